@@ -1,0 +1,42 @@
+# Everything happens in .venv; nothing else on the machine is touched.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lint bench campaign clean
+
+help:  ## what can be made
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(VENV)/.done  ## a .venv with everything the project needs
+
+$(VENV)/.done: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "amcast needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 setup" >&2; exit 64; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=24' 'setuptools>=77' wheel
+	$(BIN)/python -m pip install --quiet --editable '.[spark,dev]'
+	@touch $@
+
+test: setup lint  ## lint, types and every test
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+run: setup  ## a real cluster on this machine, a killed leader, the trace checked with Spark, a report to open
+	$(BIN)/amcast demo
+
+lint: setup  ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: setup  ## speed, as ratios measured in one run; benchmarks/ has more
+	$(BIN)/python benchmarks/simulator.py
+
+campaign: setup  ## hours of searching: every protocol, five thousand seeds each
+	@for name in $$($(BIN)/amcast protocols --json | $(BIN)/python -c 'import json, sys; print(*(p["name"] for p in json.load(sys.stdin)))'); do \
+		$(BIN)/amcast fuzz --protocol $$name --seeds 0..5000 || exit 1; \
+	done
+
+clean:  ## remove everything that was made
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis runs build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

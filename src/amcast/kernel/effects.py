@@ -1,0 +1,70 @@
+"""What a process can ask for. Effects are data; the driver executes them in order."""
+
+from msgspec import Struct
+
+from amcast.kernel.ids import MessageId, ProcessId
+from amcast.kernel.message import Body, Message, Record
+
+About = MessageId | tuple[MessageId, ...] | None
+"""Which messages a body is about: the one, several, or none (heartbeats, clocks, state transfer inside a group)."""
+
+
+class Effect(Struct, frozen=True, array_like=True, tag=True, gc=False):
+    """Base of effects."""
+
+
+class Send(Effect, frozen=True):
+    """Put one body on the links to some processes; a process may send to itself."""
+
+    targets: tuple[ProcessId, ...]
+    body: Body
+    about: About = None
+
+
+class Deliver(Effect, frozen=True):
+    """Hand a message to the application. The rank is the order key of protocols that have one."""
+
+    message: Message
+    position: int
+    """0, 1, 2 ... at this process over all its lives: a restarted process that replays its log repeats positions, and
+    the driver drops what was handed over before."""
+    rank_time: int | None = None
+    rank_tie: int | None = None
+    committed_ns: int | None = None
+    """When the message's place in the order was known here, if something older still blocked it then."""
+
+
+class Resolve(Effect, frozen=True):
+    """A client's message is done: every destination group has answered."""
+
+    message: MessageId
+
+
+class SetTimer(Effect, frozen=True):
+    """Wake me after a time that the driver draws from [low, high]. Setting a name again replaces it."""
+
+    name: str
+    low_ns: int
+    high_ns: int
+
+
+class CancelTimer(Effect, frozen=True):
+    """Forget a timer, if it is set."""
+
+    name: str
+
+
+class Persist(Effect, frozen=True):
+    """A barrier: no Send, Deliver or Resolve after it, in this or a later step, happens before it is durable."""
+
+    record: Record
+    replaces: bool = False
+    """A snapshot: this record alone is enough to start from, all earlier ones may go."""
+
+
+class Note(Effect, frozen=True):
+    """Tell the trace something worth counting. Notes change nothing."""
+
+    name: str
+    message: MessageId | None = None
+    value: float | None = None

@@ -1,0 +1,162 @@
+"""A process: a pure machine that turns events into effects.
+
+Drivers call `step` and nothing else (plus `snapshot` and `restore`). A protocol overrides the `on_*` methods, which
+speak through the verbs `send`, `deliver`, `resolve`, `set_timer`, `cancel_timer`, `persist` and `note`; the verbs fill
+an outbox that `step` returns. Nothing here knows a socket, a clock or a random number.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from amcast.kernel.effects import (
+    About,
+    CancelTimer,
+    Deliver,
+    Effect,
+    Note,
+    Persist,
+    Resolve,
+    Send,
+    SetTimer,
+)
+from amcast.kernel.events import Event, Leader, Peer, Receive, Started, Submit, Suspect, Timer
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.message import Body, Message, Record, Request, State
+from amcast.kernel.topology import Topology
+
+
+class Process(ABC):
+    """Base of protocols, clients and nodes."""
+
+    def __init__(self, me: ProcessId, topology: Topology) -> None:
+        self.me = me
+        self.topology = topology
+        self.group = topology.group_of(me)
+        self.now = 0
+        self.position = 0
+        """How many messages this process has delivered over all its lives: part of every snapshot and recovery."""
+        self._outbox: list[Effect] = []
+
+    # What drivers call
+
+    def step(self, events: Sequence[Event], now: int) -> list[Effect]:
+        """Take a burst of events at the local time `now`, give back what must happen, in order."""
+        self.now = now
+        for event in events:
+            kind = type(event)
+            if kind is Receive:
+                body = event.body  # type: ignore[attr-defined]
+                if type(body) is Request:
+                    self.on_submit(body.message)
+                else:
+                    self.on_receive(event.sender, body)  # type: ignore[attr-defined]
+            else:
+                self._dispatch(event)
+        self.on_step_end()
+        effects = self._outbox
+        self._outbox = []
+        return effects
+
+    def _dispatch(self, event: Event) -> None:
+        match event:
+            case Timer(name):
+                self.on_timer(name)
+            case Submit(message):
+                self.on_multicast(message)
+            case Leader(group, leader):
+                self.on_leader(group, leader)
+            case Peer(peer, life):
+                self.on_peer(peer, life)
+            case Suspect(group, up):
+                self.on_suspect(group, up)
+            case Started(records, life):
+                self.on_start(records, life)
+            case _:
+                raise AssertionError(f"no process knows the event {event!r}")
+
+    @abstractmethod
+    def snapshot(self) -> State:
+        """Everything this process knows, canonical: equal knowledge, equal encoding."""
+
+    @abstractmethod
+    def restore(self, state: State) -> None:
+        """Become what `snapshot` described."""
+
+    # What protocols override
+
+    def on_start(self, records: Sequence[Record], life: int) -> None:  # noqa: B027
+        """A life begins. Life > 0 without records: memory was lost; learn, do not vote, until re-admitted."""
+
+    def on_multicast(self, message: Message) -> None:
+        """The user of this very process a-multicasts: tell the protocol's contacts, maybe oneself among them."""
+        self.send_all(self.contacts(message), Request(message), message.id)
+
+    def contacts(self, message: Message) -> tuple[ProcessId, ...]:
+        """Whom a sender must tell. A protocol that needs fewer names the same function in its Spec (`contact`)."""
+        return self.topology.addressed(message.destinations)
+
+    @abstractmethod
+    def on_submit(self, message: Message) -> None:
+        """A client's (or gateway's) message reached this process, which is one of its contacts. May come twice."""
+
+    @abstractmethod
+    def on_receive(self, sender: ProcessId, body: Body) -> None:
+        """One visible match over this protocol's bodies."""
+
+    def has_delivered(self, message: MessageId) -> bool:
+        """Whether this message is known to be delivered here, in this life or an earlier one; False if unsure."""
+        return False
+
+    def on_timer(self, name: str) -> None:  # noqa: B027
+        """A timer ran out."""
+
+    def on_leader(self, group: GroupId, leader: ProcessId) -> None:  # noqa: B027
+        """The oracle spoke; it may be wrong."""
+
+    def on_suspect(self, group: GroupId, up: bool) -> None:  # noqa: B027
+        """The same for whole groups."""
+
+    def on_peer(self, peer: ProcessId, life: int) -> None:  # noqa: B027
+        """The link begins anew: resynchronise."""
+
+    def on_step_end(self) -> None:  # noqa: B027
+        """Emit what was held back to be merged."""
+
+    # The verbs
+
+    def send(self, target: ProcessId, body: Body, about: About = None) -> None:
+        self._outbox.append(Send((target,), body, about))
+
+    def send_all(self, targets: tuple[ProcessId, ...], body: Body, about: About = None) -> None:
+        self._outbox.append(Send(targets, body, about))
+
+    def deliver(
+        self,
+        message: Message,
+        rank_time: int | None = None,
+        rank_tie: int | None = None,
+        committed_ns: int | None = None,
+    ) -> None:
+        self._outbox.append(Deliver(message, self.position, rank_time, rank_tie, committed_ns))
+        self.position += 1
+
+    def installed(self, position: int) -> None:
+        """A snapshot of another member was taken over: what it delivered counts as delivered here."""
+        self.position = position
+        self._outbox.append(Note("installed", None, float(position)))
+
+    def resolve(self, message: MessageId) -> None:
+        self._outbox.append(Resolve(message))
+
+    def set_timer(self, name: str, after: tuple[int, int]) -> None:
+        assert 0 <= after[0] <= after[1], f"timer {name} of process {self.me}: range {after} is empty"
+        self._outbox.append(SetTimer(name, after[0], after[1]))
+
+    def cancel_timer(self, name: str) -> None:
+        self._outbox.append(CancelTimer(name))
+
+    def persist(self, record: Record, replaces: bool = False) -> None:
+        self._outbox.append(Persist(record, replaces))
+
+    def note(self, name: str, message: MessageId | None = None, value: float | None = None) -> None:
+        self._outbox.append(Note(name, message, value))

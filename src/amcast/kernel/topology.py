@@ -1,0 +1,187 @@
+"""Who is there: groups, their members, clients and regions; frozen and numbered.
+
+A process holds the current topology as state. A change of a group's members is a new topology with the next number,
+which reaches processes as an ordered record; the members of earlier numbers stay answerable, because quorums of an
+old number may still be counted.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from amcast.kernel.errors import WrongUse
+from amcast.kernel.ids import MAX_SENDER, GroupId, ProcessId
+
+MAX_GROUPS = 4096
+MAX_REPLICAS = 31
+MAX_REMEMBERED = 4096
+
+
+class Topology:
+    """Immutable by convention: nothing below changes a field after construction."""
+
+    def __init__(
+        self,
+        groups: Mapping[GroupId, Sequence[ProcessId]],
+        clients: Iterable[ProcessId] = (),
+        regions: Mapping[ProcessId, str] | None = None,
+        names: Mapping[GroupId, str] | None = None,
+        number: int = 0,
+        history: Mapping[tuple[GroupId, int], tuple[ProcessId, ...]] | None = None,
+    ) -> None:
+        self.number = number
+        self._members: dict[GroupId, tuple[ProcessId, ...]] = {g: tuple(groups[g]) for g in sorted(groups)}
+        self.clients: tuple[ProcessId, ...] = tuple(clients)
+        self.regions: dict[ProcessId, str] = dict(sorted((regions or {}).items()))
+        self.names: dict[GroupId, str] = dict(sorted((names or {}).items()))
+        self._history: dict[tuple[GroupId, int], tuple[ProcessId, ...]] = dict(history or {})
+        for group, members in self._members.items():
+            self._history[(group, number)] = members
+        self._group_of: dict[ProcessId, GroupId] = {}
+        self._addressed: dict[tuple[GroupId, ...], tuple[ProcessId, ...]] = {}
+        """Answers that were given before: the same destinations come again and again."""
+        self._validate()
+        self.groups: tuple[GroupId, ...] = tuple(self._members)
+        self.servers: tuple[ProcessId, ...] = tuple(sorted(self._group_of))
+        self.processes: tuple[ProcessId, ...] = tuple(sorted((*self._group_of, *self.clients)))
+
+    def _validate(self) -> None:
+        if not 1 <= len(self._members) <= MAX_GROUPS:
+            raise WrongUse(f"topology.groups: {len(self._members)} groups; expected 1 to {MAX_GROUPS}")
+        for group, members in self._members.items():
+            if group < 0:
+                raise WrongUse(f"topology.groups: group {group} is negative; expected 0 or more")
+            if not 1 <= len(members) <= MAX_REPLICAS:
+                raise WrongUse(f"topology.groups[{group}]: {len(members)} members; expected 1 to {MAX_REPLICAS}")
+            for member in members:
+                if not 0 <= member <= MAX_SENDER:
+                    raise WrongUse(f"topology.groups[{group}]: process {member}; expected 0 to {MAX_SENDER}")
+                if member in self._group_of:
+                    raise WrongUse(f"topology.groups[{group}]: process {member} is a member twice; groups are disjoint")
+                self._group_of[member] = group
+        seen: set[ProcessId] = set()
+        for client in self.clients:
+            if client in self._group_of:
+                raise WrongUse(f"topology.clients: process {client} is a member of group {self._group_of[client]}")
+            if not 0 <= client <= MAX_SENDER:
+                raise WrongUse(f"topology.clients: process {client}; expected 0 to {MAX_SENDER}")
+            if client in seen:
+                raise WrongUse(f"topology.clients: process {client} appears twice")
+            seen.add(client)
+        for process in self.regions:
+            if process not in self._group_of and process not in seen:
+                raise WrongUse(f"topology.regions: process {process} is in no group and no client")
+        for group in self.names:
+            if group not in self._members:
+                raise WrongUse(f"topology.names: group {group} does not exist")
+
+    @classmethod
+    def grid(cls, groups: int, replicas: int, clients: int = 0) -> "Topology":
+        """`groups` groups of `replicas` processes numbered 0, 1, 2 ... group by group, then the clients."""
+        if not 1 <= groups <= MAX_GROUPS:
+            raise WrongUse(f"groups = {groups}; expected 1 to {MAX_GROUPS}")
+        if not 1 <= replicas <= MAX_REPLICAS:
+            raise WrongUse(f"replicas = {replicas}; expected 1 to {MAX_REPLICAS}")
+        if clients < 0:
+            raise WrongUse(f"clients = {clients}; expected 0 or more")
+        first = groups * replicas
+        return cls(
+            {g: tuple(range(g * replicas, (g + 1) * replicas)) for g in range(groups)},
+            range(first, first + clients),
+        )
+
+    def members(self, group: GroupId, number: int | None = None) -> tuple[ProcessId, ...]:
+        """The members of a group, now or under an earlier number."""
+        if number is None:
+            return self._members[group]
+        return self._history[(group, number)]
+
+    def quorum(self, group: GroupId, number: int | None = None) -> int:
+        """The size of a majority."""
+        return len(self.members(group, number)) // 2 + 1
+
+    def tolerated(self, group: GroupId, number: int | None = None) -> int:
+        """How many members may crash while a majority remains."""
+        return (len(self.members(group, number)) - 1) // 2
+
+    def group_of(self, process: ProcessId) -> GroupId | None:
+        """The group of a process; None for a client or a stranger."""
+        return self._group_of.get(process)
+
+    def addressed(self, destinations: tuple[GroupId, ...]) -> tuple[ProcessId, ...]:
+        """All members of some groups, in the groups' order."""
+        known = self._addressed.get(destinations)
+        if known is None:
+            known = tuple(member for group in destinations for member in self._members[group])
+            if len(self._addressed) < MAX_REMEMBERED:
+                self._addressed[destinations] = known
+        return known
+
+    def region(self, process: ProcessId) -> str:
+        """Where a process is; "" when nobody said."""
+        return self.regions.get(process, "")
+
+    def checked(self, destinations: Iterable[GroupId]) -> tuple[GroupId, ...]:
+        """Destinations as a message carries them: sorted, distinct, existing; anything else is the caller's mistake."""
+        wanted = tuple(sorted(set(destinations)))
+        if not wanted:
+            raise WrongUse("destinations: none given; expected at least one group")
+        for group in wanted:
+            if group not in self._members:
+                raise WrongUse(f"destinations: group {group} does not exist; expected some of {list(self.groups)}")
+        return wanted
+
+    def changed(self, group: GroupId, members: Sequence[ProcessId], keep: int = 8) -> "Topology":
+        """The next topology, in which one group has other members; the last `keep` numbers stay answerable."""
+        if group not in self._members:
+            raise WrongUse(f"topology: group {group} does not exist; expected one of {list(self.groups)}")
+        number = self.number + 1
+        old = {key: value for key, value in self._history.items() if key[1] > number - keep}
+        return Topology(
+            {**self._members, group: tuple(members)},
+            self.clients,
+            {p: r for p, r in self.regions.items() if p not in self._members[group] or p in members},
+            self.names,
+            number,
+            old,
+        )
+
+    def describe(self) -> dict[str, object]:
+        """As plain data, for run.json; `Topology.from_dict` reads it back."""
+        return {
+            "number": self.number,
+            "groups": [{"id": g, "name": self.names.get(g, ""), "members": list(m)} for g, m in self._members.items()],
+            "clients": list(self.clients),
+            "regions": [[process, region] for process, region in self.regions.items()],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], where: str = "topology") -> "Topology":
+        """What `describe` said; a mistake names the place."""
+        try:
+            groups = {group["id"]: tuple(group["members"]) for group in data["groups"]}
+            names = {group["id"]: group["name"] for group in data["groups"] if group.get("name")}
+            clients = tuple(data.get("clients", ()))
+            regions = dict(data.get("regions", ()))
+            number = data.get("number", 0)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            told = f"{type(error).__name__} {error}"
+            raise WrongUse(f"{where}: {told}; expected what `Topology.describe` writes") from None
+        integers = (number, *groups, *clients, *regions, *(m for members in groups.values() for m in members))
+        for value in integers:
+            if type(value) is not int:
+                raise WrongUse(f"{where}: {value!r}; expected whole numbers for groups and processes")
+        if len(groups) != len(data["groups"]):
+            raise WrongUse(f"{where}: a group appears twice")
+        try:
+            return cls(groups, clients, regions, names, number)
+        except WrongUse as error:
+            raise WrongUse(f"{where}: {error}") from None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Topology) and self.describe() == other.describe()
+
+    def __hash__(self) -> int:
+        return hash((self.number, tuple(self._members.items()), self.clients))
+
+    def __repr__(self) -> str:
+        return f"Topology(number={self.number}, groups={self._members}, clients={self.clients})"

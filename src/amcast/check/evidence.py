@@ -1,0 +1,233 @@
+"""From a run's tables to what the properties speak about: who is correct, and what each process delivered in order.
+
+Positions say where a delivery belongs. Two notes say what the rows cannot:
+
+- `installed` (value v): the process took over a snapshot; the group's messages at positions below v count as delivered
+  by it, and are filled in from the rows of its group.
+- `trace-gap` (value v): rows from position v on are lost, up to the next row that there is.
+
+Positions that are missing without a note are a gap just the same: a sampled trace proves no order. Before its first
+gap a process' sequence is exact; after it, only what was recorded is certain.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import compress
+from math import isfinite
+from typing import Any
+
+from amcast.kernel.errors import WrongUse
+from amcast.trace.run import Run
+
+Entry = tuple[int, int, int]
+"""(position, message, at_ns); at_ns is -1 when a snapshot stands for the delivery."""
+
+
+@dataclass
+class Sequence:
+    """What one process delivered, by position."""
+
+    process: int
+    entries: list[Entry]
+    gap: int | None = None
+    """The first position that is missing, if one is."""
+    positions: list[int] = field(init=False)
+    messages: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.positions = [entry[0] for entry in self.entries]
+        self.messages = [entry[1] for entry in self.entries]
+
+
+@dataclass
+class Evidence:
+    """A run, ready to be judged."""
+
+    run: Run
+    complete: bool
+    group_of: dict[int, int | None]
+    crashed: dict[int, int]
+    """Processes that did not come back -> when they crashed."""
+    members: dict[int, tuple[int, ...]]
+    sender: dict[int, int]
+    destinations: dict[int, tuple[int, ...]]
+    multicast_ns: dict[int, int]
+    session: dict[int, tuple[int, int]]
+    """Messages of client sessions -> (session, sequence)."""
+    sequences: dict[int, Sequence]
+    """For every member of a group, and for whoever else delivered something."""
+    _addressed: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
+    _delivered: dict[int, frozenset[int]] = field(default_factory=dict)
+
+    def addressed(self, message: int) -> tuple[int, ...]:
+        """The members of a message's destinations."""
+        destinations = self.destinations[message]
+        found = self._addressed.get(destinations)
+        if found is None:
+            found = tuple(member for group in destinations for member in self.members[group])
+            self._addressed[destinations] = found
+        return found
+
+    def delivered(self, process: int) -> frozenset[int]:
+        """Everything that a process is known to have delivered."""
+        found = self._delivered.get(process)
+        if found is None:
+            found = self._delivered[process] = frozenset(self.sequences[process].messages)
+        return found
+
+    def gaps(self) -> list[Sequence]:
+        return [sequence for sequence in self.sequences.values() if sequence.gap is not None]
+
+    def lawful(self, sequence: Sequence) -> tuple[list[int], list[int]]:
+        """(messages, positions) that integrity allows: addressed, known, each once. Order is judged on these."""
+        group = self.group_of.get(sequence.process)
+        destinations = self.destinations
+        messages = sequence.messages
+        fits = [group in destinations.get(message, ()) for message in messages]
+        if all(fits) and len(self.delivered(sequence.process)) == len(messages):
+            return messages, sequence.positions
+        first: dict[int, int] = {}
+        for message, position in compress(zip(messages, sequence.positions, strict=True), fits):
+            first.setdefault(message, position)
+        return list(first), list(first.values())
+
+
+def evidence_of(run: Run) -> Evidence:
+    """Read the tables; refuse what contradicts itself."""
+    processes, multicasts = run.processes, run.multicasts
+    group_of = _unique(processes["process"], processes["group"], "processes: process", "group")
+    crashes = _unique(processes["process"], processes["crashed_at_ns"], "processes: process", "crashed_at_ns")
+    members: dict[int, list[int]] = {}
+    for process in sorted(group_of):
+        if group_of[process] is not None:
+            members.setdefault(group_of[process], []).append(process)
+    messages = multicasts["message"]
+    destinations = _unique(messages, _sets(multicasts["destinations"]), "multicasts: message", "destinations")
+    _refuse_unknown_groups(destinations, members)
+    return Evidence(
+        run=run,
+        complete=run.meta.claims.complete,
+        group_of=group_of,
+        crashed={process: at for process, at in crashes.items() if at is not None},
+        members={group: tuple(found) for group, found in sorted(members.items())},
+        sender=_unique(messages, multicasts["sender"], "multicasts: message", "sender"),
+        destinations=destinations,
+        multicast_ns=_earliest(messages, multicasts["at_ns"]),
+        session=_sessions(multicasts),
+        sequences=_sequences(run, group_of, members),
+    )
+
+
+def _unique(keys: list[int], values: list[Any], what: str, column: str) -> dict[int, Any]:
+    """A table as a map. A key that comes again (a client that retried) must say the same."""
+    found = dict(zip(keys, values, strict=True))
+    if len(found) == len(keys):
+        return found
+    first: dict[int, Any] = {}
+    for key, value in zip(keys, values, strict=True):
+        if first.setdefault(key, value) != value:
+            raise WrongUse(f"{what} {key} has {column} {first[key]} and {value}; expected one value")
+    return first
+
+
+def _sets(lists: Iterable[Iterable[int]]) -> list[tuple[int, ...]]:
+    return [tuple(sorted(set(groups))) for groups in lists]
+
+
+def _refuse_unknown_groups(destinations: dict[int, tuple[int, ...]], members: dict[int, list[int]]) -> None:
+    judged: set[tuple[int, ...]] = set()
+    for message, groups in destinations.items():
+        if groups in judged:
+            continue
+        judged.add(groups)
+        if not groups:
+            raise WrongUse(f"multicasts: message {message} has no destinations; expected at least one group")
+        for group in groups:
+            if group not in members:
+                raise WrongUse(
+                    f"multicasts: message {message} is addressed to group {group}, of which processes lists no member;"
+                    f" expected some of {list(members)[:8]}"
+                )
+
+
+def _earliest(messages: list[int], times: list[int]) -> dict[int, int]:
+    found = dict(zip(messages, times, strict=True))
+    if len(found) != len(messages):
+        for message, at in zip(messages, times, strict=True):
+            found[message] = min(found[message], at)
+    return found
+
+
+def _sessions(multicasts: dict[str, list[Any]]) -> dict[int, tuple[int, int]]:
+    rows = zip(multicasts["message"], multicasts["session"], multicasts["sequence"], strict=True)
+    return {m: (session, number) for m, session, number in rows if session is not None and number is not None}
+
+
+def _sequences(run: Run, group_of: dict[int, int | None], members: dict[int, list[int]]) -> dict[int, Sequence]:
+    rows: dict[int, list[Entry]] = {process: [] for group in members.values() for process in group}
+    table = run.deliveries
+    columns = (table["process"], table["position"], table["message"], table["at_ns"])
+    for process, position, message, at_ns in zip(*columns, strict=True):
+        entries = rows.get(process)
+        if entries is None:
+            entries = rows[process] = []
+        entries.append((position, message, at_ns))
+    notes = _notes(run)
+    found = {}
+    for process in sorted(rows):
+        entries, said = rows[process], notes.get(process, [])
+        if not said and _dense(entries):
+            found[process] = Sequence(process, entries)
+        else:
+            group = group_of.get(process)
+            peers = [] if group is None else [rows[peer] for peer in members[group] if peer != process]
+            found[process] = _repaired(process, entries, said, peers)
+    return found
+
+
+def _dense(entries: list[Entry]) -> bool:
+    return [entry[0] for entry in entries] == list(range(len(entries)))
+
+
+def _notes(run: Run) -> dict[int, list[tuple[str, float | None]]]:
+    table = run.notes
+    found: dict[int, list[tuple[str, float | None]]] = {}
+    for process, name, value in zip(table["process"], table["name"], table["value"], strict=True):
+        if name in ("installed", "trace-gap"):
+            known = value is not None and isfinite(value)
+            found.setdefault(process, []).append((name, value if known else None))
+    return found
+
+
+def _chart(peers: list[list[Entry]]) -> dict[int, int]:
+    """Which message a group has at which position, as told by its lowest member that recorded it."""
+    chart: dict[int, int] = {}
+    for entries in peers:
+        for position, message, _ in entries:
+            chart.setdefault(position, message)
+    return chart
+
+
+def _repaired(
+    process: int, entries: list[Entry], said: list[tuple[str, float | None]], peers: list[list[Entry]]
+) -> Sequence:
+    """A sequence with holes: the same fact told twice counts once, snapshots fill, and what still lacks is a gap."""
+    facts: dict[tuple[int, int], Entry] = {}
+    for entry in sorted(entries, key=lambda entry: (entry[0], entry[2], entry[1])):
+        facts.setdefault((entry[0], entry[1]), entry)
+    kept = list(facts.values())
+    there = {entry[0] for entry in kept}
+    reached = max((int(value) for name, value in said if name == "installed" and value is not None), default=0)
+    if reached:
+        chart = _chart(peers)
+        kept += [(position, chart[position], -1) for position in chart if position < reached and position not in there]
+        kept.sort(key=lambda entry: entry[0])
+        there.update(entry[0] for entry in kept)
+    end = max(max(there, default=-1) + 1, reached)
+    hole = next((position for position in range(end) if position not in there), None)
+    lost = [value for name, value in said if name == "trace-gap"]
+    if None in lost:
+        hole = 0
+    elif hole is None and any(value is not None and int(value) not in there for value in lost):
+        hole = end
+    return Sequence(process, kept, hole)

@@ -1,0 +1,111 @@
+"""P6 minimality and P6' strict genuineness: who may take part, read off the packets.
+
+P6, for the run as a whole: a process that sends or receives a packet about a message is concerned by some message of
+the run, as its sender or as a member of its destinations. P6', packet by packet: every packet about m runs between m's
+sender and the members of m's destinations. Packets about no message (heartbeats, link control, state transfer inside a
+group) do not count; a lost packet involved its source, and for P6' was aimed at its target all the same.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from amcast.check.evidence import Evidence
+from amcast.check.verdict import Finding, Tally
+
+
+class Packet(NamedTuple):
+    """One packet about at least one message."""
+
+    messages: tuple[int, ...]
+    body: str
+    source: int
+    target: int
+    sent_ns: int
+    arrived: bool
+
+
+def genuineness(evidence: Evidence) -> tuple[Finding, Finding]:
+    """P6 and P6'."""
+    minimal, strict = Tally("P6"), Tally("P6'")
+    packets = evidence.run.packets
+    if packets is None:
+        for tally in (minimal, strict):
+            tally.unknown("the run has no table packets: nobody knows who took part")
+        return minimal.finding(), strict.finding()
+    concerned = set(evidence.sender.values())
+    for message in evidence.destinations:
+        concerned.update(evidence.addressed(message))
+    outsiders: set[int] = set()
+    about = 0
+    for packet in _packets(evidence):
+        about += 1
+        for process, took_part in ((packet.source, True), (packet.target, packet.arrived)):
+            if took_part and process not in concerned and process not in outsiders:
+                outsiders.add(process)
+                minimal.violated(_outside(packet, process), process=process, **packet._asdict())
+        _judge_strictly(evidence, packet, strict)
+    total = len(packets)
+    minimal.checked = {"packets": about, "about_none": total - about, "concerned": len(concerned)}
+    strict.checked = {"packets": about, "about_none": total - about}
+    if about == 0 and _travelled(evidence):
+        for tally in (minimal, strict):
+            tally.unknown("no packet about a message was recorded, yet messages travelled to other processes")
+    return minimal.finding(), strict.finding()
+
+
+def _packets(evidence: Evidence) -> Iterator[Packet]:
+    packets = evidence.run.packets
+    assert packets is not None
+    names = ("message", "messages", "body", "source", "target", "sent_ns", "received_ns")
+    for batch in packets.batches(*names):
+        for message, messages, body, source, target, sent_ns, received_ns in zip(
+            *(batch[name] for name in names), strict=True
+        ):
+            about = (message,) if message is not None else ()
+            if messages:
+                about = tuple(dict.fromkeys((*about, *messages)))
+            if about:
+                yield Packet(about, body, source, target, sent_ns, received_ns is not None)
+
+
+def _judge_strictly(evidence: Evidence, packet: Packet, strict: Tally) -> None:
+    for message in packet.messages:
+        if message not in evidence.destinations:
+            strict.violated(f"{_described(packet)} is about {message}, which nobody multicast", **packet._asdict())
+            continue
+        addressed = evidence.addressed(message)
+        sender = evidence.sender[message]
+        for process in dict.fromkeys((packet.source, packet.target)):
+            if process != sender and process not in addressed:
+                strict.violated(
+                    f"{_described(packet)} is about {message}, but process {process} is neither its sender"
+                    f" (process {sender}) nor in {_groups(evidence.destinations[message])}",
+                    process=process,
+                    message=message,
+                    **packet._asdict(),
+                )
+
+
+def _travelled(evidence: Evidence) -> bool:
+    return any(
+        evidence.sender.get(message, process) != process
+        for process in evidence.sequences
+        for message in evidence.sequences[process].messages
+    )
+
+
+def _described(packet: Packet) -> str:
+    return f"a {packet.body} from process {packet.source} to process {packet.target} sent at {packet.sent_ns} ns"
+
+
+def _outside(packet: Packet, process: int) -> str:
+    about = ", ".join(str(message) for message in packet.messages[:3])
+    did = "sent" if process == packet.source else "received"
+    return (
+        f"process {process} {did} a packet ({_described(packet)}, about {about}),"
+        f" but no message of the run has it as sender or destination"
+    )
+
+
+def _groups(groups: tuple[int, ...]) -> str:
+    return f"group {groups[0]}" if len(groups) == 1 else f"groups {', '.join(map(str, groups))}"

@@ -1,0 +1,153 @@
+"""P1 integrity, P2 validity, P3 uniform agreement: what may be delivered, and what must be.
+
+P1 looks at every delivery: of a message that was multicast, not before it was, at a member of its destinations, once,
+and one message per position. P2 and P3 look at every message: a message of a correct sender (P2), or one that anybody
+delivered (P3), is delivered by every correct member of its destinations. "Eventually" has no last moment: only in a
+run that claims to be complete is a missing delivery a violation, and only if no gap in the trace may hide it.
+"""
+
+from collections.abc import Iterable
+
+from amcast.check.evidence import Evidence, Sequence
+from amcast.check.verdict import Finding, Tally
+
+
+def integrity(evidence: Evidence) -> Finding:
+    tally = Tally("P1")
+    deliveries = 0
+    for sequence in evidence.sequences.values():
+        deliveries += len(sequence.entries)
+        _judge_rows(evidence, sequence, tally)
+        if sequence.gap is not None:
+            tally.unknown(
+                f"process {sequence.process}'s trace lacks position {sequence.gap}: what it delivered there is unknown",
+                process=sequence.process,
+                position=sequence.gap,
+            )
+    tally.checked = {"deliveries": deliveries, "processes": len(evidence.sequences)}
+    return tally.finding()
+
+
+def _judge_rows(evidence: Evidence, sequence: Sequence, tally: Tally) -> None:
+    process, group = sequence.process, evidence.group_of.get(sequence.process)
+    destinations, multicast_ns = evidence.destinations, evidence.multicast_ns
+    seen: dict[int, int] = {}
+    last = -1
+    for position, message, at_ns in sequence.entries:
+        groups = destinations.get(message)
+        wrong = None
+        if groups is None:
+            wrong = f"process {process} delivered {message} at position {position}, but nobody multicast {message}"
+        elif group not in groups:
+            wrong = (
+                f"process {process} ({_whose(evidence, process)}) delivered {message} at position {position},"
+                f" but {message} is addressed to {_listed('group', groups)}"
+            )
+        elif 0 <= at_ns < multicast_ns[message]:
+            wrong = (
+                f"process {process} delivered {message} at position {position} and time {at_ns} ns,"
+                f" before it was multicast at {multicast_ns[message]} ns"
+            )
+        if wrong is not None:
+            tally.violated(wrong, process=process, message=message, position=position)
+        if message in seen:
+            tally.violated(
+                f"process {process} delivered {message} twice, at positions {seen[message]} and {position}",
+                process=process,
+                message=message,
+                position=position,
+                first_position=seen[message],
+            )
+        elif position == last:
+            tally.violated(
+                f"process {process} delivered {message} at position {position}, where it had delivered another message",
+                process=process,
+                message=message,
+                position=position,
+            )
+        seen.setdefault(message, position)
+        last = position
+
+
+def validity(evidence: Evidence) -> Finding:
+    tally = Tally("P2")
+    correct = [m for m, sender in evidence.sender.items() if sender not in evidence.crashed]
+    tally.checked = {"messages": len(correct)}
+    for message, missing in _missing(evidence, correct):
+        sender = evidence.sender[message]
+        if sender in evidence.group_of:
+            why = f"although its sender, process {sender}, is correct"
+            _judge_missing(evidence, tally, message, missing, why)
+        else:
+            tally.unknown(
+                f"{_listed('process', missing)} did not deliver {message}, and processes does not say"
+                f" whether its sender, process {sender}, is correct",
+                message=message,
+                processes=missing,
+            )
+    return tally.finding()
+
+
+def agreement(evidence: Evidence) -> Finding:
+    tally = Tally("P3")
+    somebody: dict[int, int] = {}
+    for process in sorted(evidence.sequences):
+        for message in evidence.delivered(process):
+            somebody.setdefault(message, process)
+    messages = [message for message in evidence.destinations if message in somebody]
+    tally.checked = {"messages": len(messages)}
+    for message, missing in _missing(evidence, messages):
+        why = f"although process {somebody[message]} did"
+        _judge_missing(evidence, tally, message, missing, why)
+    gaps = evidence.gaps()
+    if gaps:
+        for message, missing in _missing(evidence, (m for m in evidence.destinations if m not in somebody)):
+            tally.unknown(
+                f"{_listed('process', missing)} did not deliver {message}, and whether process {gaps[0].process} did"
+                f" is lost in a gap of its trace",
+                message=message,
+                processes=missing,
+            )
+    return tally.finding()
+
+
+def _missing(evidence: Evidence, messages: Iterable[int]) -> Iterable[tuple[int, list[int]]]:
+    """(message, correct addressed processes that are not known to have delivered it), where there are any."""
+    witnesses: dict[tuple[int, ...], list[tuple[int, frozenset[int]]]] = {}
+    for message in messages:
+        groups = evidence.destinations[message]
+        correct = witnesses.get(groups)
+        if correct is None:
+            processes = [process for process in evidence.addressed(message) if process not in evidence.crashed]
+            correct = witnesses[groups] = [(process, evidence.delivered(process)) for process in processes]
+        missing = [process for process, delivered in correct if message not in delivered]
+        if missing:
+            yield message, missing
+
+
+def _judge_missing(evidence: Evidence, tally: Tally, message: int, missing: list[int], why: str) -> None:
+    sure = [process for process in missing if evidence.sequences[process].gap is None]
+    witness = {"message": message, "processes": sure or missing}
+    who = _listed("process", sure or missing)
+    if not evidence.complete:
+        tally.unknown(f"{who} did not deliver {message} yet, {why}: the run is not complete", **witness)
+    elif sure:
+        tally.violated(f"{who} never delivered {message}, {why}, and the run is complete", **witness)
+    else:
+        tally.unknown(f"{who} may have delivered {message} in a gap of the trace", **witness)
+
+
+def _whose(evidence: Evidence, process: int) -> str:
+    if process not in evidence.group_of:
+        return "which the table processes does not list"
+    group = evidence.group_of[process]
+    return "of no group" if group is None else f"of group {group}"
+
+
+def _listed(word: str, numbers: Iterable[int]) -> str:
+    numbers = list(numbers)
+    plural = {"process": "processes", "group": "groups"}[word]
+    if len(numbers) == 1:
+        return f"{word} {numbers[0]}"
+    shown = ", ".join(str(number) for number in numbers[:6])
+    return f"{plural} {shown}" + (f" and {len(numbers) - 6} more" if len(numbers) > 6 else "")

@@ -1,0 +1,148 @@
+"""What a judge says: holds, violated or unknown; what was checked; and the story of what went wrong.
+
+Missing evidence is never "holds". A property that a run does not claim is judged and reported all the same, but only
+claimed ones decide the verdict of the run.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from amcast.trace.meta import Meta, RunClaims
+
+Verdict = Literal["holds", "violated", "unknown"]
+
+NAMES: Final = {
+    "P1": "integrity",
+    "P2": "validity",
+    "P3": "uniform agreement",
+    "P4": "uniform prefix order",
+    "P5": "uniform acyclic order",
+    "P6": "minimality",
+    "P6'": "strict genuineness",
+    "P7": "FIFO order of sessions",
+    "P8": "exactly-once of sessions",
+}
+EXIT_CODES: Final[dict[Verdict, int]] = {"holds": 0, "violated": 1, "unknown": 2}
+MAX_SENTENCES: Final = 5
+"""A story tells this many violations one by one, then how many more there are."""
+
+
+@dataclass
+class Finding:
+    """The verdict on one property."""
+
+    property: str
+    verdict: Verdict
+    claimed: bool = True
+    checked: dict[str, int] = field(default_factory=dict)
+    """How much was looked at: a verdict over nothing is a weak one."""
+    story: list[str] = field(default_factory=list)
+    """Sentences: why it is violated, or what is missing."""
+    witness: list[dict[str, Any]] = field(default_factory=list)
+    """The same as data: ids, processes, positions."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "name": NAMES[self.property],
+            "verdict": self.verdict,
+            "claimed": self.claimed,
+            "checked": self.checked,
+            "story": self.story,
+            "witness": self.witness,
+        }
+
+
+@dataclass
+class Report:
+    """The verdicts on one run."""
+
+    meta: Meta
+    properties: dict[str, Finding]
+
+    @property
+    def verdict(self) -> Verdict:
+        """Violated if one claimed property is, else unknown if one is, else holds."""
+        verdicts = {finding.verdict for finding in self.properties.values() if finding.claimed}
+        if "violated" in verdicts:
+            return "violated"
+        return "unknown" if "unknown" in verdicts else "holds"
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[self.verdict]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        claims = self.meta.claims
+        return {
+            "verdict": self.verdict,
+            "run": self.meta.run,
+            "protocol": self.meta.protocol,
+            "seed": self.meta.seed,
+            "claims": {
+                "genuine": claims.genuine,
+                "complete": claims.complete,
+                "fifo": claims.fifo,
+                "exactly_once": claims.exactly_once,
+            },
+            "properties": {name: finding.as_dict() for name, finding in self.properties.items()},
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "Report":
+        """What `as_dict` gave, as a report again."""
+        meta = Meta(run=data["run"], protocol=data["protocol"], seed=data["seed"], claims=RunClaims(**data["claims"]))
+        findings = {
+            name: Finding(name, found["verdict"], found["claimed"], found["checked"], found["story"], found["witness"])
+            for name, found in data["properties"].items()
+        }
+        return cls(meta, findings)
+
+    def story(self) -> Iterator[str]:
+        """Every sentence of what decided the verdict, the worst first."""
+        for verdict in ("violated", "unknown"):
+            for name, finding in self.properties.items():
+                if finding.claimed and finding.verdict == verdict:
+                    yield f"{name} {NAMES[name]} is {verdict}:"
+                    yield from (f"  {sentence}" for sentence in finding.story)
+
+
+class Tally:
+    """Collects what one property's check finds: violations outweigh doubts, doubts outweigh nothing found."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._found: dict[Verdict, int] = {"violated": 0, "unknown": 0}
+        self._story: dict[Verdict, list[str]] = {"violated": [], "unknown": []}
+        self._witness: dict[Verdict, list[dict[str, Any]]] = {"violated": [], "unknown": []}
+        self.checked: dict[str, int] = {}
+
+    def violated(self, sentence: str, **witness: Any) -> None:
+        self._add("violated", sentence, witness)
+
+    def told(self, story: list[str], witness: list[dict[str, Any]]) -> None:
+        """One violation that takes several sentences, all of which are kept."""
+        self._found["violated"] += 1
+        self._story["violated"] += story
+        self._witness["violated"] += witness
+
+    def unknown(self, sentence: str, **witness: Any) -> None:
+        self._add("unknown", sentence, witness)
+
+    def _add(self, verdict: Verdict, sentence: str, witness: dict[str, Any]) -> None:
+        self._found[verdict] += 1
+        if len(self._story[verdict]) < MAX_SENTENCES:
+            self._story[verdict].append(sentence)
+            if witness:
+                self._witness[verdict].append(witness)
+
+    def finding(self) -> Finding:
+        for verdict in ("violated", "unknown"):
+            count = self._found[verdict]
+            if count:
+                story = self._story[verdict]
+                more = [f"and {count - MAX_SENTENCES} more like these"] if count > MAX_SENTENCES else []
+                checked = {**self.checked, verdict: count}
+                return Finding(self._name, verdict, True, checked, story + more, self._witness[verdict])
+        return Finding(self._name, "holds", True, self.checked)

@@ -1,0 +1,264 @@
+"""A run folder, written while the run goes on: five tables of Parquet files, and run.json when all is there.
+
+    RUN/run.json                          last of all: its presence says that the run is whole
+    RUN/deliveries/part-00000.parquet     each file appears under its name only when complete, and never changes
+    RUN/deliveries/part-00001.parquet     rows of one process come in order of position, file after file
+    latest -> RUN                         beside the run, for people
+
+Memory is bounded: rows become columns a few thousand at a time, and columns become a row group of a file. Several
+writers may share a folder: each process of a live cluster is its own `writer` that `joins`, and its files carry its
+name (`process-00003-00000.parquet`); a writer that starts again goes on numbering where it stopped.
+"""
+
+import re
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import pyarrow.parquet as pq
+
+from amcast.kernel.effects import About
+from amcast.kernel.errors import WrongUse
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.message import Message
+from amcast.trace import meta as run_json
+from amcast.trace import parquet
+from amcast.trace.columns import TABLES
+from amcast.trace.meta import Meta
+from amcast.trace.recorder import Recorder, Row
+
+ROWS_PER_CHUNK: Final = 1 << 11
+"""Rows that wait as tuples: few enough to be still in the cache when they become columns."""
+ROWS_PER_GROUP: Final = 1 << 18
+ROWS_PER_FILE: Final = 1 << 22
+WRITER: Final = re.compile(r"[a-z][a-z0-9-]*")
+_BY_POSITION: Final = [("process", "ascending"), ("position", "ascending")]
+
+
+class FolderRecorder(Recorder):
+    """Writes a run folder. Use as a context: an exception leaves an interrupted folder, without run.json."""
+
+    def __init__(
+        self,
+        folder: Path | str,
+        meta: Meta,
+        *,
+        packets: bool = True,
+        writer: str = "part",
+        joins: bool = False,
+        latest: bool = True,
+        rows_per_group: int = ROWS_PER_GROUP,
+        rows_per_file: int = ROWS_PER_FILE,
+    ) -> None:
+        super().__init__()
+        self.folder = Path(folder)
+        self.meta = meta
+        self.wants_packets = packets
+        self.joins = joins
+        self._latest = latest
+        self._limit = min(ROWS_PER_CHUNK, rows_per_group)
+        if not WRITER.fullmatch(writer):
+            raise WrongUse(f"writer {writer!r}; expected lower-case letters, digits and hyphens, a letter first")
+        if not 1 <= rows_per_group <= rows_per_file:
+            raise WrongUse(f"rows_per_group {rows_per_group}; expected 1 to rows_per_file ({rows_per_file})")
+        if not joins:
+            _claim(self.folder, meta)
+        self._files = {
+            table: _Files(self.folder, table, meta.run, writer, rows_per_group, rows_per_file) for table in TABLES
+        }
+
+    # What drivers call: as in memory, with a look at the number of rows that wait
+
+    def multicast(self, message: Message, at_ns: int, session: int | None = None, sequence: int | None = None) -> None:
+        super().multicast(message, at_ns, session, sequence)
+        if len(self.multicasts) >= self._limit:
+            self._flush("multicasts", self.multicasts)
+
+    def delivery(
+        self,
+        process: ProcessId,
+        group: GroupId,
+        position: int,
+        message: Message,
+        at_ns: int,
+        rank_time: int | None = None,
+        rank_tie: int | None = None,
+        multicast_ns: int | None = None,
+        committed_ns: int | None = None,
+    ) -> None:
+        super().delivery(process, group, position, message, at_ns, rank_time, rank_tie, multicast_ns, committed_ns)
+        if len(self.deliveries) >= self._limit:
+            self._flush("deliveries", self.deliveries)
+
+    def packet(
+        self,
+        about: About,
+        body: str,
+        source: ProcessId,
+        target: ProcessId,
+        size: int,
+        sent_ns: int,
+        received_ns: int | None,
+    ) -> None:
+        # The most frequent fact by far: not by way of `super()`, which would cost a third more.
+        rows = self.packets
+        if type(about) is tuple:
+            rows.append((None, body, source, target, size, sent_ns, received_ns, None, None, about))
+        else:
+            rows.append((about, body, source, target, size, sent_ns, received_ns, None, None, None))
+        if len(rows) >= self._limit:
+            self._flush("packets", rows)
+
+    def note(
+        self,
+        process: ProcessId,
+        at_ns: int,
+        name: str,
+        message: MessageId | None = None,
+        value: float | None = None,
+    ) -> None:
+        super().note(process, at_ns, name, message, value)
+        if len(self.notes) >= self._limit:
+            self._flush("notes", self.notes)
+
+    # Towards the disk
+
+    def flush(self) -> None:
+        """Finish the files so far: what was recorded until now survives the death of this process."""
+        for table, rows in self._waiting():
+            self._flush(table, rows)
+            self._files[table].finish()
+
+    def close(self, **claims: Any) -> None:
+        """Write what waits and, unless this writer only joined, the sign that the run is whole.
+
+        Claims that only the end of a run knows go here: `close(complete=True)`.
+        """
+        self.flush()
+        if self.joins:
+            return
+        for table, _ in self._waiting():
+            self._files[table].ensure()
+        self.meta = self.meta.claiming(**claims)
+        early = self.folder / run_json.EARLY
+        early.write_bytes(run_json.encoded(self.meta))
+        early.rename(self.folder / run_json.NAME)
+        if self._latest:
+            link_latest(self.folder)
+
+    def abandon(self) -> None:
+        """Give up: what is whole stays, what is not goes, and run.json is never written."""
+        for files in self._files.values():
+            files.abandon()
+
+    def __enter__(self) -> "FolderRecorder":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.abandon()
+        elif self.joins or not (self.folder / run_json.NAME).exists():
+            self.close()
+
+    def _waiting(self) -> list[tuple[str, list[Row]]]:
+        tables = [table for table in TABLES if self.wants_packets or table != "packets"]
+        return [(table, getattr(self, table)) for table in tables]
+
+    def _flush(self, table: str, rows: list[Row]) -> None:
+        if rows:
+            self._files[table].take(rows)
+            rows.clear()
+
+
+class _Files:
+    """The files of one table by one writer: at most one is open, under a dot-name."""
+
+    def __init__(
+        self, folder: Path, table: str, run: str, writer: str, rows_per_group: int, rows_per_file: int
+    ) -> None:
+        self.folder = folder / table
+        self._table = table
+        self._writer = writer
+        self._gathering = parquet.Gathering(table, run)
+        self._rows_per_group = rows_per_group
+        self._rows_per_file = rows_per_file
+        self._number = 1 + max((int(file.stem[-5:]) for file in self._mine()), default=-1)
+        self._open: pq.ParquetWriter | None = None
+        self._rows = 0
+
+    def take(self, rows: list[Row]) -> None:
+        self._gathering.take(rows)
+        if self._gathering.rows >= self._rows_per_group:
+            self._write()
+
+    def _write(self) -> None:
+        data = self._gathering.table()
+        if self._table == "deliveries":
+            data = data.sort_by(_BY_POSITION)
+        if self._open is None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._open = parquet.writer(self._table, self._dotted(), data.schema)
+            self._rows = 0
+        self._open.write_table(data, row_group_size=max(len(data), 1))
+        self._rows += len(data)
+        if self._rows >= self._rows_per_file:
+            self.finish()
+
+    def finish(self) -> None:
+        if self._gathering.rows:
+            self._write()
+        if self._open is None:
+            return
+        self._open.close()
+        self._open = None
+        self._dotted().rename(self.folder / self._name())
+        self._number += 1
+
+    def ensure(self) -> None:
+        """A table that nobody wrote to exists nevertheless: an empty table is a fact, a missing one is not."""
+        if not any(self.folder.glob("[!.]*.parquet")):
+            self._write()
+            self.finish()
+
+    def abandon(self) -> None:
+        if self._open is not None:
+            with suppress(Exception):
+                self._open.close()
+            self._open = None
+            self._dotted().unlink(missing_ok=True)
+
+    def _mine(self) -> list[Path]:
+        pattern = re.compile(re.escape(self._writer) + r"-\d{5}\.parquet")
+        return [file for file in self.folder.glob("*.parquet") if pattern.fullmatch(file.name)]
+
+    def _name(self) -> str:
+        return f"{self._writer}-{self._number:05d}.parquet"
+
+    def _dotted(self) -> Path:
+        return self.folder / f".{self._name()}"
+
+
+def _claim(folder: Path, meta: Meta) -> None:
+    """Make a folder ours, or refuse one that holds a run already: traces are never rewritten."""
+    if folder.exists() and not folder.is_dir():
+        raise WrongUse(f"{folder}: a file; expected a folder for the run")
+    for name in (run_json.NAME, run_json.EARLY, *TABLES):
+        if (folder / name).exists():
+            raise WrongUse(f"{folder}: holds a run already ({name}); expected a new or empty folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / run_json.EARLY).write_bytes(run_json.encoded(meta.claiming(complete=False)))
+
+
+def link_latest(folder: Path) -> None:
+    """Point `latest`, beside the run folder, at it; a real file or folder of that name is left alone."""
+    folder = folder.resolve()
+    link = folder.parent / "latest"
+    if folder.name == "latest" or (link.exists() and not link.is_symlink()):
+        return
+    fresh = folder.parent / f".latest-{folder.name}"
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(folder.name, target_is_directory=True)
+    fresh.replace(link)

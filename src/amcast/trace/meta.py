@@ -1,0 +1,104 @@
+"""run.json: what a run was, and what it claims about itself.
+
+Only `schema` and `run` are required, so that any system can write a trace; fields that we do not know are ignored.
+"""
+
+from importlib.metadata import version
+from pathlib import Path
+from platform import python_version
+from typing import Any, Literal
+
+import msgspec
+
+from amcast.kernel.config import explained
+from amcast.kernel.errors import WrongUse
+from amcast.trace.columns import SCHEMA
+
+NAME = "run.json"
+EARLY = ".run.json"
+"""The same text while the run is going on; left behind alone, it says that the run was interrupted."""
+
+
+class RunClaims(msgspec.Struct, frozen=True, kw_only=True):
+    """Which promises a run makes. What is not promised is judged too, but does not decide."""
+
+    genuine: Literal["strict", "run", "no"] = "no"
+    complete: bool = False
+    """Everything that must be delivered was, or the stated liveness bound passed after healing."""
+    fifo: bool = False
+    exactly_once: bool = False
+
+
+class Meta(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of run.json, in the order in which they are written."""
+
+    run: str
+    schema: int = SCHEMA
+    protocol: str | None = None
+    seed: int | str | None = None
+    commit: str | None = None
+    config: Any = None
+    topology: Any = None
+    workload: Any = None
+    faults: Any = None
+    versions: Any = None
+    claims: RunClaims = RunClaims()
+
+    def claiming(self, **changes: Any) -> "Meta":
+        """The same run with other claims: `meta.claiming(complete=True)`."""
+        return msgspec.structs.replace(self, claims=msgspec.structs.replace(self.claims, **changes))
+
+
+def versions() -> dict[str, str]:
+    """What this run was made with: part of what it takes to repeat it."""
+    return {"python": python_version(), **{name: version(name) for name in ("amcast", "msgspec", "pyarrow")}}
+
+
+def encoded(metas: Meta | list[Meta]) -> bytes:
+    """The bytes of run.json: equal content, equal bytes."""
+    return msgspec.json.format(msgspec.json.encode(metas, order="deterministic"), indent=2) + b"\n"
+
+
+def read_metas(folder: Path) -> list[Meta]:
+    """The runs that a folder describes: run.json is one object, or a list of them when runs share their tables."""
+    file = folder / NAME
+    if not folder.is_dir():
+        raise WrongUse(f"{folder}: no such folder; expected a run folder with {NAME} and tables")
+    if not file.is_file():
+        if (folder / EARLY).is_file():
+            raise WrongUse(f"{folder}: the run was interrupted, {NAME} was never written; expected a finished run")
+        raise WrongUse(f"{folder}: no {NAME}; expected one with at least schema and run")
+    try:
+        plain = msgspec.json.decode(file.read_bytes())
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise WrongUse(f"{file}: {error}; expected JSON") from None
+    items = plain if isinstance(plain, list) else [plain]
+    if not items:
+        raise WrongUse(f"{file}: an empty list; expected at least one run")
+    metas = [_meta(item, file) for item in items]
+    names = [meta.run for meta in metas]
+    for name in names:
+        if names.count(name) > 1:
+            raise WrongUse(f"{file}: run {name!r} is described {names.count(name)} times; expected once")
+    return metas
+
+
+def _meta(item: object, file: Path) -> Meta:
+    if not isinstance(item, dict):
+        raise WrongUse(f"{file}: {type(item).__name__} {item!r}; expected an object with schema and run")
+    for field in ("schema", "run"):
+        if field not in item:
+            raise WrongUse(
+                f"{file}: field {field} is missing; expected {'the number 1' if field == 'schema' else 'a name'}"
+            )
+    if item["schema"] != SCHEMA or isinstance(item["schema"], bool):
+        raise WrongUse(f"{file}: schema is {item['schema']!r}; expected {SCHEMA}")
+    if item.get("claims", 0) is None:
+        item = {key: value for key, value in item.items() if key != "claims"}
+    try:
+        meta = msgspec.convert(item, Meta, strict=True)
+    except msgspec.ValidationError as error:
+        raise WrongUse(f"{file}: {explained(error)}") from None
+    if not meta.run:
+        raise WrongUse(f"{file}: run is empty; expected a name")
+    return meta

@@ -1,0 +1,188 @@
+"""Rows to Parquet and back: the types, the encodings that pay, and the refusals.
+
+Sorted integers shrink to a byte or two with delta encoding; columns with few distinct values get a dictionary; all of
+it is compressed with zstd. Nothing in a file depends on when or where it was written: equal rows, equal bytes.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from amcast.kernel.errors import WrongUse
+from amcast.trace.columns import TABLES, Column, ColumnType
+from amcast.trace.recorder import Row
+
+TYPES: Final[dict[ColumnType, pa.DataType]] = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "double": pa.float64(),
+    "array<int>": pa.list_(pa.int32()),
+    "array<long>": pa.list_(pa.int64()),
+}
+SMALL: Final = frozenset({"run", "region", "body", "name", "process", "group", "sender", "source", "target", "bytes"})
+"""Columns of few distinct values: a dictionary pays."""
+UNWRITTEN: Final = {"packets": frozenset({"sender", "destinations"})}
+"""Optional columns that our recorders leave out: filling them would need every message's destinations in memory."""
+
+
+def written(table: str) -> list[tuple[int, Column]]:
+    """The columns that our recorders write, each with its place in a recorder's row."""
+    left_out = UNWRITTEN.get(table, frozenset())
+    return [(place, column) for place, column in enumerate(TABLES[table][1:]) if column.name not in left_out]
+
+
+class Gathering:
+    """Rows on their way to columns: small chunks are converted while still warm in the processor's cache.
+
+    Strings and short lists have few distinct values: each gets a number when first seen, and only numbers travel.
+    """
+
+    def __init__(self, table: str, run: str) -> None:
+        self.rows = 0
+        self._run = run
+        self._columns = written(table)
+        self._chunks: list[list[pa.Array]] = [[] for _ in self._columns]
+        self._codes: list[dict[Any, int]] = [{} for _ in self._columns]
+
+    def take(self, rows: Sequence[Row]) -> None:
+        self.rows += len(rows)
+        for (place, column), chunks, codes in zip(self._columns, self._chunks, self._codes, strict=True):
+            values = [row[place] for row in rows]
+            if column.type in ("string", "array<int>"):
+                chunks.append(_numbered(values, codes))
+            elif column.type == "array<long>" and values.count(None) == len(values):
+                chunks.append(pa.nulls(len(values), TYPES[column.type]))
+            else:
+                chunks.append(pa.array(values, TYPES[column.type]))
+
+    def table(self) -> pa.Table:
+        """Everything taken so far, which is then forgotten."""
+        arrays = [_constant(self._run, self.rows)]
+        for (_, column), chunks, codes in zip(self._columns, self._chunks, self._codes, strict=True):
+            arrays.append(_joined(column, chunks, codes))
+            chunks.clear()
+            codes.clear()
+        self.rows = 0
+        names = ["run", *(column.name for _, column in self._columns)]
+        nullable = [False, *(column.nullable for _, column in self._columns)]
+        fields = [pa.field(*field) for field in zip(names, (array.type for array in arrays), nullable, strict=True)]
+        return pa.table(arrays, schema=pa.schema(fields))
+
+
+def writer(table: str, file: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    """A writer with the encodings of this table. Without Arrow's own schema, so that plain types come back."""
+    small, delta = [], {}
+    for column in TABLES[table]:
+        path = f"{column.name}.list.element" if column.type.startswith("array") else column.name
+        if column.name in SMALL or column.type == "array<int>":
+            small.append(path)
+        elif column.type in ("long", "array<long>") and column.name in schema.names:
+            delta[path] = "DELTA_BINARY_PACKED"
+    return pq.ParquetWriter(
+        file, schema, compression="zstd", use_dictionary=small, column_encoding=delta, store_schema=False
+    )
+
+
+def _constant(value: str, count: int) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), count), pa.array([value], pa.string()))
+
+
+def _numbered(values: list[Any], codes: dict[Any, int]) -> pa.Array:
+    try:
+        return pa.array([codes[value] for value in values], pa.int32())
+    except KeyError:
+        return pa.array([codes.setdefault(value, len(codes)) for value in values], pa.int32())
+
+
+def _joined(column: Column, chunks: list[pa.Array], codes: dict[Any, int]) -> pa.Array:
+    kind = TYPES[column.type]
+    if column.type not in ("string", "array<int>"):
+        return pa.concat_arrays(chunks) if chunks else pa.array([], kind)
+    numbers = pa.concat_arrays(chunks) if chunks else pa.array([], pa.int32())
+    values = pa.array(list(codes), kind)
+    if column.type == "string":
+        return pa.DictionaryArray.from_arrays(numbers, values)
+    return values.take(numbers)
+
+
+# Reading what anybody may have written
+
+
+def opened(file: Path) -> pq.ParquetFile:
+    """A Parquet file with a readable footer, or a refusal that names the file."""
+    try:
+        return pq.ParquetFile(file)
+    except (pa.ArrowException, OSError) as error:
+        raise broken(file, error) from None
+
+
+def broken(file: Path, error: Exception) -> WrongUse:
+    """The refusal of a file that Arrow cannot read."""
+    return WrongUse(f"{file}: {_first_line(error)}; expected a whole Parquet file")
+
+
+def checked(table: str, file: Path, schema: pa.Schema) -> list[str]:
+    """The columns of a file that we know, after refusing missing ones and wrong types."""
+    known = []
+    for column in TABLES[table]:
+        if column.name not in schema.names:
+            if not column.optional:
+                raise WrongUse(f"{file}: column {column.name} is missing; expected {column.type}")
+            continue
+        found = schema.field(column.name).type
+        if not _fits(found, column):
+            raise WrongUse(f"{file}: column {column.name} is {found}; expected {column.type}")
+        known.append(column.name)
+    return known
+
+
+def canonical(table: str, file: Path, data: pa.Table) -> pa.Table:
+    """The known columns in our types and order; an optional column that is absent becomes null."""
+    arrays = []
+    for column in TABLES[table]:
+        kind = TYPES[column.type]
+        if column.name not in data.schema.names:
+            arrays.append(pa.nulls(len(data), kind))
+            continue
+        array = data.column(column.name)
+        if not column.nullable and array.null_count:
+            raise WrongUse(
+                f"{file}: column {column.name} has {array.null_count} nulls; expected {column.type}, never null"
+            )
+        if pa.types.is_dictionary(array.type):
+            array = array.cast(array.type.value_type)
+        try:
+            array = array.cast(kind)
+        except pa.ArrowInvalid as error:
+            raise WrongUse(f"{file}: column {column.name}: {_first_line(error)}; expected {column.type}") from None
+        if column.type.startswith("array") and pc.list_flatten(array).null_count:
+            raise WrongUse(f"{file}: column {column.name} has nulls inside its lists; expected {column.type}")
+        arrays.append(array)
+    return pa.table(arrays, names=[column.name for column in TABLES[table]])
+
+
+def _fits(found: pa.DataType, column: Column) -> bool:
+    types = pa.types
+    if types.is_null(found):
+        return column.nullable
+    if types.is_dictionary(found):
+        found = found.value_type
+    match column.type:
+        case "string":
+            return bool(types.is_string(found) or types.is_large_string(found) or types.is_string_view(found))
+        case "int" | "long":
+            return bool(types.is_integer(found))
+        case "double":
+            return bool(types.is_floating(found))
+        case _:
+            listed = types.is_list(found) or types.is_large_list(found) or types.is_fixed_size_list(found)
+            return bool(listed and (types.is_integer(found.value_type) or types.is_null(found.value_type)))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__

@@ -1,0 +1,356 @@
+"""A run as a space-time picture: one line per process, time from left to right, an arrow per packet.
+
+A dot is a multicast, a diamond a delivery, a cross a packet that was lost or a process that crashed. Each message has
+a colour and a name; packets about no message are grey. The picture is one SVG file without scripts or outside
+parts, for light and dark surroundings. What a limit leaves out, the picture says.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from heapq import nsmallest
+from html import escape
+from typing import Final, Generic, TypeVar
+
+from amcast.kernel.errors import WrongUse
+from amcast.kernel.ids import MESSAGES_PER_SENDER, sender_of, sequence_of
+from amcast.trace.run import Run
+from amcast.trace.view import Selection, about, clock, names_of, refuse_strangers
+
+COLOURS: Final = (
+    ("#2a78d6", "#3987e5"),
+    ("#1baf7a", "#199e70"),
+    ("#eda100", "#c98500"),
+    ("#008300", "#008300"),
+    ("#4a3aa7", "#9085e9"),
+    ("#e34948", "#e66767"),
+    ("#e87ba4", "#d55181"),
+    ("#eb6834", "#d95926"),
+)
+"""(light, dark) for messages in order of their multicast; after the last colour the first again: names tell apart."""
+
+T = TypeVar("T")
+
+LEFT, RIGHT, TOP, BOTTOM, ROW, BREAK = 118, 40, 92, 62, 46, 20
+LEGEND_ROW: Final = 20
+LEGEND_NAMES: Final = 28
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Something at one process at one time."""
+
+    kind: str
+    process: int
+    at_ns: int
+    message: int
+    title: str
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """A packet; `received_ns` is None if it was lost."""
+
+    source: int
+    target: int
+    sent_ns: int
+    received_ns: int | None
+    messages: tuple[int, ...]
+    body: str
+
+
+def picture(
+    run: Run, selection: Selection | None = None, arrows: int = 200, marks: int = 300, width: int = 1200
+) -> str:
+    """The SVG text of a run, or of what is selected of it; at most so many arrows and marks, the earliest."""
+    if min(arrows, marks) < 1 or not 400 <= width <= 20_000:
+        raise WrongUse(f"arrows {arrows}, marks {marks}, width {width}; expected at least 1, 1 and 400 to 20000")
+    selection = selection or Selection()
+    refuse_strangers(run, selection)
+    return "\n".join(_Picture(run, selection, arrows, marks, width).svg()) + "\n"
+
+
+class _Earliest(Generic[T]):
+    """The first `limit` of many things, in bounded memory; how many there were; and the first that is left out."""
+
+    def __init__(self, things: Iterator[T], key: Callable[[T], tuple[int, ...]], limit: int) -> None:
+        self.count = 0
+        found = nsmallest(limit + 1, self._counted(things), key=key)
+        self.kept, self.left_out = found[:limit], found[limit:]
+
+    def _counted(self, things: Iterator[T]) -> Iterator[T]:
+        for thing in things:
+            self.count += 1
+            yield thing
+
+
+class _Picture:
+    def __init__(self, run: Run, selection: Selection, arrows: int, marks: int, width: int) -> None:
+        self._run = run
+        self._selection = selection
+        self._cut: list[str] = []
+        self._marks, self._arrows = self._capped(
+            _Earliest(_marks(run, selection), lambda mark: (mark.at_ns, mark.process), marks),
+            _Earliest(_arrows(run, selection), lambda a: (a.sent_ns, a.source, a.target, a.received_ns or 0), arrows),
+        )
+        self._names = names_of(run)
+        self._width = width
+        self._start, self._end = self._window()
+        self._y = self._lay_out()
+        self._colour = self._choose_colours()
+        shown = min(len(self._colour), LEGEND_NAMES)
+        if len(self._colour) > shown:
+            self._cut.append(f"{shown} of {len(self._colour):,} names in the legend")
+        self._legend_columns = max(1, (width - LEFT - RIGHT) // 150)
+        self._legend_top = max(self._y.values(), default=TOP) + BOTTOM + 22
+        self._height = self._legend_top + LEGEND_ROW * (1 + -(-shown // self._legend_columns))
+
+    def _capped(self, marks: "_Earliest[Mark]", arrows: "_Earliest[Arrow]") -> tuple[list[Mark], list[Arrow]]:
+        """Both limits cut at one time, so that what is shown is whole up to there."""
+        cuts = [mark.at_ns for mark in marks.left_out] + [arrow.sent_ns for arrow in arrows.left_out]
+        if not cuts:
+            return marks.kept, arrows.kept
+        end = min(cuts)
+        some = [mark for mark in marks.kept if mark.at_ns < end] or marks.kept
+        few = [arrow for arrow in arrows.kept if arrow.sent_ns < end] or arrows.kept
+        self._cut.append(
+            f"up to {clock(end)}, {len(few):,} of {arrows.count:,} packets, {len(some):,} of {marks.count:,} marks"
+        )
+        return some, few
+
+    def _window(self) -> tuple[int, int]:
+        """From the first to the last thing shown, or what was asked for."""
+        times = [mark.at_ns for mark in self._marks]
+        for arrow in self._arrows:
+            times += [arrow.sent_ns, arrow.sent_ns if arrow.received_ns is None else arrow.received_ns]
+        start = self._selection.since_ns if self._selection.since_ns is not None else min(times, default=0)
+        end = self._selection.until_ns if self._selection.until_ns is not None else max(times, default=1)
+        return start, max(end, start + 1)
+
+    def _lay_out(self) -> dict[int, int]:
+        """Where each process' line is: group by group, clients last; those without anything to show are left out."""
+        seen = {mark.process for mark in self._marks}
+        seen |= {end for arrow in self._arrows for end in (arrow.source, arrow.target)}
+        groups = dict(zip(self._run.processes["process"], self._run.processes["group"], strict=True))
+        last = max((group for group in groups.values() if group is not None), default=0) + 1
+        order = sorted((last if groups.get(p) is None else groups[p], p) for p in seen)
+        self._rows: list[tuple[int, int | None]] = [(p, groups.get(p)) for _, p in order]
+        places, y, before = {}, TOP - ROW, None
+        for group, process in order:
+            y += ROW + (BREAK if before is not None and group != before else 0)
+            places[process], before = y, group
+        return places
+
+    def _choose_colours(self) -> dict[int, int]:
+        shown = {mark.message for mark in self._marks} | {m for arrow in self._arrows for m in arrow.messages}
+        times = dict(zip(self._run.multicasts["message"], self._run.multicasts["at_ns"], strict=True))
+        order = sorted(shown, key=lambda message: (times.get(message, 0), message))
+        return {message: place % len(COLOURS) for place, message in enumerate(order)}
+
+    def _x(self, at_ns: int) -> float:
+        span = self._width - LEFT - RIGHT
+        return round(LEFT + span * (at_ns - self._start) / (self._end - self._start), 1)
+
+    # From back to front
+
+    def svg(self) -> Iterator[str]:
+        yield (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self._width} {self._height}"'
+            f' width="{self._width}" height="{self._height}" role="img">'
+        )
+        yield f"<title>{escape(self._title())}</title>"
+        yield f"<style>{_style()}</style>"
+        yield f'<defs>{"".join(_heads())}<clipPath id="inside"><rect x="{LEFT - 6}" y="0"'
+        yield f' width="{self._width - LEFT - RIGHT + 12}" height="{self._height}"/></clipPath></defs>'
+        yield f'<rect class="paper" width="{self._width}" height="{self._height}"/>'
+        yield from self._headings()
+        yield from self._axis()
+        yield from self._lines()
+        yield '<g clip-path="url(#inside)">'
+        for arrow in self._arrows:
+            yield from self._drawn(arrow)
+        yield "</g>"
+        yield from self._drawn_marks()
+        yield from self._legend()
+        yield "</svg>"
+
+    def _title(self) -> str:
+        protocol = f"{self._run.meta.protocol}, " if self._run.meta.protocol else ""
+        return f"{protocol}run {self._run.meta.run}"
+
+    def _headings(self) -> Iterator[str]:
+        yield f'<text class="title" x="20" y="32">{escape(self._title())}</text>'
+        yield f'<text class="soft" x="20" y="52">{escape(self._selection.described())}</text>'
+        if self._cut:
+            text = "not all is shown: " + "; ".join(self._cut)
+            yield f'<text class="cut" x="{self._width - RIGHT}" y="32" text-anchor="end">{escape(text)}</text>'
+
+    def _axis(self) -> Iterator[str]:
+        bottom = max(self._y.values(), default=TOP) + 26
+        step = nice_step(self._end - self._start, (self._width - LEFT - RIGHT) // 110)
+        digits = max(0, 6 - (len(str(step)) - len(str(step).rstrip("0"))))
+        for at in range(-(-self._start // step) * step, self._end + 1, step):
+            x = self._x(at)
+            yield f'<line class="grid" x1="{x}" y1="{TOP - 26}" x2="{x}" y2="{bottom}"/>'
+            yield f'<text class="soft" x="{x}" y="{bottom + 18}" text-anchor="middle">{at / 1e6:,.{digits}f}</text>'
+        yield f'<text class="soft" x="20" y="{bottom + 18}">time in ms</text>'
+
+    def _lines(self) -> Iterator[str]:
+        crashes = dict(zip(self._run.processes["process"], self._run.processes["crashed_at_ns"], strict=True))
+        labelled: set[int | None] = set()
+        for process, group in self._rows:
+            y, crashed = self._y[process], crashes.get(process)
+            end = self._x(self._end)
+            if crashed is not None and crashed < self._end:
+                end = max(self._x(crashed), LEFT)
+            yield f'<line class="life" x1="{LEFT}" y1="{y}" x2="{end}" y2="{y}"/>'
+            if crashed is not None and self._start <= crashed <= self._end:
+                yield f"<g><title>process {process} crashed at {clock(crashed)}</title>{_cross(end, y, 'crash')}</g>"
+            name = self._names.get(process, f"p{process}?")
+            yield f'<text class="name" x="{LEFT - 14}" y="{y + 4}" text-anchor="end">{name}</text>'
+            if group is not None and group not in labelled:
+                labelled.add(group)
+                yield f'<text class="soft" x="20" y="{y + 4}">group {group}</text>'
+
+    def _drawn(self, arrow: Arrow) -> Iterator[str]:
+        colour = self._colour[arrow.messages[0]] if arrow.messages else "none"
+        x1, y1, y2 = self._x(arrow.sent_ns), self._y[arrow.source], float(self._y[arrow.target])
+        told = f"{arrow.body} from {arrow.source} to {arrow.target}, sent at {clock(arrow.sent_ns)}"
+        if arrow.messages:
+            told += f", about {', '.join(map(str, arrow.messages))}"
+        yield f"<g><title>{escape(told)}{', lost' if arrow.received_ns is None else ''}</title>"
+        if arrow.received_ns is None:
+            x2, y2 = x1 + 26, y1 + (y2 - y1) * 0.42
+            yield f'<path class="arrow lost c{colour}" d="M{x1} {y1}L{x2} {y2:.1f}"/>{_cross(x2, y2, f"c{colour}")}'
+        elif arrow.source == arrow.target:
+            x2, high = self._x(arrow.received_ns), y1 - 22
+            wide = max(0.0, 9 - (x2 - x1) / 2)
+            yield f'<path class="arrow c{colour}" d="M{x1} {y1}C{x1 - wide} {high} {x2 + wide} {high} {x2} {y1}"/>'
+        else:
+            x2 = self._x(arrow.received_ns)
+            x2, y2 = _shortened(x1, y1, x2, y2)
+            yield f'<path class="arrow c{colour}" marker-end="url(#head{colour})" d="M{x1} {y1}L{x2} {y2}"/>'
+        yield "</g>"
+
+    def _drawn_marks(self) -> Iterator[str]:
+        """Marks at one place stand side by side; a name goes to the first of three rows where there is room."""
+        last: dict[int, float] = {}
+        taken: dict[tuple[int, int], float] = {}
+        for mark in self._marks:
+            y, colour = self._y[mark.process], self._colour[mark.message]
+            x = last[mark.process] = max(self._x(mark.at_ns), last.get(mark.process, -14.0) + 14)
+            yield f"<g><title>{escape(mark.title)}</title>"
+            if mark.kind == "multicast":
+                yield f'<circle class="mark f{colour}" cx="{x}" cy="{y}" r="6"/>'
+            else:
+                yield f'<path class="mark f{colour}" d="M{x} {y - 7}l7 7l-7 7l-7 -7z"/>'
+            name = self.short(mark.message)
+            half = 3.4 * len(name)
+            for lift in (-12, -23, -34) if mark.kind == "multicast" else (19, 30, 41):
+                if x - half > taken.get((mark.process, lift), 0.0):
+                    taken[(mark.process, lift)] = x + half
+                    yield f'<text class="label" x="{x}" y="{y + lift}" text-anchor="middle">{name}</text>'
+                    break
+            yield "</g>"
+
+    def short(self, message: int) -> str:
+        """6.3 for message number 3 of process 6, where ids say that; else the id."""
+        return f"{sender_of(message)}.{sequence_of(message)}" if message >= MESSAGES_PER_SENDER else str(message)
+
+    def _legend(self) -> Iterator[str]:
+        y = self._legend_top
+        x = LEFT
+        signs = (
+            ('<circle class="mark ink" cx="0" cy="0" r="6"/>', "multicast"),
+            ('<path class="mark ink" d="M0 -7l7 7l-7 7l-7 -7z"/>', "delivery"),
+            ('<path class="arrow cnone" d="M-9 0H9" marker-end="url(#headnone)"/>', "packet about no message"),
+            (_cross(0, 0, "crash"), "lost, crashed"),
+        )
+        for sign, text in signs:
+            yield f'<g transform="translate({x} {y})">{sign}<text class="soft" x="16" y="4">{text}</text></g>'
+            x += 52 + 7 * len(text)
+        for place, (message, colour) in enumerate(list(self._colour.items())[:LEGEND_NAMES]):
+            row, column = divmod(place, self._legend_columns)
+            x, below = LEFT + column * 150, y + LEGEND_ROW * (row + 1)
+            name = self.short(message)
+            full = f" = {message}" if name != str(message) else ""
+            yield f'<g transform="translate({x} {below})"><rect class="f{colour}" x="-6" y="-6" width="12" height="12"'
+            yield f' rx="3"/><text class="soft" x="16" y="4"><tspan class="ink">{name}</tspan>{full}</text></g>'
+
+
+def _marks(run: Run, selection: Selection) -> Iterator[Mark]:
+    rows = run.multicasts
+    for message, sender, at in zip(rows["message"], rows["sender"], rows["at_ns"], strict=True):
+        if selection.when(at) and selection.what(message) and selection.where(sender):
+            yield Mark("multicast", sender, at, message, f"process {sender} multicasts {message} at {clock(at)}")
+    rows = run.deliveries
+    for process, position, message, at in zip(
+        rows["process"], rows["position"], rows["message"], rows["at_ns"], strict=True
+    ):
+        if selection.when(at) and selection.what(message) and selection.where(process):
+            told = f"process {process} delivers {message} at position {position} and {clock(at)}"
+            yield Mark("delivery", process, at, message, told)
+
+
+def _arrows(run: Run, selection: Selection) -> Iterator[Arrow]:
+    if run.packets is None:
+        return
+    names = ("message", "messages", "body", "source", "target", "sent_ns", "received_ns")
+    for batch in run.packets.batches(*names):
+        for one, several, body, source, target, sent, received in zip(*(batch[n] for n in names), strict=True):
+            messages = about(one, several)
+            touches = selection.when(sent) or (received is not None and selection.when(received))
+            if touches and selection.what(*messages) and selection.where(source, target):
+                yield Arrow(source, target, sent, received, messages, body)
+
+
+def nice_step(span: int, ticks: int) -> int:
+    """1, 2 or 5 times a power of ten, so that a span has at most so many ticks."""
+    step = 1
+    while True:
+        for factor in (1, 2, 5):
+            if span <= step * factor * max(ticks, 1):
+                return step * factor
+        step *= 10
+
+
+def _shortened(x1: float, y1: float, x2: float, y2: float, by: float = 7) -> tuple[float, float]:
+    """An arrow ends just before the line that it points at, so that its head is seen."""
+    length = ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5
+    keep = max(0.0, 1 - by / length) if length else 1.0
+    return round(x1 + (x2 - x1) * keep, 1), round(y1 + (y2 - y1) * keep, 1)
+
+
+def _cross(x: float, y: float, kind: str) -> str:
+    return f'<path class="cross {kind}" d="M{x - 5:.1f} {y - 5:.1f}l10 10m0 -10l-10 10"/>'
+
+
+def _heads() -> Iterator[str]:
+    for name in (*map(str, range(len(COLOURS))), "none"):
+        yield (
+            f'<marker id="head{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7"'
+            f' orient="auto"><path class="f{name}" d="M0 0.6L8 4L0 7.4z"/></marker>'
+        )
+
+
+def _style() -> str:
+    def colours(which: int) -> str:
+        rules = [f".c{i}{{stroke:{pair[which]}}}.f{i}{{fill:{pair[which]}}}" for i, pair in enumerate(COLOURS)]
+        return "".join(rules)
+
+    light = (
+        ".paper{fill:#fcfcfb}.title,.ink{fill:#0b0b0b}.name,.label{fill:#0b0b0b}.soft{fill:#52514e}"
+        ".grid{stroke:#e1e0d9}.life{stroke:#c3c2b7}.cnone{stroke:#b5b3ab}.fnone{fill:#b5b3ab}.cut{fill:#b3341f}"
+        ".crash{stroke:#d03b3b}.mark{stroke:#fcfcfb}.label{stroke:#fcfcfb}" + colours(0)
+    )
+    dark = (
+        ".paper{fill:#1a1a19}.title,.ink{fill:#ffffff}.name,.label{fill:#ffffff}.soft{fill:#c3c2b7}"
+        ".grid{stroke:#2c2c2a}.life{stroke:#52514e}.cnone{stroke:#5c5b57}.fnone{fill:#5c5b57}.cut{fill:#f08a74}"
+        ".crash{stroke:#e66767}.mark{stroke:#1a1a19}.label{stroke:#1a1a19}" + colours(1)
+    )
+    return (
+        "text{font:12px system-ui,-apple-system,'Segoe UI',sans-serif}.title{font-size:16px;font-weight:600}"
+        ".name{font-weight:600}.label{font-size:11px;stroke-width:3;paint-order:stroke}.grid{stroke-width:1}"
+        ".life{stroke-width:1.5}.arrow{fill:none;stroke-width:1.5;opacity:.8}.lost{stroke-dasharray:4 3}"
+        ".cross{fill:none;stroke-width:2}.mark{stroke-width:2}"
+        f"{light}@media(prefers-color-scheme:dark){{{dark}}}"
+    )

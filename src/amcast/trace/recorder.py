@@ -1,0 +1,90 @@
+"""What a driver tells about a run, while it runs.
+
+A driver calls one method per fact; rows are plain tuples in the order of the table's columns without `run`, which is
+the same in every row of a run and is added where rows become files. A recorder decides what becomes of them: kept in
+memory (`Recorder` itself), or written to a run folder (`trace/folder.py`).
+"""
+
+from amcast.kernel.effects import About
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.message import Message
+
+Row = tuple[object, ...]
+
+
+class Recorder:
+    """Keeps everything in memory: for tests, fuzzing and small runs."""
+
+    wants_packets: bool = True
+    """False spares the driver the work of measuring packets."""
+
+    def __init__(self) -> None:
+        self.processes: list[Row] = []
+        self.multicasts: list[Row] = []
+        self.deliveries: list[Row] = []
+        self.packets: list[Row] = []
+        self.notes: list[Row] = []
+
+    def process(
+        self, process: ProcessId, group: GroupId | None, region: str = "", crashed_at_ns: int | None = None
+    ) -> None:
+        """Once per process, at the end, when it is known who stayed down."""
+        self.processes.append((process, group, region, crashed_at_ns))
+
+    def multicast(self, message: Message, at_ns: int, session: int | None = None, sequence: int | None = None) -> None:
+        self.multicasts.append(
+            (message.id, message.sender, message.destinations, at_ns, len(message.payload), session, sequence)
+        )
+
+    def delivery(
+        self,
+        process: ProcessId,
+        group: GroupId,
+        position: int,
+        message: Message,
+        at_ns: int,
+        rank_time: int | None = None,
+        rank_tie: int | None = None,
+        multicast_ns: int | None = None,
+        committed_ns: int | None = None,
+    ) -> None:
+        self.deliveries.append(
+            (
+                process,
+                group,
+                position,
+                message.id,
+                at_ns,
+                rank_time,
+                rank_tie,
+                multicast_ns,
+                committed_ns,
+                message.destinations,
+            )
+        )
+
+    def packet(
+        self,
+        about: About,
+        body: str,
+        source: ProcessId,
+        target: ProcessId,
+        size: int,
+        sent_ns: int,
+        received_ns: int | None,
+    ) -> None:
+        """Once per packet, when its fate is known: received, or lost (None)."""
+        if type(about) is tuple:
+            self.packets.append((None, body, source, target, size, sent_ns, received_ns, None, None, about))
+        else:
+            self.packets.append((about, body, source, target, size, sent_ns, received_ns, None, None, None))
+
+    def note(
+        self,
+        process: ProcessId,
+        at_ns: int,
+        name: str,
+        message: MessageId | None = None,
+        value: float | None = None,
+    ) -> None:
+        self.notes.append((process, at_ns, name, message, value))

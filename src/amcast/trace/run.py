@@ -1,0 +1,194 @@
+"""One run in memory: the tables as plain columns, from a recorder or from a folder that anybody may have written.
+
+    run = Run.of(recorder, Meta(run="r1"))      after a run in memory
+    run = read("runs/latest")                   from a run folder
+    run.deliveries["process"][0]                a table is a dict of lists, one per column
+
+Packets are by far the most and are needed least: they stay where they are and come in batches of columns.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from amcast.kernel.errors import WrongUse
+from amcast.trace import parquet
+from amcast.trace.columns import REQUIRED, TABLES
+from amcast.trace.meta import NAME, Meta, read_metas
+from amcast.trace.recorder import Recorder, Row
+
+Columns = dict[str, list[Any]]
+"""A table, or a batch of one: column name -> values. Every known column but `run` is there; absent ones are None."""
+
+BATCH: Final = 1 << 16
+
+
+class Packets(Protocol):
+    """The packets of one run, wherever they are."""
+
+    def __len__(self) -> int: ...
+
+    def batches(self, *names: str) -> Iterator[Columns]:
+        """The named columns, some rows at a time; all columns if none is named."""
+
+
+@dataclass
+class Run:
+    """The facts of one run. `packets` is None when nobody recorded them, which is not the same as none sent."""
+
+    meta: Meta
+    processes: Columns
+    multicasts: Columns
+    deliveries: Columns
+    notes: Columns
+    packets: Packets | None
+
+    @classmethod
+    def of(cls, recorder: Recorder, meta: Meta) -> "Run":
+        """What an in-memory recorder was told."""
+        return cls(
+            meta,
+            columns_of("processes", recorder.processes),
+            columns_of("multicasts", recorder.multicasts),
+            columns_of("deliveries", recorder.deliveries),
+            columns_of("notes", recorder.notes),
+            KeptPackets(recorder.packets) if recorder.wants_packets else None,
+        )
+
+
+def columns_of(table: str, rows: Sequence[Row]) -> Columns:
+    """Rows in a recorder's order as columns."""
+    names = [column.name for column in TABLES[table][1:]]
+    return {name: [row[place] for row in rows] for place, name in enumerate(names)}
+
+
+class KeptPackets:
+    """Packets of a recorder in memory."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def batches(self, *names: str) -> Iterator[Columns]:
+        places = {column.name: place for place, column in enumerate(TABLES["packets"][1:])}
+        for start in range(0, len(self._rows), BATCH):
+            rows = self._rows[start : start + BATCH]
+            yield {name: [row[places[name]] for row in rows] for name in names or places}
+
+
+class FiledPackets:
+    """Packets of one run in the files of a folder, checked when opened, read when asked for."""
+
+    def __init__(self, files: Sequence[Path], run: str, shared: bool) -> None:
+        self._files = files
+        self._run = run
+        self._shared = shared
+        self._known = {file: parquet.checked("packets", file, parquet.opened(file).schema_arrow) for file in files}
+
+    def __len__(self) -> int:
+        if self._shared:
+            return sum(len(batch["source"]) for batch in self.batches("source"))
+        return sum(parquet.opened(file).metadata.num_rows for file in self._files)
+
+    def batches(self, *names: str) -> Iterator[Columns]:
+        wanted = [column.name for column in TABLES["packets"][1:] if not names or column.name in names]
+        for file in self._files:
+            for batch in self._tables(file):
+                yield {name: batch.column(name).to_pylist() for name in wanted}
+
+    def _tables(self, file: Path) -> Iterator[pa.Table]:
+        try:
+            for batch in parquet.opened(file).iter_batches(BATCH, columns=self._known[file]):
+                table = parquet.canonical("packets", file, pa.Table.from_batches([batch]))
+                table = _only(table, self._run, file, self._shared)
+                if len(table):
+                    yield table
+        except (pa.ArrowException, OSError) as error:
+            raise parquet.broken(file, error) from None
+
+
+def read(folder: Path | str, run: str | None = None) -> Run:
+    """The run of a folder; if it holds several, `run` says which."""
+    folder = Path(folder)
+    metas = read_metas(folder)
+    if run is None and len(metas) > 1:
+        names = ", ".join(meta.run for meta in metas[:5])
+        raise WrongUse(f"{folder}: holds {len(metas)} runs; expected one, or its name given (for example {names})")
+    for meta in metas:
+        if run in (None, meta.run):
+            return _Folder(folder, [other.run for other in metas]).run(meta)
+    raise WrongUse(f"{folder / NAME}: run {run!r} is not there; expected one of {[meta.run for meta in metas][:5]}")
+
+
+def read_all(folder: Path | str) -> list[Run]:
+    """Every run of a folder: one, several that share its tables, or those of the run folders inside it, by name."""
+    folder = Path(folder)
+    if folder.is_dir() and not (folder / NAME).exists():
+        inside = sorted(file.parent for file in folder.glob(f"*/{NAME}") if not file.parent.is_symlink())
+        if inside:
+            return [run for child in inside for run in read_all(child)]
+    metas = read_metas(folder)
+    tables = _Folder(folder, [meta.run for meta in metas])
+    return [tables.run(meta) for meta in metas]
+
+
+class _Folder:
+    """The tables of a folder, each read once however many runs share it."""
+
+    def __init__(self, folder: Path, runs: list[str]) -> None:
+        self._folder = folder
+        self._runs = runs
+        self._tables: dict[str, pa.Table] = {}
+
+    def run(self, meta: Meta) -> Run:
+        tables = {table: self._columns(table, meta.run) for table in ("processes", "multicasts", "deliveries", "notes")}
+        files = self._files("packets")
+        packets = FiledPackets(files, meta.run, len(self._runs) > 1) if files else None
+        return Run(meta, **tables, packets=packets)
+
+    def _columns(self, table: str, run: str) -> Columns:
+        if table not in self._tables:
+            self._tables[table] = self._read(table)
+        data = self._tables[table]
+        if len(self._runs) > 1:
+            data = data.filter(pc.equal(data.column("run"), run))
+        return {column.name: data.column(column.name).to_pylist() for column in TABLES[table][1:]}
+
+    def _read(self, table: str) -> pa.Table:
+        files = self._files(table)
+        if not files and table in REQUIRED:
+            raise WrongUse(f"{self._folder}: table {table} is missing; expected {self._folder / table}/*.parquet")
+        parts = [self._part(table, file) for file in files]
+        if not parts:
+            schema = pa.schema([(column.name, parquet.TYPES[column.type]) for column in TABLES[table]])
+            return schema.empty_table()
+        return pa.concat_tables(parts)
+
+    def _part(self, table: str, file: Path) -> pa.Table:
+        opened = parquet.opened(file)
+        known = parquet.checked(table, file, opened.schema_arrow)
+        try:
+            data = opened.read(columns=known)
+        except (pa.ArrowException, OSError) as error:
+            raise parquet.broken(file, error) from None
+        data = parquet.canonical(table, file, data)
+        for name in pc.unique(data.column("run")).to_pylist():
+            if name not in self._runs:
+                raise WrongUse(f"{file}: rows of run {name!r}; expected only {self._runs[:5]}, as {NAME} says")
+        return data
+
+    def _files(self, table: str) -> list[Path]:
+        return sorted(file for file in (self._folder / table).glob("*.parquet") if not file.name.startswith("."))
+
+
+def _only(table: pa.Table, run: str, file: Path, shared: bool) -> pa.Table:
+    mine = pc.equal(table.column("run"), run)
+    if not shared and not pc.all(mine).as_py() and len(table):
+        raise WrongUse(f"{file}: rows of another run than {run!r}; expected one run, as {NAME} says")
+    return table.filter(mine) if shared else table

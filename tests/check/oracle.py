@@ -1,0 +1,90 @@
+"""The properties once more, straight from their definitions: quantifiers and loops, no cleverness, tiny traces only."""
+
+from itertools import product
+
+from mutants.planted import Trace
+
+
+class Oracle:
+    """Judges a trace without gaps or snapshots. Every method says whether a property is violated."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.processes = [p for members in trace.groups.values() for p in members]
+        self.messages = list(trace.multicasts)
+        self.sequence = {p: trace.delivered(p) for p in self.processes}
+
+    def addressed(self, process: int, message: int) -> bool:
+        row = self.trace.multicasts.get(message)
+        return row is not None and self.trace.group_of(process) in row["destinations"]
+
+    def place(self, process: int, message: int) -> int | None:
+        """Where a process first delivered a message that is addressed to it."""
+        if message in self.sequence[process] and self.addressed(process, message):
+            return self.sequence[process].index(message)
+        return None
+
+    def before(self, process: int, message: int, other: int) -> bool:
+        first, second = self.place(process, message), self.place(process, other)
+        return first is not None and second is not None and first < second
+
+    def integrity(self) -> bool:
+        for process in self.processes:
+            for at, message in enumerate(self.sequence[process]):
+                if message in self.sequence[process][:at] or not self.addressed(process, message):
+                    return True
+        return False
+
+    def missing(self, message: int) -> bool:
+        return any(
+            self.addressed(p, message) and p not in self.trace.crashed and message not in self.sequence[p]
+            for p in self.processes
+        )
+
+    def validity(self) -> bool:
+        senders = {m: row["sender"] for m, row in self.trace.multicasts.items()}
+        return any(senders[m] not in self.trace.crashed and self.missing(m) for m in self.messages)
+
+    def agreement(self) -> bool:
+        return any(any(m in self.sequence[p] for p in self.processes) and self.missing(m) for m in self.messages)
+
+    def prefix_order(self) -> bool:
+        """For m, m' and p, q addressed by both: p delivers m and q delivers m', yet neither had the other's first."""
+        for m, other in product(self.messages, repeat=2):
+            for p, q in product(self.processes, repeat=2):
+                both = m != other and all(self.addressed(x, y) for x in (p, q) for y in (m, other))
+                delivered = self.place(p, m) is not None and self.place(q, other) is not None
+                if both and delivered and not self.before(p, other, m) and not self.before(q, m, other):
+                    return True
+        return False
+
+    def precedes(self, m: int, other: int) -> list[int]:
+        """The processes, addressed by both, that deliver m while they have not delivered the other."""
+        return [
+            p
+            for p in self.processes
+            if m != other
+            and self.addressed(p, m)
+            and self.addressed(p, other)
+            and self.place(p, m) is not None
+            and not self.before(p, other, m)
+        ]
+
+    def shortest_circle(self) -> int | None:
+        """The length of the shortest cycle of `precedes`, by powers of the relation."""
+        edges = {m: {n for n in self.messages if self.precedes(m, n)} for m in self.messages}
+        reach = edges
+        for length in range(1, len(self.messages) + 1):
+            if any(m in reach[m] for m in self.messages):
+                return length
+            reach = {m: {n for step in reach[m] for n in edges[step]} for m in self.messages}
+        return None
+
+    def fifo(self) -> bool:
+        for p, m, later in product(self.processes, self.messages, self.messages):
+            one, two = self.trace.multicasts[m], self.trace.multicasts[later]
+            if one["session"] != two["session"] or one["sequence"] >= two["sequence"]:
+                continue
+            if self.addressed(p, m) and self.place(p, later) is not None and not self.before(p, m, later):
+                return True
+        return False

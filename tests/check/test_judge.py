@@ -1,0 +1,116 @@
+"""Stories, refusals, and sizes that a lazy algorithm would not survive."""
+
+import pytest
+
+from amcast.check import judge
+from amcast.check.chains import Chain, Chains, chains_of
+from amcast.check.cycles import core, shortest, shortest_pair
+from amcast.check.evidence import evidence_of
+from amcast.check.order import merge
+from amcast.kernel.errors import WrongUse
+from mutants.planted import MUTANTS, healthy, planted
+
+BY_NAME = {case.name: case for case in MUTANTS}
+
+
+def story(mutant: str, name: str) -> list[str]:
+    return judge(planted(BY_NAME[mutant]).run()).properties[name].story
+
+
+def test_a_circle_is_told_edge_by_edge() -> None:
+    assert story("circle_of_three", "P5") == [
+        "3 messages precede each other in a circle: 3 -> 5 -> 4 -> 3",
+        "process 0 delivered 3 at position 2, before 5 at position 3",
+        "process 4 delivered 5 at position 0, before 4 at position 1",
+        "process 2 delivered 4 at position 1, before 3 at position 2",
+    ]
+
+
+def test_a_circle_that_closes_by_what_never_happened() -> None:
+    assert story("circle_closed_by_a_group_that_died", "P5")[1] == (
+        "process 0 delivered 3 at position 2 and never delivered 5, which is addressed to it, before it crashed"
+    )
+    assert story("correct_process_skipped_a_message", "P4")[2] == (
+        "process 5 delivered 7 at position 2 and never delivered 6,"
+        " though it is addressed and correct and the run is complete"
+    )
+
+
+def test_missing_and_misplaced_deliveries_are_told() -> None:
+    assert story("last_message_missing_at_one_replica", "P3") == [
+        "process 5 never delivered 7, although process 2 did, and the run is complete"
+    ]
+    assert story("wrong_destination", "P1") == [
+        "process 4 (of group 2) delivered 2 at position 4, but 2 is addressed to groups 0, 1"
+    ]
+    assert story("retry_delivered_as_well", "P8")[0] == (
+        "process 0 delivered 3 at position 2 and 30 at position 5: both are number 1 of session 8"
+    )
+
+
+def test_a_long_story_says_how_much_it_leaves_out() -> None:
+    trace = healthy()
+    for message in (1, 2, 3, 5, 6):
+        trace.deliver(0, message)
+        trace.deliver(1, message)
+    finding = judge(trace.run()).properties["P1"]
+    assert finding.checked["violated"] == 10
+    assert finding.story[-1] == "and 5 more like these"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda trace: trace.multicasts[1].update(destinations=(0, 44)),
+            "group 44, of which processes lists",
+        ),
+        (lambda trace: trace.multicasts[1].update(destinations=()), "message 1 has no destinations"),
+    ],
+)
+def test_a_trace_that_contradicts_itself_is_refused(change, words) -> None:  # type: ignore[no-untyped-def]
+    trace = healthy()
+    change(trace)
+    with pytest.raises(WrongUse, match=words):
+        judge(trace.run())
+
+
+def test_a_message_multicast_twice_must_be_the_same_message() -> None:
+    run = healthy().run()
+    for column in run.multicasts.values():
+        column.append(column[0])
+    run.multicasts["at_ns"][-1] += 5000
+    assert judge(run).verdict == "holds"
+    run.multicasts["sender"][-1] += 1
+    with pytest.raises(WrongUse, match="message 1 has sender 8 and 9"):
+        judge(run)
+
+
+def test_one_mistake_in_a_long_run_has_a_small_core() -> None:
+    """Everything after a circle is blocked; the core is the circle alone, and the search stays cheap."""
+    count = 30_000
+    ring = {count + i: tuple(sorted((i, (i + 1) % 5))) for i in range(5)}
+    addressed = {m: (m % 5,) if m % 3 else tuple(sorted({m % 5, (m + 1) % 5})) for m in range(count)} | ring
+    chains = []
+    for c in range(5):
+        mine = [m for m in range(count) if c in addressed[m]]
+        middle = len(mine) // 2
+        circle = [count + (c - 1) % 5, count + c]
+        messages = mine[:middle] + circle + mine[middle:]
+        chains.append(Chain(c, messages, list(range(len(messages))), len(messages)))
+    everything = Chains(chains, addressed)
+    blocked = merge(everything)
+    found = core(everything, blocked)
+    assert len(blocked) > count // 3
+    assert len(found.addressed) < 50
+    assert shortest_pair(found) is None
+    cycle, exhaustive = shortest(found)
+    assert exhaustive
+    assert sorted(edge.message for edge in cycle) == sorted(ring)
+
+
+def test_a_search_that_hits_its_limit_says_so() -> None:
+    trace = planted(BY_NAME["circle_of_three"])
+    chains = chains_of(evidence_of(trace.run()))
+    found = core(chains, merge(chains))
+    assert shortest(found, work=0)[1] is False

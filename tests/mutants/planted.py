@@ -1,0 +1,551 @@
+"""Planted violations: a healthy trace, and small changes that each break exactly some properties.
+
+A checker is untrusted until a mutant has failed it. `MUTANTS` are traces that must be judged violated, in the named
+properties and in no other; `DOUBTS` are traces whose evidence has holes: unknown, in the named properties, and
+nothing violated; `HEALTHY` ones must hold although they look unusual. Other judges (the Spark pipeline) run the same.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from amcast.kernel.message import Message
+from amcast.trace.meta import Meta, RunClaims
+from amcast.trace.recorder import Recorder
+from amcast.trace.run import Run
+
+CLAIMS = {"genuine": "strict", "complete": True, "fifo": True, "exactly_once": True}
+
+
+@dataclass
+class Trace:
+    """A trace as plain data that a test may bend at will."""
+
+    groups: dict[int, list[int]]
+    clients: list[int]
+    crashed: dict[int, int] = field(default_factory=dict)
+    multicasts: dict[int, dict[str, Any]] = field(default_factory=dict)
+    sequences: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
+    """process -> (position, message, at_ns)."""
+    packets: list[list[Any]] | None = field(default_factory=list)
+    """[about, body, source, target, sent_ns, received_ns]."""
+    notes: list[tuple[int, str, int | None, float | None]] = field(default_factory=list)
+    claims: dict[str, Any] = field(default_factory=lambda: dict(CLAIMS))
+    unlisted: set[int] = field(default_factory=set)
+    """Processes that the table processes leaves out."""
+
+    def group_of(self, process: int) -> int | None:
+        return next((group for group, members in self.groups.items() if process in members), None)
+
+    def members(self, message: int) -> list[int]:
+        return [p for group in self.multicasts[message]["destinations"] for p in self.groups[group]]
+
+    def multicast(self, message: int, *destinations: int, sender: int, sequence: int | None = None) -> None:
+        """`sender`'s next message, or its number `sequence` again."""
+        mine = [row["sequence"] for row in self.multicasts.values() if row["session"] == sender]
+        self.multicasts[message] = {
+            "sender": sender,
+            "destinations": destinations,
+            "at_ns": 10 * len(self.multicasts),
+            "session": sender,
+            "sequence": len(mine) if sequence is None else sequence,
+        }
+
+    def deliver(self, process: int, *messages: int) -> None:
+        for message in messages:
+            row = self.sequences.setdefault(process, [])
+            row.append((len(row), message, 1000 + 10 * len(row)))
+
+    def order(self, process: int, *messages: int) -> None:
+        """`process` delivered exactly these."""
+        self.sequences[process] = []
+        self.deliver(process, *messages)
+
+    def delivered(self, process: int) -> list[int]:
+        return [message for _, message, _ in self.sequences.get(process, [])]
+
+    def packet(self, about: Any, source: int, target: int, lost: bool = False) -> None:
+        assert self.packets is not None
+        self.packets.append([about, "Propose", source, target, 500, None if lost else 600])
+
+    def recorder(self) -> Recorder:
+        recorder = Recorder()
+        recorder.wants_packets = self.packets is not None
+        for process in sorted([*self.clients, *(p for members in self.groups.values() for p in members)]):
+            if process not in self.unlisted:
+                recorder.process(process, self.group_of(process), "here", self.crashed.get(process))
+        for message, row in self.multicasts.items():
+            sent = Message(message, row["sender"], tuple(row["destinations"]))
+            recorder.multicast(sent, row["at_ns"], row["session"], row["sequence"])
+        for process, entries in self.sequences.items():
+            for position, message, at_ns in entries:
+                told = self.multicasts.get(message, {"sender": 0, "destinations": ()})
+                delivered = Message(message, told["sender"], tuple(told["destinations"]))
+                recorder.delivery(process, self.group_of(process) or 0, position, delivered, at_ns)
+        for about, body, source, target, sent_ns, received_ns in self.packets or []:
+            recorder.packet(about, body, source, target, 40, sent_ns, received_ns)
+        for process, name, about, value in self.notes:
+            recorder.note(process, 2000, name, about, value)
+        return recorder
+
+    def meta(self, run: str = "planted") -> Meta:
+        return Meta(run=run, protocol="planted", seed=0, claims=RunClaims(**self.claims))
+
+    def run(self) -> Run:
+        return Run.of(self.recorder(), self.meta())
+
+
+def healthy() -> Trace:
+    """Four groups of two, clients 8 and 9 and an idle 10; group 3 is never addressed. Everything holds."""
+    trace = Trace({0: [0, 1], 1: [2, 3], 2: [4, 5], 3: [6, 7]}, [8, 9, 10])
+    trace.multicast(1, 0, sender=8)
+    trace.multicast(2, 0, 1, sender=9)
+    trace.multicast(3, 0, 1, sender=8)
+    trace.multicast(4, 1, 2, sender=9)
+    trace.multicast(5, 0, 2, sender=8)
+    trace.multicast(6, 0, 1, 2, sender=9)
+    trace.multicast(7, 1, 2, sender=8)
+    for message, row in trace.multicasts.items():
+        members = trace.members(message)
+        for target in members:
+            trace.deliver(target, message)
+            trace.packet(message, row["sender"], target)
+            for source in members:
+                trace.packet(message, source, target)
+    trace.packet(None, 6, 7)  # a heartbeat inside an idle group concerns nobody
+    trace.packet((2, 3), 2, 0)  # a cumulative acknowledgement
+    return trace
+
+
+Change = Callable[[Trace], None]
+
+
+@dataclass(frozen=True)
+class Planted:
+    """One change to the healthy trace and the properties that it must bring into question."""
+
+    name: str
+    change: Change
+    properties: frozenset[str]
+
+
+MUTANTS: list[Planted] = []
+DOUBTS: list[Planted] = []
+HEALTHY: list[Planted] = []
+
+
+def _planted(where: list[Planted], *properties: str) -> Callable[[Change], Change]:
+    def add(change: Change) -> Change:
+        where.append(Planted(change.__name__, change, frozenset(properties)))
+        return change
+
+    return add
+
+
+def mutant(*properties: str) -> Callable[[Change], Change]:
+    return _planted(MUTANTS, *properties)
+
+
+def doubt(*properties: str) -> Callable[[Change], Change]:
+    return _planted(DOUBTS, *properties)
+
+
+def fine(change: Change) -> Change:
+    return _planted(HEALTHY)(change)
+
+
+def planted(case: Planted) -> Trace:
+    trace = healthy()
+    case.change(trace)
+    return trace
+
+
+def _drop(trace: Trace, process: int, message: int) -> None:
+    trace.order(process, *(m for m in trace.delivered(process) if m != message))
+
+
+def _drop_everywhere(trace: Trace, message: int) -> None:
+    for process in trace.members(message):
+        _drop(trace, process, message)
+
+
+# P1 integrity
+
+
+@mutant("P1")
+def delivered_twice(trace: Trace) -> None:
+    trace.deliver(0, 1)
+
+
+@mutant("P1")
+def delivered_twice_by_a_whole_group(trace: Trace) -> None:
+    trace.deliver(0, 1)
+    trace.deliver(1, 1)
+
+
+@mutant("P1")
+def delivered_twice_by_a_crashed_process(trace: Trace) -> None:
+    trace.deliver(5, 4)
+    trace.crashed[5] = 5000
+
+
+@mutant("P1")
+def never_multicast(trace: Trace) -> None:
+    trace.deliver(2, 99)
+
+
+@mutant("P1")
+def delivered_before_it_was_multicast(trace: Trace) -> None:
+    trace.multicasts[7]["at_ns"] = 10**6
+
+
+@mutant("P1")
+def wrong_destination(trace: Trace) -> None:
+    trace.deliver(4, 2)
+
+
+@mutant("P1")
+def idle_group_delivers(trace: Trace) -> None:
+    trace.deliver(6, 7)
+
+
+@mutant("P1")
+def client_delivers(trace: Trace) -> None:
+    trace.deliver(8, 1)
+
+
+@mutant("P1")
+def stranger_delivers(trace: Trace) -> None:
+    trace.deliver(77, 1)
+
+
+@mutant("P1")
+def two_messages_at_one_position(trace: Trace) -> None:
+    position, message, at_ns = trace.sequences[0].pop()
+    trace.sequences[0].append((position - 1, message, at_ns))
+
+
+@mutant("P1")
+def delivered_again_after_a_snapshot(trace: Trace) -> None:
+    trace.sequences[3] = trace.sequences[3][3:]
+    trace.sequences[3].append((5, 2, 3000))
+    trace.notes.append((3, "installed", None, 3.0))
+
+
+# P2 validity and P3 uniform agreement
+
+
+@mutant("P2")
+def nobody_delivers(trace: Trace) -> None:
+    _drop_everywhere(trace, 7)
+
+
+@mutant("P2", "P3")
+def last_message_missing_at_one_replica(trace: Trace) -> None:
+    _drop(trace, 5, 7)
+
+
+@mutant("P2", "P3")
+def last_message_missing_at_one_group(trace: Trace) -> None:
+    _drop(trace, 4, 7)
+    _drop(trace, 5, 7)
+
+
+@mutant("P3")
+def message_of_a_crashed_sender_delivered_by_one(trace: Trace) -> None:
+    trace.crashed[8] = 5000
+    for process in (2, 3, 4):
+        _drop(trace, process, 7)
+
+
+@mutant("P3")
+def delivered_only_by_a_process_that_crashed(trace: Trace) -> None:
+    trace.crashed |= {8: 5000, 2: 5000}
+    for process in (3, 4, 5):
+        _drop(trace, process, 7)
+
+
+# P4 uniform prefix order and P5 uniform acyclic order
+
+
+@mutant("P4", "P5")
+def two_groups_disagree(trace: Trace) -> None:
+    for process in trace.groups[1]:
+        trace.order(process, 3, 2, 4, 6, 7)
+
+
+@mutant("P4", "P5")
+def one_replica_swaps(trace: Trace) -> None:
+    trace.order(4, 4, 6, 5, 7)
+
+
+@mutant("P4", "P5")
+def crashed_process_skipped_a_message(trace: Trace) -> None:
+    trace.order(1, 1, 3)
+    trace.crashed[1] = 5000
+
+
+@mutant("P2", "P3", "P4", "P5")
+def correct_process_skipped_a_message(trace: Trace) -> None:
+    _drop(trace, 5, 6)
+
+
+@mutant("P4", "P5")
+def crashed_process_diverged_at_its_end(trace: Trace) -> None:
+    trace.order(3, 2, 3, 4, 7)
+    trace.crashed[3] = 5000
+
+
+@mutant("P4", "P5")
+def disagreement_in_a_run_that_is_not_complete(trace: Trace) -> None:
+    two_groups_disagree(trace)
+    trace.claims["complete"] = False
+
+
+@mutant("P5")
+def circle_of_three(trace: Trace) -> None:
+    # group 0: 3 before 5; group 2: 5 before 4; group 1: 4 before 3.
+    for process in trace.groups[1]:
+        trace.order(process, 2, 4, 3, 6, 7)
+    for process in trace.groups[2]:
+        trace.order(process, 5, 4, 6, 7)
+
+
+@mutant("P5")
+def circle_of_four(trace: Trace) -> None:
+    # One message per pair of neighbours on the ring of groups 0, 1, 2, 3; each group delivers its two in ring order.
+    ring = {20: (0, 1), 21: (1, 2), 22: (2, 3), 23: (0, 3)}
+    for message, groups in ring.items():
+        trace.multicast(message, *groups, sender=11)
+        trace.multicasts[message] |= {"session": None, "sequence": None}
+    for group, pair in {0: (23, 20), 1: (20, 21), 2: (21, 22), 3: (22, 23)}.items():
+        for process in trace.groups[group]:
+            trace.deliver(process, *pair)
+    trace.clients.append(11)
+
+
+@mutant("P5")
+def circle_closed_by_a_group_that_died(trace: Trace) -> None:
+    # Group 0 delivered 3 and died before 5; group 2: 5 before 4; group 1: 4 before 3. No process saw a circle.
+    for process in trace.groups[0]:
+        trace.order(process, 1, 2, 3)
+        trace.crashed[process] = 5000
+    for process in trace.groups[1]:
+        trace.order(process, 2, 4, 3, 6, 7)
+    for process in trace.groups[2]:
+        trace.order(process, 5, 4, 6, 7)
+
+
+@mutant("P4", "P5")
+def disagreement_beside_a_gap(trace: Trace) -> None:
+    # Process 7's trace has a hole, which leaves doubts; that groups 0 and 1 disagree is certain all the same.
+    two_groups_disagree(trace)
+    trace.notes.append((7, "trace-gap", None, 0.0))
+
+
+# P6 minimality and P6' strict genuineness
+
+
+@mutant("P6'")
+def packet_to_a_group_that_is_no_destination(trace: Trace) -> None:
+    trace.packet(1, 0, 4)
+
+
+@mutant("P6'")
+def packet_from_a_client_that_is_not_the_sender(trace: Trace) -> None:
+    trace.packet(1, 9, 0)
+
+
+@mutant("P6'")
+def acknowledgement_about_too_much(trace: Trace) -> None:
+    trace.packet((2, 1), 2, 0)
+
+
+@mutant("P6'")
+def lost_packet_to_an_outsider(trace: Trace) -> None:
+    trace.packet(1, 0, 6, lost=True)
+
+
+@mutant("P6'")
+def packet_about_nothing_that_was_multicast(trace: Trace) -> None:
+    trace.packet(99, 0, 1)
+
+
+@mutant("P6", "P6'")
+def idle_process_receives(trace: Trace) -> None:
+    trace.packet(1, 0, 6)
+
+
+@mutant("P6", "P6'")
+def idle_process_relays(trace: Trace) -> None:
+    trace.packet(1, 10, 0)
+
+
+# P7 FIFO and P8 exactly-once
+
+
+@mutant("P7")
+def session_out_of_order(trace: Trace) -> None:
+    # 1 and 3 are client 8's numbers 0 and 1; 3 and 5 its numbers 1 and 2.
+    for process in trace.groups[0]:
+        trace.order(process, 2, 3, 1, 5, 6)
+
+
+@mutant("P7")
+def session_skips_a_message(trace: Trace) -> None:
+    trace.crashed[8] = 5000
+    _drop_everywhere(trace, 3)
+
+
+@mutant("P7")
+def session_skips_in_a_run_that_is_not_complete(trace: Trace) -> None:
+    session_skips_a_message(trace)
+    trace.claims["complete"] = False
+
+
+@mutant("P8")
+def retry_delivered_as_well(trace: Trace) -> None:
+    trace.multicast(30, 0, 1, sender=8, sequence=1)
+    for process in (0, 1, 2, 3):
+        trace.deliver(process, 30)
+
+
+# Doubts
+
+
+@doubt("P2", "P3")
+def message_still_on_its_way(trace: Trace) -> None:
+    trace.claims["complete"] = False
+    _drop(trace, 5, 7)
+
+
+@doubt("P2")
+def nobody_delivered_yet(trace: Trace) -> None:
+    trace.claims["complete"] = False
+    _drop_everywhere(trace, 7)
+
+
+@doubt("P1", "P2", "P3", "P4", "P5", "P7", "P8")
+def tail_of_a_trace_is_lost(trace: Trace) -> None:
+    trace.sequences[5] = trace.sequences[5][:-1]
+    trace.notes.append((5, "trace-gap", None, 3.0))
+
+
+@doubt("P1", "P2", "P3", "P4", "P5", "P7", "P8")
+def hole_in_a_trace(trace: Trace) -> None:
+    # 3, the missing one, is number 1 of session 8, whose number 2 is there.
+    trace.sequences[0] = [entry for entry in trace.sequences[0] if entry[1] != 3]
+    trace.notes.append((0, "trace-gap", None, 2.0))
+
+
+@doubt("P1", "P2", "P3", "P4", "P5", "P7", "P8")
+def hole_without_a_note(trace: Trace) -> None:
+    trace.sequences[4] = [entry for entry in trace.sequences[4] if entry[1] != 6]
+
+
+@doubt("P1", "P4", "P5", "P7", "P8")
+def hole_in_the_trace_of_a_crashed_process(trace: Trace) -> None:
+    trace.sequences[4] = [entry for entry in trace.sequences[4] if entry[1] != 6]
+    trace.crashed[4] = 5000
+
+
+@doubt("P1", "P2", "P3", "P4", "P5", "P7", "P8")
+def snapshot_that_nobody_can_vouch_for(trace: Trace) -> None:
+    for process in trace.groups[1]:
+        trace.sequences[process] = trace.sequences[process][2:]
+    trace.notes.append((2, "installed", None, 2.0))
+    trace.notes.append((3, "installed", None, 2.0))
+
+
+@doubt("P6", "P6'")
+def no_packets_table(trace: Trace) -> None:
+    trace.packets = None
+
+
+@doubt("P6", "P6'")
+def no_packets_recorded(trace: Trace) -> None:
+    trace.packets = []
+
+
+@doubt("P7", "P8")
+def no_sessions(trace: Trace) -> None:
+    for row in trace.multicasts.values():
+        row["session"] = row["sequence"] = None
+
+
+@doubt("P2")
+def sender_nobody_knows(trace: Trace) -> None:
+    trace.unlisted.add(8)
+    _drop_everywhere(trace, 7)
+
+
+@doubt("P1", "P4", "P5", "P7", "P8")
+def gap_at_a_place_that_nobody_knows(trace: Trace) -> None:
+    trace.notes.append((5, "trace-gap", None, None))
+    trace.notes.append((4, "installed", None, float("nan")))
+
+
+@doubt("P1", "P3", "P4", "P5", "P7", "P8")
+def gap_that_may_hide_the_only_delivery(trace: Trace) -> None:
+    trace.crashed |= {8: 5000, 2: 5000}
+    _drop_everywhere(trace, 7)
+    trace.notes.append((2, "trace-gap", None, 4.0))
+
+
+# Unusual, and fine
+
+
+@fine
+def nothing_unusual(trace: Trace) -> None:
+    pass
+
+
+@fine
+def nothing_happened(trace: Trace) -> None:
+    trace.multicasts, trace.sequences, trace.packets = {}, {}, []
+
+
+@fine
+def crashed_process_delivered_a_prefix(trace: Trace) -> None:
+    trace.order(1, 1, 2)
+    trace.crashed[1] = 5000
+
+
+@fine
+def crashed_sender_was_never_heard(trace: Trace) -> None:
+    trace.crashed[8] = 5000
+    _drop_everywhere(trace, 7)
+
+
+@fine
+def snapshot_installed(trace: Trace) -> None:
+    trace.sequences[3] = trace.sequences[3][3:]
+    trace.notes.append((3, "installed", None, 3.0))
+
+
+@fine
+def tail_recorded_again_after_recovery(trace: Trace) -> None:
+    trace.sequences[2] += [(position, message, at_ns + 5000) for position, message, at_ns in trace.sequences[2][-2:]]
+    trace.notes.append((2, "trace-gap", None, 3.0))
+
+
+@fine
+def retry_delivered_instead(trace: Trace) -> None:
+    trace.multicast(30, 0, 1, sender=8, sequence=1)
+    trace.crashed[8] = 5000
+    for process in (0, 1, 2, 3):
+        trace.order(process, *(30 if m == 3 else m for m in trace.delivered(process)))
+
+
+@fine
+def outsider_in_a_run_that_claims_nothing(trace: Trace) -> None:
+    trace.packet(1, 0, 6)
+    for process in trace.groups[0]:
+        trace.order(process, 2, 3, 1, 5, 6)
+    trace.claims |= {"genuine": "no", "fifo": False, "exactly_once": False}
+
+
+@fine
+def outsider_among_the_concerned_in_a_run_that_claims_minimality(trace: Trace) -> None:
+    trace.packet(1, 0, 4)
+    trace.claims["genuine"] = "run"

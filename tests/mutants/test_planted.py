@@ -1,0 +1,67 @@
+"""Every planted violation is caught, in the right properties and in no other."""
+
+import json
+
+import pytest
+
+from amcast.check import judge
+from amcast.check.verdict import NAMES
+from mutants.planted import DOUBTS, HEALTHY, MUTANTS, Planted, planted
+
+
+def names(case: Planted) -> str:
+    return case.name
+
+
+def found(case: Planted, verdict: str) -> set[str]:
+    report = judge(planted(case).run())
+    return {name for name, finding in report.properties.items() if finding.verdict == verdict}
+
+
+def test_every_property_has_a_mutant_and_a_doubt() -> None:
+    assert {name for case in MUTANTS for name in case.properties} == set(NAMES)
+    assert {name for case in DOUBTS for name in case.properties} == set(NAMES)
+    assert len(MUTANTS) >= 16
+
+
+@pytest.mark.parametrize("case", MUTANTS, ids=names)
+def test_a_mutant_is_caught_for_the_right_reason(case: Planted) -> None:
+    report = judge(planted(case).run())
+    violated = {name for name, finding in report.properties.items() if finding.verdict == "violated"}
+    assert violated == case.properties, list(report.story())
+    assert report.verdict == "violated"
+    assert report.exit_code == 1
+    for name in violated:
+        finding = report.properties[name]
+        assert finding.story
+        assert finding.witness
+        assert finding.checked["violated"] >= 1
+
+
+@pytest.mark.parametrize("case", DOUBTS, ids=names)
+def test_missing_evidence_is_unknown(case: Planted) -> None:
+    report = judge(planted(case).run())
+    unknown = {name for name, finding in report.properties.items() if finding.verdict == "unknown"}
+    assert unknown == case.properties, list(report.story())
+    assert "violated" not in {finding.verdict for finding in report.properties.values()}
+    assert report.verdict == "unknown"
+    assert report.exit_code == 2
+    assert all(report.properties[name].story for name in unknown)
+
+
+@pytest.mark.parametrize("case", HEALTHY, ids=names)
+def test_a_healthy_run_holds(case: Planted) -> None:
+    report = judge(planted(case).run())
+    assert report.verdict == "holds", list(report.story())
+    assert report.exit_code == 0
+    for finding in report.properties.values():
+        assert finding.verdict == "holds" or not finding.claimed
+
+
+@pytest.mark.parametrize("case", [*MUTANTS, *DOUBTS, *HEALTHY], ids=names)
+def test_a_report_is_json(case: Planted) -> None:
+    report = judge(planted(case).run())
+    plain = json.loads(json.dumps(report.as_dict()))
+    assert plain["verdict"] == report.verdict
+    assert list(plain["properties"]) == list(NAMES)
+    assert {found["verdict"] for found in plain["properties"].values()} <= {"holds", "violated", "unknown"}

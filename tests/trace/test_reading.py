@@ -1,0 +1,228 @@
+"""Folders that anybody may have written: what is wrong is refused in one sentence that names it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from amcast.check import judge
+from amcast.kernel.errors import WrongUse
+from amcast.trace.folder import FolderRecorder
+from amcast.trace.meta import encoded
+from amcast.trace.run import read, read_all
+from mutants.planted import healthy
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return save(tmp_path / "run")
+
+
+def save(folder: Path, run: str = "planted") -> Path:
+    trace = healthy()
+    whole = trace.recorder()
+    with FolderRecorder(folder, trace.meta(run), latest=False) as recorder:
+        for table in ("processes", "multicasts", "deliveries", "packets", "notes"):
+            getattr(recorder, table).extend(getattr(whole, table))
+        recorder.close(complete=True)
+    return folder
+
+
+def rewrite(folder: Path, table: str, change: Callable[[pa.Table], pa.Table]) -> Path:
+    file = folder / table / "part-00000.parquet"
+    pq.write_table(change(pq.read_table(file)), file)
+    return file
+
+
+def column(name: str, values: Callable[[list[Any]], list[Any]], kind: pa.DataType) -> Callable[[pa.Table], pa.Table]:
+    def change(table: pa.Table) -> pa.Table:
+        at = table.schema.names.index(name)
+        return table.set_column(at, name, pa.array(values(table.column(name).to_pylist()), kind))
+
+    return change
+
+
+def refused(folder: Path, *words: str) -> None:
+    with pytest.raises(WrongUse) as refusal:
+        judge(read(folder))
+    for word in words:
+        assert word in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_whole_folder_is_read(folder: Path) -> None:
+    assert judge(read(folder)).verdict == "holds"
+
+
+def test_no_such_folder(tmp_path: Path) -> None:
+    refused(tmp_path / "nowhere", "nowhere", "no such folder")
+
+
+@pytest.mark.parametrize("table", ["processes", "multicasts", "deliveries"])
+def test_a_missing_table(folder: Path, table: str) -> None:
+    (folder / table / "part-00000.parquet").unlink()
+    refused(folder, f"table {table} is missing", str(folder))
+    (folder / table).rmdir()
+    refused(folder, f"table {table} is missing", str(folder))
+
+
+def test_tables_that_may_be_absent(folder: Path) -> None:
+    for table in ("packets", "notes"):
+        (folder / table / "part-00000.parquet").unlink()
+        (folder / table).rmdir()
+    found = judge(read(folder)).properties
+    assert found["P6"].verdict == found["P6'"].verdict == "unknown"
+    assert found["P5"].verdict == "holds"
+
+
+@pytest.mark.parametrize("table", ["multicasts", "deliveries", "packets", "notes"])
+def test_a_truncated_file(folder: Path, table: str) -> None:
+    file = folder / table / "part-00000.parquet"
+    file.write_bytes(file.read_bytes()[:-40])
+    refused(folder, str(file), "expected a whole Parquet file")
+
+
+@pytest.mark.parametrize("table", ["deliveries", "packets"])
+def test_a_file_of_something_else(folder: Path, table: str) -> None:
+    (folder / table / "part-00000.parquet").write_text("position,message\n0,1\n")
+    refused(folder, table, "expected a whole Parquet file")
+
+
+def test_damaged_pages(folder: Path) -> None:
+    file = rewrite(folder, "packets", lambda table: table)
+    data = bytearray(file.read_bytes())
+    data[4:200] = bytes(196)
+    file.write_bytes(bytes(data))
+    refused(folder, str(file))
+
+
+@pytest.mark.parametrize(
+    ("table", "name"), [("deliveries", "position"), ("processes", "crashed_at_ns"), ("packets", "received_ns")]
+)
+def test_a_missing_column(folder: Path, table: str, name: str) -> None:
+    rewrite(folder, table, lambda data: data.drop_columns([name]))
+    refused(folder, table, f"column {name} is missing; expected long")
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "values", "kind", "words"),
+    [
+        (
+            "deliveries",
+            "position",
+            lambda v: list(map(str, v)),
+            pa.string(),
+            "position is string; expected long",
+        ),
+        (
+            "deliveries",
+            "message",
+            lambda v: list(map(float, v)),
+            pa.float64(),
+            "message is double; expected long",
+        ),
+        ("multicasts", "destinations", lambda v: [d[0] for d in v], pa.int32(), "is int32; expected array<int>"),
+        ("packets", "sent_ns", lambda v: list(map(str, v)), pa.string(), "column sent_ns is string; expected long"),
+        ("notes", "value", lambda v: list(map(str, v)), pa.string(), "column value is string; expected double"),
+        ("deliveries", "message", lambda v: [None, *v[1:]], pa.int64(), "column message has 1 nulls"),
+        ("packets", "source", lambda v: [None, *v[1:]], pa.int32(), "column source has 1 nulls"),
+        ("multicasts", "destinations", lambda v: [[None], *v[1:]], pa.list_(pa.int32()), "nulls inside its lists"),
+        ("processes", "process", lambda v: [2**40, *v[1:]], pa.int64(), "column process:"),
+    ],
+)
+def test_a_wrong_type(
+    folder: Path, table: str, name: str, values: Callable[[list[Any]], list[Any]], kind: pa.DataType, words: str
+) -> None:
+    rewrite(folder, table, column(name, values, kind))
+    refused(folder, table, words)
+
+
+def test_what_other_systems_may_do_differently(folder: Path) -> None:
+    """Wider integers, large strings, dictionaries, unknown columns, absent optional ones, more files: all fine."""
+
+    def loosely(table: pa.Table) -> pa.Table:
+        for at, field in enumerate(table.schema):
+            if pa.types.is_int32(field.type):
+                table = table.set_column(at, field.name, table.column(at).cast(pa.int64()))
+            if pa.types.is_string(field.type):
+                table = table.set_column(at, field.name, table.column(at).dictionary_encode())
+        return table.append_column("weather", pa.array(["fine"] * len(table)))
+
+    for table in ("processes", "multicasts", "deliveries", "packets"):
+        rewrite(folder, table, loosely)
+    rewrite(folder, "deliveries", lambda t: t.drop_columns(["multicast_ns", "committed_ns", "destinations"]))
+    rewrite(folder, "processes", column("crashed_at_ns", lambda v: [None] * len(v), pa.null()))
+    (folder / "deliveries" / ".part-00001.parquet").write_text("an unfinished file")
+    (folder / "deliveries" / "_SUCCESS").write_text("")
+    (folder / "run.json").write_text('{"schema": 1, "run": "planted", "weather": "fine", "claims": {"complete": true}}')
+    report = judge(read(folder))
+    assert report.verdict == "holds"
+    assert report.properties["P7"].claimed is False
+
+
+def test_absent_claims_claim_nothing(folder: Path) -> None:
+    (folder / "run.json").write_text('{"schema": 1, "run": "planted"}')
+    claims = read(folder).meta.claims
+    assert (claims.genuine, claims.complete, claims.fifo, claims.exactly_once) == ("no", False, False, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "expected JSON"),
+        ("[]", "an empty list"),
+        ("3", "int 3; expected an object"),
+        ('{"run": "planted"}', "field schema is missing"),
+        ('{"schema": 1}', "field run is missing"),
+        ('{"schema": 2, "run": "planted"}', "schema is 2; expected 1"),
+        ('{"schema": "1", "run": "planted"}', "schema is '1'; expected 1"),
+        ('{"schema": 1, "run": 5}', "run: Expected `str`, got `int`"),
+        ('{"schema": 1, "run": ""}', "run is empty"),
+        ('{"schema": 1, "run": "planted", "claims": {"genuine": "very"}}', "claims.genuine: Invalid enum value 'very'"),
+        ('{"schema": 1, "run": "planted", "claims": {"complete": "yes"}}', "claims.complete: Expected `bool`"),
+        ('{"schema": 1, "run": "other"}', "rows of run 'planted'; expected only ['other']"),
+    ],
+)
+def test_a_bad_run_json(folder: Path, text: str, words: str) -> None:
+    (folder / "run.json").write_text(text)
+    refused(folder, "part-00000.parquet" if "rows of" in words else "run.json", words)
+
+
+def test_no_run_json(folder: Path) -> None:
+    (folder / "run.json").unlink()
+    refused(folder, "no run.json")
+
+
+def test_rows_of_another_run_among_the_packets(folder: Path) -> None:
+    rewrite(folder, "packets", column("run", lambda v: ["other", *v[1:]], pa.string()))
+    refused(folder, "rows of another run than 'planted'")
+
+
+def test_runs_that_share_tables(tmp_path: Path) -> None:
+    folder, other = save(tmp_path / "both", "one"), save(tmp_path / "other", "two")
+    for table in ("processes", "multicasts", "deliveries", "packets"):
+        (other / table / "part-00000.parquet").rename(folder / table / "part-00001.parquet")
+    trace = healthy()
+    (folder / "run.json").write_bytes(encoded([trace.meta("one"), trace.meta("two")]))
+    runs = read_all(folder)
+    assert [run.meta.run for run in runs] == ["one", "two"]
+    assert [judge(run).verdict for run in runs] == ["holds", "holds"]
+    assert [len(run.packets or ()) for run in runs] == [len(healthy().packets or ())] * 2
+    assert read(folder, "two").meta.run == "two"
+    refused(folder, "holds 2 runs")
+    with pytest.raises(WrongUse, match="run 'three' is not there"):
+        read(folder, "three")
+    twice = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps([twice[0], twice[0]]))
+    refused(folder, "run 'one' is described 2 times")
+
+
+def test_a_folder_of_runs(tmp_path: Path) -> None:
+    save(tmp_path / "b", "two")
+    save(tmp_path / "a", "one")
+    (tmp_path / "latest").symlink_to("a")
+    assert [run.meta.run for run in read_all(tmp_path)] == ["one", "two"]

@@ -1,0 +1,133 @@
+"""The one-line view and the picture show what is there, and say what they leave out."""
+
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from amcast.kernel.errors import WrongUse
+from amcast.trace.picture import nice_step, picture
+from amcast.trace.run import Run
+from amcast.trace.view import Selection, clock, lines
+from mutants.planted import Trace, healthy
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def story() -> Run:
+    """One message to two groups of one, the second of which loses a packet."""
+    trace = Trace({0: [0], 1: [1]}, [6])
+    trace.multicast(6_000_000_000, 0, 1, sender=6)
+    trace.packets = [
+        [6_000_000_000, "Request", 6, 0, 0, 1_000_000],
+        [6_000_000_000, "Request", 6, 1, 0, None],
+        [6_000_000_000, "Propose", 0, 0, 1_000_000, 1_000_000],
+        [None, "Heartbeat", 0, 1, 1_500_000, 2_500_000],
+    ]
+    trace.sequences = {0: [(0, 6_000_000_000, 2_000_000)]}
+    trace.notes = [(0, "waited", 6_000_000_000, 2.5)]
+    trace.crashed[1] = 2_600_000
+    return trace.run()
+
+
+def test_one_line_per_step_in_time_order() -> None:
+    assert list(lines(story())) == [
+        "0.000 ms  client 6        multicasts 6000000000 to groups 0, 1 (0 bytes)",
+        "0.000 ms  client 6 -> p0  Request about 6000000000, 40 bytes",
+        "0.000 ms  client 6 -> p1  Request about 6000000000, 40 bytes, which is lost",
+        "0.002 ms  p0              notes waited about 6000000000 = 2.5",
+        "1.000 ms  p0 <- client 6  Request about 6000000000, 1.000 ms on its way",
+        "1.000 ms  p0 -> p0        Propose about 6000000000, 40 bytes",
+        "1.000 ms  p0 <- p0        Propose about 6000000000, at once",
+        "1.500 ms  p0 -> p1        Heartbeat, 40 bytes",
+        "2.000 ms  p0              delivers 6000000000 at position 0",
+        "2.500 ms  p1 <- p0        Heartbeat, 1.000 ms on its way",
+    ]
+
+
+def test_selections_narrow_the_view() -> None:
+    run = story()
+    assert len(list(lines(run, Selection(message=6_000_000_000)))) == 8
+    assert [line[10:12] for line in lines(run, Selection(process=1))] == ["p1"]
+    assert len(list(lines(run, Selection(since_ns=1_000_000, until_ns=1_600_000)))) == 4
+    assert list(lines(run, Selection(since_ns=10**9))) == ["no step matches (from 1,000.000 ms to the end)"]
+    assert Selection(message=3, process=2, until_ns=0).described() == "message 3, process 2, from the start to 0.000 ms"
+
+
+def test_a_limit_says_what_it_cut() -> None:
+    shown = list(lines(story(), limit=3))
+    assert len(shown) == 4
+    assert shown[-1] == "... 7 of 10 steps left out after these 3 (the limit)"
+
+
+@pytest.mark.parametrize(
+    ("selection", "words"),
+    [(Selection(process=9), "process 9 is not in run"), (Selection(message=5), "message 5 is not")],
+)
+def test_what_is_not_there_cannot_be_selected(selection: Selection, words: str) -> None:
+    with pytest.raises(WrongUse, match=words):
+        list(lines(story(), selection))
+    with pytest.raises(WrongUse, match=words):
+        picture(story(), selection)
+
+
+def test_windows_and_limits_that_make_no_sense() -> None:
+    with pytest.raises(WrongUse, match="upside down"):
+        Selection(since_ns=2, until_ns=1)
+    with pytest.raises(WrongUse, match="limit 0"):
+        list(lines(story(), limit=0))
+    with pytest.raises(WrongUse, match="arrows 0"):
+        picture(story(), arrows=0)
+
+
+def drawn(svg: str) -> dict[str, int]:
+    """How many things of each kind a picture has outside its legend."""
+    root = ET.fromstring(svg)
+    titles = [group.findtext(f"{SVG}title") or "" for group in root.iter(f"{SVG}g")]
+    return {
+        "multicasts": sum("multicasts" in title for title in titles),
+        "deliveries": sum("delivers" in title for title in titles),
+        "packets": sum(", sent at" in title for title in titles),
+        "lost": sum(title.endswith(", lost") for title in titles),
+        "crashes": sum("crashed" in title for title in titles),
+    }
+
+
+def test_a_picture_shows_everything() -> None:
+    svg = picture(story())
+    assert drawn(svg) == {"multicasts": 1, "deliveries": 1, "packets": 4, "lost": 1, "crashes": 0}
+    assert "not all is shown" not in svg
+    assert "prefers-color-scheme:dark" in svg
+    assert "6.0</tspan> = 6000000000" in svg
+    assert drawn(picture(story(), Selection(until_ns=3_000_000)))["crashes"] == 1
+    assert drawn(picture(story(), Selection(message=6_000_000_000)))["packets"] == 3
+
+
+def test_a_picture_is_capped_and_says_so() -> None:
+    run = healthy().run()
+    everything = drawn(picture(run, arrows=10_000, marks=10_000))
+    capped = picture(run, arrows=10, marks=12)
+    assert drawn(capped)["packets"] == 10
+    assert drawn(capped)["multicasts"] + drawn(capped)["deliveries"] <= 12
+    total = f"{everything['packets']:,} packets"
+    assert "not all is shown" in capped
+    assert total in capped
+
+
+def test_a_picture_of_nothing_is_still_a_picture() -> None:
+    trace = Trace({0: [0]}, [])
+    assert drawn(picture(trace.run()))["packets"] == 0
+    assert "&lt;b&gt;" in picture(Run.of(trace.recorder(), trace.meta("<b>")))
+
+
+def test_equal_runs_give_equal_pictures() -> None:
+    assert picture(story()) == picture(story())
+
+
+@pytest.mark.parametrize(("span", "ticks", "step"), [(10, 10, 1), (11, 10, 2), (6_000_000, 9, 1_000_000), (1, 1, 1)])
+def test_ticks_are_round_numbers(span: int, ticks: int, step: int) -> None:
+    assert nice_step(span, ticks) == step
+
+
+def test_clock_shows_what_it_takes() -> None:
+    assert clock(1_500_000) == "1.500 ms"
+    assert clock(1_500_001) == "1.500001 ms"

@@ -1,0 +1,187 @@
+"""The one thing a driver asks a workload: what does this client send next, and when may it?
+
+Every client has its own random streams, derived from the seed and the client alone. So a client's tenth message is the
+same whatever the protocol, the network or the other clients did before it, and two protocols are compared on the
+same messages. Destinations and pauses come from different streams: another load does not change who is addressed.
+
+Only `Random.random` is used, whose sequence Python promises to keep from version to version; `choice` and `sample`
+come without that promise.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from hashlib import blake2b
+from math import log
+from random import Random
+from typing import Literal, NamedTuple, TypeVar
+
+from amcast.kernel.config import Config
+from amcast.kernel.errors import WrongUse
+from amcast.kernel.ids import GroupId, ProcessId
+from amcast.kernel.topology import Topology
+
+SECOND_NS = 1_000_000_000
+MAX_THINK_NS = 3600 * SECOND_NS
+MAX_PAYLOAD = 16 * 2**20
+MAX_OUTSTANDING = 1_000_000
+
+T = TypeVar("T")
+
+
+class Draw(NamedTuple):
+    """A client's next message."""
+
+    destinations: tuple[GroupId, ...]
+    """Sorted, distinct."""
+    size: int
+    """Bytes of payload."""
+    after_ns: int = 0
+    """Closed loop: think time before it may be sent. Open loop: gap since the client's last arrival."""
+
+
+class WorkloadConfig(Config, frozen=True):
+    """What every workload can be asked: how often, and how many at a time."""
+
+    outstanding: int = 1
+    """Messages that a client of a closed loop keeps in flight. A hint to the driver; draws do not depend on it."""
+    think_ns: int = 0
+    """Closed loop: time (or mean time) between an answer and the next message."""
+    think: Literal["fixed", "exponential"] = "fixed"
+    """exponential is cut off at ten times its mean, as in TPC-C."""
+    rate_per_s: float = 0.0
+    """Open loop, if not 0: Poisson arrivals per client and second, whatever the answers."""
+
+    def __post_init__(self) -> None:
+        self._within("outstanding", 1, MAX_OUTSTANDING)
+        self._within("think_ns", 0, MAX_THINK_NS)
+        if not 0 <= self.rate_per_s <= SECOND_NS:
+            raise ValueError(f"rate_per_s = {self.rate_per_s}; expected 0 (closed loop) to {SECOND_NS}")
+        if self.rate_per_s and self.think_ns:
+            raise ValueError("think_ns and rate_per_s are both set; expected one: a closed or an open loop")
+
+    def _within(self, name: str, low: int, high: int) -> None:
+        value = getattr(self, name)
+        if not low <= value <= high:
+            raise ValueError(f"{name} = {value}; expected {low} to {high}")
+
+    def _share(self, name: str) -> None:
+        value = getattr(self, name)
+        if not 0 <= value <= 1:
+            raise ValueError(f"{name} = {value}; expected a share from 0 to 1")
+
+
+class PayloadConfig(WorkloadConfig, frozen=True):
+    """Workloads whose messages all have one size."""
+
+    payload: int = 64
+    """Bytes."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._within("payload", 0, MAX_PAYLOAD)
+
+
+class Workload(ABC):
+    """Base of workloads. Subclasses say whom one message addresses and how large it is."""
+
+    name: str
+
+    def __init__(self, topology: Topology, seed: int, config: WorkloadConfig) -> None:
+        self.topology = topology
+        self.seed = seed
+        self.config = config
+        self.homes = home_groups(topology)
+        self._messages: dict[ProcessId, Random] = {}
+        self._pauses: dict[ProcessId, Random] = {}
+
+    @property
+    def outstanding(self) -> int:
+        """How many messages each client keeps in flight in a closed loop."""
+        return self.config.outstanding
+
+    @property
+    def open_loop(self) -> bool:
+        """Whether clients send by the clock instead of waiting for answers."""
+        return self.config.rate_per_s > 0
+
+    def draw(self, client: ProcessId) -> Draw:
+        """The client's next message."""
+        random = self._messages.get(client)
+        if random is None:
+            random = self._messages[client] = stream(self.seed, "messages", client)
+        destinations, size = self.message(client, random)
+        return Draw(destinations, size, self._pause_ns(client))
+
+    @abstractmethod
+    def message(self, client: ProcessId, random: Random) -> tuple[tuple[GroupId, ...], int]:
+        """Destinations (sorted, distinct) and payload bytes of one message."""
+
+    def home(self, client: ProcessId) -> GroupId:
+        """The group a client belongs to; a server that multicasts itself belongs to its own."""
+        home = self.homes.get(client)
+        if home is None:
+            home = self.topology.group_of(client)
+        if home is None:
+            raise WrongUse(f"workload {self.name}: process {client} is in no group and no client")
+        return home
+
+    def _pause_ns(self, client: ProcessId) -> int:
+        config = self.config
+        if not config.rate_per_s and (config.think == "fixed" or not config.think_ns):
+            return config.think_ns
+        random = self._pauses.get(client)
+        if random is None:
+            random = self._pauses[client] = stream(self.seed, "pauses", client)
+        standard = -log(1.0 - random.random())
+        if config.rate_per_s:
+            return round(standard * SECOND_NS / config.rate_per_s)
+        return round(min(standard, 10.0) * config.think_ns)
+
+
+def home_groups(topology: Topology) -> dict[ProcessId, GroupId]:
+    """Each client's home: in turn over the groups that have a member where the client is, or over all groups.
+
+    A region's name may have a part behind a slash ("R2/clients", "r1/a"): the part before it says where that is.
+    """
+    present: dict[str, list[GroupId]] = {}
+    for group in topology.groups:
+        for place in sorted({place_of(topology.region(member)) for member in topology.members(group)}):
+            present.setdefault(place, []).append(group)
+    turns: dict[str, int] = {}
+    homes = {}
+    for client in topology.clients:
+        place = place_of(topology.region(client))
+        candidates: Sequence[GroupId] = present.get(place, topology.groups)
+        turn = turns.get(place, 0)
+        homes[client] = candidates[turn % len(candidates)]
+        turns[place] = turn + 1
+    return homes
+
+
+def place_of(region: str) -> str:
+    return region.partition("/")[0]
+
+
+def stream(seed: int, *names: object) -> Random:
+    """The stream of a seed that these names single out; the same in every interpreter."""
+    text = "/".join(str(name) for name in (seed, "workload", *names))
+    return Random(int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big"))
+
+
+def below(random: Random, limit: int) -> int:
+    """One of 0, 1 ... limit - 1."""
+    return int(random.random() * limit)
+
+
+def between(random: Random, low: int, high: int) -> int:
+    """One of low ... high, both included."""
+    return low + int(random.random() * (high - low + 1))
+
+
+def sample(random: Random, pool: Sequence[T], count: int) -> list[T]:
+    """`count` different elements, each set as likely as any other: the first steps of a shuffle."""
+    rest = list(pool)
+    for index in range(count):
+        other = index + int(random.random() * (len(rest) - index))
+        rest[index], rest[other] = rest[other], rest[index]
+    return rest[:count]

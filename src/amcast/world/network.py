@@ -1,0 +1,191 @@
+"""How long a packet takes: delay by pair, jitter, bandwidth with queueing, repair of losses, order.
+
+A link is FIFO and exactly-once unless the configuration says otherwise. A lost packet on such a link is sent again
+after `retransmit_ns`, as TCP would: it comes late, and everything behind it too. On "raw" links it is gone.
+"""
+
+from random import Random
+from typing import Literal
+
+from msgspec import field
+
+from amcast.kernel.config import Config
+from amcast.kernel.errors import WrongUse
+from amcast.kernel.ids import ProcessId
+from amcast.kernel.spec import Links
+from amcast.kernel.topology import Topology
+
+MILLISECOND = 1_000_000
+MAX_DELAY_NS = 3600 * 1000 * MILLISECOND
+
+
+class NetworkConfig(Config, frozen=True):
+    """The plan's [network] table. Times are nanoseconds, one way."""
+
+    links: Links = "fifo"
+    delay_ns: int = MILLISECOND
+    """Between two different processes, unless `matrix_ns` says otherwise."""
+    self_ns: int = 0
+    """From a process to itself."""
+    matrix_ns: dict[str, dict[str, int]] = field(default_factory=dict)
+    """By region of the source, then of the target; both must list every region that the topology uses."""
+    distribution: Literal["constant", "uniform", "normal", "exponential"] = "constant"
+    spread: float = 0.0
+    """As a share of the delay. normal: standard deviation; uniform: half the width; exponential: mean of the rest."""
+    bandwidth: int = 0
+    """Bytes per second of each pipe, full duplex; 0 is unlimited."""
+    pipe: Literal["process", "group", "region"] = "process"
+    """What shares one pipe: each pair of processes, of groups (a client is a group of its own), or of regions."""
+    overhead_bytes: int = 0
+    """Added to every packet's size: headers."""
+    loss: float = 0.0
+    duplication: float = 0.0
+    retransmit_ns: int = 200 * MILLISECOND
+    cpu_ns: int = 0
+    """Time to handle one packet at a process; packets queue meanwhile."""
+    cpu_send_ns: int = 0
+    """Time to send one packet."""
+    burst: bool = False
+    """A process that was busy takes everything that waits in one step, as the live host does."""
+    disk_ns: int = 0
+    """Time to make records durable."""
+
+    def __post_init__(self) -> None:
+        for name in ("delay_ns", "self_ns", "retransmit_ns", "cpu_ns", "cpu_send_ns", "disk_ns"):
+            value = getattr(self, name)
+            if not 0 <= value <= MAX_DELAY_NS:
+                raise ValueError(f"{name} = {value}; expected 0 to {MAX_DELAY_NS} (an hour)")
+        for name in ("loss", "duplication"):
+            value = getattr(self, name)
+            if not 0 <= value < 1:
+                raise ValueError(f"{name} = {value}; expected a probability below 1")
+        if self.spread < 0:
+            raise ValueError(f"spread = {self.spread}; expected 0 or more")
+        if self.spread > 1 and self.distribution == "uniform":
+            raise ValueError(f"spread = {self.spread}; a uniform delay would be negative; expected 0 to 1")
+        if self.bandwidth < 0:
+            raise ValueError(f"bandwidth = {self.bandwidth}; expected bytes per second, or 0 for no limit")
+        if self.overhead_bytes < 0:
+            raise ValueError(f"overhead_bytes = {self.overhead_bytes}; expected 0 or more")
+        for source, row in self.matrix_ns.items():
+            for target, value in row.items():
+                if not 0 <= value <= MAX_DELAY_NS:
+                    raise ValueError(f"matrix_ns.{source}.{target} = {value}; expected 0 to {MAX_DELAY_NS}")
+
+
+class _Row(dict[ProcessId, int]):
+    """Delays from one process, each looked up once."""
+
+    def __init__(self, network: "Network", source: ProcessId) -> None:
+        super().__init__()
+        self._network = network
+        self._source = source
+
+    def __missing__(self, target: ProcessId) -> int:
+        delay = self[target] = self._network.base(self._source, target)
+        return delay
+
+
+class Network:
+    """Draws when packets arrive. Holds what a network remembers: when pipes are free, what is in order behind what."""
+
+    def __init__(self, config: NetworkConfig, topology: Topology, random: Random) -> None:
+        self.config = config
+        self.measures = config.bandwidth > 0
+        """Whether sizes matter, so that the world must measure bodies."""
+        self._random = random
+        self.bases: dict[ProcessId, _Row] = {process: _Row(self, process) for process in topology.processes}
+        """Undisturbed delays, by source and target."""
+        self._topology = topology
+        self._last: dict[tuple[ProcessId, ProcessId], int] = {}
+        self._free: dict[tuple[object, object], int] = {}
+        self._fifo = config.links == "fifo"
+        self.loss = config.loss
+        self.plain = (config.distribution == "constant" or config.spread == 0) and not (config.loss or config.bandwidth)
+        """Nothing is drawn and nothing queues: a constant per pair, which keeps order by itself."""
+        self._check_regions()
+
+    def _check_regions(self) -> None:
+        matrix = self.config.matrix_ns
+        if not matrix:
+            return
+        used = sorted({self._topology.region(process) for process in self._topology.processes})
+        for source in used:
+            for target in used:
+                if target not in matrix.get(source, {}):
+                    raise WrongUse(
+                        f"network.matrix_ns: no delay from region {source!r} to {target!r}; expected one for each pair"
+                    )
+
+    def base(self, source: ProcessId, target: ProcessId) -> int:
+        """The undisturbed delay of a pair, from the configuration."""
+        if source == target:
+            return self.config.self_ns
+        if self.config.matrix_ns:
+            return self.config.matrix_ns[self._topology.region(source)][self._topology.region(target)]
+        return self.config.delay_ns
+
+    def arrival(self, source: ProcessId, target: ProcessId, size: int, now: int) -> int:
+        """When a packet that leaves now arrives."""
+        if self.plain:
+            return now + self.bases[source][target]
+        at = now + self._delay(source, target)
+        if self.config.bandwidth and source != target:
+            at += self._queue(source, target, size, now)
+        if self.loss and source != target and self.config.links != "raw":
+            while self._random.random() < self.loss:
+                at += self.config.retransmit_ns
+        if self._fifo:
+            pair = (source, target)
+            at = self._last[pair] = max(at, self._last.get(pair, 0))
+        return at
+
+    def lost(self) -> bool:
+        """On raw links: whether this packet is gone."""
+        return self.config.links == "raw" and self.loss > 0 and self._random.random() < self.loss
+
+    def lossy(self, loss: float) -> None:
+        """From now on this share is lost. What was delayed once keeps its place: the plain path is over for good."""
+        self.loss = loss
+        self.plain = False
+
+    def doubled(self) -> bool:
+        """On raw links: whether this packet comes twice."""
+        return (
+            self.config.links == "raw"
+            and self.config.duplication > 0
+            and self._random.random() < self.config.duplication
+        )
+
+    def _delay(self, source: ProcessId, target: ProcessId) -> int:
+        base = self.bases[source][target]
+        config = self.config
+        if config.spread == 0 or base == 0:
+            return base
+        match config.distribution:
+            case "normal":
+                return max(0, round(self._random.gauss(base, base * config.spread)))
+            case "uniform":
+                return round(self._random.uniform(base * (1 - config.spread), base * (1 + config.spread)))
+            case "exponential":
+                return base + round(self._random.expovariate(1.0) * base * config.spread)
+            case _:
+                return base
+
+    def _queue(self, source: ProcessId, target: ProcessId, size: int, now: int) -> int:
+        """Nanoseconds until the last byte is on the pipe, those before it included."""
+        ends = (self._end(source), self._end(target))
+        if ends[0] == ends[1]:
+            return 0
+        start = max(now, self._free.get(ends, 0))
+        done = start + (size + self.config.overhead_bytes) * 1_000_000_000 // self.config.bandwidth
+        self._free[ends] = done
+        return done - now
+
+    def _end(self, process: ProcessId) -> object:
+        if self.config.pipe == "process":
+            return process
+        if self.config.pipe == "region":
+            return self._topology.region(process)
+        group = self._topology.group_of(process)
+        return ("client", process) if group is None else group

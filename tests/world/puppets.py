@@ -1,0 +1,91 @@
+"""Processes that do what a test tells them, and write down all that they hear."""
+
+from collections.abc import Callable, Sequence
+
+from amcast.kernel.events import Event, Leader, Peer, Receive, Started, Submit, Suspect, Timer
+from amcast.kernel.ids import GroupId, ProcessId
+from amcast.kernel.message import Body, Message, Record, State
+from amcast.kernel.process import Process
+from amcast.kernel.topology import Topology
+
+MS = 1_000_000
+
+
+class Number(Body, frozen=True):
+    value: int
+    pad: bytes = b""
+
+
+class Fact(Record, frozen=True):
+    value: int
+
+
+class PuppetState(State, frozen=True):
+    position: int
+    heard: int
+
+
+React = Callable[["Puppet", Event], None]
+Log = dict[ProcessId, list[tuple[int, Event]]]
+
+
+class Puppet(Process):
+    """Tells `react` everything, which may use the verbs; what it hears goes to the log with its local time."""
+
+    def __init__(self, me: ProcessId, topology: Topology, react: React, log: Log) -> None:
+        super().__init__(me, topology)
+        self._react = react
+        self._log = log
+        self.bursts = 0
+        self.heard = 0
+
+    def step(self, events: Sequence[Event], now: int) -> list:  # type: ignore[type-arg]
+        self.bursts += len(events) > 1
+        return super().step(events, now)
+
+    def _hear(self, event: Event) -> None:
+        self.heard += 1
+        self._log.setdefault(self.me, []).append((self.now, event))
+        self._react(self, event)
+
+    def on_start(self, records: Sequence[Record], life: int) -> None:
+        self._hear(Started(tuple(records), life))
+
+    def on_multicast(self, message: Message) -> None:
+        self._hear(Submit(message))
+
+    def on_submit(self, message: Message) -> None:
+        raise AssertionError("puppets are no contacts")
+
+    def on_receive(self, sender: ProcessId, body: Body) -> None:
+        self._hear(Receive(sender, body))
+
+    def on_timer(self, name: str) -> None:
+        self._hear(Timer(name))
+
+    def on_leader(self, group: GroupId, leader: ProcessId) -> None:
+        self._hear(Leader(group, leader))
+
+    def on_suspect(self, group: GroupId, up: bool) -> None:
+        self._hear(Suspect(group, up))
+
+    def on_peer(self, peer: ProcessId, life: int) -> None:
+        self._hear(Peer(peer, life))
+
+    def snapshot(self) -> PuppetState:
+        return PuppetState(self.position, self.heard)
+
+    def restore(self, state: State) -> None:
+        assert isinstance(state, PuppetState)
+        self.position, self.heard = state.position, state.heard
+
+
+def numbers(log: Log, process: ProcessId, source: ProcessId) -> list[int]:
+    """The values that a process heard from another, in order."""
+    heard = [event for _, event in log.get(process, []) if isinstance(event, Receive) and event.sender == source]
+    return [event.body.value for event in heard if isinstance(event.body, Number)]
+
+
+def times(log: Log, process: ProcessId) -> list[int]:
+    """When a process received something."""
+    return [at for at, event in log.get(process, []) if isinstance(event, Receive)]

@@ -1,0 +1,26 @@
+"""What a node knows and can be told."""
+
+from typing import Literal
+
+from msgspec import field
+
+from amcast.kernel.config import Config
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.message import State
+from amcast.parts.bodies.omega import OmegaConfig, OmegaState
+from amcast.parts.bodies.session import Known
+
+
+class NodeConfig(Config, frozen=True):
+    omega: OmegaConfig | None = field(default_factory=OmegaConfig)
+    """None: no heartbeats; Leader events come from outside."""
+    replies: Literal["leader", "all"] = "leader"
+    """Who answers a sender: its group's leader, or every member. Who retries is answered by all."""
+
+
+class NodeState(State, frozen=True):
+    protocol: State
+    omega: OmegaState | None
+    delivered: tuple[Known, ...]
+    asked: tuple[tuple[MessageId, tuple[GroupId, ...]], ...]
+    leaders: tuple[tuple[GroupId, ProcessId], ...]

@@ -1,0 +1,44 @@
+"""What clients and servers of a session say and know."""
+
+from typing import Final
+
+from amcast.kernel.config import Config
+from amcast.kernel.ids import GroupId, ProcessId
+from amcast.kernel.message import Body, Message, State
+
+MILLISECOND: Final = 1_000_000
+
+WINDOW: Final = 1024
+"""How far a client's sequence numbers may run ahead of its oldest unanswered message."""
+
+
+class SessionConfig(Config, frozen=True):
+    retry_ns: tuple[int, int] = (1000 * MILLISECOND, 2000 * MILLISECOND)
+    """How long a client waits for answers before it asks again, and everybody."""
+
+    def __post_init__(self) -> None:
+        low, high = self.retry_ns
+        if not 0 < low <= high:
+            raise ValueError(f"retry_ns = {list(self.retry_ns)}; expected a range above 0, lower end first")
+
+
+class Hint(Body, frozen=True):
+    """A server tells a client whom to ask in its group next time."""
+
+    group: GroupId
+    leader: ProcessId
+
+
+class Known(State, frozen=True):
+    """A sender's messages that were seen: the newest sequence number, and as bits how far before it each is."""
+
+    sender: ProcessId
+    newest: int
+    bits: bytes
+
+
+class ClientState(State, frozen=True):
+    waiting: tuple[tuple[Message, tuple[GroupId, ...], bool], ...]
+    held: tuple[Message, ...]
+    leaders: tuple[tuple[GroupId, ProcessId], ...]
+    armed: bool

@@ -1,0 +1,94 @@
+"""The leader oracle Omega, by heartbeats: in the end all members of a group name the same correct member.
+
+Source: Chandra, Hadzilacos, Toueg, "The weakest failure detector for solving consensus" (1996); 003 section 2.2.
+
+Every member sends heartbeats to the others; who is silent for too long is suspected, and trusted again, with twice the
+patience, when it is heard. The leader is the trusted member with the lowest (life, place): a member that restarted
+does not take the lead back from one that ran on, so leadership moves only when it must. Time enters through timers
+alone, and mistakes are harmless: no protocol's safety depends on the oracle.
+"""
+
+from typing import Final
+
+from amcast.kernel.ids import ProcessId
+from amcast.kernel.process import Process
+from amcast.parts.bodies.omega import Heartbeat, OmegaConfig, OmegaState
+
+BEAT: Final = "omega"
+PATIENCE: Final = "omega-"
+MAX_DOUBLINGS: Final = 6
+
+
+class Omega:
+    """One member's oracle about its own group."""
+
+    def __init__(self, owner: Process, members: tuple[ProcessId, ...], config: OmegaConfig) -> None:
+        self.owner = owner
+        self.members = members
+        self.others = tuple(member for member in members if member != owner.me)
+        self.config = config
+        self.life = 0
+        self.leader = members[0]
+        self._lives: dict[ProcessId, int] = dict.fromkeys(members, 0)
+        self._suspected: set[ProcessId] = set()
+        self._mistakes: dict[ProcessId, int] = {}
+
+    def begin(self, life: int) -> None:
+        """A life of mine begins."""
+        self.life = self._lives[self.owner.me] = life
+        if self.others:
+            self._beat()
+            for member in self.others:
+                self._watch(member)
+
+    def hear(self, sender: ProcessId, body: Heartbeat) -> ProcessId | None:
+        """A heartbeat came; the leader, if it is another one now."""
+        if sender in self._suspected:
+            self._suspected.discard(sender)
+            self._mistakes[sender] = min(self._mistakes.get(sender, 0) + 1, MAX_DOUBLINGS)
+        self._lives[sender] = max(self._lives[sender], body.life)
+        self._watch(sender)
+        return self._changed()
+
+    def tick(self, name: str) -> ProcessId | None:
+        """A timer whose name begins with "omega" ran out; the leader, if it is another one now."""
+        if name == BEAT:
+            self._beat()
+            return None
+        member = int(name.removeprefix(PATIENCE))
+        self._suspected.add(member)
+        self.owner.note("suspected", value=float(member))
+        return self._changed()
+
+    def _beat(self) -> None:
+        self.owner.send_all(self.others, Heartbeat(self.life))
+        self.owner.set_timer(BEAT, (self.config.beat_ns, self.config.beat_ns))
+
+    def _watch(self, member: ProcessId) -> None:
+        low, high = self.config.patience_ns
+        factor = 1 << self._mistakes.get(member, 0)
+        self.owner.set_timer(f"{PATIENCE}{member}", (low * factor, high * factor))
+
+    def _changed(self) -> ProcessId | None:
+        trusted = (member for member in self.members if member not in self._suspected)
+        leader = min(trusted, key=lambda member: (self._lives[member], self.members.index(member)))
+        if leader == self.leader:
+            return None
+        self.leader = leader
+        return leader
+
+    def snapshot(self) -> OmegaState:
+        return OmegaState(
+            self.life,
+            self.leader,
+            tuple(sorted(self._lives.items())),
+            tuple(sorted(self._suspected)),
+            tuple(sorted(self._mistakes.items())),
+        )
+
+    def restore(self, state: OmegaState) -> None:
+        self.life = state.life
+        self.leader = state.leader
+        self._lives = dict(state.lives)
+        self._suspected = set(state.suspected)
+        self._mistakes = dict(state.mistakes)

@@ -1,0 +1,179 @@
+"""Overlays: which group may talk to which.
+
+    order (complete DAG)                     tree
+    0 -> 1 -> 2 -> 3                              0
+    \\----\\----\\---^  every group can             / \\
+      reach every later one                    1   2      a group talks to its parent and its children
+                                              / \\
+                                             3   4
+
+In an order the lowest common ancestor (lca) of some groups is the first of them: always a destination itself. In a
+tree it is the lowest group from which all of them are reached downwards, and may be none of them.
+
+Overlays come as plain data in a protocol's options and are checked against the topology once, when a process is
+built; all questions are then answered from tables.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from amcast.kernel.errors import WrongUse
+from amcast.kernel.ids import GroupId
+from amcast.kernel.topology import Topology
+
+
+class Order:
+    """A complete directed acyclic graph: groups in a line, each with edges to all that come after it."""
+
+    def __init__(self, groups: Sequence[GroupId]) -> None:
+        self.groups: tuple[GroupId, ...] = tuple(groups)
+        self.rank: dict[GroupId, int] = {group: rank for rank, group in enumerate(self.groups)}
+        assert len(self.rank) == len(self.groups), f"order {self.groups} names a group twice"
+
+    def lca(self, destinations: Iterable[GroupId]) -> GroupId:
+        """The lowest of some groups."""
+        return min(destinations, key=self.rank.__getitem__)
+
+    def sorted(self, groups: Iterable[GroupId]) -> tuple[GroupId, ...]:
+        """Some groups, lowest first."""
+        return tuple(sorted(groups, key=self.rank.__getitem__))
+
+    def ancestors(self, group: GroupId) -> tuple[GroupId, ...]:
+        """The groups lower than this one, lowest first."""
+        return self.groups[: self.rank[group]]
+
+    def descendants(self, group: GroupId) -> tuple[GroupId, ...]:
+        """The groups higher than this one, lowest first."""
+        return self.groups[self.rank[group] + 1 :]
+
+    def reach(self, group: GroupId) -> frozenset[GroupId]:
+        """This group and its descendants."""
+        return frozenset(self.groups[self.rank[group] :])
+
+    def edges(self) -> tuple[tuple[GroupId, GroupId], ...]:
+        """All edges, from lower to higher."""
+        return tuple((low, high) for place, low in enumerate(self.groups) for high in self.groups[place + 1 :])
+
+
+class Tree:
+    """A rooted tree of groups; children are kept in the order of their ids."""
+
+    def __init__(self, root: GroupId, edges: Iterable[tuple[GroupId, GroupId]]) -> None:
+        self.root = root
+        self._children: dict[GroupId, list[GroupId]] = {root: []}
+        for parent, child in edges:
+            self._children.setdefault(parent, []).append(child)
+            self._children.setdefault(child, [])
+        self.parent: dict[GroupId, GroupId | None] = {root: None}
+        self.depth: dict[GroupId, int] = {root: 0}
+        self.groups: tuple[GroupId, ...] = self._walked()
+        self._reach: dict[GroupId, frozenset[GroupId]] = {}
+        for group in reversed(self.groups):
+            below = [self._reach[child] for child in self._children[group]]
+            self._reach[group] = frozenset({group}.union(*below))
+
+    def _walked(self) -> tuple[GroupId, ...]:
+        """Every group once, parents before children."""
+        line = [self.root]
+        for group in line:
+            self._children[group].sort()
+            for child in self._children[group]:
+                assert child not in self.parent, f"group {child} has two parents or is the root"
+                self.parent[child] = group
+                self.depth[child] = self.depth[group] + 1
+                line.append(child)
+        assert len(line) == len(self._children), "some groups hang on no root"
+        return tuple(line)
+
+    def children(self, group: GroupId) -> tuple[GroupId, ...]:
+        return tuple(self._children[group])
+
+    def reach(self, group: GroupId) -> frozenset[GroupId]:
+        """This group and everything below it."""
+        return self._reach[group]
+
+    def involved(self, group: GroupId, destinations: tuple[GroupId, ...]) -> tuple[GroupId, ...]:
+        """The children through which some destination is reached."""
+        return tuple(child for child in self._children[group] if not self._reach[child].isdisjoint(destinations))
+
+    def ancestors(self, group: GroupId) -> tuple[GroupId, ...]:
+        """From the root down to the parent."""
+        way: list[GroupId] = []
+        above = self.parent[group]
+        while above is not None:
+            way.append(above)
+            above = self.parent[above]
+        return tuple(reversed(way))
+
+    def descendants(self, group: GroupId) -> tuple[GroupId, ...]:
+        """Everything below, parents before children."""
+        return tuple(other for other in self.groups if other != group and other in self._reach[group])
+
+    def lca(self, destinations: Iterable[GroupId]) -> GroupId:
+        """The lowest group that reaches them all; a single group is its own."""
+        wanted = set(destinations)
+        group = next(iter(sorted(wanted)))
+        while not wanted <= self._reach[group]:
+            above = self.parent[group]
+            assert above is not None, f"the root {self.root} does not reach {sorted(wanted)}"
+            group = above
+        return group
+
+    def edges(self) -> tuple[tuple[GroupId, GroupId], ...]:
+        """All edges, from parent to child."""
+        return tuple((group, child) for group in self.groups for child in self._children[group])
+
+
+def order_of(order: Sequence[GroupId], topology: Topology) -> Order:
+    """The order that the option `order` names, checked; without one the groups in the order of their ids."""
+    if not order:
+        return Order(topology.groups)
+    if sorted(order) != list(topology.groups):
+        missing = [group for group in topology.groups if group not in order]
+        strange = [group for group in order if group not in topology.groups]
+        twice = sorted({group for group in order if list(order).count(group) > 1})
+        wrong = "; ".join(
+            f"{what} {groups}"
+            for what, groups in (("missing:", missing), ("unknown:", strange), ("twice:", twice))
+            if groups
+        )
+        raise WrongUse(f"order = {list(order)}: expected each of {list(topology.groups)} once ({wrong})")
+    return Order(order)
+
+
+def tree_of(edges: Sequence[tuple[GroupId, GroupId]], topology: Topology) -> Tree:
+    """The tree of the option `edges` ([parent, child] pairs), checked; without one a binary tree in order of ids."""
+    groups = topology.groups
+    if not edges:
+        return Tree(groups[0], binary(groups))
+    parents: dict[GroupId, GroupId] = {}
+    for parent, child in edges:
+        for group in (parent, child):
+            if group not in groups:
+                raise WrongUse(f"edges: group {group} of [{parent}, {child}] does not exist; expected {list(groups)}")
+        if child in parents:
+            raise WrongUse(f"edges: group {child} has the parents {parents[child]} and {parent}; expected one")
+        parents[child] = parent
+    roots = [group for group in groups if group not in parents]
+    if len(roots) != 1:
+        raise WrongUse(f"edges: {len(roots)} groups without a parent ({roots}); expected exactly one root")
+    _refuse_circles(parents)
+    return Tree(roots[0], [(parent, child) for parent, child in edges])
+
+
+def _refuse_circles(parents: dict[GroupId, GroupId]) -> None:
+    for start in sorted(parents):
+        group, steps = start, 0
+        while group in parents:
+            group, steps = parents[group], steps + 1
+            if steps > len(parents):
+                raise WrongUse(f"edges: group {start} is below itself; expected a tree")
+
+
+def binary(groups: Sequence[GroupId]) -> tuple[tuple[GroupId, GroupId], ...]:
+    """The edges of a binary tree: the n-th group has the 2n-th and the (2n+1)-th below it (C2 of paper 004)."""
+    return tuple((groups[(place - 1) // 2], groups[place]) for place in range(1, len(groups)))
+
+
+def star(groups: Sequence[GroupId]) -> tuple[tuple[GroupId, GroupId], ...]:
+    """The edges of a tree of height one: the first group above all others (C1 of paper 004)."""
+    return tuple((groups[0], group) for group in groups[1:])

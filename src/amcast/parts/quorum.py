@@ -1,0 +1,56 @@
+"""Ballots and majorities.
+
+A ballot is one integer that says who leads and orders all attempts to lead: (round, life, member), the round weighing
+most. The life is in it because a restarted member may have forgotten which rounds it used up: two lives never share a
+ballot, and so no two values are ever proposed for one instance under one ballot.
+
+Votes are sets of members, kept as the bits of an integer by the member's place in its group.
+"""
+
+from typing import Final
+
+MEMBERS: Final = 32
+LIVES: Final = 1 << 16
+
+
+def ballot_of(round: int, life: int, place: int) -> int:
+    """The ballot of a member (by place in its group) in one of its lives; ballot 0 is the first member's first."""
+    assert 0 <= place < MEMBERS, f"place {place}; expected less than {MEMBERS}"
+    assert 0 <= life < LIVES, f"life {life}; expected less than {LIVES}"
+    return (round * LIVES + life) * MEMBERS + place
+
+
+def place_of(ballot: int) -> int:
+    """Who leads in this ballot, by place in its group."""
+    return ballot % MEMBERS
+
+
+def next_ballot(above: int, life: int, place: int) -> int:
+    """The lowest ballot of a member that is higher than everything it knows of."""
+    return ballot_of(above // (MEMBERS * LIVES) + 1, life, place)
+
+
+def majority(members: int) -> int:
+    """The size of a majority."""
+    return members // 2 + 1
+
+
+class Tally:
+    """Votes for the highest ballot heard of; votes for a lower one no longer matter, because what they may have
+    chosen is proposed again in the higher one."""
+
+    __slots__ = ("ballot", "votes")
+
+    def __init__(self) -> None:
+        self.ballot = -1
+        self.votes = 0
+
+    def count(self, ballot: int, place: int) -> int:
+        """Add a vote; how many votes that ballot has now (0 for a ballot that is out of date)."""
+        if ballot < self.ballot:
+            return 0
+        if ballot > self.ballot:
+            self.ballot = ballot
+            self.votes = 0
+        self.votes |= 1 << place
+        return self.votes.bit_count()

@@ -1,0 +1,36 @@
+"""What MultiPaxos says beyond Paxos, and what it knows."""
+
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.message import Body, Message, State
+from amcast.parts.bodies.paxos import PaxosConfig, PaxosState
+from amcast.parts.bodies.session import Known
+
+
+class MultiPaxosConfig(PaxosConfig, frozen=True):
+    """Nothing beyond Paxos."""
+
+
+class Stored(Body, frozen=True):
+    """A learner made durable what it was after everything below `upto`."""
+
+    upto: int
+
+
+class MultiPaxosCore(State, frozen=True):
+    """What the log alone determines; the same at every process after the same prefix."""
+
+    ordered: int
+    positions: tuple[tuple[GroupId, int], ...]
+    seen: tuple[Known, ...]
+
+
+class MultiPaxosState(State, frozen=True):
+    position: int
+    core: MultiPaxosCore
+    paxos: PaxosState
+    waiting: tuple[Message, ...]
+    old: tuple[MessageId, ...]
+    fresh: tuple[MessageId, ...]
+    led: int
+    stored: tuple[tuple[ProcessId, int], ...]
+    armed: bool

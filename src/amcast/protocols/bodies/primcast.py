@@ -1,0 +1,293 @@
+"""What PrimCast's processes say, make durable and know."""
+
+from typing import Final
+
+from msgspec import Struct
+
+from amcast.kernel.config import Config
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.message import Body, Message, Record, State
+from amcast.parts.bodies.session import Known
+
+MILLISECOND: Final = 1_000_000
+
+
+class PrimCastConfig(Config, frozen=True):
+    hybrid: bool = False
+    """Primaries propose no less than their local time (PrimCast-HC)."""
+    repair_ns: tuple[int, int] = (1000 * MILLISECOND, 1500 * MILLISECOND)
+    """How long to wait before what should have come is asked for."""
+    keep: int = 256
+    """How many deliveries a process remembers for fellows that lag, and records between two checkpoints."""
+
+    def __post_init__(self) -> None:
+        low, high = self.repair_ns
+        if not 0 < low <= high:
+            raise ValueError(f"repair_ns = {list(self.repair_ns)}; expected a range above 0, lower end first")
+        if not 1 <= self.keep <= 1_000_000:
+            raise ValueError(f"keep = {self.keep}; expected 1 to 1000000 deliveries")
+
+
+class Entry(Struct, frozen=True, array_like=True, gc=False):
+    """One place of a group's log: a message and the group's timestamp for it."""
+
+    message: Message
+    timestamp: int
+
+
+class Past(Struct, frozen=True, array_like=True, gc=False):
+    """A delivery: the message, the timestamp of the deliverer's group, the final timestamp."""
+
+    message: Message
+    timestamp: int
+    final: int
+
+
+class Fact(Struct, frozen=True, array_like=True, gc=False):
+    """A delivered message whose group timestamp other groups may still ask for."""
+
+    id: MessageId
+    timestamp: int
+    final: int
+    groups: tuple[GroupId, ...]
+    """Those in which no majority is known to have delivered it."""
+
+
+# In the failure-free run
+
+
+class Ack(Body, frozen=True):
+    """Where its sender is. Accepts everything in the log of `epoch` below `length`; doubles as BUMP and as ACCEPT."""
+
+    epoch: int
+    length: int
+    clock: int
+    """The sender will never again propose at or below it, nor promise an epoch without telling it."""
+    position: int
+    time: int
+    tie: MessageId
+    """(time, tie) is the rank of what the sender delivered last; everything below is delivered there."""
+    births: tuple[int, ...] = ()
+    """By place in the group: the life in which a member lost its memory. Empty: nobody did."""
+
+
+class Propose(Body, frozen=True):
+    """A primary's timestamps, (place in the log, message, timestamp) each; also its own acknowledgement."""
+
+    proposals: tuple[tuple[int, MessageId, int], ...]
+    ack: Ack
+
+
+# When the primary changes
+
+
+class NewEpoch(Body, frozen=True):
+    """A candidate asks its group to follow it."""
+
+    epoch: int
+
+
+class Promise(Body, frozen=True):
+    """The sender leaves earlier epochs behind; what it accepted in them."""
+
+    epoch: int
+    current: int
+    """The epoch of this log."""
+    clock: int
+    base: int
+    floor: int
+    entries: tuple[Entry, ...]
+    births: tuple[int, ...]
+
+
+class NewState(Body, frozen=True):
+    """The log of an epoch from place `base` on; all before is among the group's first `floor` deliveries."""
+
+    epoch: int
+    clock: int
+    base: int
+    floor: int
+    entries: tuple[Entry, ...]
+    births: tuple[int, ...]
+
+
+class Nack(Body, frozen=True):
+    """The sender has promised this higher epoch."""
+
+    epoch: int
+
+
+# When something was missed
+
+
+class Start(Body, frozen=True):
+    """A client's message, passed on by somebody who has it."""
+
+    message: Message
+
+
+class Query(Body, frozen=True):
+    """Which timestamp does your group have for this message? With the message, if the asker has it."""
+
+    id: MessageId
+    message: Message | None
+
+
+class Decided(Body, frozen=True):
+    """A group's timestamp for a message, accepted by a majority."""
+
+    id: MessageId
+    group: GroupId
+    timestamp: int
+
+
+class Sync(Body, frozen=True):
+    """Where its sender is, who wants to know where the receiver is and, if `full`, what it delivered since."""
+
+    epoch: int
+    length: int
+    position: int
+    full: bool
+
+
+class CatchUp(Body, frozen=True):
+    """Deliveries from position `first` on."""
+
+    first: int
+    past: tuple[Past, ...]
+
+
+class Install(Body, frozen=True):
+    """For a fellow too far behind to be told delivery by delivery: how far its group is."""
+
+    position: int
+    time: int
+    tie: MessageId
+    seen: tuple[Known, ...]
+    facts: tuple[Fact, ...]
+
+
+class Join(Body, frozen=True):
+    """The sender lost its memory in this life. The helper, if any, shall start an epoch to take it in."""
+
+    birth: int
+    helper: ProcessId
+
+
+class Welcome(Body, frozen=True):
+    """The answer: nothing that the forgetful member did before that life counts here any more."""
+
+    birth: int
+    promised: int
+    clock: int
+
+
+BODIES: Final[tuple[type[Body], ...]] = (
+    Ack,
+    Propose,
+    NewEpoch,
+    Promise,
+    NewState,
+    Nack,
+    Start,
+    Query,
+    Decided,
+    Sync,
+    CatchUp,
+    Install,
+    Join,
+    Welcome,
+)
+
+
+class Progress(Record, frozen=True):
+    """What changed since the last record: promises, clock, accepted entries from place `first` on, deliveries."""
+
+    promised: int
+    clock: int
+    births: tuple[int, ...]
+    first: int
+    entries: tuple[Entry, ...]
+    delivered: tuple[Past, ...]
+
+
+class Checkpoint(Record, frozen=True):
+    """Everything that must survive."""
+
+    promised: int
+    epoch: int
+    clock: int
+    births: tuple[int, ...]
+    base: int
+    floor: int
+    entries: tuple[Entry, ...]
+    handed: int
+    """Deliveries before this position have left the process; later ones are told again after a restart."""
+    first: int
+    """The position of the first of `past`."""
+    past: tuple[Past, ...]
+    time: int
+    tie: MessageId
+    seen: tuple[Known, ...]
+    facts: tuple[Fact, ...]
+
+
+RECORDS: Final[tuple[type[Record], ...]] = (Progress, Checkpoint)
+
+
+class ItemState(State, frozen=True):
+    """A message that is not delivered yet, and what is known of it."""
+
+    id: MessageId
+    message: Message | None
+    index: int
+    timestamp: int
+    highest: int
+    decided: tuple[tuple[GroupId, int], ...]
+    heard: tuple[GroupId, ...]
+    committed_ns: int
+    old: bool
+
+
+class ViewState(State, frozen=True):
+    """What is known of a group's members, by place."""
+
+    group: GroupId
+    epoch: int
+    epochs: tuple[int, ...]
+    lengths: tuple[int, ...]
+    marks: tuple[tuple[int, MessageId], ...]
+    waiting: tuple[tuple[int, MessageId, int], ...]
+
+
+class PrimCastState(State, frozen=True):
+    """All a process knows; see the fields of `protocols.primcast_order.Order` and its heirs."""
+
+    kept: Checkpoint
+    position: int
+    life: int
+    role: str
+    established: bool
+    published: int
+    leader_clock: int
+    said: tuple[int, int]
+    stream: tuple[tuple[int, MessageId, int], ...]
+    delivered_at: tuple[int, ...]
+    items: tuple[ItemState, ...]
+    unproposed: tuple[MessageId, ...]
+    views: tuple[ViewState, ...]
+    clocks: tuple[int, ...]
+    positions: tuple[int, ...]
+    later: tuple[tuple[int, Ack], ...]
+    oracle: ProcessId
+    seen_epoch: int
+    promises: tuple[tuple[int, Promise], ...]
+    state: NewState | None
+    welcomes: tuple[tuple[int, Welcome], ...]
+    turn: int
+    armed: bool
+    lag: bool
+    durable: tuple[int, int, int, int]
+    durable_births: tuple[int, ...]
+    undurable: tuple[Past, ...]
+    records: int

@@ -1,0 +1,401 @@
+"""FlexCast: groups in a line, each message ordered by its lowest destination, histories keep the rest consistent.
+
+Source: paper 000 (Batista, Coelho, Alchieri, Dotti, Pedone: FlexCast, genuine overlay-based atomic multicast).
+
+    client       A            B            C            message m to A, B and C, which are ranked in this order
+      |--Request->|            |            |
+      |        deliver         |            |
+      |           |--Msg------>|            |           with what came before m at A
+      |           |--Msg------------------->|
+      |           |         deliver         |
+      |           |            |--Ack------>|           with what came before m at B
+      |           |            |         deliver
+
+A destination delivers m when everybody who may know what comes before m has told it: the lower destinations, and every
+group that one of those notified (Notif) because a message of its history went there; and when no message that comes
+before m, and is addressed here, is still missing.
+
+Claims: i message delays at the i-th destination in rank order; genuine at the level of the run (a Notif may reach a
+group that is no destination of m, but is one of an earlier message); FIFO links; one process per group (or several,
+by `parts/adapter.py`: three delays for each one).
+
+Deviations, each with its reason in docs/protocols/flexcast.md: every Notif has a number, and exactly the Ack that
+answers it is awaited; it waits for what is known to come before its message, not for everything open; a Notif is sent
+only where it can matter, and again only if something new is known; histories are pruned by flushes, which somebody's
+full history asks for; there are no queues per ancestor, the history orders those messages already.
+"""
+
+from collections import deque
+
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.message import Body, Message, State
+from amcast.kernel.process import Process
+from amcast.kernel.spec import Claims, Contact, Spec, majorities_survive
+from amcast.kernel.topology import Topology
+from amcast.parts.adapter import replicated
+from amcast.parts.bodies.adapter import BODIES as ADAPTED
+from amcast.parts.bodies.adapter import AdapterState
+from amcast.parts.bodies.paxos import BODIES as PAXOS
+from amcast.parts.bodies.paxos import RECORDS
+from amcast.parts.history import History
+from amcast.parts.overlay import Order, order_of
+from amcast.parts.seen import Seen
+from amcast.protocols.bodies.flexcast import (
+    Ack,
+    FlexCastAsked,
+    FlexCastConfig,
+    FlexCastPending,
+    FlexCastState,
+    Full,
+    Msg,
+    Notif,
+    Token,
+)
+
+
+class _Pending:
+    """A message to this group that is not delivered here."""
+
+    __slots__ = ("committed_ns", "due", "message")
+
+    def __init__(self) -> None:
+        self.message: Message | None = None
+        self.due: set[Token] = set()
+        """Expected and not heard, or heard before anybody said that it is to be expected: empty when nothing is
+        missing. Each token is expected once and heard once."""
+        self.committed_ns = -1
+        """When nothing was due any more; -1 before."""
+
+
+class _Asked:
+    """Notifications about a message to others that are not answered yet."""
+
+    __slots__ = ("destinations", "tokens")
+
+    def __init__(self, destinations: tuple[GroupId, ...]) -> None:
+        self.destinations = destinations
+        self.tokens: list[Token] = []
+
+
+class FlexCast(Process):
+    """One group."""
+
+    def __init__(self, me: ProcessId, topology: Topology, config: FlexCastConfig) -> None:
+        super().__init__(me, topology)
+        assert self.group is not None, f"process {me} is a client"
+        self.home: GroupId = self.group
+        self.config = config
+        self.order: Order = order_of(config.order, topology)
+        self.rank = self.order.rank
+        self.descendants = self.order.descendants(self.home)
+        self.history = History(self.home, self.descendants)
+        self._asked_for = Seen()
+        """What clients asked this group to order; each client's requests come in its order."""
+        self._pending: dict[MessageId, _Pending] = {}
+        self._asked: dict[MessageId, _Asked] = {}
+        self._blocked: dict[MessageId, list[MessageId]] = {}
+        """Open message: what waits for its delivery, to be delivered or acknowledged itself."""
+        self._covered: dict[MessageId, int] = {}
+        """Message to others: the version of my history of which I notified everybody whom it may concern."""
+        self._ready: deque[MessageId] = deque()
+        """What to look at again before the step ends."""
+        self._numbered = 0
+        """How many notifications I ever sent."""
+        self._flushes = 0
+        """The last flush that was delivered here."""
+        self._floor = 0
+        """How much of the history that flush had to leave."""
+        self._full = False
+        """I asked for the next one."""
+
+    def contacts(self, message: Message) -> tuple[ProcessId, ...]:
+        return self.topology.members(self.order.lca(message.destinations))
+
+    # Events
+
+    def on_submit(self, message: Message) -> None:
+        if self.order.lca(message.destinations) == self.home and self._asked_for.add(message.id):
+            self._deliver(message)
+            self._go_on()
+
+    def on_receive(self, sender: ProcessId, body: Body) -> None:
+        group = self.topology.group_of(sender)
+        assert group is not None, f"process {sender} is a client and says {body!r}"
+        match body:
+            case Msg(message, links, notified):
+                self.history.learn(links)
+                self._hear_message(group, message, notified)
+            case Ack(message_id, tokens, links, notified):
+                self.history.learn(links)
+                self._hear_ack(group, message_id, tokens, notified)
+            case Notif(message_id, destinations, number, links):
+                self.history.learn(links)
+                self._hear_notif((group, number), message_id, destinations)
+            case Full(flushes):
+                if flushes == self._flushes:
+                    self._flush()
+            case _:
+                raise AssertionError(f"FlexCast's groups do not say {body!r}")
+        self._go_on()
+
+    def on_step_end(self) -> None:
+        every = self.config.flush_every
+        if every and not self._full and len(self.history) >= self._floor + every:
+            self._full = True
+            root = self.order.groups[0]
+            if root == self.home:
+                self._flush()
+                self._go_on()
+            else:
+                self.send_all(self.topology.members(root), Full(self._flushes))
+
+    # Hearing
+
+    def _entry(self, message: MessageId) -> _Pending:
+        entry = self._pending.get(message)
+        if entry is None:
+            entry = self._pending[message] = _Pending()
+        return entry
+
+    def _hear_message(self, group: GroupId, message: Message, notified: tuple[int, ...]) -> None:
+        entry = self._entry(message.id)
+        entry.message = message
+        mine = self.rank[self.home]
+        lowest = self.order.lca(message.destinations)
+        entry.due ^= {(g, 0) for g in message.destinations if g != lowest and self.rank[g] < mine}
+        entry.due ^= {(group, number) for number in notified}
+        self._wake([message.id])
+
+    def _hear_ack(
+        self, group: GroupId, message: MessageId, tokens: tuple[Token, ...], notified: tuple[int, ...]
+    ) -> None:
+        entry = self._entry(message)
+        if entry.message is None:
+            self.note("early", _about(message))
+        entry.due ^= set(tokens)
+        entry.due ^= {(group, number) for number in notified}
+        self._wake([message])
+
+    def _hear_notif(self, token: Token, message: MessageId, destinations: tuple[GroupId, ...]) -> None:
+        asked = self._asked.get(message)
+        if asked is not None:
+            asked.tokens.append(token)  # it waits already; one acknowledgement will answer for both
+            return
+        asked = self._asked[message] = _Asked(destinations)
+        asked.tokens.append(token)
+        self._wake([message])
+
+    # Deciding
+
+    def _wake(self, messages: list[MessageId]) -> None:
+        """Something that these waited for has happened."""
+        self._ready += messages
+
+    def _go_on(self) -> None:
+        while self._ready:
+            self._judge(self._ready.popleft())
+
+    def _judge(self, message: MessageId) -> None:
+        """Deliver a message, or acknowledge one to others, if nothing is in the way; else wait for what is."""
+        entry = self._pending.get(message)
+        if entry is not None:
+            if entry.message is None or entry.due:
+                return
+            if entry.committed_ns < 0:
+                entry.committed_ns = self.now
+        blocker = self.history.blocker(message)
+        if blocker is not None:
+            self.note("blocked", _about(message))
+            self._blocked.setdefault(blocker, []).append(message)
+        elif entry is not None:
+            assert entry.message is not None
+            del self._pending[message]
+            self._deliver(entry.message, entry.committed_ns)
+        else:
+            self._answer(message, self._asked.pop(message))
+
+    def _deliver(self, message: Message, committed_ns: int | None = None) -> None:
+        id = message.id
+        self.history.append(id, message.destinations)
+        above = self._above(message.destinations)
+        told = self._notify(id, message.destinations, above)
+        for group in above:
+            links, notified = self.history.since(group), self._awaited(told, group)
+            body: Body = Ack(id, ((self.home, 0),), links, notified)
+            if committed_ns is None:
+                body = Msg(message, links, notified)
+            self.send_all(self.topology.members(group), body, _about(id))
+        if id < 0:
+            self._prune(-id)
+        else:
+            self.deliver(message, committed_ns=committed_ns)
+        self._wake(self._blocked.pop(id, []))
+
+    def _answer(self, message: MessageId, asked: _Asked) -> None:
+        """Acknowledge a message to its destinations above, on behalf of who notified me."""
+        above = self._above(asked.destinations)
+        told: list[tuple[int, GroupId]] = []
+        covered = self._covered.get(message, -1)
+        if self.history.changed(message) > covered:
+            told = self._notify(message, asked.destinations, above)
+            self._covered[message] = self.history.learned
+        else:
+            self.note("covered", _about(message))
+        for group in above:
+            links, notified = self.history.since(group), self._awaited(told, group)
+            body = Ack(message, tuple(asked.tokens), links, notified)
+            self.send_all(self.topology.members(group), body, _about(message))
+
+    def _above(self, destinations: tuple[GroupId, ...]) -> tuple[GroupId, ...]:
+        """The destinations higher than this group, lowest first."""
+        mine = self.rank[self.home]
+        return self.order.sorted(group for group in destinations if self.rank[group] > mine)
+
+    def _notify(
+        self, message: MessageId, destinations: tuple[GroupId, ...], above: tuple[GroupId, ...]
+    ) -> list[tuple[int, GroupId]]:
+        """Ask the groups that may know something for a destination above them; their numbers."""
+        told: list[tuple[int, GroupId]] = []
+        for group in self.descendants:
+            if group in destinations:
+                continue
+            higher = [target for target in above if self.rank[target] > self.rank[group]]
+            if higher and self.history.concerns(group, higher):
+                self._numbered += 1
+                told.append((self._numbered, group))
+                body = Notif(message, destinations, self._numbered, self.history.since(group))
+                self.note("notified", _about(message))
+                self.send_all(self.topology.members(group), body, _about(message))
+        return told
+
+    def _awaited(self, told: list[tuple[int, GroupId]], group: GroupId) -> tuple[int, ...]:
+        """The notifications that a destination will see answered: those to groups below it."""
+        return tuple(number for number, target in told if self.rank[target] < self.rank[group])
+
+    # Forgetting
+
+    def _flush(self) -> None:
+        """A message to all groups, of no interest to any application, after which all that is before it can go."""
+        self._deliver(Message(-(self._flushes + 1), self.me, tuple(sorted(self.order.groups))))
+
+    def _prune(self, flush: int) -> None:
+        self.note("flushed", None, float(len(self.history)))
+        assert flush == self._flushes + 1, f"flush {flush} after {self._flushes}"
+        self._flushes = flush
+        self.history.prune()
+        self._floor = len(self.history)
+        self._full = False
+        self._covered = {id: version for id, version in self._covered.items() if id in self.history}
+
+    # Memory
+
+    def snapshot(self) -> FlexCastState:
+        return FlexCastState(
+            self.position,
+            self.history.snapshot(),
+            self._asked_for.snapshot(),
+            tuple(
+                FlexCastPending(id, e.message, tuple(sorted(e.due)), e.committed_ns)
+                for id, e in sorted(self._pending.items())
+            ),
+            tuple(FlexCastAsked(id, a.destinations, tuple(a.tokens)) for id, a in sorted(self._asked.items())),
+            tuple((id, tuple(waiting)) for id, waiting in sorted(self._blocked.items())),
+            tuple(sorted(self._covered.items())),
+            self._numbered,
+            self._flushes,
+            self._floor,
+            self._full,
+        )
+
+    def restore(self, state: State) -> None:
+        assert isinstance(state, FlexCastState)
+        self.position = state.position
+        self.history.restore(state.history)
+        self._asked_for.restore(state.asked_for)
+        self._pending = {}
+        for kept in state.pending:
+            entry = self._pending[kept.id] = _Pending()
+            entry.message = kept.message
+            entry.due = set(kept.due)
+            entry.committed_ns = kept.committed_ns
+        self._asked = {}
+        for waiting in state.asked:
+            asked = self._asked[waiting.id] = _Asked(waiting.destinations)
+            asked.tokens = list(waiting.tokens)
+        self._blocked = {id: list(messages) for id, messages in state.blocked}
+        self._covered = dict(state.covered)
+        self._numbered = state.numbered
+        self._flushes = state.flushes
+        self._floor = state.floor
+        self._full = state.full
+
+
+def _about(message: MessageId) -> MessageId | None:
+    """Which message of an application a body or a note is about: flushes are nobody's."""
+    return message if message >= 0 else None
+
+
+def contacting(config: FlexCastConfig) -> Contact:
+    """The lowest destination, in the order that a configuration names."""
+    orders: dict[Topology, Order] = {}
+
+    def contact(topology: Topology, message: Message) -> tuple[ProcessId, ...]:
+        order = orders.get(topology)
+        if order is None:
+            orders.clear()
+            order = orders[topology] = order_of(config.order, topology)
+        return topology.members(order.lca(message.destinations))
+
+    return contact
+
+
+def _delays(role: str, destinations: int, replicas: int) -> int | None:
+    return destinations if role == "max" else int(role.removeprefix("rank-"))
+
+
+def _replicated_delays(role: str, destinations: int, replicas: int) -> int | None:
+    """With Paxos inside groups: three for each one of the bare protocol."""
+    delays = _delays(role, destinations, replicas)
+    return None if delays is None else 3 * delays
+
+
+def _packets(destinations: int, replicas: int) -> int:
+    """A request, and one packet from each destination to each higher one."""
+    return 1 + destinations * (destinations - 1) // 2
+
+
+def _role(topology: Topology, process: ProcessId) -> str:
+    group = topology.group_of(process)
+    return f"rank-{topology.groups.index(group) + 1}" if group is not None else "client"
+
+
+contact: Contact = contacting(FlexCastConfig())
+
+SPEC = Spec(
+    name="flexcast",
+    summary="groups in a line; the lowest destination orders, histories keep the others consistent",
+    source="paper 000",
+    process=replicated(FlexCast, (Msg, Ack, Notif, Full), FlexCastState),
+    config=FlexCastConfig,
+    bodies=(Msg, Ack, Notif, Full, *ADAPTED, *PAXOS),
+    records=RECORDS,
+    states=(FlexCastState, AdapterState),
+    claims=Claims(
+        genuine="run",
+        faults=frozenset(
+            {"pause", "slow", "partition", "loss", "skew", "leaders", "links", "crash", "recovery", "amnesia"}
+        ),
+        tolerates=majorities_survive,
+        delays=_replicated_delays,
+    ),
+    alone=Claims(
+        genuine="run",
+        faults=frozenset({"pause", "slow", "partition", "loss", "skew"}),
+        delays=_delays,
+        packets=_packets,
+    ),
+    roles=_role,
+    contact=contact,
+    contacting=contacting,
+    goals=("notified", "blocked", "early"),
+)

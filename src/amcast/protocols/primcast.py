@@ -1,0 +1,285 @@
+"""PrimCast: primaries stamp, everybody acknowledges to everybody, three message delays at every destination.
+
+Source: Pacheco, Coelho, Pedone, "PrimCast: A Latency-Efficient Atomic Multicast" (2023), paper 002.
+
+    client     primary of g   members of g   primary of h   members of h
+      |--Request-->|------------>|------------->|------------->|     to every member of every destination
+      |            |--Propose--->|------------->|------------->|     clock + 1, to all destinations (h's primary alike)
+      |            |             |--Ack-------->|------------->|     from every member to all destinations
+      |         deliver       deliver        deliver        deliver
+
+A message's final timestamp is the highest of its groups' timestamps; each is decided when a majority of the group has
+acknowledged it in one epoch. A process delivers in the order of (final timestamp, message id), once its primary's
+clock and a majority's clocks have passed it. PrimCast-HC: a primary also never proposes below its local time.
+
+Claims: genuine; three delays everywhere; k(n + kn^2) packets for k groups of n, requests and self-sends included, and
+BUMPs only where a group's timestamp was below another's; minorities may crash, restart, lose their memory.
+
+Modules: `primcast_order` (nothing fails), `primcast_epochs` (primary change), `primcast_repair` (what was missed), and
+this one, which says who hears what. Deviations, each with its reason, are in docs/protocols/primcast.md.
+"""
+
+from dataclasses import replace
+from heapq import heapify
+
+from amcast.kernel.ids import ProcessId
+from amcast.kernel.message import Body, State
+from amcast.kernel.spec import Claims, Spec, majorities_survive
+from amcast.kernel.topology import Topology
+from amcast.protocols.bodies.primcast import (
+    BODIES,
+    RECORDS,
+    Ack,
+    CatchUp,
+    Decided,
+    Install,
+    ItemState,
+    Join,
+    Nack,
+    NewEpoch,
+    NewState,
+    PrimCastConfig,
+    PrimCastState,
+    Promise,
+    Propose,
+    Query,
+    Start,
+    Sync,
+    ViewState,
+    Welcome,
+)
+from amcast.protocols.primcast_repair import Repair
+from amcast.protocols.primcast_views import Item, View
+
+
+class PrimCast(Repair):
+    """One member of one group."""
+
+    def on_receive(self, sender: ProcessId, body: Body) -> None:
+        match body:
+            case Ack():
+                group = self.topology.group_of(sender)
+                if group == self.home:
+                    self._hear_fellow(sender, body)
+                else:
+                    assert group is not None
+                    self._hear_other(self._other(group), sender, body)
+            case Propose():
+                if body.ack.epoch < self._promised and self.topology.group_of(sender) == self.home:
+                    self._refuse(sender, body)
+                self._hear_proposals(sender, body)
+            case Start(message):
+                self.on_submit(message)
+            case Query():
+                self._answer(sender, body)
+            case Decided():
+                self._hear_decided(body)
+            case Sync():
+                self._hear_sync(sender, body)
+            case CatchUp():
+                self._catch_up(body)
+            case Install():
+                self._install(body)
+            case NewEpoch(epoch):
+                self._hear_new_epoch(sender, epoch)
+            case Promise():
+                self._hear_promise(sender, body)
+            case NewState():
+                self._hear_state(sender, body)
+            case Nack(epoch):
+                self._hear_nack(epoch)
+            case Join():
+                self._hear_join(sender, body)
+            case Welcome():
+                self._hear_welcome(sender, body)
+            case _:
+                raise AssertionError(f"PrimCast's processes do not say {body!r}")
+
+    def on_step_end(self) -> None:
+        """Propose, deliver, and then speak, once what was changed is on its way to the disk."""
+        if self._unproposed:
+            self._propose()
+        self._decide_own()
+        self._deliver_ready()
+        self._committed.clear()
+        if self._letters or self._fresh or self._due:
+            self._trim()
+            self._make_durable()
+            for targets, body, about in self._letters:
+                self.send_all(targets, body, about)
+            self._letters = []
+            self._tell()
+        self._watch()
+
+    # Snapshots
+
+    def snapshot(self) -> PrimCastState:
+        return PrimCastState(
+            self._checkpoint(),
+            self.position,
+            self._life,
+            self._role,
+            self._established,
+            self._published,
+            self._leader_clock,
+            self._said,
+            tuple(self._stream),
+            tuple(self._log[index].delivered_at for index in range(self._base, self._length)),
+            tuple(_item_state(item) for _, item in sorted(self._items.items())),
+            tuple(self._unproposed),
+            tuple(_view_state(view) for view in (self._view, *(self._views[g] for g in sorted(self._views)))),
+            tuple(self._clocks),
+            tuple(self._positions),
+            tuple(sorted(self._later.items())),
+            self._oracle,
+            self._heard_epoch,
+            tuple(sorted(self._promises.items())),
+            self._state,
+            tuple(sorted(self._welcomes.items())),
+            self._turn,
+            self._armed,
+            self._lag,
+            (self._durable_promised, self._durable_clock, self._durable_length, self._decided),
+            self._durable_births,
+            tuple(self._undurable),
+            self._records,
+        )
+
+    def restore(self, state: State) -> None:
+        assert isinstance(state, PrimCastState)
+        self._items = {}
+        self._unproposed = {}
+        self._restore_kept(state.kept)
+        self.position = state.position
+        self._life = state.life
+        self._role = state.role
+        self._established = state.established
+        self._published = state.published
+        self._leader_clock = state.leader_clock
+        self._said = state.said
+        self._stream.clear()
+        self._stream.extend(state.stream)
+        for index, delivered_at in enumerate(state.delivered_at, self._base):
+            self._log[index].delivered_at = delivered_at
+        for kept in state.items:
+            _fill(self._item(kept.id), kept)
+        self._queue = [(item.bound, item.id) for item in self._items.values() if item.index >= 0]
+        heapify(self._queue)
+        self._unproposed = {id: self._items[id] for id in state.unproposed}
+        self._view = _view(state.views[0], self.topology)
+        self._views = {kept.group: _view(kept, self.topology) for kept in state.views[1:]}
+        self._clocks = list(state.clocks)
+        self._positions = list(state.positions)
+        self._later = dict(state.later)
+        self._oracle = state.oracle
+        self._heard_epoch = state.seen_epoch
+        self._promises = dict(state.promises)
+        self._state = state.state
+        self._welcomes = dict(state.welcomes)
+        self._turn = state.turn
+        self._armed = state.armed
+        self._lag = state.lag
+        self._durable_promised, self._durable_clock, self._durable_length, self._decided = state.durable
+        self._durable_births = state.durable_births
+        self._undurable = list(state.undurable)
+        self._records = state.records
+
+
+def _item_state(item: Item) -> ItemState:
+    return ItemState(
+        item.id,
+        item.message,
+        item.index,
+        item.timestamp,
+        item.highest,
+        tuple(sorted(item.decided.items())),
+        tuple(sorted(item.heard)),
+        item.committed_ns,
+        item.old,
+    )
+
+
+def _fill(item: Item, kept: ItemState) -> None:
+    item.message = kept.message
+    item.index = kept.index
+    item.timestamp = kept.timestamp
+    item.highest = kept.highest
+    item.decided = dict(kept.decided)
+    item.heard = set(kept.heard)
+    item.committed_ns = kept.committed_ns
+    item.old = kept.old
+    item.bound = max(item.timestamp if item.index >= 0 else 0, max(item.decided.values(), default=0))
+    if item.committed_ns >= 0:
+        item.final = item.bound
+
+
+def _view_state(view: View) -> ViewState:
+    return ViewState(
+        view.group,
+        view.epoch,
+        tuple(view.epochs),
+        tuple(view.lengths),
+        tuple(view.marks),
+        tuple(sorted(view.waiting)),
+    )
+
+
+def _view(kept: ViewState, topology: Topology) -> View:
+    view = View(kept.group, topology)
+    view.epoch = kept.epoch
+    view.epochs = list(kept.epochs)
+    view.lengths = list(kept.lengths)
+    view.marks = list(kept.marks)
+    view.waiting = list(kept.waiting)
+    return view
+
+
+def _delays(role: str, destinations: int, replicas: int) -> int | None:
+    """Three; fewer only where a follower's own word and its primary's are a majority, or a process is its group."""
+    if replicas == 1:
+        return 2 if destinations > 1 else 1
+    return 2 if role == "member" and destinations == 1 and replicas <= 3 else 3
+
+
+CLAIMS = Claims(
+    genuine="strict",
+    faults=frozenset(
+        {"pause", "slow", "partition", "loss", "skew", "leaders", "links", "crash", "recovery", "amnesia"}
+    ),
+    tolerates=majorities_survive,
+    ranked=True,
+    delays=_delays,
+    bound=lambda role, skew: 5,
+    packets=lambda destinations, replicas: destinations * (replicas + destinations * replicas * replicas),
+)
+
+SPEC = Spec(
+    name="primcast",
+    summary="primaries stamp, everybody acknowledges to everybody: three delays at every destination",
+    source="paper 002: Pacheco, Coelho, Pedone 2023",
+    process=PrimCast,
+    config=PrimCastConfig,
+    bodies=BODIES,
+    records=RECORDS,
+    states=(PrimCastState, ItemState, ViewState),
+    claims=CLAIMS,
+    roles=lambda topology, process: (
+        "primary" if process in (topology.members(group)[0] for group in topology.groups) else "member"
+    ),
+    goals=("waited", "early", "bump", "epoch", "reproposed", "asked", "caught-up", "extended", "nack", "admitted"),
+)
+
+HYBRID = Spec(
+    name="primcast-hc",
+    summary="PrimCast whose primaries stamp with the time of day, against the convoy effect",
+    source="paper 002, section 6",
+    process=PrimCast,
+    config=PrimCastConfig,
+    bodies=BODIES,
+    records=RECORDS,
+    states=SPEC.states,
+    claims=replace(CLAIMS, bound=lambda role, skew: min(5, 4 + 2 * skew)),
+    roles=SPEC.roles,
+    goals=SPEC.goals,
+    options={"hybrid": True},
+)

@@ -1,0 +1,443 @@
+"""PrimCast while nothing fails: proposals, acknowledgements, clocks, delivery (002, algorithms 1 and 2).
+
+The sets of the paper are specifications. Here M is the open messages (`Item`) and, per group, how far each member has
+acknowledged its group's log (`View`); T is `_log`; D is `_seen`. An acknowledgement is cumulative, so a timestamp of a
+remote group is decided when a majority acknowledged, in one epoch, more of the log than the place of the proposal.
+"""
+
+from abc import abstractmethod
+from collections import deque
+from heapq import heappop, heappush, heapreplace
+
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.message import Body, Message
+from amcast.kernel.process import Process
+from amcast.kernel.topology import Topology
+from amcast.parts.quorum import place_of
+from amcast.parts.seen import Seen
+from amcast.protocols.bodies.primcast import Ack, Past, PrimCastConfig, Propose
+from amcast.protocols.primcast_views import Item, Proposal, View, about
+
+
+class Order(Process):
+    """The failure-free part of a member. `_role` is "primary", "candidate", "member" or "joining"."""
+
+    def __init__(self, me: ProcessId, topology: Topology, config: PrimCastConfig) -> None:
+        super().__init__(me, topology)
+        assert self.group is not None, f"process {me} is a client"
+        self.home: GroupId = self.group
+        self._config = config
+        self._view = View(self.home, topology)
+        self._members = self._view.members
+        self._place = self._view.places[me]
+        self._views: dict[GroupId, View] = {}
+        """Other groups, as soon as they are heard of."""
+
+        self._epoch = 0
+        """The epoch whose log I hold."""
+        self._promised = 0
+        """I take no part in lower ones; at least `_epoch`."""
+        self._role = "primary" if self._place == 0 else "member"
+        self._established = True
+        """A majority is known to hold the log of `_epoch`: no earlier epoch can come to life again."""
+
+        self._log: dict[int, Item] = {}
+        """My group's timestamps by place, rising; from `_base` to below `_length`."""
+        self._base = 0
+        self._floor = 0
+        """Everything below `_base` is among the group's first `_floor` deliveries."""
+        self._length = 0
+        self._decided = 0
+        """Below this place I took note that my group's timestamps are decided."""
+        self._stream: deque[Proposal] = deque()
+        """My primary's next proposals, the first of which waits for its message: the primary is heard in order."""
+        self._said = (0, 0)
+        """My primary's last word: length and clock. The clock counts once my log is as long."""
+
+        self._clock = 0
+        self._published = 0
+        """What my fellows know of my clock."""
+        self._leader_clock = 0
+        """My primary will not propose at or below it anything that I do not hold."""
+        self._clocks = [0] * len(self._members)
+        """Fellows' clocks, as told in epochs up to mine."""
+        self._positions = [0] * len(self._members)
+
+        self._items: dict[MessageId, Item] = {}
+        """Everything open: heard of and not delivered."""
+        self._unproposed: dict[MessageId, Item] = {}
+        """Open, the message is here, and it has no place in the log."""
+        self._queue: list[tuple[int, MessageId]] = []
+        """Heap over the open items that have a place: a lower bound of each one's rank."""
+        self._seen = Seen()
+        self._mark = (0, 0)
+        """The rank of what was delivered last."""
+        self._past: dict[MessageId, Past] = {}
+        """The last deliveries, in order, for fellows that lag."""
+        self._first = 0
+        """The position of the first of them."""
+        self._handed = 0
+        """Deliveries before this position have left the process."""
+        self._facts: dict[MessageId, tuple[int, int, set[GroupId]]] = {}
+        """Delivered: my group's timestamp, the final one, and the groups that may still ask for mine."""
+        self._owed: dict[GroupId, deque[tuple[int, MessageId]]] = {}
+        """The same by group, in the order of delivery."""
+
+        self._fresh: list[Item] = []
+        """Appended to the log in this step: to be proposed or acknowledged at its end."""
+        self._due = False
+        """My fellows must hear my clock."""
+        self._births: tuple[int, ...] = (0,) * len(self._members)
+        self._undurable: list[Past] = []
+        self._lag = False
+        """I know that I miss something, and will ask."""
+        self._committed: set[MessageId] = set()
+        """Whose final timestamp became known in this step."""
+        self._moved = True
+        """In this step a fellow acknowledged something, or my log changed."""
+
+    def has_delivered(self, message: MessageId) -> bool:
+        return message in self._seen
+
+    def _active(self) -> bool:
+        """I hold the log of the epoch that I promised, and vote."""
+        return self._promised == self._epoch and self._role != "joining"
+
+    def _leader(self, epoch: int) -> ProcessId:
+        return self._members[place_of(epoch)]
+
+    def _item(self, id: MessageId) -> Item:
+        item = self._items.get(id)
+        if item is None:
+            item = self._items[id] = Item(id)
+        return item
+
+    def _other(self, group: GroupId) -> View:
+        view = self._views.get(group)
+        if view is None:
+            view = self._views[group] = View(group, self.topology)
+        return view
+
+    # Messages and proposals
+
+    def on_submit(self, message: Message) -> None:
+        if message.id in self._seen:
+            return
+        assert self.home in message.destinations, f"process {self.me} is no destination of message {message.id}"
+        item = self._item(message.id)
+        if item.message is None:
+            item.message = message
+            if item.index < 0:
+                self._unproposed[message.id] = item
+            self._commit(item)
+            if self._stream and self._stream[0][1] == message.id:
+                self._drain()
+
+    def _propose(self) -> None:
+        """Give every message without a place the next one. A primary that has not delivered everything below its
+        log's base could take a delivered message for a new one, and waits."""
+        if self._role != "primary" or self._promised != self._epoch or self.position < self._floor:
+            return
+        for item in list(self._unproposed.values()):
+            self._clock += 1
+            if self._config.hybrid and self.now > self._clock:
+                self._clock = self.now
+            self._append(item, self._clock)
+
+    def _append(self, item: Item, timestamp: int) -> None:
+        """The next place of the log. Only what is here can be accepted: a majority that acknowledged a message whose
+        text died with its sender could never deliver it."""
+        assert item.message is not None
+        self._place_in_log(item, timestamp)
+        self._fresh.append(item)
+
+    def _place_in_log(self, item: Item, timestamp: int) -> None:
+        item.index = self._length
+        item.timestamp = timestamp
+        self._log[self._length] = item
+        self._length += 1
+        self._moved = True
+        if timestamp > self._clock:
+            self._clock = timestamp
+        if item.delivered_at < 0:
+            self._unproposed.pop(item.id, None)
+            known = item.decided.get(self.home)
+            assert known is None or known == timestamp, (
+                f"process {self.me}: message {item.id} has timestamp {timestamp} after {known} was decided"
+            )
+            if timestamp > item.bound:
+                item.bound = timestamp
+            heappush(self._queue, (item.bound, item.id))
+
+    def _hear_proposals(self, sender: ProcessId, body: Propose) -> None:
+        group = self.topology.group_of(sender)
+        assert group is not None
+        if group == self.home:
+            if body.ack.epoch == self._epoch and self._active():
+                self._follow(body.proposals)
+            self._hear_fellow(sender, body.ack)
+            return
+        view = self._other(group)
+        ack = body.ack
+        if ack.epoch > view.epoch:
+            view.epoch = ack.epoch
+            view.waiting = []
+        if ack.epoch == view.epoch:
+            for proposal in body.proposals:
+                if proposal[1] not in self._seen:
+                    heappush(view.waiting, proposal)
+                    self._hear_time(self._item(proposal[1]), group, proposal[2])
+        self._hear_other(view, sender, ack)
+
+    def _follow(self, proposals: tuple[Proposal, ...]) -> None:
+        """My primary's proposals, in order; what repeats or leaves a gap is dropped, and asked for in time."""
+        for proposal in proposals:
+            if proposal[0] == self._length + len(self._stream):
+                self._stream.append(proposal)
+        self._drain()
+
+    def _drain(self) -> None:
+        stream = self._stream
+        while stream:
+            _, id, timestamp = stream[0]
+            item = self._items.get(id)
+            if item is None and id in self._seen:
+                if id not in self._past:
+                    self._lag = True  # only my primary still has the message
+                    break
+                item = self._buried(self._past[id].message)
+            elif item is None or item.message is None:
+                self._item(id).heard.add(self.home)
+                self.note("early", id)
+                break
+            stream.popleft()
+            self._append(item, timestamp)
+        if self._said[0] <= self._length and self._said[1] > self._leader_clock:
+            self._leader_clock = self._said[1]
+
+    def _buried(self, message: Message) -> Item:
+        """A place of the log whose message is delivered already."""
+        item = Item(message.id)
+        item.message = message
+        item.delivered_at = max(0, self.position - 1)
+        return item
+
+    # Clocks and acknowledgements
+
+    def _hear_time(self, item: Item, group: GroupId, timestamp: int) -> None:
+        """A remote timestamp raises my clock. My fellows hear of it with my acknowledgement of the same message, or
+        now if that is gone already."""
+        item.heard.add(group)
+        if timestamp > item.highest:
+            item.highest = timestamp
+        if timestamp > self._clock:
+            self._clock = timestamp
+        if item.index >= 0 and timestamp > self._published:
+            self._due = True
+
+    def _hear_fellow(self, sender: ProcessId, ack: Ack) -> None:
+        place = self._view.places[sender]
+        if ack.births != self._births:
+            self._hear_births(ack.births)
+        self._positions[place] = ack.position
+        if sender == self.me and ack.position > self._handed:
+            self._handed = ack.position
+        if ack.epoch > self._epoch:
+            self._hear_later(place, ack)
+            return
+        if ack.clock > self._clocks[place]:
+            self._clocks[place] = ack.clock
+        if ack.epoch < self._epoch:
+            return
+        self._view.hear(place, ack)
+        self._moved = True
+        if place == place_of(ack.epoch) and ack.length >= self._said[0] and ack.clock >= self._said[1]:
+            self._said = (ack.length, ack.clock)
+            if ack.length <= self._length and ack.clock > self._leader_clock:
+                self._leader_clock = ack.clock
+        if not self._established and self._view.present(self._epoch):
+            self._established = True
+            self._establish()
+
+    @abstractmethod
+    def _hear_births(self, births: tuple[int, ...]) -> None:
+        """Somebody tells in which life each member lost its memory (`primcast_epochs`)."""
+
+    @abstractmethod
+    def _hear_later(self, place: int, ack: Ack) -> None:
+        """A fellow speaks in an epoch that I have not reached (`primcast_epochs`)."""
+
+    @abstractmethod
+    def _establish(self) -> None:
+        """A majority holds my epoch (`primcast_epochs`)."""
+
+    def _hear_other(self, view: View, sender: ProcessId, ack: Ack) -> None:
+        place = view.places[sender]
+        view.hear(place, ack)
+        waiting = view.waiting
+        if waiting and ack.epoch == view.epoch:
+            agreed = view.agreed(view.epoch)
+            while waiting and waiting[0][0] < agreed:
+                _, id, timestamp = heappop(waiting)
+                item = self._items.get(id)
+                if item is not None:
+                    self._decide(item, view.group, timestamp)
+        mark = (ack.time, ack.tie)
+        if mark > view.marks[place]:
+            view.marks[place] = mark
+            owed = self._owed.get(view.group)
+            if owed and owed[0] <= mark:
+                self._forget_facts(view.group, owed, view.mark())
+
+    def _forget_facts(self, group: GroupId, owed: deque[tuple[int, MessageId]], mark: tuple[int, MessageId]) -> None:
+        """A majority of that group delivered these: its members can now help each other."""
+        while owed and owed[0] <= mark:
+            id = owed.popleft()[1]
+            groups = self._facts[id][2]
+            groups.discard(group)
+            if not groups:
+                del self._facts[id]
+
+    # Deciding and delivering
+
+    def _decide(self, item: Item, group: GroupId, timestamp: int) -> None:
+        known = item.decided.get(group)
+        if known is not None:
+            assert known == timestamp, (
+                f"process {self.me}: group {group} decided {timestamp} for message {item.id} after {known}"
+            )
+            return
+        item.decided[group] = timestamp
+        if timestamp > item.bound:
+            item.bound = timestamp
+        self._commit(item)
+
+    def _commit(self, item: Item) -> None:
+        if item.message is not None and item.final < 0 and len(item.decided) == len(item.message.destinations):
+            item.final = item.bound
+            item.committed_ns = self.now
+            self._committed.add(item.id)
+
+    def _decide_own(self) -> None:
+        """Note what a majority of my group has acknowledged."""
+        if not self._moved or self._decided == self._length:
+            return
+        self._moved = False
+        agreed = min(self._view.agreed(self._epoch), self._length)
+        while self._decided < agreed:
+            item = self._log[self._decided]
+            if item.delivered_at < 0:
+                self._decide(item, self.home, item.timestamp)
+            self._decided += 1
+
+    def _limit(self) -> int:
+        """No message that I do not hold will be stamped at or below it: not by my primary, whose own word is needed,
+        and not by the primary of a later epoch, who must hear one of any majority."""
+        return min(self._leader_clock, sorted(self._clocks)[len(self._clocks) - self._view.quorum])
+
+    def _deliver_ready(self) -> None:
+        queue = self._queue
+        if not queue or not self._established or self._promised != self._epoch or self.position < self._floor:
+            return
+        limit = -1
+        while queue:
+            bound, id = queue[0]
+            item = self._items.get(id)
+            if item is None:
+                heappop(queue)  # a fellow told me that it is delivered
+            elif item.bound > bound:
+                heapreplace(queue, (item.bound, id))
+            elif item.final < 0:
+                break
+            else:
+                if limit < 0:
+                    limit = self._limit()
+                if item.final > limit:
+                    break
+                heappop(queue)
+                assert item.message is not None
+                if id not in self._committed:
+                    self.note("waited", id)
+                self._hand_over(Past(item.message, item.timestamp, item.final), item.committed_ns)
+
+    def _hand_over(self, past: Past, committed_ns: int | None) -> None:
+        """Deliver, and remember what others may have to be told."""
+        message = past.message
+        id = message.id
+        item = self._items.pop(id, None)
+        self._unproposed.pop(id, None)
+        if item is not None:
+            item.delivered_at = self.position
+        self._past[id] = past
+        self._seen.add(id)
+        self._mark = (past.final, id)
+        self._owe(id, past.timestamp, past.final, tuple(g for g in message.destinations if g != self.home))
+        self._undurable.append(past)
+        if past.final > self._clock:
+            self._clock = past.final
+        if past.final > self._published:
+            self._due = True
+        self.deliver(message, past.final, id, committed_ns)
+
+    def _owe(self, id: MessageId, timestamp: int, final: int, groups: tuple[GroupId, ...]) -> None:
+        if groups:
+            self._facts[id] = (timestamp, final, set(groups))
+            for group in groups:
+                self._owed.setdefault(group, deque()).append((final, id))
+
+    def _trim(self) -> None:
+        """Forget what a majority delivered from the log, and what everybody delivered from the past."""
+        log = self._log
+        if self._base < self._decided:
+            delivered = sorted(self._positions)[len(self._positions) - self._view.quorum]
+            while self._base < self._decided and 0 <= log[self._base].delivered_at < delivered:
+                self._floor = max(self._floor, log.pop(self._base).delivered_at + 1)
+                self._base += 1
+        if self._past:
+            keep = self._config.keep
+            everybody = min(self._positions)
+            while self._past and self._first < self._handed and (self._first < everybody or len(self._past) > keep):
+                del self._past[next(iter(self._past))]
+                self._first += 1
+
+    # Telling
+
+    def _ack(self) -> Ack:
+        return Ack(self._epoch, self._length, self._clock, self.position, *self._mark, self._births)
+
+    def _tell(self) -> None:
+        """One acknowledgement (or proposal) per group for all that this step appended; else, if due, the clock."""
+        fresh = self._fresh
+        due = self._due
+        self._fresh = []
+        self._due = False
+        if not self._active() or not (fresh or due):
+            return
+        self._published = self._clock
+        if len(fresh) == 1:
+            message = fresh[0].message
+            assert message is not None
+            self.send_all(self.topology.addressed(message.destinations), self._said_of(fresh), fresh[0].id)
+        elif fresh:
+            self.send_all(self._members, self._said_of(fresh), about(fresh))
+            for group, items in self._by_group(fresh):
+                self.send_all(self.topology.members(group), self._said_of(items), about(items))
+        else:
+            self.note("bump")
+            self.send_all(self._members, self._ack())
+
+    def _said_of(self, items: list[Item]) -> Body:
+        ack = self._ack()
+        if self._role != "primary":
+            return ack
+        return Propose(tuple((item.index, item.id, item.timestamp) for item in items), ack)
+
+    def _by_group(self, items: list[Item]) -> list[tuple[GroupId, list[Item]]]:
+        """The other groups that some items are addressed to."""
+        groups: dict[GroupId, list[Item]] = {}
+        for item in items:
+            assert item.message is not None
+            for group in item.message.destinations:
+                if group != self.home:
+                    groups.setdefault(group, []).append(item)
+        return sorted(groups.items())

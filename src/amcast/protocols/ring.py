@@ -1,0 +1,167 @@
+"""The ring: a message visits its destinations one after the other, and each stays locked until the last has it.
+
+Source: Delporte-Gallet and Fauconnier, "Fault-tolerant genuine atomic multicast to multiple groups" (2000), as told in
+paper 001, section 3.1. It is here to be compared.
+
+    client       g1           g2           g3           message m to g1, g2 and g3
+      |--Request->|            |            |
+      |        deliver         |            |
+      |           |--Pass----->|            |
+      |           |         deliver         |
+      |           |            |--Pass----->|
+      |           |            |         deliver
+      |           |<--End-------------------|
+      |           |            |<--End------|           only now g1 and g2 handle another message
+
+Claims: genuine; i message delays at the i-th destination, free again after k + 1; links in any order; one process per
+group (or several, by `parts/adapter.py`). Groups are locked in one order, so they never wait for each other in a
+circle.
+
+Deviations: none that are known; the source is a paragraph.
+"""
+
+from collections import deque
+
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.message import Body, Message, State
+from amcast.kernel.process import Process
+from amcast.kernel.spec import Claims, Contact, Spec, majorities_survive
+from amcast.kernel.topology import Topology
+from amcast.parts.adapter import replicated
+from amcast.parts.bodies.adapter import BODIES as ADAPTED
+from amcast.parts.bodies.adapter import AdapterState
+from amcast.parts.bodies.paxos import BODIES as PAXOS
+from amcast.parts.bodies.paxos import RECORDS
+from amcast.parts.overlay import Order, order_of
+from amcast.parts.seen import Seen
+from amcast.protocols.bodies.ring import End, Pass, RingConfig, RingState
+
+
+class Ring(Process):
+    """One group."""
+
+    def __init__(self, me: ProcessId, topology: Topology, config: RingConfig) -> None:
+        super().__init__(me, topology)
+        assert self.group is not None, f"process {me} is a client"
+        self.home: GroupId = self.group
+        self.order: Order = order_of(config.order, topology)
+        self._seen = Seen()
+        """What clients asked for; a message that is passed on comes once."""
+        self._queue: deque[tuple[Message, int]] = deque()
+        """What is to be delivered next, and since when it waits."""
+        self._locked: MessageId | None = None
+        """Delivered here and not yet at its last destination."""
+
+    def contacts(self, message: Message) -> tuple[ProcessId, ...]:
+        return self.topology.members(self.order.lca(message.destinations))
+
+    def on_submit(self, message: Message) -> None:
+        if self.order.lca(message.destinations) == self.home and self._seen.add(message.id):
+            self._take(message)
+
+    def on_receive(self, sender: ProcessId, body: Body) -> None:
+        match body:
+            case Pass(message):
+                self._take(message)
+            case End(message_id):
+                assert self._locked == message_id, f"group {self.home} is locked by {self._locked}, not {message_id}"
+                self._locked = None
+                self._go_on()
+            case _:
+                raise AssertionError(f"the ring's groups do not say {body!r}")
+
+    def _take(self, message: Message) -> None:
+        if self._locked is not None:
+            self.note("locked", message.id)
+        self._queue.append((message, self.now))
+        self._go_on()
+
+    def _go_on(self) -> None:
+        while self._queue and self._locked is None:
+            message, since_ns = self._queue.popleft()
+            way = self.order.sorted(message.destinations)
+            place = way.index(self.home)
+            self.deliver(message, committed_ns=since_ns)
+            if place + 1 < len(way):
+                self._locked = message.id
+                self.send_all(self.topology.members(way[place + 1]), Pass(message), message.id)
+            else:
+                for group in way[:-1]:
+                    self.send_all(self.topology.members(group), End(message.id), message.id)
+
+    def snapshot(self) -> RingState:
+        return RingState(self.position, self._seen.snapshot(), tuple(self._queue), self._locked)
+
+    def restore(self, state: State) -> None:
+        assert isinstance(state, RingState)
+        self.position = state.position
+        self._seen.restore(state.seen)
+        self._queue = deque(state.queue)
+        self._locked = state.locked
+
+
+def contacting(config: RingConfig) -> Contact:
+    """The first destination, in the order that a configuration names."""
+    orders: dict[Topology, Order] = {}
+
+    def contact(topology: Topology, message: Message) -> tuple[ProcessId, ...]:
+        order = orders.get(topology)
+        if order is None:
+            orders.clear()
+            order = orders[topology] = order_of(config.order, topology)
+        return topology.members(order.lca(message.destinations))
+
+    return contact
+
+
+def _delays(role: str, destinations: int, replicas: int) -> int | None:
+    return destinations if role == "max" else int(role.removeprefix("rank-"))
+
+
+def _replicated_delays(role: str, destinations: int, replicas: int) -> int | None:
+    """With Paxos inside groups: three for each one of the bare protocol."""
+    delays = _delays(role, destinations, replicas)
+    return None if delays is None else 3 * delays
+
+
+def _packets(destinations: int, replicas: int) -> int:
+    """The request, along the ring, and back to all."""
+    return 1 + 2 * (destinations - 1)
+
+
+def _role(topology: Topology, process: ProcessId) -> str:
+    group = topology.group_of(process)
+    return f"rank-{topology.groups.index(group) + 1}" if group is not None else "client"
+
+
+contact: Contact = contacting(RingConfig())
+
+SPEC = Spec(
+    name="ring",
+    summary="a message visits its destinations one by one; each is locked until the last has it",
+    source="Delporte-Gallet and Fauconnier 2000, told in paper 001 section 3.1",
+    process=replicated(Ring, (Pass, End), RingState),
+    config=RingConfig,
+    bodies=(Pass, End, *ADAPTED, *PAXOS),
+    records=RECORDS,
+    states=(RingState, AdapterState),
+    claims=Claims(
+        genuine="strict",
+        faults=frozenset(
+            {"pause", "slow", "partition", "loss", "skew", "leaders", "links", "crash", "recovery", "amnesia"}
+        ),
+        tolerates=majorities_survive,
+        delays=_replicated_delays,
+    ),
+    alone=Claims(
+        genuine="strict",
+        links="reordering",
+        faults=frozenset({"pause", "slow", "partition", "loss", "skew"}),
+        delays=_delays,
+        packets=_packets,
+    ),
+    roles=_role,
+    contact=contact,
+    contacting=contacting,
+    goals=("locked",),
+)

@@ -1,0 +1,342 @@
+"""A_dt: rounds that go on when whole groups are lost. Not genuine; two inter-group delays.
+
+Source: paper 001, section 3.2 (the algorithm is Schiper and Pedone 2008, "Solving atomic multicast when groups crash",
+whose text is not in the paper: everything below the section's sentences is derived, see docs/protocols/a-dt.md).
+
+    sender      group g: leader, members             every process
+      |--Request-->|->|                                   |
+      |            |==|  Paxos: an instance               |
+      |         deliver local messages                    |
+      |            |---------Item (the bundle)----------->|
+      |            |<---------------Ack-------------------|---> everybody to everybody
+      |         deliver the round's global messages     deliver the same, once the bundles of all groups in the view are
+
+Bundles are not sent but broadcast, by the generic broadcast of `parts/generic.py`. Everybody has the same view of the
+groups that are waited for, and gets the same bundles between the same two changes of the view. So everybody agrees
+which bundles make up a round: those of the groups in the view when the round is complete, and those that came before
+their group was removed.
+
+A group that is suspected is removed from the view; if it is there after all, its leader asks for it to come back. What
+it said meanwhile does not count: its members know from the rounds which of their bundles did not, and order those
+messages once more. A sender that gets no answer asks all destinations, so that a message does not die with the group
+that was to order it; whoever delivers it first by one bundle ignores it in the others.
+
+Claims: two inter-group delays, local messages none; f < n/3 of all processes may crash, whole groups among them, as
+long as every other group keeps a majority. Processes do not come back from a crash. Liveness once wrong suspicions end.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from amcast.kernel.ids import GroupId, ProcessId
+from amcast.kernel.message import Body, Message, Record, State
+from amcast.kernel.spec import Claims, Spec
+from amcast.kernel.topology import Topology
+from amcast.parts import generic
+from amcast.parts.bodies import generic as generic_bodies
+from amcast.parts.bodies import paxos as paxos_bodies
+from amcast.parts.bodies.generic import OPEN, SHUT, Ack, Frozen, Item
+from amcast.parts.generic import Generic, faults_tolerated
+from amcast.protocols.bodies.rounds import (
+    DisasterConfig,
+    DisasterState,
+    Handover,
+    Lacking,
+    Messages,
+    RoundsCore,
+    RoundsState,
+)
+from amcast.protocols.rounds import RoundGroup, about, contact, role
+
+
+class DisasterTolerant(RoundGroup):
+    """A member of a group of A_dt."""
+
+    def __init__(self, me: ProcessId, topology: Topology, config: DisasterConfig) -> None:
+        super().__init__(me, topology, config)
+        self._linger = config.linger
+        self._patience = config.patience
+        self._generic = Generic(self, config.retry_ns)
+        self._have: dict[int, set[GroupId]] = {}
+        """Whose bundles count, for rounds that are not delivered here."""
+        self._again: dict[int, Message] = {}
+        """Messages of my group whose bundle did not count."""
+        self._busy: set[int] = set()
+        """Rounds that are not delivered here and have messages for my group."""
+        self._suspected: set[GroupId] = set()
+        self._gone = False
+        """I crashed before, and stay silent."""
+
+    # Events
+
+    def on_start(self, records: Sequence[Record], life: int) -> None:
+        self._gone = life > 0
+        if not self._gone:
+            self._generic.begin()
+            super().on_start(records, life)
+
+    def on_submit(self, message: Message) -> None:
+        if not self._gone:
+            super().on_submit(message)
+
+    def on_receive(self, sender: ProcessId, body: Body) -> None:
+        if self._gone:
+            return
+        match body:
+            case Lacking(round):
+                if round <= self._round:
+                    self.note("handed")
+                    self.send(sender, Handover(msgspec.msgpack.encode(self._core())))
+            case Handover(state):
+                self._install(state)
+                self._advance()
+            case _:
+                if self._generic.receive(sender, body):
+                    self._judge(sender, body)
+                    self._turn()
+                else:
+                    super().on_receive(sender, body)
+
+    def on_leader(self, group: GroupId, leader: ProcessId) -> None:
+        if not self._gone:
+            super().on_leader(group, leader)
+
+    def on_suspect(self, group: GroupId, up: bool) -> None:
+        if up:
+            self._suspected.discard(group)
+        elif not self._gone:
+            self._suspect(group)
+
+    def on_peer(self, peer: ProcessId, life: int) -> None:
+        if self._gone:
+            return
+        super().on_peer(peer, life)
+        self._generic.meet(peer)
+        if peer in self._generic.others and self._paxos.role == "leading":
+            self._tell_again((peer,))
+
+    def on_timer(self, name: str) -> None:
+        if self._gone:
+            return
+        if name == generic.TIMER:
+            self._generic.paxos.tick()
+        else:
+            super().on_timer(name)
+
+    def on_step_end(self) -> None:
+        if self._gone:
+            return
+        self._return()
+        self._turn()
+        super().on_step_end()
+        before = self.topology.groups[: self.topology.groups.index(self.home)]
+        self._generic.lead(self._paxos.believed == self.me and self._suspected.issuperset(before))
+        self._generic.flush()
+
+    # Suspicions
+
+    def _suspect(self, group: GroupId) -> None:
+        if group != self.home:
+            self._suspected.add(group)
+            self._generic.want((SHUT, group))
+
+    def _return(self) -> None:
+        """We were removed, and are there."""
+        if self.home not in self._generic.open and self._paxos.ready():
+            self._generic.want((OPEN, self.home))
+
+    def _judge(self, sender: ProcessId, body: Body) -> None:
+        """A group whose process speaks is not lost; a group that others want to be rid of probably is."""
+        if isinstance(body, Item):
+            self._watch(body.number, body.messages)
+        if isinstance(body, Frozen):
+            self._suspected.update(group for kind, group in body.wanted if kind == SHUT and group != self.home)
+        if isinstance(body, Item | Ack):
+            group = self.topology.group_of(sender)
+            assert group is not None, f"process {sender} is in no group and broadcasts"
+            self._suspected.discard(group)
+
+    def _ask(self, round: int, times: int) -> None:
+        self._generic.ask()
+        if self._paxos.role == "leading":
+            self._tell_again(self._generic.others)
+        if self._fellows and times > 1:
+            self.send_all(self._fellows, Lacking(round))
+        if times >= self._patience:
+            late = self._generic.late(round)
+            for group in late:
+                self._suspect(group)
+            if not late:
+                # Everybody waits for a decision: whoever should see to it may be lost.
+                self._suspected.update(self._first_trusted())
+
+    def _first_trusted(self) -> tuple[GroupId, ...]:
+        """The group whose leader should lead everybody, if it is not mine."""
+        trusted = (group for group in self.topology.groups if group not in self._suspected)
+        return tuple(group for group in (next(trusted, self.home),) if group != self.home)
+
+    # Rounds
+
+    def _turn(self) -> None:
+        """Take what the broadcast has to hand up."""
+        for event in self._generic.work():
+            if len(event) == 2 and isinstance(event[0], int) and isinstance(event[1], int):
+                stream, number = event
+                if number > self._round:
+                    self._have.setdefault(number, set()).add(stream)
+            else:
+                for kind, group in event:
+                    self.note("removed" if kind == SHUT else "returned", value=float(group))
+                    if group == self.home and kind == OPEN and self._paxos.role == "leading":
+                        self._tell_again(self._generic.others)
+        self._advance()
+
+    def _contents(self, round: int) -> Iterable[Message] | None:
+        given = self._generic.given
+        if any(given[group] < round for group in self._generic.open):
+            return None
+        items = self._generic.items
+        return [message for group in sorted(self._have.get(round, ())) for message in items[group].get(round, ())]
+
+    def _close(self, round: int, messages: Messages) -> None:
+        self._own[round] = messages
+        self._generic.put(self.home, round, messages)
+        self._watch(round, messages)
+        if self._paxos.role == "leading":
+            self._tell(self._generic.others, round, messages)
+
+    def _past(self, round: int) -> None:
+        self._busy.discard(round)
+        counted = self._have.pop(round, set())
+        own = self._own.pop(round, ())
+        if self.home not in counted:
+            for message in own:
+                if message.id not in self._delivered:
+                    self._redo(message)
+        self._generic.drop_below(round, self._linger)
+
+    def _redo(self, message: Message) -> None:
+        """A message of my group must be ordered once more."""
+        self.note("again", message.id)
+        self._again[message.id] = message
+        self._await(message)
+
+    def _ahead(self) -> int:
+        newest = self._generic.newest
+        return max((newest[group] for group in self._others), default=0)
+
+    def _lively(self) -> int:
+        return max(self._busy, default=0)
+
+    def _watch(self, round: int, messages: Messages) -> None:
+        """A bundle is here: does its round have something for us?"""
+        if round > self._round and any(self.home in message.destinations for message in messages):
+            self._busy.add(round)
+
+    def _accepts(self, message: Message) -> bool:
+        return self.home in message.destinations and message.id not in self._delivered
+
+    def _admits(self, message: Message) -> bool:
+        if self._again.pop(message.id, None) is not None:
+            return True
+        return super()._admits(message)
+
+    # Bundles
+
+    def _tell(self, targets: tuple[ProcessId, ...], round: int, messages: Messages) -> None:
+        if targets:
+            self.send_all(targets, Item(self.home, round, messages), about(messages))
+
+    def _tell_again(self, targets: tuple[ProcessId, ...]) -> None:
+        given = self._generic.given[self.home]
+        for round, messages in sorted(self._generic.items[self.home].items()):
+            if round > given:
+                self._tell(targets, round, messages)
+
+    def _take_over(self) -> None:
+        self._tell_again(self._generic.others)
+
+    # Snapshots
+
+    def _core(self) -> RoundsCore:
+        again = tuple(message for _, message in sorted(self._again.items()))
+        return msgspec.structs.replace(super()._core(), again=again, vouch=self._generic.vouch())
+
+    def _become(self, core: RoundsCore) -> None:
+        super()._become(core)
+        self._again = {message.id: message for message in core.again}
+        self._have = {round: groups for round, groups in self._have.items() if round > self._round}
+        self._busy = {round for round in self._busy if round > self._round}
+
+    def _install(self, state: bytes) -> None:
+        before = self._instance, self._round
+        super()._install(state)
+        if (self._instance, self._round) != before:
+            core = msgspec.msgpack.decode(state, type=RoundsCore)
+            self._generic.believe(*core.vouch)
+            self._generic.drop_below(self._round, self._linger)
+            for round, messages in core.own:
+                self._generic.put(self.home, round, messages)
+                self._watch(round, messages)
+            for message in core.again:
+                self._await(message)
+
+    def snapshot(self) -> DisasterState:
+        return DisasterState(
+            self._base(),
+            self._generic.snapshot(),
+            tuple((round, tuple(sorted(groups))) for round, groups in sorted(self._have.items())),
+            tuple(sorted(self._busy)),
+            tuple(sorted(self._suspected)),
+            self._gone,
+        )
+
+    def restore(self, state: State) -> None:
+        assert isinstance(state, DisasterState)
+        self._rebase(state.base)
+        self._generic.restore(state.generic)
+        self._busy = set(state.busy)
+        self._have = {round: set(groups) for round, groups in state.have}
+        self._suspected = set(state.suspected)
+        self._gone = state.gone
+
+
+def tolerates(topology: Topology, crashed: frozenset[ProcessId]) -> bool:
+    """Fewer than a third of all, and every group keeps a majority or is lost as a whole."""
+    if sum(server in crashed for server in topology.servers) > faults_tolerated(len(topology.servers)):
+        return False
+    for group in topology.groups:
+        left = sum(member not in crashed for member in topology.members(group))
+        if 0 < left < topology.quorum(group):
+            return False
+    return True
+
+
+def _delays(role: str, destinations: int, replicas: int) -> int | None:
+    return (2 if destinations > 1 else 0) if role == "max" else None
+
+
+SPEC = Spec(
+    name="a-dt",
+    summary="rounds whose bundles are broadcast: whole groups may be lost",
+    source="paper 001 section 3.2; Schiper and Pedone 2008",
+    process=DisasterTolerant,
+    config=DisasterConfig,
+    bodies=(*paxos_bodies.BODIES, *generic_bodies.BODIES, Lacking, Handover),
+    records=paxos_bodies.RECORDS,
+    states=(DisasterState, RoundsState),
+    claims=Claims(
+        genuine="no",
+        faults=frozenset({"pause", "slow", "partition", "loss", "skew", "leaders", "suspects", "links", "crash"}),
+        tolerates=tolerates,
+        ranked=True,
+        quiescent=False,
+        world="intergroup",
+        delays=_delays,
+        moment=lambda config: config.idle_ns[0],
+    ),
+    contact=contact,
+    roles=role,
+    goals=("hurried", "asked", "led", "removed", "returned", "again"),
+)

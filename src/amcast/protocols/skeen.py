@@ -1,0 +1,172 @@
+"""Skeen's protocol: every destination proposes a timestamp, the highest wins.
+
+Source: D. Skeen, unpublished, as told by Birman and Joseph (1987); here after papers 000 (section 3) and 002 (3.1).
+
+    client      p0          p1
+      |--Request->|           |
+      |--Request------------->|
+      |           |--Propose->|      each destination stamps the message with its clock + 1
+      |           |<-Propose--|      and tells all destinations, itself among them
+      |        deliver     deliver   at max(proposals), once nothing older can come
+
+Claims: genuine; two message delays; links that lose nothing, in any order; groups of one correct process. Groups of
+several, some of which may crash, run it by `parts/adapter.py`: six message delays.
+Deviations: ties are broken by message id, as (timestamp, id) pairs; a proposal may arrive before its message.
+"""
+
+from heapq import heappop, heappush, heapreplace
+
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.message import Body, Message, State
+from amcast.kernel.process import Process
+from amcast.kernel.spec import Claims, Spec, majorities_survive
+from amcast.kernel.topology import Topology
+from amcast.parts.adapter import replicated
+from amcast.parts.bodies.adapter import BODIES as ADAPTED
+from amcast.parts.bodies.adapter import AdapterState
+from amcast.parts.bodies.paxos import BODIES as PAXOS
+from amcast.parts.bodies.paxos import RECORDS
+from amcast.protocols.bodies.skeen import Propose, SkeenConfig, SkeenPending, SkeenState
+
+
+class _Pending:
+    """What is known of a message that is not delivered yet."""
+
+    __slots__ = ("committed_ns", "heard", "highest", "message", "proposed")
+
+    def __init__(self) -> None:
+        self.message: Message | None = None
+        self.proposed = 0
+        """My own timestamp; 0 before the message arrived. The final one is never lower."""
+        self.highest = 0
+        """The highest timestamp heard; final once every destination was heard."""
+        self.heard: set[GroupId] = set()
+        self.committed_ns = -1
+        """When the final timestamp was known here; -1 before."""
+
+
+class Skeen(Process):
+    """One destination process, a group of its own."""
+
+    def __init__(self, me: ProcessId, topology: Topology, config: SkeenConfig) -> None:
+        super().__init__(me, topology)
+        self._clock = 0
+        """No message that arrives from now on is proposed at or below it."""
+        self._pending: dict[MessageId, _Pending] = {}
+        self._queue: list[tuple[int, MessageId]] = []
+        """Heap over the pending messages that I proposed for: a lower bound of each one's final (timestamp, id)."""
+
+    def on_submit(self, message: Message) -> None:
+        assert self.group in message.destinations, f"process {self.me} is no destination of message {message.id}"
+        entry = self._entry(message.id)
+        if entry.message is not None:
+            return
+        self._clock += 1
+        entry.message = message
+        entry.proposed = self._clock
+        heappush(self._queue, (self._clock, message.id))
+        self.send_all(
+            self.topology.addressed(message.destinations),
+            Propose(message.id, self.group, self._clock),
+            message.id,
+        )
+
+    def on_receive(self, sender: ProcessId, body: Body) -> None:
+        match body:
+            case Propose():
+                self._count(body.message, body.group, body.timestamp)
+            case _:
+                raise AssertionError(f"Skeen's processes do not say {body!r}")
+
+    def _entry(self, message: MessageId) -> _Pending:
+        entry = self._pending.get(message)
+        if entry is None:
+            entry = self._pending[message] = _Pending()
+        return entry
+
+    def _count(self, message: MessageId, group: GroupId, timestamp: int) -> None:
+        entry = self._pending.get(message) or self._entry(message)
+        entry.heard.add(group)
+        if timestamp > entry.highest:
+            entry.highest = timestamp
+        if entry.message is None:
+            self.note("early", message)
+        elif len(entry.heard) == len(entry.message.destinations):
+            # My own proposal comes by a link too: that all were heard implies that the message is here.
+            entry.committed_ns = self.now
+            if entry.highest > self._clock:
+                self._clock = entry.highest
+            self._deliver_ready(message)
+
+    def _deliver_ready(self, committed: MessageId) -> None:
+        queue = self._queue
+        while queue:
+            bound, message = queue[0]
+            entry = self._pending[message]
+            if entry.committed_ns < 0:
+                break
+            if entry.highest > bound:
+                heapreplace(queue, (entry.highest, message))
+                continue
+            heappop(queue)
+            del self._pending[message]
+            assert entry.message is not None
+            if message != committed:
+                self.note("waited", message)
+            self.deliver(entry.message, entry.highest, message, entry.committed_ns)
+
+    def snapshot(self) -> SkeenState:
+        return SkeenState(
+            self.position,
+            self._clock,
+            tuple(
+                SkeenPending(id, e.message, e.proposed, e.highest, tuple(sorted(e.heard)), e.committed_ns)
+                for id, e in sorted(self._pending.items())
+            ),
+        )
+
+    def restore(self, state: State) -> None:
+        assert isinstance(state, SkeenState)
+        self.position = state.position
+        self._clock = state.clock
+        self._pending = {}
+        self._queue = []
+        for kept in state.pending:
+            entry = self._pending[kept.id] = _Pending()
+            entry.message = kept.message
+            entry.proposed = kept.proposed
+            entry.highest = kept.highest
+            entry.heard = set(kept.heard)
+            entry.committed_ns = kept.committed_ns
+            if kept.message is not None:
+                heappush(self._queue, (kept.proposed, kept.id))
+
+
+SPEC = Spec(
+    name="skeen",
+    summary="every destination proposes a timestamp, the highest wins",
+    source="Skeen, told by Birman and Joseph 1987; papers 000 section 3, 002 section 3.1",
+    process=replicated(Skeen, (Propose,), SkeenState),
+    config=SkeenConfig,
+    bodies=(Propose, *ADAPTED, *PAXOS),
+    records=RECORDS,
+    states=(SkeenState, SkeenPending, AdapterState),
+    claims=Claims(
+        genuine="strict",
+        faults=frozenset(
+            {"pause", "slow", "partition", "loss", "skew", "leaders", "links", "crash", "recovery", "amnesia"}
+        ),
+        tolerates=majorities_survive,
+        ranked=True,
+        delays=lambda role, destinations, replicas: 6 if destinations > 1 else 3,
+    ),
+    alone=Claims(
+        genuine="strict",
+        links="reordering",
+        faults=frozenset({"pause", "slow", "partition", "loss", "skew"}),
+        ranked=True,
+        delays=lambda role, destinations, replicas: 2 if destinations > 1 else 1,
+        packets=lambda destinations, replicas: destinations + destinations * destinations,
+    ),
+    goals=("waited", "early"),
+)

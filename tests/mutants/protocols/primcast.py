@@ -1,0 +1,233 @@
+"""PrimCast with one mistake each: the paper's printed lines, or a guard left out. Our checks must catch every one."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from amcast.kernel.effects import About
+from amcast.kernel.ids import ProcessId
+from amcast.kernel.message import Body, Message
+from amcast.kernel.spec import Spec
+from amcast.lab.runs import fuzz_one, prepare
+from amcast.protocols.bodies.primcast import Ack, Nack, NewState, Promise
+from amcast.protocols.primcast import HYBRID, SPEC, PrimCast
+from amcast.protocols.primcast_views import Proposal
+from amcast.world.plan import plan_of
+from protocols import test_primcast as scenes
+from protocols.stage import Stage
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A wrong protocol, and where to look for what goes wrong."""
+
+    name: str
+    process: Any
+    wrong: str
+    """What is planted."""
+    faults: str = "none"
+    plan: dict[str, Any] = field(default_factory=dict)
+    seeds: range = range(40)
+    spec: Spec = SPEC
+    scene: Callable[[Spec], Stage] | None = None
+    """A scene that shows it, where random runs rarely do."""
+
+    def mutated(self) -> Spec:
+        return replace(self.spec, process=self.process)
+
+    def caught(self) -> str | None:
+        """What went wrong, in a sentence; None if nothing did."""
+        if self.scene is None:
+            return self._fuzzed()
+        try:
+            stage = self.scene(self.mutated())
+            stage.check()
+        except AssertionError as error:
+            return str(error)
+        return None if stage.done() else f"still owed: {stage.world.owed()}"
+
+    def _fuzzed(self) -> str | None:
+        tables = {
+            "topology": {"groups": 2, "replicas": 3, "clients": 2},
+            "workload": {"messages": 8, "outstanding": 2, "destinations": [1, 2]},
+            "faults": {"profile": self.faults},
+            **self.plan,
+        }
+        prepared = prepare(plan_of({"protocol": self.spec.name, **tables}), self.mutated())
+        for seed in self.seeds:
+            outcome = fuzz_one(prepared, seed)
+            if outcome.status != "holds":
+                return f"seed {seed}: {outcome.status}: {outcome.story}"
+        return None
+
+
+class Hole(PrimCast):
+    """Line 42: a proposal that arrives before its receiver is FOLLOWER is not appended; later ones are."""
+
+    def _follow(self, proposals: tuple[Proposal, ...]) -> None:
+        if self._established:
+            for _, id, timestamp in proposals:
+                self._stream.append((self._length + len(self._stream), id, timestamp))
+            self._drain()
+
+
+class SilentClock(PrimCast):
+    """Line 73: the clock that comes with NEW-STATE is taken over and told nobody."""
+
+    _told = 0
+    _taken = -1
+
+    def _adopt(self, body: NewState) -> None:
+        self._told = self._clock
+        super()._adopt(body)
+        self._taken = self._clock
+
+    def _ack(self) -> Ack:
+        ack = super()._ack()
+        if self._clock != self._taken:
+            return ack
+        return Ack(ack.epoch, ack.length, min(ack.clock, self._told), *ack_rest(ack))
+
+
+def ack_rest(ack: Ack) -> tuple[int, int, int, tuple[int, ...]]:
+    return ack.position, ack.time, ack.tie, ack.births
+
+
+class FollowersClock(PrimCast):
+    """Line 28 left out: any majority's clocks allow delivery, the primary's word is not needed."""
+
+    def _limit(self) -> int:
+        return sorted(self._clocks)[len(self._clocks) - self._view.quorum]
+
+
+class LateStart(PrimCast):
+    """A proposal whose message has not arrived does not hold back its primary's clock, and so blocks nothing."""
+
+    def _limit(self) -> int:
+        return min(max(self._leader_clock, self._said[1]), sorted(self._clocks)[len(self._clocks) - self._view.quorum])
+
+
+class PrimaryClock(PrimCast):
+    """Line 29 left out: the primary's clock alone allows delivery."""
+
+    def _limit(self) -> int:
+        return self._leader_clock
+
+
+class Hasty(PrimCast):
+    """Lines 75-76 left out: a new epoch delivers before a majority has accepted it."""
+
+    def _deliver_ready(self) -> None:
+        established, self._established = self._established, True
+        super()._deliver_ready()
+        self._established = established
+
+
+class Bumpless(PrimCast):
+    """Line 50 left out: a clock that a remote timestamp raised is not told."""
+
+    def _hear_time(self, item: Any, group: int, timestamp: int) -> None:
+        due = self._due
+        super()._hear_time(item, group, timestamp)
+        self._due = due
+
+    def _hand_over(self, past: Any, committed_ns: int | None) -> None:
+        due = self._due
+        super()._hand_over(past, committed_ns)
+        self._due = due
+
+    def _hear_sync(self, sender: ProcessId, body: Any) -> None:
+        """Nor when asked."""
+
+    def _ask_fellows(self) -> None:
+        """And nobody asks."""
+
+
+class Mute(PrimCast):
+    """Line 61: a refused candidate hears nothing."""
+
+    def _write(self, targets: tuple[ProcessId, ...], body: Body, about: About = None) -> None:
+        if type(body) is not Nack:
+            super()._write(targets, body, about)
+
+
+class LongestLog(PrimCast):
+    """Lines 66-67: the longest log, of whatever epoch."""
+
+    def _hear_promise(self, sender: ProcessId, body: Promise) -> None:
+        flat = Promise(body.epoch, 0, body.clock, body.base, body.floor, body.entries, body.births)
+        super()._hear_promise(sender, flat)
+
+
+class LowClock(PrimCast):
+    """Line 68: the new epoch starts with the candidate's own clock, not the highest of a majority."""
+
+    def _hear_promise(self, sender: ProcessId, body: Promise) -> None:
+        super()._hear_promise(
+            sender,
+            Promise(body.epoch, body.current, 0, body.base, body.floor, body.entries, body.births),
+        )
+
+
+class Forgetful(PrimCast):
+    """Nothing is made durable before it is said; a restarted process believes what it finds: little."""
+
+    def _make_durable(self) -> None:
+        self._undurable = []
+
+
+class Shameless(PrimCast):
+    """A member that lost its memory votes at once."""
+
+    def _join(self) -> None:
+        self._due = True
+
+
+class Repeater(PrimCast):
+    """A retried message that is delivered already is taken for a new one."""
+
+    def on_submit(self, message: Message) -> None:
+        known = self._seen
+        if message.id in known and message.id not in self._items:
+            item = self._item(message.id)
+            item.message = message
+            self._unproposed[message.id] = item
+            return
+        super().on_submit(message)
+
+
+class OldPromises(PrimCast):
+    """A promise that a member gave before it lost its memory still counts: a candidate hears of no lost memory."""
+
+    def _hear_births(self, births: tuple[int, ...]) -> None:
+        if self._role != "candidate":
+            super()._hear_births(births)
+
+
+class WallClock(PrimCast):
+    """PrimCast-HC without its logical half: a primary stamps with its local time, whatever it saw before."""
+
+    def _propose(self) -> None:
+        if self._role == "primary" and self._promised == self._epoch and self._unproposed:
+            self._clock = min(self._clock, self.now)
+        super()._propose()
+
+
+BARE = {"nodes": False}
+MUTANTS = [
+    Mutant("hole", Hole, "line 42", scene=scenes.a_proposal_to_one_who_is_not_yet_follower),
+    Mutant("silent clock", SilentClock, "line 73", scene=scenes.a_clock_from_the_new_state),
+    Mutant("followers' clock", FollowersClock, "line 28", "none", BARE),
+    Mutant("late start", LateStart, "no entry at proposal time", "none", BARE),
+    Mutant("primary's clock", PrimaryClock, "line 29", scene=scenes.clocks_of_a_primary_alone),
+    Mutant("hasty", Hasty, "lines 75-76", scene=scenes.a_minority_in_a_new_epoch),
+    Mutant("bumpless", Bumpless, "line 50", "none", BARE),
+    Mutant("mute", Mute, "line 61", scene=scenes.a_dead_candidate),
+    Mutant("longest log", LongestLog, "lines 66-67", "leaders", BARE, range(300)),
+    Mutant("low clock", LowClock, "line 68", scene=scenes.a_candidate_behind),
+    Mutant("forgetful", Forgetful, "no record before an answer", "recovery"),
+    Mutant("shameless", Shameless, "no re-admission", "amnesia"),
+    Mutant("old promises", OldPromises, "lost memory not told", scene=scenes.a_promise_from_a_forgotten_life),
+    Mutant("repeater", Repeater, "no deduplication", "links"),
+    Mutant("wall clock", WallClock, "no max in line 37", "skew", BARE, spec=HYBRID),
+]

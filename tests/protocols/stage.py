@@ -1,0 +1,122 @@
+"""A stage for scenes: a world whose every step a test takes by itself, oldest packet first.
+
+Nodes without heartbeats, clients that retry: whoever must lead is told so by the test.
+"""
+
+from typing import Any
+
+from amcast.check.quick import quick
+from amcast.kernel.ids import GroupId, ProcessId, message_id
+from amcast.kernel.message import Message
+from amcast.kernel.process import Process
+from amcast.kernel.spec import Spec
+from amcast.kernel.topology import Topology
+from amcast.parts.bodies.node import NodeConfig
+from amcast.parts.bodies.session import SessionConfig
+from amcast.parts.node import Node
+from amcast.parts.session import Client
+from amcast.protocols.catalogue import CATALOGUE
+from amcast.world.actions import Arrive, Block, Crash, Fire, Heal, Recover, Renew, Suggest, Sync
+from amcast.world.pool import Pool
+from amcast.world.world import World
+
+LIMIT = 20_000
+"""Steps after which a scene that is not over never will be."""
+
+
+class Stage(Pool):
+    """A protocol on groups x replicas and two clients."""
+
+    def __init__(
+        self, spec: Spec | str, groups: int = 2, replicas: int = 3, options: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__()
+        self.spec = CATALOGUE[spec] if isinstance(spec, str) else spec
+        self.topology = Topology.grid(groups, replicas, 2)
+        self.config = self.spec.configure(options)
+        self.world = World(self.topology, self.make, self)
+        self.sent: dict[ProcessId, int] = {}
+        self.world.start()
+
+    def make(self, process: ProcessId) -> Process:
+        if self.topology.group_of(process) is None:
+            return Client(process, self.topology, self.spec.contact, SessionConfig())
+        return Node(self.spec.process(process, self.topology, self.config), NodeConfig(omega=None))
+
+    def multicast(self, client: int, *destinations: GroupId) -> int:
+        """Client 0 or 1 multicasts; the message's id."""
+        sender = self.topology.clients[client]
+        number = self.sent.get(sender, 0)
+        self.sent[sender] = number + 1
+        message = Message(message_id(sender, number), sender, destinations)
+        self._submit(message)
+        return message.id
+
+    def step(self) -> bool:
+        """Let the next thing happen: a disk answers, the oldest packet arrives, the first timer runs out."""
+        busy = [process for process, disk in sorted(self.world.disks.items()) if disk.busy]
+        if busy:
+            return self.apply(Sync(busy[0]))
+        pairs = [pair for pair in self.links if self.open(pair)]
+        if pairs:
+            source, target = min(pairs, key=lambda pair: self.links[pair][0][0])
+            return self.apply(Arrive(target, ((source, 0),)))
+        timers = self.live_timers()
+        if timers:
+            return self.apply(Fire(*min(timers, key=lambda key: (self.timers[key][1], key))))
+        return False
+
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            if not self.step():
+                return
+
+    def finish(self) -> int:
+        """Go on until everything owed is delivered and resolved; how many steps that took."""
+        for taken in range(LIMIT):
+            if self.done():
+                return taken
+            assert not self.world.broken, self.world.broken
+            if not self.step():
+                break
+        raise AssertionError(f"still owed: {self.world.owed()}, answered: {sorted(self.world.resolved)}")
+
+    def done(self) -> bool:
+        return not self.world.owed() and len(self.world.resolved) == sum(self.sent.values())
+
+    def check(self) -> None:
+        """Nothing forbidden has happened."""
+        assert not self.world.broken, self.world.broken
+        destinations = {id: message.destinations for id, message in self.multicasts.items()}
+        group_of = {process: self.topology.group_of(process) for process in self.topology.processes}
+        story = quick(self.world.history, destinations, group_of)
+        assert story is None, story
+
+    def crash(self, *processes: ProcessId) -> None:
+        for process in processes:
+            self.apply(Crash(process))
+
+    def recover(self, *processes: ProcessId, amnesia: bool = False) -> None:
+        for process in processes:
+            self.apply(Recover(process, amnesia))
+
+    def lead(self, group: GroupId, leader: ProcessId, *listeners: ProcessId) -> None:
+        """The oracle names a leader to some processes, or to everybody."""
+        for process in listeners or self.topology.processes:
+            self.apply(Suggest(process, group, leader))
+
+    def cut_off(self, process: ProcessId) -> None:
+        others = [other for other in self.topology.processes if other != process]
+        self.apply(Block(tuple((other, process) for other in others) + tuple((process, other) for other in others)))
+
+    def heal(self) -> None:
+        self.apply(Heal())
+
+    def renew(self, one: ProcessId, other: ProcessId) -> None:
+        self.apply(Renew(one, other))
+
+    def protocol(self, process: ProcessId) -> Any:
+        """The protocol inside a node, for a look at what it knows."""
+        node = self.world.processes[process]
+        assert isinstance(node, Node)
+        return node.protocol

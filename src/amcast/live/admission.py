@@ -1,0 +1,56 @@
+"""What a server lets clients say: requests, in their own name, for what the topology has. Nothing else gets in."""
+
+from typing import Final
+
+from amcast.kernel.errors import WrongUse
+from amcast.kernel.ids import GroupId, ProcessId, sender_of
+from amcast.kernel.message import Body, Message, Request
+from amcast.kernel.process import Process
+from amcast.kernel.spec import Spec
+from amcast.live.codec import Refused
+
+MOST_SETS: Final = 100_000
+"""Sets of destinations that are remembered as sound; beyond that, each is checked anew."""
+
+
+class Admission:
+    """The check at one server's door."""
+
+    def __init__(self, process: Process, spec: Spec, most_bytes: int) -> None:
+        self._process = process
+        self._spec = spec
+        self._most_bytes = most_bytes
+        self._sound: set[tuple[GroupId, ...]] = set()
+
+    def check(self, peer: ProcessId, bodies: list[Body]) -> None:
+        """Refuse, before the process sees any of them, bodies of which one is not allowed."""
+        for body in bodies:
+            if type(body) is not Request:
+                raise Refused(f"client {peer} says {type(body).__name__}; clients may only send requests")
+            message = body.message
+            if message.sender != peer or sender_of(message.id) != peer:
+                raise Refused(f"client {peer} sends message {message.id} in the name of {message.sender}")
+            if len(message.payload) > self._most_bytes:
+                raise Refused(
+                    f"message {message.id} has {len(message.payload)} bytes;"
+                    f" expected at most {self._most_bytes} (limits.message_bytes)"
+                )
+            if message.destinations not in self._sound:
+                self._check_destinations(message)
+
+    def _check_destinations(self, message: Message) -> None:
+        topology = self._process.topology
+        try:
+            proper = topology.checked(message.destinations)
+        except WrongUse as error:
+            raise Refused(f"message {message.id}: {error}") from None
+        if proper != message.destinations:
+            raise Refused(f"message {message.id}: destinations {message.destinations}; expected {proper}")
+        # A client that asks again asks every member of the groups that order its message.
+        ordering = {topology.group_of(contact) for contact in self._spec.contact(topology, message)}
+        if self._process.group not in ordering | set(proper):
+            raise Refused(
+                f"message {message.id} to groups {list(proper)} is none of process {self._process.me}'s business"
+            )
+        if len(self._sound) < MOST_SETS:
+            self._sound.add(proper)

@@ -1,0 +1,194 @@
+"""What goes over a wire: frames, and the bodies in them.
+
+    u32 length | u8 version | u8 kind | a msgpack array       (length counts everything after itself)
+
+    HELLO    who I am, in which life, and how much of what you sent I have
+    REFUSE   why I will not talk to you
+    ACK      how much of what you sent I have
+    BODIES   [number, ack, [body ...]]: all that one tick had for one peer
+    TRACED   the same, with what the receiver needs in order to record packets: [..., sent_ns, [about ...], [bytes ...]]
+
+HELLO and REFUSE keep their shape in every version, so that two versions can still tell each other why they part.
+A body is encoded once, however many processes it goes to: a frame joins encoded bodies, it does not encode again.
+"""
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple, Union, cast
+
+import msgspec
+
+from amcast.kernel.effects import About
+from amcast.kernel.errors import WrongUse
+from amcast.kernel.ids import ProcessId
+from amcast.kernel.message import Body, Record
+from amcast.live.limits import Limits
+
+WIRE_VERSION: Final = 1
+HELLO: Final = 0
+REFUSE: Final = 1
+ACK: Final = 2
+BODIES: Final = 3
+TRACED: Final = 4
+KINDS: Final = ("HELLO", "REFUSE", "ACK", "BODIES", "TRACED")
+
+HEAD: Final = struct.Struct("!IBB")
+HEAD_BYTES: Final = HEAD.size
+_BATCH_HEAD: Final = struct.Struct("!IBBBBQBQBI")
+"""The head, then by hand what msgpack calls: array of 3 or 6, uint64 number, uint64 ack, array32 of bodies."""
+_U64: Final = 0xCF
+_ARRAY32: Final = 0xDD
+
+Mark = tuple[int, int]
+"""A link's name on one side: (life of the process, number of the link in that life)."""
+
+
+class BadFrame(Exception):  # noqa: N818
+    """Bytes that no peer of ours would send; the connection ends, the sentence goes to the log."""
+
+
+class Refused(Exception):  # noqa: N818
+    """What the other side asks is not allowed; the connection ends, the sentence goes to the other side."""
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True):
+    """The first frame in both directions. New fields may only be added at the end."""
+
+    version: int
+    cluster: str
+    protocol: str
+    process: ProcessId
+    target: ProcessId
+    """Whom the sender believes it is talking to."""
+    life: int
+    link: int
+    known: Mark | None
+    """The receiver's mark, if the sender has talked to it before in this life."""
+    received: int
+    """How many frames of that link the sender has."""
+
+
+class Refusal(msgspec.Struct, frozen=True, array_like=True):
+    version: int
+    reason: str
+
+
+class Frame(NamedTuple):
+    """A decoded BODIES or TRACED frame; the last three are empty without tracing."""
+
+    number: int
+    ack: int
+    bodies: list[Body]
+    sent_ns: int = 0
+    abouts: Sequence[About] = ()
+    sizes: Sequence[int] = ()
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_hello: Final = msgspec.msgpack.Decoder(Hello)
+_refusal: Final = msgspec.msgpack.Decoder(Refusal)
+_ack: Final = msgspec.msgpack.Decoder(tuple[int])
+
+
+def framed(kind: int, payload: bytes, version: int = WIRE_VERSION) -> bytes:
+    return HEAD.pack(len(payload) + 2, version, kind) + payload
+
+
+def hello_frame(hello: Hello) -> bytes:
+    return framed(HELLO, _encoder.encode(hello), hello.version)
+
+
+def refusal_frame(reason: str) -> bytes:
+    return framed(REFUSE, _encoder.encode(Refusal(WIRE_VERSION, reason)))
+
+
+def ack_frame(received: int) -> bytes:
+    return framed(ACK, _encoder.encode((received,)))
+
+
+def read_hello(payload: Any) -> Hello:
+    return cast(Hello, _read(_hello, payload, "a HELLO"))
+
+
+def read_refusal(payload: Any) -> str:
+    return cast(Refusal, _read(_refusal, payload, "a REFUSE")).reason
+
+
+def read_ack(payload: Any) -> int:
+    return cast(tuple[int], _read(_ack, payload, "an ACK"))[0]
+
+
+def _read(decoder: msgspec.msgpack.Decoder[Any], payload: Any, what: str) -> Any:
+    try:
+        return decoder.decode(payload)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise BadFrame(f"{what} that cannot be read: {error}") from None
+
+
+def one_of(kinds: Iterable[type]) -> Any:
+    """The type "any of these"; an empty list gives a type that nothing fits."""
+    known = tuple(kinds)
+    return Union[known] if known else msgspec.UnsetType  # noqa: UP007
+
+
+class Codec:
+    """Encoder and decoder for the bodies and records of one protocol (`Spec.wire()`, `Spec.records`)."""
+
+    def __init__(
+        self, bodies: Iterable[type[Body]], records: Iterable[type[Record]] = (), limits: Limits | None = None
+    ) -> None:
+        self.limits = limits or Limits()
+        self.bodies = tuple(bodies)
+        self.records = tuple(records)
+        any_body = one_of(self.bodies)
+        self._body = msgspec.msgpack.Decoder(any_body)
+        self._record = msgspec.msgpack.Decoder(one_of(self.records))
+        self._frame = msgspec.msgpack.Decoder(tuple[int, int, list[any_body]])  # type: ignore[valid-type]
+        self._traced = msgspec.msgpack.Decoder(
+            tuple[int, int, list[any_body], int, list[About], list[int]]  # type: ignore[valid-type]
+        )
+        self._most = self.limits.frame_bytes * 3 // 4
+        """A larger body might not fit a frame together with its head and its trace."""
+
+    def encode(self, body: Body) -> bytes:
+        data = _encoder.encode(body)
+        if len(data) > self._most:
+            raise WrongUse(
+                f"body {type(body).__name__} has {len(data)} bytes;"
+                f" expected at most {self._most} (3/4 of limits.frame_bytes)"
+            )
+        return data
+
+    def decode(self, data: Any) -> Body:
+        body: Body = self._body.decode(data)
+        return body
+
+    def encode_record(self, record: Record) -> bytes:
+        return _encoder.encode(record)
+
+    def decode_record(self, data: Any) -> Record:
+        record: Record = self._record.decode(data)
+        return record
+
+    def frame(self, number: int, ack: int, parts: Sequence[bytes]) -> bytes:
+        """All encoded bodies of one tick for one peer."""
+        body = b"".join(parts)
+        length = len(body) + _BATCH_HEAD.size - 4
+        head = _BATCH_HEAD.pack(length, WIRE_VERSION, BODIES, 0x93, _U64, number, _U64, ack, _ARRAY32, len(parts))
+        return head + body
+
+    def traced(self, number: int, ack: int, parts: Sequence[bytes], sent_ns: int, abouts: Sequence[About]) -> bytes:
+        """The same with the facts that the receiver records."""
+        facts = _encoder.encode(sent_ns) + _encoder.encode(abouts) + _encoder.encode([len(part) for part in parts])
+        body = b"".join(parts) + facts
+        length = len(body) + _BATCH_HEAD.size - 4
+        head = _BATCH_HEAD.pack(length, WIRE_VERSION, TRACED, 0x96, _U64, number, _U64, ack, _ARRAY32, len(parts))
+        return head + body
+
+    def read(self, kind: int, payload: Any) -> Frame:
+        """A BODIES or TRACED frame, or a refusal that says what is wrong with it."""
+        decoder = self._traced if kind == TRACED else self._frame
+        frame = Frame(*_read(decoder, payload, f"a {KINDS[kind]} frame"))
+        if kind == TRACED and not len(frame.bodies) == len(frame.abouts) == len(frame.sizes):
+            raise BadFrame("a TRACED frame whose lists differ in length")
+        return frame

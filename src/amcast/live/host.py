@@ -1,0 +1,372 @@
+"""A host: the same loop as the simulator's, with sockets, a clock and a disk.
+
+One tick takes everything that arrived since the last one, feeds it to the process as one burst, executes the effects in
+order, and ends with one write per peer. What the process sends to itself is the next step's input, in the same tick, so
+that its consequences share that write. A lone message waits for nothing; a crowd is served in bulk.
+
+`Persist` is a barrier: what must not happen before the record is durable is held, the process goes on stepping.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from amcast.kernel.effects import About, CancelTimer, Deliver, Effect, Note, Persist, Resolve, Send, SetTimer
+from amcast.kernel.errors import WrongUse
+from amcast.kernel.events import Event, Peer, Receive, Started, Submit, Timer
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.message import Message
+from amcast.kernel.process import Process
+from amcast.kernel.spec import Spec
+from amcast.live.admission import Admission
+from amcast.live.batch import BATCH_BYTES
+from amcast.live.codec import Codec, Frame
+from amcast.live.limits import Limits
+from amcast.live.network import Address, Network
+from amcast.live.steps import StepLog
+from amcast.live.store import MemoryStore, Store
+from amcast.trace.recorder import Recorder
+
+log = logging.getLogger("amcast.live")
+
+STEPS_PER_TICK = 16
+"""A process that always sends to itself must not starve the sockets."""
+MOST_HELD = 20_000
+"""Effects that wait for the disk; with more, the host reads nothing new until the disk has caught up."""
+
+
+class Host:
+    """Runs one process, server or client, in one life."""
+
+    def __init__(
+        self,
+        process: Process,
+        spec: Spec,
+        *,
+        cluster: str = "amcast",
+        limits: Limits | None = None,
+        store: Store | None = None,
+        recorder: Recorder | None = None,
+        steps: StepLog | None = None,
+        on_deliver: Callable[[Deliver], None] | None = None,
+        on_resolve: Callable[[MessageId], None] | None = None,
+        before_forgetting: Callable[[], None] | None = None,
+        handed: int = 0,
+        recorded: int = 0,
+        chance: random.Random | None = None,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self.process = process
+        self.me = process.me
+        self.limits = limits or Limits()
+        self.codec = Codec(spec.wire(), spec.records, self.limits)
+        self.steps_taken = 0
+        self.events_taken = 0
+        self.delivered = 0
+        """What was handed to the application in this life."""
+        self.lost_sends = 0
+        """Bodies for processes that nobody knows (clients that left)."""
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the host stopped; carries the reason if that was a failure."""
+        self._store = store or MemoryStore()
+        self._recorder = recorder
+        self._traces = recorder is not None and recorder.wants_packets
+        self._steps = steps
+        self._on_deliver = on_deliver
+        self._on_resolve = on_resolve
+        self._most_bytes = self.limits.message_bytes + BATCH_BYTES
+        self._admission = Admission(process, spec, self._most_bytes)
+        self._before_forgetting = before_forgetting
+        self._handed = handed
+        """The application has everything before this position; a process that replays its log repeats positions."""
+        self._recorded = recorded
+        """The same for the trace."""
+        self._chance = chance or random.Random()
+        self._clock = clock
+        self._now = 0
+        self._servers = frozenset(process.topology.servers)
+        self._running = False
+        self._scheduled = False
+        self._inbox: list[Event] = []
+        self._looped: list[tuple[About, str, int, int]] = []
+        """Packets from myself to myself that the next step receives, for the trace."""
+        self._due: deque[str] = deque()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._held: deque[tuple[int, Effect]] = deque()
+        self._ticket = 0
+        """Of the last record appended; what comes after it waits until it is durable."""
+        self._durable = 0
+        self.network = Network(
+            self.me, self._store.life, cluster, spec.name, self.codec, self._on_frame, self._on_peer, self._chance
+        )
+
+    # Life
+
+    async def listen(self, address: Address = ("127.0.0.1", 0)) -> Address:
+        return await self.network.listen(address)
+
+    def start(self, addresses: Mapping[ProcessId, Address]) -> None:
+        """Begin this life: the records first, then whatever arrives."""
+        loop = asyncio.get_running_loop()
+        self._store.start(
+            lambda ticket: loop.call_soon_threadsafe(self._on_durable, ticket),
+            lambda error: loop.call_soon_threadsafe(self._fail, error),
+        )
+        records = tuple(self.codec.decode_record(record) for record in self._store.records())
+        self._running = True
+        self._inbox.insert(0, Started(records, self._store.life))
+        self.network.start(addresses)
+        self._wake()
+
+    async def stop(self) -> None:
+        """Finish the tick, close everything; the process is not told."""
+        if self._running:
+            self.tick()
+        self._running = False
+        for timer in self._timers.values():
+            timer.cancel()
+        await self.network.stop()
+        self._store.close()
+        if self._steps is not None:
+            self._steps.close()
+        if self._recorder is not None:
+            topology = self.process.topology
+            self._recorder.process(self.me, topology.group_of(self.me), topology.region(self.me), None)
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def _fail(self, error: BaseException) -> None:
+        """Crash-stop: a process whose step or disk failed takes part in nothing any more."""
+        log.error("process %d stops: %s", self.me, error, exc_info=error)
+        self._running = False
+        self.network.abandon()
+        if not self.ended.done():
+            self.ended.set_exception(error)
+
+    # What reaches the process
+
+    def submit(self, message: Message) -> None:
+        """The user of this process a-multicasts. `live/gateway.py` is the comfortable way, and records it."""
+        if len(message.payload) > self._most_bytes:
+            raise WrongUse(
+                f"message {message.id}: payload of {len(message.payload)} bytes;"
+                f" expected at most {self._most_bytes} (limits.message_bytes)"
+            )
+        self.hand(Submit(message))
+
+    def hand(self, event: Event) -> None:
+        """Give the process an event of another kind (an oracle's word, for example)."""
+        self._inbox.append(event)
+        self._wake()
+
+    def _on_frame(self, peer: ProcessId, frame: Frame) -> None:
+        if peer not in self._servers:
+            self._admission.check(peer, frame.bodies)
+        self._inbox.extend([Receive(peer, body) for body in frame.bodies])
+        if self._recorder is not None and frame.sizes:
+            now = self._read_clock()
+            for body, about, size in zip(frame.bodies, frame.abouts, frame.sizes, strict=True):
+                self._recorder.packet(about, type(body).__name__, peer, self.me, size, frame.sent_ns, now)
+        self._wake()
+
+    def _on_peer(self, peer: ProcessId, life: int) -> None:
+        self._inbox.append(Peer(peer, life))
+        self._wake()
+
+    def _on_timer(self, name: str) -> None:
+        del self._timers[name]
+        self._due.append(name)
+        self._wake()
+
+    # The loop
+
+    def _wake(self) -> None:
+        if self._running and not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self.tick)
+
+    def tick(self) -> None:
+        """Take everything that has arrived; whoever has just handed something in may call this to save a turn."""
+        self._scheduled = False
+        if not self._running:
+            return
+        try:
+            for _ in range(STEPS_PER_TICK):
+                if self._inbox or self._due:
+                    self._step()
+                elif self._ticket == self._durable or not self._release(self._store.commit()):
+                    break
+            if self._ticket > self._durable:
+                self._release(self._store.commit())
+            self.network.flush(self._read_clock() if self._traces else None)
+        except Exception as error:
+            self._fail(error)
+            return
+        if self._inbox or self._due:
+            self._wake()
+
+    def _step(self) -> None:
+        now = self._read_clock()
+        events = self._inbox
+        self._inbox = []
+        if self._due and type(events[0] if events else None) is not Started:
+            # One timer, and first: nothing else in this burst can have cancelled it.
+            events.insert(0, Timer(self._due.popleft()))
+        if self._looped:
+            self._record_looped(now)
+        effects = self.process.step(events, now)
+        self.steps_taken += 1
+        self.events_taken += len(events)
+        if self._steps is not None:
+            self._steps.write(now, events, effects)
+        for effect in effects:
+            kind = type(effect)
+            if self._ticket > self._durable and (kind in _BARRED or _installs(effect)):
+                self._hold(effect)
+            else:
+                _PERFORM[kind](self, effect)
+
+    def _read_clock(self) -> int:
+        """Local time that never goes back, whatever the machine's clock does."""
+        now = self._clock()
+        if now > self._now:
+            self._now = now
+        return self._now
+
+    def _record_looped(self, now: int) -> None:
+        assert self._recorder is not None
+        for about, body, size, sent_ns in self._looped:
+            self._recorder.packet(about, body, self.me, self.me, size, sent_ns, now)
+        self._looped.clear()
+
+    # Effects
+
+    def _send(self, effect: Send) -> None:
+        body, about, me = effect.body, effect.about, self.me
+        part: bytes | None = None
+        for target in effect.targets:
+            if target == me:
+                self._inbox.append(Receive(me, body))
+                if self._traces:
+                    self._looped.append((about, type(body).__name__, len(self.codec.encode(body)), self._now))
+                continue
+            if part is None:
+                part = self.codec.encode(body)
+            if not self.network.send(target, part, about):
+                self.lost_sends += 1
+                if self._traces and self._recorder is not None:
+                    self._recorder.packet(about, type(body).__name__, me, target, len(part), self._now, None)
+
+    def _deliver(self, effect: Deliver) -> None:
+        message = effect.message
+        group = self.process.group
+        assert group is not None, f"process {self.me} is in no group and delivers message {message.id}"
+        position = effect.position
+        if position >= self._recorded:
+            self._record_delivery(effect, group)
+        if position < self._handed:
+            return
+        self._handed = position + 1
+        self.delivered += 1
+        if self._on_deliver is not None:
+            self._on_deliver(effect)
+
+    def _record_delivery(self, effect: Deliver, group: GroupId) -> None:
+        recorder, position = self._recorder, effect.position
+        if recorder is not None:
+            if position > self._recorded:
+                recorder.note(self.me, self._now, "trace-gap", None, float(self._recorded))
+            recorder.delivery(
+                self.me, group, position, effect.message, self._now,
+                effect.rank_time, effect.rank_tie, None, effect.committed_ns,
+            )  # fmt: skip
+        self._recorded = position + 1
+
+    def _resolve(self, effect: Resolve) -> None:
+        if self._on_resolve is not None:
+            self._on_resolve(effect.message)
+
+    def _set_timer(self, effect: SetTimer) -> None:
+        self._cancel(effect.name)
+        delay_ns = self._chance.randint(effect.low_ns, effect.high_ns)
+        loop = asyncio.get_running_loop()
+        self._timers[effect.name] = loop.call_later(delay_ns / 1e9, self._on_timer, effect.name)
+
+    def _cancel_timer(self, effect: CancelTimer) -> None:
+        self._cancel(effect.name)
+
+    def _cancel(self, name: str) -> None:
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+        elif name in self._due:
+            self._due.remove(name)
+
+    def _persist(self, effect: Persist) -> None:
+        if effect.replaces and self._before_forgetting is not None:
+            # What the log forgets, nobody can tell again: the trace must have it.
+            self._before_forgetting()
+        ticket = self._store.append(self.codec.encode_record(effect.record), effect.replaces)
+        if ticket:
+            self._ticket = ticket
+
+    def _note(self, effect: Note) -> None:
+        if _installs(effect):
+            self._handed = max(self._handed, int(effect.value or 0))
+            self._recorded = max(self._recorded, int(effect.value or 0))
+            log.info("process %d installed a snapshot: caught up to position %d", self.me, int(effect.value or 0))
+        if self._recorder is not None:
+            self._recorder.note(self.me, self._now, effect.name, effect.message, effect.value)
+
+    # The barrier
+
+    def _hold(self, effect: Effect) -> None:
+        self._held.append((self._ticket, effect))
+        if len(self._held) == MOST_HELD:
+            self.network.pause_reading(True)
+
+    def _on_durable(self, ticket: int) -> None:
+        """The disk has everything up to this ticket."""
+        if not self._running:
+            return
+        try:
+            self._release(ticket)
+        except Exception as error:
+            self._fail(error)
+            return
+        self.tick()
+
+    def _release(self, ticket: int) -> bool:
+        """Let go of what waited for this ticket; False if that changes nothing."""
+        if ticket <= self._durable:
+            return False
+        self._durable = ticket
+        held = self._held
+        was_full = len(held) >= MOST_HELD
+        self._read_clock()
+        while held and held[0][0] <= ticket:
+            effect = held.popleft()[1]
+            _PERFORM[type(effect)](self, effect)
+        if was_full and len(held) < MOST_HELD:
+            self.network.pause_reading(False)
+        return True
+
+
+def _installs(effect: Effect) -> bool:
+    """A snapshot took the place of the deliveries before the position that this note tells."""
+    return type(effect) is Note and effect.name == "installed"
+
+
+_BARRED = frozenset({Send, Deliver, Resolve})
+_PERFORM: dict[type, Callable[..., None]] = {
+    Send: Host._send,
+    Deliver: Host._deliver,
+    Resolve: Host._resolve,
+    SetTimer: Host._set_timer,
+    CancelTimer: Host._cancel_timer,
+    Persist: Host._persist,
+    Note: Host._note,
+}

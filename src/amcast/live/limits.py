@@ -1,0 +1,55 @@
+"""Limits on everything, in one place, so that an operator can read them and a test can shrink them."""
+
+from amcast.kernel.config import Config
+from amcast.kernel.errors import WrongUse
+
+KIB = 1024
+MIB = 1024 * KIB
+
+GREETING_BYTES = 4 * KIB
+"""What a connection may say before it has said who it is."""
+
+
+class Limits(Config, frozen=True):
+    """Sizes in bytes, times in seconds."""
+
+    message_bytes: int = 1 * MIB
+    """The largest payload that a client may multicast; larger ones are refused before anything is sent."""
+    frame_bytes: int = 16 * MIB
+    """The largest frame on a wire; a longer one is refused before it is parsed."""
+    join_bytes: int = 256 * KIB
+    """Bodies to one peer in one tick share a frame up to this size."""
+    queue_bytes: int = 64 * MIB
+    """What may wait for one peer, unacknowledged; more ends the life of the link."""
+    pressure_bytes: int = 4 * MIB
+    """From here on, whoever can wait (clients, gateways) waits until the peer has taken half of it."""
+    peers: int = 10_000
+    """Connections at one time."""
+    greet_s: float = 5.0
+    """A connection that has not said who it is by then is closed."""
+    beat_s: float = 0.5
+    """How often a link says what it has received, so that the other end may forget it, and that it is alive."""
+    silence_s: float = 5.0
+    """A connection that says nothing for so long is given up and dialled again."""
+    linger_s: float = 60.0
+    """A client that is away for longer is forgotten; when it comes back, its link begins anew."""
+    retry_low_s: float = 0.02
+    retry_high_s: float = 2.0
+    """Back-off between attempts to connect."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if getattr(self, name) <= 0:
+                raise WrongUse(f"limits.{name} = {getattr(self, name)}; expected more than 0")
+        if self.frame_bytes < 2 * self.message_bytes:
+            raise WrongUse(
+                f"limits.frame_bytes = {self.frame_bytes}; expected at least twice message_bytes"
+                f" ({self.message_bytes}), because bodies carry more than the message"
+            )
+        if self.frame_bytes > 2**31:
+            raise WrongUse(f"limits.frame_bytes = {self.frame_bytes}; expected at most 2 GiB")
+        if self.queue_bytes < 2 * self.pressure_bytes:
+            raise WrongUse(
+                f"limits.queue_bytes = {self.queue_bytes};"
+                f" expected at least twice pressure_bytes ({self.pressure_bytes})"
+            )

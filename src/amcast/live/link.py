@@ -1,0 +1,288 @@
+"""A link: what two processes say to each other, in order, exactly once, within one life of both ends.
+
+TCP alone loses what was in flight when a connection breaks. So a link numbers its frames, keeps each one until the
+other end says that it has it, and after a reconnect sends again from where the other end stands. A link outlives its
+connections; one connection carries both directions.
+
+Each end names its side with a mark, (life of the process, number of the link in that life), and remembers the mark of
+the other. The two hellos of a new connection show all four, and there are three cases:
+
+- both remember right, or do not know each other yet: the link goes on, nothing is lost;
+- the peer shows another mark than I remember (it was restarted, or its queue overflowed, or it forgot me): what I had
+  for the old one is dropped, numbering begins anew, and my process is told `Peer(peer, life)`;
+- the peer remembers another mark of mine: it does the same on its side; I have nothing to drop.
+
+An overflow of the bounded queue ends the link's life: I drop everything and take a new mark, so the peer is told at
+the next hello. Until then what my process sends to it is dropped too: it is told to resynchronise when it can.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from amcast.kernel.effects import About
+from amcast.kernel.ids import ProcessId
+from amcast.live import codec
+from amcast.live.codec import ACK, BadFrame, Codec, Frame, Hello, Mark, Refused
+from amcast.live.connection import Connection
+from amcast.live.limits import KIB, Limits
+
+log = logging.getLogger("amcast.live")
+
+ACK_BYTES = 256 * KIB
+"""Acknowledge at once after so much; otherwise with the next frame or beat. It only frees the sender's memory."""
+
+
+class Link:
+    """My end of the conversation with one peer."""
+
+    def __init__(
+        self,
+        peer: ProcessId,
+        mark: Mark,
+        coder: Codec,
+        limits: Limits,
+        on_frame: Callable[[ProcessId, Frame], None],
+        on_peer: Callable[[ProcessId, int], None],
+        next_mark: Callable[[], Mark],
+    ) -> None:
+        self.peer = peer
+        self.mark = mark
+        self.known: Mark | None = None
+        """The peer's mark; None before the first hello, and then nothing was received and nothing acknowledged."""
+        self.connection: Connection | None = None
+        self.away_since = 0.0
+        self.queued_bytes = 0
+        self.wrote = False
+        """Something went out since the last beat."""
+        self.broken = False
+        """My queue overflowed; until the next hello, what I am given is dropped."""
+        self._coder = coder
+        self._limits = limits
+        self._on_frame = on_frame
+        self._on_peer = on_peer
+        self._next_mark = next_mark
+        self._sent = 0
+        """Number of the last frame made; frames count 1, 2, 3 ..."""
+        self._written = 0
+        """Number of the last frame given to the present connection."""
+        self._queue: deque[tuple[int, bytes]] = deque()
+        """Frames that the peer has not acknowledged, oldest first."""
+        self._received = 0
+        self._acknowledged = 0
+        """How much the peer knows that I received."""
+        self._unacknowledged_bytes = 0
+        self._parts: list[bytes] = []
+        self._abouts: list[About] = []
+        self._parts_bytes = 0
+        self._relief: asyncio.Event | None = None
+
+    # Sending
+
+    def send(self, part: bytes, about: About = None) -> bool:
+        """Give the link one encoded body for this tick; True if `flush` must be called."""
+        if self.broken:
+            return False
+        self._parts.append(part)
+        self._abouts.append(about)
+        self._parts_bytes += len(part)
+        if self.queued_bytes + self._parts_bytes > self._limits.queue_bytes:
+            self._overflow()
+            return False
+        return True
+
+    def flush(self, sent_ns: int | None) -> None:
+        """End of the tick: make frames of what was given, with facts for the trace if `sent_ns` is given, and write."""
+        parts = self._parts
+        if not parts:
+            return
+        abouts = self._abouts
+        size = self._parts_bytes
+        self._parts, self._abouts, self._parts_bytes = [], [], 0
+        if size <= self._limits.join_bytes:
+            self._enqueue(parts, abouts, sent_ns)
+        else:
+            for first, last in _shares([len(part) for part in parts], self._limits.join_bytes):
+                self._enqueue(parts[first:last], abouts[first:last], sent_ns)
+        self.write_waiting()
+
+    def _enqueue(self, parts: list[bytes], abouts: list[About], sent_ns: int | None) -> None:
+        self._sent += 1
+        self._acknowledged = self._received
+        self._unacknowledged_bytes = 0
+        if sent_ns is None:
+            frame = self._coder.frame(self._sent, self._received, parts)
+        else:
+            frame = self._coder.traced(self._sent, self._received, parts, sent_ns, abouts)
+        self._queue.append((self._sent, frame))
+        self.queued_bytes += len(frame)
+
+    def write_waiting(self) -> None:
+        """Write, at once, all frames that the present connection has not had yet."""
+        connection = self.connection
+        waiting = self._sent - self._written
+        if waiting == 0 or connection is None or connection.paused:
+            return
+        self._written = self._sent
+        self.wrote = True
+        if waiting == 1:
+            connection.write(self._queue[-1][1])
+        else:
+            first = len(self._queue) - waiting
+            connection.write(b"".join(frame for _, frame in list(self._queue)[first:]))
+
+    def _overflow(self) -> None:
+        log.warning(
+            "link with process %d: more than %d bytes are waiting for it; the link ends here and begins anew",
+            self.peer,
+            self._limits.queue_bytes,
+        )
+        self.broken = True
+        self.mark = self._next_mark()
+        self.known = None
+        if self.connection is not None:
+            self.connection.abort()
+            self.connection = None
+        self._forget()
+
+    def _forget(self) -> None:
+        """Nothing sent, nothing received: the first frame either way is number 1 again."""
+        self._sent = self._written = self._received = self._acknowledged = 0
+        self._queue.clear()
+        self._parts.clear()
+        self._abouts.clear()
+        self.queued_bytes = self._parts_bytes = self._unacknowledged_bytes = 0
+        self._relieve()
+
+    # Back-pressure
+
+    @property
+    def pressed(self) -> bool:
+        """The peer is there but slow. One that is away holds nobody up: its queue may fill and overflow."""
+        return self.connection is not None and self.queued_bytes > self._limits.pressure_bytes
+
+    async def room(self) -> None:
+        """Wait until the peer has taken enough of what was sent before."""
+        while self.pressed:
+            if self._relief is None:
+                self._relief = asyncio.Event()
+            await self._relief.wait()
+
+    def _relieve(self) -> None:
+        gone = self.connection is None
+        if self._relief is not None and (gone or self.queued_bytes <= self._limits.pressure_bytes // 2):
+            self._relief.set()
+            self._relief = None
+
+    # Receiving
+
+    def take(self, kind: int, payload: Any) -> None:
+        if kind == ACK:
+            self._settle(codec.read_ack(payload))
+            return
+        frame = self._coder.read(kind, payload)
+        if frame.number != self._received + 1:
+            raise BadFrame(f"frame {frame.number}; expected {self._received + 1}")
+        self._received += 1
+        self._settle(frame.ack)
+        self._on_frame(self.peer, frame)
+        self._unacknowledged_bytes += len(payload)
+        if self._unacknowledged_bytes > ACK_BYTES:
+            self.acknowledge()
+
+    def _settle(self, ack: int) -> None:
+        """The peer has everything up to here."""
+        if ack > self._written:
+            raise BadFrame(f"an acknowledgement of frame {ack}; only {self._written} were sent")
+        queue = self._queue
+        while queue and queue[0][0] <= ack:
+            self.queued_bytes -= len(queue.popleft()[1])
+        if self._relief is not None:
+            self._relieve()
+
+    def acknowledge(self) -> None:
+        if self.connection is not None and not self.connection.paused:
+            self._acknowledged = self._received
+            self._unacknowledged_bytes = 0
+            self.wrote = True
+            self.connection.write(codec.ack_frame(self._received))
+
+    def beat(self, now: float) -> None:
+        """From time to time: acknowledge, show that I live, and give up a connection that went silent."""
+        connection = self.connection
+        if connection is None:
+            return
+        if now - connection.heard_at > self._limits.silence_s and not connection.deaf:
+            connection.close(f"process {self.peer} said nothing for {self._limits.silence_s} s")
+        elif not self.wrote or self._acknowledged < self._received:
+            self.acknowledge()
+        self.wrote = False
+
+    # Connections come and go
+
+    def greeting(self, cluster: str, protocol: str, me: ProcessId) -> Hello:
+        return Hello(codec.WIRE_VERSION, cluster, protocol, me, self.peer, *self.mark, self.known, self._received)
+
+    def check(self, hello: Hello) -> None:
+        """Refuse what cannot be: an end that went back in time, or one that lost its memory and does not say so."""
+        if self.known is None:
+            return
+        if (hello.life, hello.link) < self.known:
+            raise Refused(
+                f"process {self.peer} says life {hello.life}, link {hello.link}, but life {self.known[0]}, link"
+                f" {self.known[1]} was seen before; if it lost its disk, start it with a later life"
+            )
+        same = (hello.life, hello.link) == self.known
+        fresh = hello.known is None or hello.known != self.mark
+        settled = self._sent - len(self._queue)
+        if same and fresh and (self._received or settled):
+            raise Refused(
+                f"process {self.peer} says life {hello.life} again but has forgotten our link;"
+                f" if it was restarted, start it with a later life"
+            )
+        if same and not fresh and not settled <= hello.received <= self._sent:
+            raise Refused(
+                f"process {self.peer} says it received {hello.received} frames; expected {settled} to {self._sent}"
+            )
+
+    def attach(self, connection: Connection, hello: Hello) -> None:
+        """Both hellos were said (`check` passed, my greeting is on its way): go on, or begin anew."""
+        mark = (hello.life, hello.link)
+        anew = self.broken or (self.known is None and hello.life > 0)
+        if self.known is not None and self.known != mark:
+            anew = True
+            self._forget()
+        self.broken = False
+        self.known = mark
+        if self.connection is not None and self.connection is not connection:
+            self.connection.abort()
+        self.connection = connection
+        resumed = hello.known == self.mark
+        self._written = hello.received if resumed else 0
+        if anew:
+            log.info("link with process %d begins anew: its life is %d", self.peer, hello.life)
+            self._on_peer(self.peer, hello.life)
+        self._settle(self._written)
+        self.write_waiting()
+
+    def detach(self, connection: Connection, now: float) -> None:
+        if self.connection is connection:
+            self.connection = None
+            self.away_since = now
+            self._written = self._sent - len(self._queue)
+            self._relieve()
+
+
+def _shares(sizes: Sequence[int], limit: int) -> list[tuple[int, int]]:
+    """Cut a row of sizes into runs of at most `limit` each (a larger one alone)."""
+    shares: list[tuple[int, int]] = []
+    first = total = 0
+    for index, size in enumerate(sizes):
+        if index > first and total + size > limit:
+            shares.append((first, index))
+            first, total = index, 0
+        total += size
+    shares.append((first, len(sizes)))
+    return shares

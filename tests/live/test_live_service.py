@@ -1,0 +1,60 @@
+"""What a user's program imports: replicas inside it, and clients with and without an event loop."""
+
+import asyncio
+import threading
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from live_cluster import run
+
+from amcast.kernel.errors import Unknown, WrongUse
+from amcast.live.batch import Delivery
+from amcast.live.config import read_cluster
+from amcast.live.launch import local_config
+from amcast.service import connect, connect_blocking, launcher, replica
+
+pytestmark = pytest.mark.live
+
+
+def test_replicas_in_a_program_of_ones_own_get_every_message_in_one_order(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text(local_config({"orders": 1, "stock": 1}, protocol="skeen", durability="memory"))
+    got: dict[str, list[Delivery]] = {"orders/1": [], "stock/1": []}
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            for name, deliveries in got.items():
+                await stack.enter_async_context(replica(file, name, deliveries.append))
+            client = await stack.enter_async_context(connect(file))
+            jobs = [client.multicast({"orders", "stock"}, b"%d" % number) for number in range(50)]
+            receipts = await asyncio.gather(*jobs)
+        assert [(one.message, one.place) for one in got["orders/1"]] == sorted((r.message, r.place) for r in receipts)
+
+    run(main())
+    assert [one.payload for one in got["orders/1"]] == [b"%d" % number for number in range(50)]
+    assert got["orders/1"] == got["stock/1"]
+
+
+def test_threads_share_a_blocking_client(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text(local_config({"orders": 1, "stock": 1}, protocol="skeen", durability="memory"))
+    cluster = read_cluster(file)
+    with pytest.raises(Unknown, match="reaches no majority"), connect_blocking(cluster, connect_s=0.2):
+        pass
+    receipts = []
+    with launcher(cluster), connect_blocking(cluster) as client:
+
+        def talk() -> None:
+            receipts.extend(client.multicast({"orders", "stock"}, b"x") for _ in range(20))
+
+        threads = [threading.Thread(target=talk) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        with pytest.raises(WrongUse, match="group 'nobody' does not exist"):
+            client.multicast({"nobody"}, b"x")
+    assert len({(receipt.message, receipt.place) for receipt in receipts}) == 80
+    with pytest.raises(WrongUse, match="not connected"):
+        client.multicast({"orders"}, b"x")

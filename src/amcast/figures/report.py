@@ -1,0 +1,77 @@
+"""Measures in, files out: the page, and every picture as an SVG file with its numbers as CSV beside it.
+
+OUT/report.html
+OUT/pictures/NAME.svg
+OUT/pictures/NAME.csv
+"""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from amcast.figures.charts import Picture
+from amcast.figures.choice import choose
+from amcast.figures.page import Account, page
+from amcast.kernel.errors import WrongUse
+
+PAGE = "report.html"
+PICTURES = "pictures"
+NAMES = (
+    *("summary", "comparison", "latency", "cdf", "routes", "throughput", "bodies", "work", "fairness", "paths"),
+    "recovery",
+)
+"""The tables that the page draws from."""
+MOST_ROWS = 2_000_000
+
+
+def read_tables(measures: Path) -> dict[str, list[dict[str, Any]]]:
+    """The measures' tables as rows; those that were not made are absent."""
+    tables = {}
+    for name in NAMES:
+        file = measures / f"{name}.parquet"
+        if not file.is_file():
+            continue
+        try:
+            table = pq.read_table(file)
+        except (pa.ArrowException, OSError) as error:
+            raise WrongUse(f"{file}: {str(error).splitlines()[0]}; expected a table of `amcast measure`") from None
+        tables[name] = table.slice(0, MOST_ROWS).to_pylist()
+    for name in ("summary", "comparison"):
+        if name not in tables:
+            raise WrongUse(f"{measures}: no {name}.parquet; expected the tables of `amcast measure`")
+    return tables
+
+
+def write_report(account: Account, measures: Path, out: Path) -> list[Path]:
+    """Write the page and the pictures; the files, the page first."""
+    tables = read_tables(measures)
+    plans = {row["setting"]: json.loads(row["plan"]) for row in tables["comparison"]}
+    chosen = choose(tables, plans)
+    folder = out / PICTURES
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in (*folder.glob("*.svg"), *folder.glob("*.csv")):
+            old.unlink()
+        files = [file for picture in chosen.pictures for file in _written(picture, folder)]
+        if account.spacetime:
+            drawn = folder / "spacetime.svg"
+            drawn.write_text(account.spacetime)
+            files.append(drawn)
+        (out / PAGE).write_text(page(account, chosen))
+    except OSError as error:
+        raise WrongUse(f"--out {out}: cannot be written: {error.strerror}") from None
+    return [out / PAGE, *files]
+
+
+def _written(picture: Picture, folder: Path) -> list[Path]:
+    drawn, numbers = folder / f"{picture.name}.svg", folder / f"{picture.name}.csv"
+    drawn.write_text(picture.file)
+    with numbers.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(picture.headings)
+        writer.writerows(picture.rows)
+    return [drawn, numbers]

@@ -1,0 +1,239 @@
+"""Is there one order that all groups' sequences agree with? A streaming k-way merge decides it.
+
+Each group is a chain: the messages it delivered, in order. Take away, again and again, a message that is at the head
+of every chain it is addressed to; a chain that has ended counts as passed, because its group delivers the message
+after everything it delivered so far, or never. If everything can be taken away, the order of taking is a total order
+that every chain follows, so "delivered before" has no cycle. If nothing can be taken and chains are left, every head
+waits for another head, and following "waits for" must come back: a cycle.
+
+The state is one position per chain plus a buffer that is refilled from sorted files, so memory does not grow with the
+trace. Destinations are plain lists of chain numbers: any number of groups.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amcast.pipeline.kernels.hashing import Ints, Small, compiled
+
+BUFFER_ENTRIES: Final = 1 << 20
+"""Rows buffered over all chains together."""
+
+
+class Rows(NamedTuple):
+    """Some consecutive entries of a chain: messages, and their destinations as one flat list with offsets."""
+
+    messages: Ints
+    offsets: Small
+    values: Small
+    """Chain numbers; -1 for a destination that has no chain."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """An entry at which the merge stopped."""
+
+    chain: int
+    index: int
+    message: int
+    destinations: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What the merge found: how many messages it took away, and the heads at which it stopped (none: acyclic)."""
+
+    taken: int
+    heads: tuple[Head, ...]
+
+
+@compiled
+def advance(messages: Any, offsets: Any, values: Any, index: Any, end: Any, done: Any, stack: Any, queued: Any) -> Any:
+    """Take away all that can be taken until a chain's buffer is empty or nothing moves; how many were taken."""
+    chains = index.size
+    taken = 0
+    top = 0
+    for chain in range(chains):
+        queued[chain] = not done[chain]
+        if not done[chain]:
+            stack[top] = chain
+            top += 1
+    while top > 0:
+        top -= 1
+        chain = stack[top]
+        queued[chain] = False
+        row = index[chain]
+        message = messages[chain, row]
+        low, high = offsets[chain, row], offsets[chain, row + 1]
+        ready = True
+        for place in range(low, high):
+            other = values[chain, place]
+            if other >= 0 and not done[other] and messages[other, index[other]] != message:
+                ready = False
+                break
+        if not ready:
+            continue
+        taken += 1
+        empty = False
+        mine = False
+        for place in range(low, high):
+            other = values[chain, place]
+            if other < 0 or done[other]:
+                continue
+            mine = mine or other == chain
+            index[other] += 1
+            if index[other] == end[other]:
+                empty = True
+            elif not queued[other]:
+                queued[other] = True
+                stack[top] = other
+                top += 1
+        if not mine:
+            # The chain delivered what was not addressed to it: integrity reports that, the merge goes on.
+            index[chain] += 1
+            empty = empty or index[chain] == end[chain]
+            if index[chain] < end[chain] and not queued[chain]:
+                queued[chain] = True
+                stack[top] = chain
+                top += 1
+        if empty:
+            return taken
+    return taken
+
+
+class _Buffers:
+    """The next rows of every chain, in arrays that the compiled loop can walk."""
+
+    def __init__(self, sources: Sequence[Iterator[Rows]]) -> None:
+        count = len(sources)
+        self.sources = sources
+        self.limit = max(64, min(1 << 16, BUFFER_ENTRIES // max(1, count)))
+        self.left: list[Rows | None] = [None] * count
+        """What was read from a source and did not fit its buffer yet."""
+        self.messages: NDArray[np.int64] = np.zeros((count, self.limit), np.int64)
+        self.offsets: NDArray[np.int32] = np.zeros((count, self.limit + 1), np.int32)
+        self.values: NDArray[np.int32] = np.zeros((count, 4 * self.limit), np.int32)
+        self.index: NDArray[np.int64] = np.zeros(count, np.int64)
+        self.end: NDArray[np.int64] = np.zeros(count, np.int64)
+        self.done: NDArray[np.bool_] = np.zeros(count, np.bool_)
+        self.passed: NDArray[np.int64] = np.zeros(count, np.int64)
+        """Entries of each chain that are no longer in its buffer."""
+
+    def refill(self) -> bool:
+        """Give every empty chain its next rows; False when no chain was empty."""
+        moved = False
+        for chain in np.nonzero((self.index == self.end) & ~self.done)[0]:
+            moved = True
+            rows = self._next(int(chain))
+            if rows is None:
+                self.done[chain] = True
+            else:
+                self._fill(int(chain), rows)
+        return moved
+
+    def _next(self, chain: int) -> Rows | None:
+        rows = self.left[chain]
+        self.left[chain] = None
+        while rows is None or rows.messages.size == 0:
+            rows = next(self.sources[chain], None)
+            if rows is None:
+                return None
+        if rows.messages.size > self.limit:
+            limit = self.limit
+            self.left[chain] = Rows(rows.messages[limit:], rows.offsets[limit:], rows.values)
+            rows = Rows(rows.messages[:limit], rows.offsets[: limit + 1], rows.values)
+        return rows
+
+    def _fill(self, chain: int, rows: Rows) -> None:
+        size = rows.messages.size
+        low, high = int(rows.offsets[0]), int(rows.offsets[-1])
+        if high - low > self.values.shape[1]:
+            grown = np.zeros((self.values.shape[0], 2 * (high - low)), np.int32)
+            grown[:, : self.values.shape[1]] = self.values
+            self.values = grown
+        self.passed[chain] += self.end[chain]
+        self.messages[chain, :size] = rows.messages
+        self.offsets[chain, : size + 1] = rows.offsets - low
+        self.values[chain, : high - low] = rows.values[low:high]
+        self.index[chain] = 0
+        self.end[chain] = size
+
+    def head(self, chain: int) -> Head:
+        row = int(self.index[chain])
+        low, high = self.offsets[chain, row], self.offsets[chain, row + 1]
+        return Head(
+            chain,
+            int(self.passed[chain]) + row,
+            int(self.messages[chain, row]),
+            tuple(int(value) for value in self.values[chain, low:high]),
+        )
+
+
+def merge(sources: Sequence[Iterator[Rows]]) -> Merged:
+    """Merge the chains; each source yields the rows of one chain in order."""
+    if not sources:
+        return Merged(0, ())
+    buffers = _Buffers(sources)
+    stack = np.zeros(len(sources), np.int64)
+    queued = np.zeros(len(sources), np.bool_)
+    taken = 0
+    buffers.refill()
+    while not buffers.done.all():
+        taken += int(
+            advance(
+                buffers.messages,
+                buffers.offsets,
+                buffers.values,
+                buffers.index,
+                buffers.end,
+                buffers.done,
+                stack,
+                queued,
+            )
+        )
+        if not buffers.refill():
+            return Merged(taken, tuple(buffers.head(int(chain)) for chain in np.nonzero(~buffers.done)[0]))
+    return Merged(taken, ())
+
+
+def head_cycle(heads: Sequence[Head]) -> tuple[Head, ...]:
+    """A shortest cycle among the heads at which a merge stopped: each waits for the next, the last for the first."""
+    at = {head.chain: head for head in heads}
+    waits = {
+        head.chain: [
+            other for other in sorted(set(head.destinations)) if other in at and at[other].message != head.message
+        ]
+        for head in heads
+    }
+    best: tuple[int, ...] = ()
+    for start in sorted(waits):
+        found = _shortest_back(waits, start, len(best))
+        if found and (not best or len(found) < len(best)):
+            best = found
+        if len(best) == 2:
+            break
+    return tuple(at[chain] for chain in best)
+
+
+def _shortest_back(waits: dict[int, list[int]], start: int, bound: int) -> tuple[int, ...]:
+    """The shortest way from a chain back to itself, by breadth; nothing when it would not be shorter than `bound`."""
+    before: dict[int, int] = {}
+    front, depth = [start], 0
+    while front and (not bound or depth + 1 < bound):
+        depth += 1
+        reached: list[int] = []
+        for chain in front:
+            for other in waits[chain]:
+                if other == start:
+                    path = [chain]
+                    while path[-1] != start:
+                        path.append(before[path[-1]])
+                    return tuple(reversed(path))
+                if other not in before:
+                    before[other] = chain
+                    reached.append(other)
+        front = reached
+    return ()

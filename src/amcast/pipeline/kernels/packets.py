@@ -1,0 +1,120 @@
+"""Who worked for whom? The genuineness of packets, row by row.
+
+Strictly genuine (P6'): a packet about a message runs between processes that are its sender or belong to its
+destinations. At run level (P6): a process that takes part in any packet about a message is concerned by some message of
+the run. A row that states its message's sender and destinations is judged by itself; others need the multicasts.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amcast.pipeline.kernels.hashing import Ints, Small, compiled
+
+Numbers = NDArray[np.int32] | NDArray[np.int64]
+MAX_TABLE: Final = 1 << 22
+
+
+class Members:
+    """Process ids as dense numbers, and the group of each (-1: none)."""
+
+    def __init__(self, groups: dict[int, int | None]) -> None:
+        self.ids: Ints = np.array(sorted(groups), np.int64)
+        found = [groups[process] for process in self.ids.tolist()]
+        # The last place stands for every process that is not listed.
+        self.groups: NDArray[np.int32] = np.array([*(-1 if g is None else g for g in found), -1], np.int32)
+        low, high = (int(self.ids[0]), int(self.ids[-1])) if self.ids.size else (0, 0)
+        self.numbers: NDArray[np.int32] | None = None
+        """By id, where ids are small enough for a table."""
+        if low >= 0 and high < MAX_TABLE:
+            self.numbers = np.full(high + 1, self.ids.size, np.int32)
+            self.numbers[self.ids] = np.arange(self.ids.size, dtype=np.int32)
+
+    def numbered(self, processes: Numbers) -> Numbers:
+        """Ids as the table wants them: as they are, or searched for if there is no table."""
+        if self.numbers is not None:
+            return processes
+        places = np.searchsorted(self.ids, processes)
+        places[places == self.ids.size] = 0
+        return np.where(self.ids[places] == processes, places, self.ids.size)
+
+    @property
+    def table(self) -> NDArray[np.int32]:
+        return self.numbers if self.numbers is not None else np.arange(self.ids.size + 1, dtype=np.int32)
+
+
+@dataclass
+class Audit:
+    """What the packets seen so far showed."""
+
+    members: Members
+    packets: int = 0
+    """Packets about a message."""
+    strangers: int = 0
+    """Pairs (packet, message) with an end that is neither the message's sender nor in its destinations."""
+    took_part: NDArray[np.bool_] = field(init=False)
+    """Which processes were an end of a packet about a message; the last place is for unknown ones."""
+
+    def __post_init__(self) -> None:
+        self.took_part = np.zeros(self.members.ids.size + 1, np.bool_)
+
+    def judge(
+        self, sources: Numbers, targets: Numbers, senders: Numbers, offsets: Small, values: Small
+    ) -> NDArray[np.bool_]:
+        """Judge rows about messages with these senders and destinations; which rows are not strictly genuine."""
+        members = self.members
+        source, target = members.numbered(sources), members.numbered(targets)
+        wrong = np.zeros(sources.size, np.bool_)
+        ends = (source, target, sources, targets, senders)
+        _judge(*ends, offsets, values, members.table, members.groups, self.took_part, wrong)
+        self.strangers += int(wrong.sum())
+        return wrong
+
+    def __iadd__(self, other: "Audit") -> "Audit":
+        self.packets += other.packets
+        self.strangers += other.strangers
+        self.took_part |= other.took_part
+        return self
+
+
+@compiled
+def _inside(process: Any, group: Any, sender: Any, values: Any, low: Any, high: Any) -> Any:
+    if process == sender:
+        return True
+    if group < 0:
+        return False
+    for place in range(low, high):  # noqa: SIM110 (numba compiles no generators)
+        if values[place] == group:
+            return True
+    return False
+
+
+@compiled
+def _judge(
+    source: Any,
+    target: Any,
+    sources: Any,
+    targets: Any,
+    senders: Any,
+    offsets: Any,
+    values: Any,
+    table: Any,
+    groups: Any,
+    took_part: Any,
+    wrong: Any,
+) -> None:
+    nobody = groups.size - 1
+    for row in range(source.size):
+        one, other = source[row], target[row]
+        one = table[one] if 0 <= one < table.size else nobody
+        other = table[other] if 0 <= other < table.size else nobody
+        took_part[one] = True
+        took_part[other] = True
+        low, high = offsets[row], offsets[row + 1]
+        sender = senders[row]
+        wrong[row] = not (
+            _inside(sources[row], groups[one], sender, values, low, high)
+            and _inside(targets[row], groups[other], sender, values, low, high)
+        )

@@ -1,0 +1,70 @@
+"""How far a long job is: a bar on a terminal, a plain line now and then elsewhere, nothing for short jobs.
+
+Spark's own status tracker knows how many tasks of the running stages are done; a thread asks it twice a second.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final, TextIO
+
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+POLL_SECONDS: Final = 0.5
+QUIET_SECONDS: Final = 2.0
+"""A job shorter than this shows nothing."""
+LINE_SECONDS: Final = 10.0
+
+
+@contextmanager
+def progress(spark: SparkSession, title: str, stream: TextIO | None = None) -> Iterator[None]:
+    """Show how far Spark is while the block runs, on standard error."""
+    stream = stream or sys.stderr
+    finished = threading.Event()
+    show = _bar if stream.isatty() else _lines
+    thread = threading.Thread(target=show, args=(spark, title, stream, finished), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        finished.set()
+        thread.join()
+
+
+def counted(spark: SparkSession) -> tuple[int, int]:
+    """Tasks done and tasks in all, over the stages that are running."""
+    done = total = 0
+    # The JVM may go away while we ask; the job itself reports that.
+    with suppress(Exception):
+        tracker: Any = spark.sparkContext.statusTracker()
+        for stage in tracker.getActiveStageIds():
+            info = tracker.getStageInfo(stage)
+            if info is not None:
+                done += info.numCompletedTasks
+                total += info.numTasks
+    return done, total
+
+
+def _bar(spark: SparkSession, title: str, stream: TextIO, finished: threading.Event) -> None:
+    if finished.wait(QUIET_SECONDS):
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total} tasks"))
+    with Progress(*columns, TimeElapsedColumn(), console=Console(file=stream), transient=True) as bar:
+        shown = bar.add_task(title, total=None)
+        while not finished.wait(POLL_SECONDS):
+            done, total = counted(spark)
+            bar.update(shown, completed=done, total=total or None)
+
+
+def _lines(spark: SparkSession, title: str, stream: TextIO, finished: threading.Event) -> None:
+    begun = time.monotonic()
+    while not finished.wait(LINE_SECONDS):
+        done, total = counted(spark)
+        if not total:
+            continue
+        stream.write(f"{title}: {done} of {total} tasks, {time.monotonic() - begun:.0f} s\n")
+        stream.flush()

@@ -1,0 +1,34 @@
+"""Deliveries that state all they could: for traces whose writer left the optional columns out."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+
+def completed(deliveries: DataFrame, multicasts: DataFrame) -> DataFrame:
+    """Each delivery with its message's destinations and time of multicast, as the multicasts say.
+
+    A client that tried again multicast the message at its first try. A message that nobody multicast has no
+    destinations; the check then finds it.
+    """
+    known = multicasts.groupBy("run", "message").agg(
+        F.min("at_ns").alias("multicast_ns"), F.min_by("destinations", "at_ns").alias("destinations")
+    )
+    stated = deliveries.drop("multicast_ns", "destinations").join(known, ["run", "message"], "left")
+    return stated.select(
+        F.col("run"),
+        F.col("process"),
+        F.col("position"),
+        F.col("message"),
+        F.col("at_ns"),
+        F.coalesce(F.col("multicast_ns"), F.lit(0).cast("long")).alias("multicast_ns"),
+        F.coalesce(F.col("destinations"), F.array().cast("array<int>")).alias("destinations"),
+    )
+
+
+def in_sequence(deliveries: DataFrame, files: int) -> DataFrame:
+    """The same rows, sorted by process and position over a number of partitions that do not overlap."""
+    return (
+        deliveries.repartitionByRange(files, "process", "position")
+        .sortWithinPartitions("process", "position", "at_ns", "message")
+        .select("run", "process", "position", "message", "at_ns", "multicast_ns", "destinations")
+    )

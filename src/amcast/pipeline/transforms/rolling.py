@@ -1,0 +1,22 @@
+"""What a watch needs of each new batch of rows."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+
+def newly_delivered(deliveries: DataFrame) -> DataFrame:
+    """Deliveries with what order and latency need."""
+    return deliveries.select(
+        F.col("process"),
+        F.col("group"),
+        F.col("position"),
+        F.col("message"),
+        F.col("at_ns"),
+        F.col("multicast_ns"),
+        F.col("destinations"),
+    )
+
+
+def newly_multicast(multicasts: DataFrame) -> DataFrame:
+    """Multicasts with what latency needs."""
+    return multicasts.select(F.col("message"), F.col("at_ns"))

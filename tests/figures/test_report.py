@@ -1,0 +1,275 @@
+"""The page: structure without a browser, and what a real one makes of it."""
+
+import csv
+import html
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amcast.cli.main import run
+from amcast.figures import style
+from amcast.figures.charts import Axis, Curve, Frame, compact, curves, heat
+from amcast.figures.page import scoped
+from amcast.lab.cells import normalised, run_cell
+from amcast.pipeline.cells import cells_of, grid_of
+from amcast.pipeline.jobs import sweep
+
+PLAN = {
+    "protocol": "primcast",
+    "topology": {"groups": 2, "replicas": 1, "clients": 2},
+    "workload": {"messages": 12},
+    "grid": {"protocol": ["skeen", "primcast"], "seed": "0..1", "workload": {"outstanding": [1, 3]}},
+}
+
+
+def some_end_badly(plan: dict[str, Any], folder: str | None, packets: bool) -> dict[str, Any]:
+    if plan["protocol"] == "primcast" and plan["seed"] == 1:
+        return {"status": "violated", "message": "P5 is violated: <b>process 3</b> delivered 17 & then 29"}
+    return run_cell(plan, folder, packets)
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small sweep, swept without Spark, measured and reported."""
+    out = tmp_path_factory.mktemp("reports") / "small"
+    settings = sweep.Settings(out)
+    cells = cells_of(grid_of(PLAN), normalised)
+    sweep.begin(settings, PLAN, cells, grid_of(PLAN).paths)
+    sweep.run_bundle(cells, some_end_badly, settings)
+    sweep.merge(out)
+    assert run(["report", str(out)]) == 1
+    return out
+
+
+class Reader(HTMLParser):
+    """Checks that tags nest, and collects what matters."""
+
+    VOID = frozenset({"meta", "br", "hr", "img", "link", "input"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def read(page: Path) -> Reader:
+    reader = Reader()
+    reader.feed(page.read_text())
+    assert reader.open == []
+    return reader
+
+
+def test_the_verdict_comes_first_and_the_story_is_told(reported: Path) -> None:
+    text = (reported / "report.html").read_text()
+    said = [text.index(part) for part in ("Violated", "process 3", "What was run", "Pictures", "Every setting")]
+    assert said == sorted(said)
+    assert "&lt;b&gt;process 3&lt;/b&gt;" in text
+    assert "<b>process 3</b>" not in text
+    row = next(row for row in sweep.read_cells(reported).to_pylist() if row["status"] == "violated")
+    assert f"amcast simulate --plan {reported}/plans/{row['cell']}.toml --seed 1" in html.unescape(text)
+
+
+def test_the_page_is_whole_and_asks_nobody(reported: Path) -> None:
+    reader = read(reported / "report.html")
+    for tag, attributes in reader.seen:
+        assert tag not in ("script", "link", "img", "iframe", "image"), tag
+        for name, value in attributes.items():
+            if name in ("src", "href", "xlink:href", "srcset", "data"):
+                assert (value or "").startswith("#"), f"{tag} asks for {value}"
+    text = (reported / "report.html").read_text()
+    assert "@import" not in text
+    assert not re.search(r"url\((?!#)", text)
+
+
+def test_names_are_unique_and_references_resolve(reported: Path) -> None:
+    text = (reported / "report.html").read_text()
+    names = re.findall(r'\bid="([^"]+)"', text)
+    assert len(names) == len(set(names))
+    for name in re.findall(r'(?:url\(#|xlink:href="#)([^)"]+)', text):
+        assert name in set(names), name
+
+
+def test_numbers_are_text(reported: Path) -> None:
+    reader = read(reported / "report.html")
+    assert sum(1 for tag, _ in reader.seen if tag == "text") > 20
+    assert "messages per second" in reader.text
+    assert "glyph" not in (reported / "report.html").read_text()
+
+
+def test_colours_follow_the_surroundings(reported: Path) -> None:
+    drawn = re.findall(r"<svg.*?</svg>", (reported / "report.html").read_text(), re.DOTALL)
+    assert len(drawn) >= 3
+    for light in (style.INK[0], style.SOFT[0], style.GRID[0], style.SERIES[0][0], style.mixed(7)):
+        assert all(light not in drawing for drawing in drawn)
+    assert "var(--ink)" in "".join(drawn)
+    assert "prefers-color-scheme:dark" in (reported / "report.html").read_text()
+
+
+def test_every_picture_is_a_file_with_its_table(reported: Path) -> None:
+    drawings = sorted((reported / "pictures").glob("*.svg"))
+    assert {"throughput-latency", "percentiles"} <= {file.stem for file in drawings}
+    for file in drawings:
+        assert "<text" in file.read_text()
+        assert "var(--" not in file.read_text()
+        with file.with_suffix(".csv").open() as numbers:
+            rows = list(csv.reader(numbers))
+        assert len(rows) > 1
+        assert len({len(row) for row in rows}) == 1
+
+
+def test_the_same_measures_give_the_same_bytes(reported: Path) -> None:
+    before = {file: file.read_bytes() for file in reported.rglob("*") if file.suffix in (".html", ".svg", ".csv")}
+    assert run(["report", str(reported), "--json"]) == 1
+    assert before == {file: file.read_bytes() for file in before}
+
+
+def test_a_line_of_the_comparison_is_the_mean_of_its_runs(reported: Path) -> None:
+    import pyarrow.parquet as pq
+
+    cells = sweep.read_cells(reported).to_pylist()
+    lines = pq.read_table(reported / "measures" / "comparison.parquet").to_pylist()
+    assert [(line["protocol"], line["outstanding"], line["runs"], line["not_ok"]) for line in lines] == [
+        ("primcast", 1, 2, 1), ("skeen", 1, 2, 0), ("primcast", 3, 2, 1), ("skeen", 3, 2, 0),
+    ]  # fmt: skip
+    mine = [c["latency_ns_p50"] for c in cells if (c["protocol"], c["outstanding"]) == ("skeen", 3)]
+    line = next(line for line in lines if (line["protocol"], line["outstanding"]) == ("skeen", 3))
+    assert line["latency_ns_p50"] == sum(mine) / 2
+    assert line["latency_ns_p50_low"] <= line["latency_ns_p50"] <= line["latency_ns_p50_high"]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(0, "0"), (0.25, "0.25"), (3.14159, "3.14"), (120.4, "120"), (15000, "15k"), (2.4e6, "2.4M")]
+)
+def test_numbers_on_axes_are_short(value: float, shown: str) -> None:
+    assert compact(value) == shown
+
+
+def test_empty_and_odd_data_can_be_drawn() -> None:
+    frame = Frame("odd", "Odd", "", Axis("x", zero=True), Axis("y", zero=True))
+    assert "<svg" in curves(frame, [Curve("one", [1.0], [2.0]), Curve("none", [], [])]).inline
+    assert "<svg" in heat(frame, ["a"], ["b"], [[None]]).inline
+    assert "<svg" in heat(frame, ["a", "b"], ["c"], [[1.0, 1.0]]).inline
+
+
+def test_a_foreign_picture_keeps_its_style_to_itself() -> None:
+    svg = "<svg><style>text{fill:red}.a,.b{x:y}@media(prefers-color-scheme:dark){.a{x:z}}</style></svg>"
+    assert scoped(svg, "s") == (
+        "<svg><style>.s text{fill:red}.s .a,.s .b{x:y}@media(prefers-color-scheme:dark){.s .a{x:z}}</style></svg>"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["report", "no/such/folder"], 64, "no such folder"),
+        (["measure", "no/such/folder"], 64, "no such folder"),
+        (["report", "s3://bucket/runs"], 64, "give --out DIR"),
+        (["measure", ".", "--order", "1,x"], 64, "expected different group numbers"),
+        (["sweep", "no-such.toml", "--out", "x"], 64, "cannot be read"),
+        (["sweep", "no-such.toml", "--out", "s3://bucket/x"], 64, "a folder that this machine and every worker see"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    arguments: list[str],
+    code: int,
+    said: str,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(arguments) == code
+    told = capfd.readouterr()
+    assert told.out == ""
+    assert said in told.err
+    assert told.err.count("\n") == 1
+
+
+# A real browser
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium; install it: apt-get install chromium")
+
+PROBE = """<!doctype html><body style="margin:0"><iframe id="f" style="border:0;width:{width}px;height:900px"></iframe>
+<pre id="told"></pre><script>
+const frame = document.getElementById("f");
+frame.srcdoc = {page};
+frame.onload = () => {{
+  const d = frame.contentDocument, w = frame.contentWindow;
+  const label = [...d.querySelectorAll("figure svg text")].find(t => t.textContent.includes("messages per second"));
+  const range = d.createRange(); range.selectNodeContents(label);
+  w.getSelection().removeAllRanges(); w.getSelection().addRange(range);
+  const wide = [...d.querySelectorAll("header *, main > section, figure, figure > svg, section > div")]
+    .filter(e => e.getBoundingClientRect().right > w.innerWidth + 1).map(e => e.tagName + "." + e.className);
+  document.getElementById("told").textContent = JSON.stringify({{
+    scroll: d.documentElement.scrollWidth, inner: w.innerWidth, wide,
+    selected: w.getSelection().toString(),
+    verdict: d.querySelector(".verdict").getBoundingClientRect().top,
+    figure: d.querySelector("figure").getBoundingClientRect().top,
+    figures: d.querySelectorAll("figure svg").length,
+    columns: new Set([...d.querySelectorAll("figure")].map(f => Math.round(f.getBoundingClientRect().left))).size,
+    ground: w.getComputedStyle(d.body).backgroundColor,
+    ink: w.getComputedStyle(label).fill,
+    size: label.getBoundingClientRect().height,
+  }});
+}};
+</script>"""
+
+
+def probe(page: Path, width: int, dark: bool, tmp_path: Path) -> dict[str, Any]:
+    """Load the page in a frame of some width and ask what became of it."""
+    quoted = json.dumps(page.read_text()).replace("</", "<\\/")
+    file = tmp_path / "probe.html"
+    file.write_text(PROBE.format(width=width, page=quoted))
+    assert CHROMIUM is not None
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", f"--user-data-dir={tmp_path / 'profile'}"]
+    # 0 is dark, 1 is light: what the reader's desktop would say.
+    flags.append(f"--blink-settings=preferredColorScheme={0 if dark else 1}")
+    flags += ["--window-size=1400,1000", "--virtual-time-budget=5000", "--dump-dom", file.as_uri()]
+    done = subprocess.run([CHROMIUM, *flags], capture_output=True, text=True, timeout=180, check=False)
+    told = re.search(r'<pre id="told">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert told is not None, done.stderr[-2000:]
+    assert told[1], done.stderr[-2000:]
+    answer: dict[str, Any] = json.loads(html.unescape(told[1]))
+    return answer
+
+
+@browser
+@pytest.mark.slow
+def test_a_browser_shows_the_page_on_a_desk_and_on_a_phone(reported: Path, tmp_path: Path) -> None:
+    desk = probe(reported / "report.html", 1280, False, tmp_path)
+    phone = probe(reported / "report.html", 390, True, tmp_path)
+    for seen in (desk, phone):
+        assert seen["scroll"] <= seen["inner"], f"the page is wider than its window: {seen['wide']}"
+        assert seen["wide"] == []
+        assert "messages per second" in seen["selected"]
+        assert 0 < seen["verdict"] < 400 < seen["figure"]
+        assert seen["figures"] >= 3
+    assert desk["columns"] == 2
+    assert phone["columns"] == 1
+    assert phone["size"] >= 8, "labels are too small to read on a phone"
+    assert desk["ground"] == "rgb(252, 252, 251)"
+    assert phone["ground"] == "rgb(26, 26, 25)"
+    assert desk["ink"] != phone["ink"]

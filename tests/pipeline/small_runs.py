@@ -1,0 +1,113 @@
+"""Small runs for parity: every planted one, and random ones made by mistakes in a healthy order."""
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+
+from amcast.check import judge
+from amcast.kernel.errors import WrongUse
+from amcast.trace.columns import TABLES
+from amcast.trace.folder import FolderRecorder
+from amcast.trace.meta import Meta
+from amcast.trace.parquet import TYPES
+from mutants.planted import DOUBTS, HEALTHY, MUTANTS, Trace, healthy, planted
+
+
+def planted_runs() -> dict[str, Trace]:
+    """The healthy trace and every planted change of it."""
+    return {"healthy": healthy()} | {case.name: planted(case) for case in [*MUTANTS, *DOUBTS, *HEALTHY]}
+
+
+def random_run(seed: int) -> Trace:
+    """A trace that follows one order, then up to five mistakes."""
+    random = Random(seed)
+    replicas, count = random.randint(1, 3), random.randint(2, 5)
+    groups = {g * 3: [10 * g + r for r in range(replicas)] for g in range(count)}
+    trace = Trace(groups, [90, 91])
+    for message in range(1, random.randint(1, 14) + 1):
+        some = random.sample(sorted(groups), random.randint(1, min(3, count)))
+        trace.multicast(message, *sorted(some), sender=random.choice(trace.clients))
+        if random.random() < 0.05:
+            trace.multicasts[message]["sequence"] -= 1
+    processes = [p for members in groups.values() for p in members]
+    order = random.sample(sorted(trace.multicasts), len(trace.multicasts))
+    if random.random() < 0.7:
+        order.sort()
+    for process in processes:
+        trace.order(process, *(m for m in order if process in trace.members(m)))
+    for message, row in trace.multicasts.items():
+        for target in trace.members(message):
+            trace.packet(message, row["sender"], target)
+    for _ in range(random.randint(0, 5)):
+        mistake(random, trace, random.choice(processes))
+    trace.claims["complete"] = random.random() < 0.6
+    return trace
+
+
+def mistake(random: Random, trace: Trace, process: int) -> None:
+    """One thing that goes wrong at one process, or at its whole group."""
+    mine = trace.delivered(process)
+    at = random.randrange(max(1, len(mine)))
+    kind = random.choice(("swap", "hole", "prefix", "crash", "sender", "again", "foreign", "group", "packet", "gap"))
+    if kind in ("swap", "group") and len(mine) > 1:
+        at = min(at, len(mine) - 2)
+        mine[at], mine[at + 1] = mine[at + 1], mine[at]
+    elif kind == "hole" and mine:
+        del mine[at]
+    elif kind in ("prefix", "crash"):
+        del mine[at:]
+    elif kind == "again" and mine:
+        mine.append(mine[at])
+    elif kind == "foreign":
+        mine.insert(at, random.randint(1, 16))
+    if kind == "crash":
+        trace.crashed[process] = 5000
+    elif kind == "sender":
+        trace.crashed[random.choice(trace.clients)] = 5000
+    elif kind == "packet":
+        trace.packet(random.choice((None, 1, (1, 2), 99)), process, random.choice((process, 90, 91, 10)))
+    elif kind == "gap" and random.random() < 0.3:
+        trace.sequences[process] = [row for row in trace.sequences[process] if row[0] != at]
+        return
+    members = next(m for m in trace.groups.values() if process in m)
+    for member in members if kind == "group" else [process]:
+        trace.order(member, *mine)
+
+
+def write(folder: Path, trace: Trace, **options: int) -> Path:
+    """A run folder as our recorders write it."""
+    told = trace.recorder()
+    packets = trace.packets is not None
+    recorder = FolderRecorder(folder, trace.meta(folder.name), packets=packets, latest=False, **options)
+    for table in TABLES:
+        for row in getattr(told, table):
+            getattr(recorder, table).append(row)
+    recorder.close()
+    return folder
+
+
+def kept(trace: Trace) -> tuple[Meta, dict[str, pa.Table]]:
+    """The run's tables in memory."""
+    told, meta = trace.recorder(), trace.meta()
+    tables = {}
+    for table, columns in TABLES.items():
+        rows = [(meta.run, *row) for row in getattr(told, table)]
+        tables[table] = pa.table(
+            {column.name: pa.array([row[at] for row in rows], TYPES[column.type]) for at, column in enumerate(columns)}
+        )
+    return meta, tables
+
+
+def plain(trace: Trace) -> dict[str, Any] | str:
+    """What the plain checker says: its report, or its refusal."""
+    try:
+        return judge(trace.run()).as_dict()
+    except WrongUse as refusal:
+        return str(refusal)
+
+
+def told(report: dict[str, Any] | str) -> Any:
+    """A report without the name of its run."""
+    return report if isinstance(report, str) else {key: value for key, value in report.items() if key != "run"}

@@ -1,0 +1,8 @@
+"""The command `amcast`: one module per face, all speaking the same way.
+
+Exit codes: 0 holds, 1 violated, 2 unknown or cannot tell, 64 wrong use, 70 internal error.
+"""
+
+from amcast.cli.main import main
+
+__all__ = ["main"]

@@ -1,0 +1,157 @@
+"""Commands of the live cluster: demo, serve, up, send, log."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from amcast.cli.output import EXIT_OF, JsonFlag, coloured, err, out, print_json
+from amcast.kernel.errors import WrongUse
+
+ConfigOption = Annotated[Path, typer.Option("--config", help="The cluster.toml.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command()(demo)
+    app.command()(serve)
+    app.command()(up)
+    app.command()(send)
+    logs = typer.Typer(help="Look at the durable log of a node.", no_args_is_help=True)
+    logs.command("verify")(verify)
+    app.add_typer(logs, name="log")
+
+
+def demo(
+    folder: Annotated[Path, typer.Option("--out", help="A new folder; default: runs/demo-NUMBER.")] = Path("runs/demo"),
+    protocol: Annotated[str, typer.Option("--protocol", "-p", help="What the cluster runs.")] = "primcast",
+    seconds: Annotated[float, typer.Option(min=3.0, help="How long clients multicast.")] = 12.0,
+    json: JsonFlag = False,
+) -> None:
+    """Run the main job on this machine: a real cluster, a killed leader, the trace checked with Spark, a report.
+
+    Example: amcast demo --out runs/demo
+    """
+    from amcast.cli.pipeline import write_page
+    from amcast.lab.demo import demonstrate
+    from amcast.pipeline.jobs.check import check
+
+    folder = _free(folder)
+    shown = demonstrate(folder, protocol, seconds, lambda line: err.print(line, markup=False))
+    err.print("checking the trace with Spark, and writing the report")
+    answer = check(str(shown.trace))
+    report = answer["runs"][0]
+    page = write_page(str(shown.trace), folder, answer)
+    data = {
+        "verdict": report["verdict"],
+        "folder": str(folder),
+        "trace": str(shown.trace),
+        "report": str(page),
+        "receipts": shown.receipts,
+        "unanswered": shown.unanswered,
+        "longest_gap_ms": round(shown.longest_gap_ms, 1),
+        "properties": {name: found["verdict"] for name, found in report["properties"].items()},
+    }
+    if json:
+        print_json(data)
+    else:
+        out.print(
+            f"{shown.receipts} multicasts acknowledged, {shown.unanswered} unanswered; the longest silence, when the"
+            f" leader was killed, was {shown.longest_gap_ms:.0f} ms"
+        )
+        verdicts = " ".join(f"{name} {coloured(verdict)}" for name, verdict in data["properties"].items())
+        out.print(f"order: {coloured(str(data['verdict']))} ({verdicts})")
+        out.print(f"the report to open: {page}")
+    raise typer.Exit(EXIT_OF[report["verdict"]])
+
+
+def _free(folder: Path) -> Path:
+    """The folder itself, or the first numbered one that is free."""
+    number = 1
+    chosen = folder
+    while chosen.exists():
+        number += 1
+        chosen = folder.with_name(f"{folder.name}-{number}")
+    return chosen
+
+
+def serve(
+    config: ConfigOption,
+    node: Annotated[str, typer.Option("--node", help="Which one: GROUP/NUMBER, such as orders/1.")],
+) -> None:
+    """Be one node of a cluster until SIGTERM.
+
+    Example: amcast serve --config cluster.toml --node orders/1
+    """
+    from amcast import service
+
+    raise typer.Exit(service.main([str(config), node]))
+
+
+def up(config: ConfigOption) -> None:
+    """Start every node of a cluster.toml as a local process; stop them with Ctrl-C.
+
+    Example: amcast up --config cluster.toml
+    """
+    from amcast.live.config import read_cluster
+    from amcast.service import launcher
+
+    cluster = read_cluster(config)
+    with launcher(cluster) as running:
+        for name, process in cluster.nodes().items():
+            host, port = cluster.addresses[process]
+            out.print(f"{name}: process {process} at {host}:{port}, pid {running.pid(name)}, log {running.logs}")
+        err.print("all nodes are ready; Ctrl-C stops them")
+        try:
+            while True:
+                time.sleep(3600)
+        except KeyboardInterrupt:
+            err.print("stopping")
+
+
+def send(
+    config: ConfigOption,
+    groups: Annotated[str, typer.Argument(help="Destinations by name, separated by commas.")],
+    text: Annotated[str, typer.Argument(help="The message.")],
+    timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for every group.")] = 30.0,
+    json: JsonFlag = False,
+) -> None:
+    """Multicast one message to a running cluster and wait until every destination group has delivered it.
+
+    Example: amcast send --config cluster.toml orders,stock "hello"
+    """
+    from amcast.service import connect_blocking
+
+    wanted = {name for name in groups.split(",") if name}
+    if not wanted:
+        raise WrongUse(f"groups {groups!r}; expected names such as orders,stock")
+    begin = time.perf_counter()
+    with connect_blocking(config) as client:
+        begin = time.perf_counter()
+        receipt = client.multicast(wanted, text.encode(), timeout)
+        took_ms = (time.perf_counter() - begin) * 1000
+    if json:
+        destinations = list(receipt.destinations)
+        print_json({"message": receipt.message, "destinations": destinations, "latency_ms": round(took_ms, 3)})
+    else:
+        out.print(
+            f"message {receipt.message} was delivered in {len(receipt.destinations)} groups after {took_ms:.1f} ms"
+        )
+
+
+def verify(
+    folder: Annotated[Path, typer.Argument(help="A node's folder with its log segments.")], json: JsonFlag = False
+) -> None:
+    """Read a node's whole log and say whether it is sound, torn at the end, or damaged.
+
+    Example: amcast log verify data/process-00000
+    """
+    from amcast.live.store import verify as verified
+
+    found = verified(folder)
+    if json:
+        print_json({"verdict": "holds", **found._asdict()})
+        return
+    torn = f"; a torn tail of {found.torn_bytes} bytes will be cut at the next start" if found.torn_bytes else ""
+    out.print(f"sound: {found.records} records in {found.segments} segments, {found.bytes} bytes{torn}")

@@ -1,0 +1,89 @@
+"""The root of the command, and what becomes of every error."""
+
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+import typer
+
+from amcast import __version__
+from amcast.cli import cluster, laboratory, pipeline, searching, traces
+from amcast.cli.output import INTERNAL, UNKNOWN, WRONG_USE, err, out
+from amcast.kernel.errors import Unknown, WrongUse
+
+app = typer.Typer(
+    name="amcast",
+    help="Atomic multicast: simulate, explore, check and look at protocols, and run them for real.\n\n"
+    "Exit codes: 0 holds, 1 violated, 2 unknown or cannot tell, 64 wrong use, 70 internal error.",
+    epilog="First steps:  amcast protocols   |   amcast simulate --protocol skeen   |   amcast view runs/latest",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+laboratory.register(app)
+searching.register(app)
+cluster.register(app)
+traces.register(app)
+pipeline.register(app)
+
+
+@app.command()
+def version() -> None:
+    """Print the version, the interpreter, and whether the pure rooms are compiled."""
+    import amcast.kernel.process as pure
+
+    build = "compiled" if not str(pure.__file__).endswith(".py") else "pure"
+    out.print(f"amcast {__version__}, {build}, {sys.implementation.name} {sys.version.split()[0]}")
+
+
+def main() -> None:
+    """Run the command; map every way to fail to its exit code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command with these arguments and say its exit code."""
+    try:
+        code = app(arguments, standalone_mode=False)
+    except WrongUse as error:
+        return _refuse(str(error), WRONG_USE)
+    except Unknown as error:
+        return _refuse(str(error), UNKNOWN)
+    except KeyboardInterrupt:
+        return _refuse("interrupted", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:
+        # Typer's own refusals carry a formatted message; the class is private to it.
+        message = getattr(error, "format_message", None)
+        if message is not None:
+            return _refuse(f"{message()}{_given(message(), arguments)} (see: amcast --help)", WRONG_USE)
+        if type(error).__name__ == "Abort":
+            return _refuse("interrupted", 130)
+        return _internal(error)
+    return code if isinstance(code, int) else 0
+
+
+def _given(complaint: str, arguments: list[str]) -> str:
+    """What was given for the flag that a complaint names: Typer tells the flag and what it expects, not the value."""
+    flags = [place for place, argument in enumerate(arguments[:-1]) if f"'{argument}'" in complaint]
+    return f" (given: {arguments[flags[0] + 1]!r})" if flags else ""
+
+
+def _refuse(sentence: str, code: int) -> int:
+    err.print(f"amcast: {sentence}", markup=False)
+    return code
+
+
+def _internal(error: Exception) -> int:
+    if os.environ.get("AMCAST_DEBUG"):
+        traceback.print_exc()
+    handle, name = tempfile.mkstemp(prefix="amcast-error-", suffix=".txt")
+    os.close(handle)
+    Path(name).write_text("".join(traceback.format_exception(error)))
+    return _refuse(f"internal error: {type(error).__name__}: {error} (the traceback is in {name})", INTERNAL)

@@ -1,0 +1,70 @@
+"""How commands speak: results on standard output, all else on standard error; a bar on a terminal, else lines."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from time import monotonic
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+HOLDS: Final = 0
+VIOLATED: Final = 1
+UNKNOWN: Final = 2
+WRONG_USE: Final = 64
+INTERNAL: Final = 70
+
+LINES_EVERY_S: Final = 5.0
+"""How often work that is not watched on a terminal tells how far it is."""
+
+EXIT_OF: Final = {"holds": HOLDS, "violated": VIOLATED, "unknown": UNKNOWN}
+_COLOURS: Final = {"holds": "green", "violated": "red", "unknown": "yellow"}
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="Everything that is drawn is drawn from it.")]
+
+out = Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else 140)
+err = Console(stderr=True, soft_wrap=True, highlight=False)
+
+
+def print_json(data: Any) -> None:
+    """A result for scripts."""
+    sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[object]], title: str | None = None) -> None:
+    """A result for people."""
+    drawn = Table(*headings, title=title, title_justify="left", header_style="bold")
+    for row in rows:
+        drawn.add_row(*("" if cell is None else str(cell) for cell in row))
+    out.print(drawn)
+
+
+def coloured(verdict: str) -> str:
+    """A verdict in its colour."""
+    colour = _COLOURS.get(verdict)
+    return f"[{colour}]{verdict}[/{colour}]" if colour else verdict
+
+
+@contextmanager
+def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """Show how far a long work is: call the result with what is done so far."""
+    if err.is_terminal:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=err, transient=True) as bar:
+            task = bar.add_task(what, total=total)
+            yield lambda done: bar.update(task, completed=done)
+        return
+    said = monotonic()
+
+    def tell(done: int) -> None:
+        nonlocal said
+        if monotonic() - said >= LINES_EVERY_S:
+            said = monotonic()
+            err.print(f"{what}: {done}" + (f" of {total}" if total else ""))
+
+    yield tell

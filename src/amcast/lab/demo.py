@@ -1,0 +1,91 @@
+"""The main job in one go: a real cluster on this machine, traffic across groups, a leader killed and brought back.
+
+Nine operating-system processes in three groups, real sockets, logs on disk. What they did is one trace; it is checked
+by the caller, with Spark, and told in a report.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from time import time_ns
+
+from amcast.kernel.errors import WrongUse
+from amcast.live.config import read_cluster
+from amcast.live.launch import local_config
+from amcast.live.node import run_loop
+from amcast.live.traffic import Traffic, play
+from amcast.service import cluster_spec, connect, launcher
+from amcast.trace.folder import FolderRecorder
+from amcast.trace.meta import Meta, RunClaims, versions
+
+GROUPS = ("orders", "stock", "billing")
+VICTIM = "orders/1"
+CLIENTS = 4
+OUTSTANDING = 4
+FIRST_CLIENT = 1000
+SETTLE_S = 6.0
+"""Time for the restarted replica to catch up before everything stops."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What happened."""
+
+    trace: Path
+    receipts: int
+    unanswered: int
+    longest_gap_ms: float
+    """The longest time in which no client heard anything: the leader change."""
+
+
+def demonstrate(folder: Path, protocol: str, seconds: float, say: Callable[[str], None]) -> Shown:
+    """Run the play into `folder`; every stage is told as it begins."""
+    if folder.exists() and any(folder.iterdir()):
+        raise WrongUse(f"{folder} is not empty; expected a folder that is new")
+    folder.mkdir(parents=True, exist_ok=True)
+    config = folder / "cluster.toml"
+    config.write_text(
+        local_config(
+            dict.fromkeys(GROUPS, 3),
+            protocol=protocol,
+            durability="os",
+            trace={"mode": "full", "folder": "trace", "run": "demo"},
+        )
+    )
+    cluster = read_cluster(config)
+    claims = cluster_spec(cluster).claims
+    meta = Meta(
+        run=cluster.run,
+        protocol=protocol,
+        topology=cluster.topology.describe(),
+        workload={"clients": CLIENTS, "outstanding": OUTSTANDING},
+        faults={"killed": VICTIM},
+        versions=versions(),
+        claims=RunClaims(genuine=claims.genuine, exactly_once=True),
+    )
+    sets = [pair for size in (1, 2, 3) for pair in combinations(cluster.topology.groups, size)]
+    traffic = Traffic(lambda number: sets[number % len(sets)], payload=64, outstanding=OUTSTANDING)
+    recorder = FolderRecorder(cluster.trace_folder, meta, writer="clients", latest=False)
+    struck: list[tuple[str, int]] = []
+    clients = [connect(cluster, me=FIRST_CLIENT + number, recorder=recorder) for number in range(CLIENTS)]
+    say(f"starting 3 groups x 3 replicas of {protocol} on loopback: {', '.join(GROUPS)}")
+    with launcher(cluster) as running:
+
+        def kill() -> None:
+            struck.append(("fault-crash", time_ns()))
+            say(f"{traffic.done} multicasts so far; kill -9 {VICTIM}, the leader of its group")
+            running.kill(VICTIM)
+
+        def revive() -> None:
+            struck.append(("fault-recover", time_ns()))
+            say(f"{traffic.done} multicasts so far; {VICTIM} starts again from its log")
+            running.start(VICTIM)
+
+        say(f"{CLIENTS} clients multicast to every combination of groups, {OUTSTANDING} messages in flight each")
+        stages = [(seconds / 3, kill), (seconds / 3, revive), (seconds / 3, lambda: None)]
+        run_loop(play(clients, traffic, stages, SETTLE_S))
+    for name, at_ns in struck:
+        recorder.note(cluster.node(VICTIM), at_ns, name)
+    recorder.close(complete=True)
+    return Shown(cluster.trace_folder, traffic.done, traffic.unanswered, traffic.longest_gap_ns / 1e6)

@@ -1,0 +1,222 @@
+"""Where the rooms meet: a plan becomes a protocol, a topology, a workload and a network; a run becomes a verdict.
+
+Drivers import no protocol and no check; this module hands them in. Commands, sweeps, experiments and tests all build
+their runs here, so that a plan means the same everywhere.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from amcast.check.judge import Report, judge
+from amcast.kernel.config import Config
+from amcast.kernel.errors import WrongUse
+from amcast.kernel.ids import ProcessId
+from amcast.kernel.message import Body
+from amcast.kernel.process import Process
+from amcast.kernel.spec import Spec
+from amcast.kernel.topology import Topology
+from amcast.lab.protocols import find
+from amcast.parts.bodies.node import NodeConfig
+from amcast.parts.bodies.omega import Heartbeat, OmegaConfig
+from amcast.parts.bodies.session import Hint, SessionConfig
+from amcast.parts.node import Node
+from amcast.parts.sender import Sender
+from amcast.parts.session import Client
+from amcast.trace.folder import FolderRecorder
+from amcast.trace.meta import Meta, RunClaims, versions
+from amcast.trace.recorder import Recorder
+from amcast.trace.run import Run, read
+from amcast.workloads.base import MAX_OUTSTANDING, Workload
+from amcast.workloads.catalogue import workload
+from amcast.world.environments import environment
+from amcast.world.faults import profile
+from amcast.world.fuzz import Case, Fuzzer, Outcome
+from amcast.world.load import Draw
+from amcast.world.network import NetworkConfig
+from amcast.world.plan import Plan, described, scale_ns
+from amcast.world.simulate import Setup, Simulation, Summary
+from amcast.world.world import World
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A plan with everything that it names found and checked."""
+
+    plan: Plan
+    spec: Spec
+    config: Config
+    topology: Topology
+    network: NetworkConfig
+    kinds: frozenset[str]
+    nodes: bool
+
+    def make(self, process: ProcessId) -> Process:
+        """A fresh process of this run: a replica or a client."""
+        return build(self.spec, self.config, self.topology, process, scale_ns(self.network) if self.nodes else None)
+
+    def workload(self, seed: int) -> Workload:
+        """The clients' messages under a seed."""
+        plan = self.plan
+        return workload(plan.workload_name, self.topology, seed, plan.workload_options)
+
+    def draw(self, seed: int) -> Draw:
+        return self.workload(seed).draw
+
+    @property
+    def outstanding(self) -> int:
+        """Messages in flight per client; an open loop waits for none of them."""
+        load = self.workload(0)
+        return MAX_OUTSTANDING if load.open_loop else load.outstanding
+
+    def setup(self) -> Setup:
+        plan = self.plan
+        return Setup(
+            topology=self.topology,
+            make=self.make,
+            draw=self.draw(plan.seed),
+            claims=self.spec.claims,
+            network=self.network,
+            seed=plan.seed,
+            messages=plan.messages,
+            outstanding=self.outstanding,
+            replies=self.nodes,
+            faults=plan.faults,
+            kinds=self.kinds,
+            until_ns=plan.until_ns,
+            settle_ns=plan.settle_ns,
+        )
+
+    def case(self) -> Case:
+        """The same for the fuzzer, which draws its own schedule."""
+        return Case(
+            topology=self.topology,
+            make=self.make,
+            draw=self.draw,
+            claims=self.spec.claims,
+            kinds=self.kinds,
+            messages=self.plan.messages,
+            outstanding=self.outstanding,
+            replies=self.nodes,
+            links=self.network.links,
+            wire=self.wire(),
+        )
+
+    def wire(self) -> tuple[type[Body], ...]:
+        """Every body that may travel in this run."""
+        return (*self.spec.wire(), Heartbeat, Hint)
+
+    def meta(self, run: str) -> Meta:
+        claims = self.spec.claims
+        return Meta(
+            run=run,
+            protocol=self.spec.name,
+            seed=self.plan.seed,
+            config=described(self.plan),
+            topology=self.topology.describe(),
+            workload=self.plan.workload,
+            faults={"profile": self.plan.faults.profile, "kinds": sorted(self.kinds)},
+            versions=versions(),
+            claims=RunClaims(genuine=claims.genuine, fifo=claims.fifo, exactly_once=claims.exactly_once),
+        )
+
+
+def build(spec: Spec, config: Config, topology: Topology, process: ProcessId, scale: int | None) -> Process:
+    """One process, a replica or a client: bare, or (given the scale of message delays) as a whole node."""
+    replica = topology.group_of(process) is not None
+    if scale is None:
+        return spec.process(process, topology, config) if replica else Sender(process, topology, spec.contacts(config))
+    if replica:
+        return Node(spec.process(process, topology, config), node_config(scale))
+    return Client(process, topology, spec.contacts(config), SessionConfig(retry_ns=(60 * scale, 120 * scale)))
+
+
+def node_config(scale: int) -> NodeConfig:
+    """Heartbeats and patience in proportion to the longest message delay."""
+    return NodeConfig(omega=OmegaConfig(beat_ns=8 * scale, patience_ns=(32 * scale, 48 * scale)))
+
+
+def prepare(plan: Plan, spec: Spec | None = None) -> Prepared:
+    """Find and check everything that a plan names. `spec` replaces the catalogue's (mutants do)."""
+    spec = spec or find(plan.protocol)
+    config = spec.configure(plan.options)
+    sizes = plan.topology
+    defaults: dict[str, Any] = {}
+    if sizes.environment:
+        place = environment(sizes.environment, sizes.groups, sizes.replicas, sizes.clients, sizes.options)
+        topology, defaults = place.topology, place.network
+    else:
+        topology = Topology.grid(sizes.groups, sizes.replicas, sizes.clients)
+    if not topology.clients:
+        raise WrongUse("topology.clients = 0; expected at least 1 client to multicast")
+    spec = spec.on(topology)
+    spec.check(topology)
+    network = plan.network_config(defaults)
+    _check_links(spec, network)
+    kinds = profile(plan.faults.profile, spec.claims, spec.name)
+    nodes = plan.nodes if plan.nodes is not None else "crash" in spec.claims.faults
+    prepared = Prepared(plan, spec, config, topology, network, kinds, nodes)
+    prepared.draw(plan.seed)(topology.clients[0])
+    return prepared
+
+
+def _check_links(spec: Spec, network: NetworkConfig) -> None:
+    strength = ("raw", "reordering", "fifo")
+    if strength.index(network.links) < strength.index(spec.claims.links):
+        raise WrongUse(
+            f"network.links = {network.links!r}; protocol {spec.name} needs {spec.claims.links!r} links or better"
+        )
+
+
+@dataclass
+class Result:
+    """A recorded run with its judgement."""
+
+    folder: Path
+    summary: Summary
+    report: Report
+    run: Run
+
+
+def record(
+    prepared: Prepared,
+    folder: Path,
+    packets: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+) -> Result:
+    """Simulate a plan into a run folder, read it back and judge it."""
+    with FolderRecorder(folder, prepared.meta(folder.name), packets=packets) as recorder:
+        summary = Simulation(prepared.setup(), recorder).run(progress)
+        recorder.close(complete=summary.complete)
+    run = read(folder)
+    return Result(folder, summary, judge(run), run)
+
+
+def judged(prepared: Prepared, seed: int) -> Callable[[World, Recorder, bool], str | None]:
+    """The fuzzer's judge: all properties, on what was recorded in memory."""
+
+    def verdict(world: World, recorder: Recorder, complete: bool) -> str | None:
+        for process in prepared.topology.processes:
+            group = prepared.topology.group_of(process)
+            recorder.process(process, group, prepared.topology.region(process), world.down.get(process))
+        meta = prepared.meta(f"seed-{seed}").claiming(complete=complete)
+        report = judge(Run.of(recorder, meta))
+        if report.verdict != "violated":
+            return None
+        return violation(report)
+
+    return verdict
+
+
+def violation(report: Report) -> str:
+    """The first violated property that counts, with its story."""
+    for name, finding in report.properties.items():
+        if finding.verdict == "violated" and finding.claimed:
+            return f"{name}: " + "; ".join(finding.story)
+    raise AssertionError("a violated report names no violated property")
+
+
+def fuzz_one(prepared: Prepared, seed: int) -> Outcome:
+    """One seed: everything drawn, safety judged, liveness demanded."""
+    return Fuzzer(prepared.case(), seed, Recorder()).run(judged(prepared, seed))

@@ -1,0 +1,32 @@
+"""Scripts of failing runs: everything that is needed to build the same processes again travels in the first line."""
+
+from amcast.kernel.errors import WrongUse
+from amcast.lab.runs import Prepared, prepare
+from amcast.world.fuzz import Outcome
+from amcast.world.plan import described, plan_of
+from amcast.world.pool import TICK_NS
+from amcast.world.script import Script
+
+
+def script_of(prepared: Prepared, outcome: Outcome, tick_ns: int = TICK_NS) -> Script:
+    """The script of an outcome of this plan."""
+    return Script(
+        protocol=prepared.plan.protocol,
+        topology=prepared.topology,
+        actions=outcome.script,
+        plan=described(prepared.plan),
+        links=prepared.network.links,
+        tick_ns=tick_ns,
+        seed=outcome.seed,
+        status=outcome.status,
+        story=outcome.story,
+    )
+
+
+def prepared_for(script: Script, where: str) -> Prepared:
+    """The plan that a script was made from, prepared anew."""
+    values = script.plan or {"protocol": script.protocol, "options": script.options}
+    prepared = prepare(plan_of(values, f"{where}: plan"))
+    if script.plan and prepared.topology != script.topology:
+        raise WrongUse(f"{where}: topology differs from the one of its plan; expected the same")
+    return prepared

@@ -1,0 +1,83 @@
+"""The numbers that a protocol claims: delays, packets, genuineness, ranks; and what it says on the wire."""
+
+import msgspec
+
+from amcast.check.judge import judge
+from amcast.lab.delays import delays
+from amcast.protocols.catalogue import CATALOGUE
+from amcast.trace.recorder import Recorder
+from amcast.trace.run import Run
+from amcast.world.fuzz import Fuzzer
+from amcast.world.simulate import Simulation
+from amcast.world.world import Hello
+from conformance.plans import planned, sizes_of
+
+
+def test_delays_and_packets_are_as_claimed_to_the_digit(name: str) -> None:
+    spec = CATALOGUE[name]
+    for destinations in (1, 2, 3, 4):
+        for replicas in (1,) if spec.claims.single_replica else (1, 3, 5):
+            row = delays(spec, destinations, replicas)
+            assert row.holds, row
+            assert row.delays_max is not None, row
+
+
+def test_genuineness_is_as_claimed_and_ranks_agree(name: str) -> None:
+    prepared = planned(name, topology={"groups": 5})
+    recorder = Recorder()
+    Simulation(prepared.setup(), recorder).run()
+    report = judge(Run.of(recorder, prepared.meta("claims").claiming(complete=True)))
+    level = prepared.spec.claims.genuine
+    if level == "strict":
+        assert report.properties["P6'"].verdict == "holds", report.properties["P6'"].story
+    if level in ("strict", "run"):
+        assert report.properties["P6"].verdict == "holds", report.properties["P6"].story
+    if prepared.spec.claims.ranked:
+        ranks: dict[object, object] = {}
+        for row in recorder.deliveries:
+            assert row[5] is not None, "a ranked protocol delivered without a rank"
+            assert ranks.setdefault(row[3], (row[5], row[6])) == (row[5], row[6]), "destinations disagree on a rank"
+
+
+def test_snapshots_are_canonical_and_a_restored_process_is_the_same_process(name: str) -> None:
+    """At many moments of a run: rebuild each process from its snapshot, and let the rebuilt ones finish the run."""
+    prepared = planned(name, workload={"messages": 10})
+    encode = msgspec.msgpack.Encoder().encode
+    for every in (7, 31):
+        fuzzer = Fuzzer(prepared.case(), every, Recorder())
+        world = fuzzer.world
+        world.start()
+        while not fuzzer._settled() and fuzzer._one(fair=True):
+            if world.steps % every:
+                continue
+            for process in world.topology.processes:
+                before = world.processes[process].snapshot()
+                fresh = prepared.make(process)
+                fresh.restore(before)
+                fresh.now = world.processes[process].now
+                assert encode(fresh.snapshot()) == encode(before), f"{name}: process {process} changed in its snapshot"
+                world.processes[process] = fresh
+        assert not world.owed(), f"{name}: restored processes never delivered {world.owed()[:3]}"
+
+
+def test_every_body_survives_the_codec(name: str) -> None:
+    """What travels in a run, decoded from its encoding, is equal to what was sent."""
+    prepared = planned(name, workload={"messages": 12}, faults={"profile": "all"})
+    wire = prepared.wire()
+    decoder = msgspec.msgpack.Decoder(__import__("typing").Union[wire])
+    for seed in range(5):
+        fuzzer = Fuzzer(prepared.case(), seed, Recorder())
+        arriving = fuzzer.arriving
+
+        def check(number, envelope, arriving=arriving) -> None:
+            body = envelope[2]
+            if type(body) is not Hello:
+                assert decoder.decode(msgspec.msgpack.encode(body)) == body
+            arriving(number, envelope)
+
+        fuzzer.arriving = check  # type: ignore[method-assign]
+        fuzzer.run(lambda world, recorder, complete: None)
+
+
+def test_sizes_are_refused_where_a_protocol_cannot_run(name: str) -> None:
+    assert sizes_of(CATALOGUE[name])

@@ -1,0 +1,72 @@
+"""Same seed, same run: whatever the hash seed and whatever the interpreter, the tables are byte-equal."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from amcast.protocols.catalogue import CATALOGUE
+from conformance.plans import sizes_of
+
+ROOT = Path(__file__).parents[2]
+NEEDED = ("msgspec", "pyarrow", "rich", "typer")
+COMMAND = "from amcast.cli import main; main()"
+
+
+def tables(python: Path | str, name: str, out: Path, hash_seed: int, path: str = "") -> str:
+    """A digest over every byte of every table of one simulated run."""
+    spec = CATALOGUE[name]
+    arguments = ["simulate", "--protocol", name, "--seed", "11", "--messages", "60", "--destinations", "1..3"]
+    arguments += ["--replicas", str(sizes_of(spec)[-1]), "--faults", "all", "--out", str(out), "--json"]
+    environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": path}
+    done = subprocess.run(
+        [str(python), "-c", COMMAND, *arguments], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    digest = hashlib.sha256()
+    for file in sorted(out.rglob("*.parquet")):
+        digest.update(str(file.relative_to(out)).encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+@cache
+def other_interpreter() -> tuple[Path, str] | None:
+    """Another Python with what a run needs: one of another version in a small venv, made once."""
+    mine = f"{sys.version_info.major}.{sys.version_info.minor}"
+    wanted = [f"3.{minor}" for minor in (14, 13, 12, 11) if f"3.{minor}" != mine]
+    for other in wanted:
+        installed = [str(path) for path in sorted(Path.home().glob(f".pyenv/versions/{other}.*/bin/python"))]
+        for found in [shutil.which(f"python{other}"), *installed]:
+            if not found or subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode:
+                continue
+            venv = Path(sysconfig.get_paths()["data"]) / "others" / other
+            python = venv / "bin" / "python"
+            if not (venv / "done").exists():
+                subprocess.run([found, "-m", "venv", "--clear", str(venv)], check=True)
+                pins = [f"{package}=={version(package)}" for package in NEEDED]
+                subprocess.run([str(python), "-m", "pip", "install", "--quiet", *pins], check=True, capture_output=True)
+                (venv / "done").touch()
+            return python, str(ROOT / "src")
+    return None
+
+
+def test_the_hash_seed_changes_nothing(name: str, tmp_path: Path) -> None:
+    one = tables(sys.executable, name, tmp_path / "one" / "run", 1)
+    two = tables(sys.executable, name, tmp_path / "two" / "run", 4242)
+    assert one == two
+
+
+def test_the_interpreter_changes_nothing(name: str, tmp_path: Path) -> None:
+    other = other_interpreter()
+    if other is None:
+        pytest.skip("no other Python 3.11+ on this machine; install one (for example python3.12) to run this")
+    python, path = other
+    mine = tables(sys.executable, name, tmp_path / "mine" / "run", 0)
+    assert mine == tables(python, name, tmp_path / "other" / "run", 0, path)

@@ -1,0 +1,75 @@
+"""Safety and liveness in the timed and the random world, with and without faults, one event a step and in bursts."""
+
+from amcast.check.judge import judge
+from amcast.kernel.spec import FAULTS
+from amcast.lab.runs import Prepared, fuzz_one
+from amcast.protocols.catalogue import CATALOGUE
+from amcast.trace.recorder import Recorder
+from amcast.trace.run import Run
+from amcast.world.simulate import Simulation
+from conformance.plans import planned
+
+FUZZ_SEEDS = 60
+FAULT_SEEDS = 12
+
+
+def hold(prepared: Prepared) -> None:
+    """Run in the timed world; everything that is claimed must hold."""
+    recorder = Recorder()
+    summary = Simulation(prepared.setup(), recorder, remembers=True).run()
+    plan = prepared.plan
+    replay = f"amcast simulate --protocol {plan.protocol} --seed {plan.seed} (plan {plan})"
+    assert summary.end == "delivered", f"{summary.owed} deliveries owed, {summary.end}: {replay}"
+    assert not summary.broken, f"{summary.broken[0]}: {replay}"
+    report = judge(Run.of(recorder, prepared.meta("conformance").claiming(complete=True)))
+    assert report.verdict == "holds", "\n".join([replay, *report.story()])
+
+
+def test_timed_world_with_equal_delays(name: str) -> None:
+    hold(planned(name, workload={"messages": 200}))
+
+
+def test_timed_world_with_wild_delays(name: str) -> None:
+    for seed in range(5):
+        hold(planned(name, seed, network={"distribution": "exponential", "spread": 3.0}))
+
+
+def test_timed_world_with_saturated_processes_and_thin_pipes(name: str) -> None:
+    hold(planned(name, network={"cpu_ns": 200_000, "cpu_send_ns": 50_000, "bandwidth": 1_000_000}))
+
+
+def test_timed_world_in_bursts(name: str) -> None:
+    hold(planned(name, network={"cpu_ns": 300_000, "burst": True}))
+
+
+def test_timed_world_under_each_fault_it_claims(name: str, fault: str) -> None:
+    for seed in range(4):
+        hold(planned(name, seed, faults={"profile": fault}))
+
+
+def fuzzed(prepared: Prepared, seeds: range) -> dict[str, int]:
+    notes: dict[str, int] = {}
+    for seed in seeds:
+        outcome = fuzz_one(prepared, seed)
+        profile = prepared.plan.faults.profile
+        assert outcome.status == "holds", (
+            f"{outcome.story}\nreplay: amcast fuzz --protocol {prepared.spec.name} --seeds {seed} --faults {profile}"
+        )
+        for note, count in outcome.notes.items():
+            notes[note] = notes.get(note, 0) + count
+    return notes
+
+
+def test_random_world_and_every_goal_is_reached(name: str) -> None:
+    prepared = planned(name, workload={"messages": 12}, faults={"profile": "all"})
+    notes = fuzzed(prepared, range(FUZZ_SEEDS))
+    missed = [goal for goal in prepared.spec.goals if goal not in notes]
+    assert not missed, f"these runs never reached {missed}: they are too tame to trust"
+
+
+def test_random_world_under_each_fault_it_claims(name: str, fault: str) -> None:
+    fuzzed(planned(name, workload={"messages": 8}, faults={"profile": fault}), range(FAULT_SEEDS))
+
+
+def test_faults_that_are_claimed_are_known(name: str) -> None:
+    assert set(FAULTS) >= CATALOGUE[name].claims.faults

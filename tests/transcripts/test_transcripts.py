@@ -1,0 +1,31 @@
+"""Golden transcripts: a lone multicast to two groups, step by step, as reviewed by a person once.
+
+A change here is a change of what a protocol says. If it is meant, write them anew and read the difference:
+
+    AMCAST_WRITE_TRANSCRIPTS=1 .venv/bin/python -m pytest tests/transcripts
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from amcast.lab.delays import transcript
+from amcast.protocols.catalogue import CATALOGUE
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.parametrize("name", list(CATALOGUE))
+def test_a_lone_multicast_goes_as_it_went_before(name: str) -> None:
+    spec = CATALOGUE[name]
+    told = "\n".join(transcript(spec, 2, 1 if spec.alone or spec.claims.single_replica else 3)) + "\n"
+    golden = HERE / f"{name}.txt"
+    if os.environ.get("AMCAST_WRITE_TRANSCRIPTS"):
+        golden.write_text(told)
+    assert golden.is_file(), f"no transcript of {name} yet; write it as the docstring says, and read it"
+    assert told == golden.read_text()
+
+
+def test_no_transcript_is_left_of_a_protocol_that_is_gone() -> None:
+    assert {file.stem for file in HERE.glob("*.txt")} <= set(CATALOGUE)

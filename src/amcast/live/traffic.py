@@ -29,10 +29,11 @@ class Traffic:
         self._choose = choose
         self._payload = bytes(payload)
         self._outstanding = outstanding
-        self._last_ns = time.perf_counter_ns()
+        self._last_ns = 0
 
     async def flow(self, clients: Sequence[Client]) -> None:
         """All clients, until `stopping`."""
+        self._last_ns = time.perf_counter_ns()
         slots = [self._slot(client) for client in clients for _ in range(self._outstanding)]
         await asyncio.gather(*slots)
 

@@ -8,6 +8,7 @@ from amcast.kernel.events import Event, Leader, Peer, Started, Timer
 from amcast.kernel.topology import Topology
 from amcast.trace.recorder import Recorder
 from amcast.world.actions import Block, Crash, Fault, Heal, Lossy, Pause, Recover, Renew, Resume, Skew, Slow, Suggest
+from amcast.world.calendar import Calendar
 from amcast.world.chance import stream
 from amcast.world.load import Load
 from amcast.world.network import Network, NetworkConfig
@@ -214,3 +215,22 @@ def test_equal_seeds_equal_runs() -> None:
 
     assert run(1) == run(1)
     assert run(1) != run(2)
+
+
+def test_a_calendar_serves_equals_in_order_and_keeps_what_was_not_taken() -> None:
+    calendar = Calendar()
+    for at, name in ((5, "c"), (3, "a"), (3, "b"), (5, "d")):
+        calendar.add(at, (name,))
+    taken = []
+    for entry in calendar.due():
+        taken.append(entry[0])
+        if entry == ("a",):
+            calendar.add(3, ("added meanwhile",))
+    assert taken == ["a", "b", "added meanwhile"]
+    assert calendar.next() == 5
+    for entry in calendar.due():
+        assert entry == ("c",)
+        break
+    assert calendar.next() == 5
+    assert list(calendar.due()) == [("d",)]
+    assert calendar.next() is None

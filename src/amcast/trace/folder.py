@@ -11,6 +11,7 @@ name (`process-00003-00000.parquet`); a writer that starts again goes on numberi
 """
 
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -107,6 +108,23 @@ class FolderRecorder(Recorder):
             rows.append((None, body, source, target, size, sent_ns, received_ns, None, None, about))
         else:
             rows.append((about, body, source, target, size, sent_ns, received_ns, None, None, None))
+        if len(rows) >= self._limit:
+            self._flush("packets", rows)
+
+    def packet_to(
+        self,
+        about: About,
+        body: str,
+        source: ProcessId,
+        targets: Sequence[ProcessId],
+        size: int,
+        sent_ns: int,
+        received_ns: int | None,
+    ) -> None:
+        rows = self.packets
+        about, several = (None, about) if type(about) is tuple else (about, None)
+        for target in targets:
+            rows.append((about, body, source, target, size, sent_ns, received_ns, None, None, several))
         if len(rows) >= self._limit:
             self._flush("packets", rows)
 

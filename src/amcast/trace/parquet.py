@@ -51,8 +51,9 @@ class Gathering:
 
     def take(self, rows: Sequence[Row]) -> None:
         self.rows += len(rows)
+        columns = list(zip(*rows, strict=True))
         for (place, column), chunks, codes in zip(self._columns, self._chunks, self._codes, strict=True):
-            values = [row[place] for row in rows]
+            values = columns[place]
             if column.type in ("string", "array<int>"):
                 chunks.append(_numbered(values, codes))
             elif column.type == "array<long>" and values.count(None) == len(values):
@@ -92,7 +93,7 @@ def _constant(value: str, count: int) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), count), pa.array([value], pa.string()))
 
 
-def _numbered(values: list[Any], codes: dict[Any, int]) -> pa.Array:
+def _numbered(values: Sequence[Any], codes: dict[Any, int]) -> pa.Array:
     try:
         return pa.array([codes[value] for value in values], pa.int32())
     except KeyError:

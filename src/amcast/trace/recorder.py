@@ -5,6 +5,8 @@ the same in every row of a run and is added where rows become files. A recorder 
 memory (`Recorder` itself), or written to a run folder (`trace/folder.py`).
 """
 
+from collections.abc import Sequence
+
 from amcast.kernel.effects import About
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Message
@@ -78,6 +80,20 @@ class Recorder:
             self.packets.append((None, body, source, target, size, sent_ns, received_ns, None, None, about))
         else:
             self.packets.append((about, body, source, target, size, sent_ns, received_ns, None, None, None))
+
+    def packet_to(
+        self,
+        about: About,
+        body: str,
+        source: ProcessId,
+        targets: Sequence[ProcessId],
+        size: int,
+        sent_ns: int,
+        received_ns: int | None,
+    ) -> None:
+        """The same for one body that reached several targets at once."""
+        for target in targets:
+            self.packet(about, body, source, target, size, sent_ns, received_ns)
 
     def note(
         self,

@@ -1,23 +1,22 @@
 """The timed agenda: discrete-event simulation. Everything happens when the network, the CPUs and the disks say.
 
-Time is an integer in nanoseconds. The heap holds (time, number, kind, what); the world's numbers rise, so what was
-offered first happens first among equals, and links with equal delays keep their order without further care.
+Time is an integer in nanoseconds. The calendar keeps what was offered first before its equals, so links with equal
+delays keep their order without further care. One body that reaches several targets at one time is one entry.
 """
 
 from collections.abc import Callable, Sequence
-from heapq import heappop, heappush
 from random import Random
 from typing import Any, Final, cast
 
 from amcast.kernel.effects import About
-from amcast.kernel.events import Receive
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body, Message
 from amcast.world.actions import Action, Fault, Suggest, Suspicion
+from amcast.world.calendar import Calendar
 from amcast.world.faults import perform
 from amcast.world.load import Load
 from amcast.world.network import Network
-from amcast.world.world import Envelope, Hello, World
+from amcast.world.world import Envelope, Flight, Hello, World
 
 ARRIVE: Final = 0
 HANDLE: Final = 1
@@ -26,6 +25,10 @@ SYNC: Final = 3
 SUBMIT: Final = 4
 FAULT: Final = 5
 TAKE: Final = 6
+
+MAX_ROUTES: Final = 10_000
+
+_Leg = tuple[int, tuple[ProcessId, ...], int]
 
 
 class Timed:
@@ -36,7 +39,10 @@ class Timed:
         self.world: World
         self.slow: dict[ProcessId, int] = {}
         self._random = random
-        self._heap: list[tuple[int, int, int, Any]] = []
+        self._calendar = Calendar()
+        """Entries (kind, what), and flights."""
+        self._routes: dict[tuple[ProcessId, Sequence[ProcessId]], tuple[_Leg, ...]] = {}
+        """Plain networks: how the targets of one body part by delay. The same targets come again and again."""
         self._busy: dict[ProcessId, int] = {}
         """Until when a process handles what it took."""
         self._inbox: dict[ProcessId, list[tuple[int, Envelope]]] = {}
@@ -57,41 +63,55 @@ class Timed:
     # Offers
 
     def arriving(self, number: int, envelope: Envelope) -> None:
-        source, target, body, _, size, now = envelope
+        source, target, body, about, size, now = envelope
         at = self.network.arrival(source, target, size, now)
+        packet = (ARRIVE, number, source, (target,), body, about, size, now)
         if self._raw and source != target and type(body) is not Hello:
             if self.network.lost():
                 self.world.lose(envelope)
                 return
             if self.network.doubled():
-                heappush(self._heap, (at, self.world.number(), ARRIVE, envelope))
-        heappush(self._heap, (at, number, ARRIVE, envelope))
+                self._calendar.add(at, packet)
+        self._calendar.add(at, packet)
 
     def spreading(
         self, number: int, source: ProcessId, targets: Sequence[ProcessId], body: Body, about: About, size: int
     ) -> None:
         now = self.world.now
         if self.network.plain and not self._raw:
-            heap = self._heap
-            delays = self.network.bases[source]
-            for target in targets:
-                heappush(heap, (now + delays[target], number, ARRIVE, (source, target, body, about, size, now)))
-                number += 1
+            calendar = self._calendar
+            for delay, leg, place in self._routes.get((source, targets)) or self._route(source, targets):
+                calendar.add(now + delay, (ARRIVE, number + place, source, leg, body, about, size, now))
             return
         for target in targets:
             self.arriving(number, (source, target, body, about, size, now))
             number += 1
 
+    def _route(self, source: ProcessId, targets: Sequence[ProcessId]) -> tuple["_Leg", ...]:
+        """Split targets where the delay changes: (delay, targets of that delay, place of the first)."""
+        delays = self.network.bases[source]
+        legs: list[_Leg] = []
+        for place, target in enumerate(targets):
+            if legs and legs[-1][0] == delays[target]:
+                delay, leg, first = legs[-1]
+                legs[-1] = (delay, (*leg, target), first)
+            else:
+                legs.append((delays[target], (target,), place))
+        if len(self._routes) >= MAX_ROUTES:
+            self._routes.clear()
+        route = self._routes[(source, targets)] = tuple(legs)
+        return route
+
     def ticking(self, process: ProcessId, name: str, ticket: int, low_ns: int, high_ns: int) -> None:
         after = low_ns if low_ns == high_ns else self._random.randint(low_ns, high_ns)
-        heappush(self._heap, (self.world.now + after, self.world.number(), FIRE, (process, name, ticket)))
+        self._calendar.add(self.world.now + after, (FIRE, (process, name, ticket)))
 
     def syncing(self, process: ProcessId) -> None:
         waiting = self.world.disks[process].waiting
         at = self.world.now + self.network.config.disk_ns
         # One write covers what waits when it begins; the rest goes with the next.
         number = self._writes[process] = self.world.number()
-        heappush(self._heap, (at, number, SYNC, (process, number, len(waiting))))
+        self._calendar.add(at, (SYNC, (process, number, len(waiting))))
 
     def severed(self, source: ProcessId, target: ProcessId) -> None:
         """The world knows lost packets by their numbers when they come up; those held back would never come up."""
@@ -106,41 +126,51 @@ class Timed:
 
     def schedule(self, at_ns: int, fault: Fault | Callable[[], None]) -> None:
         """Let a fault (or anything else) happen at a time."""
-        heappush(self._heap, (at_ns, self.world.number(), FAULT, fault))
+        self._calendar.add(at_ns, (FAULT, fault))
 
     # The loop
 
     def run(self, load: Load, until_ns: int, over: Callable[[], bool] = lambda: False) -> None:
         """Go on until nothing is left to happen, the time has come, or `over` says so (asked now and then)."""
         world = self.world
-        heap = self._heap
+        calendar = self._calendar
         self._refill(load, load.senders)
         done = world.resolved if load.replies else world.completed
-        step = world.step
-        while heap:
-            at, number, kind, what = heappop(heap)
+        reach = world.reach
+        while (at := calendar.next()) is not None:
             if at > until_ns:
-                heappush(heap, (at, number, kind, what))
                 world.now = until_ns
                 return
             world.now = at
-            if kind == ARRIVE:
-                if self._careful:
-                    self._admit(number, what)
-                elif world.smooth:
-                    step(what[1], (Receive(what[0], what[2]),))
+            for entry in calendar.due():
+                kind = entry[0]
+                if kind == ARRIVE:
+                    if world.smooth and not self._careful:
+                        reach(entry)
+                    else:
+                        self._arrive(entry)
+                elif kind == SUBMIT:
+                    self._submit(load, entry[1])
                 else:
-                    world.arrive(number, what)
-            elif kind == SUBMIT:
-                self._submit(load, what)
+                    self._other(kind, entry[1])
+                    if kind == FAULT:
+                        self._refill(load, load.senders)
+                    if over():
+                        return
+                if done:
+                    self._refill(load, load.settle(world))
+
+    def _arrive(self, flight: Flight) -> None:
+        """One body is at its targets, which may be down, paused, cut off or busy."""
+        world = self.world
+        _, number, source, targets, body, about, size, sent_ns = flight
+        for target in targets:
+            envelope = (source, target, body, about, size, sent_ns)
+            if self._careful:
+                self._admit(number, envelope)
             else:
-                self._other(kind, what)
-                if kind == FAULT:
-                    self._refill(load, load.senders)
-                if over():
-                    return
-            if done:
-                self._refill(load, load.settle(world))
+                world.arrive(number, envelope)
+            number += 1
 
     def _submit(self, load: Load, message: Message) -> None:
         """A client has thought long enough; a paused one goes on thinking."""
@@ -164,7 +194,7 @@ class Timed:
                 message, after_ns = load.take(sender)
                 if after_ns or sender in world.paused:
                     self._pending.add(sender)
-                    heappush(self._heap, (world.now + after_ns, world.number(), SUBMIT, message))
+                    self._calendar.add(world.now + after_ns, (SUBMIT, message))
                     break
                 world.submit(sender, message)
 
@@ -219,7 +249,7 @@ class Timed:
         else:
             done = max(self.world.now, self._busy.get(target, 0)) + self._cost(target)
             self._busy[target] = done
-            heappush(self._heap, (done, self.world.number(), HANDLE, packet))
+            self._calendar.add(done, (HANDLE, packet))
 
     def _cost(self, process: ProcessId) -> int:
         return self.network.config.cpu_ns + self.slow.get(process, 0)
@@ -238,7 +268,7 @@ class Timed:
         inbox.append(packet)
         if len(inbox) == 1:
             start = max(self.world.now, self._busy.get(target, 0))
-            heappush(self._heap, (start + self._cost(target), self.world.number(), TAKE, target))
+            self._calendar.add(start + self._cost(target), (TAKE, target))
 
     def _take(self, target: ProcessId) -> None:
         packets = self._inbox.pop(target, [])
@@ -266,7 +296,7 @@ class Timed:
             if kind == FIRE:
                 self.world.fire(*what)
             elif kind == SUBMIT:
-                heappush(self._heap, (self.world.now, self.world.number(), SUBMIT, what))
+                self._calendar.add(self.world.now, (SUBMIT, what))
             elif kind == FAULT:
                 perform(self.world, self, what)
             else:

@@ -23,6 +23,9 @@ from amcast.trace.recorder import Recorder
 Envelope = tuple[ProcessId, ProcessId, Body, About, int, int]
 """A body in flight: source, target, body, about, size in bytes (0 if nobody asked), sent_ns."""
 
+Flight = tuple[int, int, ProcessId, Sequence[ProcessId], Body, About, int, int]
+"""A body in flight to several targets: kind of agenda entry, number of the first packet, source, targets, and so on."""
+
 Pair = tuple[ProcessId, ProcessId]
 
 
@@ -125,7 +128,7 @@ class World:
         """Processes some of whose effects wait for their disk."""
         self._remembers = remembers
         self.smooth = False
-        """Nothing was ever lost, nothing is measured: a packet that arrives is received, and that is all."""
+        """Nothing was ever lost: a packet that arrives is received, and that is all."""
         self._wants_packets = recorder is not None and recorder.wants_packets
         self._encode: Callable[[Any], bytes] | None = None
         if measures or self._wants_packets or wire:
@@ -136,7 +139,7 @@ class World:
             for kind in wire[1:]:
                 union = union | kind
             self._decode = msgspec.msgpack.Decoder(union).decode
-        self.smooth = not self._wants_packets and self._decode is None
+        self.smooth = self._decode is None
 
     def number(self) -> int:
         """The next number, for what an agenda adds of its own."""
@@ -173,6 +176,19 @@ class World:
         event = self._received(number, envelope)
         if event is not None:
             self.step(envelope[1], (event,))
+
+    def reach(self, flight: Flight) -> None:
+        """On smooth links: one body reaches several targets, one after the other."""
+        _, _, source, targets, body, about, size, sent_ns = flight
+        if self._wants_packets:
+            self.recorder.packet_to(about, type(body).__name__, source, targets, size, sent_ns, self.now)  # type: ignore[union-attr]
+        events = (Receive(source, body),)
+        now, skews, processes = self.now, self.skews, self.processes
+        self.steps += len(targets)
+        for target in targets:
+            effects = processes[target].step(events, self._local(target) if skews else now)
+            if effects:
+                self._happen(target, effects)
 
     def burst(self, target: ProcessId, packets: Sequence[tuple[int, Envelope]]) -> None:
         """Several packets reach one target and are taken in one step."""
@@ -281,16 +297,21 @@ class World:
         """Let a process take events; its effects happen, or wait for its disk."""
         self.steps += 1
         effects = self.processes[process].step(events, self._local(process) if self.skews else self.now)
-        waits = bool(self._held) and process in self._held
+        if effects:
+            self._happen(process, effects)
+
+    def _happen(self, process: ProcessId, effects: Sequence[Effect]) -> None:
+        waits = process in self._held
         for effect in effects:
+            kind = type(effect)
             if waits:
                 self._admit(process, effect)
-            elif type(effect) is Send:
-                self._send(process, effect)
-            elif type(effect) is Deliver:
-                self._deliver(process, effect)
-            elif type(effect) is Note:
-                self._note(process, effect.name, effect.message, effect.value)
+            elif kind is Send:
+                self._send(process, effect)  # type: ignore[arg-type]
+            elif kind is Deliver:
+                self._deliver(process, effect)  # type: ignore[arg-type]
+            elif kind is Note:
+                self._note(process, effect.name, effect.message, effect.value)  # type: ignore[attr-defined]
             else:
                 self._admit(process, effect)
                 waits = process in self._held

@@ -1,0 +1,48 @@
+"""When things happen: what is due at each time, in the order in which it was added.
+
+Times repeat: with constant delays whole rounds of packets are due at once. So the heap holds each time once, as a bare
+integer, and a list per time holds what is due; comparing integers is the cheapest order there is.
+"""
+
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from typing import Any
+
+Entry = tuple[Any, ...]
+
+
+class Calendar:
+    """A priority queue of (time, entry), first come first served among equals."""
+
+    __slots__ = ("_due", "_times")
+
+    def __init__(self) -> None:
+        self._times: list[int] = []
+        self._due: dict[int, list[Entry]] = {}
+
+    def add(self, at: int, entry: Entry) -> None:
+        due = self._due.get(at)
+        if due is None:
+            self._due[at] = [entry]
+            heappush(self._times, at)
+        else:
+            due.append(entry)
+
+    def next(self) -> int | None:
+        """The earliest time at which something is due."""
+        return self._times[0] if self._times else None
+
+    def due(self) -> Iterator[Entry]:
+        """Everything due at the earliest time, what is added meanwhile included. Who stops early leaves the rest."""
+        at = self._times[0]
+        entries = self._due[at]
+        taken = 0
+        try:
+            for entry in entries:
+                taken += 1
+                yield entry
+        finally:
+            del entries[:taken]
+            if not entries:
+                heappop(self._times)
+                del self._due[at]

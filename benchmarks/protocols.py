@@ -2,15 +2,22 @@
 
     .venv/bin/python benchmarks/protocols.py                                  # 1,000 to 100,000 messages, each protocol
     .venv/bin/python benchmarks/protocols.py primcast --million --json
-    .venv/bin/python benchmarks/protocols.py --messages 1000 10000 --groups   # modest
+    .venv/bin/python benchmarks/protocols.py primcast whitebox --groups --calls
 
 The bare protocol in the timed world: 2 groups of 3 (single processes where only that is claimed), 4 clients, 8 messages
 of 64 bytes outstanding each, to both groups; links take a millisecond, disks nothing; nothing is recorded or checked.
 The simulator's own time is in the number. Time is CPU time, the median of ten slices, so that other work on the machine
 matters less. One run goes through all sizes: a row is the cost of the messages since the row before, which must not
-rise, and by how much the process' peak of memory rose meanwhile; each run is a process of its own. --groups adds groups
-instead, each message to 2 of them drawn at random, for the strictly genuine protocols, after a warm-up. --calls counts
-function calls in place of time: coarser, slow, and the same on every machine however busy.
+rise, and by how much the process' peak of memory rose meanwhile; each run is a process of its own. --calls counts
+function calls in place of time: coarser, slow, and the same on every machine however busy. --burst lets a process that
+is busy (0.2 ms per packet) take everything that waits in one step, as the live host does, with 128 messages outstanding
+and a snapshot after 16 records: several messages share a packet and a record, so that a million cost minutes.
+
+--groups adds groups instead, for the strictly genuine protocols: each group brings a client with 4 messages
+outstanding, so that the load of a group stays the same, and each message goes to 2 groups drawn at random. With --apart
+it goes to two neighbours (0 and 1, 2 and 3 ...): 256 groups then do 128 times what 2 groups do, and nothing else; what
+still rises is the price of simulating many processes on one machine. After a warm-up of two rounds, the mean of at
+least three.
 """
 
 import argparse
@@ -19,7 +26,8 @@ import json
 import multiprocessing
 import platform
 import resource
-import sys
+from collections.abc import Callable
+from cProfile import Profile
 from itertools import pairwise
 from random import Random
 from statistics import median
@@ -37,7 +45,9 @@ from amcast.world.simulate import Setup, Simulation
 CLIENTS, OUTSTANDING, BYTES, DELAY_NS = 4, 8, 64, 1_000_000
 SIZES = (1_000, 10_000, 100_000)
 GROUPS = (2, 16, 64, 256)
-WARM = 5
+BURST_OUTSTANDING, BURST_NS, BURST_KEEP = 32, 200_000, 16
+GROUP_OUTSTANDING = 4
+GROUP_MESSAGES = 1_000
 SLICES = 10
 
 
@@ -45,11 +55,11 @@ class Calls:
     """Counts every call of a function, Python's own ones included."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.profile = Profile()
 
-    def __call__(self, frame: Any, event: str, argument: Any) -> None:
-        if event in ("call", "c_call"):
-            self.count += 1
+    @property
+    def count(self) -> int:
+        return sum(entry.callcount for entry in self.profile.getstats())
 
 
 class Meter:
@@ -57,7 +67,7 @@ class Meter:
 
     def __init__(self, sizes: list[int], calls: Calls | None) -> None:
         self.drawn = 0
-        self._calls = calls
+        self.calls = calls
         self._sizes = sizes
         self._marks = {
             low + (high - low) * slice // SLICES for low, high in pairwise([0, *sizes]) for slice in range(SLICES)
@@ -71,8 +81,13 @@ class Meter:
 
     def read(self) -> None:
         used = resource.getrusage(resource.RUSAGE_SELF)
-        cost = self._calls.count if self._calls else 1e6 * (used.ru_utime + used.ru_stime)
+        cost = self.calls.count if self.calls else 1e6 * (used.ru_utime + used.ru_stime)
         self._readings.append((self.drawn, cost, used.ru_maxrss))
+
+    def mean(self, low: int, high: int) -> float:
+        """Cost per message between two sizes."""
+        costs = {drawn: cost for drawn, cost, _ in reversed(self._readings)}
+        return (costs[high] - costs[low]) / (high - low)
 
     def rows(self) -> list[dict[str, Any]]:
         rows = []
@@ -82,74 +97,122 @@ class Meter:
             rows.append(
                 {
                     "messages": high,
-                    "calls_per_multicast" if self._calls else "cpu_us_per_multicast": round(median(slices), 1),
+                    "calls_per_multicast" if self.calls else "cpu_us_per_multicast": round(median(slices), 1),
                     "peak_growth_kib": within[-1][2] - within[0][2],
                 }
             )
         return rows
 
 
-def run(spec: Spec, groups: int, sizes: list[int], calls: Calls | None = None) -> tuple[list[dict[str, Any]], float]:
-    """A row for each size, and packets per multicast."""
-    topology = Topology.grid(groups, 1 if spec.claims.single_replica else 3, CLIENTS)
+Pick = Callable[[], tuple[int, int]]
+
+
+def anywhere(groups: int, random: Random) -> Pick:
+    """Two groups, any."""
+
+    def pick() -> tuple[int, int]:
+        first = int(random.random() * groups)
+        second = (first + 1 + int(random.random() * (groups - 1))) % groups
+        return min(first, second), max(first, second)
+
+    return pick
+
+
+def neighbours(groups: int, random: Random) -> Pick:
+    """Two groups that have to do with each other alone."""
+
+    def pick() -> tuple[int, int]:
+        first = 2 * int(random.random() * (groups // 2))
+        return first, first + 1
+
+    return pick
+
+
+def run(
+    spec: Spec, topology: Topology, messages: int, outstanding: int, meter: Meter, pick: Pick, burst: bool = False
+) -> float:
+    """Multicast and read the meter as messages are drawn; packets per multicast."""
     spec = spec.on(topology)
-    config = spec.configure()
-    random = Random(1)
-    meter = Meter(sizes, calls)
+    config = spec.configure({"keep": BURST_KEEP} if burst else None)
+    network = NetworkConfig(delay_ns=DELAY_NS, burst=burst, cpu_ns=BURST_NS if burst else 0)
 
     def draw(client: int) -> tuple[tuple[int, ...], int, int]:
         meter.count()
-        first = int(random.random() * groups)
-        second = (first + 1 + int(random.random() * (groups - 1))) % groups
-        return (min(first, second), max(first, second)), BYTES, 0
+        return pick(), BYTES, 0
 
     setup = Setup(
         topology=topology,
         make=lambda process: build(spec, config, topology, process, None),
         draw=draw,
         claims=spec.claims,
-        network=NetworkConfig(delay_ns=DELAY_NS),
+        network=network,
         seed=1,
-        messages=sizes[-1],
-        outstanding=OUTSTANDING,
+        messages=messages,
+        outstanding=outstanding,
     )
     simulation = Simulation(setup)
     gc.collect()
-    sys.setprofile(calls)
+    if meter.calls:
+        meter.calls.profile.enable()
     summary = simulation.run()
-    sys.setprofile(None)
     meter.read()
+    if meter.calls:
+        meter.calls.profile.disable()
     assert summary.end == "delivered", f"{spec.name}: {summary}"
-    return meter.rows(), summary.packets / sizes[-1]
+    return summary.packets / messages
 
 
-def _apart(name: str, groups: int, sizes: list[int], calls: bool) -> tuple[list[dict[str, Any]], float]:
+Rows = tuple[list[dict[str, Any]], float]
+
+
+def as_messages_go_by(name: str, sizes: list[int], calls: bool, burst: bool) -> Rows:
+    """A row for each size, and packets per multicast."""
+    spec = find(name)
+    topology = Topology.grid(2, 1 if spec.claims.single_replica else 3, CLIENTS)
+    meter = Meter(sizes, Calls() if calls else None)
+    outstanding = BURST_OUTSTANDING if burst else OUTSTANDING
+    packets = run(spec, topology, sizes[-1], outstanding, meter, anywhere(2, Random(1)), burst)
+    return meter.rows(), packets
+
+
+def with_groups(name: str, groups: int, apart: bool, calls: bool) -> Rows:
+    """The one row of a number of groups. Messages come in rounds, so whole rounds are measured, and one more is
+    multicast: as many messages are in flight when the meter is read last as when it was read first."""
+    spec = find(name)
+    topology = Topology.grid(groups, 1 if spec.claims.single_replica else 3, groups)
+    flight = groups * GROUP_OUTSTANDING
+    low = 2 * flight
+    high = low + max(3, -(-GROUP_MESSAGES // flight)) * flight
+    meter = Meter([low, high, high + flight], Calls() if calls else None)
+    pick = (neighbours if apart else anywhere)(groups, Random(1))
+    packets = run(spec, topology, high + flight, GROUP_OUTSTANDING, meter, pick)
+    row = {**meter.rows()[1], "messages": high - low}
+    row["calls_per_multicast" if calls else "cpu_us_per_multicast"] = round(meter.mean(low, high), 1)
+    return [row], packets
+
+
+def _apart(function: Callable[..., Rows], *arguments: Any) -> Rows:
     """A run in a fresh process, so that its peak of memory is its own."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_named, (name, groups, sizes, calls))
+        return pool.apply(function, arguments)
 
 
-def _named(name: str, groups: int, sizes: list[int], calls: bool) -> tuple[list[dict[str, Any]], float]:
-    return run(find(name), groups, sizes, Calls() if calls else None)
-
-
-def by_messages(names: list[str], sizes: list[int], calls: bool) -> list[dict[str, Any]]:
+def by_messages(names: list[str], sizes: list[int], calls: bool, burst: bool) -> list[dict[str, Any]]:
     rows = []
     for name in names:
-        found, packets = _apart(name, 2, sizes, calls)
+        found, packets = _apart(as_messages_go_by, name, sizes, calls, burst)
         for row in found:
             rows.append({"protocol": name, "groups": 2, "packets_per_multicast": round(packets, 1), **row})
             _say(rows[-1])
     return rows
 
 
-def by_groups(names: list[str], messages: int, calls: bool) -> list[dict[str, Any]]:
+def by_groups(names: list[str], apart: bool, calls: bool) -> list[dict[str, Any]]:
     rows = []
     for name in names:
         for groups in GROUPS:
-            # Each group warms up with some messages, so that what a pair of groups sets up once is not counted.
-            found, packets = _apart(name, groups, [WARM * groups, WARM * groups + messages], calls)
-            rows.append({"protocol": name, "groups": groups, "packets_per_multicast": round(packets, 1), **found[-1]})
+            found, packets = _apart(with_groups, name, groups, apart, calls)
+            rows.append({"protocol": name, "groups": groups, "packets_per_multicast": round(packets, 1), **found[0]})
             _say(rows[-1])
     return rows
 
@@ -173,6 +236,8 @@ def main() -> None:
     parser.add_argument("--messages", type=int, nargs="+", default=list(SIZES), help="rising sizes")
     parser.add_argument("--million", action="store_true", help="go on to 1,000,000 messages")
     parser.add_argument("--groups", action="store_true", help="add groups instead of messages")
+    parser.add_argument("--apart", action="store_true", help="with --groups: messages to neighbours, not to any two")
+    parser.add_argument("--burst", action="store_true", help="busy processes take all that waits in one step")
     parser.add_argument("--calls", action="store_true", help="count function calls in place of time")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
@@ -185,9 +250,9 @@ def main() -> None:
         print(f"Python {about['python']}, protocols {'interpreted' if about['pure'] else 'compiled'}")
         print(f"{'protocol':<14}{'groups':>7}{'messages':>10}{'packets':>9}{cost:>12}{'peak +KiB':>12}")
     if given.groups:
-        rows = by_groups([name for name in names if find(name).claims.genuine == "strict"], sizes[0], given.calls)
+        rows = by_groups([n for n in names if find(n).claims.genuine == "strict"], given.apart, given.calls)
     else:
-        rows = by_messages(names, sizes, given.calls)
+        rows = by_messages(names, sizes, given.calls, given.burst)
     if given.json:
         print(json.dumps({**about, "rows": rows}, indent=1))
 

@@ -29,8 +29,8 @@ def test_no_two_lives_share_a_ballot(tries: list[tuple[int, int, int]]) -> None:
 
 
 def test_a_ballot_beyond_its_fields_is_refused() -> None:
-    with pytest.raises(AssertionError, match="place 32"):
-        ballot_of(1, 0, 32)
+    with pytest.raises(AssertionError, match="place 1024"):
+        ballot_of(1, 0, 1024)
     with pytest.raises(AssertionError, match="life 65536"):
         ballot_of(1, 65536, 0)
 

@@ -16,6 +16,7 @@ from amcast.parts.bodies.session import SessionConfig
 from amcast.parts.node import Node
 from amcast.parts.session import Client
 from amcast.protocols.catalogue import CATALOGUE
+from amcast.trace.recorder import Recorder
 from amcast.world.actions import Arrive, Block, Crash, Fire, Heal, Recover, Renew, Suggest, Sync
 from amcast.world.pool import Pool
 from amcast.world.world import World
@@ -34,13 +35,15 @@ class Stage(Pool):
         self.spec = CATALOGUE[spec] if isinstance(spec, str) else spec
         self.topology = Topology.grid(groups, replicas, 2)
         self.config = self.spec.configure(options)
-        self.world = World(self.topology, self.make, self)
+        self.recorder = Recorder()
+        self.recorder.wants_packets = False
+        self.world = World(self.topology, self.make, self, self.recorder)
         self.sent: dict[ProcessId, int] = {}
         self.world.start()
 
     def make(self, process: ProcessId) -> Process:
         if self.topology.group_of(process) is None:
-            return Client(process, self.topology, self.spec.contact, SessionConfig())
+            return Client(process, self.topology, self.spec.contacts(self.config), SessionConfig())
         return Node(self.spec.process(process, self.topology, self.config), NodeConfig(omega=None))
 
     def multicast(self, client: int, *destinations: GroupId) -> int:
@@ -83,6 +86,15 @@ class Stage(Pool):
 
     def done(self) -> bool:
         return not self.world.owed() and len(self.world.resolved) == sum(self.sent.values())
+
+    @property
+    def absent(self) -> dict[object, tuple[GroupId, ...]]:
+        """Which groups clients were told not to wait for, by message."""
+        found: dict[object, tuple[GroupId, ...]] = {}
+        for _, _, name, message, value in self.recorder.notes:
+            if name == "absent":
+                found[message] = (*found.get(message, ()), int(value))  # type: ignore[call-overload]
+        return found
 
     def check(self) -> None:
         """Nothing forbidden has happened."""

@@ -1,6 +1,7 @@
 """FlexCast: the paper's figures, its corrected mistakes as mutants, delays, genuineness, and memory that stays flat."""
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -12,7 +13,7 @@ from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
 from amcast.lab.overlays import overlay
 from amcast.lab.runs import Prepared, fuzz_one, prepare
-from amcast.lab.searching import Search, patterns, search
+from amcast.lab.searching import Pattern, Search, patterns, search
 from amcast.protocols.bodies.flexcast import Ack, FlexCastConfig, Msg, Notif
 from amcast.protocols.flexcast import SPEC, FlexCast
 from amcast.trace.recorder import Recorder
@@ -95,6 +96,17 @@ def test_nobody_is_notified_for_a_message_that_the_destination_gets_itself() -> 
     assert world.delivered[2] == [1, 2]
 
 
+def test_with_next_every_group_between_is_asked_at_most_once() -> None:
+    prepared = planned(groups=8, messages=120, destinations=(2, 3), options={"notify": "next"})
+    recorder = Recorder()
+    Simulation(prepared.setup(), recorder).run()
+    asked = Counter((row[0], row[3]) for row in recorder.packets if row[1] == "Notif")
+    assert len(asked) > 50
+    assert set(asked.values()) == {1}
+    answered = Counter((row[0], row[2]) for row in recorder.packets if row[1] == "Ack")
+    assert set(answered.values()) == {1}, "each group acknowledges once, to one destination or to those above"
+
+
 def test_diffs_tell_every_descendant_everything_once() -> None:
     world = line(FlexCast, 3)
     for id in range(1, 6):
@@ -137,22 +149,48 @@ def test_flexcast_itself_survives_the_stories(story: str) -> None:
     assert world.missing() == []
 
 
-def test_random_runs_with_many_groups_and_constant_flushing() -> None:
+@pytest.mark.parametrize("notify", ["all", "next"])
+def test_random_runs_with_many_groups_and_constant_flushing(notify: str) -> None:
     notes: Counter[str] = Counter()
-    prepared = planned(groups=6, messages=24, options={"flush_every": 3, "order": [3, 1, 5, 0, 2, 4]})
+    options = {"flush_every": 3, "order": [3, 1, 5, 0, 2, 4], "notify": notify}
+    prepared = planned(groups=6, messages=24, options=options)
     for seed in range(60):
         outcome = fuzz_one(prepared, seed)
         assert outcome.status == "holds", f"seed {seed}: {outcome.story}"
         notes.update(outcome.notes)
-    assert {"flushed", "notified", "covered", "blocked", "early"} <= set(notes)
+    assert {"flushed", "notified", "blocked", "early"} <= set(notes)
+    assert ("covered" in notes) == (notify == "all"), "who is asked once has never answered before"
 
 
 @pytest.mark.parametrize(("messages", "flush_every"), [(3, 0), (2, 1)])
 def test_every_interleaving_of_every_pattern_with_three_groups(messages: int, flush_every: int) -> None:
     found = explored(Mutant(FlexCast, frozenset()), messages, flush_every)
     assert found.counterexample is None
-    assert found.exhausted == found.patterns
+    assert found.exhausted == found.patterns == found.chosen
     assert flush_every or not found.missed
+
+
+def test_every_interleaving_with_a_flush_between_notifications() -> None:
+    """Figure 3 (c) and its neighbours: flushes that come sooner than after the third message leave nobody to notify."""
+    chosen: list[Pattern] = [((0, 1), (0, 2), (1, 2)), ((0, 1), (0, 2), (0, 1, 2))]
+    found = explored(Mutant(FlexCast, frozenset()), 3, 3, chosen)
+    assert found.counterexample is None
+    assert found.share == 1
+    assert not found.missed
+
+
+def test_asking_one_group_after_the_other_ends_in_the_same_orders() -> None:
+    """Four groups in every pattern of three messages to two groups each: the same endings, whoever asks whom."""
+    chosen = [pattern for pattern in patterns((0, 1, 2, 3), 3) if all(len(groups) == 2 for groups in pattern)]
+    endings = []
+    for notify in ("all", "next"):
+        mutant = Mutant(FlexCast, frozenset(), options={"notify": notify}, groups=4)
+        found = explored(mutant, 3, 0, chosen)
+        assert found.counterexample is None
+        assert found.share == 1
+        assert not found.missed
+        endings.append(found.endings)
+    assert endings[0] == endings[1]
 
 
 @pytest.mark.parametrize("name", ["EarlyAcksLost", "EdgesLost", "NotifiesNobody"])
@@ -163,14 +201,18 @@ def test_exploration_finds_mutants_by_a_shortest_way(name: str) -> None:
     assert found.counterexample.status in mutant.status
 
 
-def explored(mutant: Mutant, messages: int, flush_every: int) -> Search:
+def explored(mutant: Mutant, messages: int, flush_every: int, chosen: list[Pattern] | None = None) -> Search:
     values = {
         "protocol": "flexcast",
-        "options": {"flush_every": flush_every},
-        "topology": {"groups": 3, "replicas": 1, "clients": messages},
+        "options": {**mutant.options, "flush_every": flush_every},
+        "topology": {"groups": mutant.groups if chosen else 3, "replicas": 1, "clients": messages},
     }
-    prepared = prepare(plan_of(values), mutant.spec())
-    return search(prepared, list(patterns(prepared.topology.groups, messages)), Budget(), max_states=200_000)
+    spec = mutant.spec()
+    if flush_every:
+        spec = replace(spec, goals=(*spec.goals, "flushed"))
+    prepared = prepare(plan_of(values), spec)
+    chosen = chosen or list(patterns(prepared.topology.groups, messages))
+    return search(prepared, chosen, Budget(), max_states=200_000)
 
 
 # Genuineness: both levels

@@ -1,9 +1,12 @@
 """Replicated groups go on: crashes at every step of a multicast (enumerated), restarts, lost memory, rival leaders,
 laggards, links that begin anew."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
+from amcast.parts.stamps import IN_ALL
 from protocols.stage import Stage
 
 PROTOCOLS = ("basecast", "fastcast", "multipaxos", "a-ge", "a-ge-star")
@@ -127,6 +130,26 @@ def test_state_does_not_grow(name: str) -> None:
     for process in stage.topology.servers:
         records = stage.world.disks[process].records
         assert len(records) < 200, f"process {process} keeps {len(records)} records"
+
+
+@pytest.mark.parametrize("name", ["basecast", "fastcast", "a-ge"])
+def test_what_is_not_confirmed_does_not_grow_with_the_number_of_groups(name: str) -> None:
+    """Sixteen groups, every pair in turn: what each remembers for the others stays below what two groups may."""
+    groups, settle = 16, 4
+    stage = Stage(name, groups=groups, replicas=1, options={"settle": settle})
+    waiting = kept = 0
+    for distance in (1, 2, 3, 4, 5, 6, 7) * 3:
+        for group in range(groups):
+            stage.multicast(0, *sorted({group, (group + distance) % groups}))
+        stage.finish()
+        for server in stage.topology.servers:
+            member: Any = stage.protocol(server)
+            waiting = max(waiting, sum(len(ids) for ids in member._confirming.values()))
+            kept = max(kept, sum(len(ids) for ids in member._kept.values()))
+            assert member._unconfirmed == sum(len(ids) for ids in member._confirming.values())
+    stage.check()
+    assert waiting < IN_ALL * settle
+    assert kept <= 2 * IN_ALL * settle
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)

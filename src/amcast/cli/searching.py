@@ -176,6 +176,10 @@ def explore(
     drops: Annotated[int, typer.Option(min=0, help="At most so many lost packets (raw links).")] = 0,
     timers: Annotated[int, typer.Option(min=0, help="At most so many timers that run out.")] = 0,
     max_states: Annotated[int, typer.Option(min=1, help="Give up after so many states, and say so.")] = 300_000,
+    most_each: Annotated[
+        int | None, typer.Option("--most-each", min=1, help="Leave a pattern after so many states, and go on.")
+    ] = None,
+    plan: PlanOption = None,
     links: Annotated[
         str | None, typer.Option(help="fifo, reordering or raw; the weakest claimed if not given.")
     ] = None,
@@ -187,17 +191,16 @@ def explore(
 
     Examples: amcast explore -p skeen   |   amcast explore -p skeen --groups 3 --destinations 0,1/1,2/0,2
     """
-    values = planned(None, protocol_name, groups, replicas, None, None, messages, None, None)
+    values = planned(plan, protocol_name, groups, replicas, None, None, messages, None, None)
     spec = find(values["protocol"])
     lay(values, "network.links", links or (spec.alone if replicas == 1 and spec.alone else spec.claims).links)
     lay(values, "nodes", False)
-    prepared = prepare(plan_of(values, "flags"))
+    prepared = prepare(plan_of(values, f"plan {plan}" if plan else "flags"))
     budget = Budget(timers, crashes, recoveries, drops, 0, renewals, suggestions)
-    chosen = [_pattern(destinations, prepared, messages)] if destinations else None
+    every = patterns(prepared.topology.groups, messages)
+    chosen = [_pattern(destinations, prepared, messages)] if destinations else list(every)
     with progress("states", max_states) as show:
-        found = search(
-            prepared, chosen or list(patterns(prepared.topology.groups, messages)), budget, max_states, not full, show
-        )
+        found = search(prepared, chosen, budget, max_states, not full, show, most_each)
     data = _explored(prepared, found)
     if found.counterexample is not None:
         case = found.counterexample
@@ -225,6 +228,7 @@ def _explored(prepared: Prepared, found: Search) -> dict[str, Any]:
         "protocol": prepared.spec.name,
         "verdict": found.verdict,
         "links": prepared.network.links,
+        "patterns_chosen": found.chosen,
         "patterns": found.patterns,
         "patterns_exhausted": found.exhausted,
         "states": found.states,
@@ -243,10 +247,11 @@ def _explored(prepared: Prepared, found: Search) -> dict[str, Any]:
 def _print_explored(prepared: Prepared, found: Search, data: dict[str, Any]) -> None:
     out.print(
         f"{data['protocol']} on {data['links']} links: {coloured(found.verdict)}; {found.exhausted} of"
-        f" {found.patterns} patterns exhausted, {found.states} states, {found.transitions} transitions,"
-        f" {found.deepest} steps deep, {found.endings} different endings"
+        f" {found.chosen} patterns exhausted ({found.share:.1%}), {found.states} states, {found.transitions}"
+        f" transitions, {found.deepest} steps deep, {found.endings} different endings"
     )
-    for limit in found.limits[:5]:
+    shown = found.limits if len(found.limits) <= 5 else [*found.limits[:4], found.limits[-1]]
+    for limit in shown:
         out.print(limit, markup=False)
     if found.unspent:
         out.print(f"{found.unspent} end states had timers left that the budget (--timers) did not let run out")

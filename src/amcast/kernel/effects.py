@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from amcast.kernel.ids import MessageId, ProcessId
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record
 
 About = MessageId | tuple[MessageId, ...] | None
@@ -32,12 +32,26 @@ class Deliver(Effect, frozen=True):
     rank_tie: int | None = None
     committed_ns: int | None = None
     """When the message's place in the order was known here, if something older still blocked it then."""
+    fresh: tuple[Message, ...] | None = None
+    """The message is a bundle (`parts/bundle.py`), and stands for the deliveries of these messages in it, which were
+    never delivered before, at `position` and after (`opened`)."""
+
+    def opened(self) -> "list[Deliver]":
+        """The deliveries that this one stands for."""
+        if self.fresh is None:
+            return [self]
+        return [
+            Deliver(part, position, self.rank_time, self.rank_tie, self.committed_ns)
+            for position, part in enumerate(self.fresh, self.position)
+        ]
 
 
 class Resolve(Effect, frozen=True):
-    """A client's message is done: every destination group has answered."""
+    """A client's message is done: every destination group has answered, or is known to be lost."""
 
     message: MessageId
+    absent: tuple[GroupId, ...] = ()
+    """Destinations that did not answer and are out of the view of the others (protocols that may lose groups)."""
 
 
 class SetTimer(Effect, frozen=True):

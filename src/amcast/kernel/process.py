@@ -21,6 +21,7 @@ from amcast.kernel.effects import (
 )
 from amcast.kernel.events import Event, Leader, Peer, Receive, Started, Submit, Suspect, Timer
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.insight import Phase, Vitals
 from amcast.kernel.message import Body, Message, Record, Request, State
 from amcast.kernel.topology import Topology
 
@@ -35,6 +36,9 @@ class Process(ABC):
         self.now = 0
         self.position = 0
         """How many messages this process has delivered over all its lives: part of every snapshot and recovery."""
+        self.cleared_ns = -1
+        """When a message to several groups last stopped being in the way of others here. It tells the trace about
+        convoys and decides nothing, so it is in no snapshot."""
         self._outbox: list[Effect] = []
 
     # What drivers call
@@ -107,6 +111,22 @@ class Process(ABC):
         """Whether this message is known to be delivered here, in this life or an earlier one; False if unsure."""
         return False
 
+    def text(self, message: MessageId) -> Message | None:
+        """A message that this process still holds, delivered or not."""
+        return None
+
+    def named(self, effects: list[Effect]) -> list[Effect]:
+        """The same effects for a driver that records packets: what is about a bundle is about the messages in it."""
+        return effects
+
+    def vitals(self) -> Vitals:
+        """How this process is, for operators."""
+        return {"position": self.position}
+
+    def explain(self, message: MessageId) -> list[Phase]:
+        """What a message waits for here, phase by phase; empty where a protocol cannot tell."""
+        return []
+
     def on_timer(self, name: str) -> None:  # noqa: B027
         """A timer ran out."""
 
@@ -136,17 +156,38 @@ class Process(ABC):
         rank_time: int | None = None,
         rank_tie: int | None = None,
         committed_ns: int | None = None,
+        held_ns: int = 0,
     ) -> None:
+        """Hand a message up, and tell the trace if it had to wait."""
         self._outbox.append(Deliver(message, self.position, rank_time, rank_tie, committed_ns))
         self.position += 1
+        if held_ns or len(message.destinations) == 1:
+            self.convoy(message, committed_ns, held_ns)
+        else:
+            self.cleared_ns = self.now
+
+    def convoy(self, message: Message, committed_ns: int | None, held_ns: int = 0) -> None:
+        """Note how long a local message that is delivered now waited for global ones: after its place in the order
+        was known (`committed_ns`), and before it could be given one (`held_ns`)."""
+        if len(message.destinations) > 1:
+            self.cleared_ns = self.now
+        elif committed_ns is not None and committed_ns < self.cleared_ns:
+            held_ns += self.cleared_ns - committed_ns
+        if held_ns:
+            self.note("convoy", message.id, float(held_ns))
+
+    def clear(self, message: Message) -> None:
+        """This message has its place in the order: it is no longer in the way of those that turn out to be older."""
+        if len(message.destinations) > 1:
+            self.cleared_ns = self.now
 
     def installed(self, position: int) -> None:
         """A snapshot of another member was taken over: what it delivered counts as delivered here."""
         self.position = position
         self._outbox.append(Note("installed", None, float(position)))
 
-    def resolve(self, message: MessageId) -> None:
-        self._outbox.append(Resolve(message))
+    def resolve(self, message: MessageId, absent: tuple[GroupId, ...] = ()) -> None:
+        self._outbox.append(Resolve(message, absent))
 
     def set_timer(self, name: str, after: tuple[int, int]) -> None:
         assert 0 <= after[0] <= after[1], f"timer {name} of process {self.me}: range {after} is empty"

@@ -104,6 +104,10 @@ class Spec:
     """Where the contacts depend on the configuration (an overlay): from it, the function above."""
     alone: Claims | None = None
     """What is claimed where every group is one process, if it differs: the bare protocol, not replicated."""
+    farewell: Callable[[int], Body] | None = None
+    """What a process that leaves in good order, in its n-th life, tells everybody that it is connected with."""
+    bundles: bool = False
+    """Its processes open bundles when they deliver them (`parts/bundle.py`): nodes may be gateways for clients."""
     goals: tuple[str, ...] = ()
     """Names of notes that a search worth trusting must have seen."""
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from amcast.check.judge import judge
 from amcast.figures.page import Account, Failure
 from amcast.figures.sheets import Sheet, ms, number
 from amcast.kernel.errors import WrongUse
@@ -224,7 +225,9 @@ def _scene_of_sweep(folder: Path, cells: Sequence[Row]) -> tuple[str, str]:
     slowest = sorted(traced, key=lambda cell: -(cell["latency_ns_max"] or 0))
     for cell in (violated or slowest)[:1]:
         place = folder / "runs" / cell["cell"]
-        return scene(place, None, [], f"{cell['protocol']}, seed {cell['seed']}")
+        # A cell's row tells the story in words; its witnesses are found again from its trace.
+        suspects = sorted(_messages(judge(read(place)).as_dict()["properties"])) if violated else []
+        return scene(place, None, suspects, f"{cell['protocol']}, seed {cell['seed']}")
     return "", ""
 
 

@@ -7,6 +7,8 @@
 Everything in a row follows from the plan: two machines that run a cell get the same row.
 """
 
+import os
+import platform
 import shutil
 from collections.abc import Sequence
 from functools import lru_cache
@@ -54,7 +56,12 @@ def _checked(plan: bytes) -> dict[str, Any]:
 
 def estimated(values: dict[str, Any]) -> float:
     """About how many seconds a cell takes."""
-    prepared = prepare(plan_of(values))
+    return _weight(msgspec.json.encode({**values, "seed": 0}, order="sorted"))
+
+
+@lru_cache(maxsize=4096)
+def _weight(values: bytes) -> float:
+    prepared = prepare(plan_of(msgspec.json.decode(values)))
     topology, plan = prepared.topology, prepared.plan
     replicas = max(len(topology.members(group)) for group in topology.groups)
     said = plan.workload.get("destinations", 2)
@@ -88,7 +95,8 @@ def run_cell(values: dict[str, Any], folder: str | None = None, packets: bool = 
 
 def _recorded(prepared: Prepared, target: Path, packets: bool) -> tuple[Summary, Run]:
     """Simulate into a folder that appears when it is whole: a killed cell leaves only a dot-folder behind."""
-    early = target.parent / f".{target.name}"
+    # A name of its own: the same cell may be run again elsewhere while a machine that was given up still works on it.
+    early = target.parent / f".{target.name}-{platform.node()}-{os.getpid()}"
     for old in (early, target):
         shutil.rmtree(old, ignore_errors=True)
     with FolderRecorder(early, prepared.meta(target.name), packets=packets, latest=False) as recorder:

@@ -24,8 +24,6 @@ VICTIM = "orders/1"
 CLIENTS = 4
 OUTSTANDING = 4
 FIRST_CLIENT = 1000
-SETTLE_S = 6.0
-"""Time for the restarted replica to catch up before everything stops."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ def demonstrate(folder: Path, protocol: str, seconds: float, say: Callable[[str]
 
         say(f"{CLIENTS} clients multicast to every combination of groups, {OUTSTANDING} messages in flight each")
         stages = [(seconds / 3, kill), (seconds / 3, revive), (seconds / 3, lambda: None)]
-        run_loop(play(clients, traffic, stages, SETTLE_S))
+        run_loop(play(clients, traffic, stages, running.settled))
     for name, at_ns in struck:
         recorder.note(cluster.node(VICTIM), at_ns, name)
     recorder.close(complete=True)

@@ -18,6 +18,7 @@ from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
 from amcast.lab.protocols import find
+from amcast.parts.bodies.gateway import Done, GatewayConfig
 from amcast.parts.bodies.node import NodeConfig
 from amcast.parts.bodies.omega import Heartbeat, OmegaConfig
 from amcast.parts.bodies.session import Hint, SessionConfig
@@ -54,7 +55,8 @@ class Prepared:
 
     def make(self, process: ProcessId) -> Process:
         """A fresh process of this run: a replica or a client."""
-        return build(self.spec, self.config, self.topology, process, scale_ns(self.network) if self.nodes else None)
+        scale = scale_ns(self.network) if self.nodes else None
+        return build(self.spec, self.config, self.topology, process, scale, self.plan.gateways)
 
     def workload(self, seed: int) -> Workload:
         """The clients' messages under a seed."""
@@ -105,7 +107,7 @@ class Prepared:
 
     def wire(self) -> tuple[type[Body], ...]:
         """Every body that may travel in this run."""
-        return (*self.spec.wire(), Heartbeat, Hint)
+        return (*self.spec.wire(), Heartbeat, Hint, Done)
 
     def meta(self, run: str) -> Meta:
         claims = self.spec.claims
@@ -122,19 +124,28 @@ class Prepared:
         )
 
 
-def build(spec: Spec, config: Config, topology: Topology, process: ProcessId, scale: int | None) -> Process:
+def build(
+    spec: Spec, config: Config, topology: Topology, process: ProcessId, scale: int | None, gateways: bool = False
+) -> Process:
     """One process, a replica or a client: bare, or (given the scale of message delays) as a whole node."""
     replica = topology.group_of(process) is not None
     if scale is None:
         return spec.process(process, topology, config) if replica else Sender(process, topology, spec.contacts(config))
     if replica:
-        return Node(spec.process(process, topology, config), node_config(scale))
-    return Client(process, topology, spec.contacts(config), SessionConfig(retry_ns=(60 * scale, 120 * scale)))
+        node = node_config(scale, _gateway(scale) if gateways else None)
+        return Node(spec.process(process, topology, config), node, spec.contacts(config))
+    session = SessionConfig(retry_ns=(60 * scale, 120 * scale), gateways=gateways)
+    return Client(process, topology, spec.contacts(config), session)
 
 
-def node_config(scale: int) -> NodeConfig:
+def _gateway(scale: int) -> GatewayConfig:
+    return GatewayConfig(retry_ns=(60 * scale, 120 * scale), gather_ns=(8 * scale, 12 * scale))
+
+
+def node_config(scale: int, gateway: GatewayConfig | None = None) -> NodeConfig:
     """Heartbeats and patience in proportion to the longest message delay."""
-    return NodeConfig(omega=OmegaConfig(beat_ns=8 * scale, patience_ns=(32 * scale, 48 * scale)))
+    omega = OmegaConfig(beat_ns=8 * scale, patience_ns=(32 * scale, 48 * scale))
+    return NodeConfig(omega=omega, gateway=gateway)
 
 
 def prepare(plan: Plan, spec: Spec | None = None) -> Prepared:
@@ -154,10 +165,13 @@ def prepare(plan: Plan, spec: Spec | None = None) -> Prepared:
     spec.check(topology)
     network = plan.network_config(defaults)
     _check_links(spec, network)
+    if plan.gateways and not spec.bundles:
+        raise WrongUse(f"gateways = true; protocol {spec.name} does not open bundles")
     kinds = profile(plan.faults.profile, spec.claims, spec.name)
     nodes = plan.nodes if plan.nodes is not None else "crash" in spec.claims.faults
     prepared = Prepared(plan, spec, config, topology, network, kinds, nodes)
     prepared.draw(plan.seed)(topology.clients[0])
+    prepared.make(topology.servers[0])  # options that this topology cannot have are refused before anything runs
     return prepared
 
 

@@ -20,7 +20,10 @@ Pattern = tuple[tuple[GroupId, ...], ...]
 class Search:
     """What was found over all patterns, and how far the search looked."""
 
+    chosen: int = 0
+    """Patterns that were to be searched."""
     patterns: int = 0
+    """Patterns that were begun."""
     exhausted: int = 0
     """Patterns of which every interleaving was seen."""
     states: int = 0
@@ -37,6 +40,11 @@ class Search:
     @property
     def missed(self) -> list[str]:
         return [goal for goal, reached in self.goals.items() if not reached]
+
+    @property
+    def share(self) -> float:
+        """How much of what was to be searched was exhausted, in patterns."""
+        return self.exhausted / self.chosen if self.chosen else 0.0
 
     @property
     def verdict(self) -> Verdict:
@@ -59,18 +67,26 @@ def search(
     max_states: int,
     reduced: bool = True,
     progress: Callable[[int], None] = lambda states: None,
+    most_each: int | None = None,
 ) -> Search:
-    """Explore pattern after pattern, until one fails or all were seen. `max_states` is for all of them together."""
-    result = Search(goals=dict.fromkeys(prepared.spec.goals, False))
+    """Explore pattern after pattern, until one fails, all were seen, or somebody interrupts. `max_states` is for all
+    of them together; `most_each`, if given, for each: a pattern with more is left, and the next begun."""
+    result = Search(chosen=len(chosen), goals=dict.fromkeys(prepared.spec.goals, False))
     for pattern in chosen:
         left = max_states - result.states
         if left <= 0:
             more = len(chosen) - result.patterns
             result.limits.append(f"{max_states} states were seen; {more} of {len(chosen)} patterns were not begun")
             break
-        scope = _scope(prepared, pattern, budget, left, reduced)
+        scope = _scope(prepared, pattern, budget, min(left, most_each or left), reduced)
         before = result.states
-        found = explore(scope, lambda states, waiting, before=before: progress(before + states))  # type: ignore[misc]
+        try:
+            found = explore(scope, lambda states, waiting, before=before: progress(before + states))  # type: ignore[misc]
+        except KeyboardInterrupt:
+            result.limits.append(
+                f"interrupted; {len(chosen) - result.patterns} of {len(chosen)} patterns were not seen"
+            )
+            break
         result.patterns += 1
         result.states += found.states
         result.transitions += found.transitions

@@ -260,7 +260,9 @@ class Replicated(Process):
                         self._put(effect, inbox)
                     case Deliver(message, _, rank_time, rank_tie, committed_ns):
                         self._delivered.add(message.id)
-                        self.deliver(message, rank_time, rank_tie, committed_ns)
+                        # Not by the verb: what is worth noting about this delivery was noted inside.
+                        self._outbox.append(Deliver(message, self.position, rank_time, rank_tie, committed_ns))
+                        self.position += 1
                     case Note(name, about, value):
                         self.note(name, about, value)
                     case _:

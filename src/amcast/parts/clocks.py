@@ -1,65 +1,58 @@
 """Clocks for timestamps: logical, hybrid, and what a quorum has promised.
 
-A logical clock (Lamport 1978) counts; a hybrid one also never stamps below the local time, so that groups that stamp
+A clock is an integer, the highest timestamp given or heard of; how the next one follows from it is a function. A
+logical clock (Lamport 1978) counts; a hybrid one also never stamps below the local time, so that groups that stamp
 rarely keep up with groups that stamp often. Local time may be wrong or jump: it makes stamps higher than needed, never
-equal or lower. A quorum clock is the highest value below which no future leader of a group can stamp: a majority, the
-present leader among it, has seen it (002, section 5). The leader must be among it: two followers may be ahead of a
-leader that still stamps below them.
+equal or lower.
+
+A quorum clock is the highest value at or below which no future leader of a group can stamp: a majority, the present
+leader among it, has seen it (002, section 5). The leader's own word is needed: two followers may be ahead of a leader
+that still stamps below them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+from amcast.parts.quorum import majority
+
+Stamping = Callable[[int, int], int]
+"""From the clock and the local time, the next timestamp."""
 
 
-class Logical:
-    """Counts up, and follows what it hears."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: int = 0) -> None:
-        self.value = value
-        """What was stamped or heard of last; the next stamp is higher."""
-
-    def stamp(self, now: int) -> int:
-        """The next timestamp."""
-        self.value += 1
-        return self.value
-
-    def hear(self, timestamp: int) -> bool:
-        """Somebody else stamped; whether that moved this clock."""
-        if timestamp <= self.value:
-            return False
-        self.value = timestamp
-        return True
+def logical(clock: int, now: int) -> int:
+    """The next timestamp counts."""
+    return clock + 1
 
 
-class Hybrid(Logical):
-    """A logical clock that does not fall behind the local time."""
-
-    __slots__ = ()
-
-    def stamp(self, now: int) -> int:
-        self.value = max(self.value + 1, now)
-        return self.value
+def hybrid(clock: int, now: int) -> int:
+    """The next timestamp is the local time, or counts where that would not rise."""
+    return now if now > clock else clock + 1
 
 
 class QuorumClock:
     """What the members of a group have promised not to stamp below, by their places in the group."""
 
-    __slots__ = ("_quorum", "_values")
+    __slots__ = ("_rank", "_values")
 
     def __init__(self, members: int) -> None:
         self._values = [0] * members
-        self._quorum = members // 2 + 1
+        self._rank = members - majority(members)
 
     def hear(self, place: int, value: int) -> None:
         """A member's clock; it never goes back."""
         if value > self._values[place]:
             self._values[place] = value
 
-    def reached(self, leader: int) -> int:
-        """No stamp that the group gives from now on is at or below: the leader and a majority are there."""
-        others = sorted(self._values, reverse=True)
-        return min(self._values[leader], others[self._quorum - 1])
+    def forget(self, place: int) -> None:
+        """What this member promised no longer counts: it has lost its memory."""
+        self._values[place] = 0
+
+    def passed(self) -> int:
+        """A majority is there: no later leader, who must hear one of any majority, stamps at or below."""
+        return sorted(self._values)[self._rank]
+
+    def reached(self, word: int) -> int:
+        """Nor does the present leader, who gave its word: no stamp to come is at or below."""
+        return min(word, self.passed())
 
     def snapshot(self) -> tuple[int, ...]:
         return tuple(self._values)

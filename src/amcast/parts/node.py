@@ -1,8 +1,9 @@
-"""A node: protocol, leader oracle and the server side of sessions, composed into one process.
+"""A node: protocol, leader oracle, gateway and the server side of sessions, composed into one process.
 
     Heartbeat, omega timers --> Omega --Leader--+
     Request ---- delivered already? --> Reply   v
             \\--- new ------------------------> protocol --> effects, and for each Deliver a Reply to the sender
+            \\--- a client's --> Gateway --bundle--^
     everything else --------------------------->
 
 The protocol inside is the same object that runs bare in the simulator; it does not know that it is inside a node. A
@@ -12,26 +13,35 @@ and delivered once.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
-from amcast.kernel.effects import Deliver, Effect, Send
-from amcast.kernel.events import Event, Leader, Receive, Started, Submit, Timer
+from amcast.kernel.effects import About, Deliver, Effect, Send
+from amcast.kernel.events import Event, Leader, Peer, Receive, Started, Submit, Timer
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.insight import Phase, Vitals
 from amcast.kernel.message import Body, Message, Reply, Request, State
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
+from amcast.parts.bodies.gateway import Done, GatewayConfig
 from amcast.parts.bodies.node import NodeConfig, NodeState
-from amcast.parts.bodies.omega import Heartbeat
+from amcast.parts.bodies.omega import Farewell, Heartbeat
 from amcast.parts.bodies.session import Hint
+from amcast.parts.bundle import MOST_PROCESSES, is_bundle, parts_of, process_of
+from amcast.parts.gateway import GATHER, Gateway
 from amcast.parts.omega import Omega
 from amcast.parts.seen import Seen
+from amcast.parts.session import TIMER as SESSION
+from amcast.parts.session import Contact
+
+_MINE: Final = frozenset({Farewell, Heartbeat, Reply, Request})
+"""Bodies that the protocol does not see, or not always."""
 
 
 class Node(Process):
     """One server of one group."""
 
-    def __init__(self, protocol: Process, config: NodeConfig) -> None:
+    def __init__(self, protocol: Process, config: NodeConfig, contact: Contact | None = None) -> None:
         super().__init__(protocol.me, protocol.topology)
         assert self.group is not None, f"process {self.me} is a client; nodes are servers"
         self.home: GroupId = self.group
@@ -44,23 +54,41 @@ class Node(Process):
         self._asked: dict[MessageId, set[GroupId]] = {}
         """Messages that this very node multicast, and the groups that have not answered."""
         self._leaders: dict[GroupId, ProcessId] = {g: self.topology.members(g)[0] for g in self.topology.groups}
+        self.gateway: Gateway | None = None
+        if config.gateway is not None:
+            assert contact is not None, "a gateway must know the protocol's contacts"
+            self.gateway = Gateway(self.me, self.topology, contact, config.gateway)
+        self._servers = frozenset(self.topology.servers)
+        self._aside: list[Event] = []
+        """What the gateway's session must hear of in this step."""
 
     def step(self, events: Sequence[Event], now: int) -> list[Effect]:
         self.now = now
         inside: list[Event] = []
         for event in events:
-            if not self._mine(event, inside):
+            if type(event) is Receive:
+                body = event.body
+                if type(body) not in _MINE or not self._my_body(event.sender, body, inside):
+                    inside.append(event)
+            elif not self._mine(event, inside):
                 inside.append(event)
-        effects = self.protocol.step(inside, now)
+        if self.gateway is not None and (self._aside or self.gateway.moved):
+            # Bundles leave before the protocol's records: asking need not wait for the disk.
+            self._outbox += self._gateway_step(self.gateway, now)
+        effects = self._answering(self.protocol.step(inside, now))
+        if self._aside and self.gateway is not None:
+            effects += self._gateway_step(self.gateway, now)
         if self._outbox:
             effects = self._outbox + effects
             self._outbox = []
-        return self._answering(effects)
+        return effects
+
+    def _gateway_step(self, gateway: Gateway, now: int) -> list[Effect]:
+        aside, self._aside = self._aside, []
+        return gateway.step(aside, now)
 
     def _mine(self, event: Event, inside: list[Event]) -> bool:
         """Handle what is not for the protocol; what the oracle says goes inside."""
-        if type(event) is Receive:
-            return self._my_body(event.sender, event.body, inside)
         match event:
             case Timer(name) if name.startswith("omega"):
                 if self.omega is not None:
@@ -70,12 +98,25 @@ class Node(Process):
                     self._led_by(self.omega.leader if told != self.omega.leader else leader, inside)
                 return True
             case Submit(message):
+                if self.gateway is not None:
+                    self.gateway.take(message)
+                    return True
                 self._asked[message.id] = set(message.destinations)
             case Leader(group, leader):
                 self._leaders[group] = leader
             case Started(_, life):
                 if self.omega is not None:
                     self.omega.begin(life)
+                if self.gateway is not None:
+                    self.gateway.begin(life)
+            case Timer(name) if name == SESSION and self.gateway is not None:
+                self._aside.append(event)
+                return True
+            case Timer(name) if name == GATHER and self.gateway is not None:
+                self.gateway.overdue()
+                return True
+            case Peer() if self.gateway is not None:
+                self._aside.append(event)
         return False
 
     def _my_body(self, sender: ProcessId, body: Body, inside: list[Event]) -> bool:
@@ -83,12 +124,22 @@ class Node(Process):
         if kind is Heartbeat:
             if self.omega is not None:
                 self._led_by(self.omega.hear(sender, body), inside)  # type: ignore[arg-type]
+        elif kind is Farewell:
+            if self.omega is not None and self.topology.group_of(sender) == self.home:
+                self._led_by(self.omega.part(sender, body), inside)  # type: ignore[arg-type]
         elif kind is Reply:
-            self._answered(body.message, body.group)  # type: ignore[attr-defined]
-        elif kind is Request:
+            if self.gateway is not None:
+                self._aside.append(Receive(sender, body))
+            else:
+                self._answered(body.message, body.group)  # type: ignore[attr-defined]
+        elif self.gateway is None or sender in self._servers:
             return self._was_delivered(sender, body.message)  # type: ignore[attr-defined]
         else:
-            return False
+            message = body.message  # type: ignore[attr-defined]
+            if self.protocol.has_delivered(message.id):
+                self.send(message.sender, Reply(message.id, self.home), message.id)
+            else:
+                self.gateway.take(message)
         return True
 
     def _led_by(self, leader: ProcessId | None, inside: list[Event]) -> None:
@@ -108,25 +159,90 @@ class Node(Process):
     def _was_delivered(self, sender: ProcessId, message: Message) -> bool:
         """Answer a sender that asks again."""
         if self.has_delivered(message.id):
-            self.send(message.sender, Reply(message.id, self.home), message.id)
+            asker = process_of(message.sender) if is_bundle(message.id) else message.sender
+            self.send(asker, Reply(message.id, self.home), message.id)
             return True
         leader = self._leaders[self.home]
-        if sender == message.sender and leader not in (self.me, self.topology.members(self.home)[0]):
+        if (
+            sender == message.sender
+            and self.gateway is None
+            and leader not in (self.me, self.topology.members(self.home)[0])
+        ):
             self.send(message.sender, Hint(self.home, leader), message.id)
         return False
 
     def _answering(self, effects: list[Effect]) -> list[Effect]:
         """Put a Reply behind every Deliver."""
+        for effect in effects:
+            if type(effect) is Deliver:
+                break
+        else:
+            return effects
         answers = self.config.replies == "all" or self._leaders[self.home] == self.me
         told: list[Effect] = []
         for effect in effects:
+            if type(effect) is not Deliver:
+                told.append(effect)
+                continue
             told.append(effect)
-            if type(effect) is Deliver:
-                message = effect.message
+            message = effect.message
+            if effect.fresh is not None:
+                self._answer_bundle(message, answers, told)
+            else:
                 self.delivered.add(message.id)
                 if answers:
                     told.append(Send((message.sender,), Reply(message.id, self.home), message.id))
         return told
+
+    def _answer_bundle(self, bundle: Message, answers: bool, told: list[Effect]) -> None:
+        """Its gateway is told, unless it is in this group: it delivers, too."""
+        gateway = process_of(bundle.sender)
+        if gateway == self.me:
+            self._aside.append(Receive(self.me, Reply(bundle.id, self.home)))
+        elif answers and self.topology.group_of(gateway) != self.home:
+            told.append(Send((gateway,), Reply(bundle.id, self.home), bundle.id))
+
+    # Bundles and the trace
+
+    def named(self, effects: list[Effect]) -> list[Effect]:
+        if self.gateway is None:
+            return effects
+        return [
+            Send(effect.targets, effect.body, self._named(effect.about)) if type(effect) is Send else effect
+            for effect in effects
+        ]
+
+    def _named(self, about: About) -> About:
+        """Messages for bundles. A bundle that is not here (it is being asked for) cannot be told."""
+        if about is None or (type(about) is int and not is_bundle(about)):
+            return about
+        ids: list[MessageId] = []
+        for id in about if isinstance(about, tuple) else (about,):
+            if is_bundle(id):
+                assert self.gateway is not None
+                bundle = self.protocol.text(id)
+                parts = self.gateway.text(id) or (parts_of(bundle) if bundle is not None else [])
+                ids += [part.id for part in parts]
+            else:
+                ids.append(id)
+        return None if not ids else ids[0] if len(ids) == 1 else tuple(dict.fromkeys(ids))
+
+    # For operators
+
+    def vitals(self) -> Vitals:
+        open_ones = len(self._asked) if self.gateway is None else len(self.gateway.open_bundles())
+        return {"leader": self._leaders[self.home], **self.protocol.vitals(), "asked": open_ones}
+
+    def explain(self, message: MessageId) -> list[Phase]:
+        told: list[Phase] = []
+        if self.gateway is not None:
+            for bundle, groups in self.gateway.open_bundles().items():
+                if any(part.id == message for part in self.gateway.text(bundle) or ()):
+                    said = f"this gateway asked for it in bundle {bundle}; groups {list(groups)} have not answered"
+                    told.append(Phase("gateway", not groups, said))
+        if self.has_delivered(message):
+            return [*told, Phase("delivered", True, f"process {self.me} has delivered it")]
+        return told + self.protocol.explain(message)
 
     # A node has no life of its own between its parts
 
@@ -146,6 +262,7 @@ class Node(Process):
             self.delivered.snapshot(),
             tuple((message, tuple(sorted(groups))) for message, groups in sorted(self._asked.items())),
             tuple(sorted(self._leaders.items())),
+            None if self.gateway is None else self.gateway.snapshot(),
         )
 
     def restore(self, state: State) -> None:
@@ -156,12 +273,20 @@ class Node(Process):
         self.delivered.restore(state.delivered)
         self._asked = {message: set(groups) for message, groups in state.asked}
         self._leaders = dict(state.leaders)
+        if self.gateway is not None and state.gateway is not None:
+            self.gateway.restore(state.gateway)
 
 
 def noded(spec: Spec, node: NodeConfig) -> Spec:
     """The same protocol inside nodes: what a cluster runs, and what a simulation with clients that retry runs."""
 
     def make(me: ProcessId, topology: Topology, config: Any) -> Process:
-        return Node(spec.process(me, topology, config), node)
+        return Node(spec.process(me, topology, config), node, spec.contact)
 
-    return replace(spec, process=make, bodies=(*spec.bodies, Heartbeat, Hint), states=(*spec.states, NodeState))
+    bodies: tuple[type[Body], ...] = (*spec.bodies, Heartbeat, Farewell, Hint, Done)
+    return replace(spec, process=make, bodies=bodies, states=(*spec.states, NodeState), farewell=Farewell)
+
+
+def gatewayed(spec: Spec, topology: Topology) -> GatewayConfig | None:
+    """Nodes of this protocol on this topology are gateways, if they can be."""
+    return GatewayConfig() if spec.bundles and max(topology.servers) < MOST_PROCESSES else None

@@ -3,16 +3,17 @@
 Source: Chandra, Hadzilacos, Toueg, "The weakest failure detector for solving consensus" (1996); 003 section 2.2.
 
 Every member sends heartbeats to the others; who is silent for too long is suspected, and trusted again, with twice the
-patience, when it is heard. The leader is the trusted member with the lowest (life, place): a member that restarted
-does not take the lead back from one that ran on, so leadership moves only when it must. Time enters through timers
-alone, and mistakes are harmless: no protocol's safety depends on the oracle.
+patience, when it is heard. The leader is the trusted member that has run longest, by its own clock; among equals, and
+all are equal in their first lives, the one with the lowest (life, place). A member that restarted does not take the
+lead back from one that ran on, so leadership moves only when it must. Clocks and mistakes are harmless: no protocol's
+safety depends on the oracle.
 """
 
 from typing import Final
 
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.process import Process
-from amcast.parts.bodies.omega import Heartbeat, OmegaConfig, OmegaState
+from amcast.parts.bodies.omega import Farewell, Heartbeat, OmegaConfig, OmegaState
 
 BEAT: Final = "omega"
 PATIENCE: Final = "omega-"
@@ -30,12 +31,16 @@ class Omega:
         self.life = 0
         self.leader = members[0]
         self._lives: dict[ProcessId, int] = dict.fromkeys(members, 0)
+        self._since: dict[ProcessId, int] = dict.fromkeys(members, 0)
         self._suspected: set[ProcessId] = set()
         self._mistakes: dict[ProcessId, int] = {}
+        self._left: dict[ProcessId, int] = {}
+        """Who said that it leaves, and in which life: what it says after that, in the same life, does not count."""
 
     def begin(self, life: int) -> None:
         """A life of mine begins."""
         self.life = self._lives[self.owner.me] = life
+        self._since[self.owner.me] = self.owner.now if life > 0 else 0
         if self.others:
             self._beat()
             for member in self.others:
@@ -43,11 +48,27 @@ class Omega:
 
     def hear(self, sender: ProcessId, body: Heartbeat) -> ProcessId | None:
         """A heartbeat came; the leader, if it is another one now."""
+        if self._left.get(sender, -1) >= body.life:
+            return None
         if sender in self._suspected:
             self._suspected.discard(sender)
-            self._mistakes[sender] = min(self._mistakes.get(sender, 0) + 1, MAX_DOUBLINGS)
-        self._lives[sender] = max(self._lives[sender], body.life)
+            if body.life <= self._lives[sender]:
+                # In a later life it had been away indeed: no mistake.
+                self._mistakes[sender] = min(self._mistakes.get(sender, 0) + 1, MAX_DOUBLINGS)
+        if body.life >= self._lives[sender]:
+            self._lives[sender] = body.life
+            self._since[sender] = body.since_ns
         self._watch(sender)
+        return self._changed()
+
+    def part(self, sender: ProcessId, body: Farewell) -> ProcessId | None:
+        """A member says that it leaves; the leader, if it is another one now."""
+        if body.life < self._lives[sender]:
+            return None
+        self._left[sender] = body.life
+        self._suspected.add(sender)
+        self.owner.cancel_timer(f"{PATIENCE}{sender}")
+        self.owner.note("left", value=float(sender))
         return self._changed()
 
     def tick(self, name: str) -> ProcessId | None:
@@ -61,7 +82,7 @@ class Omega:
         return self._changed()
 
     def _beat(self) -> None:
-        self.owner.send_all(self.others, Heartbeat(self.life))
+        self.owner.send_all(self.others, Heartbeat(self.life, self._since[self.owner.me]))
         self.owner.set_timer(BEAT, (self.config.beat_ns, self.config.beat_ns))
 
     def _watch(self, member: ProcessId) -> None:
@@ -71,11 +92,14 @@ class Omega:
 
     def _changed(self) -> ProcessId | None:
         trusted = (member for member in self.members if member not in self._suspected)
-        leader = min(trusted, key=lambda member: (self._lives[member], self.members.index(member)))
+        leader = min(trusted, key=self._rank)
         if leader == self.leader:
             return None
         self.leader = leader
         return leader
+
+    def _rank(self, member: ProcessId) -> tuple[int, int, int]:
+        return self._since[member], self._lives[member], self.members.index(member)
 
     def snapshot(self) -> OmegaState:
         return OmegaState(
@@ -84,6 +108,8 @@ class Omega:
             tuple(sorted(self._lives.items())),
             tuple(sorted(self._suspected)),
             tuple(sorted(self._mistakes.items())),
+            tuple(sorted(self._left.items())),
+            tuple(sorted(self._since.items())),
         )
 
     def restore(self, state: OmegaState) -> None:
@@ -92,3 +118,5 @@ class Omega:
         self._lives = dict(state.lives)
         self._suspected = set(state.suspected)
         self._mistakes = dict(state.mistakes)
+        self._left = dict(state.left)
+        self._since = dict(state.since)

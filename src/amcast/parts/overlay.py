@@ -14,10 +14,12 @@ Overlays come as plain data in a protocol's options and are checked against the 
 built; all questions are then answered from tables.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from amcast.kernel.errors import WrongUse
-from amcast.kernel.ids import GroupId
+from amcast.kernel.ids import GroupId, ProcessId
+from amcast.kernel.message import Message
+from amcast.kernel.spec import Contact
 from amcast.kernel.topology import Topology
 
 
@@ -45,6 +47,10 @@ class Order:
         """The groups higher than this one, lowest first."""
         return self.groups[self.rank[group] + 1 :]
 
+    def between(self, low: GroupId, high: GroupId) -> tuple[GroupId, ...]:
+        """The groups higher than the one and lower than the other, lowest first."""
+        return self.groups[self.rank[low] + 1 : self.rank[high]]
+
     def reach(self, group: GroupId) -> frozenset[GroupId]:
         """This group and its descendants."""
         return frozenset(self.groups[self.rank[group] :])
@@ -52,6 +58,17 @@ class Order:
     def edges(self) -> tuple[tuple[GroupId, GroupId], ...]:
         """All edges, from lower to higher."""
         return tuple((low, high) for place, low in enumerate(self.groups) for high in self.groups[place + 1 :])
+
+
+def rank_delays(role: str, destinations: int, replicas: int) -> int | None:
+    """Message delays where destinations hear of a lone message one after the other, in the default order."""
+    return destinations if role == "max" else int(role.removeprefix("rank-"))
+
+
+def rank_role(topology: Topology, process: ProcessId) -> str:
+    """A process by its group's place in the default order."""
+    group = topology.group_of(process)
+    return "client" if group is None else f"rank-{topology.groups.index(group) + 1}"
 
 
 class Tree:
@@ -158,6 +175,20 @@ def tree_of(edges: Sequence[tuple[GroupId, GroupId]], topology: Topology) -> Tre
         raise WrongUse(f"edges: {len(roots)} groups without a parent ({roots}); expected exactly one root")
     _refuse_circles(parents)
     return Tree(roots[0], [(parent, child) for parent, child in edges])
+
+
+def ancestral(overlay: Callable[[Topology], Order | Tree]) -> Contact:
+    """The contacts of a protocol whose lowest common ancestor is to be told; the overlay is built once per topology."""
+    built: dict[Topology, Order | Tree] = {}
+
+    def contact(topology: Topology, message: Message) -> tuple[ProcessId, ...]:
+        found = built.get(topology)
+        if found is None:
+            built.clear()
+            found = built[topology] = overlay(topology)
+        return topology.members(found.lca(message.destinations))
+
+    return contact
 
 
 def _refuse_circles(parents: dict[GroupId, GroupId]) -> None:

@@ -153,6 +153,8 @@ class Paxos(Voter):
         elif self.role == "preparing" or self.role == "joining":
             waiting = [p for place, p in enumerate(self.members) if place not in self._promises]
             self._ask(tuple(p for p in waiting if self.role == "preparing" or p != self.owner.me))
+        elif self.role == "catching":
+            self._ask_anew()
         elif self.role == "leading":
             for instance in range(self.log.chosen, min(self._resend, self.log.chosen + RESENDS)):
                 self._repeat(self.audience, instance)
@@ -168,19 +170,20 @@ class Paxos(Voter):
             self._announced = self.ballot
             others = tuple(process for process in self.audience if process != self.owner.me)
             self.owner.send_all(others, Status(self.log.chosen, self.ballot))
-        waits = (
+        if not self._armed and self._waits():
+            self._armed = True
+            self._resend = max(self._slots, default=self.log.chosen) + 1
+            self.owner.set_timer(TIMER, self.config.retry_ns)
+
+    def _waits(self) -> bool:
+        """Whether something should happen soon. The timer is not cancelled when it has: the next thing to wait for
+        comes long before it runs out."""
+        return (
             bool(self._slots)
             or self.role in ("preparing", "joining", "catching")
             or (self.role == "follower" and self.believed == self.owner.me)
             or self.log.behind()
         )
-        if waits != self._armed:
-            self._armed = waits
-            if waits:
-                self._resend = max(self._slots, default=self.log.chosen) + 1
-                self.owner.set_timer(TIMER, self.config.retry_ns)
-            else:
-                self.owner.cancel_timer(TIMER)
 
     # Leading
 
@@ -247,6 +250,7 @@ class Paxos(Voter):
             return
         self._votes = best
         self.role = "catching"
+        self._reached = -1
         if self.log.chosen >= self.start:
             self._admit_myself()
 
@@ -281,6 +285,18 @@ class Paxos(Voter):
         self.births[self.place] = self.life
         self.ballot = next_ballot(0, self.life, self.place)
         self.owner.note("forgot")
+        self._ask(tuple(member for member in self.members if member != self.owner.me))
+
+    def _ask_anew(self) -> None:
+        """Who knew what I must learn may have crashed and forgotten that it was decided: its vote and those of the
+        others remain, and nobody may be able to lead without mine. If nothing came since the last time, the members
+        are asked again, what they say now counts, and nothing that one of them only knew earlier is waited for."""
+        if self._reached < self.log.chosen:
+            self._reached = self.log.chosen
+            return
+        self.role = "joining"
+        self._promises = {}
+        self.owner.note("asked anew")
         self._ask(tuple(member for member in self.members if member != self.owner.me))
 
     def _admit_myself(self) -> None:

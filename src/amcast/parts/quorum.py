@@ -9,7 +9,8 @@ Votes are sets of members, kept as the bits of an integer by the member's place 
 
 from typing import Final
 
-MEMBERS: Final = 32
+MEMBERS: Final = 1024
+"""As many as a ballot can tell apart: of one group, or of all groups where all of them vote together (A_dt)."""
 LIVES: Final = 1 << 16
 
 
@@ -23,6 +24,11 @@ def ballot_of(round: int, life: int, place: int) -> int:
 def place_of(ballot: int) -> int:
     """Who leads in this ballot, by place in its group."""
     return ballot % MEMBERS
+
+
+def round_of(ballot: int) -> int:
+    """How often the lead was taken, about: for people."""
+    return ballot // (MEMBERS * LIVES)
 
 
 def next_ballot(above: int, life: int, place: int) -> int:

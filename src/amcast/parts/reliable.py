@@ -11,6 +11,10 @@ Source: Hadzilacos and Toueg, "A modular approach to fault-tolerant broadcasts" 
 
 In a run without suspicions a message costs one Carry per target. The origin numbers its messages per target, so that
 any process can relay any message and the target still knows its place.
+
+No protocol of this library runs over it: where papers assume reliable multicast, clients that retry (`session`) and
+members that forward and ask again give the same, and cost no acknowledgements while nothing fails. It is for processes
+that have neither.
 """
 
 from amcast.kernel.ids import ProcessId

@@ -41,6 +41,9 @@ from amcast.parts.stamps_memory import Pending, StampMemory
 RETRY: Final = "retry"
 AT_ONCE: Final = 64
 """How many messages are asked about at a time."""
+IN_ALL: Final = 8
+"""However many groups a group speaks with, it keeps no more than so many times `settle` confirmations to itself: what
+is remembered and written with every snapshot must not grow with the number of groups."""
 
 
 class StampedGroup(StampMemory):
@@ -127,13 +130,9 @@ class StampedGroup(StampMemory):
         self._paxos.flush()
         if self._paxos.wants_mark():
             self._paxos.mark(msgspec.msgpack.encode(self._core()))
-        waits = bool(self._waiting) or len(self._queue) > 0
-        if waits != self._armed:
-            self._armed = waits
-            if waits:
-                self.set_timer(RETRY, self._config.retry_ns)
-            else:
-                self.cancel_timer(RETRY)
+        if not self._armed and (self._waiting or len(self._queue)):
+            self._armed = True  # and never cancelled: the next message comes long before it runs out
+            self.set_timer(RETRY, self._config.retry_ns)
 
     # Leading
 
@@ -299,16 +298,23 @@ class StampedGroup(StampMemory):
             kept[id] = entry.own
         confirming = self._confirming.setdefault(group, [])
         confirming.append(id)
+        self._unconfirmed += 1
         size = self._config.settle
-        leading = self._paxos.role == "leading"
         if len(confirming) >= size:
-            self._confirming[group] = []
-            if leading:
-                self.send_all(self.topology.members(group), Settled(tuple(confirming)), tuple(confirming))
-        if leading and len(kept) >= 4 * size and len(kept) % size == 0:
+            self._tell_settled((group,))
+        elif self._unconfirmed >= IN_ALL * size:
+            self._tell_settled(tuple(sorted(self._confirming)))
+        if self._paxos.role == "leading" and len(kept) >= 4 * size and len(kept) % size == 0:
             # Confirmations were lost with a leader or a link: ask for them.
             for late, own in list(kept.items())[:size]:
                 self.send_all(self.topology.members(group), Stamp(late, self.home, own, ask=True), late)
+
+    def _tell_settled(self, groups: tuple[GroupId, ...]) -> None:
+        for group in groups:
+            settled = tuple(self._confirming.pop(group))
+            self._unconfirmed -= len(settled)
+            if self._paxos.role == "leading":
+                self.send_all(self.topology.members(group), Settled(settled), settled)
 
     def _confirmed(self, group: GroupId, messages: tuple[MessageId, ...]) -> None:
         kept = self._kept.get(group, {})

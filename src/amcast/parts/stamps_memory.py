@@ -73,6 +73,8 @@ class StampMemory(Process):
         """My group's stamps of settled messages, by the groups that have not confirmed them."""
         self._confirming: dict[GroupId, list[MessageId]] = {}
         """Settled here, and that group is not told yet."""
+        self._unconfirmed = 0
+        """How many those are in all."""
         self._ahead: dict[MessageId, None] = {}
         """Final here, but not by the log alone, and not proposed to it by me in this ballot."""
         self._starting: list[MessageId] = []
@@ -88,6 +90,7 @@ class StampMemory(Process):
         assert entry.own <= final, f"message {id}: final {final} is below the group's own {entry.own}"
         entry.final = final
         entry.committed_ns = self.now
+        self.clear(entry.message)
         self._queue.fix(id, final)
         if not entry.settled:
             self._ahead[id] = None
@@ -125,6 +128,7 @@ class StampMemory(Process):
         self._seen.restore(core.seen)
         self._kept = {group: dict(kept) for group, kept in core.kept}
         self._confirming = {group: list(ids) for group, ids in core.confirming}
+        self._unconfirmed = sum(len(ids) for _, ids in core.confirming)
         self._pending = {}
         self._queue = Bounds()
         self._ahead = {}

@@ -101,6 +101,8 @@ class Voter:
         self._resend = 0
         """Instances below it were open already when the timer was set."""
         self._turn = 0
+        self._reached = -1
+        """How far I, catching up, was when the timer ran out last."""
 
     def mark(self, state: bytes) -> None:
         """The owner's state now, which the log may be cut back to. The way over the own link makes sure that what was
@@ -283,6 +285,7 @@ class Voter:
             self._armed,
             self._resend,
             self._turn,
+            self._reached,
         )
 
     def restore(self, state: PaxosState) -> None:
@@ -311,3 +314,4 @@ class Voter:
         self._armed = state.armed
         self._resend = state.resend
         self._turn = state.turn
+        self._reached = state.reached

@@ -22,7 +22,8 @@ by `parts/adapter.py`: three delays for each one).
 Deviations, each with its reason in docs/protocols/flexcast.md: every Notif has a number, and exactly the Ack that
 answers it is awaited; it waits for what is known to come before its message, not for everything open; a Notif is sent
 only where it can matter, and again only if something new is known; histories are pruned by flushes, which somebody's
-full history asks for; there are no queues per ancestor, the history orders those messages already.
+full history asks for; there are no queues per ancestor, the history orders those messages already. With the option
+`notify = "next"`, groups are not all asked at once: one passes the question to the next.
 """
 
 from collections import deque
@@ -30,7 +31,7 @@ from collections import deque
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
 from amcast.kernel.process import Process
-from amcast.kernel.spec import Claims, Contact, Spec, majorities_survive
+from amcast.kernel.spec import Claims, Contact, Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.adapter import replicated
 from amcast.parts.bodies.adapter import BODIES as ADAPTED
@@ -38,7 +39,8 @@ from amcast.parts.bodies.adapter import AdapterState
 from amcast.parts.bodies.paxos import BODIES as PAXOS
 from amcast.parts.bodies.paxos import RECORDS
 from amcast.parts.history import History
-from amcast.parts.overlay import Order, order_of
+from amcast.parts.lifting import MILD, lifted
+from amcast.parts.overlay import Order, ancestral, order_of, rank_delays, rank_role
 from amcast.parts.seen import Seen
 from amcast.protocols.bodies.flexcast import (
     Ack,
@@ -88,6 +90,7 @@ class FlexCast(Process):
         self.order: Order = order_of(config.order, topology)
         self.rank = self.order.rank
         self.descendants = self.order.descendants(self.home)
+        self._relays = config.notify == "next"
         self.history = History(self.home, self.descendants)
         self._asked_for = Seen()
         """What clients asked this group to order; each client's requests come in its order."""
@@ -225,6 +228,8 @@ class FlexCast(Process):
             if committed_ns is None:
                 body = Msg(message, links, notified)
             self.send_all(self.topology.members(group), body, _about(id))
+            if self._relays:
+                told = []  # the next destination awaits the answers, and passes on what it learns from them
         if id < 0:
             self._prune(-id)
         else:
@@ -234,6 +239,8 @@ class FlexCast(Process):
     def _answer(self, message: MessageId, asked: _Asked) -> None:
         """Acknowledge a message to its destinations above, on behalf of who notified me."""
         above = self._above(asked.destinations)
+        if self._relays:
+            above = above[:1]
         told: list[tuple[int, GroupId]] = []
         covered = self._covered.get(message, -1)
         if self.history.changed(message) > covered:
@@ -256,17 +263,25 @@ class FlexCast(Process):
     ) -> list[tuple[int, GroupId]]:
         """Ask the groups that may know something for a destination above them; their numbers."""
         told: list[tuple[int, GroupId]] = []
-        for group in self.descendants:
-            if group in destinations:
-                continue
-            higher = [target for target in above if self.rank[target] > self.rank[group]]
-            if higher and self.history.concerns(group, higher):
-                self._numbered += 1
-                told.append((self._numbered, group))
-                body = Notif(message, destinations, self._numbered, self.history.since(group))
-                self.note("notified", _about(message))
-                self.send_all(self.topology.members(group), body, _about(message))
+        for group in self._knowing(destinations, above):
+            self._numbered += 1
+            told.append((self._numbered, group))
+            body = Notif(message, destinations, self._numbered, self.history.since(group))
+            self.note("notified", _about(message))
+            self.send_all(self.topology.members(group), body, _about(message))
         return told
+
+    def _knowing(self, destinations: tuple[GroupId, ...], above: tuple[GroupId, ...]) -> list[GroupId]:
+        """Groups to which the history has messages that some destination above them does not get."""
+        if self._relays:
+            between = self.order.between(self.home, above[0]) if above else ()
+            return [group for group in between if self.history.concerns(group, above[:1])][:1]
+        found = []
+        for group in self.descendants:
+            higher = [target for target in above if self.rank[target] > self.rank[group]]
+            if group not in destinations and higher and self.history.concerns(group, higher):
+                found.append(group)
+        return found
 
     def _awaited(self, told: list[tuple[int, GroupId]], group: GroupId) -> tuple[int, ...]:
         """The notifications that a destination will see answered: those to groups below it."""
@@ -337,26 +352,7 @@ def _about(message: MessageId) -> MessageId | None:
 
 def contacting(config: FlexCastConfig) -> Contact:
     """The lowest destination, in the order that a configuration names."""
-    orders: dict[Topology, Order] = {}
-
-    def contact(topology: Topology, message: Message) -> tuple[ProcessId, ...]:
-        order = orders.get(topology)
-        if order is None:
-            orders.clear()
-            order = orders[topology] = order_of(config.order, topology)
-        return topology.members(order.lca(message.destinations))
-
-    return contact
-
-
-def _delays(role: str, destinations: int, replicas: int) -> int | None:
-    return destinations if role == "max" else int(role.removeprefix("rank-"))
-
-
-def _replicated_delays(role: str, destinations: int, replicas: int) -> int | None:
-    """With Paxos inside groups: three for each one of the bare protocol."""
-    delays = _delays(role, destinations, replicas)
-    return None if delays is None else 3 * delays
+    return ancestral(lambda topology: order_of(config.order, topology))
 
 
 def _packets(destinations: int, replicas: int) -> int:
@@ -364,12 +360,7 @@ def _packets(destinations: int, replicas: int) -> int:
     return 1 + destinations * (destinations - 1) // 2
 
 
-def _role(topology: Topology, process: ProcessId) -> str:
-    group = topology.group_of(process)
-    return f"rank-{topology.groups.index(group) + 1}" if group is not None else "client"
-
-
-contact: Contact = contacting(FlexCastConfig())
+ALONE = Claims(genuine="run", faults=MILD, delays=rank_delays, packets=_packets)
 
 SPEC = Spec(
     name="flexcast",
@@ -380,22 +371,10 @@ SPEC = Spec(
     bodies=(Msg, Ack, Notif, Full, *ADAPTED, *PAXOS),
     records=RECORDS,
     states=(FlexCastState, AdapterState),
-    claims=Claims(
-        genuine="run",
-        faults=frozenset(
-            {"pause", "slow", "partition", "loss", "skew", "leaders", "links", "crash", "recovery", "amnesia"}
-        ),
-        tolerates=majorities_survive,
-        delays=_replicated_delays,
-    ),
-    alone=Claims(
-        genuine="run",
-        faults=frozenset({"pause", "slow", "partition", "loss", "skew"}),
-        delays=_delays,
-        packets=_packets,
-    ),
-    roles=_role,
-    contact=contact,
+    claims=lifted(ALONE),
+    alone=ALONE,
+    roles=rank_role,
+    contact=contacting(FlexCastConfig()),
     contacting=contacting,
     goals=("notified", "blocked", "early"),
 )

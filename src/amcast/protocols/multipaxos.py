@@ -2,13 +2,13 @@
 
 Source: paper 003 section 5.1, the non-genuine reference; Paxos itself is `parts/paxos.py`.
 
-    client      leader of g0    g0 members    all servers
+    client      leader of g0    g0 members    all servers     (g0: the ordering group, the first unless configured)
       |--Request---->|              |             |
       |              |--Accept----->|------------>|    phase 2a, with the message
       |              |              |--Accepted-->|    phase 2b, from every member of g0
       |              |              |          deliver, if addressed; count it, if not
 
-Claims: three message delays for every message, local or not; nobody but the first group votes, everybody hears of
+Claims: three message delays for every message, local or not; nobody but the ordering group votes, everybody hears of
 everything. Crashes of minorities, recovery from disk, loss of memory.
 
 Deviations: the paper says nothing of learners that fall behind. Here a learner keeps what it delivered on its disk,
@@ -21,10 +21,11 @@ from typing import Final
 
 import msgspec
 
+from amcast.kernel.errors import WrongUse
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record, Request, State
 from amcast.kernel.process import Process
-from amcast.kernel.spec import Claims, Spec, majorities_survive
+from amcast.kernel.spec import Claims, Contact, Spec, majorities_survive
 from amcast.kernel.topology import Topology
 from amcast.parts import paxos
 from amcast.parts.bodies.paxos import BODIES, RECORDS, Entry, Mark, Value
@@ -37,12 +38,12 @@ RETRY: Final = "retry"
 
 
 class MultiPaxos(Process):
-    """A server: one that orders, if it is a member of the first group; one that listens, if not."""
+    """A server: one that orders, if it is a member of the ordering group; one that listens, if not."""
 
     def __init__(self, me: ProcessId, topology: Topology, config: MultiPaxosConfig) -> None:
         super().__init__(me, topology)
         self._config = config
-        self._ordering = topology.groups[0]
+        self._ordering = ordering_group(topology, config)
         self._members = topology.members(self._ordering)
         self._paxos = Paxos(self, self._members, config, self._audience())
         self._ordered = 0
@@ -67,7 +68,7 @@ class MultiPaxos(Process):
         return (*self._members, *others)
 
     def contacts(self, message: Message) -> tuple[ProcessId, ...]:
-        return contact(self.topology, message)
+        return self._members
 
     def has_delivered(self, message: MessageId) -> bool:
         return message in self._seen
@@ -120,12 +121,9 @@ class MultiPaxos(Process):
         self._paxos.flush()
         if self._paxos.wants_mark():
             self._paxos.mark(msgspec.msgpack.encode(self._core()))
-        if bool(self._waiting) != self._armed:
-            self._armed = not self._armed
-            if self._armed:
-                self.set_timer(RETRY, self._config.retry_ns)
-            else:
-                self.cancel_timer(RETRY)
+        if self._waiting and not self._armed:
+            self._armed = True
+            self.set_timer(RETRY, self._config.retry_ns)
 
     # Ordering
 
@@ -212,9 +210,23 @@ class MultiPaxos(Process):
         self._armed = state.armed
 
 
-def contact(topology: Topology, message: Message) -> tuple[ProcessId, ...]:
+def ordering_group(topology: Topology, config: MultiPaxosConfig) -> GroupId:
+    """The group that a configuration names."""
+    wanted = config.ordering
+    if wanted is None:
+        return topology.groups[0]
+    for group in topology.groups:
+        if wanted == group or (wanted and wanted == topology.names.get(group)):
+            return group
+    known = ", ".join(
+        str(group) + (f" ({topology.names[group]})" if group in topology.names else "") for group in topology.groups
+    )
+    raise WrongUse(f"options of protocol multipaxos: ordering = {wanted!r}; expected one of the groups {known}")
+
+
+def contacting(config: MultiPaxosConfig) -> Contact:
     """The ordering group, whatever the destinations."""
-    return topology.members(topology.groups[0])
+    return lambda topology, message: topology.members(ordering_group(topology, config))
 
 
 def _delays(role: str, destinations: int, replicas: int) -> int | None:
@@ -247,6 +259,7 @@ SPEC = Spec(
         delays=_delays,
         packets=_packets,
     ),
-    contact=contact,
+    contact=contacting(MultiPaxosConfig()),
+    contacting=contacting,
     goals=("led", "admitted"),
 )

@@ -15,8 +15,9 @@ clock and a majority's clocks have passed it. PrimCast-HC: a primary also never 
 Claims: genuine; three delays everywhere; k(n + kn^2) packets for k groups of n, requests and self-sends included, and
 BUMPs only where a group's timestamp was below another's; minorities may crash, restart, lose their memory.
 
-Modules: `primcast_order` (nothing fails), `primcast_epochs` (primary change), `primcast_repair` (what was missed), and
-this one, which says who hears what. Deviations, each with its reason, are in docs/protocols/primcast.md.
+Modules: `primcast_order` (nothing fails), `primcast_epochs` (primary change), `primcast_repair` (what was missed),
+`primcast_insight` (what operators ask), and this one, which says who hears what. Deviations, each with its reason, are
+in docs/protocols/primcast.md.
 """
 
 from dataclasses import replace
@@ -48,22 +49,23 @@ from amcast.protocols.bodies.primcast import (
     ViewState,
     Welcome,
 )
-from amcast.protocols.primcast_repair import Repair
+from amcast.protocols.primcast_insight import Insight
 from amcast.protocols.primcast_views import Item, View
 
 
-class PrimCast(Repair):
+class PrimCast(Insight):
     """One member of one group."""
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
-        match body:
-            case Ack():
+        if type(body) is Ack:  # by far the most frequent
+            if sender in self._view.places:
+                self._hear_fellow(sender, body)
+            else:
                 group = self.topology.group_of(sender)
-                if group == self.home:
-                    self._hear_fellow(sender, body)
-                else:
-                    assert group is not None
-                    self._hear_other(self._other(group), sender, body)
+                assert group is not None
+                self._hear_other(self._other(group), sender, body)
+            return
+        match body:
             case Propose():
                 if body.ack.epoch < self._promised and self.topology.group_of(sender) == self.home:
                     self._refuse(sender, body)
@@ -99,8 +101,10 @@ class PrimCast(Repair):
         """Propose, deliver, and then speak, once what was changed is on its way to the disk."""
         if self._unproposed:
             self._propose()
-        self._decide_own()
-        self._deliver_ready()
+        if self._moved and self._decided < self._length:
+            self._decide_own()
+        if self._queue:
+            self._deliver_ready()
         self._committed.clear()
         if self._letters or self._fresh or self._due:
             self._trim()
@@ -109,7 +113,8 @@ class PrimCast(Repair):
                 self.send_all(targets, body, about)
             self._letters = []
             self._tell()
-        self._watch()
+        if not self._armed:
+            self._watch()
 
     # Snapshots
 
@@ -128,7 +133,7 @@ class PrimCast(Repair):
             tuple(_item_state(item) for _, item in sorted(self._items.items())),
             tuple(self._unproposed),
             tuple(_view_state(view) for view in (self._view, *(self._views[g] for g in sorted(self._views)))),
-            tuple(self._clocks),
+            self._clocks.snapshot(),
             tuple(self._positions),
             tuple(sorted(self._later.items())),
             self._oracle,
@@ -168,7 +173,7 @@ class PrimCast(Repair):
         self._unproposed = {id: self._items[id] for id in state.unproposed}
         self._view = _view(state.views[0], self.topology)
         self._views = {kept.group: _view(kept, self.topology) for kept in state.views[1:]}
-        self._clocks = list(state.clocks)
+        self._clocks.restore(state.clocks)
         self._positions = list(state.positions)
         self._later = dict(state.later)
         self._oracle = state.oracle
@@ -266,6 +271,7 @@ SPEC = Spec(
     roles=lambda topology, process: (
         "primary" if process in (topology.members(group)[0] for group in topology.groups) else "member"
     ),
+    bundles=True,
     goals=("waited", "early", "bump", "epoch", "reproposed", "asked", "caught-up", "extended", "nack", "admitted"),
 )
 
@@ -280,6 +286,7 @@ HYBRID = Spec(
     states=SPEC.states,
     claims=replace(CLAIMS, bound=lambda role, skew: min(5, 4 + 2 * skew)),
     roles=SPEC.roles,
+    bundles=True,
     goals=SPEC.goals,
     options={"hybrid": True},
 )

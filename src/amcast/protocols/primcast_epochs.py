@@ -263,7 +263,7 @@ class Epochs(Order):
         for place, birth in enumerate(births):
             if birth > merged[place]:
                 merged[place] = birth
-                self._clocks[place] = 0
+                self._clocks.forget(place)
                 self._later.pop(place, None)
         self._births = tuple(merged)
 

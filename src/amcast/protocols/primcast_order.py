@@ -9,10 +9,13 @@ from abc import abstractmethod
 from collections import deque
 from heapq import heappop, heappush, heapreplace
 
+from amcast.kernel.effects import Deliver, Note
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
+from amcast.parts.bundle import is_bundle, parts_of
+from amcast.parts.clocks import QuorumClock, hybrid, logical
 from amcast.parts.quorum import place_of
 from amcast.parts.seen import Seen
 from amcast.protocols.bodies.primcast import Ack, Past, PrimCastConfig, Propose
@@ -27,6 +30,7 @@ class Order(Process):
         assert self.group is not None, f"process {me} is a client"
         self.home: GroupId = self.group
         self._config = config
+        self._stamping = hybrid if config.hybrid else logical
         self._view = View(self.home, topology)
         self._members = self._view.members
         self._place = self._view.places[me]
@@ -59,7 +63,7 @@ class Order(Process):
         """What my fellows know of my clock."""
         self._leader_clock = 0
         """My primary will not propose at or below it anything that I do not hold."""
-        self._clocks = [0] * len(self._members)
+        self._clocks = QuorumClock(len(self._members))
         """Fellows' clocks, as told in epochs up to mine."""
         self._positions = [0] * len(self._members)
 
@@ -70,6 +74,9 @@ class Order(Process):
         self._queue: list[tuple[int, MessageId]] = []
         """Heap over the open items that have a place: a lower bound of each one's rank."""
         self._seen = Seen()
+        """Delivered: messages, bundles, and the messages in bundles."""
+        self._served = 0
+        """How many clients' messages: `position` counts a bundle once."""
         self._mark = (0, 0)
         """The rank of what was delivered last."""
         self._past: dict[MessageId, Past] = {}
@@ -88,7 +95,8 @@ class Order(Process):
         self._due = False
         """My fellows must hear my clock."""
         self._births: tuple[int, ...] = (0,) * len(self._members)
-        self._undurable: list[Past] = []
+        self._undurable: list[tuple[Past, int]] = []
+        """Deliveries that no record tells yet, each with its place in my log (-1: none)."""
         self._lag = False
         """I know that I miss something, and will ask."""
         self._committed: set[MessageId] = set()
@@ -98,6 +106,13 @@ class Order(Process):
 
     def has_delivered(self, message: MessageId) -> bool:
         return message in self._seen
+
+    def text(self, message: MessageId) -> Message | None:
+        item = self._items.get(message)
+        if item is not None:
+            return item.message
+        past = self._past.get(message)
+        return None if past is None else past.message
 
     def _active(self) -> bool:
         """I hold the log of the epoch that I promised, and vote."""
@@ -139,10 +154,7 @@ class Order(Process):
         if self._role != "primary" or self._promised != self._epoch or self.position < self._floor:
             return
         for item in list(self._unproposed.values()):
-            self._clock += 1
-            if self._config.hybrid and self.now > self._clock:
-                self._clock = self.now
-            self._append(item, self._clock)
+            self._append(item, self._stamping(self._clock, self.now))
 
     def _append(self, item: Item, timestamp: int) -> None:
         """The next place of the log. Only what is here can be accepted: a majority that acknowledged a message whose
@@ -245,8 +257,7 @@ class Order(Process):
         if ack.epoch > self._epoch:
             self._hear_later(place, ack)
             return
-        if ack.clock > self._clocks[place]:
-            self._clocks[place] = ack.clock
+        self._clocks.hear(place, ack.clock)
         if ack.epoch < self._epoch:
             return
         self._view.hear(place, ack)
@@ -316,12 +327,11 @@ class Order(Process):
         if item.message is not None and item.final < 0 and len(item.decided) == len(item.message.destinations):
             item.final = item.bound
             item.committed_ns = self.now
+            self.clear(item.message)
             self._committed.add(item.id)
 
     def _decide_own(self) -> None:
         """Note what a majority of my group has acknowledged."""
-        if not self._moved or self._decided == self._length:
-            return
         self._moved = False
         agreed = min(self._view.agreed(self._epoch), self._length)
         while self._decided < agreed:
@@ -333,7 +343,7 @@ class Order(Process):
     def _limit(self) -> int:
         """No message that I do not hold will be stamped at or below it: not by my primary, whose own word is needed,
         and not by the primary of a later epoch, who must hear one of any majority."""
-        return min(self._leader_clock, sorted(self._clocks)[len(self._clocks) - self._view.quorum])
+        return self._clocks.reached(self._leader_clock)
 
     def _deliver_ready(self) -> None:
         queue = self._queue
@@ -358,26 +368,46 @@ class Order(Process):
                 assert item.message is not None
                 if id not in self._committed:
                     self.note("waited", id)
-                self._hand_over(Past(item.message, item.timestamp, item.final), item.committed_ns)
+                self._hand_over(item.message, item.timestamp, item.final, item.committed_ns)
 
-    def _hand_over(self, past: Past, committed_ns: int | None) -> None:
+    def _hand_over(self, message: Message, timestamp: int, final: int, committed_ns: int | None) -> None:
         """Deliver, and remember what others may have to be told."""
-        message = past.message
         id = message.id
+        parts = parts_of(message) if is_bundle(id) else []
+        repeats = self._seen.add_all([part.id for part in parts]) if parts else ()
+        past = Past(message, timestamp, final, self._served, repeats)
         item = self._items.pop(id, None)
         self._unproposed.pop(id, None)
         if item is not None:
             item.delivered_at = self.position
         self._past[id] = past
         self._seen.add(id)
-        self._mark = (past.final, id)
-        self._owe(id, past.timestamp, past.final, tuple(g for g in message.destinations if g != self.home))
-        self._undurable.append(past)
-        if past.final > self._clock:
-            self._clock = past.final
-        if past.final > self._published:
+        self._mark = (final, id)
+        self._owe(id, timestamp, final, tuple(g for g in message.destinations if g != self.home))
+        self._undurable.append((past, -1 if item is None else item.index))
+        if final > self._clock:
+            self._clock = final
+        if final > self._published:
             self._due = True
-        self.deliver(message, past.final, id, committed_ns)
+        self._emit(past, parts, committed_ns)
+        self._served += len(parts) - len(repeats) if is_bundle(id) else 1
+        self.position += 1
+
+    def _emit(self, past: Past, parts: list[Message], committed_ns: int | None) -> None:
+        """The effect: of a bundle, what was not delivered before."""
+        message = past.message
+        fresh: tuple[Message, ...] | None = None
+        if past.repeats:
+            self.note("repeated", message.id, float(len(past.repeats)))
+            fresh = tuple([part for place, part in enumerate(parts) if place not in past.repeats])
+        elif is_bundle(message.id):
+            fresh = tuple(parts)
+        self._outbox.append(Deliver(message, past.place, past.final, message.id, committed_ns, fresh))
+        self.convoy(message, committed_ns)
+
+    def _jumped(self, served: int) -> None:
+        """A snapshot of another member was taken over: what it delivered counts as delivered here."""
+        self._outbox.append(Note("installed", None, float(served)))
 
     def _owe(self, id: MessageId, timestamp: int, final: int, groups: tuple[GroupId, ...]) -> None:
         if groups:

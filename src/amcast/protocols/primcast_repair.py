@@ -10,18 +10,21 @@ group answers for a delivered message until a majority of each other destination
 from collections.abc import Sequence
 from typing import Final
 
-from amcast.kernel.ids import MessageId, ProcessId
-from amcast.kernel.message import Message, Record
+from amcast.kernel.ids import ProcessId
+from amcast.kernel.message import Record
 from amcast.kernel.topology import Topology
+from amcast.parts.bundle import is_bundle, parts_of
 from amcast.protocols.bodies.primcast import (
     CatchUp,
     Checkpoint,
     Decided,
     Fact,
+    Handed,
     Install,
     Nack,
     NewEpoch,
     NewState,
+    Past,
     PrimCastConfig,
     Progress,
     Query,
@@ -78,12 +81,10 @@ class Repair(Epochs):
 
     def _recall(self, kept: Checkpoint) -> None:
         self._restore_kept(kept)
-        self.position = kept.handed
         if kept.first > kept.handed:
-            self.installed(kept.first)
-        skipped = self.position - kept.first
-        for past in kept.past[skipped:]:
-            self.deliver(past.message, past.final, past.message.id)
+            self._jumped(kept.past[0].place if kept.past else kept.served)
+        for past in kept.past[max(0, kept.handed - kept.first) :]:
+            self._emit(past, parts_of(past.message) if is_bundle(past.message.id) else [], None)
 
     def _restore_kept(self, kept: Checkpoint) -> None:
         """Everything durable, as it was."""
@@ -101,17 +102,28 @@ class Repair(Epochs):
         for fact in kept.facts:
             self._owe(fact.id, fact.timestamp, fact.final, fact.groups)
         self.position = kept.first + len(kept.past)
+        self._served = kept.served
         self._replace(NewState(kept.epoch, kept.clock, kept.base, kept.floor, kept.entries, kept.births))
 
     def _replay(self, record: Progress) -> None:
         self._promised = record.promised
         self._clock = max(self._clock, record.clock)
         self._births = record.births
+        gap = record.first > self._length
+        if gap:
+            # What lay between was delivered and trimmed before it was durable: its places are taken for good.
+            for index in range(self._base, self._length):
+                del self._log[index]
+            self._base = self._length = self._decided = record.first
         for place, entry in enumerate(record.entries, record.first):
             if place == self._length:
                 self._place_in_log(self._held(entry), entry.timestamp)
-        for past in record.delivered:
-            self._hand_over(past, None)
+        for handed in record.delivered:
+            message = handed.message or self.text(handed.id)
+            assert message is not None, f"process {self.me}: no record has the text of message {handed.id}"
+            self._hand_over(message, handed.timestamp, handed.final, None)
+        if gap:
+            self._floor = max(self._floor, self.position)
 
     # Records
 
@@ -130,6 +142,7 @@ class Repair(Epochs):
             *self._mark,
             self._seen.snapshot(),
             self._known_facts(),
+            self._served,
         )
 
     def _known_facts(self) -> tuple[Fact, ...]:
@@ -157,11 +170,15 @@ class Repair(Epochs):
 
     def _persist_progress(self) -> None:
         first = max(self._durable_length, self._base)
-        self.persist(
-            Progress(self._promised, self._clock, self._births, first, self._entries(first), tuple(self._undurable))
-        )
+        delivered = tuple([self._handed_record(past, index, first) for past, index in self._undurable])
+        self.persist(Progress(self._promised, self._clock, self._births, first, self._entries(first), delivered))
         self._records += 1
         self._note_durable()
+
+    def _handed_record(self, past: Past, index: int, first: int) -> Handed:
+        """With the text, unless it was an entry of an earlier record or is one of this, which begins at `first`."""
+        told = 0 <= index < self._durable_length or index >= first
+        return Handed(past.message.id, past.timestamp, past.final, None if told else past.message)
 
     def _note_durable(self) -> None:
         self._durable_promised = self._promised
@@ -216,17 +233,20 @@ class Repair(Epochs):
             past = tuple(self._past.values())[position - self._first :]
             self._write((sender,), CatchUp(position, past))
         else:
-            self._write((sender,), Install(self.position, *self._mark, self._seen.snapshot(), self._known_facts()))
+            told = Install(self.position, *self._mark, self._seen.snapshot(), self._known_facts(), self._served)
+            self._write((sender,), told)
 
     def _catch_up(self, body: CatchUp) -> None:
         for past in body.past[max(0, self.position - body.first) :] if body.first <= self.position else ():
             self.note("caught-up", past.message.id)
-            self._hand_over(past, None)
+            self._hand_over(past.message, past.timestamp, past.final, None)
 
     def _install(self, body: Install) -> None:
         if body.position <= self.position:
             return
-        self.installed(body.position)
+        self.position = body.position
+        self._served = body.served
+        self._jumped(body.served)
         self._seen.restore(body.seen)
         self._mark = (body.time, body.tie)
         for id in [id for id in self._items if id in self._seen]:
@@ -255,16 +275,9 @@ class Repair(Epochs):
         elif item is not None and self.home in item.decided:
             self._write((sender,), Decided(body.id, self.home, item.decided[self.home]), body.id)
         if body.message is None:
-            message = self._text(body.id)
+            message = self.text(body.id)
             if message is not None:
                 self._write((sender,), Start(message), body.id)
-
-    def _text(self, id: MessageId) -> Message | None:
-        item = self._items.get(id)
-        if item is not None:
-            return item.message
-        past = self._past.get(id)
-        return None if past is None else past.message
 
     def _hear_decided(self, body: Decided) -> None:
         if body.id not in self._seen:

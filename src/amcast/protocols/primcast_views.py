@@ -78,8 +78,12 @@ class View:
 
     def agreed(self, epoch: int) -> int:
         """Below this place, a majority has acknowledged the log of an epoch."""
-        lengths = sorted(length if at == epoch else 0 for at, length in zip(self.epochs, self.lengths, strict=True))
-        return lengths[len(lengths) - self.quorum]
+        lengths = self.lengths
+        for at in self.epochs:
+            if at != epoch:
+                lengths = [length if at == epoch else 0 for at, length in zip(self.epochs, self.lengths, strict=True)]
+                break
+        return sorted(lengths)[len(lengths) - self.quorum]
 
     def present(self, epoch: int) -> bool:
         """A majority is known to have reached an epoch, and may be beyond."""

@@ -25,14 +25,15 @@ from collections import deque
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
 from amcast.kernel.process import Process
-from amcast.kernel.spec import Claims, Contact, Spec, majorities_survive
+from amcast.kernel.spec import Claims, Contact, Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.adapter import replicated
 from amcast.parts.bodies.adapter import BODIES as ADAPTED
 from amcast.parts.bodies.adapter import AdapterState
 from amcast.parts.bodies.paxos import BODIES as PAXOS
 from amcast.parts.bodies.paxos import RECORDS
-from amcast.parts.overlay import Order, order_of
+from amcast.parts.lifting import MILD, lifted
+from amcast.parts.overlay import Order, ancestral, order_of, rank_delays, rank_role
 from amcast.parts.seen import Seen
 from amcast.protocols.bodies.ring import End, Pass, RingConfig, RingState
 
@@ -66,6 +67,7 @@ class Ring(Process):
             case End(message_id):
                 assert self._locked == message_id, f"group {self.home} is locked by {self._locked}, not {message_id}"
                 self._locked = None
+                self.cleared_ns = self.now  # only global messages lock
                 self._go_on()
             case _:
                 raise AssertionError(f"the ring's groups do not say {body!r}")
@@ -102,26 +104,7 @@ class Ring(Process):
 
 def contacting(config: RingConfig) -> Contact:
     """The first destination, in the order that a configuration names."""
-    orders: dict[Topology, Order] = {}
-
-    def contact(topology: Topology, message: Message) -> tuple[ProcessId, ...]:
-        order = orders.get(topology)
-        if order is None:
-            orders.clear()
-            order = orders[topology] = order_of(config.order, topology)
-        return topology.members(order.lca(message.destinations))
-
-    return contact
-
-
-def _delays(role: str, destinations: int, replicas: int) -> int | None:
-    return destinations if role == "max" else int(role.removeprefix("rank-"))
-
-
-def _replicated_delays(role: str, destinations: int, replicas: int) -> int | None:
-    """With Paxos inside groups: three for each one of the bare protocol."""
-    delays = _delays(role, destinations, replicas)
-    return None if delays is None else 3 * delays
+    return ancestral(lambda topology: order_of(config.order, topology))
 
 
 def _packets(destinations: int, replicas: int) -> int:
@@ -129,12 +112,7 @@ def _packets(destinations: int, replicas: int) -> int:
     return 1 + 2 * (destinations - 1)
 
 
-def _role(topology: Topology, process: ProcessId) -> str:
-    group = topology.group_of(process)
-    return f"rank-{topology.groups.index(group) + 1}" if group is not None else "client"
-
-
-contact: Contact = contacting(RingConfig())
+ALONE = Claims(genuine="strict", links="reordering", faults=MILD, delays=rank_delays, packets=_packets)
 
 SPEC = Spec(
     name="ring",
@@ -145,23 +123,10 @@ SPEC = Spec(
     bodies=(Pass, End, *ADAPTED, *PAXOS),
     records=RECORDS,
     states=(RingState, AdapterState),
-    claims=Claims(
-        genuine="strict",
-        faults=frozenset(
-            {"pause", "slow", "partition", "loss", "skew", "leaders", "links", "crash", "recovery", "amnesia"}
-        ),
-        tolerates=majorities_survive,
-        delays=_replicated_delays,
-    ),
-    alone=Claims(
-        genuine="strict",
-        links="reordering",
-        faults=frozenset({"pause", "slow", "partition", "loss", "skew"}),
-        delays=_delays,
-        packets=_packets,
-    ),
-    roles=_role,
-    contact=contact,
+    claims=lifted(ALONE),
+    alone=ALONE,
+    roles=rank_role,
+    contact=contacting(RingConfig()),
     contacting=contacting,
     goals=("locked",),
 )

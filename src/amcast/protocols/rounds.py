@@ -71,8 +71,8 @@ class RoundGroup(Process):
         self._ordered = Seen()
         """What the log has."""
         self._delivered = Seen()
-        self._queue: deque[Value] = deque()
-        """Decided, not applied; the first is number `_instance` of the log, counted from 0."""
+        self._queue: deque[tuple[Value, int]] = deque()
+        """Decided and since when, not applied; the first is number `_instance` of the log, counted from 0."""
         self._waiting: dict[MessageId, Message] = {}
         """What clients asked for and the log does not have."""
         self._old: set[MessageId] = set()
@@ -236,15 +236,15 @@ class RoundGroup(Process):
         return lively > 0 and self._paxos.next < lively * eta + kappa
 
     def _propose(self) -> None:
-        value = tuple(Entry(0, id, message=self._waiting[id]) for id in self._fresh)
+        value = tuple(Entry(0, id, timestamp=self._kept_back(id), message=self._waiting[id]) for id in self._fresh)
         self._fresh = {}
-        for entry in value:
-            since = self._held.pop(entry.id, None)
-            if since is not None and entry.message is not None and len(entry.message.destinations) == 1:
-                self.note("convoy", entry.id, float(self.now - since))
         self._last_ns = self.now
         self._armed = ""
         self._paxos.propose(value)
+
+    def _kept_back(self, id: MessageId) -> int:
+        """For how long rounds with messages for us kept this one from being proposed; its entry tells all members."""
+        return max(0, self.cleared_ns - self._held.pop(id, self.now))
 
     def _arm(self) -> None:
         if not self._may_propose():
@@ -269,7 +269,7 @@ class RoundGroup(Process):
             if type(value) is bytes:
                 self._install(value)
             elif instance >= self._instance + len(self._queue):
-                self._queue.append(value)  # type: ignore[arg-type]
+                self._queue.append((value, self.now))  # type: ignore[arg-type]
         self._advance()
 
     def _due(self) -> int:
@@ -294,21 +294,21 @@ class RoundGroup(Process):
             else:
                 return
 
-    def _order(self, value: Value) -> None:
+    def _order(self, decided: tuple[Value, int]) -> None:
         """The next instance of the log."""
-        local: list[Message] = []
-        for entry in value:
+        local: list[tuple[Message, int]] = []
+        for entry in decided[0]:
             message = entry.message
             assert message is not None
             self._have_it(message.id)
             if not self._admits(message):
                 self.note("repeated", message.id)
             elif len(message.destinations) == 1:
-                local.append(message)
+                local.append((message, entry.timestamp))
             else:
                 self._open.append(message)
         self._instance += 1
-        self._hand_up(local, 2 * self._instance)
+        self._hand_up(local, 2 * self._instance, decided[1])
         if self._instance % self._config.eta == 0:
             bundle, self._open = tuple(self._open), []
             self._close(self._instance // self._config.eta, bundle)
@@ -321,15 +321,15 @@ class RoundGroup(Process):
 
     def _deliver_round(self, round: int, contents: Iterable[Message]) -> None:
         self._round = round
-        mine = [message for message in contents if self.home in message.destinations]
+        mine = [(message, 0) for message in contents if self.home in message.destinations]
         self._hand_up(mine, 2 * (round * self._config.eta + self._config.kappa) + 1)
         self._past(round)
 
-    def _hand_up(self, messages: list[Message], rank: int) -> None:
-        """Even ranks are instances, odd ones the rounds behind them."""
-        for message in sorted(messages, key=lambda message: message.id):
+    def _hand_up(self, messages: list[tuple[Message, int]], rank: int, committed_ns: int | None = None) -> None:
+        """Even ranks are instances, odd ones the rounds behind them. With each message how long it was kept back."""
+        for message, held_ns in sorted(messages, key=lambda pair: pair[0].id):
             if self._delivered.add(message.id):
-                self.deliver(message, rank, message.id)
+                self.deliver(message, rank, message.id, committed_ns, held_ns)
             else:
                 self.note("doubled", message.id)
 

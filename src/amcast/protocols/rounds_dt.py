@@ -19,7 +19,8 @@ their group was removed.
 A group that is suspected is removed from the view; if it is there after all, its leader asks for it to come back. What
 it said meanwhile does not count: its members know from the rounds which of their bundles did not, and order those
 messages once more. A sender that gets no answer asks all destinations, so that a message does not die with the group
-that was to order it; whoever delivers it first by one bundle ignores it in the others.
+that was to order it; whoever delivers it first by one bundle ignores it in the others. Clients are told which groups
+are out of the view (Absent), so that they do not wait for those.
 
 Claims: two inter-group delays, local messages none; f < n/3 of all processes may crash, whole groups among them, as
 long as every other group keeps a majority. Processes do not come back from a crash. Liveness once wrong suspicions end.
@@ -36,7 +37,8 @@ from amcast.kernel.topology import Topology
 from amcast.parts import generic
 from amcast.parts.bodies import generic as generic_bodies
 from amcast.parts.bodies import paxos as paxos_bodies
-from amcast.parts.bodies.generic import OPEN, SHUT, Ack, Frozen, Item
+from amcast.parts.bodies.generic import OPEN, SHUT, Ack, Change, Frozen, Item
+from amcast.parts.bodies.session import Absent
 from amcast.parts.generic import Generic, faults_tolerated
 from amcast.protocols.bodies.rounds import (
     DisasterConfig,
@@ -79,6 +81,8 @@ class DisasterTolerant(RoundGroup):
     def on_submit(self, message: Message) -> None:
         if not self._gone:
             super().on_submit(message)
+            if not set(message.destinations).issubset(self._generic.open):
+                self._tell_absent((message.sender,))
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
         if self._gone:
@@ -113,6 +117,8 @@ class DisasterTolerant(RoundGroup):
             return
         super().on_peer(peer, life)
         self._generic.meet(peer)
+        if self._generic.epoch:
+            self._tell_absent((peer,))
         if peer in self._generic.others and self._paxos.role == "leading":
             self._tell_again((peer,))
 
@@ -186,10 +192,13 @@ class DisasterTolerant(RoundGroup):
                 if number > self._round:
                     self._have.setdefault(number, set()).add(stream)
             else:
-                for kind, group in event:
+                changes: list[Change] = list(event)
+                for kind, group in changes:
                     self.note("removed" if kind == SHUT else "returned", value=float(group))
                     if group == self.home and kind == OPEN and self._paxos.role == "leading":
                         self._tell_again(self._generic.others)
+                if self._paxos.role == "leading":
+                    self._tell_absent(self.topology.clients)
         self._advance()
 
     def _contents(self, round: int) -> Iterable[Message] | None:
@@ -256,6 +265,15 @@ class DisasterTolerant(RoundGroup):
 
     def _take_over(self) -> None:
         self._tell_again(self._generic.others)
+        if self._generic.epoch:
+            self._tell_absent(self.topology.clients)
+
+    def _tell_absent(self, processes: tuple[ProcessId, ...]) -> None:
+        """Clients must not wait for the answers of groups that are out of the view."""
+        clients = tuple(process for process in processes if self.topology.group_of(process) is None)
+        if clients:
+            absent = tuple(group for group in self.topology.groups if group not in self._generic.open)
+            self.send_all(clients, Absent(self._generic.epoch, absent))
 
     # Snapshots
 
@@ -323,7 +341,7 @@ SPEC = Spec(
     source="paper 001 section 3.2; Schiper and Pedone 2008",
     process=DisasterTolerant,
     config=DisasterConfig,
-    bodies=(*paxos_bodies.BODIES, *generic_bodies.BODIES, Lacking, Handover),
+    bodies=(*paxos_bodies.BODIES, *generic_bodies.BODIES, Lacking, Handover, Absent),
     records=paxos_bodies.RECORDS,
     states=(DisasterState, RoundsState),
     claims=Claims(

@@ -19,13 +19,14 @@ from heapq import heappop, heappush, heapreplace
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
 from amcast.kernel.process import Process
-from amcast.kernel.spec import Claims, Spec, majorities_survive
+from amcast.kernel.spec import Claims, Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.adapter import replicated
 from amcast.parts.bodies.adapter import BODIES as ADAPTED
 from amcast.parts.bodies.adapter import AdapterState
 from amcast.parts.bodies.paxos import BODIES as PAXOS
 from amcast.parts.bodies.paxos import RECORDS
+from amcast.parts.lifting import MILD, lifted
 from amcast.protocols.bodies.skeen import Propose, SkeenConfig, SkeenPending, SkeenState
 
 
@@ -94,6 +95,7 @@ class Skeen(Process):
         elif len(entry.heard) == len(entry.message.destinations):
             # My own proposal comes by a link too: that all were heard implies that the message is here.
             entry.committed_ns = self.now
+            self.clear(entry.message)
             if entry.highest > self._clock:
                 self._clock = entry.highest
             self._deliver_ready(message)
@@ -142,6 +144,15 @@ class Skeen(Process):
                 heappush(self._queue, (kept.proposed, kept.id))
 
 
+ALONE = Claims(
+    genuine="strict",
+    links="reordering",
+    faults=MILD,
+    ranked=True,
+    delays=lambda role, destinations, replicas: 2 if destinations > 1 else 1,
+    packets=lambda destinations, replicas: destinations + destinations * destinations,
+)
+
 SPEC = Spec(
     name="skeen",
     summary="every destination proposes a timestamp, the highest wins",
@@ -151,22 +162,7 @@ SPEC = Spec(
     bodies=(Propose, *ADAPTED, *PAXOS),
     records=RECORDS,
     states=(SkeenState, SkeenPending, AdapterState),
-    claims=Claims(
-        genuine="strict",
-        faults=frozenset(
-            {"pause", "slow", "partition", "loss", "skew", "leaders", "links", "crash", "recovery", "amnesia"}
-        ),
-        tolerates=majorities_survive,
-        ranked=True,
-        delays=lambda role, destinations, replicas: 6 if destinations > 1 else 3,
-    ),
-    alone=Claims(
-        genuine="strict",
-        links="reordering",
-        faults=frozenset({"pause", "slow", "partition", "loss", "skew"}),
-        ranked=True,
-        delays=lambda role, destinations, replicas: 2 if destinations > 1 else 1,
-        packets=lambda destinations, replicas: destinations + destinations * destinations,
-    ),
+    claims=lifted(ALONE),
+    alone=ALONE,
     goals=("waited", "early"),
 )

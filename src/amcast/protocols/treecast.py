@@ -24,14 +24,15 @@ forwarded, so that copies do not multiply on the way down; the confirmation come
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Reply, State
 from amcast.kernel.process import Process
-from amcast.kernel.spec import Claims, Contact, Spec, majorities_survive
+from amcast.kernel.spec import Claims, Contact, Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.adapter import replicated
 from amcast.parts.bodies.adapter import BODIES as ADAPTED
 from amcast.parts.bodies.adapter import AdapterState
 from amcast.parts.bodies.paxos import BODIES as PAXOS
 from amcast.parts.bodies.paxos import RECORDS
-from amcast.parts.overlay import Tree, tree_of
+from amcast.parts.lifting import MILD, lifted
+from amcast.parts.overlay import Tree, ancestral, tree_of
 from amcast.parts.seen import Seen
 from amcast.protocols.bodies.treecast import Confirm, Forward, TreeCastConfig, TreeCastState, TreeCastWaiting
 
@@ -130,28 +131,13 @@ class TreeCast(Process):
 
 def contacting(config: TreeCastConfig) -> Contact:
     """The lowest common ancestor, in the tree that a configuration names."""
-    trees: dict[Topology, Tree] = {}
-
-    def contact(topology: Topology, message: Message) -> tuple[ProcessId, ...]:
-        tree = trees.get(topology)
-        if tree is None:
-            trees.clear()
-            tree = trees[topology] = tree_of(config.edges, topology)
-        return topology.members(tree.lca(message.destinations))
-
-    return contact
+    return ancestral(lambda topology: tree_of(config.edges, topology))
 
 
 def _delays(role: str, destinations: int, replicas: int) -> int | None:
     """A lone message to all groups of the default tree: its root is the lowest common ancestor."""
     depth = (destinations.bit_length() - 1) if role == "max" else int(role.removeprefix("depth-"))
     return depth + 1
-
-
-def _replicated_delays(role: str, destinations: int, replicas: int) -> int | None:
-    """With Paxos inside groups: three for each one of the bare protocol."""
-    delays = _delays(role, destinations, replicas)
-    return None if delays is None else 3 * delays
 
 
 def _packets(destinations: int, replicas: int) -> int:
@@ -164,7 +150,7 @@ def _role(topology: Topology, process: ProcessId) -> str:
     return f"depth-{(topology.groups.index(group) + 1).bit_length() - 1}" if group is not None else "client"
 
 
-contact: Contact = contacting(TreeCastConfig())
+ALONE = Claims(genuine="no", faults=MILD, delays=_delays, packets=_packets)
 
 SPEC = Spec(
     name="treecast",
@@ -175,22 +161,10 @@ SPEC = Spec(
     bodies=(Forward, Confirm, *ADAPTED, *PAXOS),
     records=RECORDS,
     states=(TreeCastState, AdapterState),
-    claims=Claims(
-        genuine="no",
-        faults=frozenset(
-            {"pause", "slow", "partition", "loss", "skew", "leaders", "links", "crash", "recovery", "amnesia"}
-        ),
-        tolerates=majorities_survive,
-        delays=_replicated_delays,
-    ),
-    alone=Claims(
-        genuine="no",
-        faults=frozenset({"pause", "slow", "partition", "loss", "skew"}),
-        delays=_delays,
-        packets=_packets,
-    ),
+    claims=lifted(ALONE),
+    alone=ALONE,
     roles=_role,
-    contact=contact,
+    contact=contacting(TreeCastConfig()),
     contacting=contacting,
     goals=("passed", "confirmed"),
 )

@@ -270,6 +270,7 @@ class Order(Process):
         assert item.final in (-1, final), f"process {self.me}: message {item.id} commits at {final} and {item.final}"
         item.final = final
         item.committed_ns = self.now
+        self.clear(item.message)
         self._committed.add(item.id)
 
     def _hear_decided(self, body: Decided) -> None:
@@ -311,9 +312,20 @@ class Order(Process):
             if position > self.position or item is None:
                 self._lag = True
                 break
-            self._hand_over(Past(item.message, final), item.committed_ns if item.committed_ns >= 0 else None)
+            if item.committed_ns >= 0:
+                self._hand_over(Past(item.message, final), item.committed_ns)
+            else:
+                waited = body.waits[position - body.first] if body.waits else 0
+                self._hand_over(Past(item.message, final), None, waited)
 
-    def _hand_over(self, past: Past, committed_ns: int | None) -> None:
+    def _behind(self, id: MessageId) -> int:
+        """How long a local message waited for global ones."""
+        item = self._items.get(id)
+        if item is None or len(item.message.destinations) > 1:
+            return 0
+        return max(0, self.cleared_ns - item.committed_ns)
+
+    def _hand_over(self, past: Past, committed_ns: int | None, held_ns: int = 0) -> None:
         message = past.message
         id = message.id
         self._items.pop(id, None)
@@ -324,7 +336,7 @@ class Order(Process):
         self._owe(id, past.final, tuple(group for group in message.destinations if group != self.home))
         self._undurable.append(past)
         self._clock = max(self._clock, past.final)
-        self.deliver(message, past.final, id, committed_ns)
+        self.deliver(message, past.final, id, committed_ns, held_ns)
         while len(self._past) > self._config.keep and self._first < self._handed:
             del self._past[next(iter(self._past))]
             self._first += 1
@@ -381,7 +393,9 @@ class Order(Process):
             # Fellows may have told me of deliveries that an earlier leader ordered.
             self._next = max(self._next, self.position)
             ids = [id for id, _ in self._ordered]
-            self.send_all(self._members, Delivery(self._ballot, self._next, tuple(self._ordered)), about(ids))
+            waits = tuple([self._behind(id) for id in ids])
+            delivery = Delivery(self._ballot, self._next, tuple(self._ordered), waits if any(waits) else ())
+            self.send_all(self._members, delivery, about(ids))
             self._next += len(self._ordered)
         self._stamped, self._accepted, self._ordered = [], [], []
 

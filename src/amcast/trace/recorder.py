@@ -19,6 +19,8 @@ class Recorder:
 
     wants_packets: bool = True
     """False spares the driver the work of measuring packets."""
+    every: int = 1
+    """Deliveries are sampled: those of messages whose id is a multiple of this, at every process alike."""
 
     def __init__(self) -> None:
         self.processes: list[Row] = []

@@ -14,19 +14,19 @@ Entry = tuple[Any, ...]
 class Calendar:
     """A priority queue of (time, entry), first come first served among equals."""
 
-    __slots__ = ("_due", "_times")
+    __slots__ = ("_times", "entries")
 
     def __init__(self) -> None:
         self._times: list[int] = []
-        self._due: dict[int, list[Entry]] = {}
+        self.entries: dict[int, list[Entry]] = {}
+        """By time. Who adds often to a time that is there already may append directly."""
 
     def add(self, at: int, entry: Entry) -> None:
-        due = self._due.get(at)
-        if due is None:
-            self._due[at] = [entry]
-            heappush(self._times, at)
+        if at in self.entries:
+            self.entries[at].append(entry)
         else:
-            due.append(entry)
+            self.entries[at] = [entry]
+            heappush(self._times, at)
 
     def next(self) -> int | None:
         """The earliest time at which something is due."""
@@ -35,7 +35,7 @@ class Calendar:
     def due(self) -> Iterator[Entry]:
         """Everything due at the earliest time, what is added meanwhile included. Who stops early leaves the rest."""
         at = self._times[0]
-        entries = self._due[at]
+        entries = self.entries[at]
         taken = 0
         try:
             for entry in entries:
@@ -45,4 +45,4 @@ class Calendar:
             del entries[:taken]
             if not entries:
                 heappop(self._times)
-                del self._due[at]
+                del self.entries[at]

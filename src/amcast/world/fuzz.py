@@ -22,6 +22,7 @@ from amcast.world.faults import Dealer
 from amcast.world.load import Draw, Load
 from amcast.world.network import MILLISECOND
 from amcast.world.pool import Pool
+from amcast.world.settle import owes
 from amcast.world.world import Pair, World
 
 SETTLE_STEPS: Final = 60_000
@@ -140,7 +141,7 @@ class Fuzzer(Pool):
     def _settled(self) -> bool:
         if self.load.left > 0 and any(sender in self.world.processes for sender in self.load.senders):
             return False
-        return not self.world.owing or not self.world.owed()
+        return not owes(self.world)
 
     def _disturb(self) -> None:
         for due in [due for due in self._ends if due[0] <= self.world.steps]:

@@ -90,6 +90,8 @@ class Plan(Config, frozen=True):
     nodes: bool | None = None
     """Whether processes run as whole nodes (leader election, client sessions with retries and replies) or bare;
     unsaid: as nodes where the protocol claims to survive crashes."""
+    gateways: bool = False
+    """Nodes that bundle their clients' messages, as in a live cluster; clients ask one of them."""
     until_ns: int = 0
     """Cut the run off at this time, finished or not; 0 lets it finish."""
     settle_ns: int = 0

@@ -50,6 +50,9 @@ class Witness:
         self._log[-1] = (self._process.me, events, effects)
         return effects
 
+    def named(self, effects: list[Effect]) -> list[Effect]:
+        return self._process.named(effects)
+
     def snapshot(self) -> State:
         return self._process.snapshot()
 

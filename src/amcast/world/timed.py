@@ -79,9 +79,14 @@ class Timed:
     ) -> None:
         now = self.world.now
         if self.network.plain and not self._raw:
-            calendar = self._calendar
+            due, add = self._calendar.entries, self._calendar.add
             for delay, leg, place in self._routes.get((source, targets)) or self._route(source, targets):
-                calendar.add(now + delay, (ARRIVE, number + place, source, leg, body, about, size, now))
+                flight = (ARRIVE, number + place, source, leg, body, about, size, now)
+                at = now + delay
+                if at in due:
+                    due[at].append(flight)
+                else:
+                    add(at, flight)
             return
         for target in targets:
             self.arriving(number, (source, target, body, about, size, now))

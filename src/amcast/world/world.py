@@ -300,8 +300,10 @@ class World:
         if effects:
             self._happen(process, effects)
 
-    def _happen(self, process: ProcessId, effects: Sequence[Effect]) -> None:
+    def _happen(self, process: ProcessId, effects: list[Effect]) -> None:
         waits = process in self._held
+        if self._wants_packets:
+            effects = self.processes[process].named(effects)
         for effect in effects:
             kind = type(effect)
             if waits:
@@ -371,6 +373,10 @@ class World:
         self.agenda.spreading(first, source, targets, body, about, size)
 
     def _deliver(self, process: ProcessId, effect: Deliver) -> None:
+        if effect.fresh is not None:
+            for one in effect.opened():
+                self._deliver(process, one)
+            return
         message = effect.message
         position = self.positions[process]
         if effect.position != position:

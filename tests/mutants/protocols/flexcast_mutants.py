@@ -148,6 +148,22 @@ class NotifiesOnce(FlexCast):
         super()._answer(message, asked)
 
 
+class NotPassedOn(FlexCast):
+    """Asked by the group before it, a group answers and does not ask the next (`notify = "next"`)."""
+
+    def _answer(self, message: MessageId, asked: Any) -> None:
+        self._covered[message] = self.history.learned
+        super()._answer(message, asked)
+
+
+class SkipsSome(FlexCast):
+    """Asks the last group that may know something, not the next one (`notify = "next"`)."""
+
+    def _knowing(self, destinations: tuple[GroupId, ...], above: tuple[GroupId, ...]) -> list[GroupId]:
+        between = self.order.between(self.home, above[0]) if above else ()
+        return [group for group in between if self.history.concerns(group, above[:1])][-1:]
+
+
 class _Amnesiac(History):
     def prune(self) -> None:
         for vertex in self._vertices.values():
@@ -214,6 +230,8 @@ MUTANTS: Final = (
     Mutant(AnswersAtOnce, VIOLATED, seeds=1000),
     Mutant(NotifiesNobody, VIOLATED),
     Mutant(FlushForgetsAll, VIOLATED | STUCK, options={"flush_every": 3}),
+    Mutant(NotPassedOn, VIOLATED, groups=5, messages=20, destinations=(2, 2), options={"notify": "next"}),
+    Mutant(SkipsSome, VIOLATED, groups=5, messages=20, destinations=(2, 2), options={"notify": "next"}),
     Mutant(FlexCast, VIOLATED, links="reordering"),
 )
 """Caught by chance."""

@@ -52,8 +52,8 @@ class OwnFirst(NonGenuine):
         mine = [message for message in contents if self.home in message.destinations]
         self._round = round
         rank = 2 * (round * self._config.eta + self._config.kappa) + 1
-        self._hand_up([message for message in mine if message.id in own], rank)
-        self._hand_up([message for message in mine if message.id not in own], rank)
+        self._hand_up([(message, 0) for message in mine if message.id in own], rank)
+        self._hand_up([(message, 0) for message in mine if message.id not in own], rank)
         self._past(round)
 
 
@@ -252,7 +252,7 @@ MUTANTS: Final = (
     Mutant("too-few-hold-it", TooFewHoldIt, "crash+suspects+partition", seeds=range(15, 60)),
     Mutant("decision-forgets", DecisionForgets, "suspects+partition", seeds=range(112, 160)),
     Mutant("back-too-early", BackTooEarly, "suspects"),
-    Mutant("removes-alone", RemovesAlone, "suspects", LONE, seeds=range(25, 60)),
+    Mutant("removes-alone", RemovesAlone, "suspects", LONE, seeds=range(60, 100)),
     Mutant("not-again", NotAgain, "suspects", LONE),
     Mutant("never-returns", NeverReturns, "suspects", LONE),
 )

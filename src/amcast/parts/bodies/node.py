@@ -7,6 +7,7 @@ from msgspec import field
 from amcast.kernel.config import Config
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import State
+from amcast.parts.bodies.gateway import GatewayConfig, GatewayState
 from amcast.parts.bodies.omega import OmegaConfig, OmegaState
 from amcast.parts.bodies.session import Known
 
@@ -16,6 +17,8 @@ class NodeConfig(Config, frozen=True):
     """None: no heartbeats; Leader events come from outside."""
     replies: Literal["leader", "all"] = "leader"
     """Who answers a sender: its group's leader, or every member. Who retries is answered by all."""
+    gateway: GatewayConfig | None = None
+    """None: clients ask the protocol's contacts. Otherwise every node asks for its clients, in bundles."""
 
 
 class NodeState(State, frozen=True):
@@ -24,3 +27,4 @@ class NodeState(State, frozen=True):
     delivered: tuple[Known, ...]
     asked: tuple[tuple[MessageId, tuple[GroupId, ...]], ...]
     leaders: tuple[tuple[GroupId, ProcessId], ...]
+    gateway: GatewayState | None = None

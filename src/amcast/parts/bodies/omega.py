@@ -25,7 +25,14 @@ class OmegaConfig(Config, frozen=True):
 
 
 class Heartbeat(Body, frozen=True):
-    """I am here, in this life."""
+    """I am here, in this life, which began at that time on my clock (0 in the first)."""
+
+    life: int
+    since_ns: int = 0
+
+
+class Farewell(Body, frozen=True):
+    """I leave now, in good order: do not wait for my silence. Clients ask somebody else."""
 
     life: int
 
@@ -36,3 +43,5 @@ class OmegaState(State, frozen=True):
     lives: tuple[tuple[ProcessId, int], ...]
     suspected: tuple[ProcessId, ...]
     mistakes: tuple[tuple[ProcessId, int], ...]
+    left: tuple[tuple[ProcessId, int], ...] = ()
+    since: tuple[tuple[ProcessId, int], ...] = ()

@@ -184,6 +184,7 @@ class PaxosState(State, frozen=True):
     armed: bool
     resend: int
     turn: int
+    reached: int
 
 
 BODIES: tuple[type[Body], ...] = (Prepare, Promise, Nack, Accept, Accepted, Status, Learn, Install, Mark)

@@ -15,6 +15,8 @@ WINDOW: Final = 1024
 class SessionConfig(Config, frozen=True):
     retry_ns: tuple[int, int] = (1000 * MILLISECOND, 2000 * MILLISECOND)
     """How long a client waits for answers before it asks again, and everybody."""
+    gateways: bool = False
+    """Ask a gateway (`parts/gateway.py`) instead of the protocol's contacts; another one if it does not answer."""
 
     def __post_init__(self) -> None:
         low, high = self.retry_ns
@@ -27,6 +29,13 @@ class Hint(Body, frozen=True):
 
     group: GroupId
     leader: ProcessId
+
+
+class Absent(Body, frozen=True):
+    """A server tells a client which groups are out of the view, and are not waited for; a later epoch says better."""
+
+    epoch: int
+    groups: tuple[GroupId, ...]
 
 
 class Known(State, frozen=True):
@@ -42,3 +51,5 @@ class ClientState(State, frozen=True):
     held: tuple[Message, ...]
     leaders: tuple[tuple[GroupId, ProcessId], ...]
     armed: bool
+    turn: int = 0
+    view: tuple[int, tuple[GroupId, ...]] = (0, ())

@@ -1,5 +1,7 @@
 """What FlexCast's groups say and know."""
 
+from typing import Literal
+
 from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.message import Body, Message, State
 from amcast.parts.bodies.adapter import AdapterConfig
@@ -16,6 +18,10 @@ class FlexCastConfig(AdapterConfig, frozen=True):
     """The groups from lowest to highest; unsaid: in the order of their ids."""
     flush_every: int = 256
     """After so many new messages in its history a group asks for a flush; 0: never, histories grow for ever."""
+
+    notify: Literal["all", "next"] = "all"
+    """Who is asked what comes before a message. all: every group that may know, at once, and again by whoever learned
+    more: few delays. next: the lowest of them up to the next destination, which asks the next in turn: few packets."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -7,7 +7,8 @@ from amcast.parts.bodies.session import Known
 
 
 class MultiPaxosConfig(PaxosConfig, frozen=True):
-    """Nothing beyond Paxos."""
+    ordering: GroupId | str | None = None
+    """The group that orders everything, by number or by name; none: the first of the topology."""
 
 
 class Stored(Body, frozen=True):

@@ -41,6 +41,19 @@ class Past(Struct, frozen=True, array_like=True, gc=False):
     message: Message
     timestamp: int
     final: int
+    place: int
+    """How many clients' messages were delivered before: as many as deliveries, but for bundles."""
+    repeats: tuple[int, ...] = ()
+    """In a bundle: which of its messages were delivered before it, and are skipped."""
+
+
+class Handed(Struct, frozen=True, array_like=True, gc=False):
+    """A delivery as a record tells it: the text is left out where the records have it already, as an entry."""
+
+    id: MessageId
+    timestamp: int
+    final: int
+    message: Message | None = None
 
 
 class Fact(Struct, frozen=True, array_like=True, gc=False):
@@ -165,6 +178,8 @@ class Install(Body, frozen=True):
     tie: MessageId
     seen: tuple[Known, ...]
     facts: tuple[Fact, ...]
+    served: int
+    """How many clients' messages that is."""
 
 
 class Join(Body, frozen=True):
@@ -208,7 +223,7 @@ class Progress(Record, frozen=True):
     births: tuple[int, ...]
     first: int
     entries: tuple[Entry, ...]
-    delivered: tuple[Past, ...]
+    delivered: tuple[Handed, ...]
 
 
 class Checkpoint(Record, frozen=True):
@@ -230,6 +245,7 @@ class Checkpoint(Record, frozen=True):
     tie: MessageId
     seen: tuple[Known, ...]
     facts: tuple[Fact, ...]
+    served: int
 
 
 RECORDS: Final[tuple[type[Record], ...]] = (Progress, Checkpoint)
@@ -289,5 +305,5 @@ class PrimCastState(State, frozen=True):
     lag: bool
     durable: tuple[int, int, int, int]
     durable_births: tuple[int, ...]
-    undurable: tuple[Past, ...]
+    undurable: tuple[tuple[Past, int], ...]
     records: int

@@ -85,7 +85,7 @@ class RoundsState(State, frozen=True):
 
     core: RoundsCore
     paxos: PaxosState
-    queue: tuple[Value, ...]
+    queue: tuple[tuple[Value, int], ...]
     waiting: Messages
     old: tuple[MessageId, ...]
     fresh: tuple[MessageId, ...]

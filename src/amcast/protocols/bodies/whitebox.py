@@ -96,6 +96,8 @@ class Delivery(Body, frozen=True):
     ballot: int
     first: int
     deliveries: tuple[tuple[MessageId, int], ...]
+    waits: tuple[int, ...] = ()
+    """For the trace: how many nanoseconds each of them waited for messages to several groups; empty if none did."""
 
 
 # When the leader changes

@@ -1,0 +1,19 @@
+"""What an operator may ask a process: how it is (`vitals`), and what a message waits for (`explain`)."""
+
+from typing import NamedTuple
+
+from amcast.kernel.ids import ProcessId
+
+Vitals = dict[str, int | str]
+"""A few numbers by name, cheap to tell: position, pending, epoch, leader, role and the like."""
+
+
+class Phase(NamedTuple):
+    """One thing that must happen before a message is delivered here."""
+
+    name: str
+    done: bool
+    said: str
+    """What is known of it, in a sentence."""
+    late: tuple[ProcessId, ...] = ()
+    """Whose word is missing."""

@@ -1,0 +1,183 @@
+"""A gateway: the part of a node that asks for many clients at once.
+
+    client      gateway                    contacts of the protocol
+      |--Request-->|                              |
+      |--Request-->| (what one step brought)      |
+      |            |--Request(bundle)------------>|
+      |            |<-Reply (one per group)-------|
+      |<-Done------|
+
+What arrives in one step and has the same destinations becomes one bundle (`parts/bundle.py`). A lone message is a
+bundle of one and waits for nobody. While a bundle is on its way, what else comes for the same destinations gathers, and
+leaves when that is answered: the slower the order, the larger the bundles, and the less each message costs. An answer
+that does not come soon (a leader died) holds nobody up for long.
+
+The gateway is a client of its own protocol, with the session that every client has: it asks again, and holds back what
+would run too far ahead. When it dies its clients ask another gateway.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from amcast.kernel.effects import Effect, Resolve, Send, SetTimer
+from amcast.kernel.events import Event, Submit
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.message import Message
+from amcast.kernel.topology import Topology
+from amcast.parts.bodies.gateway import Done, GatewayConfig, GatewayState
+from amcast.parts.bodies.session import SessionConfig
+from amcast.parts.bundle import bundled, gateway_number
+from amcast.parts.session import Client, Contact
+
+GATHER: Final = "gather"
+
+
+class Gateway:
+    """Serves the clients of one process in one life."""
+
+    def __init__(self, me: ProcessId, topology: Topology, contact: Contact, config: GatewayConfig) -> None:
+        self.me = me
+        self.config = config
+        self._topology = topology
+        self._contact = contact
+        self.gathered: dict[tuple[GroupId, ...], list[Message]] = {}
+        """Asked for in this step."""
+        self._asked: set[MessageId] = set()
+        """Everything that is gathered or in an open bundle: who asks again need only wait."""
+        self._open: dict[MessageId, list[Message]] = {}
+        self._flying: dict[tuple[GroupId, ...], int] = {}
+        """Open bundles by destinations."""
+        self.moved = False
+        """Something was gathered that `step` has not seen."""
+        self._late = False
+        """What gathered shall wait no longer."""
+        self._armed = False
+        self.begin(0)
+
+    def begin(self, life: int) -> None:
+        """A life begins: what the last one left is its clients' business."""
+        self.number = gateway_number(self.me, life)
+        self._sequence = 0
+        self.session = self._session()
+
+    def _session(self) -> Client:
+        return Client(self.number, self._topology, self._contact, SessionConfig(self.config.retry_ns))
+
+    def take(self, message: Message) -> None:
+        """A client asks."""
+        if message.id in self._asked:
+            return
+        self._asked.add(message.id)
+        self.moved = True
+        group = self.gathered.get(message.destinations)
+        if group is None:
+            self.gathered[message.destinations] = [message]
+        else:
+            group.append(message)
+
+    def step(self, events: list[Event], now: int) -> list[Effect]:
+        """The end of a node's step: bundle what was gathered, and give the session what is for it."""
+        self.moved = False
+        told: list[Effect] = []
+        events += self._bundles()
+        while events:
+            told += self._answering(self.session.step(events, now))
+            events = self._bundles()
+        if self.gathered and not self._armed:
+            self._armed = True
+            told.append(SetTimer(GATHER, *self.config.gather_ns))
+        return told
+
+    def overdue(self) -> None:
+        """The timer GATHER ran out: what gathered leaves with the next step, whatever is on its way."""
+        self._armed = False
+        self._late = self.moved = bool(self.gathered)
+
+    def _bundles(self) -> list[Event]:
+        """Of what was gathered, what need not wait for a bundle on its way."""
+        made: list[Event] = []
+        for groups, messages in sorted(self.gathered.items()):
+            if self._flying.get(groups, 0) >= self.config.bundles and not self._late:
+                continue
+            del self.gathered[groups]
+            for share in self._shares(messages):
+                bundle = bundled(self.number, self._sequence, groups, share)
+                self._sequence += 1
+                self._open[bundle.id] = share
+                self._flying[groups] = self._flying.get(groups, 0) + 1
+                made.append(Submit(bundle))
+        self._late = False
+        return made
+
+    def text(self, bundle: MessageId) -> list[Message] | None:
+        """What one of my open bundles holds."""
+        return self._open.get(bundle)
+
+    def open_bundles(self) -> dict[MessageId, tuple[GroupId, ...]]:
+        """Bundles without an answer, and the groups that have not answered."""
+        return {bundle: self.session.unanswered(bundle) for bundle in self._open}
+
+    def _shares(self, messages: list[Message]) -> list[list[Message]]:
+        """As few bundles as the limits allow; a message that is too large for any has one of its own."""
+        most, room = self.config.bundle_messages, self.config.bundle_bytes
+        if len(messages) <= most and sum(len(message.payload) for message in messages) <= room:
+            return [messages]
+        shares: list[list[Message]] = []
+        left = -1
+        for message in messages:
+            size = len(message.payload)
+            if size > left or len(shares[-1]) == most:
+                shares.append([])
+                left = max(room, size)
+            shares[-1].append(message)
+            left -= size
+        return shares
+
+    def _answering(self, effects: Sequence[Effect]) -> list[Effect]:
+        """Tell clients what is done, each once for all its messages in a bundle."""
+        told: list[Effect] = []
+        for effect in effects:
+            if type(effect) is not Resolve:
+                told.append(effect)
+                continue
+            done: dict[ProcessId, list[MessageId]] = {}
+            parts = self._open.pop(effect.message)
+            self._flying[parts[0].destinations] -= 1
+            for part in parts:
+                self._asked.discard(part.id)
+                done.setdefault(part.sender, []).append(part.id)
+            for client, ids in done.items():
+                if client == self.me:
+                    told += [Resolve(id) for id in ids]
+                else:
+                    about = ids[0] if len(ids) == 1 else tuple(ids)
+                    told.append(Send((client,), Done(tuple(ids)), about))
+        return told
+
+    def snapshot(self) -> GatewayState:
+        return GatewayState(
+            self.number,
+            self._sequence,
+            tuple((bundle, tuple(parts)) for bundle, parts in sorted(self._open.items())),
+            tuple(part for _, parts in sorted(self.gathered.items()) for part in parts),
+            self._armed,
+            self.session.snapshot(),
+        )
+
+    def restore(self, state: GatewayState) -> None:
+        self.number = state.number
+        self._sequence = state.sequence
+        self._open = {bundle: list(parts) for bundle, parts in state.open}
+        self._asked = set()
+        self._flying = {}
+        for parts in self._open.values():
+            self._asked.update(part.id for part in parts)
+            groups = parts[0].destinations
+            self._flying[groups] = self._flying.get(groups, 0) + 1
+        self.gathered = {}
+        for part in state.gathered:
+            self.take(part)
+        self.moved = False
+        self._armed = state.armed
+        self.session = self._session()
+        self.session.restore(state.session)

@@ -1,0 +1,109 @@
+"""The convoy effect: how long local messages wait for global ones, as notes in the trace of every protocol.
+
+In the wide-area network of paper 001, section 7.1: where all links are alike, a local message takes as long as a global
+one, and some protocols have no reason to let it wait.
+"""
+
+from typing import Any
+
+import pytest
+
+from amcast.protocols.catalogue import CATALOGUE
+from amcast.trace.recorder import Recorder
+from amcast.world.network import MILLISECOND
+from amcast.world.simulate import Simulation
+from conformance.plans import planned
+
+FREE = {
+    "multipaxos": "everybody orders everything: a local message does not wait, it is as slow as a global one",
+    "flexcast": "a local message is ordered by its only destination, at once",
+    "treecast": "so is it here",
+    "a-ge-star": "local messages get no timestamp",
+}
+"""Protocols without the effect, and why."""
+CLOCKED = {"a-ng": {"kappa": 0}, "a-dt": {"kappa": 0}}
+"""With kappa instances to spare, local messages need not wait for bundles."""
+
+
+def simulated(name: str, destinations: int | list[int], replicas: int) -> Recorder:
+    prepared = planned(
+        name,
+        seed=3,
+        topology={"replicas": replicas, "clients": 6, "environment": "srds-2"},
+        workload={"messages": 120, "destinations": destinations, "home": True},
+        options=CLOCKED.get(name, {}),
+    )
+    recorder = Recorder()
+    assert Simulation(prepared.setup(), recorder).run().end == "delivered"
+    return recorder
+
+
+def convoys(recorder: Recorder) -> dict[tuple[Any, Any], float]:
+    """How long each process' deliveries were held up: (process, message) to nanoseconds."""
+    found: dict[tuple[Any, Any], float] = {}
+    for process, _, kind, message, value in recorder.notes:
+        if kind == "convoy":
+            assert (process, message) not in found, "a delivery is noted once"
+            assert isinstance(value, float)
+            found[(process, message)] = value
+    return found
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_where_all_messages_are_local_there_is_no_convoy(name: str, replicas: int) -> None:
+    recorder = simulated(name, 1, replicas)
+    assert convoys(recorder) == {}
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_local_messages_wait_for_global_ones_and_it_is_noted(name: str, replicas: int) -> None:
+    recorder = simulated(name, [1, 3], replicas)
+    found = convoys(recorder)
+    assert (not found) == (name in FREE), f"{len(found)} local deliveries of {name} waited"
+    rows = {(row[0], row[3]): row for row in recorder.deliveries}
+    for key, waited in found.items():
+        destinations, latency = rows[key][9], rows[key][4] - rows[key][7]  # type: ignore[operator]
+        assert len(destinations) == 1  # type: ignore[arg-type]
+        assert 0 < waited <= latency, f"{key} waited {waited} of {latency} ns"
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_without_its_convoy_a_local_message_is_as_fast_as_where_all_are_local(name: str, replicas: int) -> None:
+    if name == "multipaxos":
+        pytest.skip("one group orders everything: more messages, more work for it")
+    alone, mixed = simulated(name, 1, replicas), simulated(name, [1, 3], replicas)
+    # PrimCast's local messages also wait for the quorum clock, which global ones push ahead: no wait of their own.
+    spare = 4 if name.startswith("primcast") else 1
+    assert left(mixed) < 1.1 * left(alone) + spare * MILLISECOND
+
+
+def left(recorder: Recorder) -> float:
+    """The mean latency of local deliveries, without the part that was noted."""
+    waited = convoys(recorder)
+    latencies = [
+        row[4] - row[7] - waited.get((row[0], row[3]), 0.0)  # type: ignore[operator]
+        for row in recorder.deliveries
+        if len(row[9]) == 1  # type: ignore[arg-type]
+    ]
+    return sum(latencies) / len(latencies)
+
+
+@pytest.mark.parametrize("stamped", ["skeen", "basecast", "fastcast", "a-ge"])
+def test_the_notes_say_what_the_deliveries_say(stamped: str) -> None:
+    """From the moment when a place was known to the last at which a global message got its own, or was delivered."""
+    recorder = simulated(stamped, [1, 3], 3)
+    cleared: dict[Any, list[int]] = {}
+    for row in recorder.deliveries:
+        if len(row[9]) > 1:  # type: ignore[arg-type]
+            cleared.setdefault(row[0], []).extend(row[place] for place in (4, 8))  # type: ignore[misc]
+    told: dict[tuple[Any, Any], float] = {}
+    for process, _, _, message, at_ns, _, _, _, committed_ns, destinations in recorder.deliveries:
+        if len(destinations) == 1:  # type: ignore[arg-type]
+            last = max((moment for moment in cleared.get(process, ()) if moment <= at_ns), default=-1)  # type: ignore[operator]
+            if last > committed_ns:  # type: ignore[operator]
+                told[(process, message)] = last - committed_ns  # type: ignore[operator]
+    assert convoys(recorder) == told
+
+
+def test_the_names_exist() -> None:
+    assert set(FREE) | set(CLOCKED) <= set(CATALOGUE)

@@ -1,0 +1,68 @@
+"""Sampled deliveries: cheap, and honest about what they prove."""
+
+from pathlib import Path
+
+import pytest
+
+from amcast.check.judge import judge
+from amcast.kernel.errors import WrongUse
+from amcast.kernel.message import Message
+from amcast.trace.folder import FolderRecorder
+from amcast.trace.meta import Meta, RunClaims
+from amcast.trace.run import Run, read
+
+CLAIMS = RunClaims(complete=True, exactly_once=True)
+
+
+def sampled(folder: Path, every: int) -> Run:
+    """Ten messages to two processes of two groups, in the same order."""
+    recorder = FolderRecorder(folder, Meta(run="run", claims=CLAIMS), packets=False, every=every, latest=False)
+    for process in (0, 1):
+        recorder.process(process, process)
+    recorder.process(9, None)
+    for number in range(10):
+        message = Message(9_000_000_000 + number, 9, (0, 1))
+        recorder.multicast(message, 1, 9, number)
+        for process in (0, 1):
+            recorder.delivery(process, process, number, message, 2)
+    recorder.close(complete=True)
+    return read(folder)
+
+
+def test_every_process_records_the_deliveries_of_the_same_messages(tmp_path: Path) -> None:
+    run = sampled(tmp_path / "run", 3)
+    by_process = {
+        process: [m for p, m in zip(run.deliveries["process"], run.deliveries["message"], strict=True) if p == process]
+        for process in (0, 1)
+    }
+    assert by_process[0] == by_process[1] == [9_000_000_000 + number for number in (0, 3, 6, 9)]
+    assert len(run.multicasts["message"]) == 10, "what was multicast is told in full"
+
+
+def test_a_sample_proves_nothing_and_claims_nothing(tmp_path: Path) -> None:
+    run = sampled(tmp_path / "run", 3)
+    assert not run.meta.claims.complete
+    report = judge(run)
+    assert report.verdict == "unknown"
+    judged = {name: report.properties[name].verdict for name in ("P1", "P2", "P3", "P4", "P5", "P8")}
+    assert set(judged.values()) == {"unknown"}, judged
+
+
+def test_a_sample_still_shows_an_order_that_is_broken(tmp_path: Path) -> None:
+    recorder = FolderRecorder(tmp_path / "run", Meta(run="run"), packets=False, every=2, latest=False)
+    for process in (0, 1):
+        recorder.process(process, process)
+    recorder.process(9, None)
+    for number in range(4):
+        message = Message(9_000_000_000 + number, 9, (0, 1))
+        recorder.multicast(message, 1)
+        recorder.delivery(0, 0, number, message, 2)
+        recorder.delivery(1, 1, 3 - number, message, 2)
+    recorder.close()
+    assert judge(read(tmp_path / "run")).verdict == "violated"
+
+
+def test_all_of_them_hold(tmp_path: Path) -> None:
+    assert judge(sampled(tmp_path / "run", 1)).verdict == "holds"
+    with pytest.raises(WrongUse, match="every 0; expected 1"):
+        sampled(tmp_path / "other", 0)

@@ -1,10 +1,12 @@
 """The Spark check against DuckDB and Polars: the same checks, the same files, one after the other on the same machine.
 
-    python benchmarks/pipeline/run.py --deliveries 1000000 10000000 50000000 --folder runs/bench
+    python benchmarks/pipeline/run.py --deliveries 1000000 10000000 50000000 --folder runs/bench --rounds 3
+    python benchmarks/pipeline/run.py --deliveries 200000000 --engines spark --whole
 
-Each engine runs in a process of its own, which does every check once; session start is measured apart. Wall is the time
-of a check, cpu the processor time of the whole process tree meanwhile, peak the tree's memory (proportional set size).
-On a machine that does other work too, compare cpu, not wall.
+Each engine runs in a process of its own, which does every check once; session start is measured apart. The engines take
+turns, round by round, and the least of each number over the rounds is told. Wall is the time of a check, cpu the
+processor time of the whole process tree meanwhile, peak the tree's memory (proportional set size). On a machine that
+does other work too, compare cpu, not wall.
 """
 
 import argparse
@@ -89,8 +91,8 @@ class Peak:
 # One engine
 
 
-def spark_checks(folder: Path) -> Iterator[tuple[str, Callable[[], int]]]:
-    """The parts of the Spark check one by one, then the whole as users run it."""
+def spark_checks(folder: Path, parts: bool) -> Iterator[tuple[str, Callable[[], int]]]:
+    """The parts of the Spark check one by one, then the whole as users run it; or only that."""
     from amcast.pipeline import genuine
     from amcast.pipeline.examine import Examination
     from amcast.pipeline.files import source, spans
@@ -110,7 +112,7 @@ def spark_checks(folder: Path) -> Iterator[tuple[str, Callable[[], int]]]:
         assert separate(rows)
         view = filed_view(found, found.metas[0], FiledSequences(rows), in_order=False)
         judge = Examination(view, run)
-        plans = [judge._longest(group) for group in view.members]
+        plans = [judge.longest(group) for group in view.members]
 
         def integrity() -> int:
             chains = [(fingerprint, (view.sequences, plan, judge.buckets)) for plan in plans]
@@ -124,7 +126,7 @@ def spark_checks(folder: Path) -> Iterator[tuple[str, Callable[[], int]]]:
             return int(total.differing(judge._followed(answers[len(chains) :]).prints).sum())
 
         def replicas() -> int:
-            answers = run(judge._comparing(view.sequences, judge.ends))
+            answers = run(judge.comparing(view.sequences, judge.ends))
             return sum(not replica.alike for answer in answers for replica in answer)
 
         def order() -> int:
@@ -140,13 +142,14 @@ def spark_checks(folder: Path) -> Iterator[tuple[str, Callable[[], int]]]:
                 report["properties"][name]["verdict"] != "holds" for name in ("P1", "P2", "P3", "P4", "P5", "P6'")
             )
 
-        yield from (("integrity", integrity), ("replicas", replicas), ("order", order), ("packets", packets))
+        if parts:
+            yield from (("integrity", integrity), ("replicas", replicas), ("order", order), ("packets", packets))
         yield "all at once", whole
 
 
-def checks_of(engine: str, folder: Path) -> Iterator[tuple[str, Callable[[], int]]]:
+def checks_of(engine: str, folder: Path, parts: bool) -> Iterator[tuple[str, Callable[[], int]]]:
     if engine == "spark":
-        yield from spark_checks(folder)
+        yield from spark_checks(folder, parts)
         return
     import engines
 
@@ -154,10 +157,10 @@ def checks_of(engine: str, folder: Path) -> Iterator[tuple[str, Callable[[], int
     yield from ((name, made[name]) for name in CHECKS)
 
 
-def measure(engine: str, folder: Path) -> None:
+def measure(engine: str, folder: Path, parts: bool) -> None:
     """Run one engine's checks in this process; a line of JSON for each."""
     begun = time.monotonic()
-    checks = checks_of(engine, folder)
+    checks = checks_of(engine, folder, parts)
     first = next(checks)
     print(json.dumps({"check": "start", "wall": time.monotonic() - begun}), flush=True)
     each = [first]
@@ -175,24 +178,42 @@ def measure(engine: str, folder: Path) -> None:
 # All engines
 
 
-def table(deliveries: int, found: dict[str, dict[str, dict[str, float]]]) -> str:
+Numbers = dict[str, dict[str, float]]
+"""check -> what was measured."""
+
+
+def least(rounds: list[Numbers]) -> Numbers:
+    """The least of each number over the rounds, but the most memory."""
+    found: Numbers = {}
+    for line in (line for each in rounds for line in each.items()):
+        kept = found.setdefault(line[0], dict(line[1]))
+        for key, value in line[1].items():
+            if isinstance(value, float):
+                kept[key] = (max if key == "mib" else min)(kept[key], value)
+    return found
+
+
+def table(deliveries: int, found: dict[str, Numbers]) -> str:
     """A table in Markdown: wall s / cpu s."""
-    lines = [f"| {deliveries:,} deliveries | " + " | ".join(ENGINES) + " |", "|---|" + "---:|" * len(ENGINES)]
+    lines = [f"| {deliveries:,} deliveries | " + " | ".join(found) + " |", "|---|" + "---:|" * len(found)]
 
     def cell(numbers: dict[str, float] | None) -> str:
         return f"{numbers['wall']:.1f} / {numbers['cpu']:.1f}" if numbers else "-"
 
-    for name in CHECKS:
-        lines.append(f"| {name} | " + " | ".join(cell(found[engine].get(name)) for engine in ENGINES) + " |")
-    totals = {}
-    for engine in ENGINES:
-        parts = [found[engine][name] for name in CHECKS if name in found[engine]]
+    totals: Numbers = {}
+    for engine, numbers in found.items():
+        parts = [numbers[name] for name in CHECKS if name in numbers]
         totals[engine] = {key: sum(part[key] for part in parts) for key in ("wall", "cpu")}
-    lines.append("| **sum** | " + " | ".join(cell(totals[engine]) for engine in ENGINES) + " |")
-    lines.append("| **as `amcast check` runs it** | " + cell(found["spark"].get("all at once")) + " | | |")
-    peaks = [max((part.get("mib", 0.0) for part in found[engine].values()), default=0.0) / 1024 for engine in ENGINES]
+    if any(total["wall"] for total in totals.values()):
+        for name in CHECKS:
+            lines.append(f"| {name} | " + " | ".join(cell(numbers.get(name)) for numbers in found.values()) + " |")
+        lines.append("| **sum** | " + " | ".join(cell(total) for total in totals.values()) + " |")
+    whole = [cell(numbers["all at once"]) if "all at once" in numbers else "" for numbers in found.values()]
+    lines.append("| **as `amcast check` runs it** | " + " | ".join(whole) + " |")
+    peaks = [max(part.get("mib", 0.0) for part in numbers.values()) / 1024 for numbers in found.values()]
     lines.append("| peak memory, GiB | " + " | ".join(f"{peak:.1f}" for peak in peaks) + " |")
-    lines.append("| start, s | " + " | ".join(f"{found[engine]['start']['wall']:.1f}" for engine in ENGINES) + " |")
+    starts = [numbers["start"]["wall"] for numbers in found.values()]
+    lines.append("| start, s | " + " | ".join(f"{start:.1f}" for start in starts) + " |")
     return "\n".join(lines)
 
 
@@ -200,10 +221,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--deliveries", type=int, nargs="+", default=[1_000_000, 10_000_000, 50_000_000])
     parser.add_argument("--folder", type=Path, default=Path("runs/bench"))
-    parser.add_argument("--engine", choices=ENGINES, help="run only this engine, in this process")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--engines", choices=ENGINES, nargs="+", default=list(ENGINES))
+    parser.add_argument("--whole", action="store_true", help="of Spark, only the check as users run it")
+    parser.add_argument("--here", choices=ENGINES, help="measure this engine in this process")
     options = parser.parse_args()
-    if options.engine:
-        measure(options.engine, options.folder)
+    if options.here:
+        measure(options.here, options.folder, not options.whole)
         return
     sys.path.insert(0, str(HERE))
     import generate
@@ -212,12 +236,15 @@ def main() -> None:
         folder = options.folder / f"{deliveries}"
         if not (folder / "run.json").exists():
             generate.generate(folder, deliveries)
-        found: dict[str, dict[str, dict[str, float]]] = {}
-        for engine in ENGINES:
-            command = [sys.executable, str(Path(__file__)), "--engine", engine, "--folder", str(folder)]
-            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-            found[engine] = {line["check"]: line for line in map(json.loads, done.stdout.splitlines())}
-        print(table(deliveries, found), end="\n\n", flush=True)
+        found: dict[str, list[Numbers]] = {engine: [] for engine in options.engines}
+        for number in range(options.rounds):
+            print(f"round {number + 1} of {deliveries:,}, load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
+            for engine in options.engines:
+                command = [sys.executable, str(Path(__file__)), "--here", engine, "--folder", str(folder)]
+                command += ["--whole"] if options.whole else []
+                done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+                found[engine].append({line["check"]: line for line in map(json.loads, done.stdout.splitlines())})
+        print(table(deliveries, {engine: least(rounds) for engine, rounds in found.items()}), end="\n\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -66,3 +66,23 @@ def test_a_healthy_run_shows_its_slowest_message(tmp_path: Path) -> None:
     assert "the slowest" in said.spacetime_caption
     assert "P1" in page
     assert "Percentiles are exact" in page
+
+
+def test_a_violated_cell_of_a_sweep_shows_its_witness_and_not_the_slowest(tmp_path: Path) -> None:
+    """The cell's row has words only; the messages that contradict each other are found from its trace."""
+    written(tmp_path / "runs" / "good", "healthy")
+    written(tmp_path / "runs" / "bad", "circle_of_three")
+    report = judge(read(tmp_path / "runs" / "bad"))
+    circle = {edge["message"] for edge in report.properties["P5"].witness}
+    cells = [
+        {**dict.fromkeys(("message", "replay", "multicasts", "deliveries", "packets")), "cell": name, "status": status,
+         "protocol": "skeen", "seed": 3, "latency_ns_max": slow, "varied": "{}"}
+        for name, status, slow in (("good", "ok", 10**9), ("bad", "violated", 10))
+    ]  # fmt: skip
+    prepared(tmp_path / "measures")
+    said = account.of_sweep(tmp_path, {"plan": {}}, cells, tmp_path / "measures")
+    assert said.verdict == "violated"
+    assert "the violation, with message" in said.spacetime_caption
+    assert any(f"message {message};" in said.spacetime_caption for message in circle)
+    fine = account.of_sweep(tmp_path, {"plan": {}}, cells[:1], tmp_path / "measures")
+    assert "the slowest" in fine.spacetime_caption

@@ -76,6 +76,22 @@ def mistake(random: Random, trace: Trace, process: int) -> None:
         trace.order(member, *mine)
 
 
+def ragged_run(seed: int) -> Trace:
+    """A random run whose trace has holes: some accounted for by snapshots, some noted as lost, some unexplained."""
+    random, trace = Random(f"ragged {seed}"), random_run(seed)
+    for process in random.sample(sorted(trace.sequences), min(len(trace.sequences), random.randint(1, 4))):
+        rows = trace.sequences[process]
+        low = random.randrange(len(rows) + 1)
+        high = min(len(rows), low + random.randint(1, 4))
+        trace.sequences[process] = [row for row in rows if not low <= row[0] < high]
+        kind = random.choice(("installed", "trace-gap", "both", "silent"))
+        if kind in ("installed", "both"):
+            trace.notes.append((process, "installed", None, float(random.choice((high, high, low + 1)))))
+        if kind in ("trace-gap", "both"):
+            trace.notes.append((process, "trace-gap", None, float(low)))
+    return trace
+
+
 def write(folder: Path, trace: Trace, **options: int) -> Path:
     """A run folder as our recorders write it."""
     told = trace.recorder()

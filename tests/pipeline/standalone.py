@@ -43,6 +43,10 @@ class Cluster:
                 start_new_session=True,
             )
 
+    def start_worker(self, number: int) -> None:
+        size = ("--cores", "1", "--memory", "1g", "--webui-port", str(free_port()))
+        self.start(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *size, self.master)
+
     def wait_for(self, name: str, text: str, seconds: float = 120) -> None:
         deadline = time.monotonic() + seconds
         log = self.folder / f"{name}.log"
@@ -77,8 +81,7 @@ def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
         )
         made.wait_for("master", "I have been elected leader")
         for number in range(workers):
-            size = ("--cores", "1", "--memory", "1g", "--webui-port", str(free_port()))
-            made.start(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *size, made.master)
+            made.start_worker(number)
         for number in range(workers):
             made.wait_for(f"worker-{number}", "Successfully registered with master")
         yield made

@@ -52,6 +52,7 @@ def write_by_hand(folder: Path) -> None:
         told.packet((0, 2), "Ack", 0, 1, 12, 2200, 2250)
         told.packet(None, "Heartbeat", 1, 2, 4, 5000, 5010)
         told.note(1, 8100, "slow", 8)
+        told.note(1, 3200, "convoy", 3, 80.0)
         told.note(2, 4500, "fault-crash")
         told.close()
 
@@ -177,6 +178,9 @@ def test_convoys_paths_and_fairness(tables: Tables) -> None:
     line = tables.row("convoy", run="hand", group=1)
     assert (line["deliveries"], line["waited"], line["wait_ns_mean"]) == (18, 9, 80)
     assert line["wait_share_of_latency"] == pytest.approx(720 / 3300)
+    assert (line["local"], line["local_waited"]) == (8, 1)
+    assert line["convoy_share_of_latency"] == pytest.approx(80 / (4 * 200 + 4 * 150))
+    assert tables.row("convoy", run="hand", group=0)["convoy_share_of_latency"] is None, "nothing local there"
     slow = tables.row("paths", run="hand", name="slow")
     assert (slow["messages"], slow["messages_share"], slow["latency_ns_mean_with"]) == (1, 0.1, 200)
     assert slow["latency_ns_mean_without"] == 150
@@ -186,6 +190,30 @@ def test_convoys_paths_and_fairness(tables: Tables) -> None:
     assert tables.row("fairness", run="hand", side="sender", region="east")["latency_ns_mean"] == pytest.approx(
         1400 / 9
     )
+
+
+def test_the_convoy_share_is_what_the_processes_noted(tables: Tables, runs: tuple[Path, dict[str, Any]]) -> None:
+    """Of a simulated run: the same sum in plain Python."""
+    folder = runs[0] / "simulated"
+    span = tables.row("spans", run="simulated")
+    sent = {
+        row["message"]: row["at_ns"]
+        for row in pq.read_table(folder / "multicasts").to_pylist()
+        if len(row["destinations"]) == 1 and span["low_ns"] <= row["at_ns"] <= span["high_ns"]
+    }
+    groups = {row["process"]: row["group"] for row in pq.read_table(folder / "processes").to_pylist()}
+    latency: dict[int, float] = {}
+    for row in pq.read_table(folder / "deliveries").to_pylist():
+        if row["message"] in sent:
+            latency[row["group"]] = latency.get(row["group"], 0) + row["at_ns"] - sent[row["message"]]
+    waited = dict.fromkeys(latency, 0.0)
+    for row in pq.read_table(folder / "notes").to_pylist():
+        if row["name"] == "convoy" and row["message"] in sent:
+            waited[groups[row["process"]]] += row["value"]
+    assert sum(waited.values()) > 0
+    for group, total in latency.items():
+        line = tables.row("convoy", run="simulated", group=group)
+        assert line["convoy_share_of_latency"] == pytest.approx(waited[group] / total)
 
 
 def test_recovery(tables: Tables) -> None:

@@ -65,7 +65,7 @@ def sweep(
     left = job.pending(cells, settings)
     if left:
         err.print(f"{len(left)} of {len(cells)} cells to run")
-        with session(master) as spark:
+        with session(master, brief=True) as spark:
             job.run(spark, left, run_cell, estimated, settings)
     job.merge(settings.out)
     result = job.swept(cells, len(left), begun, settings.out)
@@ -173,6 +173,7 @@ def _measured(
     folder: str, target: Path | None, master: str | None, keep_edges: bool, order: list[int] | None
 ) -> "Measured":
     _installed()
+    from amcast.pipeline.files import SMALL_BYTES, size_of, sources
     from amcast.pipeline.jobs import measure as job
     from amcast.pipeline.jobs import sweep
     from amcast.pipeline.session import session
@@ -190,7 +191,7 @@ def _measured(
         folder = str(place / "runs")
     elif "://" not in folder and not place.is_dir():
         raise WrongUse(f"{folder}: no such folder; expected a run folder, a folder of runs, or a sweep")
-    with session(master) as spark:
+    with session(master, brief=size_of(sources(folder)) < SMALL_BYTES) as spark:
         edge = 0.0 if keep_edges else job.EDGE
         return job.measure(spark, folder, measures, edge=edge, order=order, statuses=statuses)
 

@@ -10,7 +10,7 @@ import typer
 from amcast.check.judge import judge
 from amcast.check.verdict import Report, Verdict
 from amcast.cli.output import EXIT_OF, JsonFlag, coloured, out, print_json
-from amcast.cli.verdicts import print_report
+from amcast.cli.verdicts import print_reports
 from amcast.kernel.errors import WrongUse
 from amcast.trace.picture import picture
 from amcast.trace.run import read, read_all
@@ -51,8 +51,7 @@ def check(
             data["runs"] = [report.as_dict() for report in reports]
         print_json(data)
     else:
-        for report in reports:
-            print_report(report)
+        print_reports(reports)
         if len(reports) > 1:
             out.print(f"{len(reports)} runs: {coloured(verdict)}")
     raise typer.Exit(EXIT_OF[verdict])

@@ -1,7 +1,41 @@
 """How a judgement looks in a terminal."""
 
-from amcast.check.verdict import NAMES, Report
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from amcast.check.verdict import NAMES, Report, Verdict
 from amcast.cli.output import coloured, out, table
+
+IN_FULL: Final = 5
+"""So many runs are shown one by one; of more, only those that did not hold, and a count of all."""
+
+
+def print_reports(reports: Sequence[Report]) -> None:
+    """A few reports in full; many as counts per property and per protocol, the worst ones in full."""
+    if len(reports) <= IN_FULL:
+        for report in reports:
+            print_report(report)
+        return
+    bad = sorted((report for report in reports if report.verdict != "holds"), key=lambda r: r.verdict != "violated")
+    for report in bad[:IN_FULL]:
+        print_report(report)
+    if len(bad) > IN_FULL:
+        out.print(f"and {len(bad) - IN_FULL} more runs that do not hold; --json tells about all")
+    verdicts: tuple[Verdict, ...] = ("holds", "violated", "unknown")
+    rows: list[tuple[object, ...]] = []
+    for name in NAMES:
+        found = [report.properties[name] for report in reports if name in report.properties]
+        counts = Counter(finding.verdict for finding in found if finding.claimed)
+        apart = Counter(finding.verdict for finding in found if not finding.claimed)
+        unclaimed = ", ".join(f"{apart[verdict]} {verdict}" for verdict in verdicts if apart[verdict])
+        rows.append((name, NAMES[name], *(counts[verdict] or "" for verdict in verdicts), unclaimed))
+    table(("", "property", *verdicts, "not claimed"), rows, title=f"{len(reports)} runs, by property")
+    lines = []
+    for protocol in sorted({report.meta.protocol or "" for report in reports}):
+        counts = Counter(report.verdict for report in reports if (report.meta.protocol or "") == protocol)
+        lines.append((protocol or "unsaid", counts.total(), *(counts[verdict] or "" for verdict in verdicts)))
+    table(("protocol", "runs", *verdicts), lines)
 
 
 def print_report(report: Report) -> None:

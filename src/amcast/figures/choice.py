@@ -21,6 +21,8 @@ Tables = Mapping[str, Sequence[Row]]
 LOADS: Final = ("workload.outstanding", "topology.clients", "workload.rate", "workload.interval_ns")
 """Fields that mean load, the first that varies is the one."""
 FACETS: Final = 4
+PROTOCOLS: Final = 6
+"""Protocols that get pictures of their own, one each."""
 LINES: Final = 24
 ROWS: Final = 40
 MS: Final = 1e6
@@ -88,6 +90,13 @@ class Chooser:
         if len(found) > FACETS:
             self.chosen.left_out.append(f"Pictures show {FACETS} of {len(found)} combinations; the tables have all.")
         return dict(list(found.items())[:FACETS])
+
+    def _few(self) -> list[str]:
+        """The protocols that get pictures of their own."""
+        if len(self.protocols) > PROTOCOLS:
+            told = f"Pictures of one protocol each show {PROTOCOLS} of {len(self.protocols)}; the tables have all."
+            self.chosen.left_out.append(told)
+        return self.protocols[:PROTOCOLS]
 
     def label(self, setting: Setting) -> str:
         fields = [path for path in [*self.free, self.load] if path]
@@ -214,7 +223,7 @@ class Chooser:
             return
         for by, title in (("rank", "by rank of the destination"), ("response", "by order of response")):
             points = self.pooled("cdf", ("place", "share"), "latency_ns", lambda row, by=by: row["by"] == by)  # type: ignore[misc]
-            for protocol in self.protocols[:FACETS]:
+            for protocol in self._few():
                 setting = next(s for s in self.settings if s.protocol == protocol).row["setting"]
                 ranks = sorted({key[1] for key in points if key[0] == setting})
                 if len(ranks) < 2:
@@ -242,7 +251,7 @@ class Chooser:
         struck: dict[str, dict[float, str]] = {}
         for row in self.tables.get("recovery", ()):
             struck.setdefault(row["run"], {})[row["fault_ns"] / 1e9] = row["fault"]
-        for protocol in self.protocols[:FACETS]:
+        for protocol in self._few():
             setting = next(s for s in self.settings if s.protocol == protocol).row["setting"]
             runs = [row for row in self.tables["summary"] if row["setting"] == setting and row["run"] in slices]
             for run in sorted(runs, key=lambda row: str(row["seed"]))[:1]:
@@ -307,7 +316,7 @@ class Chooser:
 
     def routes(self) -> None:
         found = self.pooled("routes", ("sender_region", "group"), "latency_ns_p50", lambda row: True)
-        for protocol in self.protocols[:FACETS]:
+        for protocol in self._few():
             setting = next(s for s in self.settings if s.protocol == protocol).row["setting"]
             mine = {key[1:]: value / MS for key, value in found.items() if key[0] == setting}
             regions, groups = sorted({r for r, _ in mine}), sorted({g for _, g in mine})

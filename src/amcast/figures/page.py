@@ -16,6 +16,9 @@ from amcast.figures.choice import Chosen
 from amcast.figures.sheets import Sheet
 
 MOST_FAILURES: Final = 20
+TALL: Final = 24
+FIRST: Final = 12
+"""Of a table with more than TALL rows, so many are shown at once."""
 WORDS: Final = {
     "holds": ("Holds", "Every property that these runs claim holds."),
     "violated": ("Violated", "A property that a run claims is violated."),
@@ -162,7 +165,11 @@ def _section(title: str, inner: str) -> str:
 
 
 def _sheet(sheet: Sheet) -> str:
-    table = _table(sheet.headings, sheet.rows)
+    rows, rest = (sheet.rows, ()) if len(sheet.rows) <= TALL else (sheet.rows[:FIRST], sheet.rows[FIRST:])
+    table = _table(sheet.headings, rows)
+    if rest:
+        more = f'<div class="scroll" tabindex="0">{_table(sheet.headings, rest)}</div>'
+        table += f"<details><summary>{len(rest)} more rows</summary>{more}</details>"
     note = f"<p>{escape(sheet.note)}</p>" if sheet.note else ""
     file = f"<p>All numbers: {escape(sheet.file)}</p>" if sheet.file else ""
     return f'<div class="scroll" tabindex="0">{table}</div>{note}{file}'

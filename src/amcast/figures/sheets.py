@@ -100,14 +100,18 @@ def costs(chooser: "Chooser") -> Sheet | None:
         runs = by_setting.get(setting.row["setting"], [])
         values = [
             _mean([run[name] for run in runs])
-            for name in ("waited_share", "wait_share_of_latency", "share_for_others", "overhead_max", "jain_index")
+            for name in (
+                *("waited_share", "wait_share_of_latency", "convoy_share_of_latency", "share_for_others"),
+                *("overhead_max", "jain_index"),
+            )
         ]
         if any(value is not None for value in values):
-            rows.append((chooser.label(setting), *(percent(value) for value in values[:4]), number(values[4])))
-    headings = ("setting", "waited", "wait in latency", "work for others", "payload overhead", "fairness")
+            rows.append((chooser.label(setting), *(percent(value) for value in values[:5]), number(values[5])))
+    headings = ("setting", "waited", "wait in latency", "convoy", "work for others", "payload overhead", "fairness")
     note = (
-        "Waited: deliveries that had their place and waited for something older (the convoy effect). Work for others"
-        " and payload overhead: of the process and the group that it is worst for. Fairness: Jain's index over the"
+        "Waited: deliveries that had their place and waited for something older. Convoy: the share of local messages'"
+        " latency for which they waited for global ones. Work for others and payload overhead: of the process and the"
+        " group that it is worst for. Fairness: Jain's index over the"
         " senders' regions, 1 is even."
     )
     return _sheet("Convoys, genuineness, fairness", headings, rows, "summary.csv", note)

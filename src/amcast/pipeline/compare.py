@@ -24,7 +24,10 @@ NUMBERS: Final = (
     *("latency_ns_max", "packets_per_multicast", "bytes_per_multicast"),
 )
 """What is compared between settings."""
-FURTHER: Final = ("waited_share", "wait_share_of_latency", "jain_index", "share_for_others", "overhead_max")
+FURTHER: Final = (
+    *("waited_share", "wait_share_of_latency", "convoy_share_of_latency", "jain_index", "share_for_others"),
+    "overhead_max",
+)
 SUMMARY: Final = (
     *("run", "folder", *SETTING[:-1], "seed", "status", "multicasts", "deliveries", "completed", "low_ns", "high_ns"),
     *(*NUMBERS, *FURTHER, "method", "plan"),

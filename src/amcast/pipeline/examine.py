@@ -11,33 +11,28 @@ other, or in as many Spark tasks.
 """
 
 from collections.abc import Callable
-from itertools import combinations, islice
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from amcast.check.order import order
 from amcast.check.verdict import Finding, Report
-from amcast.pipeline import genuine, served
+from amcast.pipeline import genuine, ordered, served
+from amcast.pipeline.holes import Holes
 from amcast.pipeline.kernels.chains import SLICE_POSITIONS, Replica
 from amcast.pipeline.kernels.hashing import Fingerprint, buckets_for, buckets_of
 from amcast.pipeline.kernels.merge import Merged
-from amcast.pipeline.lawful import LawfulSequences
-from amcast.pipeline.reduced import Exact, Holes, exact, installed, joined, reduced
+from amcast.pipeline.reduced import Exact, exact, joined, reduced
 from amcast.pipeline.sequences import Sequences
 from amcast.pipeline.survey import (
     ChainPlan,
-    Segment,
     Sent,
     compare,
     doubled,
     early,
     fingerprint,
-    first_unlike,
     merge_chains,
     survey_multicasts,
-    window,
 )
 from amcast.pipeline.view import Table, View
 
@@ -47,9 +42,6 @@ Runner = Callable[[list[Call]], list[Any]]
 
 TABLE_ROWS: Final = 4_000_000
 EXACT_ROWS: Final = 1_000_000
-WINDOW: Final = 20_000
-"""Entries of each chain, from where a merge stopped, in which the shortest circle is searched."""
-MAX_PAIRS: Final = 20_000
 
 
 def one_by_one(calls: list[Call]) -> list[Any]:
@@ -77,8 +69,7 @@ class Examination:
         self.ends = {process: extent.end for process, extent in self.extents.items()}
         self.rows = sum(extent.rows for extent in self.extents.values())
         self.buckets = buckets_for(max(self.rows, view.multicasts.rows))
-        self.holes: Holes = {}
-        self.gaps: dict[int, int] = {}
+        self.holes = Holes(view, self.ends)
         self.sent: Sent | None = None
         self.clean = True
         """Nothing needed a closer look."""
@@ -90,7 +81,7 @@ class Examination:
         replicas, merged, delivered = self._survey()
         suspects = self._suspects(replicas, delivered)
         findings, close = self._integrity(suspects)
-        findings += self._order(replicas, merged, close)
+        findings += ordered.judged(self, replicas, merged, close)
         findings += genuine.judged(self)
         findings += served.judged(self)
         self.clean = self.clean and all(finding.verdict == "holds" for finding in findings[:5])
@@ -100,9 +91,9 @@ class Examination:
 
     def _survey(self) -> tuple[list[Replica], Merged | None, Fingerprint | None]:
         view = self.view
-        plans = [self._longest(group) for group in view.members]
+        plans = [self.longest(group) for group in view.members]
         dense = all(self.extents[p].rows == self.ends[p] for p in self.extents) and not view.notes
-        comparing = self._comparing(view.sequences, self.ends)
+        comparing = self.comparing(view.sequences, self.ends)
         multicasts = [
             (survey_multicasts, (part, view.crashed, self.buckets)) for part in view.multicasts.split(TABLE_ROWS)
         ]
@@ -117,7 +108,7 @@ class Examination:
             return replicas, None, None
         return replicas, *answers[0]
 
-    def _comparing(self, sequences: Sequences, ends: dict[int, int]) -> list[Call]:
+    def comparing(self, sequences: Sequences, ends: dict[int, int]) -> list[Call]:
         calls: list[Call] = []
         for members in self.view.members.values():
             end = max((ends.get(member, 0) for member in members), default=0)
@@ -142,78 +133,21 @@ class Examination:
             # The plain checker's own refusal, in its words.
             reduced(self.view, buckets_of(wrong, self.buckets), {}, {}, {}, only=wrong)
 
-    def _longest(self, group: int) -> ChainPlan:
+    def longest(self, group: int) -> ChainPlan:
         """A group's chain as its longest member recorded it."""
         members = self.view.members[group]
         longest = max(members, key=lambda member: self.ends.get(member, 0))
-        end = min(self.ends.get(longest, 0), self.gaps.get(longest, self.ends.get(longest, 0)))
-        return ChainPlan(group, ((longest, 0, end),))
-
-    # Holes in the trace
+        return ChainPlan.of(group, longest, self.ends.get(longest, 0))
 
     def _note_holes(self, replicas: list[Replica]) -> None:
-        for replica in replicas:
-            if replica.holes:
-                self.holes[replica.process] = self.holes.get(replica.process, ()) + replica.holes
         doubled = any(replica.disorder >= 0 for replica in replicas)
         if doubled and not self.view.in_order:
             raise Unsorted
-        self.clean = self.clean and not (doubled or self.holes or self.view.notes)
-        if (doubled or self.holes or self.view.notes) and self.rows <= self.ragged_rows:
+        ragged = doubled or bool(self.view.notes) or any(replica.holes for replica in replicas)
+        self.clean = self.clean and not ragged
+        if ragged and self.rows <= self.ragged_rows:
             raise Ragged
-        for process in sorted({*self.holes, *self.view.notes}):
-            gap = self._gap(process)
-            if gap is not None:
-                self.gaps[process] = gap
-
-    def _gap(self, process: int) -> int | None:
-        """The first position that nothing accounts for, if there is one."""
-        end, reached = self.ends.get(process, 0), installed(self.view, process)
-        holes = list(self.holes.get(process, ()))
-        if reached > end:
-            holes.append((end, reached))
-            self.holes[process] = tuple(holes)
-        lost = [value for name, value in self.view.notes.get(process, []) if name == "trace-gap"]
-        if None in lost:
-            return 0
-        missing = [at for low, high in holes if (at := self._unfilled(process, low, high, reached)) is not None]
-        for value in lost:
-            if value is not None and (value >= end or any(low <= value < high for low, high in holes)):
-                missing.append(min([max(end, reached), *missing]))
-        return min(missing, default=None)
-
-    def _unfilled(self, process: int, low: int, high: int, reached: int) -> int | None:
-        """The first position of a hole that no snapshot covers or no peer recorded."""
-        group = self.view.group_of.get(process)
-        peers = [peer for peer in self.view.members.get(group, ()) if peer != process] if group is not None else []
-        at = low
-        while at < min(high, reached):
-            ends = [self._recorded_until(peer, at) for peer in peers]
-            if max(ends, default=at) == at:
-                return at
-            at = max(ends)
-        return at if at < high else None
-
-    def _recorded_until(self, process: int, at: int) -> int:
-        """From a position on, how far a process recorded without a hole."""
-        for low, high in sorted(self.holes.get(process, ())):
-            if low <= at < high:
-                return at
-            if low > at:
-                return low
-        return max(at, self.ends.get(process, 0))
-
-    def _covered(self, group: int) -> ChainPlan:
-        """A group's chain, each part from a member that recorded it; it stops where nobody did."""
-        segments: list[Segment] = []
-        at, members = 0, self.view.members[group]
-        while True:
-            best = max(members, key=lambda member: self._recorded_until(member, at))
-            end = self._recorded_until(best, at)
-            if end == at:
-                return ChainPlan(group, tuple(segments) or ((members[0], 0, 0),))
-            segments.append((best, at, end))
-            at = end
+        self.holes = Holes(self.view, self.ends, replicas)
 
     # 2. What needs a closer look, and P1, P2, P3
 
@@ -225,14 +159,13 @@ class Examination:
         calls: list[Call] = []
         for process, extent in self.extents.items():
             if view.group_of.get(process) is None:
-                plan = ChainPlan(0, ((process, 0, extent.end),))
-                calls.append((fingerprint, (view.sequences, plan, self.buckets)))
+                calls.append((fingerprint, (view.sequences, ChainPlan.of(0, process, extent.end), self.buckets)))
         for prints in self.runner(calls):
             suspects |= prints.words[0] > 0
         suspects |= self._deviating(replicas)
         if delivered is None:
             delivered = Fingerprint(self.buckets)
-            plans = [self._covered(group) for group in view.members]
+            plans = [self.holes.covered(group) for group in view.members]
             for prints in self.runner([(fingerprint, (view.sequences, plan, self.buckets)) for plan in plans]):
                 delivered += prints
         suspects |= delivered.differing(sent.prints)
@@ -250,17 +183,17 @@ class Examination:
         soon = {replica.process for replica in replicas if replica.early >= 0}
         calls: list[Call] = []
         for group, members in view.members.items():
-            longest = self._longest(group)
+            longest = self.longest(group)
             end = self.ends.get(longest.process, 0)
             lagging = {m for m in members if m not in view.crashed and self.ends.get(m, 0) < end}
-            ragged = {m for m in members if m in self.holes}
+            ragged = {m for m in members if m in self.holes.ranges}
             apart = sorted((odd & set(members)) | lagging | ragged)
             if odd & set(members) or ragged:
                 # The longest itself may be the odd one: its crashed prefixes then prove nothing either.
                 apart = sorted(members)
             for member in apart:
-                mine = ChainPlan(group, ((member, 0, self.ends.get(member, 0)),))
-                calls += [(fingerprint, (view.sequences, plan, self.buckets)) for plan in (mine, longest)]
+                plans = (self.holes.own(group, member), longest)
+                calls += [(fingerprint, (view.sequences, plan, self.buckets)) for plan in plans]
         answers = self.runner(calls)
         for mine, other in zip(answers[::2], answers[1::2], strict=True):
             suspects |= mine.differing(other)
@@ -287,10 +220,10 @@ class Examination:
         view, sent = self.view, self.sent
         assert sent is not None
         close: list[Exact] = []
-        if suspects.any() or self.gaps:
+        if suspects.any() or self.holes.gaps:
             self.clean = False
             parts = self._parts(self.rows + sent.rows, suspects)
-            close = self.runner([(exact, (view, part, self.ends, self.holes, self.gaps)) for part in parts])
+            close = self.runner([(exact, (view, part, self.ends, self.holes.fills, self.holes.gaps)) for part in parts])
         others = sent.rows - sum(part.rows for part in close)
         people = {*self.extents, *(member for members in view.members.values() for member in members)}
         checked = {
@@ -304,79 +237,6 @@ class Examination:
             finding.checked = {**finding.checked, **counts}
             findings.append(finding)
         return findings, close
-
-    # 3. Order
-
-    def _order(self, replicas: list[Replica], merged: Merged | None, close: list[Exact]) -> list[Finding]:
-        view, sent = self.view, self.sent
-        assert sent is not None
-        unlawful = {process: at for part in close for process, at in part.unlawful.items()}
-        sequences: Sequences = view.sequences
-        ends = dict(self.ends)
-        if unlawful:
-            unlawful = {
-                process: sorted(at for part in close for at in part.unlawful.get(process, ()))
-                for process in sorted({process for part in close for process in part.unlawful})
-            }
-            sequences = LawfulSequences(view.sequences, unlawful)
-            ends = {process: extent.end for process, extent in sequences.extents().items()}
-            replicas = [replica for piece in self.runner(self._comparing(sequences, ends)) for replica in piece]
-        quarrel = {replica.process for replica in replicas if replica.conflict >= 0 or replica.disorder >= 0}
-        plans = [plan for group in view.members for plan in self._plans(group, ends, quarrel, bool(unlawful))]
-        if merged is None or unlawful or quarrel:
-            merged = self.runner([(merge_chains, (sequences, plans, self.buckets))])[0][0]
-        assert merged is not None
-        messages = sent.rows - sum(part.rows for part in close) + sum(part.lawful for part in close)
-        found = [Finding("P4", "holds"), Finding("P5", "holds")]
-        if merged.heads:
-            found = self._circle(sequences, plans, merged)
-            found[1].checked["blocked"] = messages - merged.taken
-        elif self.gaps:
-            found = list(order(reduced(view, np.zeros(self.buckets, np.bool_), {}, {}, self.gaps, only=set())))
-        for finding in found:
-            finding.checked = {**finding.checked, "messages": messages, "chains": len(plans)}
-        return found
-
-    def _plans(self, group: int, ends: dict[int, int], quarrel: set[int], counted_anew: bool) -> list[ChainPlan]:
-        members = self.view.members[group]
-        if quarrel & set(members):
-            return [ChainPlan(group, ((member, 0, ends.get(member, 0)),)) for member in members]
-        if any(member in self.holes for member in members) and not counted_anew:
-            return [self._covered(group)]
-        longest = max(members, key=lambda member: ends.get(member, 0))
-        return [ChainPlan(group, ((longest, 0, ends.get(longest, 0)),))]
-
-    def _circle(self, sequences: Sequences, plans: list[ChainPlan], merged: Merged) -> list[Finding]:
-        """The circle at which a merge stopped, told by the plain checker from the messages that form it."""
-        count = len(plans) * (len(plans) - 1) // 2
-        pairs = list(islice(combinations(range(len(plans)), 2), MAX_PAIRS))
-        answers = self.runner([(first_unlike, (sequences, plans[i], plans[j])) for i, j in pairs])
-        only = next((set(answer) for answer in answers if answer is not None), None)
-        if only is None:
-            starts = {head.chain: head.index for head in merged.heads}
-            only = self.runner([(window, (sequences, plans, starts, WINDOW))])[0]
-        assert only is not None
-        evidence = reduced(
-            self.view,
-            buckets_of(only, self.buckets),
-            {plan.process: self.ends.get(plan.process, 0) for plan in plans},
-            self.holes,
-            self.gaps,
-            only,
-        )
-        # The chains of the whole run, not those that the few messages would suggest.
-        chosen: dict[int, tuple[int, ...]] = {}
-        for plan in plans:
-            chosen[plan.group] = (*chosen.get(plan.group, ()), plan.process)
-        evidence.members = chosen
-        keep = {plan.process for plan in plans} | set(self.gaps)
-        evidence.sequences = {p: sequence for p, sequence in evidence.sequences.items() if p in keep}
-        findings = list(order(evidence))
-        for finding in findings:
-            if finding.property == "P4" and finding.verdict == "holds" and count > MAX_PAIRS:
-                finding.verdict = "unknown"
-                finding.story = [f"only {MAX_PAIRS} of {count} pairs of sequences were compared"]
-        return findings
 
 
 def repeated(multicasts: Table, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:

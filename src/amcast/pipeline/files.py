@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -18,6 +18,9 @@ from amcast.kernel.errors import WrongUse
 from amcast.trace.columns import REQUIRED, TABLES
 from amcast.trace.meta import NAME, Meta, read_metas
 from amcast.trace.parquet import checked
+
+SMALL_BYTES: Final = 256 << 20
+"""Traces that take less than this are done before the JVM has warmed up."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,15 @@ def parts(folder: str) -> tuple[str, ...]:
     entries = found.get_file_info(pafs.FileSelector(inner, allow_not_found=True))
     names = sorted(e.base_name for e in entries if e.base_name.endswith(".parquet") and e.base_name[0] not in "._")
     return tuple(f"{folder}/{name}" for name in names)
+
+
+def size_of(found: list[Source]) -> int:
+    """The bytes of all files of some folders."""
+    files = [file for source in found for table in source.tables.values() for file in table]
+    if not files:
+        return 0
+    where, _ = filesystem(files[0])
+    return sum(info.size or 0 for info in where.get_file_info([filesystem(file)[1] for file in files]))
 
 
 def validated(source: Source) -> None:

@@ -1,20 +1,25 @@
 """Work in a child process, so that whatever it does to itself is only news: an exception, a hang, a crash.
 
-One child does a whole list, one item after the other, and tells each result as soon as it has it. When it dies or is
-killed for taking too long, that item is lost and a new child goes on with the next. A fork costs a few milliseconds;
-the worker of Spark that asks for it never runs foreign code itself.
+A `Helper` forks one child and asks it for one item after the other. When the child dies, or is killed for taking too
+long, that item is lost and a new child goes on with the next. As long as nothing of the kind happens it is the same
+child, for many lists of items: an interpreter that has run some work is a sixth faster than a fresh one. The worker of
+Spark that asks for it never runs foreign code itself.
 """
 
 import json
 import os
+import pickle
 import select
 import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal
+
+from pyspark import cloudpickle
 
 Status = Literal["done", "error", "timeout", "crash"]
 MAX_MESSAGE: Final = 2000
@@ -34,55 +39,133 @@ class Outcome:
 
 def isolated(work: Callable[[Any], Any], items: Sequence[Any], timeout_s: float) -> Iterator[Outcome]:
     """Do some work on every item, in order, each in at most `timeout_s` seconds. Results must be JSON."""
-    place = 0
-    while place < len(items):
-        child, pipe = _fork(work, items[place:], timeout_s)
-        try:
-            reader = _Reader(pipe)
-            while place < len(items):
-                begun = time.monotonic()
-                line = reader.line(timeout_s)
-                seconds = time.monotonic() - begun
-                place += 1
-                if line is None:
-                    yield Outcome("timeout", None, f"no result within {timeout_s:g} s", seconds)
-                    break
-                if not line:
-                    yield Outcome("crash", None, _reaped(child), seconds)
-                    child = 0
-                    break
-                yield _outcome(line, seconds)
-        finally:
-            os.close(pipe)
-            if child:
-                _end(child)
-
-
-def _fork(work: Callable[[Any], Any], items: Sequence[Any], timeout_s: float) -> tuple[int, int]:
-    reading, writing = os.pipe()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    child = os.fork()
-    if child:
-        os.close(writing)
-        return child, reading
-    # The child: nothing below returns, and nothing of the parent's clean-up runs here.
-    code = 70
+    helper = Helper()
     try:
-        os.close(reading)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
-            signal.signal(number, signal.SIG_DFL)
-        for item in items:
-            signal.alarm(int(timeout_s) + SPARE_SECONDS)
-            _write(writing, _told(work, item))
-        code = 0
+        yield from helper.outcomes(work, items, timeout_s)
     finally:
-        os._exit(code)
+        helper.end()
 
 
-def _told(work: Callable[[Any], Any], item: Any) -> bytes:
+class Helper:
+    """A child process that works, made when there is something to do."""
+
+    def __init__(self) -> None:
+        self._child = 0
+        self._asking = self._telling = -1
+        self._known = b""
+        """The work that the child was last told to do, packed."""
+
+    def outcomes(self, work: Callable[[Any], Any], items: Sequence[Any], timeout_s: float) -> Iterator[Outcome]:
+        """Do some work on every item, in order, each in at most `timeout_s` seconds. Results must be JSON."""
+        packed: bytes = cloudpickle.dumps((work, timeout_s))  # type: ignore[no-untyped-call]
+        for item in items:
+            begun = time.monotonic()
+            line = self._asked(packed, item, timeout_s)
+            seconds = time.monotonic() - begun
+            if line is None:
+                self.end()
+                yield Outcome("timeout", None, f"no result within {timeout_s:g} s", seconds)
+            elif not line:
+                yield Outcome("crash", None, self._buried(), seconds)
+            else:
+                yield _outcome(line, seconds)
+
+    def end(self) -> None:
+        """Kill the child if it still lives, and bury it."""
+        if self._child:
+            with suppress(ProcessLookupError):
+                os.kill(self._child, signal.SIGKILL)
+            self._buried()
+
+    def _asked(self, packed: bytes, item: Any, timeout_s: float) -> bytes | None:
+        """The child's answer; b"" if it died, None if its time is over."""
+        if not self._child:
+            self._fork()
+        try:
+            if packed != self._known:
+                _send(self._asking, WORK, packed)
+                self._known = packed
+            _send(self._asking, ITEM, cloudpickle.dumps(item))  # type: ignore[no-untyped-call]
+        except BrokenPipeError:
+            return b""
+        return _Reader(self._telling).line(timeout_s)
+
+    def _fork(self) -> None:
+        asked, self._asking = os.pipe()
+        self._telling, told = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._child, self._known = os.fork(), b""
+        if self._child:
+            os.close(asked)
+            os.close(told)
+            return
+        # The child: nothing below returns, and nothing of the parent's clean-up runs here.
+        code = 70
+        try:
+            os.close(self._asking)
+            os.close(self._telling)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+                signal.signal(number, signal.SIG_DFL)
+            _serve(asked, told)
+            code = 0
+        finally:
+            os._exit(code)
+
+    def _buried(self) -> str:
+        """How the child ended."""
+        _, status = os.waitpid(self._child, 0)
+        os.close(self._asking)
+        os.close(self._telling)
+        self._child = 0
+        if os.WIFSIGNALED(status):
+            number = os.WTERMSIG(status)
+            hint = "; out of memory?" if number == signal.SIGKILL else ""
+            return f"the interpreter was killed by {signal.Signals(number).name}{hint}"
+        return f"the interpreter exited with {os.WEXITSTATUS(status)} in the middle of a cell"
+
+
+WORK, ITEM = b"w", b"i"
+
+
+def _serve(asked: int, told: int) -> None:
+    """Work until nobody asks any more. What comes first is the work, then items; another work may follow."""
+    work: Callable[[Any], Any] | None = None
+    while (request := _received(asked)) is not None:
+        kind, packed = request[:1], request[1:]
+        if kind == WORK:
+            work, timeout_s = pickle.loads(packed)
+            continue
+        assert work is not None
+        signal.alarm(int(timeout_s) + SPARE_SECONDS)
+        _write(told, _told(work, packed))
+        signal.alarm(0)
+
+
+def _send(pipe: int, kind: bytes, data: bytes) -> None:
+    _write(pipe, (len(data) + 1).to_bytes(8, "big") + kind + data)
+
+
+def _received(pipe: int) -> bytes | None:
+    """The next request; None when there will be none."""
+    size = _exactly(pipe, 8)
+    return _exactly(pipe, int.from_bytes(size, "big")) if size is not None else None
+
+
+def _exactly(pipe: int, size: int) -> bytes | None:
+    parts: list[bytes] = []
+    while size:
+        part = os.read(pipe, min(size, 1 << 20))
+        if not part:
+            return None
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _told(work: Callable[[Any], Any], packed: bytes) -> bytes:
     try:
-        answer: dict[str, Any] = {"value": work(item)}
+        answer: dict[str, Any] = {"value": work(pickle.loads(packed))}
         return json.dumps(answer, allow_nan=False).encode() + b"\n"
     except BaseException as error:
         return json.dumps({"error": explained(error)}).encode() + b"\n"
@@ -130,22 +213,3 @@ def _outcome(line: bytes, seconds: float) -> Outcome:
     if "error" in told:
         return Outcome("error", None, told["error"], seconds)
     return Outcome("done", told["value"], "", seconds)
-
-
-def _reaped(child: int) -> str:
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        hint = "; out of memory?" if number == signal.SIGKILL else ""
-        return f"the interpreter was killed by {signal.Signals(number).name}{hint}"
-    return f"the interpreter exited with {os.WEXITSTATUS(status)} in the middle of a cell"
-
-
-def _end(child: int) -> None:
-    """Kill a child if it still lives, and bury it."""
-    try:
-        os.kill(child, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    finally:
-        os.waitpid(child, 0)

@@ -41,6 +41,10 @@ class LawfulSequences:
             offsets, values = gathered(rows.offsets, rows.values, keep)
             yield Entries(fresh[keep], rows.messages[keep], offsets, values, rows.sent[keep])
 
+    def anew(self, process: int, position: int) -> int:
+        """What a position is when the dropped ones below it do not count."""
+        return position - int(np.searchsorted(self._gone(process), position))
+
     def _gone(self, process: int) -> Ints:
         return self._dropped.get(process, np.zeros(0, np.int64))
 

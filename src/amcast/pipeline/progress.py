@@ -1,12 +1,13 @@
 """How far a long job is: a bar on a terminal, a plain line now and then elsewhere, nothing for short jobs.
 
-Spark's own status tracker knows how many tasks of the running stages are done; a thread asks it twice a second.
+Spark's own status tracker knows how many tasks of the running stages are done; a thread asks it twice a second. A job
+that can count something closer to the user than tasks says how.
 """
 
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TextIO
 
@@ -20,13 +21,20 @@ QUIET_SECONDS: Final = 2.0
 LINE_SECONDS: Final = 10.0
 
 
+Count = Callable[[], tuple[int, int]]
+"""How many are done, and how many there are; (0, 0) when nobody can say."""
+
+
 @contextmanager
-def progress(spark: SparkSession, title: str, stream: TextIO | None = None) -> Iterator[None]:
+def progress(
+    spark: SparkSession, title: str, stream: TextIO | None = None, count: Count | None = None, unit: str = "tasks"
+) -> Iterator[None]:
     """Show how far Spark is while the block runs, on standard error."""
     stream = stream or sys.stderr
     finished = threading.Event()
     show = _bar if stream.isatty() else _lines
-    thread = threading.Thread(target=show, args=(spark, title, stream, finished), daemon=True)
+    count = count or (lambda: counted(spark))
+    thread = threading.Thread(target=show, args=(count, unit, title, stream, finished), daemon=True)
     thread.start()
     try:
         yield
@@ -49,22 +57,22 @@ def counted(spark: SparkSession) -> tuple[int, int]:
     return done, total
 
 
-def _bar(spark: SparkSession, title: str, stream: TextIO, finished: threading.Event) -> None:
+def _bar(count: Count, unit: str, title: str, stream: TextIO, finished: threading.Event) -> None:
     if finished.wait(QUIET_SECONDS):
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total} tasks"))
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn(f"{{task.completed}}/{{task.total}} {unit}"))
     with Progress(*columns, TimeElapsedColumn(), console=Console(file=stream), transient=True) as bar:
         shown = bar.add_task(title, total=None)
         while not finished.wait(POLL_SECONDS):
-            done, total = counted(spark)
+            done, total = count()
             bar.update(shown, completed=done, total=total or None)
 
 
-def _lines(spark: SparkSession, title: str, stream: TextIO, finished: threading.Event) -> None:
+def _lines(count: Count, unit: str, title: str, stream: TextIO, finished: threading.Event) -> None:
     begun = time.monotonic()
     while not finished.wait(LINE_SECONDS):
-        done, total = counted(spark)
+        done, total = count()
         if not total:
             continue
-        stream.write(f"{title}: {done} of {total} tasks, {time.monotonic() - begun:.0f} s\n")
+        stream.write(f"{title}: {done} of {total} {unit}, {time.monotonic() - begun:.0f} s\n")
         stream.flush()

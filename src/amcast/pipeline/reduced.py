@@ -15,13 +15,13 @@ from amcast.check.evidence import Evidence, Sequence, evidence_of
 from amcast.check.integrity import agreement, integrity, validity
 from amcast.check.verdict import MAX_SENTENCES, Finding
 from amcast.pipeline.kernels.hashing import in_buckets
-from amcast.pipeline.survey import Sent, marked
+from amcast.pipeline.survey import Segment, Sent, marked
 from amcast.pipeline.view import KeptColumns, View
 from amcast.trace.columns import TABLES
 from amcast.trace.run import Columns, Run
 
-Holes = dict[int, tuple[tuple[int, int], ...]]
-"""process -> ranges of positions that it did not record."""
+Fills = dict[int, tuple[Segment, ...]]
+"""process -> positions that a snapshot stands for, with who recorded them."""
 
 
 def standing_evidence(view: View, known: Columns, packets: Columns | None = None) -> Evidence:
@@ -53,7 +53,7 @@ def reduced(
     view: View,
     chosen: NDArray[np.bool_],
     ends: dict[int, int],
-    holes: Holes,
+    fills: Fills,
     gaps: dict[int, int],
     only: set[int] | None = None,
     packets: Columns | None = None,
@@ -63,7 +63,7 @@ def reduced(
     rows = {p: marked(view.sequences, p, end, chosen) for p, end in ends.items()}
     if only is not None:
         rows = {process: [row for row in found if row[1] in only] for process, found in rows.items()}
-    _fill_installed(view, rows, holes)
+    _fill_installed(rows, fills)
     for process in {*rows, *gaps}:
         found = sorted(rows.get(process, []), key=lambda row: (row[0], row[2], row[1]))
         evidence.sequences[process] = Sequence(process, found, gaps.get(process))
@@ -92,26 +92,15 @@ def _ids(batch: pa.RecordBatch) -> NDArray[np.int64]:
     return ids
 
 
-def _fill_installed(view: View, rows: dict[int, list[tuple[int, int, int]]], holes: Holes) -> None:
+def _fill_installed(rows: dict[int, list[tuple[int, int, int]]], fills: Fills) -> None:
     """A snapshot stands for what the group delivered below it, where the process itself recorded nothing."""
     recorded = {process: list(found) for process, found in rows.items()}
-    for process, ranges in holes.items():
-        reached = installed(view, process)
-        group = view.group_of.get(process)
-        if not reached or group is None:
-            continue
-        filled: dict[int, int] = {}
-        for peer in view.members[group]:
-            for position, message, _ in recorded.get(peer, []):
-                if position < reached and any(low <= position < high for low, high in ranges):
-                    filled.setdefault(position, message)
-        rows.setdefault(process, []).extend((position, message, -1) for position, message in filled.items())
-
-
-def installed(view: View, process: int) -> int:
-    """How far a process' snapshots reach."""
-    said = view.notes.get(process, [])
-    return max((int(value) for name, value in said if name == "installed" and value is not None), default=0)
+    for process, segments in fills.items():
+        mine = rows.setdefault(process, [])
+        known = {(position, message) for position, message, _ in mine}
+        for peer, low, high in segments:
+            there = [row[:2] for row in recorded.get(peer, []) if low <= row[0] < high]
+            mine += [(position, message, -1) for position, message in there if (position, message) not in known]
 
 
 @dataclass
@@ -132,12 +121,15 @@ class Exact:
     correct_rows: int
     unlawful: dict[int, list[int]] = field(default_factory=dict)
     """process -> positions whose delivery integrity does not allow."""
+    unfit: dict[int, list[int]] = field(default_factory=dict)
+    """The same of positions that a snapshot stands for."""
 
 
-def exact(view: View, chosen: NDArray[np.bool_], ends: dict[int, int], holes: Holes, gaps: dict[int, int]) -> Exact:
+def exact(view: View, chosen: NDArray[np.bool_], ends: dict[int, int], fills: Fills, gaps: dict[int, int]) -> Exact:
     """What the plain checker says about the messages in the chosen buckets."""
-    evidence = reduced(view, chosen, ends, holes, gaps)
+    evidence = reduced(view, chosen, ends, fills, gaps)
     unlawful: dict[int, list[int]] = {}
+    unfit: dict[int, list[int]] = {}
     lawful: set[int] = set()
     for process, sequence in evidence.sequences.items():
         messages, positions = evidence.lawful(sequence)
@@ -145,7 +137,9 @@ def exact(view: View, chosen: NDArray[np.bool_], ends: dict[int, int], holes: Ho
             lawful.update(messages)
         if len(positions) < len(sequence.positions):
             allowed = set(positions)
-            unlawful[process] = [position for position in sequence.positions if position not in allowed]
+            for position, _, at_ns in sequence.entries:
+                if position not in allowed:
+                    (unlawful if at_ns >= 0 else unfit).setdefault(process, []).append(position)
     delivered = {message for sequence in evidence.sequences.values() for message in sequence.messages}
     findings = [integrity(evidence), validity(evidence), agreement(evidence)]
     return Exact(
@@ -157,6 +151,7 @@ def exact(view: View, chosen: NDArray[np.bool_], ends: dict[int, int], holes: Ho
         len(evidence.run.multicasts["sender"]),
         sum(sender not in view.crashed for sender in evidence.run.multicasts["sender"]),
         unlawful,
+        unfit,
     )
 
 

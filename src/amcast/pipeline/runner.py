@@ -65,7 +65,7 @@ def warm(_: int) -> None:
 
 
 def settle() -> None:
-    """Once per Python worker: what is loaded stays, so that the collection after every task costs nothing."""
+    """Once per Python worker: what is loaded stays; collecting it after every task would cost 20 ms each time."""
     global _frozen
     if not _frozen:
         gc.collect()

@@ -30,6 +30,16 @@ class Entries(NamedTuple):
     values: Small
     sent: Ints
 
+    def after(self, skip: int) -> "Entries":
+        """Without the first few."""
+        return Entries(self.positions[skip:], self.messages[skip:], self.offsets[skip:], self.values, self.sent[skip:])
+
+    def addressed_to(self, group: int) -> NDArray[np.bool_]:
+        """Which of the entries are addressed to a group."""
+        hits = np.concatenate([[0], np.cumsum(self.values == group)])
+        found: NDArray[np.bool_] = hits[self.offsets[1:]] > hits[self.offsets[:-1]]
+        return found
+
 
 @dataclass(frozen=True)
 class Extent:

@@ -27,7 +27,7 @@ PARTS: Final = 1 << 10
 
 def judged(examination: "Examination") -> list[Finding]:
     """P7 and P8."""
-    view, sent = examination.view, examination.sent
+    view, sent, holes = examination.view, examination.sent, examination.holes
     assert sent is not None
     if not sent.sessions:
         return list(sessions(standing_evidence(view, any_multicast(sent))))
@@ -39,12 +39,12 @@ def judged(examination: "Examination") -> list[Finding]:
     )
     wrong = sorted({name for part in walked for name in part[0]})[:MAX_TOLD]
     found = [Finding("P7", "holds"), Finding("P8", "holds")]
-    if wrong or examination.gaps:
+    if wrong or holes.gaps:
         assert sent.of_session is not None
         messages = {message for part in walked for name in wrong for message in part[3].get(name, ())}
         messages = messages or {sent.of_session}
         chosen = buckets_of(messages, examination.buckets)
-        found = list(sessions(reduced(view, chosen, examination.ends, examination.holes, examination.gaps, messages)))
+        found = list(sessions(reduced(view, chosen, examination.ends, holes.fills, holes.gaps, messages)))
     counts = {"deliveries": sum(part[1] for part in walked), "sessions": sum(part[2] for part in walked)}
     for finding in found:
         finding.checked = {**finding.checked, **counts}

@@ -48,15 +48,18 @@ _log: Path | None = None
 
 @contextmanager
 def session(
-    master: str | None = None, *, ui: bool = False, settings: Mapping[str, str] | None = None
+    master: str | None = None, *, ui: bool = False, brief: bool = False, settings: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """A Spark session for as long as the block runs; inside it, Spark's failures are one-sentence errors."""
+    """A Spark session for as long as the block runs; inside it, Spark's failures are one-sentence errors.
+
+    `brief` says that the JVM will not have much to do: it then does not spend more on compiling than on working.
+    """
     active = SparkSession.getActiveSession()
     if active is not None:
         with plain_errors():
             yield active
         return
-    spark = start(master, ui=ui, settings=settings)
+    spark = start(master, ui=ui, brief=brief, settings=settings)
     try:
         with plain_errors():
             yield spark
@@ -64,7 +67,9 @@ def session(
         stop(spark)
 
 
-def start(master: str | None = None, *, ui: bool = False, settings: Mapping[str, str] | None = None) -> SparkSession:
+def start(
+    master: str | None = None, *, ui: bool = False, brief: bool = False, settings: Mapping[str, str] | None = None
+) -> SparkSession:
     """Build the session. Prefer the context manager `session`, which also stops it."""
     global _log
     if master is not None:
@@ -73,7 +78,7 @@ def start(master: str | None = None, *, ui: bool = False, settings: Mapping[str,
     if _log is None:
         _log = new_log()
     hush(_log)
-    chosen = {**defaults(master, ui, _log), **(settings or {})}
+    chosen = {**defaults(master, ui, _log, brief), **(settings or {})}
     builder: Any = SparkSession.builder.appName("amcast")
     for name, value in chosen.items():
         builder = builder.config(name, value)
@@ -96,10 +101,11 @@ def stop(spark: SparkSession) -> None:
         SparkSession._instantiatedSession = None
 
 
-def defaults(master: str | None, ui: bool, log: Path) -> dict[str, str]:
+def defaults(master: str | None, ui: bool, log: Path, brief: bool = False) -> dict[str, str]:
     """The settings that were measured to pay (docs/spark.md says how much), for this machine or a cluster."""
     cores = usable_cores()
     local = is_local(master)
+    quick = " -XX:TieredStopAtLevel=1" if brief else ""
     # Python workers of the driver's own interpreter, unless the user ships another environment to the cluster.
     os.environ.setdefault("PYSPARK_PYTHON", _python())
     chosen = {
@@ -110,7 +116,7 @@ def defaults(master: str | None, ui: bool, log: Path) -> dict[str, str]:
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "amcast-warehouse"),
         "spark.driver.memory": f"{heap_mib()}m",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log_settings(log)} -XX:+UseParallelGC",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log_settings(log)} -XX:+UseParallelGC{quick}",
         # Traces have billions of small rows and few distinct plans: whole files per task, no speculative copies.
         "spark.sql.files.maxPartitionBytes": "64m",
         "spark.sql.adaptive.enabled": "true",

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from amcast.pipeline.kernels.chains import Replica, Slice
 from amcast.pipeline.kernels.hashing import Fingerprint, Ints, buckets_of, in_buckets
 from amcast.pipeline.kernels.ids import Growing
-from amcast.pipeline.kernels.merge import Merged, Rows, merge
+from amcast.pipeline.kernels.merge import Loose, Merged, Rows, merge
+from amcast.pipeline.kernels.pairs import Common, Commons
 from amcast.pipeline.sequences import Entries, Sequences
 from amcast.pipeline.view import NONE, Table, multicasts_in
 
@@ -22,14 +23,21 @@ Segment = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class ChainPlan:
-    """A group's sequence: the replicas to read it from, part by part."""
+    """A sequence of a group, or of one of its members: who recorded it, part by part."""
 
     group: int
+    process: int
+    """Whose sequence it is."""
     segments: tuple[Segment, ...]
+    gap: int | None = None
+    """The first position that nobody recorded: what comes after it is not all that there was."""
+    skipped: int = 0
+    """Entries at the beginning that do not matter any more."""
 
-    @property
-    def process(self) -> int:
-        return self.segments[0][0]
+    @staticmethod
+    def of(group: int, process: int, end: int) -> "ChainPlan":
+        """What one process recorded."""
+        return ChainPlan(group, process, ((process, 0, end),))
 
 
 def compare(sequences: Sequences, members: tuple[int, ...], ends: dict[int, int], low: int, high: int) -> list[Replica]:
@@ -43,15 +51,37 @@ def compare(sequences: Sequences, members: tuple[int, ...], ends: dict[int, int]
 
 
 def entries_of(sequences: Sequences, plan: ChainPlan) -> Iterator[Entries]:
+    skip = plan.skipped
     for process, low, high in plan.segments:
-        yield from sequences.entries(process, low, high)
+        for rows in sequences.entries(process, low, high):
+            if skip >= rows.messages.size:
+                skip -= rows.messages.size
+                continue
+            yield rows if not skip else rows.after(skip)
+            skip = 0
+
+
+def loose(sequences: Sequences, plan: ChainPlan, with_group: int | None = None) -> Loose:
+    """How many entries of a plan come before its hole, and the messages of the others, sorted.
+
+    Of those that are addressed to another group too, if one is given.
+    """
+    certain, late = 0, [np.zeros(0, np.int64)]
+    for rows in entries_of(sequences, plan):
+        assert plan.gap is not None
+        common = rows.addressed_to(with_group) if with_group is not None else np.ones(rows.messages.size, np.bool_)
+        after = rows.positions >= plan.gap
+        certain += int((common & ~after).sum())
+        late.append(rows.messages[common & after])
+    return Loose(certain, np.sort(np.concatenate(late)))
 
 
 def merge_chains(sequences: Sequences, plans: list[ChainPlan], buckets: int) -> tuple[Merged, Fingerprint]:
     """Merge the groups' chains into one order; on the way, fingerprint what they delivered."""
     prints = Fingerprint(buckets)
     route = Route(plans)
-    return merge([_counted(sequences, plan, route, prints) for plan in plans]), prints
+    holes = {number: loose(sequences, plan) for number, plan in enumerate(plans) if plan.gap is not None}
+    return merge([_counted(sequences, plan, route, prints) for plan in plans], holes), prints
 
 
 def _counted(sequences: Sequences, plan: ChainPlan, route: "Route", prints: Fingerprint) -> Iterator[Rows]:
@@ -182,50 +212,39 @@ def _firsts(values: NDArray[np.int32] | Ints) -> tuple[list[int], list[int]]:
     return names.tolist(), at.tolist()
 
 
-def first_unlike(sequences: Sequences, one: ChainPlan, other: ChainPlan) -> tuple[int, int] | None:
-    """Two chains restricted to what is addressed to both: the first place where they differ, if neither just ended."""
-    left, right = _common(sequences, one, other.group), _common(sequences, other, one.group)
-    a: Ints = np.zeros(0, np.int64)
-    b: Ints = np.zeros(0, np.int64)
-    while True:
-        while not a.size:
-            more = next(left, None)
-            if more is None:
-                return None
-            a = more
-        while not b.size:
-            more = next(right, None)
-            if more is None:
-                return None
-            b = more
-        size = min(a.size, b.size)
-        unlike = np.nonzero(a[:size] != b[:size])[0]
-        if unlike.size:
-            return int(a[unlike[0]]), int(b[unlike[0]])
-        a, b = a[size:], b[size:]
+def in_common(
+    sequences: Sequences, plans: list[ChainPlan], number: int, limits: dict[int, int] | None = None
+) -> Common:
+    """What one chain has in common with each of the others, in its order."""
+    route, commons = Route(plans), Commons(number, len(plans), limits)
+    for rows in entries_of(sequences, plans[number]):
+        commons.absorb(Rows(rows.messages, *route.chains(rows)))
+    return commons.found()
 
 
-def _common(sequences: Sequences, plan: ChainPlan, group: int) -> Iterator[Ints]:
+def stuck_pair(sequences: Sequences, one: ChainPlan, other: ChainPlan) -> tuple[int, int] | None:
+    """Two chains restricted to what is addressed to both: the messages at which their merge stops, if it does."""
+    pair = ((one, other.group), (other, one.group))
+    holes = {at: loose(sequences, plan, group) for at, (plan, group) in enumerate(pair) if plan.gap is not None}
+    merged = merge([_common(sequences, plan, group) for plan, group in pair], holes)
+    return (merged.heads[0].message, merged.heads[1].message) if merged.heads else None
+
+
+def _common(sequences: Sequences, plan: ChainPlan, group: int) -> Iterator[Rows]:
     for rows in entries_of(sequences, plan):
-        if group == plan.group:
-            yield rows.messages
-            continue
-        hits = np.concatenate([[0], np.cumsum(rows.values == group)])
-        yield rows.messages[hits[rows.offsets[1:]] > hits[rows.offsets[:-1]]]
+        messages = rows.messages[rows.addressed_to(group)]
+        both = np.tile(np.array([0, 1], np.int32), messages.size)
+        yield Rows(messages, np.arange(0, both.size + 1, 2, dtype=np.int32), both)
 
 
-def window(sequences: Sequences, plans: list[ChainPlan], starts: dict[int, int], size: int) -> set[int]:
-    """The messages of each chain from an index on, `size` of them at most."""
+def window(sequences: Sequences, plans: list[ChainPlan], size: int) -> set[int]:
+    """The first messages of each chain, `size` of them at most."""
     found: set[int] = set()
-    for number, start in starts.items():
-        skip, left = start, size
-        for rows in entries_of(sequences, plans[number]):
-            if skip >= rows.messages.size:
-                skip -= rows.messages.size
-                continue
-            taken = rows.messages[skip : skip + left]
-            found.update(taken.tolist())
-            skip, left = 0, left - taken.size
+    for plan in plans:
+        left = size
+        for rows in entries_of(sequences, plan):
+            found.update(rows.messages[:left].tolist())
+            left -= rows.messages.size
             if left <= 0:
                 break
     return found

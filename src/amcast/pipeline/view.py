@@ -156,7 +156,7 @@ def _optional(batch: pa.RecordBatch, name: str) -> Ints:
 
 def kept_tables(source: Source) -> Iterator[tuple[Meta, dict[str, pa.Table]]]:
     """The runs of a folder with their tables, in memory."""
-    tables = {table: _read(source, table) for table in TABLES}
+    tables = {table: loaded(source, table) for table in TABLES}
     for meta in source.metas:
         yield meta, {table: _only(data, meta.run, len(source.metas) > 1) for table, data in tables.items()}
 
@@ -213,7 +213,8 @@ def standing(meta: Meta, processes: pa.Table, notes: pa.Table) -> dict[str, Any]
     return {"group_of": seen.group_of, "crashed": seen.crashed, "members": seen.members, "notes": said}
 
 
-def _read(source: Source, table: str) -> pa.Table:
+def loaded(source: Source, table: str) -> pa.Table:
+    """A whole table, in memory, with every column that it may have."""
     parts = []
     for path in source.tables.get(table, ()):
         file = files.opened(path)
@@ -229,9 +230,12 @@ def _read(source: Source, table: str) -> pa.Table:
             if name not in runs:
                 raise WrongUse(f"{path}: rows of run {name!r}; expected only {runs[:5]}, as {NAME} says")
         parts.append(data)
-    if not parts:
-        return pa.schema([(column.name, TYPES[column.type]) for column in TABLES[table]]).empty_table()
-    return pa.concat_tables(parts)
+    return pa.concat_tables(parts) if parts else schema_of(table).empty_table()
+
+
+def schema_of(table: str) -> pa.Schema:
+    """What `loaded` gives: every column that a table may have."""
+    return pa.schema([(column.name, TYPES[column.type]) for column in TABLES[table]])
 
 
 def _only(data: pa.Table, run: str, shared: bool) -> pa.Table:
@@ -329,7 +333,7 @@ class Lookup:
 
 def filed_view(source: Source, meta: Meta, sequences: Sequences, in_order: bool) -> View:
     """A view that only knows where the rows are. The sequences are given: their layout is the caller's care."""
-    processes = _only(_read(source, "processes"), meta.run, len(source.metas) > 1)
+    processes = _only(loaded(source, "processes"), meta.run, len(source.metas) > 1)
     packets = filed_table(source, "packets", meta.run) if "packets" in source.tables else None
     return View(
         meta,
@@ -377,8 +381,7 @@ def _refuse_strangers(statistics: Any, path: str, run: str) -> None:
 
 def _telling_notes(source: Source, run: str) -> pa.Table:
     wanted = pa.array(["installed", "trace-gap"])
-    schema = pa.schema([(column.name, TYPES[column.type]) for column in TABLES["notes"]])
-    found = [schema.empty_table().select(["run", "process", "name", "value"])]
+    found = [schema_of("notes").empty_table().select(["run", "process", "name", "value"])]
     for path in source.tables.get("notes", ()):
         file = files.opened(path)
         for batch in file.iter_batches(BATCH_ROWS, columns=["run", "process", "name", "value"], use_threads=False):

@@ -18,7 +18,8 @@ from amcast.check import judge
 from amcast.check.verdict import EXIT_CODES, Report, Verdict
 from amcast.kernel.errors import Unknown, WrongUse
 from amcast.pipeline.examine import Call, Examination, Ragged, Unsorted
-from amcast.pipeline.files import Source, Span, filesystem, opened, parts, sources, spans, validated
+from amcast.pipeline.files import SMALL_BYTES, Source, Span, filesystem, opened, parts, size_of, sources, spans
+from amcast.pipeline.gather import footers
 from amcast.pipeline.progress import progress
 from amcast.pipeline.relayout import sort_stretch, stretches
 from amcast.pipeline.runner import spark_runner
@@ -54,8 +55,8 @@ def check(
     """
     limits = limits or Limits()
     found = sources(str(folder))
-    with session(master) as spark, progress(spark, "checking"):
-        rows = _validated(spark, found)
+    with session(master, brief=size_of(found) < SMALL_BYTES) as spark, progress(spark, "checking"):
+        rows = {folder: sum(tables.values()) for folder, tables in footers(spark, found).items()}
         small = [source for source in found if rows[source.folder] <= limits.small_rows]
         reports = _judge_small(spark, small, rows, limits)
         for source in found:
@@ -79,25 +80,6 @@ def exit_code(answer: dict[str, Any]) -> int:
 
 
 # Small runs
-
-
-def _validated(spark: SparkSession, found: list[Source]) -> dict[str, int]:
-    """Read every footer: refuse what is not a trace, count rows."""
-    if len(found) <= 16:
-        return {source.folder: counted([source])[0] for source in found}
-    batches = [found[at : at + 64] for at in range(0, len(found), 64)]
-    calls: list[Call] = [(counted, (batch,)) for batch in batches]
-    counts = [count for batch in spark_runner(spark)(calls) for count in batch]
-    return {source.folder: count for source, count in zip(found, counts, strict=True)}
-
-
-def counted(found: list[Source]) -> list[int]:
-    """The rows of each folder, all tables together, after refusing files that are no tables of a trace."""
-    counts = []
-    for source in found:
-        validated(source)
-        counts.append(sum(opened(file).metadata.num_rows for files in source.tables.values() for file in files))
-    return counts
 
 
 def _judge_small(

@@ -8,7 +8,7 @@ docs/RESULTS.md is the legend of every table. Reads, transforms, writes; what a 
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from amcast.kernel.errors import Unknown, WrongUse
 from amcast.pipeline import compare
-from amcast.pipeline.files import Source, opened, sources, validated
+from amcast.pipeline.files import Source, sources
+from amcast.pipeline.gather import Counts, footers, gathered
 from amcast.pipeline.progress import progress
 from amcast.pipeline.schemas import frame
 from amcast.pipeline.transforms.convoy import convoy
@@ -34,7 +35,7 @@ from amcast.pipeline.transforms.recovery import faults, recovery
 from amcast.pipeline.transforms.responses import completions, responses
 from amcast.pipeline.transforms.steady import counted, delivered, windows
 from amcast.pipeline.transforms.throughput import throughput
-from amcast.trace.columns import REQUIRED
+from amcast.trace.columns import TABLES
 
 EDGE: Final = 0.1
 EXACT_ROWS: Final = 5_000_000
@@ -90,16 +91,26 @@ def measure(
 ) -> Measured:
     """Measure every run at or below a folder. `order` ranks destinations, `statuses` says how runs were judged."""
     found = sources(folder)
-    for source in found:
-        validated(source)
     names = _distinct(found)
-    exact = _rows(found, ("deliveries",)) <= exact_rows
-    result = Measured(out, len(names), "exact" if exact else "sketch", edge)
+    with progress(spark, f"measuring {len(names)} runs" if len(names) > 1 else "measuring"):
+        return _measured(spark, found, out, edge, order, statuses, exact_rows)
+
+
+def _measured(
+    spark: SparkSession,
+    found: list[Source],
+    out: Path,
+    edge: float,
+    order: Sequence[int] | None,
+    statuses: Mapping[str, str] | None,
+    exact_rows: int,
+) -> Measured:
+    counts = footers(spark, found)
+    exact = _rows(counts, ("deliveries",)) <= exact_rows
+    result = Measured(out, len(_distinct(found)), "exact" if exact else "sketch", edge)
     prepared(out)
-    with progress(spark, f"measure {len(names)} runs"), tuned(spark, _rows(found)):
-        frames = {
-            table: frame(spark, found, table) for table in ("processes", "multicasts", "deliveries", "packets", "notes")
-        }
+    with tuned(spark, _rows(counts, TABLES)), _gathered(spark, found, counts, out) as easier:
+        frames = {table: frame(spark, easier, table) for table in TABLES}
         for name, make in _tables(frames, found, edge, order, exact).items():
             if make is None:
                 result.missing.append(name)
@@ -164,7 +175,7 @@ def _tables(
         "overhead": lambda: overhead(ends.persist(), facts),
         "audit": lambda: audit(ends, watched),
         "work": lambda: work(ends),
-        "convoy": lambda: convoy(facts),
+        "convoy": lambda: convoy(facts, notes),
         "paths": lambda: paths(notes, done, spans),
         "fairness": lambda: fairness(facts, done, exact),
         "recovery": lambda: recovery(answers, faults(notes, processes), processes),
@@ -249,7 +260,7 @@ def _per_run(out: Path, result: Measured) -> list[dict[str, compare.Row]]:
         for column in line:
             line[column] += row[column]
     for name, columns, merge in (
-        ("convoy", ("waited_share", "wait_share_of_latency"), _mean),
+        ("convoy", ("waited_share", "wait_share_of_latency", "convoy_share_of_latency"), _mean),
         ("audit", ("share_for_others",), max),
         ("overhead", ("overhead",), max),
     ):
@@ -289,9 +300,19 @@ def _distinct(found: Sequence[Source]) -> list[str]:
     return list(seen)
 
 
-def _rows(found: Sequence[Source], tables: Sequence[str] = REQUIRED) -> int:
-    files = [file for source in found for table in tables for file in source.tables.get(table, ())]
-    return sum(opened(file).metadata.num_rows for file in files)
+def _rows(counts: Counts, tables: Iterable[str]) -> int:
+    return sum(rows.get(table, 0) for rows in counts.values() for table in tables)
+
+
+@contextmanager
+def _gathered(spark: SparkSession, found: list[Source], counts: Counts, out: Path) -> Iterator[list[Source]]:
+    """The same rows in few files, for as long as they are needed."""
+    place = out / ".gathered"
+    shutil.rmtree(place, ignore_errors=True)
+    try:
+        yield gathered(spark, found, counts, str(place))
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
 
 
 @contextmanager

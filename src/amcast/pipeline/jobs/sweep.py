@@ -12,9 +12,9 @@ again skips what is finished. At the end the journal is merged into the tables, 
 DIR must be a folder that all workers see.
 """
 
-import gc
 import json
 import os
+import pickle
 import platform
 import shutil
 import time
@@ -28,12 +28,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from amcast.kernel.errors import WrongUse
 from amcast.pipeline.cells import Cell, Values, bundles, identity, toml
-from amcast.pipeline.forked import Outcome, isolated
+from amcast.pipeline.forked import Helper, Outcome
 from amcast.pipeline.progress import progress
+from amcast.pipeline.runner import settle
 
 RunCell = Callable[..., dict[str, Any]]
 """(plan, folder, packets) -> row: handed in, because the pipeline knows no protocol."""
@@ -96,7 +98,7 @@ class Settings:
     timeout_s: float = 600.0
     retry: bool = False
     """Run cells again that ended with an error."""
-    least_s: float = 1.0
+    least_s: float = 2.0
     """A task is filled with cells up to about so many seconds: starting one costs 15 ms."""
 
 
@@ -173,35 +175,52 @@ def run(
     weights = [estimated(cell.plan) for cell in cells]
     slots = spark.sparkContext.defaultParallelism
     tasks = [[cells[place] for place in task] for task in bundles(weights, slots, settings.least_s)]
-    work = worker(tasks, run_cell, settings)
-    with progress(spark, f"sweep, {len(cells)} cells"):
-        frame = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(work, "cells long")
-        frame.collect()
+    # Each task unpacks its own cells only: a worker that unpacked all of them for every task would do little else.
+    packed = spark.sparkContext.broadcast([_packed((task, run_cell, settings)) for task in tasks])
+    written = JournalCount(settings.out / "journal")
+    with progress(spark, "sweeping", count=lambda: (written(), len(cells)), unit="cells"):
+        spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(worker(packed), "cells long").collect()
+    packed.destroy()
 
 
-def worker(
-    tasks: Sequence[Sequence[Cell]], run_cell: RunCell, settings: Settings
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _packed(bundle: Any) -> bytes:
+    dumped: bytes = cloudpickle.dumps(bundle)  # type: ignore[no-untyped-call]
+    return dumped
+
+
+def worker(packed: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What a Spark task does: one bundle of cells."""
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        thaw_nothing()
         for batch in batches:
-            counts = [run_bundle(tasks[number], run_cell, settings) for number in batch.column(0).to_pylist()]
+            counts = [in_worker(packed.value[number]) for number in batch.column(0).to_pylist()]
             yield pa.RecordBatch.from_pydict({"cells": pa.array(counts, pa.int64())})
 
     return work
 
 
-def thaw_nothing() -> None:
-    """Spark's worker collects garbage after every task, 20 ms over all that is imported: freeze that, once."""
-    if not gc.get_freeze_count():
-        gc.collect()
-        gc.freeze()
+_helper = Helper()
+"""One per Python worker of Spark; its child outlives the task, as the worker does."""
 
 
-def run_bundle(cells: Sequence[Cell], run_cell: RunCell, settings: Settings) -> int:
+def in_worker(packed: bytes) -> int:
+    """Unpack a bundle and run it."""
+    cells, run_cell, settings = pickle.loads(packed)
+    settle()
+    return run_bundle(cells, run_cell, settings, _helper)
+
+
+def run_bundle(cells: Sequence[Cell], run_cell: RunCell, settings: Settings, helper: Helper | None = None) -> int:
     """Run some cells in a child process and write down each result at once."""
+    mine = helper or Helper()
+    try:
+        return _run_bundle(cells, run_cell, settings, mine)
+    finally:
+        if helper is None:
+            mine.end()
+
+
+def _run_bundle(cells: Sequence[Cell], run_cell: RunCell, settings: Settings, helper: Helper) -> int:
     name = blake2b(" ".join(cell.id for cell in cells).encode(), digest_size=10).hexdigest()
     file = settings.out / "journal" / f"{name}.jsonl"
     # A task that is tried again, after its machine was lost, goes on where it stopped.
@@ -214,7 +233,7 @@ def run_bundle(cells: Sequence[Cell], run_cell: RunCell, settings: Settings) -> 
 
     with file.open("a+b") as journal:
         _mend(journal)
-        for cell, outcome in zip(left, isolated(one, left, settings.timeout_s), strict=True):
+        for cell, outcome in zip(left, helper.outcomes(one, left, settings.timeout_s), strict=True):
             row = row_of(cell, outcome)
             if row["status"] != "ok":
                 (settings.out / "plans" / f"{cell.id}.toml").write_text(toml(cell.plan))
@@ -246,6 +265,26 @@ def journal_rows(file: Path) -> Iterator[dict[str, Any]]:
                     continue
 
 
+class JournalCount:
+    """How many lines were added to the journals since this was made; each is read once, and only what is new."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read: dict[Path, int] = {}
+        self._lines = self._before = 0
+        self._before = self()
+
+    def __call__(self) -> int:
+        for file in self._folder.glob("*.jsonl"):
+            at = self._read.get(file, 0)
+            with file.open("rb") as journal:
+                journal.seek(at)
+                fresh = journal.read()
+            self._read[file] = at + len(fresh)
+            self._lines += fresh.count(b"\n")
+        return self._lines - self._before
+
+
 def _mend(journal: Any) -> None:
     """A writer that was killed may have left half a line: end it, so that ours stands alone."""
     journal.seek(0, os.SEEK_END)
@@ -260,6 +299,9 @@ def _mend(journal: Any) -> None:
 
 def merge(out: Path) -> None:
     """Bring the journal into the tables. Interrupted anywhere, it can be done again. Equal results, equal bytes."""
+    for left in (out / "runs").glob(".*"):
+        # What a cell that was killed had recorded.
+        shutil.rmtree(left, ignore_errors=True)
     files = sorted((out / "journal").glob("*.jsonl"))
     if not files:
         return

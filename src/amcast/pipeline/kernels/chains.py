@@ -45,7 +45,7 @@ class Replica:
     unlike: int
     """The first position for which another replica states another time of multicast."""
     holes: tuple[tuple[int, int], ...]
-    """Ranges low .. high - 1 of positions that are missing below its last one, at most MAX_HOLES of them."""
+    """Ranges low .. high - 1 of positions that are missing below its last one; the last of MAX_HOLES may hold rows."""
 
     @property
     def alike(self) -> bool:
@@ -118,6 +118,9 @@ class Slice:
         stop = min(end, self.high)
         if state[_NEXT] < stop:
             found.append((int(state[_NEXT]), stop))
+        if len(found) >= MAX_HOLES:
+            # Too many to tell apart: from here on nothing counts as recorded without a hole.
+            found[MAX_HOLES - 1 :] = [(found[MAX_HOLES - 1][0], stop)]
         return Replica(
             process,
             int(state[_ROWS]),
@@ -125,7 +128,7 @@ class Slice:
             int(state[_DISORDER]),
             int(state[_EARLY]),
             int(state[_UNLIKE]),
-            tuple(found[:MAX_HOLES]),
+            tuple(found),
         )
 
     def _inside(self, rows: Deliveries) -> Deliveries:

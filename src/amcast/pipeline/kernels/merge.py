@@ -6,11 +6,15 @@ after everything it delivered so far, or never. If everything can be taken away,
 that every chain follows, so "delivered before" has no cycle. If nothing can be taken and chains are left, every head
 waits for another head, and following "waits for" must come back: a cycle.
 
+A chain may have a hole: entries are missing, nobody knows which. Before it the chain is exact. After it only what was
+recorded is certain: a message that is not among the entries after the hole waits for those before it, but not for
+them, because it may have been delivered in the hole.
+
 The state is one position per chain plus a buffer that is refilled from sorted files, so memory does not grow with the
-trace. Destinations are plain lists of chain numbers: any number of groups.
+trace (but for the ids of the entries after a hole). Destinations are lists of chain numbers: any number of groups.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -32,6 +36,13 @@ class Rows(NamedTuple):
     """Chain numbers; -1 for a destination that has no chain."""
 
 
+class Loose(NamedTuple):
+    """A chain with a hole: how many entries come before it, and the messages of those after it, sorted."""
+
+    certain: int
+    late: Ints
+
+
 @dataclass(frozen=True)
 class Head:
     """An entry at which the merge stopped."""
@@ -51,8 +62,37 @@ class Merged:
 
 
 @compiled
-def advance(messages: Any, offsets: Any, values: Any, index: Any, end: Any, done: Any, stack: Any, queued: Any) -> Any:
-    """Take away all that can be taken until a chain's buffer is empty or nothing moves; how many were taken."""
+def _among(late: Any, low: Any, high: Any, message: Any) -> Any:
+    """Is the message between these places of a sorted list?"""
+    stop = high
+    while low < high:
+        middle = (low + high) // 2
+        if late[middle] < message:
+            low = middle + 1
+        else:
+            high = middle
+    return low < stop and late[low] == message
+
+
+@compiled
+def advance(
+    messages: Any,
+    offsets: Any,
+    values: Any,
+    index: Any,
+    end: Any,
+    done: Any,
+    stack: Any,
+    queued: Any,
+    certain: Any,
+    late: Any,
+    bounds: Any,
+) -> Any:
+    """Take away all that can be taken until a chain's buffer is empty, its hole is reached, or nothing moves.
+
+    How many were taken. `certain` is the index, in its buffer, of each chain's first entry after a hole; `late` has the
+    sorted messages after the holes, those of a chain between its `bounds`.
+    """
     chains = index.size
     taken = 0
     top = 0
@@ -71,22 +111,24 @@ def advance(messages: Any, offsets: Any, values: Any, index: Any, end: Any, done
         ready = True
         for place in range(low, high):
             other = values[chain, place]
-            if other >= 0 and not done[other] and messages[other, index[other]] != message:
+            if other < 0 or done[other] or messages[other, index[other]] == message:
+                continue
+            if index[other] < certain[other] or _among(late, bounds[other], bounds[other + 1], message):
                 ready = False
                 break
         if not ready:
             continue
         taken += 1
-        empty = False
+        stop = False
         mine = False
         for place in range(low, high):
             other = values[chain, place]
-            if other < 0 or done[other]:
+            if other < 0 or done[other] or messages[other, index[other]] != message:
                 continue
             mine = mine or other == chain
             index[other] += 1
-            if index[other] == end[other]:
-                empty = True
+            if index[other] == end[other] or index[other] == certain[other]:
+                stop = True
             elif not queued[other]:
                 queued[other] = True
                 stack[top] = other
@@ -94,22 +136,32 @@ def advance(messages: Any, offsets: Any, values: Any, index: Any, end: Any, done
         if not mine:
             # The chain delivered what was not addressed to it: integrity reports that, the merge goes on.
             index[chain] += 1
-            empty = empty or index[chain] == end[chain]
-            if index[chain] < end[chain] and not queued[chain]:
+            stop = stop or index[chain] == end[chain] or index[chain] == certain[chain]
+            if not stop and not queued[chain]:
                 queued[chain] = True
                 stack[top] = chain
                 top += 1
-        if empty:
+        if stop:
             return taken
     return taken
+
+
+NEVER: Final = np.iinfo(np.int64).max
+"""The index of a hole in a chain that has none."""
 
 
 class _Buffers:
     """The next rows of every chain, in arrays that the compiled loop can walk."""
 
-    def __init__(self, sources: Sequence[Iterator[Rows]]) -> None:
+    def __init__(self, sources: Sequence[Iterator[Rows]], holes: Mapping[int, Loose]) -> None:
         count = len(sources)
         self.sources = sources
+        lists = [holes[chain].late if chain in holes else np.zeros(0, np.int64) for chain in range(count)]
+        self.late: Ints = np.concatenate(lists)
+        self.bounds: Ints = np.concatenate([[0], np.cumsum([part.size for part in lists])]).astype(np.int64)
+        first = [holes[chain].certain if chain in holes else NEVER for chain in range(count)]
+        self.certain: Ints = np.array(first, np.int64)
+        """By index in the buffer, so that it falls as the chain passes by."""
         self.limit = max(64, min(1 << 16, BUFFER_ENTRIES // max(1, count)))
         self.left: list[Rows | None] = [None] * count
         """What was read from a source and did not fit its buffer yet."""
@@ -155,6 +207,8 @@ class _Buffers:
             grown[:, : self.values.shape[1]] = self.values
             self.values = grown
         self.passed[chain] += self.end[chain]
+        if self.certain[chain] != NEVER:
+            self.certain[chain] -= self.end[chain]
         self.messages[chain, :size] = rows.messages
         self.offsets[chain, : size + 1] = rows.offsets - low
         self.values[chain, : high - low] = rows.values[low:high]
@@ -172,17 +226,17 @@ class _Buffers:
         )
 
 
-def merge(sources: Sequence[Iterator[Rows]]) -> Merged:
-    """Merge the chains; each source yields the rows of one chain in order."""
+def merge(sources: Sequence[Iterator[Rows]], holes: Mapping[int, Loose] | None = None) -> Merged:
+    """Merge the chains; each source yields the rows of one chain in order. Chains with a hole say so."""
     if not sources:
         return Merged(0, ())
-    buffers = _Buffers(sources)
+    buffers = _Buffers(sources, holes or {})
     stack = np.zeros(len(sources), np.int64)
     queued = np.zeros(len(sources), np.bool_)
     taken = 0
     buffers.refill()
     while not buffers.done.all():
-        taken += int(
+        fresh = int(
             advance(
                 buffers.messages,
                 buffers.offsets,
@@ -192,9 +246,13 @@ def merge(sources: Sequence[Iterator[Rows]]) -> Merged:
                 buffers.done,
                 stack,
                 queued,
+                buffers.certain,
+                buffers.late,
+                buffers.bounds,
             )
         )
-        if not buffers.refill():
+        taken += fresh
+        if not buffers.refill() and not fresh:
             return Merged(taken, tuple(buffers.head(int(chain)) for chain in np.nonzero(~buffers.done)[0]))
     return Merged(taken, ())
 

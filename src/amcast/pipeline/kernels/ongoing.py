@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amcast.pipeline.kernels.hashing import Ints, Small
-from amcast.pipeline.kernels.merge import Head, advance, head_cycle
+from amcast.pipeline.kernels.merge import NEVER, Head, advance, head_cycle
 
 REMEMBERED: Final = 1_000_000
 """Entries of a group that are kept for replicas which are behind."""
@@ -167,7 +167,9 @@ class Ongoing:
         index = np.zeros(count + 2, np.int64)
         end = np.array([*(entries.size + 1 for entries in waiting), 1, 1], np.int64)
         done, queued = np.zeros(count + 2, np.bool_), np.zeros(count + 2, np.bool_)
-        self.merged += int(advance(messages, offsets, values, index, end, done, np.zeros(count + 2, np.int64), queued))
+        none = (np.full(count + 2, NEVER, np.int64), np.zeros(0, np.int64), np.zeros(count + 3, np.int64))
+        stack = np.zeros(count + 2, np.int64)
+        self.merged += int(advance(messages, offsets, values, index, end, done, stack, queued, *none))
         return index[:count]
 
     def _numbers(self, message: int, number: dict[int, int]) -> tuple[int, ...]:

@@ -20,8 +20,9 @@ PERCENTILES = (50, 90, 95, 99)
 ERROR = 0.005
 """The relative error of a sketched value."""
 Z95 = 1.96
-SHARES = (*(step / 200 for step in range(201)), 0.999, 0.9999)
-"""Where a CDF is drawn."""
+STEPS = 200
+TAIL = (0.999, 0.9999)
+"""A CDF is drawn at every step from 0 to 1, and at these."""
 
 
 def histogram(rows: DataFrame, keys: Sequence[str], value: str, exact: bool) -> DataFrame:
@@ -74,13 +75,14 @@ def cdf(counts: DataFrame, keys: Sequence[str], unit: str) -> DataFrame:
     """keys, share, `unit`: the smallest value that at least this share of all values does not exceed."""
     keys = list(keys)
     ranked = _ranked(counts.groupBy(*keys, "value").agg(F.sum("count").alias("count")), keys)
-    shares = F.array(*[F.lit(share) for share in SHARES])
-
-    def here(share: Column) -> Column:
-        rank = F.greatest(F.ceil(share * F.col("n")), F.lit(1))
-        return (rank <= F.col("upto")) & (rank > F.col("upto") - F.col("count"))
-
-    spread = ranked.select(*keys, "value", F.explode(F.filter(shares, here)).alias("share"))
+    # A share belongs to the row that its rank falls into; in whole numbers, because 0.07 * 100 is more than 7.
+    below, upto, n = F.col("upto") - F.col("count"), F.col("upto"), F.col("n")
+    first = F.when(below == 0, F.lit(0)).otherwise(F.floor(below * STEPS / n) + 1)
+    steps = F.when(first <= F.floor(upto * STEPS / n), F.sequence(first, F.floor(upto * STEPS / n)))
+    tail = [F.when((rank <= upto) & (rank > below), F.lit(share)) for share in TAIL for rank in [F.ceil(n * share)]]
+    found = ranked.select(*keys, "value", steps.alias("steps"), F.array(*tail).alias("tail"))
+    drawn = F.transform(F.coalesce("steps", F.array().cast("array<bigint>")), lambda step: step / STEPS)
+    spread = found.select(*keys, "value", F.explode(F.concat(drawn, F.array_compact("tail"))).alias("share"))
     return spread.select(*keys, "share", F.col("value").alias(unit))
 
 

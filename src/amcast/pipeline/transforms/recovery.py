@@ -51,7 +51,9 @@ def _after(times: DataFrame, events: DataFrame, name: str) -> DataFrame:
             "process",
         )
     )
-    later = Window.partitionBy("run", "group").orderBy("time_ns").rangeBetween(0, Window.unboundedFollowing)
+    # Backwards, so that the window grows: one that shrinks is added up anew for every row.
+    backwards = Window.partitionBy("run", "group").orderBy(F.col("time_ns").desc())
+    later = backwards.rangeBetween(Window.unboundedPreceding, Window.currentRow)
     seen = both.withColumn(name, F.min("at_ns").over(later)).where(F.col("fault").isNotNull())
     return seen.select("run", "group", F.col("time_ns").alias("fault_ns"), "fault", "process", name)
 

@@ -4,6 +4,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 SLICES = 50
+PER_SLICE = 10
+"""A slice has about so many messages at least: fewer say more about the slicing than about the run."""
 
 
 def throughput(multicasts: DataFrame, delivered: DataFrame, done: DataFrame, spans: DataFrame) -> DataFrame:
@@ -14,14 +16,10 @@ def throughput(multicasts: DataFrame, delivered: DataFrame, done: DataFrame, spa
         .unionByName(done.select("run", "at_ns", F.lit("completion").alias("what")))
     )
     ends = delivered.groupBy("run").agg(F.max("at_ns").alias("end_ns"))
+    slices = F.least(F.ceil(F.col("multicasts") / PER_SLICE), F.lit(SLICES))
+    length = F.greatest("end_ns", "last_ns") + 1 - F.col("first_ns")
     bounds = spans.join(ends, "run", "left").select(
-        "run",
-        "first_ns",
-        "low_ns",
-        "high_ns",
-        F.greatest(F.ceil((F.greatest("end_ns", "last_ns") + 1 - F.col("first_ns")) / SLICES), F.lit(1)).alias(
-            "width_ns"
-        ),
+        "run", "first_ns", "low_ns", "high_ns", F.greatest(F.ceil(length / slices), F.lit(1)).alias("width_ns")
     )
     placed = facts.join(F.broadcast(bounds), "run").withColumn(
         "slice", F.floor((F.col("at_ns") - F.col("first_ns")) / F.col("width_ns"))

@@ -1,127 +1,63 @@
-"""What a live cluster costs: CPU microseconds per multicast, throughput and latency, over real processes and sockets.
+"""What a live cluster costs, as a table: the loads that docs/live.md tells about, one `amcast bench` after the other.
 
-    python benchmarks/live.py --groups 2 --replicas 1 --protocol skeen --clients 2 --outstanding 170 --seconds 3
+    python benchmarks/live.py                      all of them, 3 seconds each
+    python benchmarks/live.py many --seconds 10    one of them
 
-Every client is one connection per server with `outstanding` messages on their way at any time, all in this process;
-CPU of replicas and of clients is counted apart. The order is checked at the end of a run with --trace full.
+Each is a cluster of real processes with its order checked. A busy machine disturbs all numbers but the verdict; compare
+rows of one run, and look at the best half second.
 """
 
 import argparse
-import asyncio
 import json
-import platform
-import resource
 import sys
-import tempfile
-import time
-from pathlib import Path
 
-from amcast.check.judge import judge
-from amcast.live.client import Client
-from amcast.live.config import Cluster, read_cluster
-from amcast.live.launch import Launcher, local_config
-from amcast.live.node import run_loop
-from amcast.service import connect, launcher
-from amcast.trace.folder import FolderRecorder
-from amcast.trace.meta import Meta, RunClaims
-from amcast.trace.run import read
+from amcast.kernel.config import configured
+from amcast.lab.bench import Bench, bench
 
-
-def cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
-class Load:
-    """Keeps so many messages on their way until told to stop, and remembers how long each took."""
-
-    def __init__(self, given: argparse.Namespace) -> None:
-        self.given = given
-        self.done = 0
-        self.latencies_ns: list[int] = []
-        self.stopping = False
-
-    async def client(self, client: Client) -> None:
-        await asyncio.gather(*(self._one(client, number) for number in range(self.given.outstanding)))
-
-    async def _one(self, client: Client, number: int) -> None:
-        groups = [(number + index) % self.given.groups for index in range(self.given.destinations)]
-        payload = bytes(self.given.payload)
-        while not self.stopping:
-            begin = time.perf_counter_ns()
-            await (await client.post(groups, payload))
-            self.latencies_ns.append(time.perf_counter_ns() - begin)
-            self.done += 1
-
-
-async def measure(
-    cluster: Cluster, running: Launcher, given: argparse.Namespace, recorder: FolderRecorder | None
-) -> dict:
-    load = Load(given)
-    clients = [connect(cluster, me=1000 + number, recorder=recorder) for number in range(given.clients)]
-    for client in clients:
-        await client.__aenter__()
-    jobs = [asyncio.create_task(load.client(client)) for client in clients]
-    await asyncio.sleep(min(1.0, given.seconds / 3))
-    load.latencies_ns.clear()
-    before = (load.done, time.perf_counter(), sum(map(running.cpu_s, cluster.nodes())), cpu_s())
-    await asyncio.sleep(given.seconds)
-    after = (load.done, time.perf_counter(), sum(map(running.cpu_s, cluster.nodes())), cpu_s())
-    load.stopping = True
-    await asyncio.gather(*jobs)
-    for client in clients:
-        await client.__aexit__(None, None, None)
-    count, seconds, replicas, here = (b - a for a, b in zip(before, after, strict=True))
-    row = sorted(load.latencies_ns)
-    return {
-        "throughput_per_s": round(count / seconds),
-        "replica_cpu_us": round(1e6 * replicas / count, 2),
-        "client_cpu_us": round(1e6 * here / count, 2),
-        "latency_us_p50": round(row[len(row) // 2] / 1000),
-        "latency_us_p99": round(row[len(row) * 99 // 100] / 1000),
-    }
+LOADS: dict[str, list[dict[str, object]]] = {
+    "many": [{"connections": 6, "outstanding": 170}],
+    "connections": [{"connections": 258, "outstanding": 1}],
+    "lone": [{"connections": 1, "outstanding": 1}],
+    "local": [
+        {"groups": groups, "replicas": 1, "destinations": 1, "connections": 2 * groups, "outstanding": 170}
+        for groups in (1, 2, 4, 8)
+    ],
+    "durable": [
+        {"durability": durability, "connections": 12, "outstanding": 1000} for durability in ("memory", "os", "fsync")
+    ],
+    "traces": [
+        {"connections": connections, "outstanding": outstanding, "trace": trace}
+        for connections, outstanding in ((6, 170), (60, 4))
+        for trace in ("off", "sampled", "deliveries", "full")
+    ],
+}
+COLUMNS = (
+    "groups", "replicas", "destinations", "connections", "outstanding", "durability", "trace", "throughput_per_s",
+    "replica_cpu_us", "replica_cpu_us_net", "replica_cpu_us_best", "client_cpu_us", "latency_us_p50", "latency_us_p99",
+    "verdict",
+)  # fmt: skip
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--protocol", default="skeen")
-    for name, value in {
-        "groups": 2,
-        "replicas": 1,
-        "destinations": 2,
-        "clients": 1,
-        "outstanding": 1,
-        "payload": 64,
-    }.items():
-        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("loads", nargs="*", help=f"some of {', '.join(LOADS)}; default: all")
     parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--durability", default="memory", choices=["memory", "os", "fsync"])
-    parser.add_argument("--trace", default="off", choices=["off", "deliveries", "full"])
+    parser.add_argument("--protocol", default="primcast")
+    parser.add_argument("--json", action="store_true", help="one JSON object per line instead of a table")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        file = Path(name) / "cluster.toml"
-        groups = {f"g{number}": given.replicas for number in range(given.groups)}
-        fields = {"protocol": given.protocol, "durability": given.durability, "trace": {"mode": given.trace}}
-        file.write_text(local_config(groups, **fields))
-        cluster = read_cluster(file)
-        result: dict = {**vars(given), "python": platform.python_version()}
-        recorder = None
-        if given.trace != "off":
-            meta = Meta(run=cluster.run, claims=RunClaims(complete=True, exactly_once=True))
-            recorder = FolderRecorder(
-                cluster.trace_folder, meta, packets=given.trace == "full", writer="clients", latest=False
-            )
-        with launcher(cluster) as running:
-
-            async def go() -> None:
-                result.update(await measure(cluster, running, given, recorder))
-
-            run_loop(go())
-        if recorder is not None:
-            recorder.close()
-            result["verdict"] = judge(read(cluster.trace_folder)).verdict
-        print(json.dumps(result))
-    return 0
+    unknown = [name for name in given.loads if name not in LOADS]
+    if unknown:
+        parser.error(f"load {unknown[0]!r}; expected some of {', '.join(LOADS)}")
+    holds = True
+    if not given.json:
+        print(" | ".join(COLUMNS))
+    for name in given.loads or LOADS:
+        for load in LOADS[name]:
+            plan = configured(Bench, {**load, "seconds": given.seconds, "protocol": given.protocol}, name)
+            found = bench(plan)
+            holds &= found["verdict"] == "holds"
+            print(json.dumps(found) if given.json else " | ".join(str(found[column]) for column in COLUMNS), flush=True)
+    return 0 if holds else 1
 
 
 if __name__ == "__main__":

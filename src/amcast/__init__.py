@@ -2,21 +2,47 @@
 
 async with amcast.connect("cluster.toml") as client:
     receipt = await client.multicast({"orders", "stock"}, b"...")
+    async for delivery in client.deliveries("orders"):
+        ...
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from amcast.kernel.errors import Unknown, WrongUse
+
 if TYPE_CHECKING:
-    from amcast.service import connect, connect_blocking, replica
+    from amcast.live.batch import Delivery
+    from amcast.live.gateway import Receipt
+    from amcast.live.kept import Missed
+    from amcast.service import Replica, connect, connect_blocking, subscribe
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "connect", "connect_blocking", "replica"]
+__all__ = [
+    "Delivery",
+    "Missed",
+    "Receipt",
+    "Replica",
+    "Unknown",
+    "WrongUse",
+    "__version__",
+    "connect",
+    "connect_blocking",
+    "subscribe",
+]
+_PLACES = {
+    "Delivery": "amcast.live.batch",
+    "Missed": "amcast.live.kept",
+    "Receipt": "amcast.live.gateway",
+    "Replica": "amcast.service",
+    "connect": "amcast.service",
+    "connect_blocking": "amcast.service",
+    "subscribe": "amcast.service",
+}
 
 
 def __getattr__(name: str) -> Any:
     """The live system is imported when it is first asked for: the laboratory works without sockets."""
-    if name in ("connect", "connect_blocking", "replica"):
-        from amcast import service
-
-        return getattr(service, name)
+    if name in _PLACES:
+        return getattr(import_module(_PLACES[name]), name)
     raise AttributeError(f"module 'amcast' has no attribute {name!r}")

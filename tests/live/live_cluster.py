@@ -99,8 +99,11 @@ class Cluster:
         options.setdefault("limits", self.limits)
         options.setdefault("recorder", self.recorder)
         number = next(self._numbers) if me is None else me
-        session = Session(number, self.topology, self.spec.contact, SessionConfig())
-        return Client(session, self.spec, self.addresses, batches=batches, **options)
+
+        def session(number: ProcessId) -> Session:
+            return Session(number, self.topology, self.spec.contact, SessionConfig())
+
+        return Client(session, self.topology, self.spec, self.addresses, me=number, batches=batches, **options)
 
     async def settled(self, count: int) -> None:
         """Wait until so many deliveries happened, all processes together."""

@@ -137,7 +137,7 @@ def test_a_process_that_fails_stops_alone_and_says_why(caplog: pytest.LogCapture
     async def main() -> None:
         host, _ = host_of(LogStore(tmp_path), [])
         host.start({})
-        host.network.send(0, b"", None)
+        host.network.send((0,), b"", None)
         host.hand(Request(message(1)))  # type: ignore[arg-type]
         with pytest.raises(AssertionError, match="no process knows the event"):
             await host.ended

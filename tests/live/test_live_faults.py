@@ -1,97 +1,147 @@
-"""kill -9 against a replicated cluster of real processes: nothing acknowledged is lost, doubled or out of order."""
+"""Faults against a replicated cluster of real processes: nothing acknowledged is lost, doubled or out of order.
+
+Each play goes through several faults, because starting six processes takes longer than any of them.
+"""
 
 import asyncio
+import random
+import resource
+import signal
 from pathlib import Path
 
 import pytest
-from live_cluster import run
+from live_scene import CAMPAIGN, EVERYBODY, GROUPS, Scene, staged
+from live_wires import Wires, between
 
-from amcast.check.judge import judge
-from amcast.live.client import Client
-from amcast.live.config import Cluster, read_cluster
-from amcast.live.launch import Launcher, local_config
-from amcast.service import connect, launcher
-from amcast.trace.folder import FolderRecorder
-from amcast.trace.meta import Meta, RunClaims
-from amcast.trace.run import read
+from amcast.live.config import written
+from amcast.live.launch import free_ports
+from amcast.protocols.catalogue import CATALOGUE
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
-DESTINATIONS = (("orders", "stock"), ("orders",), ("stock",))
-EVERYBODY = tuple(f"{group}/{place}" for group in ("orders", "stock") for place in (1, 2, 3))
+SERVERS = range(6)
+PAUSE_S = 10.0 if CAMPAIGN else 1.0
+RESTARTING = sorted(name for name, spec in CATALOGUE.items() if "recovery" in spec.claims.faults)
+PROTOCOLS = RESTARTING if CAMPAIGN else ["primcast"]
 
 
-class Users:
-    """Some logical clients that multicast one message after the other, and keep every receipt."""
+def test_memory_is_lost_with_a_leader_and_comes_back_from_its_fellows(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        await scene.kill("orders/1")
+        await scene.more(50)
+        await scene.start("orders/1")
 
-    def __init__(self) -> None:
-        self.acknowledged: list[int] = []
-        self.stopping = False
+    staged(tmp_path, play, durability="memory", reads_all=True)
 
-    async def use(self, client: Client, number: int) -> None:
-        while not self.stopping:
-            receipt = await client.multicast(DESTINATIONS[number % 3], b"%d" % number, timeout_s=60)
-            self.acknowledged.append(receipt.message)
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_leaders_followers_a_minority_everywhere_and_everybody_die_and_come_back(tmp_path: Path, protocol: str) -> None:
+    async def play(scene: Scene) -> None:
+        for victims in (("orders/1",), ("orders/3", "stock/1"), ("stock/1", "stock/2", "stock/3"), EVERYBODY):
+            await scene.kill(*victims)
+            if len(victims) < 3:
+                await scene.more(30)
+            await scene.start(*victims)
+            await scene.more(30)
+
+    staged(tmp_path, play, protocol=protocol)
+
+
+def test_a_full_disk_stops_one_replica_and_fsync_survives_kill_nine_of_everybody(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        scene.payload = bytes(4000)
+        resource.prlimit(scene.running.pid("orders/1"), resource.RLIMIT_FSIZE, (300_000, 300_000))
+        codes: list[int] = []
+        await scene.do(lambda: codes.append(scene.running.ended("orders/1", 60)))
+        assert codes == [1]
+        assert "cannot be written any more: [Errno 27] File too large" in scene.running.last_words("orders/1")
+        scene.payload = b"x"
+        await scene.more(30)
+        await scene.start("orders/1")
+        await scene.more(30)
+        await scene.kill(*EVERYBODY)
+        await scene.start(*EVERYBODY)
+
+    staged(tmp_path, play, durability="fsync")
+
+
+def test_paused_slow_and_long_absent_replicas_do_no_harm_and_who_stays_dead_is_told(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        scene.running.signal("orders/1", signal.SIGSTOP)
+        await scene.more(60)
+        await asyncio.sleep(PAUSE_S)
+        scene.running.signal("orders/1", signal.SIGCONT)
+        await scene.more(30)
+        await scene.kill("orders/3")
+        for _ in range(20):
+            scene.running.signal("stock/2", signal.SIGSTOP)
+            await asyncio.sleep(0.08)
+            scene.running.signal("stock/2", signal.SIGCONT)
             await asyncio.sleep(0.01)
+        await scene.more(250)
+        await scene.start("orders/3")
+        await scene.logged("orders/3", "installed a snapshot")
+        await scene.kill("stock/3")
+        await scene.more(30)
 
-    async def more(self, count: int) -> None:
-        """Wait until so many more messages are acknowledged."""
-        goal = len(self.acknowledged) + count
-        while len(self.acknowledged) < goal:
-            await asyncio.sleep(0.01)
-
-
-async def live_through(
-    cluster: Cluster, running: Launcher, recorder: FolderRecorder, victims: tuple[str, ...]
-) -> Users:
-    """Talk, kill, talk on if a majority is left, bring back, talk."""
-    users = Users()
-    loop = asyncio.get_running_loop()
-    async with connect(cluster, me=100, recorder=recorder) as one, connect(cluster, me=101, recorder=recorder) as two:
-        tasks = [asyncio.create_task(users.use(client, n)) for client in (one, two) for n in range(6)]
-        await users.more(100)
-        await loop.run_in_executor(None, lambda: running.kill(*victims))
-        if len(victims) < 2:
-            await users.more(100)
-        await loop.run_in_executor(None, lambda: running.start(*victims))
-        await users.more(100)
-        if cluster.durability == "memory":
-            await caught_up(running, victims)
-        users.stopping = True
-        await asyncio.gather(*tasks)
-        await asyncio.sleep(3.0)
-    return users
+    found = staged(tmp_path, play, options={"keep": 16}, reads_all=True)
+    crashed = dict(zip(found.processes["process"], found.processes["crashed_at_ns"], strict=True))
+    assert [process for process, at_ns in crashed.items() if at_ns is not None] == [5]
+    assert sorted(crashed) == [*SERVERS, 100, 101]
 
 
-async def caught_up(running: Launcher, victims: tuple[str, ...]) -> None:
-    """A replica without memory has no vote and delivers nothing before it has a snapshot; it says so when it has."""
-    for victim in victims:
-        log = running.logs / f"{victim.replace('/', '-')}.log"
-        while "installed a snapshot" not in log.read_text():
+def test_clocks_that_jump_change_nothing_but_time(tmp_path: Path) -> None:
+    skew = tmp_path / "skew"
+    skew.mkdir()
+
+    async def play(scene: Scene) -> None:
+        for node, seconds in (("orders/1", 3600), ("stock/2", -7200), ("orders/2", 86400), ("orders/1", -3600)):
+            (skew / node.replace("/", "-")).write_text(str(seconds))
             await asyncio.sleep(0.1)
+            await scene.more(30)
+        await scene.kill("orders/1")
+        await scene.more(30)
+        await scene.start("orders/1")
+
+    staged(tmp_path, play, protocol="primcast-hc", skew=skew, reads_all=True)
 
 
-@pytest.mark.parametrize(
-    ("durability", "victims"),
-    [("memory", ("orders/1",)), ("os", ("orders/1",)), ("os", EVERYBODY), ("fsync", EVERYBODY)],
-    ids=["memory-leader", "os-leader", "os-everybody", "fsync-everybody"],
-)
-def test_kill_nine_loses_nothing_acknowledged(tmp_path: Path, durability: str, victims: tuple[str, ...]) -> None:
-    file = tmp_path / "cluster.toml"
-    trace = {"mode": "deliveries", "folder": "run"}
-    file.write_text(local_config({"orders": 3, "stock": 3}, protocol="primcast", durability=durability, trace=trace))
-    cluster = read_cluster(file)
-    meta = Meta(run=cluster.run, claims=RunClaims(complete=True, exactly_once=True))
-    seen: list[Users] = []
-    folder = FolderRecorder(cluster.trace_folder, meta, packets=False, writer="clients")
-    with folder as recorder, launcher(cluster) as running:
+def test_links_that_are_cut_frozen_and_healed(tmp_path: Path) -> None:
+    ports = free_ports(12)
+    places = [(("127.0.0.1", ports[n]), ("127.0.0.1", ports[6 + n])) for n in SERVERS]
+    text = written(
+        {
+            "name": "local",
+            "durability": "os",
+            "security": {"mode": "plain"},
+            "limits": {"silence_s": 1.0, "beat_s": 0.1, "retry_high_s": 0.2},
+            "trace": {"mode": "full", "folder": "run"},
+        }
+    )
+    for group, name in enumerate(GROUPS):
+        inside = places[3 * group : 3 * group + 3]
+        rows = ", ".join(f'{{ address = "{_said(proxy)}", listen = "{_said(node)}" }}' for proxy, node in inside)
+        text += f"[groups.{name}]\nreplicas = [{rows}]\n"
+    wires = Wires({n: places[n][0] for n in SERVERS}, {n: places[n][1] for n in SERVERS})
+    chance = random.Random(8)
 
-        async def main() -> None:
-            seen.append(await live_through(cluster, running, recorder, victims))
+    async def play(scene: Scene) -> None:
+        wires.cut(between([0], SERVERS))
+        await scene.more(50)
+        wires.heal()
+        await scene.more(30)
+        wires.freeze(between((0, 1, 2), (3, 4, 5)))
+        await asyncio.sleep(2.5)
+        wires.heal()
+        await scene.more(30)
+        for _ in range(30):
+            wires.cut([frozenset(chance.sample(SERVERS, 2))])
+            await asyncio.sleep(0.05)
+            wires.heal()
+        assert wires.cuts > 10
 
-        run(main(), timeout_s=150)
-    found = read(cluster.trace_folder)
-    report = judge(found)
-    assert report.verdict == "holds", "\n".join(report.story())
-    delivered = set(found.deliveries["message"])
-    assert [message for message in seen[0].acknowledged if message not in delivered] == []
+    staged(tmp_path, play, config=text, around=wires, reads_all=True)
+
+
+def _said(address: tuple[str, int]) -> str:
+    return f"{address[0]}:{address[1]}"

@@ -12,10 +12,10 @@ import pytest
 from live_cluster import QUICK, SKEEN, cluster, holds, ids, recorded, run
 
 from amcast.kernel.errors import Unknown
-from amcast.kernel.message import Message, Request
+from amcast.kernel.message import Body, Message, Request
 from amcast.kernel.topology import Topology
 from amcast.live import codec as wire
-from amcast.live.codec import HEAD, Codec, Frame, Hello
+from amcast.live.codec import HEAD, Codec, Hello
 from amcast.live.limits import Limits
 from amcast.live.network import Address, Network
 from amcast.protocols.bodies.skeen import Propose
@@ -33,15 +33,16 @@ class End:
         self.peers: list[tuple[int, int]] = []
         self.codec = Codec(SKEEN.wire(), limits=limits)
         self.network = Network(
-            me, life, "test", "skeen", self.codec, self._take, lambda *peer: self.peers.append(peer), random.Random(1)
-        )
+            me, life, "test", "skeen", self.codec, self._take, lambda peer, frame: self._take(peer, frame.bodies),
+            lambda *peer: self.peers.append(peer), random.Random(1),
+        )  # fmt: skip
 
-    def _take(self, peer: int, frame: Frame) -> None:
-        self.got.extend(body.timestamp for body in frame.bodies if isinstance(body, Propose))
+    def _take(self, peer: int, bodies: list[Body]) -> None:
+        self.got.extend(body.timestamp for body in bodies if isinstance(body, Propose))
 
     def say(self, target: int, number: int, payload: int = 0) -> None:
         body = Request(Message(1, 1, (0,), b"x" * payload)) if payload else Propose(1, 0, number)
-        self.network.send(target, self.codec.encode(body), None)
+        self.network.send((target,), self.codec.encode(body), None)
 
     def flush(self) -> None:
         self.network.flush(None)
@@ -251,7 +252,10 @@ def test_another_wire_version_gets_a_clear_refusal(caplog: pytest.LogCaptureFixt
             answer = await reader.read()
             length, version, kind = HEAD.unpack_from(answer)
             assert (length, version, kind) == (len(answer) - 4, wire.WIRE_VERSION, wire.REFUSE)
-            assert wire.read_refusal(answer[HEAD.size :]) == "process 5 speaks wire version 99; process 0 speaks 1"
+            assert (
+                wire.read_refusal(answer[HEAD.size :]).reason
+                == "process 5 speaks wire version 99; process 0 speaks 1 to 2"
+            )
             writer.close()
 
     with caplog.at_level(logging.WARNING, "amcast.live"):

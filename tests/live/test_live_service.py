@@ -12,7 +12,7 @@ from amcast.kernel.errors import Unknown, WrongUse
 from amcast.live.batch import Delivery
 from amcast.live.config import read_cluster
 from amcast.live.launch import local_config
-from amcast.service import connect, connect_blocking, launcher, replica
+from amcast.service import Replica, connect, connect_blocking, launcher
 
 pytestmark = pytest.mark.live
 
@@ -25,7 +25,7 @@ def test_replicas_in_a_program_of_ones_own_get_every_message_in_one_order(tmp_pa
     async def main() -> None:
         async with AsyncExitStack() as stack:
             for name, deliveries in got.items():
-                await stack.enter_async_context(replica(file, name, deliveries.append))
+                await stack.enter_async_context(Replica(file, name, deliveries.append))
             client = await stack.enter_async_context(connect(file))
             jobs = [client.multicast({"orders", "stock"}, b"%d" % number) for number in range(50)]
             receipts = await asyncio.gather(*jobs)
@@ -40,7 +40,7 @@ def test_threads_share_a_blocking_client(tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
     file.write_text(local_config({"orders": 1, "stock": 1}, protocol="skeen", durability="memory"))
     cluster = read_cluster(file)
-    with pytest.raises(Unknown, match="reaches no majority"), connect_blocking(cluster, connect_s=0.2):
+    with pytest.raises(Unknown, match="no server gave this client a number"), connect_blocking(cluster, connect_s=0.2):
         pass
     receipts = []
     with launcher(cluster), connect_blocking(cluster) as client:
@@ -58,3 +58,20 @@ def test_threads_share_a_blocking_client(tmp_path: Path) -> None:
     assert len({(receipt.message, receipt.place) for receipt in receipts}) == 80
     with pytest.raises(WrongUse, match="not connected"):
         client.multicast({"orders"}, b"x")
+
+
+def test_who_waits_when_a_client_hangs_up_is_told_that_it_is_unknown(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text(local_config({"orders": 1}, protocol="skeen", durability="memory"))
+
+    async def main() -> None:
+        async with Replica(file, "orders/1") as replica:
+            async with connect(file) as client:
+                replica.host.network.pause_reading(True)
+                asking = asyncio.create_task(client.multicast({"orders"}, b"x"))
+                await asyncio.sleep(0.05)
+            replica.host.network.pause_reading(False)
+            with pytest.raises(Unknown, match="the client has hung up; the message may or may not be delivered"):
+                await asking
+
+    run(main())

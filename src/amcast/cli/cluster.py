@@ -1,15 +1,24 @@
-"""Commands of the live cluster: demo, serve, up, send, log."""
+"""Commands of the live cluster: demo, serve, up, send, tail, log."""
 
+import signal
 import time
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from amcast.cli.output import EXIT_OF, JsonFlag, coloured, err, out, print_json
 from amcast.kernel.errors import WrongUse
 
+if TYPE_CHECKING:
+    from amcast.live.batch import Delivery
+
 ConfigOption = Annotated[Path, typer.Option("--config", help="The cluster.toml.")]
+AsOption = Annotated[
+    str | None, typer.Option("--as", help="In which client's name, where certificates are used and there are several.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -18,6 +27,7 @@ def register(app: typer.Typer) -> None:
     app.command()(serve)
     app.command()(up)
     app.command()(send)
+    app.command()(tail)
     logs = typer.Typer(help="Look at the durable log of a node.", no_args_is_help=True)
     logs.command("verify")(verify)
     app.add_typer(logs, name="log")
@@ -90,7 +100,7 @@ def serve(
 
 
 def up(config: ConfigOption) -> None:
-    """Start every node of a cluster.toml as a local process; stop them with Ctrl-C.
+    """Start every node of a cluster.toml as a local process; stop them with Ctrl-C or SIGTERM.
 
     Example: amcast up --config cluster.toml
     """
@@ -98,6 +108,7 @@ def up(config: ConfigOption) -> None:
     from amcast.service import launcher
 
     cluster = read_cluster(config)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with launcher(cluster) as running:
         for name, process in cluster.nodes().items():
             host, port = cluster.addresses[process]
@@ -115,6 +126,7 @@ def send(
     groups: Annotated[str, typer.Argument(help="Destinations by name, separated by commas.")],
     text: Annotated[str, typer.Argument(help="The message.")],
     timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for every group.")] = 30.0,
+    client_name: AsOption = None,
     json: JsonFlag = False,
 ) -> None:
     """Multicast one message to a running cluster and wait until every destination group has delivered it.
@@ -127,7 +139,7 @@ def send(
     if not wanted:
         raise WrongUse(f"groups {groups!r}; expected names such as orders,stock")
     begin = time.perf_counter()
-    with connect_blocking(config) as client:
+    with connect_blocking(config, client=client_name) as client:
         begin = time.perf_counter()
         receipt = client.multicast(wanted, text.encode(), timeout)
         took_ms = (time.perf_counter() - begin) * 1000
@@ -138,6 +150,46 @@ def send(
         out.print(
             f"message {receipt.message} was delivered in {len(receipt.destinations)} groups after {took_ms:.1f} ms"
         )
+
+
+def tail(
+    config: ConfigOption,
+    group: Annotated[str, typer.Argument(help="The group, by name.")],
+    since: Annotated[
+        int | None, typer.Option("--since", min=0, help="From this position on, if it is kept; default: from now on.")
+    ] = None,
+    count: Annotated[int, typer.Option("--count", min=0, help="Stop after so many messages; 0: never.")] = 0,
+    client_name: AsOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Print what a group delivers, message by message, whichever of its replicas come and go; stop with Ctrl-C.
+
+    Example: amcast tail --config cluster.toml orders --since 0
+    """
+    from amcast.live.node import run_loop
+    from amcast.service import subscribe
+
+    async def follow() -> None:
+        left = count
+        async with subscribe(config, group, since=since, client=client_name) as deliveries:
+            async for delivery in deliveries:
+                _show(delivery, json)
+                left -= 1
+                if left == 0:
+                    return
+
+    with suppress(KeyboardInterrupt):
+        run_loop(follow())
+
+
+def _show(delivery: "Delivery", json: bool) -> None:
+    text = delivery.payload.decode(errors="replace")
+    if json:
+        typer.echo(msgspec.json.encode({**delivery._asdict(), "payload": text}))
+    else:
+        # What a client wrote must not move the cursor of whoever looks.
+        shown = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+        typer.echo(f"{delivery.position}.{delivery.place} from {delivery.sender}: {shown}")
 
 
 def verify(

@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 
 from amcast import __version__
-from amcast.cli import cluster, laboratory, pipeline, searching, traces
+from amcast.cli import bench, cluster, laboratory, operate, pipeline, searching, security, traces
 from amcast.cli.output import INTERNAL, UNKNOWN, WRONG_USE, err, out
 from amcast.kernel.errors import Unknown, WrongUse
 
@@ -27,6 +27,9 @@ app = typer.Typer(
 laboratory.register(app)
 searching.register(app)
 cluster.register(app)
+bench.register(app)
+security.register(app)
+operate.register(app)
 traces.register(app)
 pipeline.register(app)
 

@@ -8,6 +8,7 @@ from amcast.kernel.message import Body, Message, Request
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
 from amcast.live.codec import Refused
+from amcast.live.rights import Rights
 
 MOST_SETS: Final = 100_000
 """Sets of destinations that are remembered as sound; beyond that, each is checked anew."""
@@ -16,14 +17,16 @@ MOST_SETS: Final = 100_000
 class Admission:
     """The check at one server's door."""
 
-    def __init__(self, process: Process, spec: Spec, most_bytes: int) -> None:
+    def __init__(self, process: Process, spec: Spec, most_bytes: int, rights: Rights | None = None) -> None:
         self._process = process
         self._spec = spec
         self._most_bytes = most_bytes
+        self._rights = rights
         self._sound: set[tuple[GroupId, ...]] = set()
 
     def check(self, peer: ProcessId, bodies: list[Body]) -> None:
         """Refuse, before the process sees any of them, bodies of which one is not allowed."""
+        allowed = None if self._rights is None else self._rights.groups_of(peer)
         for body in bodies:
             if type(body) is not Request:
                 raise Refused(f"client {peer} says {type(body).__name__}; clients may only send requests")
@@ -37,6 +40,15 @@ class Admission:
                 )
             if message.destinations not in self._sound:
                 self._check_destinations(message)
+            if allowed is not None and not allowed.issuperset(message.destinations):
+                self._forbid(peer, message, allowed)
+
+    def _forbid(self, peer: ProcessId, message: Message, allowed: frozenset[GroupId]) -> None:
+        assert self._rights is not None
+        raise Refused(
+            f"client {self._rights.name_of(peer)} may not address groups {sorted({*message.destinations} - allowed)}"
+            f" (message {message.id}); expected some of {sorted(allowed)}"
+        )
 
     def _check_destinations(self, message: Message) -> None:
         topology = self._process.topology

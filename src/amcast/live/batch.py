@@ -15,6 +15,7 @@ import msgspec
 
 from amcast.kernel.effects import Deliver
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.message import Message
 
 BATCH_MESSAGES: Final = 4096
 """No batch holds more messages."""
@@ -47,7 +48,11 @@ def batched(payloads: list[bytes]) -> bytes:
 
 def opened(effect: Deliver) -> list[Delivery]:
     """The messages in a delivered batch, in order."""
-    message, position = effect.message, effect.position
+    return opened_message(effect.message, effect.position)
+
+
+def opened_message(message: Message, position: int) -> list[Delivery]:
+    """The same, of a batch that was delivered at a position."""
     try:
         payloads = _decoder.decode(message.payload)
     except (msgspec.MsgspecError, ValueError, RecursionError):

@@ -8,13 +8,15 @@ Any number of threads may multicast at the same time; what they multicast in one
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 
 from amcast.kernel.errors import WrongUse
 from amcast.kernel.ids import GroupId
+from amcast.live.batch import Delivery
 from amcast.live.client import Client
 from amcast.live.gateway import Receipt
+from amcast.live.subscription import Subscription
 
 
 class BlockingClient:
@@ -48,10 +50,32 @@ class BlockingClient:
 
     def multicast(self, destinations: Iterable[GroupId | str], payload: bytes, timeout_s: float = 30.0) -> Receipt:
         """Order one message; returns when every destination group has delivered it."""
+        client, loop = self._sound()
+        asked = client.multicast(frozenset(destinations), payload, timeout_s)
+        return asyncio.run_coroutine_threadsafe(asked, loop).result()
+
+    def deliveries(
+        self, group: GroupId | str, *, since: int | None = None, after: Delivery | None = None
+    ) -> Iterator[Delivery]:
+        """What a group delivers, as `Client.deliveries`; it starts where the group is now, not at the first `next`."""
+        client, loop = self._sound()
+        subscription = client.deliveries(group, since=since, after=after)
+        asyncio.run_coroutine_threadsafe(subscription.__aenter__(), loop).result()
+        return self._each(subscription)
+
+    def _each(self, subscription: Subscription) -> Iterator[Delivery]:
+        _, loop = self._sound()
+        try:
+            while True:
+                yield asyncio.run_coroutine_threadsafe(subscription.__anext__(), loop).result()
+        finally:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(subscription.close)
+
+    def _sound(self) -> tuple[Client, asyncio.AbstractEventLoop]:
         if self._client is None or self._loop is None:
             raise WrongUse("not connected; expected `with` around the use of a client")
-        asked = self._client.multicast(frozenset(destinations), payload, timeout_s)
-        return asyncio.run_coroutine_threadsafe(asked, self._loop).result()
+        return self._client, self._loop
 
     async def _enter(self) -> Client:
         return await self._connect().__aenter__()

@@ -1,34 +1,45 @@
 """A client: one process that multicasts for any number of coroutines, over one connection per server.
 
-    async with Client(process, spec, addresses) as client:
-        receipt = await client.multicast({0, 2}, b"hello")
+    async with connect("cluster.toml") as client:
+        receipt = await client.multicast({"orders", "stock"}, b"...")
+        async for delivery in client.deliveries("orders"):
+            ...
 
-The process that asks, waits and asks again is handed in: it is the object that the simulator runs.
+The process that asks, waits and asks again is handed in: it is the object that the simulator runs. Its number comes
+from a server (`live/numbers.py`), unless it was given one.
 """
 
+import asyncio
+import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import TracebackType
-from typing import Final
+from weakref import WeakSet
 
 from amcast.kernel.errors import Unknown
-from amcast.kernel.ids import MAX_SENDER, ProcessId
+from amcast.kernel.ids import GroupId, ProcessId
+from amcast.kernel.message import Message
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
-from amcast.live.gateway import Gateway
+from amcast.kernel.topology import Topology
+from amcast.live.asking import Asker, Unanswered
+from amcast.live.batch import Delivery
+from amcast.live.desk import Enrol, Issued, Return
+from amcast.live.gateway import Gateway, group_named
 from amcast.live.host import Host
 from amcast.live.limits import Limits
 from amcast.live.network import Address
+from amcast.live.numbers import STRIDE
 from amcast.live.store import MemoryStore
+from amcast.live.subscription import Subscription
+from amcast.live.wiring import PLAIN, Wiring
 from amcast.trace.recorder import Recorder
 
-FIRST_CLIENT: Final = 1 << 20
-"""Clients draw a number from here on; those below are for processes that a configuration names."""
+log = logging.getLogger("amcast.live")
 
-
-def drawn_number() -> ProcessId:
-    """A number for a client that nobody gave one."""
-    return random.SystemRandom().randint(FIRST_CLIENT, MAX_SENDER)
+RETURN_S = 1.0
+"""How long a client that ends tries to give its number back."""
 
 
 class Client:
@@ -36,53 +47,143 @@ class Client:
 
     def __init__(
         self,
-        process: Process,
+        make: Callable[[ProcessId], Process],
+        topology: Topology,
         spec: Spec,
         addresses: Mapping[ProcessId, Address],
         *,
+        me: ProcessId | None = None,
         life: int = 0,
         cluster: str = "amcast",
         limits: Limits | None = None,
         recorder: Recorder | None = None,
         batches: bool = True,
         connect_s: float = 10.0,
+        wiring: Wiring = PLAIN,
+        lazy: bool = False,
     ) -> None:
-        self.me = process.me
         self.limits = limits or Limits()
-        self._process = process
+        self.topology = topology
+        self._make = make
         self._spec = spec
         self._addresses = addresses
+        self._me = me
         self._life = life
         self._cluster = cluster
         self._recorder = recorder
         self._connect_s = connect_s
+        self._wiring = wiring
+        self._lazy = lazy
+        """Talk to few servers: connect to one, and to others when something must be sent to them."""
+        self._issued: Issued | None = None
+        self._issuer: ProcessId = -1
+        self._subscriptions: WeakSet[Subscription] = WeakSet()
+        self._asker = Asker(cluster, addresses, self.limits, wiring)
         self.gateway = Gateway(recorder, batches=batches)
         self.multicast = self.gateway.multicast
         """Order one message: `await client.multicast({"orders", "stock"}, b"...")`."""
         self.post = self.gateway.post
         """Hand one over and get its receipt later."""
 
+    @property
+    def me(self) -> ProcessId:
+        """The number of this client, when it has connected."""
+        assert self._me is not None, "a client has its number when it has connected"
+        return self._me
+
+    def deliveries(
+        self, group: GroupId | str, *, since: int | None = None, after: Delivery | None = None
+    ) -> Subscription:
+        """What a group delivers, in its order, each message once.
+
+        From now on; or from a position on that is still kept; or behind a delivery that was read before.
+        """
+        known = group_named(self.topology, group)
+        subscription = Subscription(self._asker, known, self.topology.members(known), since=since, after=after)
+        self._subscriptions.add(subscription)
+        return subscription
+
     async def __aenter__(self) -> "Client":
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        first = 0
+        if self._me is None:
+            issued = self._issued = await self._enrolled()
+            self._me, self._life, first = issued.number, issued.life, issued.sequence
         host = self.host = Host(
-            self._process,
+            self._make(self._me),
             self._spec,
             cluster=self._cluster,
             limits=self.limits,
             store=MemoryStore(self._life),
             recorder=self._recorder,
             on_resolve=self.gateway.resolved,
+            wiring=self._wiring,
         )
-        self.gateway.sit_on(host)
-        host.start(self._addresses)
+        self.gateway.sit_on(host, first)
+        host.start(self._addresses, self._lazy)
+        patience_s = max(0.0, self._connect_s - (loop.time() - begin))
         try:
-            await host.network.reached(self._process.topology, self._connect_s)
+            if self._lazy:
+                await host.network.reached_one(self._favourites(host.process), patience_s)
+            else:
+                await host.network.reached(self.topology, patience_s)
         except TimeoutError as error:
             await host.stop()
+            await self._give_back()
             raise Unknown(str(error)) from None
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for subscription in list(self._subscriptions):
+            subscription.close()
         await self.host.stop()
+        await self._give_back()
         self.gateway.close()
+
+    def _favourites(self, process: Process) -> list[ProcessId]:
+        """Servers, those first that this client would ask."""
+        groups = self.topology.groups
+        asked = [
+            process.contacts(Message(0, self.me, groups)),
+            *(process.contacts(Message(0, self.me, (g,))) for g in groups),
+        ]
+        return list(dict.fromkeys(server for contacts in (*asked, self.topology.servers) for server in contacts))
+
+    # The number
+
+    async def _enrolled(self) -> Issued:
+        """Ask one server after the other for a number."""
+        servers = [server for server in self._addresses if server < STRIDE]
+        random.shuffle(servers)
+        said: dict[ProcessId, str] = {}
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._connect_s):
+                while True:
+                    for server in servers:
+                        try:
+                            answer = await self._asker.once(server, Enrol())
+                        except Unanswered as error:
+                            said[server] = str(error)
+                            continue
+                        if isinstance(answer, Issued):
+                            self._issuer = server
+                            return answer
+                    await asyncio.sleep(self.limits.retry_low_s)
+        answers = "; ".join(said.values()) or "none answers"
+        raise Unknown(f"no server gave this client a number within {self._connect_s} s; {answers}")
+
+    async def _give_back(self) -> None:
+        """Somebody else may go on with my number, unless something of mine is unanswered."""
+        issued, self._issued = self._issued, None
+        if issued is None:
+            return
+        self._me = None
+        if self.gateway.outstanding:
+            return
+        done = Return(issued.number, issued.secret, issued.life + 1, self.gateway.sequence)
+        with suppress(TimeoutError, Unanswered):
+            async with asyncio.timeout(RETURN_S):
+                await self._asker.tell(self._issuer, done)

@@ -7,13 +7,18 @@
     ACK      how much of what you sent I have
     BODIES   [number, ack, [body ...]]: all that one tick had for one peer
     TRACED   the same, with what the receiver needs in order to record packets: [..., sent_ns, [about ...], [bytes ...]]
+    VISIT    a question in place of a HELLO, for `live/desk.py` (since version 2)
+    TELL     an answer to it
+    PIECE    [number, ack, [which, of how many, bytes, sent_ns, about]]: of a body too large for a frame (version 2)
 
-HELLO and REFUSE keep their shape in every version, so that two versions can still tell each other why they part.
+HELLO and REFUSE keep their shape in every version, so that two versions can still tell each other why they part. A
+process speaks a range of versions; two talk in the highest that both speak. What version 2 added is that range and
+VISIT; a peer that knows version 1 only is dialled again with that one, so a cluster can be upgraded node by node.
 A body is encoded once, however many processes it goes to: a frame joins encoded bodies, it does not encode again.
 """
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Union, cast
 
 import msgspec
@@ -22,20 +27,27 @@ from amcast.kernel.effects import About
 from amcast.kernel.errors import WrongUse
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body, Record
-from amcast.live.limits import Limits
+from amcast.live.limits import MIB, Limits
 
-WIRE_VERSION: Final = 1
+WIRE_VERSION: Final = 2
+OLDEST_VERSION: Final = 1
+"""What this code can still talk to."""
 HELLO: Final = 0
 REFUSE: Final = 1
 ACK: Final = 2
 BODIES: Final = 3
 TRACED: Final = 4
-KINDS: Final = ("HELLO", "REFUSE", "ACK", "BODIES", "TRACED")
+VISIT: Final = 5
+TELL: Final = 6
+PIECE: Final = 7
+KINDS: Final = ("HELLO", "REFUSE", "ACK", "BODIES", "TRACED", "VISIT", "TELL", "PIECE")
 
 HEAD: Final = struct.Struct("!IBB")
 HEAD_BYTES: Final = HEAD.size
 _BATCH_HEAD: Final = struct.Struct("!IBBBBQBQBI")
 """The head, then by hand what msgpack calls: array of 3 or 6, uint64 number, uint64 ack, array32 of bodies."""
+_BATCH_HEAD_BYTES: Final = _BATCH_HEAD.size
+_pack_head: Final = _BATCH_HEAD.pack
 _U64: Final = 0xCF
 _ARRAY32: Final = 0xDD
 
@@ -66,11 +78,26 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     """The receiver's mark, if the sender has talked to it before in this life."""
     received: int
     """How many frames of that link the sender has."""
+    oldest: int = 0
+    """The sender speaks versions from here to `version`; 0: that one only."""
+    region: str = ""
+    """Where the sender is; links that imitate distances ask for it."""
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True):
     version: int
     reason: str
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True):
+    """Some bytes of a body that no frame could hold."""
+
+    index: int
+    count: int
+    data: bytes
+    sent_ns: int
+    """0: nobody traces it."""
+    about: About
 
 
 class Frame(NamedTuple):
@@ -87,6 +114,7 @@ class Frame(NamedTuple):
 _encoder: Final = msgspec.msgpack.Encoder()
 _hello: Final = msgspec.msgpack.Decoder(Hello)
 _refusal: Final = msgspec.msgpack.Decoder(Refusal)
+_piece: Final = msgspec.msgpack.Decoder(tuple[int, int, Piece])
 _ack: Final = msgspec.msgpack.Decoder(tuple[int])
 
 
@@ -102,16 +130,27 @@ def refusal_frame(reason: str) -> bytes:
     return framed(REFUSE, _encoder.encode(Refusal(WIRE_VERSION, reason)))
 
 
-def ack_frame(received: int) -> bytes:
-    return framed(ACK, _encoder.encode((received,)))
+def ack_frame(received: int, version: int = WIRE_VERSION) -> bytes:
+    return framed(ACK, _encoder.encode((received,)), version)
+
+
+def agreed_version(mine: tuple[int, int], hello: Hello) -> int | None:
+    """The highest version that both sides speak, if there is one."""
+    highest = min(mine[1], hello.version)
+    return highest if highest >= max(mine[0], hello.oldest or hello.version) else None
+
+
+def stamped(frame: bytes, version: int) -> bytes:
+    """A frame that waited while nobody knew what the peer speaks; versions 1 and 2 differ in this byte only."""
+    return frame if frame[4] == version else frame[:4] + bytes((version,)) + frame[5:]
 
 
 def read_hello(payload: Any) -> Hello:
     return cast(Hello, _read(_hello, payload, "a HELLO"))
 
 
-def read_refusal(payload: Any) -> str:
-    return cast(Refusal, _read(_refusal, payload, "a REFUSE")).reason
+def read_refusal(payload: Any) -> Refusal:
+    return cast(Refusal, _read(_refusal, payload, "a REFUSE"))
 
 
 def read_ack(payload: Any) -> int:
@@ -144,18 +183,21 @@ class Codec:
         self._body = msgspec.msgpack.Decoder(any_body)
         self._record = msgspec.msgpack.Decoder(one_of(self.records))
         self._frame = msgspec.msgpack.Decoder(tuple[int, int, list[any_body]])  # type: ignore[valid-type]
+        self.decode_bodies: Callable[[Any], tuple[int, int, list[Body]]] = self._frame.decode
+        """A BODIES frame, without the wrapping that `read` adds: number, ack, bodies."""
         self._traced = msgspec.msgpack.Decoder(
             tuple[int, int, list[any_body], int, list[About], list[int]]  # type: ignore[valid-type]
         )
-        self._most = self.limits.frame_bytes * 3 // 4
-        """A larger body might not fit a frame together with its head and its trace."""
+        self._most = self.limits.body_bytes
+        self.whole_bytes = self.limits.frame_bytes * 3 // 4
+        """A larger body might not fit a frame together with its head and its trace: it travels in pieces."""
+        self.piece_bytes = min(MIB, self.limits.frame_bytes // 2)
 
     def encode(self, body: Body) -> bytes:
         data = _encoder.encode(body)
         if len(data) > self._most:
             raise WrongUse(
-                f"body {type(body).__name__} has {len(data)} bytes;"
-                f" expected at most {self._most} (3/4 of limits.frame_bytes)"
+                f"body {type(body).__name__} has {len(data)} bytes; expected at most {self._most} (limits.body_bytes)"
             )
         return data
 
@@ -167,23 +209,47 @@ class Codec:
         return _encoder.encode(record)
 
     def decode_record(self, data: Any) -> Record:
-        record: Record = self._record.decode(data)
+        try:
+            record: Record = self._record.decode(data)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise WrongUse(
+                f"a record of the log cannot be read: {error}; expected a log of the same protocol and version"
+            ) from None
         return record
 
-    def frame(self, number: int, ack: int, parts: Sequence[bytes]) -> bytes:
+    def frame(self, number: int, ack: int, parts: Sequence[bytes], version: int = WIRE_VERSION) -> bytes:
         """All encoded bodies of one tick for one peer."""
-        body = b"".join(parts)
-        length = len(body) + _BATCH_HEAD.size - 4
-        head = _BATCH_HEAD.pack(length, WIRE_VERSION, BODIES, 0x93, _U64, number, _U64, ack, _ARRAY32, len(parts))
-        return head + body
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        length = len(body) + _BATCH_HEAD_BYTES - 4
+        return _pack_head(length, version, BODIES, 0x93, _U64, number, _U64, ack, _ARRAY32, len(parts)) + body
 
-    def traced(self, number: int, ack: int, parts: Sequence[bytes], sent_ns: int, abouts: Sequence[About]) -> bytes:
+    def traced(
+        self,
+        number: int,
+        ack: int,
+        parts: Sequence[bytes],
+        sent_ns: int,
+        abouts: Sequence[About],
+        version: int = WIRE_VERSION,
+    ) -> bytes:
         """The same with the facts that the receiver records."""
         facts = _encoder.encode(sent_ns) + _encoder.encode(abouts) + _encoder.encode([len(part) for part in parts])
         body = b"".join(parts) + facts
         length = len(body) + _BATCH_HEAD.size - 4
-        head = _BATCH_HEAD.pack(length, WIRE_VERSION, TRACED, 0x96, _U64, number, _U64, ack, _ARRAY32, len(parts))
+        head = _BATCH_HEAD.pack(length, version, TRACED, 0x96, _U64, number, _U64, ack, _ARRAY32, len(parts))
         return head + body
+
+    def piece(self, number: int, ack: int, piece: Piece, version: int = WIRE_VERSION) -> bytes:
+        """One piece of an encoded body."""
+        return framed(PIECE, _encoder.encode((number, ack, piece)), version)
+
+    def read_piece(self, payload: Any) -> tuple[int, int, Piece]:
+        """Number, ack and piece of a PIECE frame."""
+        return cast(tuple[int, int, Piece], _read(_piece, payload, "a PIECE"))
+
+    def read_whole(self, data: bytes) -> Body:
+        """A body that came in pieces."""
+        return cast(Body, _read(self._body, data, "a body in pieces"))
 
     def read(self, kind: int, payload: Any) -> Frame:
         """A BODIES or TRACED frame, or a refusal that says what is wrong with it."""

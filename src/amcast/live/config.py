@@ -11,17 +11,27 @@
     [groups.stock]
     replicas = [{ address = "10.0.0.4:7001", region = "eu" }, "10.0.0.5:7001", "10.0.0.6:7001"]
 
+    [security]                               # see live/rights.py; mode "tls" is the default
+    mode = "plain"                           # in the clear, on loopback only
+
+    [clients.till]                           # with TLS: who may connect, and address what
+    groups = ["orders", "stock"]             # or "all"
+
+    [emulation]                              # see live/emulation.py: distances on one machine
     [options]                                # of the protocol
     [limits]                                 # see live/limits.py
     [trace]
-    mode = "full"                            # off, deliveries (no packets) or full
+    mode = "full"                            # off, sampled (some deliveries), deliveries (no packets) or full
     folder = "runs/shop"
 
 Groups are numbered 0, 1, 2 ... and processes likewise, in the order of the file: add new groups and replicas behind the
 old ones, or give numbers (`id` of a group, `process` of a replica). The node `orders/1` is the first replica of orders.
+A replica's table may also say `listen` (where it listens, if that is not where others reach it) and `http` (where it
+answers health, readiness and metrics).
 """
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,15 +44,22 @@ from amcast.kernel.config import Config, configured
 from amcast.kernel.errors import WrongUse
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.topology import Topology
+from amcast.live.emulation import EmulationTable, Lines
 from amcast.live.limits import Limits
+from amcast.live.logs import Format
 from amcast.live.network import Address
+from amcast.live.rights import Client, ClientTable, Rights, SecurityTable, Subject, check_exposure, clients_of
 from amcast.live.store import Durability
+from amcast.live.tls import Security
+from amcast.live.wiring import VERSIONS, Versions, Wiring
 
-TraceMode = Literal["off", "deliveries", "full"]
+TraceMode = Literal["off", "sampled", "deliveries", "full"]
 
 
 class ReplicaTable(Config, frozen=True):
     address: str
+    listen: str = ""
+    http: str = ""
     region: str = ""
     process: ProcessId | None = None
 
@@ -57,6 +74,12 @@ class TraceTable(Config, frozen=True):
     folder: str = "trace"
     run: str = ""
     """The run's name; that of the folder if empty."""
+    every: int = 100
+    """Sampled: one message in so many; every process records the deliveries of the same ones."""
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise ValueError(f"every = {self.every}; expected 1 or more")
 
 
 class ClusterTable(Config, frozen=True):
@@ -68,6 +91,23 @@ class ClusterTable(Config, frozen=True):
     options: dict[str, Any] = msgspec.field(default_factory=dict)
     limits: Limits = Limits()
     trace: TraceTable = TraceTable()
+    security: SecurityTable = SecurityTable()
+    emulation: EmulationTable = EmulationTable()
+    clients: dict[str, ClientTable] = msgspec.field(default_factory=dict)
+    wire: tuple[int, int] = VERSIONS
+    """The wire versions that may be spoken, oldest and newest."""
+    logs: Format = "text"
+    """"json": one object per line."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where everybody is."""
+
+    topology: Topology
+    addresses: dict[ProcessId, Address]
+    listens: dict[ProcessId, Address]
+    https: dict[ProcessId, Address]
 
 
 @dataclass(frozen=True)
@@ -86,6 +126,55 @@ class Cluster:
     run: str
     topology: Topology
     addresses: Mapping[ProcessId, Address]
+    listens: Mapping[ProcessId, Address]
+    """Where nodes listen; `addresses` is where others find them."""
+    https: Mapping[ProcessId, Address]
+    """Where nodes answer over HTTP, those that do."""
+    emulation: EmulationTable
+    security: SecurityTable
+    clients: Mapping[str, Client]
+    wire: Versions
+    logs: Format
+
+    trace_every: int = 1
+    """One message in so many has its deliveries recorded."""
+
+    def rights(self) -> Rights:
+        return Rights(self.name, self.nodes(), self.clients)
+
+    def node_wiring(self, name: str) -> Wiring:
+        """How the node of this name talks."""
+        me = self.node(name)
+        return self._wiring(Subject(self.name, "node", name), self._lines(self.topology.region(me), me))
+
+    def client_wiring(self, name: str | None = None, region: str | None = None) -> Wiring:
+        """How a client talks; with TLS it has a name, which may be left out where there is only one."""
+        lines = self._lines(self.emulation.client_region if region is None else region, -1)
+        if self.security.mode == "plain":
+            return Wiring(versions=self.wire, lines=lines)
+        if name is None and len(self.clients) == 1:
+            name = next(iter(self.clients))
+        if name is None or name not in self.clients:
+            raise WrongUse(f"client {name!r} does not exist in {self.file}; expected one of: {', '.join(self.clients)}")
+        return self._wiring(Subject(self.name, "client", name), lines)
+
+    def _lines(self, region: str, salt: int) -> Lines | None:
+        """The emulated lines from a region; a mistake names it."""
+        matrix = self.emulation.matrix_ns
+        if not matrix:
+            return None
+        if region not in matrix:
+            raise WrongUse(
+                f"{self.file}: region {region!r} is not in emulation.matrix_ns; expected one of {list(matrix)}"
+            )
+        return Lines(self.emulation, region, salt)
+
+    def _wiring(self, me: Subject, lines: Lines | None) -> Wiring:
+        if self.security.mode == "plain":
+            return Wiring(versions=self.wire, lines=lines)
+        base = self.file.parent
+        security = Security(base / self.security.authority, base / self.security.certificates, me, self.rights())
+        return Wiring(security, self.wire, lines)
 
     def node(self, name: str) -> ProcessId:
         """The process called "orders/1"."""
@@ -94,6 +183,14 @@ class Cluster:
         if not place.isdigit() or not 1 <= int(place) <= len(members):
             raise WrongUse(f"node {name!r} does not exist in {self.file}; expected one of: {', '.join(self.nodes())}")
         return members[int(place) - 1]
+
+    def folder_of(self, process: ProcessId) -> Path:
+        """Where a node keeps what it must not forget."""
+        return self.data / f"process-{process:05d}"
+
+    def name_of(self, process: ProcessId) -> str:
+        """The node that a process is."""
+        return next(name for name, known in self.nodes().items() if known == process)
 
     def nodes(self) -> dict[str, ProcessId]:
         """Every node's name and process, in the order of the file."""
@@ -125,22 +222,37 @@ def read_cluster(file: Path | str) -> Cluster:
     if not table.name:
         raise WrongUse(f"{file}: name is empty; expected the cluster's name")
     try:
-        topology, addresses = _placed(table.groups)
+        places = _placed(table.groups)
+        hosts = [host for host, _ in (*places.addresses.values(), *places.listens.values())]
+        check_exposure(table.security, table.clients, hosts, [host for host, _ in places.https.values()])
+        names = {name: group for group, name in places.topology.names.items()}
+        clients = clients_of(table.clients, names)
+        _check_wire(table.wire)
     except WrongUse as error:
         raise WrongUse(f"{file}: {error}") from None
     base = file.parent
     folder = base / table.trace.folder
     return Cluster(
         file, table.name, table.protocol, table.options, table.durability, base / table.data, table.limits,
-        table.trace.mode, folder, table.trace.run or folder.name, topology, addresses,
+        table.trace.mode, folder, table.trace.run or folder.name, places.topology, places.addresses, places.listens,
+        places.https, table.emulation, table.security, clients, table.wire, table.logs,
+        trace_every=table.trace.every if table.trace.mode == "sampled" else 1,
     )  # fmt: skip
 
 
-def _placed(groups: Mapping[str, GroupTable]) -> tuple[Topology, dict[ProcessId, Address]]:
+def _check_wire(wire: Versions) -> None:
+    oldest, newest = VERSIONS
+    if not oldest <= wire[0] <= wire[1] <= newest:
+        raise WrongUse(f"wire = {list(wire)}; expected [oldest, newest] between {oldest} and {newest}")
+
+
+def _placed(groups: Mapping[str, GroupTable]) -> Places:
     members: dict[GroupId, list[ProcessId]] = {}
     names: dict[GroupId, str] = {}
     regions: dict[ProcessId, str] = {}
     addresses: dict[ProcessId, Address] = {}
+    listens: dict[ProcessId, Address] = {}
+    https: dict[ProcessId, Address] = {}
     next_process = 0
     for place, (name, table) in enumerate(groups.items()):
         if not name or "/" in name:
@@ -157,8 +269,12 @@ def _placed(groups: Mapping[str, GroupTable]) -> tuple[Topology, dict[ProcessId,
             members[group].append(process)
             if replica.region:
                 regions[process] = replica.region
-            addresses[process] = _address(replica.address, f"groups.{name}.replicas", addresses)
-    return Topology(members, regions=regions, names=names), addresses
+            where = f"groups.{name}.replicas"
+            addresses[process] = _address(replica.address, where, addresses)
+            listens[process] = _address(replica.listen, where, {}) if replica.listen else addresses[process]
+            if replica.http:
+                https[process] = _address(replica.http, where, {})
+    return Places(Topology(members, regions=regions, names=names), addresses, listens, https)
 
 
 def _address(text: str, where: str, taken: Mapping[ProcessId, Address]) -> Address:
@@ -181,8 +297,20 @@ def written(values: Mapping[str, Any]) -> str:
             lines.append(f"\n[{name}]")
         for key, value in table.items():
             if isinstance(value, Mapping):
-                left.append((f"{name}.{key}" if name else key, value))
+                left.append((f"{name}.{_key(key)}" if name else _key(key), value))
             else:
-                # What JSON says of strings, numbers, truth and lists, TOML says too.
-                lines.append(f"{key} = {json.dumps(value)}")
+                lines.append(f"{_key(key)} = {_value(value)}")
     return "\n".join(lines) + "\n"
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key)
+
+
+def _value(value: Any) -> str:
+    """What JSON says of strings, numbers, truth and lists of these, TOML says too; lists may also hold flat tables."""
+    if isinstance(value, list) and any(isinstance(one, Mapping) for one in value):
+        return f"[{', '.join(_value(one) for one in value)}]"
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_key(key)} = {json.dumps(inner)}" for key, inner in value.items()) + " }"
+    return json.dumps(value)

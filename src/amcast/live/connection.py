@@ -5,20 +5,27 @@ its connections. Whatever is wrong with the bytes ends this connection with one 
 """
 
 import asyncio
-import logging
-from typing import TYPE_CHECKING, Any, cast
+import ssl
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
 
 from amcast.live import codec
-from amcast.live.codec import HEAD, HEAD_BYTES, WIRE_VERSION, BadFrame, Refused
+from amcast.live.codec import BODIES, HEAD, HEAD_BYTES, BadFrame, Refused
+from amcast.live.door import named
 from amcast.live.limits import GREETING_BYTES, KIB, MIB, Limits
+from amcast.live.logs import complain
+from amcast.live.rights import Subject
+from amcast.live.tls import reason as told
+from amcast.live.tls import subject_of
 
 if TYPE_CHECKING:
+    from amcast.live.emulation import Delayed, Lines
     from amcast.live.link import Link
     from amcast.live.network import Network
 
-log = logging.getLogger("amcast.live")
-
-FIRST_BUFFER = 64 * KIB
+unpack_head = HEAD.unpack_from
+FIRST_BUFFER = 8 * KIB
+"""For strangers; more than a greeting, and not much more."""
 LARGE_BUFFER = 1 * MIB
 
 
@@ -35,10 +42,15 @@ class Connection(asyncio.BufferedProtocol):
         self.refused: str | None = None
         self.peername = "?"
         self.heard_at = 0.0
+        """When something last came, to within a beat."""
+        self.heard = False
+        """Something came since the last beat."""
         self.paused = False
         """The socket takes no more for now; the link keeps what it has."""
         self.deaf = False
         """We take no bytes for now; silence then says nothing about the peer."""
+        self.on_room: Callable[[], object] | None = None
+        """Called when the socket takes more again, for who has no link."""
         self.closed = asyncio.get_running_loop().create_future()
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray(FIRST_BUFFER)
@@ -46,24 +58,25 @@ class Connection(asyncio.BufferedProtocol):
         self._start = 0
         self._end = 0
         self._deadline: asyncio.TimerHandle | None = None
+        self._line: Delayed | None = None
 
     # What asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=4 * MIB, low=1 * MIB)
-        self.peername = _name(transport.get_extra_info("peername"))
+        self.peername = named(transport.get_extra_info("peername"))
         loop = asyncio.get_running_loop()
         self.heard_at = loop.time()
         self._deadline = loop.call_later(self._limits.greet_s, self._too_late)
         self._network.opened(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._view[self._end :]
+        return self._view[self._end :] if self._end else self._view
 
     def buffer_updated(self, count: int) -> None:
         self._end += count
-        self.heard_at = asyncio.get_running_loop().time()
+        self.heard = True
         try:
             self._take_frames()
         except BadFrame as error:
@@ -81,46 +94,77 @@ class Connection(asyncio.BufferedProtocol):
         self.paused = False
         if self.link is not None:
             self.link.write_waiting()
+        elif self.on_room is not None:
+            self.on_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
         self._transport = None
+        if self._line is not None:
+            self._line.close()
+        if isinstance(exc, ssl.SSLError) and self.link is None:
+            self.refused = f"TLS: {told(exc)}"
+            self._network.was_refused(self, codec.Refusal(0, self.refused))
         if not self.closed.done():
             self.closed.set_result(None)
         self._network.lost(self)
 
     # What links and networks call
 
+    def subject(self) -> Subject:
+        """Whom the certificate of the other side names."""
+        return subject_of(self._transport.get_extra_info("peercert") if self._transport is not None else None)
+
+    def dismiss(self, why: str) -> None:
+        """Too many strangers are at the door."""
+        self.close(why)
+
     def write(self, data: bytes) -> None:
         if self._transport is not None:
             self._transport.write(data)
 
-    def greeted(self, link: "Link") -> None:
+    def greeted(self, link: "Link | None") -> None:
+        """It said who it is: a peer, or a visitor without a link."""
         self.link = link
         if self._deadline is not None:
             self._deadline.cancel()
 
+    def imitate(self, lines: "Lines", region: str) -> None:
+        """From now on what is written comes as late as it would over a line to that region."""
+        assert self._transport is not None
+        self._line = lines.delayed(region, self._transport.write)
+        self.write = self._line  # type: ignore[method-assign]
+
     def refuse(self, reason: str) -> None:
         """Tell the other side why, then hang up."""
-        log.warning("connection with %s refused: %s", self.peername, reason)
+        self._network.strangers.refused += 1
+        complain("refused", "connection with %s refused: %s", self.peername, reason)
         self.write(codec.refusal_frame(reason))
         if self._transport is not None:
             self._transport.close()
 
     def close(self, reason: str) -> None:
         """Hang up on a peer that misbehaves."""
-        log.warning("connection with %s closed: %s", self.peername, reason)
+        self._network.strangers.refused += 1
+        complain("closed", "connection with %s closed: %s", self.peername, reason)
         self.abort()
 
     def finish(self) -> None:
         """Hang up after everything that was written has gone out."""
+        if self._line is not None:
+            self._line.finish()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
+
+    def narrow(self, bytes: int) -> None:
+        """Let no more than so much wait in the socket before `paused`."""
+        if self._transport is not None:
+            self._transport.set_write_buffer_limits(high=bytes)
 
     def pause_reading(self) -> None:
         if self._transport is not None and self._transport.is_reading():
@@ -136,21 +180,34 @@ class Connection(asyncio.BufferedProtocol):
     # Frames
 
     def _take_frames(self) -> None:
-        start, end, view = self._start, self._end, self._view
+        start, end, view, limit = self._start, self._end, self._view, self._limits.frame_bytes
         needed = HEAD_BYTES
         while end - start >= HEAD_BYTES:
-            length, version, kind = HEAD.unpack_from(view, start)
-            self._check_head(length, version, kind)
-            needed = length + 4
-            if end - start < needed:
-                break
-            self._take(kind, view[start + HEAD_BYTES : start + needed])
+            length, version, kind = unpack_head(view, start)
+            link = self.link
+            if kind == BODIES and link is not None and link.connection is self and version == link.version:
+                # Nearly every frame: the short way.
+                if not 2 <= length <= limit:
+                    self._check_head(length, version, kind)
+                needed = length + 4
+                if end - start < needed:
+                    break
+                link.take_bodies(view[start + HEAD_BYTES : start + needed])
+            else:
+                self._check_head(length, version, kind)
+                needed = length + 4
+                if end - start < needed:
+                    break
+                self._take(kind, view[start + HEAD_BYTES : start + needed])
+                if self._transport is None or self._transport.is_closing():
+                    return
             start += needed
             needed = HEAD_BYTES
-            if self._transport is None or self._transport.is_closing():
-                return
-        self._start, self._end = start, end
-        self._make_room(needed)
+        if start == end and len(self._buffer) <= LARGE_BUFFER and end < len(self._buffer):
+            self._start = self._end = 0
+        else:
+            self._start, self._end = start, end
+            self._make_room(needed)
 
     def _check_head(self, length: int, version: int, kind: int) -> None:
         limit = self._limits.frame_bytes if self.link is not None else GREETING_BYTES
@@ -158,14 +215,19 @@ class Connection(asyncio.BufferedProtocol):
             raise BadFrame(f"a frame of {length} bytes; expected 2 to {limit}")
         if kind >= len(codec.KINDS):
             raise BadFrame(f"a frame of kind {kind}; expected 0 to {len(codec.KINDS) - 1}")
-        if version != WIRE_VERSION and kind not in (codec.HELLO, codec.REFUSE):
-            raise BadFrame(f"wire version {version}; expected {WIRE_VERSION}")
+        oldest, newest = self._network.versions
+        if not oldest <= version <= newest and kind not in (codec.HELLO, codec.REFUSE):
+            raise BadFrame(f"wire version {version}; expected {oldest} to {newest}")
 
     def _take(self, kind: int, payload: memoryview) -> None:
         if kind == codec.REFUSE:
-            self.refused = codec.read_refusal(payload)
-            self._network.was_refused(self, self.refused)
+            refusal = codec.read_refusal(payload)
+            self.refused = refusal.reason
+            self._network.was_refused(self, refusal)
         elif self.link is None:
+            if kind == codec.VISIT:
+                self._network.visited(self, payload)
+                return
             if kind != codec.HELLO:
                 raise BadFrame(f"{codec.KINDS[kind]} before HELLO")
             self._network.greet(self, codec.read_hello(payload))
@@ -197,7 +259,3 @@ class Connection(asyncio.BufferedProtocol):
 
     def _too_late(self) -> None:
         self.close(f"it did not say hello within {self._limits.greet_s} s")
-
-
-def _name(address: Any) -> str:
-    return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else str(address or "?")

@@ -11,14 +11,19 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 from time import time_ns
+from typing import Final
 
 from amcast.kernel.errors import Unknown, WrongUse
-from amcast.kernel.ids import GroupId, MessageId, message_id
+from amcast.kernel.ids import MESSAGES_PER_SENDER, GroupId, MessageId, message_id
 from amcast.kernel.message import Message
+from amcast.kernel.topology import Topology
 from amcast.live.admission import MOST_SETS
 from amcast.live.batch import BATCH_MESSAGES, batched
 from amcast.live.host import Host
 from amcast.trace.recorder import Recorder
+
+MOST_BATCHES: Final = MESSAGES_PER_SENDER - 1_000_000
+"""Of one client number: message ids hold no more, and what one tick can hand over is far less than the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,18 @@ class Receipt:
     place: int
     """Its place in the batch."""
     destinations: tuple[GroupId, ...]
+    absent: tuple[GroupId, ...] = ()
+    """Destinations that are lost as a whole, and so have not: only of protocols that survive that (`a-dt`)."""
+
+
+def group_named(topology: Topology, name: GroupId | str) -> GroupId:
+    """A group that a user gave by number or name."""
+    if isinstance(name, int):
+        return topology.checked([name])[0]
+    for group, known in topology.names.items():
+        if known == name:
+            return group
+    raise WrongUse(f"destinations: group {name!r} does not exist; expected some of {sorted(topology.names.values())}")
 
 
 _Waiting = tuple[bytes, "asyncio.Future[Receipt]"]
@@ -38,22 +55,23 @@ _Waiting = tuple[bytes, "asyncio.Future[Receipt]"]
 class Gateway:
     """Multicasts for everybody in this program, in the name of one process."""
 
-    def __init__(self, recorder: Recorder | None = None, *, batches: bool = True, first: int = 0) -> None:
+    def __init__(self, recorder: Recorder | None = None, *, batches: bool = True) -> None:
         self.outstanding = 0
         """Messages without a receipt."""
         self._host: Host | None = None
         self._recorder = recorder
         self._batches = batches
-        self._sequence = first
+        self.sequence = 0
         """Of the next batch; dense, as sessions expect."""
         self._sets: dict[frozenset[GroupId | str], tuple[GroupId, ...]] = {}
         self._tick: dict[tuple[GroupId, ...], list[_Waiting]] = {}
         self._open: dict[MessageId, tuple[list[_Waiting], tuple[GroupId, ...]]] = {}
         """Batches on their way."""
 
-    def sit_on(self, host: Host) -> None:
-        """The host must call `resolved`."""
+    def sit_on(self, host: Host, first: int = 0) -> None:
+        """The host must call `resolved`; `first` is a sequence number that was never used in its name."""
         self._host = host
+        self.sequence = first
         self._topology = host.process.topology
         self._limits = host.limits
 
@@ -80,6 +98,8 @@ class Gateway:
             raise WrongUse(
                 f"payload of {len(payload)} bytes; expected at most {self._limits.message_bytes} (limits.message_bytes)"
             )
+        if self.sequence >= MOST_BATCHES:
+            raise WrongUse(f"process {host.me} has multicast {self.sequence} batches; expected a new client by now")
         if host.network.pressed:
             await host.network.room()
         loop = asyncio.get_running_loop()
@@ -90,8 +110,8 @@ class Gateway:
         self.outstanding += 1
         return future
 
-    def resolved(self, message: MessageId) -> None:
-        """The host says that every group has answered what was ordered under this id."""
+    def resolved(self, message: MessageId, absent: tuple[GroupId, ...] = ()) -> None:
+        """The host says that every group has answered what was ordered under this id, but for those that are lost."""
         batch = self._open.pop(message, None)
         if batch is None:
             return
@@ -99,14 +119,17 @@ class Gateway:
         self.outstanding -= len(waiting)
         for place, (_, future) in enumerate(waiting):
             if not future.done():
-                future.set_result(Receipt(message, place, groups))
+                future.set_result(Receipt(message, place, groups, absent))
 
     def close(self) -> None:
         """Nobody will answer any more."""
-        for waiting, _ in self._open.values():
-            for _, future in waiting:
-                future.cancel()
+        waiting = [one for batch, _ in self._open.values() for one in batch]
+        for _, future in (*waiting, *(one for batch in self._tick.values() for one in batch)):
+            if not future.done():
+                future.set_exception(Unknown("the client has hung up; the message may or may not be delivered"))
+                future.exception()  # Who does not wait need not be told.
         self._open.clear()
+        self._tick.clear()
 
     def _sound_host(self) -> Host:
         host = self._host
@@ -121,19 +144,24 @@ class Gateway:
         key = frozenset(destinations)
         groups = self._sets.get(key)
         if groups is None:
-            groups = self._topology.checked(self._group(name) for name in key)
+            groups = self._topology.checked(group_named(self._topology, name) for name in key)
+            self._check_rights(groups)
             if len(self._sets) < MOST_SETS:
                 self._sets[key] = groups
         return groups
 
-    def _group(self, name: GroupId | str) -> GroupId:
-        if isinstance(name, int):
-            return name
-        for group, known in self._topology.names.items():
-            if known == name:
-                return group
-        known_names = sorted(self._topology.names.values())
-        raise WrongUse(f"destinations: group {name!r} does not exist; expected some of {known_names}")
+    def _check_rights(self, groups: tuple[GroupId, ...]) -> None:
+        """What the servers would refuse is refused here, before it is sent."""
+        host = self._sound_host()
+        security = host.network.wiring.security
+        if security is not None and security.me.kind == "client":
+            allowed = security.rights.groups_of(host.me)
+            if not allowed.issuperset(groups):
+                names = self._topology.names
+                raise WrongUse(
+                    f"{security.me} may not address {[names[g] for g in groups if g not in allowed]};"
+                    f" expected some of {[names[g] for g in sorted(allowed)]} (clients.{security.me.name}.groups)"
+                )
 
     def _flush(self) -> None:
         """End of the tick: one message, or a few, for each set of destinations."""
@@ -161,9 +189,9 @@ class Gateway:
 
     def _message(self, host: Host, groups: tuple[GroupId, ...], share: list[_Waiting]) -> Message:
         payload = batched([payload for payload, _ in share]) if self._batches else share[0][0]
-        message = Message(message_id(host.me, self._sequence), host.me, groups, payload)
+        message = Message(message_id(host.me, self.sequence), host.me, groups, payload)
         self._open[message.id] = (share, groups)
         if self._recorder is not None:
-            self._recorder.multicast(message, time_ns(), host.me, self._sequence)
-        self._sequence += 1
+            self._recorder.multicast(message, time_ns(), host.me, self.sequence)
+        self.sequence += 1
         return message

@@ -13,21 +13,28 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from amcast.kernel.effects import About, CancelTimer, Deliver, Effect, Note, Persist, Resolve, Send, SetTimer
 from amcast.kernel.errors import WrongUse
 from amcast.kernel.events import Event, Peer, Receive, Started, Submit, Timer
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
-from amcast.kernel.message import Message
+from amcast.kernel.message import Body, Message
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
 from amcast.live.admission import Admission
+from amcast.live.asking import Asker
 from amcast.live.batch import BATCH_BYTES
+from amcast.live.catching import catch_up
 from amcast.live.codec import Codec, Frame
+from amcast.live.desk import Desk
 from amcast.live.limits import Limits
+from amcast.live.lost import record_lost
 from amcast.live.network import Address, Network
+from amcast.live.skew import Skew
 from amcast.live.steps import StepLog
 from amcast.live.store import MemoryStore, Store
+from amcast.live.wiring import PLAIN, Wiring
 from amcast.trace.recorder import Recorder
 
 log = logging.getLogger("amcast.live")
@@ -52,12 +59,15 @@ class Host:
         recorder: Recorder | None = None,
         steps: StepLog | None = None,
         on_deliver: Callable[[Deliver], None] | None = None,
-        on_resolve: Callable[[MessageId], None] | None = None,
+        on_resolve: Callable[[MessageId, tuple[GroupId, ...]], None] | None = None,
+        on_installed: Callable[[int], object] | None = None,
         before_forgetting: Callable[[], None] | None = None,
         handed: int = 0,
         recorded: int = 0,
         chance: random.Random | None = None,
         clock: Callable[[], int] = time.time_ns,
+        skew: Skew | None = None,
+        wiring: Wiring = PLAIN,
     ) -> None:
         self.process = process
         self.me = process.me
@@ -69,16 +79,22 @@ class Host:
         """What was handed to the application in this life."""
         self.lost_sends = 0
         """Bodies for processes that nobody knows (clients that left)."""
+        self.leaving = False
+        """It has said farewell."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the host stopped; carries the reason if that was a failure."""
+        self._failed = False
         self._store = store or MemoryStore()
+        self._farewell = spec.farewell
         self._recorder = recorder
         self._traces = recorder is not None and recorder.wants_packets
         self._steps = steps
         self._on_deliver = on_deliver
         self._on_resolve = on_resolve
+        self._on_installed = on_installed
         self._most_bytes = self.limits.message_bytes + BATCH_BYTES
-        self._admission = Admission(process, spec, self._most_bytes)
+        rights = None if wiring.security is None else wiring.security.rights
+        self._admission = Admission(process, spec, self._most_bytes, rights)
         self._before_forgetting = before_forgetting
         self._handed = handed
         """The application has everything before this position; a process that replays its log repeats positions."""
@@ -86,6 +102,7 @@ class Host:
         """The same for the trace."""
         self._chance = chance or random.Random()
         self._clock = clock
+        self._skew = skew
         self._now = 0
         self._servers = frozenset(process.topology.servers)
         self._running = False
@@ -100,26 +117,51 @@ class Host:
         """Of the last record appended; what comes after it waits until it is durable."""
         self._durable = 0
         self.network = Network(
-            self.me, self._store.life, cluster, spec.name, self.codec, self._on_frame, self._on_peer, self._chance
-        )
+            self.me, self._store.life, cluster, spec.name, self.codec, self._on_bodies, self._on_frame, self._on_peer,
+            self._chance, wiring,
+        )  # fmt: skip
+        self.network.traces = self._traces
+        if recorder is not None and self._traces:
+            self.network.on_lost = partial(record_lost, recorder, self.codec, self.me)
+        self.desk: Desk | None = None
+        """What others may ask a server; clients have none."""
+        if process.group is not None:
+            self.desk = Desk(self.me, process.group, cluster, self._store.life, self.limits, rights)
+            self.network.on_visit = self.desk.take
+        self._catching: asyncio.Task[None] | None = None
 
     # Life
 
     async def listen(self, address: Address = ("127.0.0.1", 0)) -> Address:
         return await self.network.listen(address)
 
-    def start(self, addresses: Mapping[ProcessId, Address]) -> None:
-        """Begin this life: the records first, then whatever arrives."""
+    def start(self, addresses: Mapping[ProcessId, Address], lazy: bool = False) -> None:
+        """Begin this life: the records first, then whatever arrives. `lazy`: dial whom something is sent to."""
         loop = asyncio.get_running_loop()
         self._store.start(
             lambda ticket: loop.call_soon_threadsafe(self._on_durable, ticket),
-            lambda error: loop.call_soon_threadsafe(self._fail, error),
+            lambda error: loop.call_soon_threadsafe(self.fail, error),
         )
         records = tuple(self.codec.decode_record(record) for record in self._store.records())
         self._running = True
         self._inbox.insert(0, Started(records, self._store.life))
-        self.network.start(addresses)
+        self.network.start(addresses, lazy)
+        if self.desk is not None:
+            fellows = [member for member in self.process.topology.members(self.desk.group) if member != self.me]
+            asker = Asker(self.network.cluster, addresses, self.limits, self.network.wiring)
+            self._catching = loop.create_task(catch_up(self.desk, asker, self.me, fellows, self._store.life))
         self._wake()
+
+    def say_farewell(self) -> bool:
+        """Tell everybody who is connected that this process leaves (`live/leaving.py`); False if there is no way to."""
+        if not self._running or self.leaving or self._farewell is None:
+            return False
+        self.leaving = True
+        links = self.network.links
+        peers = [peer for peer, link in links.items() if link.connection is not None and link.version >= 2]
+        self.network.send(peers, self.codec.encode(self._farewell(self.life)), None)
+        self.network.flush(self._read_clock() if self._traces else None)
+        return True
 
     async def stop(self) -> None:
         """Finish the tick, close everything; the process is not told."""
@@ -128,23 +170,43 @@ class Host:
         self._running = False
         for timer in self._timers.values():
             timer.cancel()
+        if self.desk is not None:
+            if self._catching is not None:
+                self._catching.cancel()
+            await self.desk.close()
+        self.network.give_up()
         await self.network.stop()
         self._store.close()
         if self._steps is not None:
             self._steps.close()
-        if self._recorder is not None:
+        if self._recorder is not None and not self._failed:
+            # Who failed may come back; whoever started it knows at the end.
             topology = self.process.topology
             self._recorder.process(self.me, topology.group_of(self.me), topology.region(self.me), None)
         if not self.ended.done():
             self.ended.set_result(None)
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """Crash-stop: a process whose step or disk failed takes part in nothing any more."""
         log.error("process %d stops: %s", self.me, error, exc_info=error)
+        self._failed = True
         self._running = False
         self.network.abandon()
         if not self.ended.done():
             self.ended.set_exception(error)
+
+    @property
+    def life(self) -> int:
+        return self._store.life
+
+    def queues(self) -> dict[str, int]:
+        """What waits here, for operators."""
+        return {
+            "inbox": len(self._inbox),
+            "held": len(self._held),
+            "appended": self._ticket,
+            "durable": self._durable,
+        }
 
     # What reaches the process
 
@@ -162,15 +224,21 @@ class Host:
         self._inbox.append(event)
         self._wake()
 
-    def _on_frame(self, peer: ProcessId, frame: Frame) -> None:
+    def _on_bodies(self, peer: ProcessId, bodies: list[Body]) -> None:
         if peer not in self._servers:
-            self._admission.check(peer, frame.bodies)
-        self._inbox.extend([Receive(peer, body) for body in frame.bodies])
-        if self._recorder is not None and frame.sizes:
+            self._admission.check(peer, bodies)
+        for body in bodies:
+            self._inbox.append(Receive(peer, body))
+        if not self._scheduled:
+            self._wake()
+
+    def _on_frame(self, peer: ProcessId, frame: Frame) -> None:
+        """The same from a peer that traces its packets."""
+        self._on_bodies(peer, frame.bodies)
+        if self._recorder is not None:
             now = self._read_clock()
             for body, about, size in zip(frame.bodies, frame.abouts, frame.sizes, strict=True):
                 self._recorder.packet(about, type(body).__name__, peer, self.me, size, frame.sent_ns, now)
-        self._wake()
 
     def _on_peer(self, peer: ProcessId, life: int) -> None:
         self._inbox.append(Peer(peer, life))
@@ -203,7 +271,7 @@ class Host:
                 self._release(self._store.commit())
             self.network.flush(self._read_clock() if self._traces else None)
         except Exception as error:
-            self._fail(error)
+            self.fail(error)
             return
         if self._inbox or self._due:
             self._wake()
@@ -217,7 +285,11 @@ class Host:
             events.insert(0, Timer(self._due.popleft()))
         if self._looped:
             self._record_looped(now)
+        if self._skew is not None:
+            now = self._skew.told(now)
         effects = self.process.step(events, now)
+        if self._traces:
+            effects = self.process.named(effects)
         self.steps_taken += 1
         self.events_taken += len(events)
         if self._steps is not None:
@@ -226,6 +298,10 @@ class Host:
             kind = type(effect)
             if self._ticket > self._durable and (kind in _BARRED or _installs(effect)):
                 self._hold(effect)
+            elif kind is Send:
+                self._send(effect)  # type: ignore[arg-type]
+            elif kind is Deliver:
+                self._deliver(effect)  # type: ignore[arg-type]
             else:
                 _PERFORM[kind](self, effect)
 
@@ -245,28 +321,29 @@ class Host:
     # Effects
 
     def _send(self, effect: Send) -> None:
-        body, about, me = effect.body, effect.about, self.me
-        part: bytes | None = None
-        for target in effect.targets:
-            if target == me:
-                self._inbox.append(Receive(me, body))
-                if self._traces:
-                    self._looped.append((about, type(body).__name__, len(self.codec.encode(body)), self._now))
-                continue
-            if part is None:
-                part = self.codec.encode(body)
-            if not self.network.send(target, part, about):
-                self.lost_sends += 1
-                if self._traces and self._recorder is not None:
-                    self._recorder.packet(about, type(body).__name__, me, target, len(part), self._now, None)
+        body, me, targets = effect.body, self.me, effect.targets
+        if me in targets:
+            self._inbox.append(Receive(me, body))
+            if self._traces:
+                size = len(self.codec.encode(body))
+                self._looped.append((effect.about, type(body).__name__, size, self._now))
+            if len(targets) == 1:
+                return
+        part = self.codec.encode(body)
+        for nobody in self.network.send(targets, part, effect.about):
+            self.lost_sends += 1
+            if self._traces and self._recorder is not None:
+                self._recorder.packet(effect.about, type(body).__name__, me, nobody, len(part), self._now, None)
 
     def _deliver(self, effect: Deliver) -> None:
-        message = effect.message
-        group = self.process.group
-        assert group is not None, f"process {self.me} is in no group and delivers message {message.id}"
+        if effect.fresh is not None:
+            self._deliver_bundle(effect, effect.fresh)
+            return
         position = effect.position
-        if position >= self._recorded:
-            self._record_delivery(effect, group)
+        if self.desk is not None:
+            self.desk.kept.add(position, effect.message)
+        if self._recorder is not None and position >= self._recorded:
+            self._record_delivery(effect)
         if position < self._handed:
             return
         self._handed = position + 1
@@ -274,20 +351,44 @@ class Host:
         if self._on_deliver is not None:
             self._on_deliver(effect)
 
-    def _record_delivery(self, effect: Deliver, group: GroupId) -> None:
-        recorder, position = self._recorder, effect.position
+    def _deliver_bundle(self, effect: Deliver, fresh: tuple[Message, ...]) -> None:
+        """Many at once; one by one only for who listens, or where some were handed over in an earlier life."""
+        first, end = effect.position, effect.position + len(fresh)
+        recorder = self._recorder
+        if self._on_deliver is not None or first < self._handed or (recorder is not None and first != self._recorded):
+            for one in effect.opened():
+                self._deliver(one)
+            return
         if recorder is not None:
-            if position > self._recorded:
-                recorder.note(self.me, self._now, "trace-gap", None, float(self._recorded))
-            recorder.delivery(
-                self.me, group, position, effect.message, self._now,
-                effect.rank_time, effect.rank_tie, None, effect.committed_ns,
-            )  # fmt: skip
+            group, every = self.process.group, recorder.every
+            assert group is not None
+            for position, part in enumerate(fresh, first):
+                if every == 1 or part.id % every == 0:
+                    recorder.delivery(
+                        self.me, group, position, part, self._now,
+                        effect.rank_time, effect.rank_tie, None, effect.committed_ns,
+                    )  # fmt: skip
+            self._recorded = end
+        if self.desk is not None:
+            self.desk.kept.extend(first, fresh)
+        self._handed = end
+        self.delivered += len(fresh)
+
+    def _record_delivery(self, effect: Deliver) -> None:
+        recorder, position, group = self._recorder, effect.position, self.process.group
+        assert recorder is not None
+        assert group is not None, f"process {self.me} is in no group and delivers message {effect.message.id}"
+        if position > self._recorded:
+            recorder.note(self.me, self._now, "trace-gap", None, float(self._recorded))
+        recorder.delivery(
+            self.me, group, position, effect.message, self._now,
+            effect.rank_time, effect.rank_tie, None, effect.committed_ns,
+        )  # fmt: skip
         self._recorded = position + 1
 
     def _resolve(self, effect: Resolve) -> None:
         if self._on_resolve is not None:
-            self._on_resolve(effect.message)
+            self._on_resolve(effect.message, effect.absent)
 
     def _set_timer(self, effect: SetTimer) -> None:
         self._cancel(effect.name)
@@ -309,17 +410,27 @@ class Host:
         if effect.replaces and self._before_forgetting is not None:
             # What the log forgets, nobody can tell again: the trace must have it.
             self._before_forgetting()
+        if not self._store.keeps:
+            return
         ticket = self._store.append(self.codec.encode_record(effect.record), effect.replaces)
         if ticket:
             self._ticket = ticket
 
     def _note(self, effect: Note) -> None:
         if _installs(effect):
-            self._handed = max(self._handed, int(effect.value or 0))
-            self._recorded = max(self._recorded, int(effect.value or 0))
-            log.info("process %d installed a snapshot: caught up to position %d", self.me, int(effect.value or 0))
+            self._take_over(int(effect.value or 0))
         if self._recorder is not None:
             self._recorder.note(self.me, self._now, effect.name, effect.message, effect.value)
+
+    def _take_over(self, position: int) -> None:
+        """A snapshot took the place of the deliveries before this position."""
+        self._handed = max(self._handed, position)
+        self._recorded = max(self._recorded, position)
+        if self.desk is not None:
+            self.desk.kept.jump(position)
+        log.info("process %d installed a snapshot: caught up to position %d", self.me, position)
+        if self._on_installed is not None:
+            self._on_installed(position)
 
     # The barrier
 
@@ -335,7 +446,7 @@ class Host:
         try:
             self._release(ticket)
         except Exception as error:
-            self._fail(error)
+            self.fail(error)
             return
         self.tick()
 

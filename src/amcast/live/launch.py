@@ -7,6 +7,7 @@
 `command` starts one node: it is given the configuration file and the node's name as its last arguments.
 """
 
+import asyncio
 import os
 import random
 import select
@@ -20,12 +21,17 @@ from types import TracebackType
 from typing import Any, Final
 
 from amcast.kernel.errors import Unknown, WrongUse
+from amcast.kernel.ids import ProcessId
+from amcast.live.asking import Asker
 from amcast.live.config import Cluster, written
 from amcast.live.node import READY
+from amcast.trace.recorder import Recorder
 
 FIRST_PORT: Final = 20_000
 LAST_PORT: Final = 32_000
 """Below the ports that the system gives to outgoing connections, which could otherwise take a stopped node's port."""
+
+SETTLE_POLL_S: Final = 0.2
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
@@ -53,7 +59,7 @@ def local_config(groups: Mapping[str, int], **fields: Any) -> str:
     """The text of a cluster.toml on loopback: group name -> number of replicas, and any other fields."""
     ports = iter(free_ports(sum(groups.values())))
     tables = {name: {"replicas": [f"127.0.0.1:{next(ports)}" for _ in range(n)]} for name, n in groups.items()}
-    return written({"name": "local", **fields, "groups": tables})
+    return written({"name": "local", "security": {"mode": "plain"}, **fields, "groups": tables})
 
 
 class Launcher:
@@ -64,6 +70,8 @@ class Launcher:
         self.logs = logs or cluster.data / "logs"
         self._command = list(command)
         self._children: dict[str, subprocess.Popen[str]] = {}
+        self._died_ns: dict[str, int] = {}
+        """When nodes that do not run were killed, or died."""
 
     def __enter__(self) -> "Launcher":
         try:
@@ -85,6 +93,7 @@ class Launcher:
             self.cluster.node(node)
             if node in self._children:
                 raise WrongUse(f"node {node} is running already")
+            self._died_ns.pop(node, None)
             with self._log(node).open("a") as log:
                 self._children[node] = subprocess.Popen(
                     [*self._command, str(self.cluster.file), node], stdout=subprocess.PIPE, stderr=log, text=True
@@ -97,9 +106,19 @@ class Launcher:
         return self._children[node].pid
 
     def cpu_s(self, node: str) -> float:
-        """CPU seconds that a node has used, user and system."""
+        """CPU seconds that a node has used, user and system: to the nanosecond, where the system counts that way."""
+        try:
+            return sum(int(file.read_text().split()[0]) for file in self._tasks(node)) / 1e9
+        except (OSError, ValueError):
+            pass
         fields = Path(f"/proc/{self.pid(node)}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def _tasks(self, node: str) -> list[Path]:
+        found = list(Path(f"/proc/{self.pid(node)}/task").glob("*/schedstat"))
+        if not found:
+            raise OSError("the system does not count so precisely")
+        return found
 
     def signal(self, node: str, number: signal.Signals) -> None:
         """SIGSTOP and SIGCONT, for example."""
@@ -110,7 +129,31 @@ class Launcher:
         for node in list(nodes):
             self._children[node].kill()
         for node in list(nodes):
+            self._died_ns[node] = time.time_ns()
             self._reap(node, 10.0)
+
+    def check(self) -> None:
+        """Complain about nodes that ended by themselves."""
+        for node, child in self._children.items():
+            if child.poll() is not None:
+                raise Unknown(f"node {node} ended with {child.returncode}: {self.last_words(node)}")
+
+    def ended(self, node: str, timeout_s: float) -> int:
+        """Wait until a node ends by itself; its exit code."""
+        try:
+            code = self._children[node].wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise Unknown(f"node {node} still runs after {timeout_s} s") from None
+        self._died_ns[node] = time.time_ns()
+        self._reap(node, 0.0)
+        return code
+
+    def tell_dead(self, recorder: Recorder) -> None:
+        """The facts that nodes which died and were not started again cannot record themselves."""
+        for node, died_ns in self._died_ns.items():
+            process = self.cluster.node(node)
+            topology = self.cluster.topology
+            recorder.process(process, topology.group_of(process), topology.region(process), died_ns)
 
     def stop(self, *nodes: str, patience_s: float = 10.0) -> None:
         """Ask to stop and wait; one that ends otherwise than well is reported with the end of its log."""
@@ -123,6 +166,37 @@ class Launcher:
             raise Unknown(
                 "; ".join(f"node {node} ended with {code}: {self.last_words(node)}" for node, code in failed.items())
             )
+
+    def settled(self, timeout_s: float = 60.0) -> None:
+        """Wait until the nodes that run have caught up, and those of a group stand at the same position.
+
+        Without new multicasts this means that everything is delivered everywhere.
+        """
+        if self._children:
+            asyncio.run(self._settle(timeout_s))
+
+    async def _settle(self, timeout_s: float) -> None:
+        cluster = self.cluster
+        running = {cluster.node(node): node for node in self._children}
+        wiring = cluster.node_wiring(next(iter(running.values())))
+        asker = Asker(cluster.name, cluster.addresses, cluster.limits, wiring)
+        deadline = time.monotonic() + timeout_s
+        before: dict[ProcessId, int] = {}
+        while True:
+            standings = await asker.standings(running)
+            now = {process: stands.next for process, stands in standings.items()}
+            level = all(
+                len({now[member] for member in cluster.topology.members(group) if member in now}) <= 1
+                for group in cluster.topology.groups
+            )
+            if level and now == before and len(now) == len(running) and all(s.caught_up for s in standings.values()):
+                return
+            if time.monotonic() > deadline:
+                told = ", ".join(f"{node} at {now.get(process, 'no answer')}" for process, node in running.items())
+                moving = "still moving" if now != before else "standing still"
+                raise Unknown(f"the nodes are not level after {timeout_s} s, and {moving}: {told}")
+            before = now
+            await asyncio.sleep(SETTLE_POLL_S)
 
     def last_words(self, node: str) -> str:
         """The last line of a node's log."""

@@ -17,14 +17,20 @@ class Limits(Config, frozen=True):
     """The largest payload that a client may multicast; larger ones are refused before anything is sent."""
     frame_bytes: int = 16 * MIB
     """The largest frame on a wire; a longer one is refused before it is parsed."""
+    body_bytes: int = 256 * MIB
+    """The largest body that a protocol may say, such as the state of a group; it travels in pieces, if it must."""
     join_bytes: int = 256 * KIB
     """Bodies to one peer in one tick share a frame up to this size."""
     queue_bytes: int = 64 * MIB
     """What may wait for one peer, unacknowledged; more ends the life of the link."""
     pressure_bytes: int = 4 * MIB
     """From here on, whoever can wait (clients, gateways) waits until the peer has taken half of it."""
+    kept_bytes: int = 16 * MIB
+    """Deliveries that a replica keeps for subscribers that come back; older ones are gone."""
     peers: int = 10_000
-    """Connections at one time."""
+    """Connections of clients at one time; nodes always get in."""
+    strangers: int = 256
+    """Connections at one time that have not said who they are; one more, and the oldest is closed."""
     greet_s: float = 5.0
     """A connection that has not said who it is by then is closed."""
     beat_s: float = 0.5
@@ -46,6 +52,8 @@ class Limits(Config, frozen=True):
                 f"limits.frame_bytes = {self.frame_bytes}; expected at least twice message_bytes"
                 f" ({self.message_bytes}), because bodies carry more than the message"
             )
+        if self.body_bytes < self.frame_bytes:
+            raise WrongUse(f"limits.body_bytes = {self.body_bytes}; expected at least frame_bytes ({self.frame_bytes})")
         if self.frame_bytes > 2**31:
             raise WrongUse(f"limits.frame_bytes = {self.frame_bytes}; expected at most 2 GiB")
         if self.queue_bytes < 2 * self.pressure_bytes:

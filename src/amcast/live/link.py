@@ -22,12 +22,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from msgspec import MsgspecError
+
 from amcast.kernel.effects import About
 from amcast.kernel.ids import ProcessId
+from amcast.kernel.message import Body
 from amcast.live import codec
-from amcast.live.codec import ACK, BadFrame, Codec, Frame, Hello, Mark, Refused
+from amcast.live.codec import ACK, PIECE, BadFrame, Codec, Frame, Hello, Mark, Refused
 from amcast.live.connection import Connection
 from amcast.live.limits import KIB, Limits
+from amcast.live.pieces import Joining, cut
 
 log = logging.getLogger("amcast.live")
 
@@ -44,9 +48,11 @@ class Link:
         mark: Mark,
         coder: Codec,
         limits: Limits,
+        on_bodies: Callable[[ProcessId, list[Body]], None],
         on_frame: Callable[[ProcessId, Frame], None],
         on_peer: Callable[[ProcessId, int], None],
         next_mark: Callable[[], Mark],
+        joining: Joining | None = None,
     ) -> None:
         self.peer = peer
         self.mark = mark
@@ -55,14 +61,22 @@ class Link:
         self.connection: Connection | None = None
         self.away_since = 0.0
         self.queued_bytes = 0
+        self.version = codec.WIRE_VERSION
+        """What both ends speak, as the last hellos agreed."""
         self.wrote = False
         """Something went out since the last beat."""
         self.broken = False
         """My queue overflowed; until the next hello, what I am given is dropped."""
         self._coder = coder
+        self._decode = coder.decode_bodies
         self._limits = limits
+        self._on_bodies = on_bodies
         self._on_frame = on_frame
         self._on_peer = on_peer
+        self._joining = joining
+        """Where pieces become bodies; None for who may send no pieces."""
+        self.on_lost: Callable[[ProcessId, list[bytes]], None] | None = None
+        """Told which frames were not acknowledged when the link began anew."""
         self._next_mark = next_mark
         self._sent = 0
         """Number of the last frame made; frames count 1, 2, 3 ..."""
@@ -74,48 +88,64 @@ class Link:
         self._acknowledged = 0
         """How much the peer knows that I received."""
         self._unacknowledged_bytes = 0
-        self._parts: list[bytes] = []
-        self._abouts: list[About] = []
-        self._parts_bytes = 0
+        self.parts: list[bytes] = []
+        """Encoded bodies of this tick: `Network` puts them in, `flush` makes frames of them."""
+        self.parts_bytes = 0
+        self.abouts: list[About] = []
+        """What each is about, while packets are traced."""
+        self._join_bytes = limits.join_bytes
+        self._pressure_bytes = limits.pressure_bytes
         self._relief: asyncio.Event | None = None
 
     # Sending
 
-    def send(self, part: bytes, about: About = None) -> bool:
-        """Give the link one encoded body for this tick; True if `flush` must be called."""
-        if self.broken:
-            return False
-        self._parts.append(part)
-        self._abouts.append(about)
-        self._parts_bytes += len(part)
-        if self.queued_bytes + self._parts_bytes > self._limits.queue_bytes:
-            self._overflow()
-            return False
-        return True
+    def flush(self, sent_ns: int | None) -> bool:
+        """End of the tick: make frames of what was given, with facts for the trace if `sent_ns` is given, and write.
 
-    def flush(self, sent_ns: int | None) -> None:
-        """End of the tick: make frames of what was given, with facts for the trace if `sent_ns` is given, and write."""
-        parts = self._parts
+        True if the peer is there but slow.
+        """
+        parts = self.parts
         if not parts:
-            return
-        abouts = self._abouts
-        size = self._parts_bytes
-        self._parts, self._abouts, self._parts_bytes = [], [], 0
-        if size <= self._limits.join_bytes:
-            self._enqueue(parts, abouts, sent_ns)
-        else:
-            for first, last in _shares([len(part) for part in parts], self._limits.join_bytes):
-                self._enqueue(parts[first:last], abouts[first:last], sent_ns)
+            return False
+        size = self.parts_bytes
+        self.parts, self.parts_bytes = [], 0
+        if sent_ns is None and size <= self._join_bytes:
+            number = self._sent = self._sent + 1
+            self._acknowledged = received = self._received
+            self._unacknowledged_bytes = 0
+            frame = self._coder.frame(number, received, parts, self.version)
+            self._queue.append((number, frame))
+            self.queued_bytes += len(frame)
+            connection = self.connection
+            if connection is None:
+                return False
+            if self._written == number - 1 and not connection.paused:
+                self._written = number
+                self.wrote = True
+                connection.write(frame)
+            return self.queued_bytes > self._pressure_bytes
+        abouts, self.abouts = self.abouts, []
+        for first, last in _shares([len(part) for part in parts], self._join_bytes):
+            self._enqueue(parts[first:last], abouts[first:last], sent_ns)
         self.write_waiting()
+        return self.pressed
 
     def _enqueue(self, parts: list[bytes], abouts: list[About], sent_ns: int | None) -> None:
+        if len(parts[0]) > self._coder.whole_bytes:
+            for piece in cut(parts[0], self._coder.piece_bytes, sent_ns or 0, abouts[0] if abouts else None):
+                self._sent += 1
+                self._keep(self._coder.piece(self._sent, self._received, piece, self.version))
+            return
         self._sent += 1
         self._acknowledged = self._received
         self._unacknowledged_bytes = 0
         if sent_ns is None:
-            frame = self._coder.frame(self._sent, self._received, parts)
+            frame = self._coder.frame(self._sent, self._received, parts, self.version)
         else:
-            frame = self._coder.traced(self._sent, self._received, parts, sent_ns, abouts)
+            frame = self._coder.traced(self._sent, self._received, parts, sent_ns, abouts, self.version)
+        self._keep(frame)
+
+    def _keep(self, frame: bytes) -> None:
         self._queue.append((self._sent, frame))
         self.queued_bytes += len(frame)
 
@@ -133,7 +163,15 @@ class Link:
             first = len(self._queue) - waiting
             connection.write(b"".join(frame for _, frame in list(self._queue)[first:]))
 
-    def _overflow(self) -> None:
+    def overfull(self) -> bool:
+        """More waits than may. Bodies in pieces count apart: one of them may be larger than a whole queue."""
+        most, size = self._limits, self._coder.whole_bytes
+        large = sum(len(frame) for _, frame in self._queue if frame[5] == PIECE)
+        large += sum(len(part) for part in self.parts if len(part) > size)
+        return large > 2 * most.body_bytes or self.queued_bytes + self.parts_bytes - large > most.queue_bytes
+
+    def overflow(self) -> None:
+        """More waits for this peer than may: the link ends here."""
         log.warning(
             "link with process %d: more than %d bytes are waiting for it; the link ends here and begins anew",
             self.peer,
@@ -145,15 +183,19 @@ class Link:
         if self.connection is not None:
             self.connection.abort()
             self.connection = None
-        self._forget()
+        self.forget()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
         """Nothing sent, nothing received: the first frame either way is number 1 again."""
+        if self._queue and self.on_lost is not None:
+            self.on_lost(self.peer, [frame for _, frame in self._queue])
+        if self._joining is not None:
+            self._joining.clear()
         self._sent = self._written = self._received = self._acknowledged = 0
         self._queue.clear()
-        self._parts.clear()
-        self._abouts.clear()
-        self.queued_bytes = self._parts_bytes = self._unacknowledged_bytes = 0
+        self.parts.clear()
+        self.abouts.clear()
+        self.queued_bytes = self.parts_bytes = self._unacknowledged_bytes = 0
         self._relieve()
 
     # Back-pressure
@@ -182,12 +224,52 @@ class Link:
         if kind == ACK:
             self._settle(codec.read_ack(payload))
             return
-        frame = self._coder.read(kind, payload)
-        if frame.number != self._received + 1:
-            raise BadFrame(f"frame {frame.number}; expected {self._received + 1}")
+        if kind == PIECE:
+            self._take_piece(payload)
+        else:
+            frame = self._coder.read(kind, payload)
+            self._count(frame.number, frame.ack)
+            self._on_frame(self.peer, frame)
+        self._unacknowledged_bytes += len(payload)
+        if self._unacknowledged_bytes > ACK_BYTES:
+            self.acknowledge()
+
+    def _count(self, number: int, ack: int) -> None:
+        if number != self._received + 1:
+            raise BadFrame(f"frame {number}; expected {self._received + 1}")
         self._received += 1
-        self._settle(frame.ack)
-        self._on_frame(self.peer, frame)
+        self._settle(ack)
+
+    def _take_piece(self, payload: Any) -> None:
+        number, ack, piece = self._coder.read_piece(payload)
+        self._count(number, ack)
+        if self._joining is None:
+            raise BadFrame("a piece of a body; only servers may send bodies that are so large")
+        data = self._joining.add(piece)
+        if data is None:
+            return
+        body = self._coder.read_whole(data)
+        if piece.sent_ns:
+            self._on_frame(self.peer, Frame(number, ack, [body], piece.sent_ns, [piece.about], [len(data)]))
+        else:
+            self._on_bodies(self.peer, [body])
+
+    def take_bodies(self, payload: memoryview) -> None:
+        """A BODIES frame: what nearly all frames are."""
+        try:
+            number, ack, bodies = self._decode(payload)
+        except (MsgspecError, ValueError, RecursionError) as error:
+            raise BadFrame(f"a BODIES frame that cannot be read: {error}") from None
+        if number != self._received + 1:
+            raise BadFrame(f"frame {number}; expected {self._received + 1}")
+        self._received = number
+        queue = self._queue
+        if ack > self._written or self._relief is not None:
+            self._settle(ack)
+        else:
+            while queue and queue[0][0] <= ack:
+                self.queued_bytes -= len(queue.popleft()[1])
+        self._on_bodies(self.peer, bodies)
         self._unacknowledged_bytes += len(payload)
         if self._unacknowledged_bytes > ACK_BYTES:
             self.acknowledge()
@@ -207,13 +289,16 @@ class Link:
             self._acknowledged = self._received
             self._unacknowledged_bytes = 0
             self.wrote = True
-            self.connection.write(codec.ack_frame(self._received))
+            self.connection.write(codec.ack_frame(self._received, self.version))
 
     def beat(self, now: float) -> None:
         """From time to time: acknowledge, show that I live, and give up a connection that went silent."""
         connection = self.connection
         if connection is None:
             return
+        if connection.heard:
+            connection.heard = False
+            connection.heard_at = now
         if now - connection.heard_at > self._limits.silence_s and not connection.deaf:
             connection.close(f"process {self.peer} said nothing for {self._limits.silence_s} s")
         elif not self.wrote or self._acknowledged < self._received:
@@ -222,8 +307,14 @@ class Link:
 
     # Connections come and go
 
-    def greeting(self, cluster: str, protocol: str, me: ProcessId) -> Hello:
-        return Hello(codec.WIRE_VERSION, cluster, protocol, me, self.peer, *self.mark, self.known, self._received)
+    def greeting(self, cluster: str, protocol: str, me: ProcessId, version: int, oldest: int, region: str) -> Hello:
+        return Hello(version, cluster, protocol, me, self.peer, *self.mark, self.known, self._received, oldest, region)
+
+    def speak(self, version: int) -> None:
+        """Both ends agreed on a version; what waits was made before that was known."""
+        if version != self.version:
+            self.version = version
+            self._queue = deque((number, codec.stamped(frame, version)) for number, frame in self._queue)
 
     def check(self, hello: Hello) -> None:
         """Refuse what cannot be: an end that went back in time, or one that lost its memory and does not say so."""
@@ -253,7 +344,7 @@ class Link:
         anew = self.broken or (self.known is None and hello.life > 0)
         if self.known is not None and self.known != mark:
             anew = True
-            self._forget()
+            self.forget()
         self.broken = False
         self.known = mark
         if self.connection is not None and self.connection is not connection:

@@ -11,23 +11,29 @@ import logging
 import random
 import socket
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from amcast.kernel.effects import About
 from amcast.kernel.errors import WrongUse
-from amcast.kernel.ids import GroupId, ProcessId
+from amcast.kernel.ids import MAX_SENDER, GroupId, ProcessId
+from amcast.kernel.message import Body
 from amcast.kernel.topology import Topology
 from amcast.live import codec
-from amcast.live.codec import Codec, Frame, Hello, Mark, Refused
+from amcast.live.codec import Codec, Frame, Hello, Mark, Refusal, Refused
 from amcast.live.connection import Connection
+from amcast.live.door import Door, Strangers
 from amcast.live.limits import Limits
 from amcast.live.link import Link
+from amcast.live.pieces import Joining
+from amcast.live.wiring import PLAIN, Wiring
 
 log = logging.getLogger("amcast.live")
 
 Address = tuple[str, int]
 CONNECT_S: Final = 3.0
 """How long one attempt to connect may take."""
+ONE_S: Final = 0.25
+"""How long one server is waited for before another is tried as well."""
 
 
 class Network:
@@ -40,25 +46,40 @@ class Network:
         cluster: str,
         protocol: str,
         coder: Codec,
+        on_bodies: Callable[[ProcessId, list[Body]], None],
         on_frame: Callable[[ProcessId, Frame], None],
         on_peer: Callable[[ProcessId, int], None],
         chance: random.Random,
+        wiring: Wiring = PLAIN,
     ) -> None:
         self.me = me
         self.cluster = cluster
         self.protocol = protocol
         self.links: dict[ProcessId, Link] = {}
+        self.wiring = wiring
+        self.versions = wiring.versions
+        self.on_lost: Callable[[ProcessId, list[bytes]], None] | None = None
+        """Told which frames a link that begins anew had not brought over; set before any link exists."""
+        self.on_visit: Callable[[Connection, Any], None] | None = None
+        """Takes the first frame of a connection that only asks (`live/desk.py`)."""
         self._life = life
         self._coder = coder
         self._limits: Limits = coder.limits
+        self._on_bodies = on_bodies
         self._on_frame = on_frame
         self._on_peer = on_peer
         self._chance = chance
         self._numbers = 0
         self._addresses: dict[ProcessId, Address] = {}
-        self._server: asyncio.Server | None = None
+        self._server: Door | None = None
         self._connections: set[Connection] = set()
+        self.strangers = Strangers(self._limits.strangers)
+        self._proposals: dict[ProcessId, int] = {}
+        """Peers that refused my newest version, and the one to try next."""
         self._tasks: list[asyncio.Task[None]] = []
+        self._lazy = False
+        self.traces = False
+        """Packets are traced: what each body is about goes along with it."""
         self._dirty: dict[ProcessId, Link] = {}
         self._pressed: dict[ProcessId, Link] = {}
         self._changed = asyncio.Event()
@@ -69,23 +90,29 @@ class Network:
 
     async def listen(self, address: Address) -> Address:
         """Accept connections; port 0 lets the system choose. Returns the address that peers should dial."""
-        loop = asyncio.get_running_loop()
+        security = self.wiring.security
+        context = None if security is None else security.server
+        self._server = Door(lambda: Connection(self, self._limits), self.strangers, context, self._limits.greet_s)
         try:
-            self._server = await loop.create_server(
-                lambda: Connection(self, self._limits), *address, reuse_address=True, backlog=1024
-            )
+            await self._server.open(*address)
         except OSError as error:
+            self._server.close()
             raise WrongUse(f"process {self.me} cannot listen on {address[0]}:{address[1]}: {error}") from None
         host, port = self._server.sockets[0].getsockname()[:2]
         return host, port
 
-    def start(self, addresses: Mapping[ProcessId, Address]) -> None:
-        """Dial those whom it is on us to dial, and keep at it."""
+    def start(self, addresses: Mapping[ProcessId, Address], lazy: bool = False) -> None:
+        """Dial those whom it is on us to dial, and keep at it: at once, or each when something is sent to it."""
         self._addresses = dict(sorted(addresses.items()))
+        self._lazy = lazy
         for peer in self._addresses:
-            if peer != self.me and self._dials(peer):
-                self._tasks.append(asyncio.create_task(self._keep_dialling(self.link(peer))))
+            if peer != self.me and self._dials(peer) and not lazy:
+                self.dial(peer)
         self._tasks.append(asyncio.create_task(self._keep_beating()))
+
+    def dial(self, peer: ProcessId) -> None:
+        """Begin to dial a peer."""
+        self._tasks.append(asyncio.create_task(self._keep_dialling(self.link(peer))))
 
     async def stop(self, patience_s: float = 1.0) -> None:
         """Hang up; what was written still goes out if the peers take it within our patience."""
@@ -104,6 +131,12 @@ class Network:
         if self._server is not None:
             await self._server.wait_closed()
         await asyncio.sleep(0)
+
+    def give_up(self) -> None:
+        """What waits for peers that are away will not arrive."""
+        for link in self.links.values():
+            if link.connection is None:
+                link.forget()
 
     def abandon(self) -> None:
         """Hang up on everybody at once, and neither listen nor dial any more."""
@@ -125,6 +158,30 @@ class Network:
             raise TimeoutError(
                 f"process {self.me} is not connected to {missing} after {timeout_s} s{self._said(missing)}"
             ) from None
+
+    async def reached_one(self, peers: Iterable[ProcessId], timeout_s: float) -> None:
+        """Dial these one after the other, with some patience for each, until one of them is there."""
+        tried: list[ProcessId] = []
+        try:
+            async with asyncio.timeout(timeout_s):
+                for peer in peers:
+                    tried.append(peer)
+                    if peer not in self.links:
+                        self.dial(peer)
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(ONE_S):
+                            await self._any_up()
+                            return
+                await self._any_up()
+        except TimeoutError:
+            raise TimeoutError(
+                f"process {self.me} reaches none of {tried} after {timeout_s} s{self._said(tried)}"
+            ) from None
+
+    async def _any_up(self) -> None:
+        while not any(link.connection is not None for link in self.links.values()):
+            self._changed.clear()
+            await self._changed.wait()
 
     async def reached(self, topology: Topology, timeout_s: float) -> None:
         """Wait until in every group more than half of the members are connected; say who is missing otherwise."""
@@ -155,28 +212,44 @@ class Network:
         link = self.links.get(peer)
         if link is None:
             link = Link(
-                peer, self._next_mark(), self._coder, self._limits, self._on_frame, self._on_peer, self._next_mark
-            )
+                peer, self._next_mark(), self._coder, self._limits, self._on_bodies, self._on_frame, self._on_peer,
+                self._next_mark, Joining(self._limits.body_bytes) if peer in self._addresses else None,
+            )  # fmt: skip
+            link.on_lost = self.on_lost
             self.links[peer] = link
         return link
 
-    def send(self, target: ProcessId, part: bytes, about: About) -> bool:
-        """Give one encoded body to the link with `target`; False if there is nobody of that number."""
-        link = self.links.get(target)
-        if link is None:
-            if target not in self._addresses:
-                return False
-            link = self.link(target)
-        if link.send(part, about):
-            self._dirty[target] = link
-        return True
+    def send(self, targets: Iterable[ProcessId], part: bytes, about: About) -> tuple[ProcessId, ...]:
+        """Give one encoded body to the links with some processes, but me; those come back who are nobody."""
+        nobody: tuple[ProcessId, ...] = ()
+        me, links, dirty, size, most = self.me, self.links, self._dirty, len(part), self._limits.queue_bytes
+        for target in targets:
+            link = links.get(target)
+            if link is None:
+                if target == me:
+                    continue
+                if target not in self._addresses:
+                    nobody += (target,)
+                    continue
+                link = self.link(target)
+                if self._lazy:
+                    self.dial(target)
+            if link.broken:
+                continue
+            link.parts.append(part)
+            link.parts_bytes += size
+            if self.traces:
+                link.abouts.append(about)
+            dirty[target] = link
+            if link.queued_bytes + link.parts_bytes > most and link.overfull():
+                link.overflow()
+        return nobody
 
     def flush(self, sent_ns: int | None) -> None:
         """End of a tick: one write to every peer that something was sent to."""
         if self._dirty:
             for link in self._dirty.values():
-                link.flush(sent_ns)
-                if link.pressed:
+                if link.flush(sent_ns):
                     self._pressed[link.peer] = link
             self._dirty.clear()
 
@@ -204,38 +277,57 @@ class Network:
 
     def opened(self, connection: Connection) -> None:
         self._connections.add(connection)
-        if len(self._connections) > self._limits.peers:
-            connection.refuse(f"{self._limits.peers} connections are open; limits.peers allows no more")
-        elif connection.dials is not None:
+        if connection.dials is None:
+            self.strangers.add(connection)
+        else:
             connection.write(self._greeting(connection.dials))
 
     def greet(self, connection: Connection, hello: Hello) -> None:
         """The other side said who it is: let it in, or say why not."""
         try:
-            self._check(connection, hello)
+            version = self._check(connection, hello)
             link = self.link(hello.process)
             link.check(hello)
         except Refused as refused:
             connection.refuse(str(refused))
             return
         if connection.dials is None:
-            connection.write(self._greeting(link))
+            connection.write(self._greeting(link, version))
+        link.speak(version)
         connection.greeted(link)
+        if self.wiring.lines is not None:
+            connection.imitate(self.wiring.lines, hello.region)
+        self.strangers.remove(connection)
         self.refusals.pop(hello.process, None)
         link.attach(connection, hello)
         self._changed.set()
 
-    def was_refused(self, connection: Connection, reason: str) -> None:
-        peer = connection.dials.peer if connection.dials is not None else None
-        if peer is not None:
-            if self.refusals.get(peer) != reason:
-                log.error("process %d at %s refuses us: %s", peer, connection.peername, reason)
-            self.refusals[peer] = reason
+    def visited(self, connection: Connection, payload: memoryview) -> None:
+        """Somebody asks instead of greeting; who has a certificate must be in the configuration."""
+        if connection.dials is not None or self.on_visit is None:
+            raise Refused(f"process {self.me} answers no questions")
+        if self.wiring.security is not None:
+            self.wiring.security.rights.check_known(connection.subject())
+        self.strangers.remove(connection)
+        connection.greeted(None)
+        self.on_visit(connection, payload)
+
+    def was_refused(self, connection: Connection, refusal: Refusal) -> None:
+        link = connection.dials
+        if link is not None:
+            oldest, newest = self.versions
+            if oldest <= refusal.version < self._proposals.get(link.peer, newest):
+                self._proposals[link.peer] = refusal.version
+            elif self.refusals.get(link.peer) != refusal.reason:
+                log.error("process %d at %s refuses us: %s", link.peer, connection.peername, refusal.reason)
+            self.refusals[link.peer] = refusal.reason
         connection.abort()
 
     def lost(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        self.strangers.remove(connection)
         if connection.link is not None:
+            self._proposals.pop(connection.link.peer, None)
             connection.link.detach(connection, asyncio.get_running_loop().time())
         self._changed.set()
 
@@ -245,30 +337,51 @@ class Network:
         self._numbers += 1
         return self._life, self._numbers
 
-    def _greeting(self, link: Link) -> bytes:
-        return codec.hello_frame(link.greeting(self.cluster, self.protocol, self.me))
+    def _greeting(self, link: Link, version: int | None = None) -> bytes:
+        oldest, newest = self.versions
+        said = version or self._proposals.get(link.peer, newest)
+        region = "" if self.wiring.lines is None else self.wiring.lines.region
+        return codec.hello_frame(link.greeting(self.cluster, self.protocol, self.me, said, oldest, region))
 
     def _dials(self, peer: ProcessId) -> bool:
         return self.me not in self._addresses or self.me > peer
 
-    def _check(self, connection: Connection, hello: Hello) -> None:
-        if hello.version != codec.WIRE_VERSION:
+    def _check(self, connection: Connection, hello: Hello) -> int:
+        """Refuse whom we cannot or must not talk to; else the version to talk in."""
+        if self.wiring.security is not None:
+            self.wiring.security.rights.check(connection.subject(), hello.process)
+        version = codec.agreed_version(self.versions, hello)
+        if version is None:
+            oldest = hello.oldest or hello.version
             raise Refused(
-                f"process {hello.process} speaks wire version {hello.version};"
-                f" process {self.me} speaks {codec.WIRE_VERSION}"
+                f"process {hello.process} speaks wire version {_range(oldest, hello.version)};"
+                f" process {self.me} speaks {_range(*self.versions)}"
             )
-        if hello.cluster != self.cluster:
-            raise Refused(f"this is cluster {self.cluster!r}, not {hello.cluster!r}")
+        self._check_target(hello.cluster, hello.target)
         if hello.protocol != self.protocol:
             raise Refused(f"this cluster runs protocol {self.protocol!r}, not {hello.protocol!r}")
-        if hello.target != self.me:
-            raise Refused(f"this is process {self.me}, not {hello.target}")
+        if not 0 <= hello.process <= MAX_SENDER:
+            raise Refused(f"it says it is process {hello.process}; expected 0 to {MAX_SENDER}")
         if hello.process == self.me:
             raise Refused(f"process {self.me} does not talk to itself; is its number used twice?")
         if connection.dials is not None and hello.process != connection.dials.peer:
             raise Refused(f"expected process {connection.dials.peer}, found {hello.process}")
         if connection.dials is None and hello.process in self._addresses and self._dials(hello.process):
             raise Refused(f"process {self.me} dials process {hello.process}, not the other way round")
+        if connection.dials is None and hello.process not in self._addresses:
+            self._check_room(hello.process)
+        return version
+
+    def _check_target(self, cluster: str, target: ProcessId) -> None:
+        if cluster != self.cluster:
+            raise Refused(f"this is cluster {self.cluster!r}, not {cluster!r}")
+        if target != self.me:
+            raise Refused(f"this is process {self.me}, not {target}")
+
+    def _check_room(self, client: ProcessId) -> None:
+        """Links of clients are few enough, those that linger included."""
+        if client not in self.links and len(self.links) - len(self._addresses) >= self._limits.peers:
+            raise Refused(f"{self._limits.peers} clients are connected; limits.peers allows no more")
 
     async def _keep_dialling(self, link: Link) -> None:
         wait = self._limits.retry_low_s
@@ -287,10 +400,14 @@ class Network:
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(CONNECT_S):
                 _, connection = await loop.create_connection(
-                    lambda: Connection(self, self._limits, link), *address, family=socket.AF_UNSPEC
+                    lambda: Connection(self, self._limits, link), *address, family=socket.AF_UNSPEC, **self._tls()
                 )
                 return connection
         return None
+
+    def _tls(self) -> dict[str, Any]:
+        security = self.wiring.security
+        return {} if security is None else {"ssl": security.client, "ssl_handshake_timeout": CONNECT_S}
 
     async def _keep_beating(self) -> None:
         loop = asyncio.get_running_loop()
@@ -307,3 +424,7 @@ class Network:
                 elif peer not in self._addresses and now - link.away_since > self._limits.linger_s:
                     log.info("process %d was away for %g s; its link is forgotten", peer, self._limits.linger_s)
                     del self.links[peer]
+
+
+def _range(oldest: int, newest: int) -> str:
+    return str(newest) if oldest == newest else f"{oldest} to {newest}"

@@ -1,9 +1,13 @@
 """A node of a cluster: one replica as an operating-system process, from its configuration until SIGTERM.
 
+SIGTERM and SIGINT end it in good order (`live/leaving.py`); a failure ends it with exit code 1. SIGHUP makes it read
+its certificates again.
+
 It says `ready` on its standard output when it listens and has read its log, and `stopped` when it has ended well.
 """
 
 import asyncio
+import contextlib
 import gc
 import logging
 import signal
@@ -12,17 +16,26 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from amcast.kernel.effects import Deliver
 from amcast.kernel.errors import WrongUse
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.spec import Spec
+from amcast.live import logs
+from amcast.live.application import Application
+from amcast.live.asking import Asker
 from amcast.live.config import Cluster
 from amcast.live.host import Host
+from amcast.live.http import HttpServer
+from amcast.live.leaving import leave
+from amcast.live.numbers import Numbers
+from amcast.live.skew import Skew
+from amcast.live.status import Watch
 from amcast.live.steps import StepLog
 from amcast.live.store import opened_store
 
 if TYPE_CHECKING:
     from amcast.trace.folder import FolderRecorder
+
+log = logging.getLogger("amcast.live")
 
 READY = "ready"
 STOPPED = "stopped"
@@ -46,14 +59,15 @@ def built(
     cluster: Cluster,
     me: ProcessId,
     spec: Spec,
-    on_deliver: Callable[[Deliver], None] | None = None,
+    application: Application | None = None,
     steps: Path | None = None,
-    handed: int = 0,
+    skew: Path | None = None,
 ) -> "tuple[Host, FolderRecorder | None]":
     """A replica as its configuration says, not started; and its recorder, to be closed at the end."""
     spec.check(cluster.topology)
     process = spec.process(me, cluster.topology, spec.configure(cluster.options))
-    store = opened_store(cluster.data / f"process-{me:05d}", cluster.durability)
+    wiring = cluster.node_wiring(cluster.name_of(me))
+    store = opened_store(cluster.folder_of(me), cluster.durability)
     recorder, recorded = joined(cluster, me) if cluster.trace != "off" else (None, 0)
     host = Host(
         process,
@@ -63,12 +77,31 @@ def built(
         store=store,
         recorder=recorder,
         steps=None if steps is None else StepLog(steps / f"{me}-{store.life}.steps", spec.name, me, store.life),
-        on_deliver=on_deliver,
-        before_forgetting=None if recorder is None else recorder.flush,
-        handed=handed,
+        on_deliver=None if application is None else application.told,
+        on_installed=None if application is None else application.missing,
+        before_forgetting=_all_of(recorder.flush if recorder else None, application.save if application else None),
+        handed=0 if application is None else application.position,
         recorded=recorded,
+        skew=None if skew is None else Skew(skew / cluster.name_of(me).replace("/", "-")),
+        wiring=wiring,
     )
+    assert host.desk is not None
+    host.desk.watch = Watch(host, cluster.name_of(me), cluster.name, cluster.protocol, cluster.durability)
+    host.desk.numbers = Numbers(cluster.folder_of(me), me, store.life)
+    if application is not None:
+        application.serve(host, Asker(cluster.name, cluster.addresses, cluster.limits, wiring))
     return host, recorder
+
+
+def _all_of(*acts: Callable[[], None] | None) -> Callable[[], None] | None:
+    """One after the other, those that there are."""
+    wanted = [act for act in acts if act is not None]
+
+    def do() -> None:
+        for act in wanted:
+            act()
+
+    return do if wanted else None
 
 
 def joined(cluster: Cluster, me: ProcessId) -> "tuple[FolderRecorder, int]":
@@ -79,16 +112,22 @@ def joined(cluster: Cluster, me: ProcessId) -> "tuple[FolderRecorder, int]":
     return tracing.recorder_for(cluster, f"process-{me:05d}"), tracing.recorded_before(cluster, me)
 
 
-async def serve(cluster: Cluster, node: str, spec: Spec, steps: Path | None = None) -> None:
+async def serve(cluster: Cluster, node: str, spec: Spec, steps: Path | None = None, skew: Path | None = None) -> None:
     """Be this node until SIGTERM or SIGINT, or until something fails."""
     me = cluster.node(node)
-    host, recorder = built(cluster, me, spec, steps=steps)
+    host, recorder = built(cluster, me, spec, steps=steps, skew=skew)
+    assert host.desk is not None
+    assert host.desk.watch is not None
+    http = HttpServer(host.desk.watch)
     loop = asyncio.get_running_loop()
     asked = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, asked.set)
+    loop.add_signal_handler(signal.SIGHUP, renew, host)
     try:
-        await host.listen(cluster.addresses[me])
+        await host.listen(cluster.listens[me])
+        if me in cluster.https:
+            await http.listen(*cluster.https[me])
         host.start(cluster.addresses)
         gc.collect()
         gc.freeze()
@@ -97,20 +136,37 @@ async def serve(cluster: Cluster, node: str, spec: Spec, steps: Path | None = No
         host.ended.add_done_callback(lambda _: asked.set())
         await asked.wait()
         failed = host.ended.exception() if host.ended.done() else None
+        await leave(host)
     finally:
+        await http.close()
         await host.stop()
         if recorder is not None:
-            recorder.close()
+            # A disk that is full ends the trace as well: what is whole stays.
+            with contextlib.suppress(OSError):
+                recorder.close()
     if failed is not None:
         raise failed
     print(STOPPED, flush=True)
 
 
-def main(cluster: Cluster, node: str, spec: Spec, steps: Path | None = None) -> int:
-    """For the command line: exit code 0 after SIGTERM, 64 for a wrong configuration, 1 when the replica failed."""
-    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {node} %(levelname)s %(message)s", stream=sys.stderr)
+def renew(host: Host) -> None:
+    """SIGHUP: read the certificates again; new connections use them."""
+    security = host.network.wiring.security
+    if security is None:
+        log.info("no certificates are in use; there is nothing to read again")
+        return
     try:
-        run_loop(serve(cluster, node, spec, steps))
+        security.reload()
+        log.info("the certificates were read again")
+    except WrongUse as error:
+        log.error("the old certificates stay in use: %s", error)
+
+
+def main(cluster: Cluster, node: str, spec: Spec, steps: Path | None = None, skew: Path | None = None) -> int:
+    """For the command line: exit code 0 after SIGTERM, 64 for a wrong configuration, 1 when the replica failed."""
+    logs.configure(node, cluster.logs)
+    try:
+        run_loop(serve(cluster, node, spec, steps, skew))
     except WrongUse as error:
         print(f"{node}: {error}", file=sys.stderr)
         return 64

@@ -32,6 +32,8 @@ class Store(Protocol):
 
     life: int
     """The life that now begins: 0 at the first boot, one more at each later one."""
+    keeps: bool
+    """False: records need not even be encoded."""
 
     def records(self) -> Sequence[bytes]:
         """What earlier lives made durable and no snapshot has replaced, oldest first."""
@@ -51,6 +53,8 @@ class Store(Protocol):
 
 class MemoryStore:
     """Keeps nothing: a later life starts without memory and says so by its number."""
+
+    keeps = False
 
     def __init__(self, life: int = 0) -> None:
         self.life = life
@@ -74,7 +78,16 @@ class MemoryStore:
 class LogStore:
     """An append-only, checksummed log in a folder of its own (`live/segments.py` describes the files)."""
 
-    def __init__(self, folder: Path, durability: Durability = "fsync", segment_bytes: int = SEGMENT_BYTES) -> None:
+    keeps = True
+
+    def __init__(
+        self,
+        folder: Path,
+        durability: Durability = "fsync",
+        segment_bytes: int = SEGMENT_BYTES,
+        *,
+        threaded: bool = True,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._lock_file = _locked(folder)
@@ -83,6 +96,8 @@ class LogStore:
         self._file = -1
         try:
             self._syncs = durability == "fsync"
+            self._threaded = self._syncs and threaded
+            """Otherwise `commit` waits for the disk itself."""
             self._segment_bytes = segment_bytes
             self._recover()
             self.life = next_life(folder)
@@ -104,7 +119,7 @@ class LogStore:
 
     def start(self, durable: Callable[[int], object], failed: Callable[[Exception], object]) -> None:
         self._tell, self._tell_failed = durable, failed
-        if self._syncs:
+        if self._threaded:
             self._thread = threading.Thread(target=self._keep_writing, name=f"log {self._folder}", daemon=True)
             self._thread.start()
 
@@ -115,7 +130,7 @@ class LogStore:
             return self._ticket
 
     def commit(self) -> int:
-        if self._syncs:
+        if self._threaded:
             with self._turn:
                 self._turn.notify()
             return 0

@@ -15,7 +15,12 @@ def recorder_for(cluster: Cluster, writer: str) -> FolderRecorder:
     # The first array makes Arrow import pandas, if it is there: a second that no message should wait for.
     pa.array([0])
     return FolderRecorder(
-        cluster.trace_folder, Meta(run=cluster.run), packets=cluster.trace == "full", writer=writer, joins=True
+        cluster.trace_folder,
+        Meta(run=cluster.run),
+        packets=cluster.trace == "full",
+        every=cluster.trace_every,
+        writer=writer,
+        joins=True,
     )
 
 

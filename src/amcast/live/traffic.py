@@ -59,9 +59,12 @@ class Traffic:
 
 
 async def play(
-    clients: Sequence[Client], traffic: Traffic, stages: Sequence[tuple[float, Act]], settle_s: float = 0.0
+    clients: Sequence[Client], traffic: Traffic, stages: Sequence[tuple[float, Act]], settle: Act | None = None
 ) -> None:
-    """Connect, let traffic flow, and do each stage's act after its seconds while it flows on; then let it run dry."""
+    """Connect, let traffic flow, and do each stage's act after its seconds while it flows on; then let it run dry.
+
+    `settle` returns when what the traffic left behind has been worked off.
+    """
     for client in clients:
         await client.__aenter__()
     flowing = asyncio.create_task(traffic.flow(clients))
@@ -72,6 +75,7 @@ async def play(
     finally:
         traffic.stopping = True
         await flowing
-        await asyncio.sleep(settle_s)
+        if settle is not None:
+            await asyncio.to_thread(settle)
         for client in clients:
             await client.__aexit__(None, None, None)

@@ -1,0 +1,149 @@
+"""What the code of a cluster costs without the kernel: all replicas in this process, joined by memory, no sockets.
+
+    python benchmarks/hosts.py                   the three loads of docs/live.md
+    python benchmarks/hosts.py 6 170             so many clients, so many messages in each one's batch
+
+Hosts, links, connections, codec, nodes and protocol are the real ones; only the transports are lists. Replicas take
+turns, so bundles and bursts are as large as they can be. CPU microseconds per multicast, all replicas together, best of
+many rounds: a number that a busy machine disturbs little, and a lower bound for `amcast bench`.
+"""
+
+import argparse
+import asyncio
+import gc
+import time
+
+from amcast.kernel.ids import message_id
+from amcast.kernel.message import Message, Request
+from amcast.kernel.topology import Topology
+from amcast.live.batch import batched
+from amcast.live.connection import Connection
+from amcast.live.host import Host
+from amcast.parts.bodies.node import NodeConfig
+from amcast.parts.node import gatewayed, noded
+from amcast.protocols.catalogue import protocol
+
+GROUPS, REPLICAS = 2, 3
+LOADS = ((1, 1), (6, 170), (258, 1))
+FIRST_CLIENT = 1000
+
+
+class Wire:
+    """A transport that keeps what is written to it."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def is_closing(self) -> bool:
+        return False
+
+
+class Bench:
+    """The replicas, and clients that each have one message on its way."""
+
+    def __init__(self, clients: int, batch: int, payload: int) -> None:
+        topology = Topology.grid(GROUPS, REPLICAS)
+        bare = protocol("primcast")
+        spec = noded(bare, NodeConfig(omega=None, gateway=gatewayed(bare, topology)))
+        self.hosts = [Host(spec.process(me, topology, spec.configure()), spec) for me in topology.servers]
+        self.ends: dict[tuple[int, int], Connection] = {}
+        for host in self.hosts:
+            host._wake = lambda: None  # type: ignore[method-assign]
+            for other in topology.servers:
+                if other != host.me:
+                    self._join(host, other)
+            host.start({})
+        self.gateway = self.hosts[REPLICAS]
+        self.clients = range(FIRST_CLIENT, FIRST_CLIENT + clients)
+        for client in self.clients:
+            self._join(self.gateway, client)
+        self.sent = dict.fromkeys(self.clients, 0)
+        self.payload = batched([bytes(payload)] * batch)
+        self.ready = list(self.clients)
+        self.done = 0
+        self.ticks = 0
+
+    def _join(self, host: Host, peer: int) -> None:
+        link = host.network.link(peer)
+        end = self.ends[host.me, peer] = Connection(host.network, host.limits)
+        end._transport = Wire()  # type: ignore[assignment]
+        end.link, link.connection, link.known = link, end, (0, 1)
+        end._buffer = bytearray(1 << 17)
+        end._view = memoryview(end._buffer)
+
+    def round(self) -> float:
+        """Every client that may asks, every replica takes its turn; the CPU seconds of that."""
+        asked = [(client, self._ask(client)) for client in self.ready]
+        begin = time.process_time()
+        for client, frame in asked:
+            self._feed(self.ends[self.gateway.me, client], [frame])
+        for host in self.hosts:
+            for other in self.hosts:
+                if other is not host:
+                    self._feed(self.ends[host.me, other.me], self._taken(other.me, host.me))
+            if host._inbox:
+                host.tick()
+                self.ticks += 1
+        used = time.process_time() - begin
+        self.ready = [client for client in self.clients if self._taken(self.gateway.me, client)]
+        self.done += len(self.ready)
+        return used
+
+    def _ask(self, client: int) -> bytes:
+        number = self.sent[client]
+        self.sent[client] = number + 1
+        codec = self.gateway.codec
+        message = Message(message_id(client, number), client, tuple(range(GROUPS)), self.payload)
+        return codec.frame(number + 1, number, [codec.encode(Request(message))])
+
+    def _taken(self, source: int, target: int) -> list[bytes]:
+        wire: Wire = self.ends[source, target]._transport  # type: ignore[assignment]
+        written, wire.written = wire.written, []
+        return written
+
+    def _feed(self, end: Connection, frames: list[bytes]) -> None:
+        for frame in frames:
+            end.get_buffer(len(frame))[: len(frame)] = frame
+            end.buffer_updated(len(frame))
+
+
+async def measured(clients: int, batch: int, payload: int, rounds: int) -> list[str]:
+    """One row of the table."""
+    bench = Bench(clients, batch, payload)
+    await asyncio.sleep(0)
+    for host in bench.hosts:
+        host.tick()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 50)
+    best = float("inf")
+    for _ in range(rounds):
+        done, used, ticks = bench.done, 0.0, bench.ticks
+        while bench.done - done < 30 * clients:
+            used += bench.round()
+        best = min(best, used / (bench.done - done))
+    for host in bench.hosts:
+        host._running = False
+        if host._catching is not None:
+            host._catching.cancel()
+    per_client = (bench.ticks - ticks) / (bench.done - done)
+    return [f"{clients} x {batch}", f"{1e6 * best / batch:.2f}", f"{1e6 * best:.0f}", f"{per_client:.2f}"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("clients", type=int, nargs="?")
+    parser.add_argument("batch", type=int, nargs="?", default=1)
+    parser.add_argument("--payload", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=15)
+    given = parser.parse_args()
+    print("clients x batch | us/multicast | us/client message | ticks/client message")
+    for clients, batch in LOADS if given.clients is None else ((given.clients, given.batch),):
+        print(" | ".join(asyncio.run(measured(clients, batch, given.payload, given.rounds))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""A load for measurements, and what the replicas delivered under it, read back from them.
+
+Every connection keeps a number of messages on their way; when one is answered the next is sent. What is counted is
+taken in windows of half a second, because a machine that does other things as well disturbs some and not others.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from amcast.kernel.errors import Unknown
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.live.asking import Asker
+from amcast.live.client import Client
+from amcast.live.desk import Gone, Stand, Stands, Subscribe, Told
+
+WINDOW_S: Final = 0.5
+SETTLE_S: Final = 30.0
+"""How long the replicas may take to deliver everywhere what was answered."""
+AT_ONCE: Final = 32
+"""Connections that are opened at the same time."""
+
+
+class Window(NamedTuple):
+    """What happened in a part of a second."""
+
+    seconds: float
+    multicasts: int
+    replicas_s: float
+    """CPU that all replicas used."""
+    clients_s: float
+    """CPU that the process with the clients used."""
+
+
+class Load:
+    """A closed loop over many connections."""
+
+    def __init__(self, payload: bytes, outstanding: int) -> None:
+        self.done = 0
+        self.latencies_ns: list[int] = []
+        self.windows: list[Window] = []
+        self._payload = payload
+        self._outstanding = outstanding
+        self._stopping = False
+
+    async def run(
+        self,
+        clients: Sequence[Client],
+        sets: Sequence[tuple[GroupId, ...]],
+        warm_s: float,
+        seconds: float,
+        cpus_s: Callable[[], tuple[float, float]],
+    ) -> None:
+        """Warm up, count for some seconds, let everything be answered. The n-th client goes to the n-th set."""
+        for start in range(0, len(clients), AT_ONCE):
+            await asyncio.gather(*(client.__aenter__() for client in clients[start : start + AT_ONCE]))
+        slots = [
+            asyncio.create_task(self._slot(client, groups))
+            for client, groups in zip(clients, sets, strict=True)
+            for _ in range(self._outstanding)
+        ]
+        try:
+            await self._wait(warm_s, slots)
+            self.latencies_ns.clear()
+            await self._count(seconds, slots, cpus_s)
+        finally:
+            self._stopping = True
+            await asyncio.gather(*slots)
+            await asyncio.gather(*(client.__aexit__(None, None, None) for client in clients))
+
+    async def _slot(self, client: Client, groups: tuple[GroupId, ...]) -> None:
+        payload, post, clock = self._payload, client.post, time.perf_counter_ns
+        while not self._stopping:
+            begin = clock()
+            await (await post(groups, payload))
+            self.latencies_ns.append(clock() - begin)
+            self.done += 1
+
+    async def _count(
+        self, seconds: float, slots: Sequence[asyncio.Task[None]], cpus_s: Callable[[], tuple[float, float]]
+    ) -> None:
+        end = time.perf_counter() + seconds
+        before = (time.perf_counter(), self.done, *cpus_s())
+        while (left := end - time.perf_counter()) > 0:
+            await self._wait(left if left < 2 * WINDOW_S else WINDOW_S, slots)
+            after = (time.perf_counter(), self.done, *cpus_s())
+            at, done, replicas_s, clients_s = (b - a for a, b in zip(before, after, strict=True))
+            self.windows.append(Window(at, int(done), replicas_s, clients_s))
+            before = after
+
+    async def _wait(self, seconds: float, slots: Sequence[asyncio.Task[None]]) -> None:
+        """Slots only end when something is wrong."""
+        ended, _ = await asyncio.wait(slots, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+        for slot in ended:
+            slot.result()
+
+
+class Prefix(NamedTuple):
+    """What a replica delivered, from the first position that it still keeps."""
+
+    first: int
+    messages: list[tuple[MessageId, tuple[GroupId, ...]]]
+
+
+async def delivered(asker: Asker, groups: Mapping[GroupId, Iterable[ProcessId]]) -> dict[ProcessId, Prefix]:
+    """Wait until the members of each group stand at the same position, and read what each of them keeps."""
+    members = [(member, group) for group, some in groups.items() for member in some]
+    await _settled(asker, groups)
+    return {member: await _kept(asker, member, group) for member, group in members}
+
+
+async def _settled(asker: Asker, groups: Mapping[GroupId, Iterable[ProcessId]]) -> None:
+    deadline = time.monotonic() + SETTLE_S
+    before: dict[GroupId, set[int]] = {}
+    while True:
+        now: dict[GroupId, set[int]] = {}
+        for group, members in groups.items():
+            now[group] = {(await _standing(asker, member)).next for member in members}
+        if now == before and all(len(positions) == 1 for positions in now.values()):
+            return
+        if time.monotonic() > deadline:
+            raise Unknown(f"after {SETTLE_S:g} s the members of a group still stand at different positions: {now}")
+        before = now
+        await asyncio.sleep(0.1)
+
+
+async def _standing(asker: Asker, member: ProcessId) -> Stands:
+    answer = await asker.once(member, Stand())
+    assert isinstance(answer, Stands), f"process {member} answers {answer!r}"
+    return answer
+
+
+async def _kept(asker: Asker, member: ProcessId, group: GroupId) -> Prefix:
+    stands = await _standing(asker, member)
+    messages: list[tuple[MessageId, tuple[GroupId, ...]]] = []
+    if stands.next == stands.first:
+        return Prefix(stands.first, messages)
+    conversation = await asker.ask(member, Subscribe(group, stands.first))
+    try:
+        while len(messages) < stands.next - stands.first:
+            answer = await conversation.answer()
+            if isinstance(answer, Gone):
+                raise Unknown(f"process {member} keeps nothing before position {answer.first} any more")
+            if isinstance(answer, Told):
+                messages += [(message.id, message.destinations) for message in answer.messages]
+    finally:
+        conversation.close()
+    return Prefix(stands.first, messages)

@@ -1,0 +1,105 @@
+"""Clusters with certificates, in this process or as real ones; and strangers who try what they should not."""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from amcast.kernel.ids import ProcessId
+from amcast.live import certs, logs
+from amcast.live.config import Cluster, read_cluster
+from amcast.live.launch import local_config
+from amcast.service import Replica
+
+CLIENTS = {
+    "till": {"groups": "all", "operate": True},
+    "guest": {"groups": ["stock"]},
+}
+GROUPS = {"orders": 1, "stock": 1}
+
+
+def secured(
+    folder: Path, groups: Mapping[str, int] = GROUPS, clients: Mapping[str, Any] = CLIENTS, **fields: Any
+) -> Cluster:
+    """A cluster.toml with TLS, and its certificates."""
+    fields = {"protocol": "primcast", "durability": "memory", **fields}
+    text = local_config(groups, security={"mode": "tls"}, clients=clients, **fields)
+    file = folder / "cluster.toml"
+    file.write_text(text)
+    cluster = read_cluster(file)
+    certs.make(cluster)
+    return cluster
+
+
+def plain(folder: Path, groups: Mapping[str, int] = GROUPS, **fields: Any) -> Cluster:
+    """The same in the clear."""
+    file = folder / "cluster.toml"
+    file.write_text(local_config(groups, **{"protocol": "primcast", "durability": "memory", **fields}))
+    return read_cluster(file)
+
+
+@asynccontextmanager
+async def replicas(cluster: Cluster) -> AsyncIterator[dict[ProcessId, Replica]]:
+    """Every node of a cluster, in this process."""
+    async with AsyncExitStack() as stack:
+        running = {}
+        for name, me in cluster.nodes().items():
+            running[me] = await stack.enter_async_context(Replica(cluster, name))
+        yield running
+
+
+class Lines(logging.Handler):
+    """What was logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+    def having(self, words: str) -> list[str]:
+        return [line for line in self.lines if words in line]
+
+
+@contextmanager
+def listening() -> Iterator[Lines]:
+    """Collect the log of the live room, whatever earlier tests made it complain about."""
+    logs.sparing.forget()
+    log = logging.getLogger("amcast.live")
+    lines = Lines()
+    log.addHandler(lines)
+    level = log.level
+    log.setLevel(logging.INFO)
+    try:
+        yield lines
+    finally:
+        log.removeHandler(lines)
+        log.setLevel(level)
+
+
+async def say(address: tuple[str, int], data: bytes, context: ssl.SSLContext | None = None) -> bytes:
+    """Connect, say something, and hear what comes back until the other side hangs up."""
+    writer = None
+    try:
+        reader, writer = await asyncio.open_connection(*address, ssl=context)
+        writer.write(data)
+        async with asyncio.timeout(10):
+            return await reader.read()
+    except (OSError, TimeoutError):
+        return b""
+    finally:
+        if writer is not None:
+            writer.transport.abort()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+
+async def until(holds: Any, timeout_s: float = 10.0) -> None:
+    """Wait for a condition; what never holds fails."""
+    async with asyncio.timeout(timeout_s):
+        while not holds():
+            await asyncio.sleep(0.01)

@@ -147,7 +147,7 @@ def judged(cluster: Cluster, scene: Scene) -> Run:
     assert [message for message in scene.acknowledged if message not in delivered] == []
     assert len(scene.acknowledged) > 100
     told = {position: message for _, position, message in delivered_in_orders(found)}
-    assert len(told) > 50
+    assert len(told) > 10  # batches, each of up to a dozen messages
     assert [position for position, _ in scene.read] == list(range(len(scene.read)))
     assert [told[position] for position, _ in scene.read] == [message for _, message in scene.read]
     return found

@@ -70,8 +70,11 @@ def demo(
             f"{shown.receipts} multicasts acknowledged, {shown.unanswered} unanswered; the longest silence, when the"
             f" leader was killed, was {shown.longest_gap_ms:.0f} ms"
         )
-        verdicts = " ".join(f"{name} {coloured(verdict)}" for name, verdict in data["properties"].items())
-        out.print(f"order: {coloured(str(data['verdict']))} ({verdicts})")
+        findings = report["properties"].items()
+        verdicts = ", ".join(f"{name} {coloured(found['verdict'])}" for name, found in findings if found["claimed"])
+        apart = [name for name, found in findings if not found["claimed"]]
+        unclaimed = f"; {protocol} does not claim {', '.join(apart)}" if apart else ""
+        out.print(f"order: {coloured(report['verdict'])} ({verdicts}{unclaimed})")
         out.print(f"the report to open: {page}")
     raise typer.Exit(EXIT_OF[report["verdict"]])
 

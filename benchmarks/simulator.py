@@ -21,6 +21,7 @@ from random import Random
 
 import simpy
 
+from amcast.kernel import process
 from amcast.kernel.effects import Deliver, Send
 from amcast.kernel.events import Receive, Submit
 from amcast.kernel.ids import message_id
@@ -97,10 +98,10 @@ def simpy_skeen(messages: int) -> tuple[int, float]:
     left = [messages]
 
     def server(me: int) -> Iterator[simpy.Event]:
-        process = SPEC.process(me, there, config)
+        skeen = SPEC.process(me, there, config)
         while True:
             source, body = yield net.boxes[me].get()
-            for effect in process.step((Receive(source, body),), net.env.now):
+            for effect in skeen.step((Receive(source, body),), net.env.now):
                 if type(effect) is Send:
                     for target in effect.targets:
                         net.send(me, target, effect.body)
@@ -111,7 +112,7 @@ def simpy_skeen(messages: int) -> tuple[int, float]:
                         slots[effect.message.sender].put(None)
 
     def client(me: int) -> Iterator[simpy.Event]:
-        process = Sender(me, there, SPEC.contact)
+        sender = Sender(me, there, SPEC.contact)
         sequence = 0
         while left[0] > 0:
             yield slots[me].get()
@@ -120,7 +121,7 @@ def simpy_skeen(messages: int) -> tuple[int, float]:
             message = Message(message_id(me, sequence), me, destinations, bytes(size))
             sequence += 1
             owed[message.id] = len(destinations)
-            for effect in process.step((Submit(message),), net.env.now):
+            for effect in sender.step((Submit(message),), net.env.now):
                 for target in effect.targets:
                     net.send(me, target, effect.body)
 
@@ -203,7 +204,7 @@ def main() -> None:
     rows = best(measures, arguments.rounds)
     data = {
         "interpreter": f"{platform.python_implementation()} {platform.python_version()}",
-        "build": "pure",
+        "build": "pure" if str(process.__file__).endswith(".py") else "compiled",
         "packets_per_cpu_second": {name: round(rate) for name, rate in rows.items()},
         "ratio_to_simpy_store": {name: round(rate / rows["simpy store"], 2) for name, rate in rows.items()},
         "ratio_with_the_same_protocol": round(rows["amcast"] / rows["simpy store + skeen"], 2),

@@ -1,4 +1,4 @@
-"""Build amcast with its pure rooms compiled to C by mypyc: the same sources, about half the cost per event.
+"""Build amcast with its pure rooms compiled to C by mypyc: the same sources, cheaper steps.
 
     .venv/bin/python tools/compiled.py [--optimise 0..3]
 
@@ -7,6 +7,10 @@ build/compiled/, the modules of kernel, parts and protocols are compiled there (
 Python, as msgspec wants), and the result is an ordinary wheel in dist/ and a folder to run from:
 
     PYTHONPATH=build/compiled/amcast-compiled .venv/bin/amcast version
+
+Optimised builds gain, unoptimised ones (0, for tests) are slower than the interpreter; measure with
+
+    PYTHONPATH=build/compiled/amcast-compiled .venv/bin/python benchmarks/simulator.py
 
 Needs a C compiler and Python's headers; without them it says so and ends with 2.
 """

@@ -1,6 +1,6 @@
 """How fast is the simulator? Packets per second of CPU time, against SimPy passing the same packets in the same run.
 
-    .venv/bin/python benchmarks/simulator.py [--messages 30000] [--json]
+    .venv/bin/python benchmarks/simulator.py [--messages 10000] [--rounds 9] [--json]
 
 The model: clients with a closed loop multicast to 2 of 4 single-process groups under Skeen's protocol, every link takes
 a millisecond. SimPy does it as its documentation does links: a Store per process, a process with a time-out per packet
@@ -190,8 +190,8 @@ def recorded(messages: int) -> tuple[int, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--messages", type=int, default=30_000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--messages", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     n = arguments.messages

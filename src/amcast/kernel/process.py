@@ -40,6 +40,8 @@ class Process(ABC):
         """When a message to several groups last stopped being in the way of others here. It tells the trace about
         convoys and decides nothing, so it is in no snapshot."""
         self._outbox: list[Effect] = []
+        self._merges = type(self).on_step_end is not Process.on_step_end
+        """Whether there is anything to do at the end of a step: most protocols hold nothing back."""
 
     # What drivers call
 
@@ -47,16 +49,18 @@ class Process(ABC):
         """Take a burst of events at the local time `now`, give back what must happen, in order."""
         self.now = now
         for event in events:
-            kind = type(event)
-            if kind is Receive:
-                body = event.body  # type: ignore[attr-defined]
+            if type(event) is Receive:
+                body = event.body
                 if type(body) is Request:
                     self.on_submit(body.message)
                 else:
-                    self.on_receive(event.sender, body)  # type: ignore[attr-defined]
+                    self.on_receive(event.sender, body)
+            elif type(event) is Submit:
+                self.on_multicast(event.message)
             else:
                 self._dispatch(event)
-        self.on_step_end()
+        if self._merges:
+            self.on_step_end()
         effects = self._outbox
         self._outbox = []
         return effects
@@ -65,8 +69,6 @@ class Process(ABC):
         match event:
             case Timer(name):
                 self.on_timer(name)
-            case Submit(message):
-                self.on_multicast(message)
             case Leader(group, leader):
                 self.on_leader(group, leader)
             case Peer(peer, life):

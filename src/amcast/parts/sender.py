@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from amcast.kernel.ids import ProcessId
-from amcast.kernel.message import Body, Message, State
+from amcast.kernel.message import Body, Message, Request, State
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
 from amcast.parts.bodies.sender import SenderState
@@ -21,8 +21,8 @@ class Sender(Process):
         super().__init__(me, topology)
         self._contact = contact
 
-    def contacts(self, message: Message) -> tuple[ProcessId, ...]:
-        return self._contact(self.topology, message)
+    def on_multicast(self, message: Message) -> None:
+        self.send_all(self._contact(self.topology, message), Request(message), message.id)
 
     def on_submit(self, message: Message) -> None:
         raise AssertionError(f"process {self.me} is a client and no contact of message {message.id}")

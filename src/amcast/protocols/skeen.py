@@ -59,30 +59,23 @@ class Skeen(Process):
 
     def on_submit(self, message: Message) -> None:
         assert self.group in message.destinations, f"process {self.me} is no destination of message {message.id}"
-        entry = self._entry(message.id)
+        id = message.id
+        entry = self._pending.get(id) or self._entry(id)
         if entry.message is not None:
             return
-        self._clock += 1
+        self._clock = clock = self._clock + 1
         entry.message = message
-        entry.proposed = self._clock
-        heappush(self._queue, (self._clock, message.id))
-        self.send_all(
-            self.topology.addressed(message.destinations),
-            Propose(message.id, self.group, self._clock),
-            message.id,
-        )
+        entry.proposed = clock
+        heappush(self._queue, (clock, id))
+        self.send_all(self.topology.addressed(message.destinations), Propose(id, self.group, clock), id)
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
-        match body:
-            case Propose():
-                self._count(body.message, body.group, body.timestamp)
-            case _:
-                raise AssertionError(f"Skeen's processes do not say {body!r}")
+        assert type(body) is Propose, f"Skeen's processes do not say {body!r}"
+        self._count(body.message, body.group, body.timestamp)
 
     def _entry(self, message: MessageId) -> _Pending:
-        entry = self._pending.get(message)
-        if entry is None:
-            entry = self._pending[message] = _Pending()
+        """Begin to know of a message."""
+        entry = self._pending[message] = _Pending()
         return entry
 
     def _count(self, message: MessageId, group: GroupId, timestamp: int) -> None:

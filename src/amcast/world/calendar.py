@@ -36,13 +36,11 @@ class Calendar:
         """Everything due at the earliest time, what is added meanwhile included. Who stops early leaves the rest."""
         at = self._times[0]
         entries = self.entries[at]
-        taken = 0
+        rest = iter(entries)
         try:
-            for entry in entries:
-                taken += 1
-                yield entry
+            yield from rest
         finally:
-            del entries[:taken]
+            entries[:] = rest
             if not entries:
                 heappop(self._times)
                 del self.entries[at]

@@ -41,7 +41,7 @@ class Timed:
         self._random = random
         self._calendar = Calendar()
         """Entries (kind, what), and flights."""
-        self._routes: dict[tuple[ProcessId, Sequence[ProcessId]], tuple[_Leg, ...]] = {}
+        self._routes: dict[ProcessId, dict[Sequence[ProcessId], tuple[_Leg, ...]]] = {}
         """Plain networks: how the targets of one body part by delay. The same targets come again and again."""
         self._busy: dict[ProcessId, int] = {}
         """Until when a process handles what it took."""
@@ -59,6 +59,7 @@ class Timed:
         self._careful = self._working
         """Processes and links may hold packets back; once true it stays, or a packet could overtake a held one."""
         self._raw = network.config.links == "raw"
+        self._plain = network.plain and not self._raw
 
     # Offers
 
@@ -78,15 +79,19 @@ class Timed:
         self, number: int, source: ProcessId, targets: Sequence[ProcessId], body: Body, about: About, size: int
     ) -> None:
         now = self.world.now
-        if self.network.plain and not self._raw:
-            due, add = self._calendar.entries, self._calendar.add
-            for delay, leg, place in self._routes.get((source, targets)) or self._route(source, targets):
+        if self._plain:
+            try:
+                route = self._routes[source][targets]
+            except KeyError:
+                route = self._route(source, targets)
+            due = self._calendar.entries
+            for delay, leg, place in route:
                 flight = (ARRIVE, number + place, source, leg, body, about, size, now)
                 at = now + delay
                 if at in due:
                     due[at].append(flight)
                 else:
-                    add(at, flight)
+                    self._calendar.add(at, flight)
             return
         for target in targets:
             self.arriving(number, (source, target, body, about, size, now))
@@ -102,9 +107,10 @@ class Timed:
                 legs[-1] = (delay, (*leg, target), first)
             else:
                 legs.append((delays[target], (target,), place))
-        if len(self._routes) >= MAX_ROUTES:
-            self._routes.clear()
-        route = self._routes[(source, targets)] = tuple(legs)
+        routes = self._routes.setdefault(source, {})
+        if len(routes) >= MAX_ROUTES:
+            routes.clear()
+        route = routes[targets] = tuple(legs)
         return route
 
     def ticking(self, process: ProcessId, name: str, ticket: int, low_ns: int, high_ns: int) -> None:
@@ -317,3 +323,4 @@ class Timed:
 
     def lossy(self, loss: float) -> None:
         self.network.lossy(loss)
+        self._plain = False

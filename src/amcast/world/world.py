@@ -8,6 +8,8 @@ the peer hears of the new life before anything else comes over the link.
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import or_
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -71,6 +73,15 @@ class Disk:
 class World:
     """The state of everything. `make` builds a process; a restarted one is built anew."""
 
+    # fmt: off
+    __slots__ = (
+        "_cuts", "_decode", "_encode", "_held", "_make", "_number", "_remembers", "_sent_ns", "_wants_packets",
+        "agenda", "blocked", "broken", "completed", "deliveries", "disks", "down", "history", "lives", "multicasts",
+        "noted", "now", "owing", "packets", "paused", "positions", "processes", "recorder", "resolved", "senders",
+        "skews", "smooth", "stale", "steps", "timers", "topology",
+    )
+    # fmt: on
+
     def __init__(
         self,
         topology: Topology,
@@ -127,19 +138,15 @@ class World:
         self._held: set[ProcessId] = set()
         """Processes some of whose effects wait for their disk."""
         self._remembers = remembers
-        self.smooth = False
-        """Nothing was ever lost: a packet that arrives is received, and that is all."""
         self._wants_packets = recorder is not None and recorder.wants_packets
         self._encode: Callable[[Any], bytes] | None = None
         if measures or self._wants_packets or wire:
             self._encode = msgspec.msgpack.Encoder().encode
         self._decode: Callable[[bytes], Any] | None = None
         if wire:
-            union: Any = wire[0]
-            for kind in wire[1:]:
-                union = union | kind
-            self._decode = msgspec.msgpack.Decoder(union).decode
-        self.smooth = self._decode is None
+            self._decode = msgspec.msgpack.Decoder(reduce(or_, wire)).decode
+        self.smooth = not wire
+        """Nothing was ever lost: a packet that arrives is received, and that is all."""
 
     def number(self) -> int:
         """The next number, for what an agenda adds of its own."""
@@ -164,9 +171,9 @@ class World:
         assert id not in self.owing, f"message {id} was multicast before"
         self.owing[id] = set(self.topology.addressed(message.destinations))
         self.senders[id] = message
-        self._sent_ns[id] = self.now
         self.multicasts += 1
         if self.recorder is not None:
+            self._sent_ns[id] = self.now
             self.recorder.multicast(message, self.now, message.sender, sequence_of(message.id))
         if process in self.processes:
             self.step(process, (Submit(message),))
@@ -183,12 +190,8 @@ class World:
         if self._wants_packets:
             self.recorder.packet_to(about, type(body).__name__, source, targets, size, sent_ns, self.now)  # type: ignore[union-attr]
         events = (Receive(source, body),)
-        now, skews, processes = self.now, self.skews, self.processes
-        self.steps += len(targets)
         for target in targets:
-            effects = processes[target].step(events, self._local(target) if skews else now)
-            if effects:
-                self._happen(target, effects)
+            self.step(target, events)
 
     def burst(self, target: ProcessId, packets: Sequence[tuple[int, Envelope]]) -> None:
         """Several packets reach one target and are taken in one step."""
@@ -297,16 +300,13 @@ class World:
         """Let a process take events; its effects happen, or wait for its disk."""
         self.steps += 1
         effects = self.processes[process].step(events, self._local(process) if self.skews else self.now)
-        if effects:
-            self._happen(process, effects)
-
-    def _happen(self, process: ProcessId, effects: list[Effect]) -> None:
-        waits = process in self._held
+        if not effects:
+            return
         if self._wants_packets:
             effects = self.processes[process].named(effects)
         for effect in effects:
             kind = type(effect)
-            if waits:
+            if self._held and process in self._held:
                 self._admit(process, effect)
             elif kind is Send:
                 self._send(process, effect)  # type: ignore[arg-type]
@@ -316,7 +316,6 @@ class World:
                 self._note(process, effect.name, effect.message, effect.value)  # type: ignore[attr-defined]
             else:
                 self._admit(process, effect)
-                waits = process in self._held
 
     def _local(self, process: ProcessId) -> int:
         """What a process' clock shows."""
@@ -359,18 +358,21 @@ class World:
 
     def _send(self, source: ProcessId, effect: Send) -> None:
         body = effect.body
-        about = effect.about
-        size = len(self._encode(body)) if self._encode is not None else 0
         targets = effect.targets
-        self.packets += len(targets)
+        size = len(self._encode(body)) if self._encode is not None else 0
         if self.stale:
-            for target in targets:
-                if (source, target) in self.stale:
-                    self.lose((source, target, body, about, size, self.now))
-            targets = tuple(target for target in targets if (source, target) not in self.stale)
+            targets = self._to_the_living(source, effect, size)
         first = self._number + 1
         self._number += len(targets)
-        self.agenda.spreading(first, source, targets, body, about, size)
+        self.packets += len(effect.targets)
+        self.agenda.spreading(first, source, targets, body, effect.about, size)
+
+    def _to_the_living(self, source: ProcessId, effect: Send, size: int) -> tuple[ProcessId, ...]:
+        """Whoever does not know yet that a target began a new life speaks to the old one."""
+        for target in effect.targets:
+            if (source, target) in self.stale:
+                self.lose((source, target, effect.body, effect.about, size, self.now))
+        return tuple(target for target in effect.targets if (source, target) not in self.stale)
 
     def _deliver(self, process: ProcessId, effect: Deliver) -> None:
         if effect.fresh is not None:
@@ -409,7 +411,8 @@ class World:
             if not missing:
                 del self.owing[message]
                 del self.senders[message]
-                self._sent_ns.pop(message, None)
+                if self._sent_ns:
+                    self._sent_ns.pop(message, None)
                 self.completed.append(message)
 
     def _check_replay(self, process: ProcessId, effect: Deliver) -> None:

@@ -375,3 +375,45 @@ def test_skeen_survives_connections_that_are_cut_again_and_again() -> None:
         holds(recorded(made.recorder))
 
     run(main())
+
+
+def test_whose_address_refuses_is_gone_and_who_dialled_us_is_looked_for() -> None:
+    async def scene() -> None:
+        low, high = End(0), End(1)
+        gone: dict[int, asyncio.Queue[int]] = {0: asyncio.Queue(), 1: asyncio.Queue()}
+        low.network.on_gone = gone[0].put_nowait
+        high.network.on_gone = gone[1].put_nowait
+        addresses = {0: await low.network.listen(LOCAL), 1: await high.network.listen(LOCAL)}
+        low.network.start(addresses)
+        high.network.start(addresses)
+        await high.network.connected({0}, 5)
+        await high.network.stop()
+        assert await gone[0].get() == 1, "process 1 dials; process 0 looks for it"
+
+        again = End(1, life=1)
+        again.network.on_gone = gone[1].put_nowait
+        await again.network.listen(addresses[1])
+        again.network.start(addresses)
+        await low.network.connected({1}, 5)
+        await low.network.stop()
+        assert await gone[1].get() == 0
+        await again.network.stop()
+        assert gone[0].empty()
+        assert gone[1].empty(), "once, however often it dials"
+
+    run(scene())
+
+
+def test_a_broken_wire_is_nobodys_end() -> None:
+    async def scene() -> None:
+        async with pair() as (low, high, wire):
+            gone: list[int] = []
+            low.network.on_gone = high.network.on_gone = gone.append
+            wire.cut()
+            high.say(0, 1)
+            high.flush()
+            while low.got != [1]:
+                await asyncio.sleep(0.01)
+            assert gone == []
+
+    run(scene())

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from amcast.kernel.effects import Send, SetTimer
-from amcast.kernel.events import Leader, Started, Timer
+from amcast.kernel.events import Gone, Leader, Receive, Started, Timer
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body, Message, State
 from amcast.kernel.process import Process
@@ -127,3 +127,17 @@ def test_the_oracle_has_the_last_word_over_other_suggestions() -> None:
     assert node.protocol._paxos.believed == 2
     node.step((Timer(BEAT),), 0)
     assert node.protocol._paxos.believed == 0
+
+
+def test_a_member_whose_address_is_silent_is_suspected_at_once_and_trusted_when_heard() -> None:
+    spec = CATALOGUE["primcast"]
+    node = Node(spec.process(1, TOPOLOGY, spec.configure()), NodeConfig(omega=OmegaConfig()))
+    node.step((Started(),), 0)
+    assert node.omega is not None
+    node.step((Gone(2),), 0)
+    assert node.omega.leader == 0, "another one leads"
+    node.step((Gone(7),), 0)
+    node.step((Gone(0),), 0)
+    assert node.omega.leader == 1
+    node.step((Receive(0, Heartbeat(0)),), 0)
+    assert node.omega.leader == 0, "that was a mistake"

@@ -1,7 +1,7 @@
 """Clients that do not give up, and nodes that answer once more."""
 
 from amcast.kernel.effects import Resolve, Send, SetTimer
-from amcast.kernel.events import Peer, Receive, Started, Submit, Timer
+from amcast.kernel.events import Gone, Peer, Receive, Started, Submit, Timer
 from amcast.kernel.ids import message_id
 from amcast.kernel.message import Message, Reply, Request
 from amcast.kernel.topology import Topology
@@ -120,3 +120,16 @@ def test_a_node_counts_the_answers_to_its_own_messages() -> None:
     one.step((Submit(said),), 0)
     assert Resolve(said.id) not in one.step((Receive(0, Reply(said.id, 0)),), 0)
     assert Resolve(said.id) in one.step((Receive(1, Reply(said.id, 1)),), 0)
+
+
+def test_a_gateway_that_is_gone_is_not_waited_for() -> None:
+    one = Client(
+        ME, TOPOLOGY, lambda topology, said: topology.addressed(said.destinations), SessionConfig(gateways=True)
+    )
+    one.step((Started(),), 0)
+    said = message(0, 0)
+    assert sends(one.step((Submit(said),), 0)) == [((0,), Request(said))]
+    assert sends(one.step((Gone(1),), 0)) == [], "it asked somebody else"
+    assert sends(one.step((Gone(0),), 0)) == [((1,), Request(said))]
+    later = message(1, 0)
+    assert sends(one.step((Submit(later),), 0)) == [((1,), Request(later))]

@@ -55,3 +55,9 @@ class Peer(Event, frozen=True):
 
     peer: ProcessId
     life: int
+
+
+class Gone(Event, frozen=True):
+    """Nobody is at a peer's address any more, as far as the driver can tell. It may be wrong."""
+
+    peer: ProcessId

@@ -19,7 +19,7 @@ from amcast.kernel.effects import (
     Send,
     SetTimer,
 )
-from amcast.kernel.events import Event, Leader, Peer, Receive, Started, Submit, Suspect, Timer
+from amcast.kernel.events import Event, Gone, Leader, Peer, Receive, Started, Submit, Suspect, Timer
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.insight import Phase, Vitals
 from amcast.kernel.message import Body, Message, Record, Request, State
@@ -75,6 +75,8 @@ class Process(ABC):
                 self.on_peer(peer, life)
             case Suspect(group, up):
                 self.on_suspect(group, up)
+            case Gone(peer):
+                self.on_gone(peer)
             case Started(records, life):
                 self.on_start(records, life)
             case _:
@@ -140,6 +142,9 @@ class Process(ABC):
 
     def on_peer(self, peer: ProcessId, life: int) -> None:  # noqa: B027
         """The link begins anew: resynchronise."""
+
+    def on_gone(self, peer: ProcessId) -> None:  # noqa: B027
+        """A peer seems to have died: whoever waits for it need not wait for its silence to grow long."""
 
     def on_step_end(self) -> None:  # noqa: B027
         """Emit what was held back to be merged."""

@@ -17,7 +17,7 @@ from functools import partial
 
 from amcast.kernel.effects import About, CancelTimer, Deliver, Effect, Note, Persist, Resolve, Send, SetTimer
 from amcast.kernel.errors import WrongUse
-from amcast.kernel.events import Event, Peer, Receive, Started, Submit, Timer
+from amcast.kernel.events import Event, Gone, Peer, Receive, Started, Submit, Timer
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message
 from amcast.kernel.process import Process
@@ -121,6 +121,7 @@ class Host:
             self._chance, wiring,
         )  # fmt: skip
         self.network.traces = self._traces
+        self.network.on_gone = lambda peer: self.hand(Gone(peer))
         if recorder is not None and self._traces:
             self.network.on_lost = partial(record_lost, recorder, self.codec, self.me)
         self.desk: Desk | None = None

@@ -62,6 +62,10 @@ class Network:
         """Told which frames a link that begins anew had not brought over; set before any link exists."""
         self.on_visit: Callable[[Connection, Any], None] | None = None
         """Takes the first frame of a connection that only asks (`live/desk.py`)."""
+        self.on_gone: Callable[[ProcessId], None] | None = None
+        """Told when a peer's address refuses connections, once until the peer is back."""
+        self._gone: set[ProcessId] = set()
+        self._looking: set[asyncio.Task[None]] = set()
         self._life = life
         self._coder = coder
         self._limits: Limits = coder.limits
@@ -78,6 +82,7 @@ class Network:
         """Peers that refused my newest version, and the one to try next."""
         self._tasks: list[asyncio.Task[None]] = []
         self._lazy = False
+        self._ending = False
         self.traces = False
         """Packets are traced: what each body is about goes along with it."""
         self._dirty: dict[ProcessId, Link] = {}
@@ -116,11 +121,8 @@ class Network:
 
     async def stop(self, patience_s: float = 1.0) -> None:
         """Hang up; what was written still goes out if the peers take it within our patience."""
-        if self._server is not None:
-            self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._hush()
+        await asyncio.gather(*self._tasks, *self._looking, return_exceptions=True)
         open_ones = list(self._connections)
         for connection in open_ones:
             connection.finish()
@@ -140,12 +142,16 @@ class Network:
 
     def abandon(self) -> None:
         """Hang up on everybody at once, and neither listen nor dial any more."""
-        if self._server is not None:
-            self._server.close()
-        for task in self._tasks:
-            task.cancel()
+        self._hush()
         for connection in list(self._connections):
             connection.abort()
+
+    def _hush(self) -> None:
+        self._ending = True
+        if self._server is not None:
+            self._server.close()
+        for task in (*self._tasks, *self._looking):
+            task.cancel()
 
     async def connected(self, peers: set[ProcessId], timeout_s: float) -> None:
         """Wait until links with all of these are up; say who is missing otherwise."""
@@ -299,6 +305,7 @@ class Network:
             connection.imitate(self.wiring.lines, hello.region)
         self.strangers.remove(connection)
         self.refusals.pop(hello.process, None)
+        self._gone.discard(hello.process)
         link.attach(connection, hello)
         self._changed.set()
 
@@ -326,9 +333,15 @@ class Network:
     def lost(self, connection: Connection) -> None:
         self._connections.discard(connection)
         self.strangers.remove(connection)
-        if connection.link is not None:
-            self._proposals.pop(connection.link.peer, None)
-            connection.link.detach(connection, asyncio.get_running_loop().time())
+        link = connection.link
+        if link is not None:
+            self._proposals.pop(link.peer, None)
+            link.detach(connection, asyncio.get_running_loop().time())
+            if link.peer in self._addresses and not self._dials(link.peer) and not self._ending:
+                # Who dials notices by itself.
+                look = asyncio.create_task(self._look(link))
+                self._looking.add(look)
+                look.add_done_callback(self._looking.discard)
         self._changed.set()
 
     # Inside
@@ -397,13 +410,35 @@ class Network:
     async def _dial(self, link: Link) -> Connection | None:
         loop = asyncio.get_running_loop()
         address = self._addresses[link.peer]
-        with contextlib.suppress(OSError, TimeoutError):
+        try:
             async with asyncio.timeout(CONNECT_S):
                 _, connection = await loop.create_connection(
                     lambda: Connection(self, self._limits, link), *address, family=socket.AF_UNSPEC, **self._tls()
                 )
                 return connection
+        except ConnectionRefusedError:
+            self._refused(link)
+        except (OSError, TimeoutError):
+            pass
         return None
+
+    async def _look(self, link: Link) -> None:
+        """A peer that dials us is no longer connected: is anybody still at its address?"""
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                _, writer = await asyncio.open_connection(*self._addresses[link.peer])
+                writer.close()
+        except ConnectionRefusedError:
+            self._refused(link)
+        except (OSError, TimeoutError):
+            pass
+
+    def _refused(self, link: Link) -> None:
+        """Nobody listens at a peer's address: its process died. Servers that boot may just be early."""
+        if (link.known is not None or self.me not in self._addresses) and link.peer not in self._gone:
+            self._gone.add(link.peer)
+            if self.on_gone is not None:
+                self.on_gone(link.peer)
 
     def _tls(self) -> dict[str, Any]:
         security = self.wiring.security

@@ -18,7 +18,7 @@ import msgspec
 
 from amcast.kernel.effects import About, CancelTimer, Deliver, Effect, Note, Persist, Resolve, Send, SetTimer
 from amcast.kernel.errors import WrongUse
-from amcast.kernel.events import Event, Leader, Peer, Receive, Started, Submit, Suspect, Timer
+from amcast.kernel.events import Event, Gone, Leader, Peer, Receive, Started, Submit, Suspect, Timer
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.process import Process
 from amcast.live.codec import Codec
@@ -86,7 +86,7 @@ class _Persist(msgspec.Struct, array_like=True, tag="Persist"):
     replaces: bool = False
 
 
-_EventRow = _Receive | _Started | Submit | Timer | Leader | Suspect | Peer
+_EventRow = _Receive | _Started | Submit | Timer | Leader | Suspect | Peer | Gone
 _EffectRow = _Send | _Persist | Deliver | Resolve | SetTimer | CancelTimer | Note
 _header: Final = msgspec.msgpack.Decoder(Header)
 _row: Final = msgspec.msgpack.Decoder(tuple[int, list[_EventRow], list[_EffectRow]])

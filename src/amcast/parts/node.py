@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from amcast.kernel.effects import About, Deliver, Effect, Send
-from amcast.kernel.events import Event, Leader, Peer, Receive, Started, Submit, Timer
+from amcast.kernel.events import Event, Gone, Leader, Peer, Receive, Started, Submit, Timer
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.insight import Phase, Vitals
 from amcast.kernel.message import Body, Message, Reply, Request, State
@@ -117,6 +117,10 @@ class Node(Process):
                 return True
             case Peer() if self.gateway is not None:
                 self._aside.append(event)
+            case Gone(peer):
+                if self.omega is not None:
+                    self._led_by(self.omega.suspect(peer), inside)
+                return True
         return False
 
     def _my_body(self, sender: ProcessId, body: Body, inside: list[Event]) -> bool:

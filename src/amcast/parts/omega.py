@@ -76,7 +76,12 @@ class Omega:
         if name == BEAT:
             self._beat()
             return None
-        member = int(name.removeprefix(PATIENCE))
+        return self.suspect(int(name.removeprefix(PATIENCE)))
+
+    def suspect(self, member: ProcessId) -> ProcessId | None:
+        """A member is silent, or its address is; the leader, if it is another one now."""
+        if member in self._suspected or member not in self.others:
+            return None
         self._suspected.add(member)
         self.owner.note("suspected", value=float(member))
         return self._changed()

@@ -109,18 +109,18 @@ class Client(Process):
             case Hint(group, leader):
                 self._leaders[group] = leader
             case Farewell():
-                self._leave(sender)
+                self.on_gone(sender)
             case Absent(epoch, groups):
                 self._view = max(self._view, (epoch, groups))
             case _:
                 raise AssertionError(f"nobody tells a client {body!r}")
 
-    def _leave(self, server: ProcessId) -> None:
-        """A gateway says that it leaves: ask the next one for what it was asked, without waiting for its silence."""
-        group = self.topology.group_of(server)
-        if not self._config.gateways or group is None or self._gateway(group) != server:
+    def on_gone(self, peer: ProcessId) -> None:
+        """A gateway says that it leaves, or its address is silent: ask the next one for what it was asked, at once."""
+        group = self.topology.group_of(peer)
+        if not self._config.gateways or group is None or self._gateway(group) != peer:
             return
-        moved = [waiting for waiting in self._waiting.values() if server in self.contacts(waiting.message)]
+        moved = [waiting for waiting in self._waiting.values() if peer in self.contacts(waiting.message)]
         self._turn += 1
         for waiting in moved:
             self.send_all(self.contacts(waiting.message), Request(waiting.message), waiting.message.id)

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from amcast.kernel.effects import CancelTimer, Deliver, Effect, Note, Persist, Resolve, Send, SetTimer
-from amcast.kernel.events import Event, Leader, Peer, Receive, Started, Submit, Suspect, Timer
+from amcast.kernel.events import Event, Gone, Leader, Peer, Receive, Started, Submit, Suspect, Timer
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Message, State
 from amcast.kernel.process import Process
@@ -139,6 +139,8 @@ def _event(event: Event) -> str:
             return f"is told that {leader} leads group {group}"
         case Suspect(group, up):
             return f"is told that group {group} is {'up' if up else 'down'}"
+        case Gone(peer):
+            return f"is told that process {peer} is gone"
         case Started(records, life):
             return f"starts (life {life}, {len(records)} records)"
         case _:

@@ -127,6 +127,10 @@ class Process(ABC):
         """How this process is, for operators."""
         return {"position": self.position}
 
+    def burden(self) -> int:
+        """Bytes of clients' messages that this process asked for in their name and that are not answered."""
+        return 0
+
     def explain(self, message: MessageId) -> list[Phase]:
         """What a message waits for here, phase by phase; empty where a protocol cannot tell."""
         return []

@@ -93,6 +93,7 @@ class Host:
         self._on_resolve = on_resolve
         self._on_installed = on_installed
         self._most_bytes = self.limits.message_bytes + BATCH_BYTES
+        self._most_asked = self.limits.asked_bytes
         rights = None if wiring.security is None else wiring.security.rights
         self._admission = Admission(process, spec, self._most_bytes, rights)
         self._before_forgetting = before_forgetting
@@ -274,6 +275,9 @@ class Host:
         except Exception as error:
             self.fail(error)
             return
+        burden = self.process.burden()
+        if burden > self._most_asked or (self.network.full and burden <= self._most_asked // 2):
+            self.network.fill(burden > self._most_asked)
         if self._inbox or self._due:
             self._wake()
 

@@ -25,6 +25,9 @@ class Limits(Config, frozen=True):
     """What may wait for one peer, unacknowledged; more ends the life of the link."""
     pressure_bytes: int = 4 * MIB
     """From here on, whoever can wait (clients, gateways) waits until the peer has taken half of it."""
+    asked_bytes: int = 64 * MIB
+    """Clients' payload that a gateway has asked for without an answer (a group may have lost its majority): with more,
+    it reads nothing from clients until half of that is answered, and they wait."""
     kept_bytes: int = 16 * MIB
     """Deliveries that a replica keeps for subscribers that come back; older ones are gone."""
     peers: int = 10_000

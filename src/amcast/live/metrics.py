@@ -75,6 +75,8 @@ METRICS: Final = (
     _gauge("position", "Messages delivered here over all lives.", "vitals", "position"),
     _gauge("pending_messages", "Heard of and not delivered.", "vitals", "pending"),
     _gauge("asked_bundles", "Asked for by this gateway and not answered.", "vitals", "asked"),
+    _gauge("asked_bytes", "Payload of that.", "asked_bytes"),
+    _gauge("full", "1 if that is too much, and clients wait.", "full"),
     _counter("delivered", "Messages delivered in this life.", "delivered"),
     _counter("steps", "Steps of the protocol in this life.", "steps"),
     _counter("events", "Events in these steps; events per step is the size of bursts.", "events"),

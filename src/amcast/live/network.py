@@ -34,6 +34,7 @@ CONNECT_S: Final = 3.0
 """How long one attempt to connect may take."""
 ONE_S: Final = 0.25
 """How long one server is waited for before another is tried as well."""
+FULL: Final = "has too much unanswered (limits.asked_bytes); clients wait until their destinations answer"
 
 
 class Network:
@@ -83,6 +84,9 @@ class Network:
         self._tasks: list[asyncio.Task[None]] = []
         self._lazy = False
         self._ending = False
+        self._deaf = False
+        self.full = False
+        """Clients asked for more than may be unanswered: they are not listened to."""
         self.traces = False
         """Packets are traced: what each body is about goes along with it."""
         self._dirty: dict[ProcessId, Link] = {}
@@ -273,11 +277,23 @@ class Network:
 
     def pause_reading(self, paused: bool) -> None:
         """Stop or go on taking bytes from every peer; their queues fill instead of our memory."""
+        self._deaf = paused
         for connection in self._connections:
-            if paused:
-                connection.pause_reading()
-            else:
-                connection.resume_reading()
+            self._listen_to(connection)
+
+    def fill(self, full: bool) -> None:
+        """The same for clients only."""
+        if full != self.full:
+            self.full = full
+            log.warning("process %d %s", self.me, FULL if full else "takes messages from clients again")
+            self.pause_reading(self._deaf)
+
+    def _listen_to(self, connection: Connection) -> None:
+        link = connection.link
+        if self._deaf or (self.full and link is not None and link.peer not in self._addresses):
+            connection.pause_reading()
+        else:
+            connection.resume_reading()
 
     # What connections call
 
@@ -305,6 +321,7 @@ class Network:
             connection.imitate(self.wiring.lines, hello.region)
         self.strangers.remove(connection)
         self.refusals.pop(hello.process, None)
+        self._listen_to(connection)
         self._gone.discard(hello.process)
         link.attach(connection, hello)
         self._changed.set()

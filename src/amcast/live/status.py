@@ -75,6 +75,8 @@ class Watch:
             "kept": None if desk is None else {"first": desk.kept.first, "next": desk.kept.next},
             "subscribers": 0 if desk is None else desk.subscribers,
             "links": [_link(links.get(peer), peer) for peer in topology.servers if peer != host.me],
+            "asked_bytes": host.process.burden(),
+            "full": host.network.full,
             "clients": len(clients),
             "slowest_clients": [_link(link, link.peer) for link in slowest if link.queued_bytes],
             "strangers": len(host.network.strangers),

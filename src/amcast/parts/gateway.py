@@ -44,6 +44,8 @@ class Gateway:
         """Asked for in this step."""
         self._asked: set[MessageId] = set()
         """Everything that is gathered or in an open bundle: who asks again need only wait."""
+        self.asked_bytes = 0
+        """Payload of all that."""
         self._open: dict[MessageId, list[Message]] = {}
         self._flying: dict[tuple[GroupId, ...], int] = {}
         """Open bundles by destinations."""
@@ -68,6 +70,7 @@ class Gateway:
         if message.id in self._asked:
             return
         self._asked.add(message.id)
+        self.asked_bytes += len(message.payload)
         self.moved = True
         group = self.gathered.get(message.destinations)
         if group is None:
@@ -145,6 +148,7 @@ class Gateway:
             self._flying[parts[0].destinations] -= 1
             for part in parts:
                 self._asked.discard(part.id)
+                self.asked_bytes -= len(part.payload)
                 done.setdefault(part.sender, []).append(part.id)
             for client, ids in done.items():
                 if client == self.me:
@@ -169,9 +173,11 @@ class Gateway:
         self._sequence = state.sequence
         self._open = {bundle: list(parts) for bundle, parts in state.open}
         self._asked = set()
+        self.asked_bytes = 0
         self._flying = {}
         for parts in self._open.values():
             self._asked.update(part.id for part in parts)
+            self.asked_bytes += sum(len(part.payload) for part in parts)
             groups = parts[0].destinations
             self._flying[groups] = self._flying.get(groups, 0) + 1
         self.gathered = {}

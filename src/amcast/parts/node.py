@@ -237,6 +237,9 @@ class Node(Process):
         open_ones = len(self._asked) if self.gateway is None else len(self.gateway.open_bundles())
         return {"leader": self._leaders[self.home], **self.protocol.vitals(), "asked": open_ones}
 
+    def burden(self) -> int:
+        return 0 if self.gateway is None else self.gateway.asked_bytes
+
     def explain(self, message: MessageId) -> list[Phase]:
         told: list[Phase] = []
         if self.gateway is not None:

@@ -86,6 +86,14 @@ def test_a_message_multicast_twice_must_be_the_same_message() -> None:
         judge(run)
 
 
+def test_a_process_that_ended_well_and_died_in_a_later_life_is_dead() -> None:
+    run = healthy().run()
+    for at in (None, 70, 60):
+        for name, column in run.processes.items():
+            column.append(at if name == "crashed_at_ns" else column[1])
+    assert evidence_of(run).crashed == {run.processes["process"][1]: 70}
+
+
 def test_one_mistake_in_a_long_run_has_a_small_core() -> None:
     """Everything after a circle is blocked; the core is the circle alone, and the search stays cheap."""
     count = 30_000

@@ -35,6 +35,7 @@ def write_by_hand(folder: Path) -> None:
     with FolderRecorder(folder, Meta(run="hand"), latest=False) as told:
         for process, group, region in ((0, 0, "east"), (1, 1, "west"), (2, 1, "west"), (9, None, "east")):
             told.process(process, group, region)
+        told.process(1, 1, "west")  # it was restarted in good order
         position = dict.fromkeys((0, 1, 2), 0)
         for id in range(10):
             sent = 1000 * id

@@ -96,7 +96,7 @@ def evidence_of(run: Run) -> Evidence:
     """Read the tables; refuse what contradicts itself."""
     processes, multicasts = run.processes, run.multicasts
     group_of = _unique(processes["process"], processes["group"], "processes: process", "group")
-    crashes = _unique(processes["process"], processes["crashed_at_ns"], "processes: process", "crashed_at_ns")
+    crashes = zip(processes["process"], processes["crashed_at_ns"], strict=True)
     members: dict[int, list[int]] = {}
     for process in sorted(group_of):
         if group_of[process] is not None:
@@ -108,7 +108,7 @@ def evidence_of(run: Run) -> Evidence:
         run=run,
         complete=run.meta.claims.complete,
         group_of=group_of,
-        crashed={process: at for process, at in crashes.items() if at is not None},
+        crashed=_latest((process, at) for process, at in crashes if at is not None),
         members={group: tuple(found) for group, found in sorted(members.items())},
         sender=_unique(messages, multicasts["sender"], "multicasts: message", "sender"),
         destinations=destinations,
@@ -148,6 +148,14 @@ def _refuse_unknown_groups(destinations: dict[int, tuple[int, ...]], members: di
                     f"multicasts: message {message} is addressed to group {group}, of which processes lists no member;"
                     f" expected some of {list(members)[:8]}"
                 )
+
+
+def _latest(crashes: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """A process that ended in good order and died in a later life has a row of each; the crash is what counts."""
+    found: dict[int, int] = {}
+    for process, at in crashes:
+        found[process] = max(at, found.get(process, at))
+    return found
 
 
 def _earliest(messages: list[int], times: list[int]) -> dict[int, int]:

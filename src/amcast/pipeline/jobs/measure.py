@@ -33,7 +33,7 @@ from amcast.pipeline.transforms.packets import audit, concerned, overhead, packe
 from amcast.pipeline.transforms.paths import paths
 from amcast.pipeline.transforms.recovery import faults, recovery
 from amcast.pipeline.transforms.responses import completions, responses
-from amcast.pipeline.transforms.steady import counted, delivered, windows
+from amcast.pipeline.transforms.steady import counted, delivered, once, windows
 from amcast.pipeline.transforms.throughput import throughput
 from amcast.trace.columns import TABLES
 
@@ -156,6 +156,7 @@ def _tables(
 ) -> dict[str, Callable[[], DataFrame] | None]:
     """Every table, not computed yet; None where the packets that it needs were not recorded."""
     processes, multicasts, packets, notes = (frames[t] for t in ("processes", "multicasts", "packets", "notes"))
+    processes = once(processes).persist()
     spans = windows(multicasts, edge).persist()
     facts = delivered(frames["deliveries"], multicasts, processes, spans, order).persist()
     answers = responses(facts).persist()

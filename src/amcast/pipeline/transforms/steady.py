@@ -13,6 +13,14 @@ BATCHES = 20
 """The steady part is cut into so many batches: their means are nearly independent, single latencies are not."""
 
 
+def once(processes: DataFrame) -> DataFrame:
+    """One row per process: who was stopped in good order and started again has told of itself in every life."""
+    per_process = processes.groupBy("run", "process").agg(
+        F.max("group").alias("group"), F.max("region").alias("region"), F.max("crashed_at_ns").alias("crashed_at_ns")
+    )
+    return per_process.select("run", "process", "group", "region", "crashed_at_ns")
+
+
 def windows(multicasts: DataFrame, edge: float) -> DataFrame:
     """Per run: when its steady part begins and ends, and what was multicast."""
     per_run = multicasts.groupBy("run").agg(

@@ -8,6 +8,8 @@ Every node is an operating-system process; all clients are in this one. What is 
                      machine lets few multicasts through
     client_cpu_us    the same of the process with the clients (and of this measurement)
     latency_us_...   from handing a message over until every destination group has answered
+    tcp_us           a yardstick for comparing machines: the CPU time of one send and one receive of 64 bytes over TCP
+                     on loopback, of which a lone multicast to two groups of three needs forty or so
 
 The order needs no trace: replicas keep what they delivered, and are asked for it in the end. Clients tell what they
 multicast, and the checker judges both as it would a trace.
@@ -16,6 +18,7 @@ multicast, and the checker judges both as it would a trace.
 import os
 import platform
 import resource
+import socket
 import sysconfig
 import tempfile
 import time
@@ -236,4 +239,21 @@ def _described(plan: Bench) -> dict[str, Any]:
         + ("" if optimized else ", built without optimizations"),
         "versions": versions(),
         "machine": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores",
+        "tcp_us": _tcp_us(),
     }
+
+
+def _tcp_us(rounds: int = 5, each: int = 2000) -> float:
+    """What one send and one receive cost here, in the best of some rounds."""
+    best = float("inf")
+    with socket.create_server(("127.0.0.1", 0)) as door, socket.create_connection(door.getsockname()) as one:
+        other, _ = door.accept()
+        with other:
+            data, room = bytes(64), bytearray(64)
+            for _ in range(rounds):
+                begin = time.process_time()
+                for _ in range(each):
+                    one.send(data)
+                    other.recv_into(room)
+                best = min(best, time.process_time() - begin)
+    return _per(best, each)

@@ -11,7 +11,6 @@ name (`process-00003-00000.parquet`); a writer that starts again goes on numberi
 """
 
 import re
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -19,10 +18,7 @@ from typing import Any, Final
 
 import pyarrow.parquet as pq
 
-from amcast.kernel.effects import About
 from amcast.kernel.errors import WrongUse
-from amcast.kernel.ids import GroupId, MessageId, ProcessId
-from amcast.kernel.message import Message
 from amcast.trace import meta as run_json
 from amcast.trace import parquet
 from amcast.trace.columns import TABLES
@@ -62,7 +58,7 @@ class FolderRecorder(Recorder):
         self.every = every
         self.joins = joins
         self._latest = latest
-        self._limit = min(ROWS_PER_CHUNK, rows_per_group)
+        self.most_rows = min(ROWS_PER_CHUNK, rows_per_group)
         if not WRITER.fullmatch(writer):
             raise WrongUse(f"writer {writer!r}; expected lower-case letters, digits and hyphens, a letter first")
         if not 1 <= rows_per_group <= rows_per_file:
@@ -73,85 +69,12 @@ class FolderRecorder(Recorder):
             table: _Files(self.folder, table, meta.run, writer, rows_per_group, rows_per_file) for table in TABLES
         }
 
-    # What drivers call: as in memory, with a look at the number of rows that wait
-
-    def multicast(self, message: Message, at_ns: int, session: int | None = None, sequence: int | None = None) -> None:
-        super().multicast(message, at_ns, session, sequence)
-        if len(self.multicasts) >= self._limit:
-            self._flush("multicasts", self.multicasts)
-
-    def delivery(
-        self,
-        process: ProcessId,
-        group: GroupId,
-        position: int,
-        message: Message,
-        at_ns: int,
-        rank_time: int | None = None,
-        rank_tie: int | None = None,
-        multicast_ns: int | None = None,
-        committed_ns: int | None = None,
-    ) -> None:
-        if self.every > 1 and message.id % self.every:
-            return
-        super().delivery(process, group, position, message, at_ns, rank_time, rank_tie, multicast_ns, committed_ns)
-        if len(self.deliveries) >= self._limit:
-            self._flush("deliveries", self.deliveries)
-
-    def packet(
-        self,
-        about: About,
-        body: str,
-        source: ProcessId,
-        target: ProcessId,
-        size: int,
-        sent_ns: int,
-        received_ns: int | None,
-    ) -> None:
-        # The most frequent fact by far: not by way of `super()`, which would cost a third more.
-        rows = self.packets
-        if type(about) is tuple:
-            rows.append((None, body, source, target, size, sent_ns, received_ns, None, None, about))
-        else:
-            rows.append((about, body, source, target, size, sent_ns, received_ns, None, None, None))
-        if len(rows) >= self._limit:
-            self._flush("packets", rows)
-
-    def packet_to(
-        self,
-        about: About,
-        body: str,
-        source: ProcessId,
-        targets: Sequence[ProcessId],
-        size: int,
-        sent_ns: int,
-        received_ns: int | None,
-    ) -> None:
-        rows = self.packets
-        about, several = (None, about) if type(about) is tuple else (about, None)
-        for target in targets:
-            rows.append((about, body, source, target, size, sent_ns, received_ns, None, None, several))
-        if len(rows) >= self._limit:
-            self._flush("packets", rows)
-
-    def note(
-        self,
-        process: ProcessId,
-        at_ns: int,
-        name: str,
-        message: MessageId | None = None,
-        value: float | None = None,
-    ) -> None:
-        super().note(process, at_ns, name, message, value)
-        if len(self.notes) >= self._limit:
-            self._flush("notes", self.notes)
-
     # Towards the disk
 
     def flush(self) -> None:
         """Finish the files so far: what was recorded until now survives the death of this process."""
         for table, rows in self._waiting():
-            self._flush(table, rows)
+            self.flushed(table, rows)
             self._files[table].finish()
 
     def close(self, **claims: Any) -> None:
@@ -194,7 +117,7 @@ class FolderRecorder(Recorder):
         tables = [table for table in TABLES if self.wants_packets or table != "packets"]
         return [(table, getattr(self, table)) for table in tables]
 
-    def _flush(self, table: str, rows: list[Row]) -> None:
+    def flushed(self, table: str, rows: list[Row]) -> None:
         if rows:
             self._files[table].take(rows)
             rows.clear()

@@ -6,6 +6,7 @@ memory (`Recorder` itself), or written to a run folder (`trace/folder.py`).
 """
 
 from collections.abc import Sequence
+from math import inf
 
 from amcast.kernel.effects import About
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
@@ -22,12 +23,19 @@ class Recorder:
     every: int = 1
     """Deliveries are sampled: those of messages whose id is a multiple of this, at every process alike."""
 
+    most_rows: float = inf
+    """So many rows of one table may wait in memory; then they are `flushed`."""
+
     def __init__(self) -> None:
         self.processes: list[Row] = []
         self.multicasts: list[Row] = []
         self.deliveries: list[Row] = []
         self.packets: list[Row] = []
         self.notes: list[Row] = []
+
+    def flushed(self, table: str, rows: list[Row]) -> None:
+        """Too many rows wait; whoever takes them empties the list."""
+        raise AssertionError(f"rows of {table} wait for nobody")
 
     def process(
         self, process: ProcessId, group: GroupId | None, region: str = "", crashed_at_ns: int | None = None
@@ -36,9 +44,10 @@ class Recorder:
         self.processes.append((process, group, region, crashed_at_ns))
 
     def multicast(self, message: Message, at_ns: int, session: int | None = None, sequence: int | None = None) -> None:
-        self.multicasts.append(
-            (message.id, message.sender, message.destinations, at_ns, len(message.payload), session, sequence)
-        )
+        rows = self.multicasts
+        rows.append((message.id, message.sender, message.destinations, at_ns, len(message.payload), session, sequence))
+        if len(rows) >= self.most_rows:
+            self.flushed("multicasts", rows)
 
     def delivery(
         self,
@@ -52,7 +61,10 @@ class Recorder:
         multicast_ns: int | None = None,
         committed_ns: int | None = None,
     ) -> None:
-        self.deliveries.append(
+        if self.every > 1 and message.id % self.every:
+            return
+        rows = self.deliveries
+        rows.append(
             (
                 process,
                 group,
@@ -66,6 +78,8 @@ class Recorder:
                 message.destinations,
             )
         )
+        if len(rows) >= self.most_rows:
+            self.flushed("deliveries", rows)
 
     def packet(
         self,
@@ -78,10 +92,7 @@ class Recorder:
         received_ns: int | None,
     ) -> None:
         """Once per packet, when its fate is known: received, or lost (None)."""
-        if type(about) is tuple:
-            self.packets.append((None, body, source, target, size, sent_ns, received_ns, None, None, about))
-        else:
-            self.packets.append((about, body, source, target, size, sent_ns, received_ns, None, None, None))
+        self.packet_to(about, body, source, (target,), size, sent_ns, received_ns)
 
     def packet_to(
         self,
@@ -94,8 +105,12 @@ class Recorder:
         received_ns: int | None,
     ) -> None:
         """The same for one body that reached several targets at once."""
+        rows = self.packets
+        about, several = (None, about) if type(about) is tuple else (about, None)
         for target in targets:
-            self.packet(about, body, source, target, size, sent_ns, received_ns)
+            rows.append((about, body, source, target, size, sent_ns, received_ns, None, None, several))
+        if len(rows) >= self.most_rows:
+            self.flushed("packets", rows)
 
     def note(
         self,
@@ -105,4 +120,7 @@ class Recorder:
         message: MessageId | None = None,
         value: float | None = None,
     ) -> None:
-        self.notes.append((process, at_ns, name, message, value))
+        rows = self.notes
+        rows.append((process, at_ns, name, message, value))
+        if len(rows) >= self.most_rows:
+            self.flushed("notes", rows)

@@ -57,6 +57,7 @@ class Connection(asyncio.BufferedProtocol):
         self._view = memoryview(self._buffer)
         self._start = 0
         self._end = 0
+        self._short = min(limits.frame_bytes, FIRST_BUFFER // 2)
         self._deadline: asyncio.TimerHandle | None = None
         self._line: Delayed | None = None
 
@@ -75,9 +76,17 @@ class Connection(asyncio.BufferedProtocol):
         return self._view[self._end :] if self._end else self._view
 
     def buffer_updated(self, count: int) -> None:
-        self._end += count
+        self._end = end = self._end + count
         self.heard = True
+        link = self.link
         try:
+            if link is not None and HEAD_BYTES <= end <= self._short and self._start == 0:
+                length, version, kind = unpack_head(self._view, 0)
+                if length + 4 == end and kind == BODIES and version == link.version and link.connection is self:
+                    # Nearly always: one whole frame, and nothing else.
+                    self._end = 0
+                    link.take_bodies(self._view[HEAD_BYTES:end])
+                    return
             self._take_frames()
         except BadFrame as error:
             self.close(f"it sent {error}")

@@ -9,15 +9,15 @@ from amcast.kernel.ids import MESSAGES_PER_SENDER, message_id
 from amcast.kernel.message import Body, Message, Reply, Request
 from amcast.kernel.topology import Topology
 from amcast.lab.runs import fuzz_one, prepare, record
+from amcast.parts import member
 from amcast.parts.bodies.gateway import Done, GatewayConfig
 from amcast.parts.bodies.node import NodeConfig
 from amcast.parts.bodies.session import SessionConfig
 from amcast.parts.bundle import FIRST_GATEWAY, bundled, gateway_number, is_bundle, parts_of, process_of
-from amcast.parts.gateway import Gateway
+from amcast.parts.gateway import REST, Gateway
 from amcast.parts.node import Node
 from amcast.parts.seen import Seen
 from amcast.parts.session import TIMER, Client
-from amcast.protocols import primcast_order
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.world.plan import plan_of
 
@@ -89,6 +89,29 @@ def test_while_a_bundle_is_on_its_way_the_next_one_gathers() -> None:
     effects = one.step([Receive(0, Reply(first.id, 0)), Receive(3, Reply(first.id, 1))], 0)
     (second,) = bundles(effects)
     assert [part.sender for part in parts_of(second)] == [7, 8]
+
+
+def test_who_was_answered_may_join_the_next_bundle_and_a_lone_client_never_waits() -> None:
+    one = gateway()
+    one.take(message(6, 0))
+    first = bundles(one.step([], 0))[0]
+    one.take(message(7, 0))
+    one.step([], 0)
+    effects = one.step([Receive(0, Reply(first.id, 0)), Receive(3, Reply(first.id, 1))], 4000)
+    assert bundles(effects) == []
+    assert SetTimer(REST, 1000, 1000) in effects
+    one.take(message(6, 1))
+    assert bundles(one.step([], 4500)) == [], "there may be others"
+    one.rested()
+    (second,) = bundles(one.step([], 5000))
+    assert [part.sender for part in parts_of(second)] == [7, 6]
+
+    alone = gateway()
+    for sequence, now in enumerate((0, 4000, 8000)):
+        alone.take(message(6, sequence))
+        (made,) = bundles(alone.step([], now))
+        told = alone.step([Receive(0, Reply(made.id, 0)), Receive(3, Reply(made.id, 1))], now + 4000)
+        assert not any(isinstance(effect, SetTimer) for effect in told)
 
 
 def test_what_gathers_does_not_wait_for_an_answer_that_never_comes() -> None:
@@ -218,7 +241,7 @@ def test_each_message_is_delivered_once_whatever_fails(kinds: str) -> None:
 
 def test_a_group_that_forgets_what_was_in_a_bundle_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant: a message that comes in a second bundle is delivered again."""
-    if not str(primcast_order.__file__).endswith(".py"):
+    if not str(member.__file__).endswith(".py"):
         pytest.skip("the names inside a compiled module cannot be replaced")
 
     class Forgetful(Seen):
@@ -226,7 +249,7 @@ def test_a_group_that_forgets_what_was_in_a_bundle_is_caught(monkeypatch: pytest
             super().add_all(messages)
             return ()
 
-    monkeypatch.setattr(primcast_order, "Seen", Forgetful)
+    monkeypatch.setattr(member, "Seen", Forgetful)
     prepared = prepare(plan_of({**PLAN, "faults": {"profile": "crash+recovery"}}))
     stories = (fuzz_one(prepared, seed).story for seed in range(4 * SEEDS))
     assert any("twice" in story for story in stories)

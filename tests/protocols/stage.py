@@ -3,6 +3,7 @@
 Nodes without heartbeats, clients that retry: whoever must lead is told so by the test.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from amcast.check.quick import quick
@@ -83,6 +84,35 @@ class Stage(Pool):
             if not self.step():
                 break
         raise AssertionError(f"still owed: {self.world.owed()}, answered: {sorted(self.world.resolved)}")
+
+    def end(self) -> None:
+        """Go on until nothing is owed or nothing more can happen: a scene that a wrong protocol may not survive."""
+        for _ in range(LIMIT):
+            if self.done() or not self.step():
+                return
+
+    def drain(self) -> None:
+        """Everything that can arrive does; no timer runs out."""
+        for _ in range(LIMIT // 4):
+            busy = any(disk.busy for disk in self.world.disks.values())
+            if not busy and not any(self.open(pair) for pair in self.links):
+                return
+            self.step()
+
+    def until(self, reached: Callable[[], Any], limit: int = 200) -> None:
+        """Go on until something is so."""
+        for _ in range(limit):
+            if reached():
+                return
+            assert self.step()
+        assert reached(), f"not reached in {limit} steps"
+
+    def get_ahead(self, steps: int = 200) -> None:
+        """Group 1 delivers three messages of its own: its clocks are ahead of group 0's."""
+        for _ in range(3):
+            self.multicast(0, 1)
+            self.finish()
+        self.steps(steps)
 
     def done(self) -> bool:
         return not self.world.owed() and len(self.world.resolved) == sum(self.sent.values())

@@ -1,14 +1,11 @@
-"""PrimCast and PrimCast-HC: the paper's numbers, every step of a primary's crash, scenes that force what is rare."""
+"""PrimCast and PrimCast-HC: the paper's numbers, and scenes that force what is rare."""
 
-from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import pytest
 
 from amcast.lab.delays import delays
 from amcast.protocols.catalogue import CATALOGUE
-from protocols import enumerated
 from protocols.stage import Stage
 
 NAMES = ("primcast", "primcast-hc")
@@ -28,65 +25,11 @@ def test_three_delays_and_the_exact_number_of_packets(name: str, destinations: i
 def test_bumps_only_where_a_group_was_behind() -> None:
     """Group 1 is ahead: group 0 alone must tell its clocks, n packets from each of its members."""
     stage = Stage("primcast")
-    for _ in range(3):
-        stage.multicast(0, 1)
-        stage.finish()
-    stage.steps(200)
+    stage.get_ahead()
     before = stage.world.noted.get("bump", 0)
     stage.multicast(1, 0, 1)
     stage.finish()
     assert stage.world.noted["bump"] - before == 3
-
-
-@pytest.mark.parametrize("way", enumerated.WAYS)
-def test_the_primary_crashes_at_every_step(way: str) -> None:
-    enumerated.leader_crashes("primcast", way)
-
-
-@pytest.mark.parametrize("fault", enumerated.FAULTS)
-def test_a_fault_at_every_step(fault: Callable[[str], None]) -> None:
-    fault("primcast")
-
-
-def test_a_retried_message_is_delivered_once_and_answered_again() -> None:
-    enumerated.asks_again("primcast")
-
-
-@pytest.mark.parametrize("process", [0, 2, 5])
-@pytest.mark.parametrize("amnesia", [False, True])
-def test_a_laggard_comes_back_after_truncation(process: int, amnesia: bool) -> None:
-    stage = Stage("primcast", options={"keep": 4})
-    stage.crash(process)
-    if process == 0:
-        stage.lead(0, 1)
-    for number in range(20):
-        stage.multicast(number % 2, 0, 1)
-        stage.multicast(number % 2, number % 2)
-        stage.finish()
-    stage.recover(process, amnesia=amnesia)
-    stage.multicast(0, 0, 1)
-    stage.finish()
-    stage.check()
-    assert stage.world.noted["installed"] > 0
-    members = stage.topology.members(stage.topology.group_of(process) or 0)
-    assert len({tuple(stage.world.history[member]) for member in members}) == 1
-
-
-def test_state_and_records_do_not_grow() -> None:
-    stage = Stage("primcast", options={"keep": 16})
-    sizes = []
-    for number in range(3):
-        for _ in range(60):
-            stage.multicast(0, 0, 1)
-            stage.multicast(1, number % 2)
-            stage.finish()
-        sizes.append(max(len(msgspec.msgpack.encode(stage.protocol(p).snapshot())) for p in stage.topology.servers))
-    stage.check()
-    assert sizes[2] < 1.25 * sizes[1], sizes
-    for process in stage.topology.servers:
-        assert len(stage.world.disks[process].records) <= 17
-        assert len(stage.protocol(process)._log) < 8
-        assert len(stage.protocol(process)._facts) < 8
 
 
 def test_a_new_primary_proposes_what_only_another_group_heard_of() -> None:
@@ -104,24 +47,26 @@ def test_a_new_primary_proposes_what_only_another_group_heard_of() -> None:
     stage.check()
 
 
+def _usurped(stage: Stage, successor: int) -> Stage:
+    """The primary of group 0 is cut off while another takes its place and stamps; then they meet."""
+    stage.cut_off(0)
+    stage.lead(0, successor, successor)
+    stage.drain()
+    stage.multicast(1, 0)
+    stage.drain()
+    stage.heal()
+    stage.end()
+    return stage
+
+
 def clocks_of_a_primary_alone(spec: Any) -> Stage:
     """A primary knows its message's final timestamp; the clocks of its fellows have not reached it."""
     stage = Stage(spec)
-    for _ in range(3):
-        stage.multicast(0, 1)
-        stage.finish()
-    stage.steps(200)
+    stage.get_ahead()
     stage.world.blocked = {(far, near) for far in (3, 4, 5) for near in (1, 2)}
     stage.multicast(0, 0, 1)
-    _drained(stage)
-    stage.cut_off(0)
-    stage.lead(0, 1, 1)
-    _drained(stage)
-    stage.multicast(1, 0)
-    _drained(stage)
-    stage.heal()
-    _ended(stage)
-    return stage
+    stage.drain()
+    return _usurped(stage, 1)
 
 
 def a_proposal_to_one_who_is_not_yet_follower(spec: Any) -> Stage:
@@ -130,53 +75,40 @@ def a_proposal_to_one_who_is_not_yet_follower(spec: Any) -> Stage:
     stage.crash(0)
     stage.world.blocked = {(2, 2)}
     stage.lead(0, 1)
-    _drained(stage)
+    stage.drain()
     stage.multicast(0, 0)
-    _drained(stage)
+    stage.drain()
     stage.world.blocked = set()
-    _drained(stage)
+    stage.drain()
     stage.multicast(1, 0)
-    _ended(stage)
+    stage.end()
     return stage
 
 
 def a_clock_from_the_new_state(spec: Any) -> Stage:
     """A fellow's clock reaches a final timestamp by the new primary's state alone; the others must hear of it."""
     stage = Stage(spec)
-    for _ in range(3):
-        stage.multicast(0, 1)
-        stage.finish()
-    stage.steps(200)
+    stage.get_ahead()
     stage.world.blocked = {(far, near) for far in (3, 4, 5) for near in (0, 2)}
     stage.multicast(0, 0, 1)
-    _drained(stage)
+    stage.drain()
     stage.crash(0)
     stage.lead(0, 1)
-    _drained(stage)
+    stage.drain()
     stage.heal()
-    _ended(stage)
+    stage.end()
     return stage
 
 
 def a_candidate_behind(spec: Any) -> Stage:
     """A majority's clocks have reached a final timestamp; who leads next was not among them, and must hear one."""
     stage = Stage(spec)
-    for _ in range(3):
-        stage.multicast(0, 1)
-        stage.finish()
-    stage.steps(200)
+    stage.get_ahead()
     stage.world.blocked = {(far, 2) for far in (3, 4, 5)}
     stage.multicast(0, 0, 1)
-    _drained(stage)
+    stage.drain()
     assert stage.world.history[0], "the primary delivers"
-    stage.cut_off(0)
-    stage.lead(0, 2, 2)
-    _drained(stage)
-    stage.multicast(1, 0)
-    _drained(stage)
-    stage.heal()
-    _ended(stage)
-    return stage
+    return _usurped(stage, 2)
 
 
 def a_dead_candidate(spec: Any) -> Stage:
@@ -184,12 +116,12 @@ def a_dead_candidate(spec: Any) -> Stage:
     stage = Stage(spec)
     stage.world.blocked = {(1, 0), (2, 1)}
     stage.lead(0, 1, 1)
-    _drained(stage)
+    stage.drain()
     stage.crash(1)
     stage.world.blocked = set()
     stage.lead(0, 0)
     stage.multicast(0, 0, 1)
-    _ended(stage)
+    stage.end()
     return stage
 
 
@@ -199,72 +131,54 @@ def a_promise_from_a_forgotten_life(spec: Any) -> Stage:
     blocked = stage.world.blocked
     blocked |= {(1, 0), (1, 3), (1, 4)}
     stage.lead(0, 1, 1)
-    _drained(stage)
+    stage.drain()
     stage.crash(2)
     blocked |= {(2, 1)}
     stage.recover(2, amnesia=True)
-    _drained(stage)
+    stage.drain()
     assert stage.protocol(2)._role == "member", "three others let it in again"
     one, other = stage.topology.clients
     blocked |= {(0, 4), (0, 1), (one, 1), (one, 4), (other, 0), (other, 2), (other, 3)}
     stage.multicast(0, 0)
     stage.multicast(1, 0)
-    _drained(stage)
+    stage.drain()
     assert stage.world.history[2], "the old epoch goes on"
     blocked -= {(1, 4), (1, 2)}
-    _drained(stage)
+    stage.drain()
     stage.heal()
     stage.lead(0, 1)
-    _ended(stage)
+    stage.end()
     return stage
 
 
 def a_minority_in_a_new_epoch(spec: Any) -> Stage:
     """Two of five hold a new epoch; the three others go back to a log that the two have never seen."""
     stage = Stage(spec, replicas=5)
-    for _ in range(3):
-        stage.multicast(0, 1)
-        stage.finish()
-    stage.steps(400)
+    stage.get_ahead(400)
     near, far = range(5), range(5, 10)
     blocked = stage.world.blocked
     blocked |= {(a, b) for a in far for b in near}
     stage.multicast(0, 0, 1)
-    _drained(stage)
+    stage.drain()
     blocked |= {(0, b) for b in near if b != 0}
     stage.multicast(1, 0)
-    _drained(stage)
+    stage.drain()
     blocked -= {(a, b) for a in far for b in near if b != 0}
-    _drained(stage)
+    stage.drain()
     stage.lead(0, 1, 1)
     blocked |= {(1, 0)}
     while stage.protocol(1)._state is None:
         assert stage.step()
     blocked |= {(1, 3), (1, 4)}
-    _drained(stage)
+    stage.drain()
     blocked -= {(0, 3), (0, 4)}
     blocked |= {(2, 3), (2, 4), (0, 1), (0, 2)}
     stage.lead(0, 0, 0)
-    _drained(stage)
+    stage.drain()
     stage.heal()
     stage.lead(0, 0)
-    _ended(stage)
+    stage.end()
     return stage
-
-
-def _drained(stage: Stage) -> None:
-    """Everything that can arrive does; no timer runs out."""
-    for _ in range(5_000):
-        busy = any(disk.busy for disk in stage.world.disks.values())
-        if not busy and not any(stage.open(pair) for pair in stage.links):
-            return
-        stage.step()
-
-
-def _ended(stage: Stage) -> None:
-    for _ in range(20_000):
-        if stage.done() or not stage.step():
-            return
 
 
 SCENES = (

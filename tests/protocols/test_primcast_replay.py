@@ -4,7 +4,8 @@ from amcast.kernel.effects import Deliver
 from amcast.kernel.events import Started
 from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
-from amcast.protocols.bodies.primcast import Entry, Handed, Progress
+from amcast.parts.bodies.member import Entry
+from amcast.protocols.bodies.primcast import Handed, Progress
 from amcast.protocols.catalogue import protocol
 
 ONE, TWO, THREE = (Message(9 * 10**9 + number, 9, (0,)) for number in range(3))

@@ -67,11 +67,12 @@ def protocols(json: JsonFlag = False) -> None:
             spec.claims.delays("max", 2, 1 if spec.claims.single_replica else 3),
             "1" if spec.claims.single_replica else "2f+1",
             _survives(spec),
+            "yes" if spec.claims.members else "no",
             spec.summary,
         )
         for spec in specs
     ]
-    table(("name", "genuine", "delays", "replicas", "survives", "in one line"), rows)
+    table(("name", "genuine", "delays", "replicas", "survives", "members change", "in one line"), rows)
     out.print("delays: of a lone multicast to 2 groups; survives delays: pauses, slowness, partitions, losses, skew")
 
 
@@ -93,6 +94,7 @@ def _described(spec: Spec) -> dict[str, Any]:
         "links": claims.links,
         "faults": [kind for kind in FAULTS if kind in claims.faults],
         "single_replica": claims.single_replica,
+        "members": claims.members,
         "ranked": claims.ranked,
         "quiescent": claims.quiescent,
         "fifo": claims.fifo,

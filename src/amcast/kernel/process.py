@@ -115,6 +115,12 @@ class Process(ABC):
         """Whether this message is known to be delivered here, in this life or an earlier one; False if unsure."""
         return False
 
+    def known(self, until: MessageId) -> tuple[State, ...] | None:
+        """What was delivered here over all lives, as `parts/seen.py` tells it; asked in the step that delivered
+        `until`, and free to include whatever else was delivered in that step. None if this process does not know:
+        it does not outlive its memory."""
+        return None
+
     def text(self, message: MessageId) -> Message | None:
         """A message that this process still holds, delivered or not."""
         return None

@@ -69,6 +69,8 @@ class Claims:
     exactly_once: bool = False
     ranked: bool = False
     """Deliveries carry an order key that all processes agree on."""
+    members: bool = True
+    """Its groups' members can be changed while it runs (`parts/changing.py`)."""
     quiescent: bool = True
     """Falls silent when everything is delivered (heartbeats apart)."""
     world: Literal["unit", "intergroup"] = "unit"

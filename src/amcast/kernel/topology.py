@@ -145,6 +145,11 @@ class Topology:
             old,
         )
 
+    def with_clients(self, clients: Sequence[ProcessId]) -> "Topology":
+        """The same with other clients."""
+        regions = {p: r for p, r in self.regions.items() if p in self._group_of or p in clients}
+        return Topology(self._members, clients, regions, self.names, self.number, self._history)
+
     def describe(self) -> dict[str, object]:
         """As plain data, for run.json; `Topology.from_dict` reads it back."""
         return {

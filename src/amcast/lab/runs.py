@@ -4,12 +4,13 @@ Drivers import no protocol and no check; this module hands them in. Commands, sw
 their runs here, so that a plan means the same everywhere.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from amcast.check.judge import Report, judge
+from amcast.kernel.change import changed
 from amcast.kernel.config import Config
 from amcast.kernel.errors import WrongUse
 from amcast.kernel.ids import ProcessId
@@ -18,10 +19,12 @@ from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
 from amcast.lab.protocols import find
+from amcast.parts.bodies.changing import ChangingConfig
 from amcast.parts.bodies.gateway import Done, GatewayConfig
 from amcast.parts.bodies.node import NodeConfig
 from amcast.parts.bodies.omega import Heartbeat, OmegaConfig
 from amcast.parts.bodies.session import Hint, SessionConfig
+from amcast.parts.changing import changing, changing_bodies
 from amcast.parts.node import Node
 from amcast.parts.sender import Sender
 from amcast.parts.session import Client
@@ -31,6 +34,7 @@ from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run, read
 from amcast.workloads.base import MAX_OUTSTANDING, Workload
 from amcast.workloads.catalogue import workload
+from amcast.world.actions import Change
 from amcast.world.environments import environment
 from amcast.world.faults import profile
 from amcast.world.fuzz import Case, Fuzzer, Outcome
@@ -56,7 +60,37 @@ class Prepared:
     def make(self, process: ProcessId) -> Process:
         """A fresh process of this run: a replica or a client."""
         scale = scale_ns(self.network) if self.nodes else None
-        return build(self.spec, self.config, self.topology, process, scale, self.plan.gateways)
+        if not self.changes:
+            return build(self.spec, self.config, self.topology, process, scale, self.plan.gateways)
+        topology = self.topology
+        for change in self.changes:
+            if change.add == process:
+                topology = changed(topology, change.group, add=process)
+        assert scale is not None, "members change in nodes"
+        return build(self.spec, self.config, topology, process, scale, self.plan.gateways, changes=True)
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """The changes of members that the plan has."""
+        return tuple(event.fault for event in self.plan.faults.events if isinstance(event.fault, Change))
+
+    @property
+    def everybody(self) -> Topology:
+        """All processes that are there at any time."""
+        return universe(self.topology, self.changes)
+
+    @property
+    def absent(self) -> frozenset[ProcessId]:
+        return frozenset(self.everybody.servers) - frozenset(self.topology.servers)
+
+    @property
+    def operator(self) -> ProcessId | None:
+        """The client that asks for changes: the last one, which sends nothing else."""
+        return self.topology.clients[-1] if self.changes else None
+
+    @property
+    def senders(self) -> tuple[ProcessId, ...]:
+        return self.topology.clients[:-1] if self.changes else ()
 
     def workload(self, seed: int) -> Workload:
         """The clients' messages under a seed."""
@@ -75,7 +109,7 @@ class Prepared:
     def setup(self) -> Setup:
         plan = self.plan
         return Setup(
-            topology=self.topology,
+            topology=self.everybody,
             make=self.make,
             draw=self.draw(plan.seed),
             claims=self.spec.claims,
@@ -88,12 +122,15 @@ class Prepared:
             kinds=self.kinds,
             until_ns=plan.until_ns,
             settle_ns=plan.settle_ns,
+            senders=self.senders,
+            absent=self.absent,
+            operator=self.operator,
         )
 
     def case(self) -> Case:
         """The same for the fuzzer, which draws its own schedule."""
         return Case(
-            topology=self.topology,
+            topology=self.everybody,
             make=self.make,
             draw=self.draw,
             claims=self.spec.claims,
@@ -103,11 +140,16 @@ class Prepared:
             replies=self.nodes,
             links=self.network.links,
             wire=self.wire(),
+            senders=self.senders,
+            absent=self.absent,
+            operator=self.operator,
+            changes=self.changes,
         )
 
     def wire(self) -> tuple[type[Body], ...]:
         """Every body that may travel in this run."""
-        return (*self.spec.wire(), Heartbeat, Hint, Done)
+        more = changing_bodies(self.spec) if self.changes else ()
+        return (*self.spec.wire(), Heartbeat, Hint, Done, *more)
 
     def meta(self, run: str) -> Meta:
         claims = self.spec.claims
@@ -116,7 +158,7 @@ class Prepared:
             protocol=self.spec.name,
             seed=self.plan.seed,
             config=described(self.plan),
-            topology=self.topology.describe(),
+            topology=self.everybody.describe(),
             workload=self.plan.workload,
             faults={"profile": self.plan.faults.profile, "kinds": sorted(self.kinds)},
             versions=versions(),
@@ -125,7 +167,13 @@ class Prepared:
 
 
 def build(
-    spec: Spec, config: Config, topology: Topology, process: ProcessId, scale: int | None, gateways: bool = False
+    spec: Spec,
+    config: Config,
+    topology: Topology,
+    process: ProcessId,
+    scale: int | None,
+    gateways: bool = False,
+    changes: bool = False,
 ) -> Process:
     """One process, a replica or a client: bare, or (given the scale of message delays) as a whole node."""
     replica = topology.group_of(process) is not None
@@ -133,7 +181,12 @@ def build(
         return spec.process(process, topology, config) if replica else Sender(process, topology, spec.contacts(config))
     if replica:
         node = node_config(scale, _gateway(scale) if gateways else None)
-        return Node(spec.process(process, topology, config), node, spec.contacts(config))
+        inside = (
+            changing(spec, config, ChangingConfig(retry_ns=(30 * scale, 60 * scale)))(process, topology)
+            if changes
+            else spec.process(process, topology, config)
+        )
+        return Node(inside, node, spec.contacts(config))
     session = SessionConfig(retry_ns=(60 * scale, 120 * scale), gateways=gateways)
     return Client(process, topology, spec.contacts(config), session)
 
@@ -161,18 +214,49 @@ def prepare(plan: Plan, spec: Spec | None = None) -> Prepared:
         topology = Topology.grid(sizes.groups, sizes.replicas, sizes.clients)
     if not topology.clients:
         raise WrongUse("topology.clients = 0; expected at least 1 client to multicast")
-    spec = spec.on(topology)
+    changes = [event.fault for event in plan.faults.events if isinstance(event.fault, Change)]
+    if changes:
+        topology = operated(topology, spec, plan.nodes)
+        universe(topology, changes)
+    else:
+        spec = spec.on(topology)
     spec.check(topology)
     network = plan.network_config(defaults)
     _check_links(spec, network)
     if plan.gateways and not spec.bundles:
         raise WrongUse(f"gateways = true; protocol {spec.name} does not open bundles")
     kinds = profile(plan.faults.profile, spec.claims, spec.name)
-    nodes = plan.nodes if plan.nodes is not None else "crash" in spec.claims.faults
+    nodes = plan.nodes if plan.nodes is not None else bool(changes) or "crash" in spec.claims.faults
     prepared = Prepared(plan, spec, config, topology, network, kinds, nodes)
     prepared.draw(plan.seed)(topology.clients[0])
     prepared.make(topology.servers[0])  # options that this topology cannot have are refused before anything runs
     return prepared
+
+
+def operated(topology: Topology, spec: Spec, nodes: bool | None) -> Topology:
+    """With one client more, the operator, who asks for changes of members."""
+    if not spec.claims.members:
+        raise WrongUse(f"faults.events: change; protocol {spec.name} does not claim that its members can change")
+    if nodes is False:
+        raise WrongUse("faults.events: change, and nodes = false; members change in nodes")
+    return topology.with_clients((*topology.clients, max(topology.processes) + 1))
+
+
+def universe(topology: Topology, changes: Sequence[Change]) -> Topology:
+    """With everybody who joins at any time; a change that cannot be made is refused before anything runs."""
+    groups = {group: list(topology.members(group)) for group in topology.groups}
+    current = topology
+    for change in changes:
+        if change.add in groups.get(change.group, ()):
+            raise WrongUse(f"faults.events: change adds process {change.add}; expected one that was never a member")
+        current = changed(current, change.group, change.add, change.remove)
+        if change.add is not None:
+            groups[change.group].append(change.add)
+    regions = {**topology.regions}
+    for group, members in groups.items():
+        for member in members:
+            regions.setdefault(member, topology.region(topology.members(group)[0]))
+    return Topology(groups, topology.clients, {p: r for p, r in regions.items() if r}, topology.names)
 
 
 def _check_links(spec: Spec, network: NetworkConfig) -> None:
@@ -211,9 +295,9 @@ def judged(prepared: Prepared, seed: int) -> Callable[[World, Recorder, bool], s
     """The fuzzer's judge: all properties, on what was recorded in memory."""
 
     def verdict(world: World, recorder: Recorder, complete: bool) -> str | None:
-        for process in prepared.topology.processes:
-            group = prepared.topology.group_of(process)
-            recorder.process(process, group, prepared.topology.region(process), world.down.get(process))
+        topology = world.topology
+        for process in topology.processes:
+            recorder.process(process, topology.group_of(process), topology.region(process), world.down.get(process))
         meta = prepared.meta(f"seed-{seed}").claiming(complete=complete)
         report = judge(Run.of(recorder, meta))
         if report.verdict != "violated":

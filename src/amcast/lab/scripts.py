@@ -12,7 +12,9 @@ def script_of(prepared: Prepared, outcome: Outcome, tick_ns: int = TICK_NS) -> S
     """The script of an outcome of this plan."""
     return Script(
         protocol=prepared.plan.protocol,
-        topology=prepared.topology,
+        topology=prepared.everybody,
+        absent=tuple(sorted(prepared.absent)),
+        operator=prepared.operator,
         actions=outcome.script,
         plan=described(prepared.plan),
         links=prepared.network.links,
@@ -27,6 +29,6 @@ def prepared_for(script: Script, where: str) -> Prepared:
     """The plan that a script was made from, prepared anew."""
     values = script.plan or {"protocol": script.protocol, "options": script.options}
     prepared = prepare(plan_of(values, f"{where}: plan"))
-    if script.plan and prepared.topology != script.topology:
+    if script.plan and prepared.everybody != script.topology:
         raise WrongUse(f"{where}: topology differs from the one of its plan; expected the same")
     return prepared

@@ -119,6 +119,9 @@ class Replicated(Process):
     def has_delivered(self, message: MessageId) -> bool:
         return message in self._delivered
 
+    def known(self, until: MessageId) -> tuple[State, ...]:
+        return self._delivered.snapshot()
+
     # Events
 
     def on_start(self, records: Sequence[Record], life: int) -> None:

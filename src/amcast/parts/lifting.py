@@ -1,8 +1,9 @@
-"""What becomes of a protocol's claims when `parts/adapter.py` runs it in groups of several processes.
+"""Claims that follow from how groups are run, and not from the protocol.
 
-Groups may lose members, forget, and be led by the wrong one, as long as a majority is left; every message delay becomes
-three, because what arrives is ordered by the group's log first (to the leader, to the members, back); channels between
-groups need FIFO links. How many packets that takes is not claimed.
+Where `parts/adapter.py` runs a protocol of single processes in groups of several (`lifted`), groups may lose members,
+forget, and be led by the wrong one, as long as a majority is left; every message delay becomes three, because what
+arrives is ordered by the group's log first (to the leader, to the members, back); channels between groups need FIFO
+links. How many packets that takes is not claimed.
 """
 
 from dataclasses import replace
@@ -12,7 +13,10 @@ from amcast.kernel.spec import Claims, FaultKind, majorities_survive
 
 MILD: Final[frozenset[FaultKind]] = frozenset({"pause", "slow", "partition", "loss", "skew"})
 """What a protocol for processes that do not crash survives."""
-LIFTED: Final[frozenset[FaultKind]] = MILD | {"leaders", "links", "crash", "recovery", "amnesia"}
+SURVIVED: Final[frozenset[FaultKind]] = MILD | {"leaders", "links", "crash", "recovery", "amnesia"}
+"""What groups survive that agree by majorities and keep what they said on disks."""
+ROBUST: Final = Claims(genuine="strict", faults=SURVIVED, tolerates=majorities_survive, ranked=True)
+"""What genuine protocols claim whose groups do so and order by timestamps; how fast they are is their own."""
 
 
 def lifted(alone: Claims) -> Claims:
@@ -25,7 +29,7 @@ def lifted(alone: Claims) -> Claims:
     return replace(
         alone,
         links="fifo",
-        faults=LIFTED,
+        faults=SURVIVED,
         tolerates=majorities_survive,
         delays=delays,
         bound=lambda role, skew: None,

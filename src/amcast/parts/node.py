@@ -28,7 +28,8 @@ from amcast.parts.bodies.node import NodeConfig, NodeState
 from amcast.parts.bodies.omega import Farewell, Heartbeat
 from amcast.parts.bodies.session import Hint
 from amcast.parts.bundle import MOST_PROCESSES, is_bundle, parts_of, process_of
-from amcast.parts.gateway import GATHER, Gateway
+from amcast.parts.changing import Changing
+from amcast.parts.gateway import GATHER, REST, Gateway
 from amcast.parts.omega import Omega
 from amcast.parts.seen import Seen
 from amcast.parts.session import TIMER as SESSION
@@ -51,7 +52,7 @@ class Node(Process):
         self.omega = Omega(self, members, config.omega) if config.omega is not None else None
         self.delivered = Seen()
         """What was delivered here in this life; the protocol knows about earlier ones."""
-        self._asked: dict[MessageId, set[GroupId]] = {}
+        self._asked: dict[MessageId, tuple[Message, set[GroupId]]] = {}
         """Messages that this very node multicast, and the groups that have not answered."""
         self._leaders: dict[GroupId, ProcessId] = {g: self.topology.members(g)[0] for g in self.topology.groups}
         self.gateway: Gateway | None = None
@@ -76,6 +77,8 @@ class Node(Process):
             # Bundles leave before the protocol's records: asking need not wait for the disk.
             self._outbox += self._gateway_step(self.gateway, now)
         effects = self._answering(self.protocol.step(inside, now))
+        if self.protocol.topology is not self.topology:
+            effects += self._turn(now)
         if self._aside and self.gateway is not None:
             effects += self._gateway_step(self.gateway, now)
         if self._outbox:
@@ -85,7 +88,34 @@ class Node(Process):
 
     def _gateway_step(self, gateway: Gateway, now: int) -> list[Effect]:
         aside, self._aside = self._aside, []
-        return gateway.step(aside, now)
+        effects = gateway.step(aside, now)
+        return self.protocol.addressed(effects) if isinstance(self.protocol, Changing) else effects
+
+    def _turn(self, now: int) -> list[Effect]:
+        """The members have changed (`parts/changing.py`): all parts follow, and ask again for what is open."""
+        self._follow()
+        again: list[Event] = []
+        if self.omega is not None:
+            if self.group is None:
+                self.omega.leave()
+            else:
+                self.omega.follow(self.topology.members(self.home))
+                self._led_by(self.omega.leader, again)
+        if self.gateway is not None:
+            self.gateway.follow(self.topology)
+        for message, groups in self._asked.values():
+            groups.update(message.destinations)
+            again.append(Submit(message))
+        effects = self._answering(self.protocol.step(again, now))
+        if self.gateway is not None and self.gateway.moved:
+            effects += self._gateway_step(self.gateway, now)
+        return effects
+
+    def _follow(self) -> None:
+        self.topology = self.protocol.topology
+        self.group = self.protocol.group
+        self._servers = frozenset(self.topology.servers)
+        self._leaders = {group: self.topology.members(group)[0] for group in self.topology.groups}
 
     def _mine(self, event: Event, inside: list[Event]) -> bool:
         """Handle what is not for the protocol; what the oracle says goes inside."""
@@ -101,12 +131,13 @@ class Node(Process):
                 if self.gateway is not None:
                     self.gateway.take(message)
                     return True
-                self._asked[message.id] = set(message.destinations)
+                self._asked[message.id] = (message, set(message.destinations))
             case Leader(group, leader):
                 self._leaders[group] = leader
             case Started(_, life):
                 if self.omega is not None:
-                    self.omega.begin(life)
+                    # Whoever joins a running group has run for no time, and does not take the lead.
+                    self.omega.begin(life, joins=self.topology.number > 0)
                 if self.gateway is not None:
                     self.gateway.begin(life)
             case Timer(name) if name == SESSION and self.gateway is not None:
@@ -114,6 +145,9 @@ class Node(Process):
                 return True
             case Timer(name) if name == GATHER and self.gateway is not None:
                 self.gateway.overdue()
+                return True
+            case Timer(name) if name == REST and self.gateway is not None:
+                self.gateway.rested()
                 return True
             case Peer() if self.gateway is not None:
                 self._aside.append(event)
@@ -136,6 +170,8 @@ class Node(Process):
                 self._aside.append(Receive(sender, body))
             else:
                 self._answered(body.message, body.group)  # type: ignore[attr-defined]
+        elif self.group is None:
+            return False
         elif self.gateway is None or sender in self._servers:
             return self._was_delivered(sender, body.message)  # type: ignore[attr-defined]
         else:
@@ -153,10 +189,10 @@ class Node(Process):
 
     def _answered(self, message: MessageId, group: GroupId) -> None:
         """A group answered a message that this very node multicast."""
-        groups = self._asked.get(message)
-        if groups is not None:
-            groups.discard(group)
-            if not groups:
+        asked = self._asked.get(message)
+        if asked is not None:
+            asked[1].discard(group)
+            if not asked[1]:
                 del self._asked[message]
                 self.resolve(message)
 
@@ -267,7 +303,7 @@ class Node(Process):
             self.protocol.snapshot(),
             None if self.omega is None else self.omega.snapshot(),
             self.delivered.snapshot(),
-            tuple((message, tuple(sorted(groups))) for message, groups in sorted(self._asked.items())),
+            tuple((message, tuple(sorted(groups))) for _, (message, groups) in sorted(self._asked.items())),
             tuple(sorted(self._leaders.items())),
             None if self.gateway is None else self.gateway.snapshot(),
         )
@@ -275,10 +311,14 @@ class Node(Process):
     def restore(self, state: State) -> None:
         assert isinstance(state, NodeState)
         self.protocol.restore(state.protocol)
+        if self.protocol.topology is not self.topology:
+            self._follow()
+            if self.gateway is not None:
+                self.gateway.follow(self.topology)
         if self.omega is not None and state.omega is not None:
             self.omega.restore(state.omega)
         self.delivered.restore(state.delivered)
-        self._asked = {message: set(groups) for message, groups in state.asked}
+        self._asked = {message.id: (message, set(groups)) for message, groups in state.asked}
         self._leaders = dict(state.leaders)
         if self.gateway is not None and state.gateway is not None:
             self.gateway.restore(state.gateway)

@@ -37,10 +37,10 @@ class Omega:
         self._left: dict[ProcessId, int] = {}
         """Who said that it leaves, and in which life: what it says after that, in the same life, does not count."""
 
-    def begin(self, life: int) -> None:
-        """A life of mine begins."""
+    def begin(self, life: int, joins: bool = False) -> None:
+        """A life of mine begins; in a group that ran before, perhaps."""
         self.life = self._lives[self.owner.me] = life
-        self._since[self.owner.me] = self.owner.now if life > 0 else 0
+        self._since[self.owner.me] = self.owner.now if life > 0 or joins else 0
         if self.others:
             self._beat()
             for member in self.others:
@@ -48,7 +48,7 @@ class Omega:
 
     def hear(self, sender: ProcessId, body: Heartbeat) -> ProcessId | None:
         """A heartbeat came; the leader, if it is another one now."""
-        if self._left.get(sender, -1) >= body.life:
+        if sender not in self._lives or self._left.get(sender, -1) >= body.life:
             return None
         if sender in self._suspected:
             self._suspected.discard(sender)
@@ -63,7 +63,7 @@ class Omega:
 
     def part(self, sender: ProcessId, body: Farewell) -> ProcessId | None:
         """A member says that it leaves; the leader, if it is another one now."""
-        if body.life < self._lives[sender]:
+        if body.life < self._lives.get(sender, body.life + 1):
             return None
         self._left[sender] = body.life
         self._suspected.add(sender)
@@ -85,6 +85,33 @@ class Omega:
         self._suspected.add(member)
         self.owner.note("suspected", value=float(member))
         return self._changed()
+
+    def follow(self, members: tuple[ProcessId, ...]) -> None:
+        """The members have changed: watch the new ones, forget those that left."""
+        me = self.owner.me
+        fresh = [member for member in members if member not in self._lives]
+        for member in [member for member in self.others if member not in members]:
+            self.owner.cancel_timer(f"{PATIENCE}{member}")
+            for memory in (self._lives, self._since, self._mistakes, self._left):
+                memory.pop(member, None)
+            self._suspected.discard(member)
+        self.members = members
+        self.others = tuple(member for member in members if member != me)
+        for member in fresh:
+            self._lives[member] = 0
+            self._since[member] = self.owner.now
+            self._watch(member)
+        if fresh and len(self.others) == len(fresh):
+            self._beat()
+        self._changed()
+
+    def leave(self) -> None:
+        """I am no member any more."""
+        for member in self.others:
+            self.owner.cancel_timer(f"{PATIENCE}{member}")
+        self.owner.cancel_timer(BEAT)
+        self.members, self.others = (), ()
+        self._lives = {}
 
     def _beat(self) -> None:
         self.owner.send_all(self.others, Heartbeat(self.life, self._since[self.owner.me]))
@@ -115,6 +142,7 @@ class Omega:
             tuple(sorted(self._mistakes.items())),
             tuple(sorted(self._left.items())),
             tuple(sorted(self._since.items())),
+            self.members,
         )
 
     def restore(self, state: OmegaState) -> None:
@@ -125,3 +153,5 @@ class Omega:
         self._mistakes = dict(state.mistakes)
         self._left = dict(state.left)
         self._since = dict(state.since)
+        self.members = state.members
+        self.others = tuple(member for member in self.members if member != self.owner.me)

@@ -9,6 +9,9 @@ Votes are sets of members, kept as the bits of an integer by the member's place 
 
 from typing import Final
 
+from amcast.kernel.ids import ProcessId
+from amcast.kernel.topology import Topology
+
 MEMBERS: Final = 1024
 """As many as a ballot can tell apart: of one group, or of all groups where all of them vote together (A_dt)."""
 LIVES: Final = 1 << 16
@@ -39,6 +42,12 @@ def next_ballot(above: int, life: int, place: int) -> int:
 def majority(members: int) -> int:
     """The size of a majority."""
     return members // 2 + 1
+
+
+def role(topology: Topology, process: ProcessId) -> str:
+    """Without an oracle's word the first member of each group leads."""
+    group = topology.group_of(process)
+    return "client" if group is None else "leader" if process == topology.members(group)[0] else "follower"
 
 
 class Tally:

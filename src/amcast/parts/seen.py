@@ -63,6 +63,22 @@ class Seen:
                 again.append(place)
         return tuple(again)
 
+    def forget(self, message: MessageId) -> None:
+        """Take a message back; what is older than the window stays known."""
+        sender, sequence = divmod(message, MESSAGES_PER_SENDER)
+        known = self._known.get(sender)
+        if known is not None and 0 <= known[0] - sequence < WINDOW:
+            self._known[sender] = (known[0], known[1] & ~(1 << known[0] - sequence))
+
+    def merge(self, state: tuple[Known, ...]) -> None:
+        """Remember all that another remembers, too."""
+        for other in state:
+            newest, bits = self._known.get(other.sender, (other.newest, 0))
+            more = int.from_bytes(other.bits, "big")
+            latest = max(newest, other.newest)
+            bits = _shifted(bits, latest - newest) | _shifted(more, latest - other.newest)
+            self._known[other.sender] = (latest, bits)
+
     def snapshot(self) -> tuple[Known, ...]:
         return tuple(
             Known(sender, newest, bits.to_bytes((bits.bit_length() + 7) // 8, "big"))
@@ -71,3 +87,7 @@ class Seen:
 
     def restore(self, state: tuple[Known, ...]) -> None:
         self._known = {known.sender: (known.newest, int.from_bytes(known.bits, "big")) for known in state}
+
+
+def _shifted(bits: int, by: int) -> int:
+    return bits << by & _MASK if by < WINDOW else 0

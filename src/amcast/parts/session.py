@@ -15,6 +15,9 @@ unanswered message: this is what lets groups forget old sequence numbers.
 A protocol that survives the loss of whole groups says which ones it lost (Absent): what only those have not answered by
 the time of a retry is done too, and they are named.
 
+When a group's members change (`parts/changing.py`), each server tells when it has passed
+into the new number, and is asked again for everything open.
+
 Where nodes are gateways (`parts/gateway.py`), a client tells one of them instead, which asks in the name of many and
 answers for all groups (Done). It is the first member, who is the leader at first, of one of the destinations, the same
 one for all clients: the more of them meet at one gateway, the larger its bundles. When an answer is late, a client goes
@@ -23,10 +26,12 @@ to the next member, for this and for all later messages.
 
 from collections.abc import Callable
 
+from amcast.kernel.change import decoded, encoded
 from amcast.kernel.ids import GroupId, MessageId, ProcessId, sequence_of
 from amcast.kernel.message import Body, Message, Reply, Request, State
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
+from amcast.parts.bodies.changing import Turned
 from amcast.parts.bodies.gateway import Done
 from amcast.parts.bodies.omega import Farewell
 from amcast.parts.bodies.session import WINDOW, Absent, ClientState, Hint, SessionConfig
@@ -112,6 +117,12 @@ class Client(Process):
                 self.on_gone(sender)
             case Absent(epoch, groups):
                 self._view = max(self._view, (epoch, groups))
+            case Turned(number, topology):
+                if number > self.topology.number:
+                    self.topology = decoded(topology)
+                    self._leaders = {}
+                if number == self.topology.number:
+                    self._ask(sender)
             case _:
                 raise AssertionError(f"nobody tells a client {body!r}")
 
@@ -175,6 +186,10 @@ class Client(Process):
         return self._everybody(waiting.message)
 
     def on_peer(self, peer: ProcessId, life: int) -> None:
+        self._ask(peer)
+
+    def _ask(self, peer: ProcessId) -> None:
+        """What I told it before is lost, or it has begun another number since: tell it again."""
         for waiting in self._waiting.values():
             if peer in self.contacts(waiting.message):
                 self.send(peer, Request(waiting.message), waiting.message.id)
@@ -201,6 +216,7 @@ class Client(Process):
             self._armed,
             self._turn,
             self._view,
+            encoded(self.topology) if self.topology.number else b"",
         )
 
     def restore(self, state: State) -> None:
@@ -215,3 +231,5 @@ class Client(Process):
         self._armed = state.armed
         self._turn = state.turn
         self._view = state.view
+        if state.topology:
+            self.topology = decoded(state.topology)

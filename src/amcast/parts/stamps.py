@@ -22,8 +22,7 @@ from typing import Final
 import msgspec
 
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
-from amcast.kernel.message import Body, Message, Record, Request
-from amcast.kernel.topology import Topology
+from amcast.kernel.message import Body, Message, Record, Request, State
 from amcast.parts import paxos
 from amcast.parts.bodies.paxos import Accepted, Entry
 from amcast.parts.bodies.stamps import (
@@ -36,7 +35,9 @@ from amcast.parts.bodies.stamps import (
     Told,
 )
 from amcast.parts.log import Decided
-from amcast.parts.stamps_memory import Pending, StampMemory
+from amcast.parts.seen import Seen
+from amcast.parts.stamps_insight import StampInsight
+from amcast.parts.stamps_memory import Pending
 
 RETRY: Final = "retry"
 AT_ONCE: Final = 64
@@ -46,7 +47,7 @@ IN_ALL: Final = 8
 is remembered and written with every snapshot must not grow with the number of groups."""
 
 
-class StampedGroup(StampMemory):
+class StampedGroup(StampInsight):
     """A member of a group that stamps. Subclasses say what the log must hold before a timestamp is final."""
 
     delivers_ahead = False
@@ -68,6 +69,14 @@ class StampedGroup(StampMemory):
     def has_delivered(self, message: MessageId) -> bool:
         entry = self._pending.get(message)
         return message in self._seen if entry is None else entry.delivered
+
+    def known(self, until: MessageId) -> tuple[State, ...]:
+        delivered = Seen()
+        delivered.restore(self._seen.snapshot())
+        for id, entry in self._pending.items():
+            if not entry.delivered:
+                delivered.forget(id)
+        return delivered.snapshot()
 
     # Events
 
@@ -367,9 +376,3 @@ class StampedGroup(StampMemory):
             targets = self.topology.addressed(missing)
             self.send_all(targets, Request(entry.message), id)
             self.send_all(targets, Stamp(id, self.home, entry.own, ask=True), id)
-
-
-def role(topology: Topology, process: ProcessId) -> str:
-    """Without an oracle's word the first member of each group leads."""
-    group = topology.group_of(process)
-    return "client" if group is None else "leader" if process == topology.members(group)[0] else "follower"

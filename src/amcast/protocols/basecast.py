@@ -17,13 +17,17 @@ timestamps; the clock follows SYNC-HARD, which 004 leaves out; only the leader p
 ballot it does not propose again; watermarks in place of ToOrder and Ordered; stamps are remembered until confirmed.
 """
 
+from dataclasses import replace
+
 from amcast.kernel.ids import MessageId
-from amcast.kernel.spec import Claims, Spec, majorities_survive
+from amcast.kernel.spec import Spec
 from amcast.parts.bodies import paxos as paxos_bodies
 from amcast.parts.bodies import stamps as stamp_bodies
 from amcast.parts.bodies.paxos import Entry
 from amcast.parts.bodies.stamps import SYNC, StampState
-from amcast.parts.stamps import StampedGroup, role
+from amcast.parts.lifting import ROBUST
+from amcast.parts.quorum import role
+from amcast.parts.stamps import StampedGroup
 from amcast.parts.stamps_memory import Pending
 from amcast.protocols.bodies.basecast import BaseCastConfig
 
@@ -57,13 +61,8 @@ SPEC = Spec(
     bodies=(*paxos_bodies.BODIES, *stamp_bodies.BODIES),
     records=paxos_bodies.RECORDS,
     states=(StampState,),
-    claims=Claims(
-        genuine="strict",
-        faults=frozenset(
-            {"pause", "slow", "partition", "loss", "skew", "leaders", "links", "crash", "recovery", "amnesia"}
-        ),
-        tolerates=majorities_survive,
-        ranked=True,
+    claims=replace(
+        ROBUST,
         delays=_delays,
         bound=lambda role, skew: 12,
         packets=_packets,

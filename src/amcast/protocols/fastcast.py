@@ -20,15 +20,19 @@ proposal; SYNC-HARD is proposed only for guesses that failed or never came; what
 written to it later, so that a restart can find it.
 """
 
+from dataclasses import replace
+
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
-from amcast.kernel.spec import Claims, Spec, majorities_survive
+from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.bodies import paxos as paxos_bodies
 from amcast.parts.bodies import stamps as stamp_bodies
 from amcast.parts.bodies.paxos import Entry
 from amcast.parts.bodies.stamps import SET, SOFT, SYNC
-from amcast.parts.stamps import StampedGroup, role
+from amcast.parts.lifting import ROBUST
+from amcast.parts.quorum import role
+from amcast.parts.stamps import StampedGroup
 from amcast.parts.stamps_memory import Pending
 from amcast.protocols.bodies.fastcast import FastCastConfig, FastCastState, SoftStamp
 
@@ -225,13 +229,8 @@ SPEC = Spec(
     bodies=(*paxos_bodies.BODIES, *stamp_bodies.BODIES, SoftStamp),
     records=paxos_bodies.RECORDS,
     states=(FastCastState,),
-    claims=Claims(
-        genuine="strict",
-        faults=frozenset(
-            {"pause", "slow", "partition", "loss", "skew", "leaders", "links", "crash", "recovery", "amnesia"}
-        ),
-        tolerates=majorities_survive,
-        ranked=True,
+    claims=replace(
+        ROBUST,
         delays=_delays,
         bound=lambda role, skew: 8,
         packets=_packets,

@@ -22,13 +22,15 @@ from dataclasses import replace
 
 from amcast.kernel.ids import MessageId, ProcessId
 from amcast.kernel.message import Message
-from amcast.kernel.spec import Claims, Spec, majorities_survive
+from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.bodies import paxos as paxos_bodies
 from amcast.parts.bodies import stamps as stamp_bodies
 from amcast.parts.bodies.paxos import Entry
 from amcast.parts.bodies.stamps import FINAL, StampState
-from amcast.parts.stamps import StampedGroup, role
+from amcast.parts.lifting import ROBUST
+from amcast.parts.quorum import role
+from amcast.parts.stamps import StampedGroup
 from amcast.parts.stamps_memory import Pending
 from amcast.protocols.bodies.genuine import GenuineConfig
 
@@ -76,13 +78,8 @@ SPEC = Spec(
     bodies=(*paxos_bodies.BODIES, *stamp_bodies.BODIES),
     records=paxos_bodies.RECORDS,
     states=(StampState,),
-    claims=Claims(
-        genuine="strict",
-        faults=frozenset(
-            {"pause", "slow", "partition", "loss", "skew", "leaders", "links", "crash", "recovery", "amnesia"}
-        ),
-        tolerates=majorities_survive,
-        ranked=True,
+    claims=replace(
+        ROBUST,
         world="intergroup",
         delays=_delays,
     ),

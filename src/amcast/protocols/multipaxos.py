@@ -29,6 +29,7 @@ from amcast.kernel.spec import Claims, Contact, Spec, majorities_survive
 from amcast.kernel.topology import Topology
 from amcast.parts import paxos
 from amcast.parts.bodies.paxos import BODIES, RECORDS, Entry, Mark, Value
+from amcast.parts.lifting import SURVIVED
 from amcast.parts.log import Decided
 from amcast.parts.paxos import Paxos
 from amcast.parts.seen import Seen
@@ -52,6 +53,9 @@ class MultiPaxos(Process):
         """How many of them each group delivers."""
         self._seen = Seen()
         """What the log has."""
+        self._lately: list[MessageId] = []
+        """What the last step read in the log."""
+        self._stepped = False
         self._waiting: dict[MessageId, Message] = {}
         """What clients asked for and the log does not have yet."""
         self._old: set[MessageId] = set()
@@ -72,6 +76,15 @@ class MultiPaxos(Process):
 
     def has_delivered(self, message: MessageId) -> bool:
         return message in self._seen
+
+    def known(self, until: MessageId) -> tuple[State, ...]:
+        """The log up to a message of this step: what it has for other groups nobody sees delivered here."""
+        ordered = Seen()
+        ordered.restore(self._seen.snapshot())
+        if until in self._lately:
+            for id in self._lately[self._lately.index(until) + 1 :]:
+                ordered.forget(id)
+        return ordered.snapshot()
 
     # Events
 
@@ -114,6 +127,7 @@ class MultiPaxos(Process):
         self._old = set(self._waiting)
 
     def on_step_end(self) -> None:
+        self._stepped = True
         if self._paxos.ready():
             self._propose()
         else:
@@ -138,6 +152,8 @@ class MultiPaxos(Process):
                 self._paxos.propose(value)
 
     def _apply(self, decided: Decided) -> None:
+        if self._stepped:
+            self._lately, self._stepped = [], False
         for _, value in decided:
             if type(value) is bytes:
                 self._install(msgspec.msgpack.decode(value, type=MultiPaxosCore))
@@ -152,6 +168,7 @@ class MultiPaxos(Process):
             if not self._seen.add(message.id):
                 self.note("repeated", message.id)
                 continue
+            self._lately.append(message.id)
             for group in message.destinations:
                 self._positions[group] += 1
             if self.group in message.destinations:
@@ -251,9 +268,7 @@ SPEC = Spec(
     states=(MultiPaxosState,),
     claims=Claims(
         genuine="no",
-        faults=frozenset(
-            {"pause", "slow", "partition", "loss", "skew", "leaders", "links", "crash", "recovery", "amnesia"}
-        ),
+        faults=SURVIVED,
         tolerates=majorities_survive,
         ranked=True,
         delays=_delays,

@@ -25,8 +25,10 @@ from heapq import heapify
 
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body, State
-from amcast.kernel.spec import Claims, Spec, majorities_survive
+from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
+from amcast.parts.bodies.member import Join, MemberState, Nack, Welcome
+from amcast.parts.lifting import ROBUST
 from amcast.protocols.bodies.primcast import (
     BODIES,
     RECORDS,
@@ -35,8 +37,6 @@ from amcast.protocols.bodies.primcast import (
     Decided,
     Install,
     ItemState,
-    Join,
-    Nack,
     NewEpoch,
     NewState,
     PrimCastConfig,
@@ -47,7 +47,6 @@ from amcast.protocols.bodies.primcast import (
     Start,
     Sync,
     ViewState,
-    Welcome,
 )
 from amcast.protocols.primcast_insight import Insight
 from amcast.protocols.primcast_views import Item, View
@@ -58,7 +57,7 @@ class PrimCast(Insight):
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
         if type(body) is Ack:  # by far the most frequent
-            if sender in self._view.places:
+            if sender in self._places:
                 self._hear_fellow(sender, body)
             else:
                 group = self.topology.group_of(sender)
@@ -68,7 +67,7 @@ class PrimCast(Insight):
         match body:
             case Propose():
                 if body.ack.epoch < self._promised and self.topology.group_of(sender) == self.home:
-                    self._refuse(sender, body)
+                    self._refuse(sender, body.ack.epoch)
                 self._hear_proposals(sender, body)
             case Start(message):
                 self.on_submit(message)
@@ -83,13 +82,14 @@ class PrimCast(Insight):
             case Install():
                 self._install(body)
             case NewEpoch(epoch):
-                self._hear_new_epoch(sender, epoch)
+                if self._hear_candidate(sender, epoch):
+                    self._write((sender,), self._promise())
             case Promise():
                 self._hear_promise(sender, body)
             case NewState():
                 self._hear_state(sender, body)
-            case Nack(epoch):
-                self._hear_nack(epoch)
+            case Nack(ballot):
+                self._hear_nack(ballot)
             case Join():
                 self._hear_join(sender, body)
             case Welcome():
@@ -121,9 +121,7 @@ class PrimCast(Insight):
     def snapshot(self) -> PrimCastState:
         return PrimCastState(
             self._checkpoint(),
-            self.position,
-            self._life,
-            self._role,
+            self._member_state(),
             self._established,
             self._published,
             self._leader_clock,
@@ -134,20 +132,12 @@ class PrimCast(Insight):
             tuple(self._unproposed),
             tuple(_view_state(view) for view in (self._view, *(self._views[g] for g in sorted(self._views)))),
             self._clocks.snapshot(),
-            tuple(self._positions),
             tuple(sorted(self._later.items())),
-            self._oracle,
-            self._heard_epoch,
             tuple(sorted(self._promises.items())),
             self._state,
-            tuple(sorted(self._welcomes.items())),
-            self._turn,
-            self._armed,
-            self._lag,
-            (self._durable_promised, self._durable_clock, self._durable_length, self._decided),
-            self._durable_births,
+            self._durable_length,
+            self._decided,
             tuple(self._undurable),
-            self._records,
         )
 
     def restore(self, state: State) -> None:
@@ -155,9 +145,7 @@ class PrimCast(Insight):
         self._items = {}
         self._unproposed = {}
         self._restore_kept(state.kept)
-        self.position = state.position
-        self._life = state.life
-        self._role = state.role
+        self._restore_member(state.member)
         self._established = state.established
         self._published = state.published
         self._leader_clock = state.leader_clock
@@ -174,20 +162,12 @@ class PrimCast(Insight):
         self._view = _view(state.views[0], self.topology)
         self._views = {kept.group: _view(kept, self.topology) for kept in state.views[1:]}
         self._clocks.restore(state.clocks)
-        self._positions = list(state.positions)
         self._later = dict(state.later)
-        self._oracle = state.oracle
-        self._heard_epoch = state.seen_epoch
         self._promises = dict(state.promises)
         self._state = state.state
-        self._welcomes = dict(state.welcomes)
-        self._turn = state.turn
-        self._armed = state.armed
-        self._lag = state.lag
-        self._durable_promised, self._durable_clock, self._durable_length, self._decided = state.durable
-        self._durable_births = state.durable_births
+        self._durable_length = state.durable_length
+        self._decided = state.decided
         self._undurable = list(state.undurable)
-        self._records = state.records
 
 
 def _item_state(item: Item) -> ItemState:
@@ -246,18 +226,6 @@ def _delays(role: str, destinations: int, replicas: int) -> int | None:
     return 2 if role == "member" and destinations == 1 and replicas <= 3 else 3
 
 
-CLAIMS = Claims(
-    genuine="strict",
-    faults=frozenset(
-        {"pause", "slow", "partition", "loss", "skew", "leaders", "links", "crash", "recovery", "amnesia"}
-    ),
-    tolerates=majorities_survive,
-    ranked=True,
-    delays=_delays,
-    bound=lambda role, skew: 5,
-    packets=lambda destinations, replicas: destinations * (replicas + destinations * replicas * replicas),
-)
-
 SPEC = Spec(
     name="primcast",
     summary="primaries stamp, everybody acknowledges to everybody: three delays at every destination",
@@ -266,8 +234,13 @@ SPEC = Spec(
     config=PrimCastConfig,
     bodies=BODIES,
     records=RECORDS,
-    states=(PrimCastState, ItemState, ViewState),
-    claims=CLAIMS,
+    states=(PrimCastState, MemberState, ItemState, ViewState),
+    claims=replace(
+        ROBUST,
+        delays=_delays,
+        bound=lambda role, skew: 5,
+        packets=lambda destinations, replicas: destinations * (replicas + destinations * replicas * replicas),
+    ),
     roles=lambda topology, process: (
         "primary" if process in (topology.members(group)[0] for group in topology.groups) else "member"
     ),
@@ -275,18 +248,11 @@ SPEC = Spec(
     goals=("waited", "early", "bump", "epoch", "reproposed", "asked", "caught-up", "extended", "nack", "admitted"),
 )
 
-HYBRID = Spec(
+HYBRID = replace(
+    SPEC,
     name="primcast-hc",
     summary="PrimCast whose primaries stamp with the time of day, against the convoy effect",
     source="paper 002, section 6",
-    process=PrimCast,
-    config=PrimCastConfig,
-    bodies=BODIES,
-    records=RECORDS,
-    states=SPEC.states,
-    claims=replace(CLAIMS, bound=lambda role, skew: min(5, 4 + 2 * skew)),
-    roles=SPEC.roles,
-    bundles=True,
-    goals=SPEC.goals,
+    claims=replace(SPEC.claims, bound=lambda role, skew: min(5, 4 + 2 * skew)),
     options={"hybrid": True},
 )

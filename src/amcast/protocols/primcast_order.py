@@ -12,36 +12,25 @@ from heapq import heappop, heappush, heapreplace
 from amcast.kernel.effects import Deliver, Note
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message
-from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
 from amcast.parts.bundle import is_bundle, parts_of
 from amcast.parts.clocks import QuorumClock, hybrid, logical
+from amcast.parts.member import Member
 from amcast.parts.quorum import place_of
-from amcast.parts.seen import Seen
 from amcast.protocols.bodies.primcast import Ack, Past, PrimCastConfig, Propose
 from amcast.protocols.primcast_views import Item, Proposal, View, about
 
 
-class Order(Process):
-    """The failure-free part of a member. `_role` is "primary", "candidate", "member" or "joining"."""
+class Order(Member[Item]):
+    """The failure-free part of a member, whose leader is called primary."""
 
     def __init__(self, me: ProcessId, topology: Topology, config: PrimCastConfig) -> None:
-        super().__init__(me, topology)
-        assert self.group is not None, f"process {me} is a client"
-        self.home: GroupId = self.group
-        self._config = config
+        super().__init__(me, topology, config, "primary")
         self._stamping = hybrid if config.hybrid else logical
         self._view = View(self.home, topology)
-        self._members = self._view.members
-        self._place = self._view.places[me]
         self._views: dict[GroupId, View] = {}
         """Other groups, as soon as they are heard of."""
 
-        self._epoch = 0
-        """The epoch whose log I hold."""
-        self._promised = 0
-        """I take no part in lower ones; at least `_epoch`."""
-        self._role = "primary" if self._place == 0 else "member"
         self._established = True
         """A majority is known to hold the log of `_epoch`: no earlier epoch can come to life again."""
 
@@ -58,54 +47,30 @@ class Order(Process):
         self._said = (0, 0)
         """My primary's last word: length and clock. The clock counts once my log is as long."""
 
-        self._clock = 0
         self._published = 0
         """What my fellows know of my clock."""
         self._leader_clock = 0
         """My primary will not propose at or below it anything that I do not hold."""
         self._clocks = QuorumClock(len(self._members))
         """Fellows' clocks, as told in epochs up to mine."""
-        self._positions = [0] * len(self._members)
 
-        self._items: dict[MessageId, Item] = {}
-        """Everything open: heard of and not delivered."""
         self._unproposed: dict[MessageId, Item] = {}
         """Open, the message is here, and it has no place in the log."""
         self._queue: list[tuple[int, MessageId]] = []
         """Heap over the open items that have a place: a lower bound of each one's rank."""
-        self._seen = Seen()
-        """Delivered: messages, bundles, and the messages in bundles."""
         self._served = 0
-        """How many clients' messages: `position` counts a bundle once."""
-        self._mark = (0, 0)
-        """The rank of what was delivered last."""
+        """How many clients' messages are delivered: `position` counts a bundle once, `_seen` has it and its parts."""
         self._past: dict[MessageId, Past] = {}
         """The last deliveries, in order, for fellows that lag."""
-        self._first = 0
-        """The position of the first of them."""
-        self._handed = 0
-        """Deliveries before this position have left the process."""
-        self._facts: dict[MessageId, tuple[int, int, set[GroupId]]] = {}
-        """Delivered: my group's timestamp, the final one, and the groups that may still ask for mine."""
-        self._owed: dict[GroupId, deque[tuple[int, MessageId]]] = {}
-        """The same by group, in the order of delivery."""
 
         self._fresh: list[Item] = []
         """Appended to the log in this step: to be proposed or acknowledged at its end."""
         self._due = False
         """My fellows must hear my clock."""
-        self._births: tuple[int, ...] = (0,) * len(self._members)
         self._undurable: list[tuple[Past, int]] = []
         """Deliveries that no record tells yet, each with its place in my log (-1: none)."""
-        self._lag = False
-        """I know that I miss something, and will ask."""
-        self._committed: set[MessageId] = set()
-        """Whose final timestamp became known in this step."""
         self._moved = True
         """In this step a fellow acknowledged something, or my log changed."""
-
-    def has_delivered(self, message: MessageId) -> bool:
-        return message in self._seen
 
     def text(self, message: MessageId) -> Message | None:
         item = self._items.get(message)
@@ -113,13 +78,6 @@ class Order(Process):
             return item.message
         past = self._past.get(message)
         return None if past is None else past.message
-
-    def _active(self) -> bool:
-        """I hold the log of the epoch that I promised, and vote."""
-        return self._promised == self._epoch and self._role != "joining"
-
-    def _leader(self, epoch: int) -> ProcessId:
-        return self._members[place_of(epoch)]
 
     def _item(self, id: MessageId) -> Item:
         item = self._items.get(id)
@@ -248,7 +206,7 @@ class Order(Process):
             self._due = True
 
     def _hear_fellow(self, sender: ProcessId, ack: Ack) -> None:
-        place = self._view.places[sender]
+        place = self._places[sender]
         if ack.births != self._births:
             self._hear_births(ack.births)
         self._positions[place] = ack.position
@@ -269,10 +227,6 @@ class Order(Process):
         if not self._established and self._view.present(self._epoch):
             self._established = True
             self._establish()
-
-    @abstractmethod
-    def _hear_births(self, births: tuple[int, ...]) -> None:
-        """Somebody tells in which life each member lost its memory (`primcast_epochs`)."""
 
     @abstractmethod
     def _hear_later(self, place: int, ack: Ack) -> None:
@@ -296,18 +250,9 @@ class Order(Process):
         mark = (ack.time, ack.tie)
         if mark > view.marks[place]:
             view.marks[place] = mark
-            owed = self._owed.get(view.group)
+            owed = self._debts.owed.get(view.group)
             if owed and owed[0] <= mark:
-                self._forget_facts(view.group, owed, view.mark())
-
-    def _forget_facts(self, group: GroupId, owed: deque[tuple[int, MessageId]], mark: tuple[int, MessageId]) -> None:
-        """A majority of that group delivered these: its members can now help each other."""
-        while owed and owed[0] <= mark:
-            id = owed.popleft()[1]
-            groups = self._facts[id][2]
-            groups.discard(group)
-            if not groups:
-                del self._facts[id]
+                self._debts.settle(view.group, view.mark())
 
     # Deciding and delivering
 
@@ -383,7 +328,7 @@ class Order(Process):
         self._past[id] = past
         self._seen.add(id)
         self._mark = (final, id)
-        self._owe(id, timestamp, final, tuple(g for g in message.destinations if g != self.home))
+        self._debts.owe(id, timestamp, final, tuple(g for g in message.destinations if g != self.home))
         self._undurable.append((past, -1 if item is None else item.index))
         if final > self._clock:
             self._clock = final
@@ -409,17 +354,11 @@ class Order(Process):
         """A snapshot of another member was taken over: what it delivered counts as delivered here."""
         self._outbox.append(Note("installed", None, float(served)))
 
-    def _owe(self, id: MessageId, timestamp: int, final: int, groups: tuple[GroupId, ...]) -> None:
-        if groups:
-            self._facts[id] = (timestamp, final, set(groups))
-            for group in groups:
-                self._owed.setdefault(group, deque()).append((final, id))
-
     def _trim(self) -> None:
         """Forget what a majority delivered from the log, and what everybody delivered from the past."""
         log = self._log
         if self._base < self._decided:
-            delivered = sorted(self._positions)[len(self._positions) - self._view.quorum]
+            delivered = sorted(self._positions)[len(self._positions) - self._quorum]
             while self._base < self._decided and 0 <= log[self._base].delivered_at < delivered:
                 self._floor = max(self._floor, log.pop(self._base).delivered_at + 1)
                 self._base += 1

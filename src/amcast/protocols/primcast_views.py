@@ -4,13 +4,14 @@ from amcast.kernel.effects import About
 from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
+from amcast.parts.member import Open
 from amcast.protocols.bodies.primcast import Ack
 
 Proposal = tuple[int, MessageId, int]
 """Place in the log, message, timestamp."""
 
 
-class Item:
+class Item(Open):
     """A message, and what is known of its timestamps."""
 
     __slots__ = (
@@ -24,7 +25,6 @@ class Item:
         "id",
         "index",
         "message",
-        "old",
         "timestamp",
     )
 
@@ -47,7 +47,6 @@ class Item:
         """Groups with a proposal for it: whom to ask for the message."""
         self.delivered_at = -1
         self.old = False
-        """It was open already when the repair timer was set."""
 
 
 class View:

@@ -33,7 +33,7 @@ import msgspec
 
 from amcast.kernel.effects import About
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
-from amcast.kernel.message import Body, Message, Record, Request
+from amcast.kernel.message import Body, Message, Record, Request, State
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
 from amcast.parts import paxos
@@ -136,6 +136,9 @@ class RoundGroup(Process):
 
     def has_delivered(self, message: MessageId) -> bool:
         return message in self._delivered
+
+    def known(self, until: MessageId) -> tuple[State, ...]:
+        return self._delivered.snapshot()
 
     def on_start(self, records: Sequence[Record], life: int) -> None:
         self._apply(self._paxos.begin(records, life))
@@ -415,9 +418,3 @@ def contact(topology: Topology, message: Message) -> tuple[ProcessId, ...]:
         if topology.region(topology.members(group)[0]) == region:
             return topology.members(group)
     return topology.members(destinations[0])
-
-
-def role(topology: Topology, process: ProcessId) -> str:
-    """Without an oracle's word the first member of each group leads."""
-    group = topology.group_of(process)
-    return "client" if group is None else "leader" if process == topology.members(group)[0] else "follower"

@@ -40,6 +40,7 @@ from amcast.parts.bodies import paxos as paxos_bodies
 from amcast.parts.bodies.generic import OPEN, SHUT, Ack, Change, Frozen, Item
 from amcast.parts.bodies.session import Absent
 from amcast.parts.generic import Generic, faults_tolerated
+from amcast.parts.quorum import role
 from amcast.protocols.bodies.rounds import (
     DisasterConfig,
     DisasterState,
@@ -49,7 +50,7 @@ from amcast.protocols.bodies.rounds import (
     RoundsCore,
     RoundsState,
 )
-from amcast.protocols.rounds import RoundGroup, about, contact, role
+from amcast.protocols.rounds import RoundGroup, about, contact
 
 
 class DisasterTolerant(RoundGroup):

@@ -31,6 +31,8 @@ from amcast.kernel.message import Body, Message, State
 from amcast.kernel.spec import Claims, Spec, majorities_survive
 from amcast.kernel.topology import Topology
 from amcast.parts.bodies import paxos as paxos_bodies
+from amcast.parts.lifting import SURVIVED
+from amcast.parts.quorum import role
 from amcast.protocols.bodies.rounds import (
     BODIES,
     Bundle,
@@ -43,7 +45,7 @@ from amcast.protocols.bodies.rounds import (
     RoundsCore,
     RoundsState,
 )
-from amcast.protocols.rounds import AT_ONCE, RoundGroup, about, contact, role
+from amcast.protocols.rounds import AT_ONCE, RoundGroup, about, contact
 
 
 class NonGenuine(RoundGroup):
@@ -243,9 +245,7 @@ SPEC = Spec(
     states=(NonGenuineState, RoundsState),
     claims=Claims(
         genuine="no",
-        faults=frozenset(
-            {"pause", "slow", "partition", "loss", "skew", "leaders", "links", "crash", "recovery", "amnesia"}
-        ),
+        faults=SURVIVED,
         tolerates=majorities_survive,
         ranked=True,
         quiescent=False,

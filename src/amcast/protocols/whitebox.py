@@ -21,9 +21,14 @@ Modules: `whitebox_order` (nothing fails), `whitebox_ballots` (leader change), `
 this one, which says who hears what. Deviations, each with its reason, are in docs/protocols/whitebox.md.
 """
 
+from dataclasses import replace
+
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body, State
-from amcast.kernel.spec import Claims, Spec, majorities_survive
+from amcast.kernel.spec import Spec
+from amcast.parts.bodies.member import Join, MemberState, Nack, Welcome
+from amcast.parts.lifting import ROBUST
+from amcast.parts.quorum import role
 from amcast.protocols.bodies.whitebox import (
     BODIES,
     RECORDS,
@@ -33,24 +38,21 @@ from amcast.protocols.bodies.whitebox import (
     Decided,
     Delivery,
     ItemState,
-    Join,
     Mark,
-    Nack,
     NewLeader,
     NewLeaderAck,
     NewState,
     NewStateAck,
     Retry,
     Sync,
-    Welcome,
     WhiteBoxConfig,
     WhiteBoxState,
 )
+from amcast.protocols.whitebox_insight import Insight
 from amcast.protocols.whitebox_order import Item, contact
-from amcast.protocols.whitebox_repair import Repair
 
 
-class WhiteBox(Repair):
+class WhiteBox(Insight):
     """One member of one group."""
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
@@ -108,28 +110,16 @@ class WhiteBox(Repair):
     def snapshot(self) -> WhiteBoxState:
         return WhiteBoxState(
             self._checkpoint(),
-            self.position,
-            self._life,
-            self._role,
+            self._member_state(),
             self._next,
             tuple(_item_state(item) for item in self._items.values()),
             tuple(self._marks),
-            tuple(self._positions),
             tuple(sorted(self._stable.items())),
-            tuple(sorted(self._births.items())),
-            self._oracle,
-            self._heard_ballot,
+            tuple(sorted(self._far_births.items())),
             tuple(sorted(self._promises.items())),
             self._holders,
             self._chosen,
-            tuple(sorted(self._welcomes.items())),
-            self._turn,
-            self._armed,
-            self._lag,
-            (self._durable_promised, self._durable_clock),
-            self._durable_births,
             tuple(self._undurable),
-            self._records,
             self._marked,
         )
 
@@ -137,29 +127,17 @@ class WhiteBox(Repair):
         assert isinstance(state, WhiteBoxState)
         self._stable = {}
         self._restore_kept(state.kept)
-        self.position = state.position
-        self._life = state.life
-        self._role = state.role
+        self._restore_member(state.member)
         self._next = state.next
         self._items = {kept.id: _item(kept) for kept in state.items}
         self._queue = sorted((item.proposed, item.id) for item in self._items.values() if item.proposed)
         self._marks = list(state.marks)
-        self._positions = list(state.positions)
         self._stable = dict(state.stable)
-        self._births = dict(state.births)
-        self._oracle = state.oracle
-        self._heard_ballot = state.heard_ballot
+        self._far_births = dict(state.far_births)
         self._promises = dict(state.promises)
         self._holders = state.holders
         self._chosen = state.chosen
-        self._welcomes = dict(state.welcomes)
-        self._turn = state.turn
-        self._armed = state.armed
-        self._lag = state.lag
-        self._durable_promised, self._durable_clock = state.durable
-        self._durable_births = state.durable_births
         self._undurable = list(state.undurable)
-        self._records = state.records
         self._marked = state.marked
 
 
@@ -206,21 +184,14 @@ SPEC = Spec(
     config=WhiteBoxConfig,
     bodies=BODIES,
     records=RECORDS,
-    states=(WhiteBoxState, ItemState),
-    claims=Claims(
-        genuine="strict",
-        faults=frozenset(
-            {"pause", "slow", "partition", "loss", "skew", "leaders", "links", "crash", "recovery", "amnesia"}
-        ),
-        tolerates=majorities_survive,
-        ranked=True,
+    states=(WhiteBoxState, MemberState, ItemState),
+    claims=replace(
+        ROBUST,
         delays=_delays,
         bound=lambda role, skew: 5 if role == "leader" else 6,
         packets=lambda destinations, replicas: destinations * (1 + 2 * destinations * replicas + replicas),
     ),
     contact=contact,
-    roles=lambda topology, process: (
-        "leader" if process in (topology.members(group)[0] for group in topology.groups) else "follower"
-    ),
+    roles=role,
     goals=("waited", "epoch", "reproposed", "asked", "caught-up", "nack", "admitted", "forwarded"),
 )

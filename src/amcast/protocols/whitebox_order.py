@@ -1,31 +1,27 @@
 """White-Box while nothing fails: leaders stamp, members accept, leaders commit and deliver (002, section 4.2)."""
 
 from abc import abstractmethod
-from collections import deque
 from heapq import heappop, heappush, heapreplace
 
 from amcast.kernel.effects import About
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message
-from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
+from amcast.parts.bodies.member import Entry
+from amcast.parts.debts import Rank
+from amcast.parts.member import Member, Open, reborn
 from amcast.parts.quorum import place_of
-from amcast.parts.seen import Seen
 from amcast.protocols.bodies.whitebox import (
     Accept,
     AcceptAck,
     Decided,
     Delivery,
-    Entry,
-    Nack,
     Past,
     WhiteBoxConfig,
 )
 
-Rank = tuple[int, MessageId]
 
-
-class Item:
+class Item(Open):
     """A message that is not delivered here, and what is known of it."""
 
     __slots__ = (
@@ -35,7 +31,6 @@ class Item:
         "id",
         "local",
         "message",
-        "old",
         "ordered",
         "proposed",
         "tallies",
@@ -57,7 +52,6 @@ class Item:
         self.ordered = False
         """I, leading, have told my group to deliver it."""
         self.old = False
-        """It was open already when the repair timer was set."""
 
     def ballots(self) -> tuple[int, ...]:
         """The leaders' ballots; only when every group's leader was heard."""
@@ -68,80 +62,37 @@ def about(ids: list[MessageId]) -> About:
     return ids[0] if len(ids) == 1 else tuple(ids)
 
 
-class Order(Process):
-    """The failure-free part of a member. `_role` is "leader", "candidate", "member" or "joining"."""
+class Order(Member[Item]):
+    """The failure-free part of a member."""
 
     def __init__(self, me: ProcessId, topology: Topology, config: WhiteBoxConfig) -> None:
-        super().__init__(me, topology)
-        assert self.group is not None, f"process {me} is a client"
-        self.home: GroupId = self.group
-        self._config = config
-        self._members = topology.members(self.home)
-        self._fellows = tuple(member for member in self._members if member != me)
-        self._places = {member: place for place, member in enumerate(self._members)}
-        self._place = self._places[me]
-        self._quorum = topology.quorum(self.home)
-
-        self._ballot = 0
-        """Whose state I hold."""
-        self._promised = 0
-        """I take no part in lower ones; at least `_ballot`."""
-        self._role = "leader" if self._place == 0 else "member"
-        self._clock = 0
-        self._items: dict[MessageId, Item] = {}
-        """Everything open: heard of and not delivered."""
+        super().__init__(me, topology, config, "leader")
         self._queue: list[Rank] = []
         """A leader's heap over what it stamped: a lower bound of each one's rank."""
         self._next = 0
         """The position of the next delivery that I, leading, order."""
 
-        self._seen = Seen()
-        self._mark: Rank = (0, 0)
-        """The rank of what was delivered last."""
         self._past: dict[MessageId, Past] = {}
-        self._first = 0
-        """The position of the first of `_past`."""
-        self._handed = 0
-        """Deliveries before this position have left the process."""
-        self._facts: dict[MessageId, tuple[int, set[GroupId]]] = {}
-        """Delivered: the final timestamp, and the groups that may still ask for it."""
-        self._owed: dict[GroupId, deque[Rank]] = {}
+        """The last deliveries, in order, for fellows that lag."""
         self._stable: dict[GroupId, Rank] = {}
         """Up to where a majority of another group has delivered."""
         self._marks: list[Rank] = [(0, 0)] * len(self._members)
         """Up to where each fellow has told me, its leader, that it delivered."""
-        self._positions = [0] * len(self._members)
-        self._births: dict[GroupId, tuple[int, ...]] = {self.home: (0,) * len(self._members)}
+        self._far_births: dict[GroupId, tuple[int, ...]] = {}
+        """In which life members of other groups lost their memory."""
 
         self._stamped: list[Item] = []
         self._accepted: list[Item] = []
         self._ordered: list[tuple[MessageId, int]] = []
         """Of this step, to be told together at its end."""
-        self._letters: list[tuple[tuple[ProcessId, ...], Body, About]] = []
-        """Bodies of this step that must not leave before what changed is durable."""
         self._undurable: list[Past] = []
-        self._lag = False
-        """I know that I miss something, and will ask."""
-        self._committed: set[MessageId] = set()
-        """Whose final timestamp became known in this step."""
+        """Deliveries that no record tells yet."""
 
     def contacts(self, message: Message) -> tuple[ProcessId, ...]:
         return contact(self.topology, message)
 
-    def has_delivered(self, message: MessageId) -> bool:
-        return message in self._seen
-
-    def _active(self) -> bool:
-        return self._promised == self._ballot and self._role != "joining"
-
     def _leading(self) -> bool:
-        return self._role == "leader" and self._promised == self._ballot
-
-    def _leader(self, ballot: int) -> ProcessId:
-        return self._members[place_of(ballot)]
-
-    def _write(self, targets: tuple[ProcessId, ...], body: Body, about: About = None) -> None:
-        self._letters.append((targets, body, about))
+        return self._role == "leader" and self._promised == self._epoch
 
     def _item(self, message: Message) -> Item:
         item = self._items.get(message.id)
@@ -186,15 +137,16 @@ class Order(Process):
     def _hear_accept(self, sender: ProcessId, body: Accept) -> None:
         group = self.topology.group_of(sender)
         assert group is not None
-        self._hear_births(group, body.births)
         if group == self.home:
-            if body.ballot < self._promised and self._role != "joining":
-                self._write((sender,), Nack(self._promised))
-            if body.ballot > self._ballot:
+            self._hear_births(body.births)
+            if body.ballot < self._promised:
+                self._refuse(sender, body.ballot)
+            if body.ballot > self._epoch:
                 self._lag = True
-            if body.ballot != self._ballot or not self._active():
+            if body.ballot != self._epoch or not self._active():
                 return
         else:
+            self._hear_far_births(group, body.births)
             self._hear_stable(group, (body.time, body.tie))
         for entry in body.entries:
             self._hear_stamp(sender, group, body.ballot, entry)
@@ -216,17 +168,17 @@ class Order(Process):
         self._consider(item)
 
     def _final(self, id: MessageId) -> int | None:
-        if id in self._facts:
-            return self._facts[id][0]
-        past = self._past.get(id)
-        return None if past is None else past.final
+        final = self._debts.answer(id)
+        if final is None and id in self._past:
+            final = self._past[id].final
+        return final
 
     def _consider(self, item: Item) -> None:
         """Accept what every leader has stamped: from now on my clock is past all its timestamps."""
         accepts = item.accepts
         if not self._active() or len(accepts) < len(item.message.destinations):
             return
-        if accepts[self.home][0] != self._ballot:
+        if accepts[self.home][0] != self._epoch:
             return
         item.local = accepts[self.home][1]
         self._clock = max(self._clock, max(timestamp for _, timestamp in accepts.values()))
@@ -238,11 +190,13 @@ class Order(Process):
     def _hear_acks(self, sender: ProcessId, body: AcceptAck) -> None:
         group = self.topology.group_of(sender)
         assert group is not None
-        self._hear_births(group, body.births)
         if group == self.home:
+            self._hear_births(body.births)
             place = self._places[sender]
             self._positions[place] = body.position
             self._marks[place] = (body.time, body.tie)
+        else:
+            self._hear_far_births(group, body.births)
         bit = 1 << self.topology.members(group).index(sender)
         for id, ballots in body.acks:
             item = self._items.get(id)
@@ -256,7 +210,7 @@ class Order(Process):
         destinations = item.message.destinations
         if item.final >= 0 or not self._leading() or len(item.accepts) < len(destinations):
             return
-        if item.accepts[self.home][0] != self._ballot:
+        if item.accepts[self.home][0] != self._epoch:
             return
         tally = item.tallies.get(item.ballots())
         if tally is None:
@@ -301,9 +255,9 @@ class Order(Process):
     # Delivering
 
     def _hear_delivery(self, body: Delivery) -> None:
-        if body.ballot > self._ballot:
+        if body.ballot > self._epoch:
             self._lag = True
-        if body.ballot != self._ballot or not self._active():
+        if body.ballot != self._epoch or not self._active():
             return
         for position, (id, final) in enumerate(body.deliveries, body.first):
             if position < self.position:
@@ -343,37 +297,32 @@ class Order(Process):
 
     def _owe(self, id: MessageId, final: int, groups: tuple[GroupId, ...]) -> None:
         missing = tuple(group for group in groups if self._stable.get(group, (0, 0)) < (final, id))
-        if missing:
-            self._facts[id] = (final, set(missing))
-            for group in missing:
-                self._owed.setdefault(group, deque()).append((final, id))
+        self._debts.owe(id, final, final, missing)
 
     def _hear_stable(self, group: GroupId, mark: Rank) -> None:
         """A majority of another group delivered up to here: its members can now help each other."""
-        if mark <= self._stable.get(group, (0, 0)):
-            return
-        self._stable[group] = mark
-        owed = self._owed.get(group)
-        while owed and owed[0] <= mark:
-            id = owed.popleft()[1]
-            groups = self._facts[id][1]
-            groups.discard(group)
-            if not groups:
-                del self._facts[id]
+        if mark > self._stable.get(group, (0, 0)):
+            self._stable[group] = mark
+            self._debts.settle(group, mark)
 
-    def _hear_births(self, group: GroupId, births: tuple[int, ...]) -> None:
-        """What a member said before it lost its memory no longer counts."""
-        known = self._births.get(group)
-        if births == known:
-            return
-        if known is None:
-            known = (0,) * len(births)
-        self._births[group] = tuple(max(pair) for pair in zip(known, births, strict=True))
-        for place, (old, new) in enumerate(zip(known, births, strict=True)):
-            if new > old:
-                for item in self._items.values():
-                    for tally in item.tallies.values():
-                        tally[group] = tally.get(group, 0) & ~(1 << place)
+    def _hear_far_births(self, group: GroupId, births: tuple[int, ...]) -> None:
+        """The same as `_hear_births`, of another group."""
+        known = self._far_births.get(group)
+        if births != known:
+            if known is None:
+                known = (0,) * len(births)
+            self._far_births[group] = tuple(map(max, known, births))
+            for place in reborn(known, births):
+                self._discount(group, place)
+
+    def _forget(self, place: int) -> None:
+        self._discount(self.home, place)
+
+    def _discount(self, group: GroupId, place: int) -> None:
+        """Count no acceptance of this member that came before."""
+        for item in self._items.values():
+            for tally in item.tallies.values():
+                tally[group] = tally.get(group, 0) & ~(1 << place)
 
     # Telling
 
@@ -387,14 +336,14 @@ class Order(Process):
             acks.setdefault(self._leaders(item), []).append(item)
         for leaders, items in acks.items():
             said = tuple((item.id, item.ballots()) for item in items)
-            body = AcceptAck(said, self.position, *self._mark, self._births[self.home])
+            body = AcceptAck(said, self.position, *self._mark, self._births)
             self.send_all(leaders, body, about([item.id for item in items]))
         if self._ordered:
             # Fellows may have told me of deliveries that an earlier leader ordered.
             self._next = max(self._next, self.position)
             ids = [id for id, _ in self._ordered]
             waits = tuple([self._behind(id) for id in ids])
-            delivery = Delivery(self._ballot, self._next, tuple(self._ordered), waits if any(waits) else ())
+            delivery = Delivery(self._epoch, self._next, tuple(self._ordered), waits if any(waits) else ())
             self.send_all(self._members, delivery, about(ids))
             self._next += len(self._ordered)
         self._stamped, self._accepted, self._ordered = [], [], []
@@ -402,7 +351,7 @@ class Order(Process):
     def _accept(self, items: list[Item]) -> Accept:
         entries = tuple(Entry(item.message, item.proposed) for item in items)
         stable = sorted(self._marks)[len(self._marks) - self._quorum]
-        return Accept(self._ballot, entries, *stable, self._births[self.home])
+        return Accept(self._epoch, entries, *stable, self._births)
 
     def _by_destinations(self, items: list[Item]) -> list[tuple[tuple[GroupId, ...], list[Item]]]:
         sets: dict[tuple[GroupId, ...], list[Item]] = {}

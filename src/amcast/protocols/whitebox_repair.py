@@ -1,19 +1,15 @@
 """White-Box when something was missed: lost links, restarts, laggards, and what must survive a restart."""
 
-from collections.abc import Sequence
-from typing import Final
-
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body, Message, Record
 from amcast.kernel.topology import Topology
+from amcast.parts.bodies.member import Entry
+from amcast.parts.debts import Debts
 from amcast.protocols.bodies.whitebox import (
     CatchUp,
     Checkpoint,
     Decided,
-    Entry,
     Mark,
-    Nack,
-    NewLeader,
     Progress,
     Retry,
     Sync,
@@ -22,48 +18,28 @@ from amcast.protocols.bodies.whitebox import (
 from amcast.protocols.whitebox_ballots import Ballots
 from amcast.protocols.whitebox_order import Item
 
-REPAIR: Final = "repair"
-MAX_RETRIES: Final = 64
-"""Messages asked for at a time, oldest first."""
-
 
 class Repair(Ballots):
     """A member that catches up and helps others to."""
 
     def __init__(self, me: ProcessId, topology: Topology, config: WhiteBoxConfig) -> None:
         super().__init__(me, topology, config)
-        self._armed = False
-        self._durable_promised = -1
-        self._durable_clock = 0
-        self._durable_births = self._births[self.home]
-        self._records = 0
-        """Since the last checkpoint."""
         self._marked = False
         """A Mark is on its way to me."""
 
     # A life begins
 
-    def on_start(self, records: Sequence[Record], life: int) -> None:
-        self._life = life
-        for record in records:
-            match record:
-                case Checkpoint():
-                    self._recall(record)
-                case Progress():
-                    self._replay(record)
-        if life == 0:
-            self._persist_progress()  # so that an empty disk means lost memory
-            return
-        if not records:
-            self._join()
-            return
-        self._note_durable()
-        self._records = len(records)
-        self._role = "member"
-        self._lag = True
-        self._write(self._fellows, Sync(self._ballot, self.position))
+    def _recall(self, record: Record) -> None:
+        match record:
+            case Checkpoint():
+                self._reopen(record)
+            case Progress():
+                self._replay(record)
 
-    def _recall(self, kept: Checkpoint) -> None:
+    def _return(self) -> None:
+        self._undurable = []
+
+    def _reopen(self, kept: Checkpoint) -> None:
         self._restore_kept(kept)
         self.position = kept.handed
         if kept.first > kept.handed:
@@ -74,9 +50,9 @@ class Repair(Ballots):
     def _restore_kept(self, kept: Checkpoint) -> None:
         """Everything durable, as it was."""
         self._promised = kept.promised
-        self._ballot = kept.ballot
+        self._epoch = kept.ballot
         self._clock = kept.clock
-        self._births[self.home] = kept.births
+        self._births = kept.births
         self._items = {}
         for entry in kept.accepted:
             self._item(entry.message).local = entry.timestamp
@@ -86,15 +62,14 @@ class Repair(Ballots):
         self.position = kept.first + len(kept.past)
         self._mark = (kept.time, kept.tie)
         self._seen.restore(kept.seen)
-        self._facts = {}
-        self._owed = {}
+        self._debts = Debts()
         for fact in kept.facts:
             self._owe(fact.id, fact.final, fact.groups)
 
     def _replay(self, record: Progress) -> None:
         self._promised = record.promised
         self._clock = max(self._clock, record.clock)
-        self._births[self.home] = record.births
+        self._births = record.births
         for entry in record.accepted:
             if entry.message.id not in self._seen:
                 self._item(entry.message).local = entry.timestamp
@@ -106,10 +81,10 @@ class Repair(Ballots):
     def _checkpoint(self) -> Checkpoint:
         return Checkpoint(
             self._promised,
-            self._ballot,
+            self._epoch,
             self._clock,
-            self._births[self.home],
-            tuple(Entry(item.message, item.local) for item in self._sorted() if item.local),
+            self._births,
+            self._entries(),
             self._handed,
             self._first,
             tuple(self._past.values()),
@@ -123,33 +98,26 @@ class Repair(Ballots):
         if self._role == "joining":
             return
         if self._checkpoint_due:
-            self.persist(self._checkpoint(), replaces=True)
-            self._checkpoint_due = False
-            self._records = 0
-            self._note_durable()
+            self._persist_checkpoint()
+            self._undurable = []
         elif (
             self._accepted
             or self._undurable
             or self._clock > self._durable_clock
             or self._promised > self._durable_promised
-            or self._births[self.home] != self._durable_births
+            or self._births != self._durable_births
         ):
             self._persist_progress()
 
     def _persist_progress(self) -> None:
         accepted = tuple(Entry(item.message, item.local) for item in dict.fromkeys(self._accepted))
-        self.persist(Progress(self._promised, self._clock, self._births[self.home], accepted, tuple(self._undurable)))
+        self.persist(Progress(self._promised, self._clock, self._births, accepted, tuple(self._undurable)))
         self._records += 1
         self._note_durable()
+        self._undurable = []
         if self._records >= self._config.keep and not self._marked:
             self._marked = True
             self._write((self.me,), Mark(self.position))
-
-    def _note_durable(self) -> None:
-        self._durable_promised = self._promised
-        self._durable_clock = self._clock
-        self._durable_births = self._births[self.home]
-        self._undurable = []
 
     def _hear_mark(self, position: int) -> None:
         """Deliveries up to here have left this process: a checkpoint need not keep them."""
@@ -164,37 +132,21 @@ class Repair(Ballots):
 
     def on_peer(self, peer: ProcessId, life: int) -> None:
         if peer in self._fellows:
-            if self._role == "joining":
-                self._ask_to_join(-1)
-                return
-            self._write((peer,), Sync(self._ballot, self.position))
-            if self._role == "candidate":
-                self._resume_campaign((peer,))
+            self._meet(peer)
         if self._leading() and self.topology.group_of(peer) is not None:
             self._repeat_stamps(peer)
 
-    def _resume_campaign(self, members: tuple[ProcessId, ...]) -> None:
-        if self._chosen is None:
-            self._write(members, NewLeader(self._promised, self.position))
-        else:
-            for member in members:
-                known = self._promises.get(self._places[member])
-                self._send_state(member, self._first if known is None else known.position)
-
     def _hear_sync(self, sender: ProcessId, body: Sync) -> None:
-        if body.ballot > self._ballot:
-            self._heard_ballot = max(self._heard_ballot, body.ballot)
-            self._lag = True
+        self._hear_of(body.ballot)
         self._positions[self._places[sender]] = body.position
-        if self._role != "joining" and 0 <= body.ballot < self._promised and self._leader(body.ballot) == sender:
-            self._write((sender,), Nack(self._promised))
-        if body.ballot < self._ballot and (self._leading() or self._chosen is not None):
+        self._refuse(sender, body.ballot)
+        if body.ballot < self._epoch and (self._leading() or self._chosen is not None):
             self._send_state(sender, body.position)
         elif body.position < self.position:
             self._write((sender,), CatchUp(self._story(body.position)))
         elif body.position > self.position:
             self._lag = True
-        if body.ballot == self._ballot and self._leading():
+        if body.ballot == self._epoch and self._leading():
             self._repeat_stamps(sender)
 
     def _retry(self, message: Message) -> Body:
@@ -207,37 +159,14 @@ class Repair(Ballots):
             if final is not None:
                 self._write((sender,), Decided(message.id, final), message.id)
 
-    # The timer
+    # What the timer asks for
 
-    def on_timer(self, name: str) -> None:
-        assert name == REPAIR, f"process {self.me} has no timer {name}"
-        self._armed = False
-        if self._role == "joining":
-            if self._welcomed():
-                self._seek_admission()
-            self._ask_to_join(-1)
-        elif self._role == "candidate":
-            self._resume_campaign(self._members)
-        elif self._role == "member" and self._oracle == self.me:
-            self._campaign()
-        old = [item for item in self._items.values() if item.old]
-        if (old or self._lag) and self._fellows:
-            self._ask_fellows()
-        for item in old[:MAX_RETRIES]:
-            self._ask_about(item)
-        for item in self._items.values():
-            item.old = True
-
-    def _ask_fellows(self) -> None:
-        self._lag = False
-        self._turn += 1
-        helper = self._fellows[self._turn % len(self._fellows)]
-        ballot = -1 if self._role == "joining" else self._ballot
+    def _ask_fellows(self, helper: ProcessId) -> None:
         for fellow in dict.fromkeys((helper, self._leader(self._promised))):
             if fellow != self.me:
-                self._write((fellow,), Sync(ballot, self.position))
+                self._write((fellow,), self._whereabouts(True))
         if self._role == "leader":
-            self._write(tuple(f for f in self._fellows if f != helper), Sync(ballot, self.position))
+            self._write(tuple(f for f in self._fellows if f != helper), self._whereabouts(True))
 
     def _ask_about(self, item: Item) -> None:
         """A leader repeats its stamp, and asks for those of other groups; a member reminds its fellows."""
@@ -251,17 +180,3 @@ class Repair(Ballots):
         for group in item.message.destinations:
             if group != self.home:
                 self._write(self.topology.members(group), Retry(item.message), item.id)
-
-    def _watch(self) -> None:
-        """The timer runs while something is open. It is not cancelled: most messages come and go within one run."""
-        if self._armed:
-            return
-        waits = (
-            bool(self._items)
-            or self._lag
-            or self._role in ("joining", "candidate")
-            or (self._role == "member" and self._oracle == self.me)
-        )
-        if waits:
-            self._armed = True
-            self.set_timer(REPAIR, self._config.repair_ns)

@@ -147,7 +147,15 @@ class Skew(Action, frozen=True):
     drift: float = 0.0
 
 
-Fault = Union[Crash, Recover, Pause, Resume, Slow, Block, Heal, Lossy, Renew, Suggest, Suspicion, Skew]  # noqa: UP007
+class Change(Action, frozen=True):
+    """The operator asks for one member more or one fewer in a group; who is added boots."""
+
+    group: GroupId
+    add: ProcessId | None = None
+    remove: ProcessId | None = None
+
+
+Fault = Union[Crash, Recover, Pause, Resume, Slow, Block, Heal, Lossy, Renew, Suggest, Suspicion, Skew, Change]  # noqa: UP007
 AnyAction = Union[Multicast, Arrive, Fire, Sync, Drop, Repeat, Fault]  # noqa: UP007
 
 _encoder = msgspec.json.Encoder()

@@ -13,6 +13,7 @@ from amcast.kernel.ids import ProcessId
 from amcast.kernel.spec import FAULTS, Claims
 from amcast.world.actions import (
     Block,
+    Change,
     Crash,
     Fault,
     Heal,
@@ -26,6 +27,7 @@ from amcast.world.actions import (
     Suggest,
     Suspicion,
 )
+from amcast.world.members import change, may_change, present
 from amcast.world.world import World
 
 
@@ -79,6 +81,8 @@ def perform(world: World, agenda: Disturbed, fault: Fault) -> bool:
             world.suspect(process, group, up)
         case Skew(process, offset_ns, drift):
             world.skews[process] = (offset_ns, drift)
+        case Change(group, add, remove):
+            change(world, group, add, remove)
     return True
 
 
@@ -99,6 +103,8 @@ def _tell(world: World, fault: Fault) -> None:
             process = pairs[0][0] if pairs else world.topology.processes[0]
         case Renew(one):
             process = one
+        case Change():
+            process = world.topology.processes[0] if world.operator is None else world.operator
         case _:
             process = fault.process
     world.recorder.note(process, world.now, f"fault-{type(fault).__name__.lower()}")
@@ -117,6 +123,8 @@ def _sensible(world: World, fault: Fault) -> bool:
             return process in world.paused or process in world.down
         case Suggest(process) | Suspicion(process):
             return process in world.processes and process not in world.paused
+        case Change(_, add):
+            return may_change(world, add)
         case Renew(one, other):
             return one != other and one in world.processes and other in world.processes
         case _:
@@ -180,7 +188,7 @@ class Dealer:
         healing += [Resume(process) for process in sorted(world.paused)]
         healing += [Slow(process, 0) for process in world.topology.processes]
         healing += [Crash(process) for process in sorted(self._gone) if process in world.processes]
-        back = sorted(process for process in world.down if process not in self._gone)
+        back = sorted(process for process in world.down if process not in self._gone and process not in world.absent)
         healing += [Recover(process, process in self._forgetful) for process in back]
         return healing
 
@@ -259,11 +267,11 @@ class Dealer:
     def _doomed(self, world: World, process: ProcessId) -> tuple[ProcessId, ...]:
         """Who crashes for good: this process or, where that is claimed to be survived, its whole group."""
         group = world.topology.group_of(process)
-        members = () if group is None else world.topology.members(group)
+        members = () if group is None else present(world).members(group)
         lost = frozenset(self._gone | self._forgetful)
         tolerates = self._claims.tolerates
-        alone = tolerates(world.topology, lost | {process})
-        if tolerates(world.topology, lost.union(members)) and (not alone or self._random.random() < 0.5):
+        alone = tolerates(present(world), lost | {process})
+        if tolerates(present(world), lost.union(members)) and (not alone or self._random.random() < 0.5):
             return (process, *(member for member in members if member != process and member in world.processes))
         return (process,) if alone else ()
 
@@ -276,7 +284,7 @@ class Dealer:
     def _amnesia(self, world: World) -> tuple[Fault, ...]:
         process = self._victim(world)
         if process is None or not self._claims.tolerates(
-            world.topology, frozenset(self._gone | self._forgetful | {process})
+            present(world), frozenset(self._gone | self._forgetful | {process})
         ):
             return ()
         self._forgetful.add(process)

@@ -16,10 +16,11 @@ from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Links
 from amcast.kernel.topology import Topology
 from amcast.trace.recorder import Recorder
-from amcast.world.actions import AnyAction, Arrive, Drop, Fault, Fire, Multicast, Repeat, Sync
+from amcast.world.actions import AnyAction, Arrive, Change, Drop, Fault, Fire, Multicast, Repeat, Sync
 from amcast.world.chance import stream
 from amcast.world.faults import Dealer
 from amcast.world.load import Draw, Load
+from amcast.world.members import changes_done, may_change
 from amcast.world.network import MILLISECOND
 from amcast.world.pool import Pool
 from amcast.world.settle import owes
@@ -51,6 +52,11 @@ class Case:
     links: Links = "fifo"
     wire: tuple[type[Body], ...] = ()
     """Pass every body through the codec in some of the runs."""
+    absent: frozenset[ProcessId] = frozenset()
+    """Who is no member at first, and may join."""
+    operator: ProcessId | None = None
+    changes: tuple[Change, ...] = ()
+    """Changes of members, in this order; the seed draws when."""
 
 
 @dataclass
@@ -102,7 +108,16 @@ class Fuzzer(Pool):
         self._random = stream(seed, "fuzz")
         self.style = style_of(self._random, bool(case.kinds))
         self.recorder = recorder
-        self.world = World(case.topology, case.make, self, recorder, wire=case.wire if self.style.coded else ())
+        self.world = World(
+            case.topology,
+            case.make,
+            self,
+            recorder,
+            wire=case.wire if self.style.coded else (),
+            absent=case.absent,
+            operator=case.operator,
+        )
+        self._changes = list(case.changes)
         self.load = Load(case.topology, case.draw(seed), case.messages, case.outstanding, case.senders, case.replies)
         self.script: list[AnyAction] = []
         self._dealer = Dealer(case.kinds, case.claims, stream(seed, "faults"), MILLISECOND)
@@ -141,7 +156,7 @@ class Fuzzer(Pool):
     def _settled(self) -> bool:
         if self.load.left > 0 and any(sender in self.world.processes for sender in self.load.senders):
             return False
-        return not owes(self.world)
+        return not self._changes and changes_done(self.world) and not owes(self.world)
 
     def _disturb(self) -> None:
         for due in [due for due in self._ends if due[0] <= self.world.steps]:
@@ -175,6 +190,8 @@ class Fuzzer(Pool):
 
     def _one(self, fair: bool) -> bool:
         """Choose one action and let it happen; False when nothing can."""
+        if self._changes and self._random.random() < 0.05 and may_change(self.world, self._changes[0].add):
+            self._do(self._changes.pop(0))
         action = self._choose(fair)
         if action is None:
             return False

@@ -51,17 +51,15 @@ class Player(Pool):
         tick_ns: int = TICK_NS,
         recorder: Recorder | None = None,
         tell: Tell | None = None,
+        absent: tuple[ProcessId, ...] = (),
+        operator: ProcessId | None = None,
     ) -> None:
         super().__init__(links, tick_ns)
         self._log: list[Witnessed] = []
         self._tell = tell
         self._told = 0
-        if tell is not None:
-            self.world = World(
-                topology, lambda process: cast(Process, Witness(make(process), self._log)), self, recorder
-            )
-        else:
-            self.world = World(topology, make, self, recorder)
+        seen = make if tell is None else lambda process: cast(Process, Witness(make(process), self._log))
+        self.world = World(topology, seen, self, recorder, absent=frozenset(absent), operator=operator)
 
     def apply(self, action: AnyAction) -> bool:
         if self._tell is None:
@@ -93,7 +91,7 @@ def replay(
 ) -> Replayed:
     """Run a script and judge it. `tell` gets one line per step, as it happens."""
     recorder = Recorder()
-    player = Player(script.topology, make, script.links, script.tick_ns, recorder, tell)
+    player = Player(script.topology, make, script.links, script.tick_ns, recorder, tell, script.absent, script.operator)
     result = Replayed("holds", "")
     result.notes = player.world.noted
     try:

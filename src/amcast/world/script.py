@@ -24,6 +24,7 @@ from amcast.world.actions import (
     AnyAction,
     Arrive,
     Block,
+    Change,
     Crash,
     Drop,
     Fire,
@@ -67,6 +68,10 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     status: Status = "holds"
     """What is expected."""
     story: str = ""
+    absent: tuple[ProcessId, ...] = ()
+    """Who is no member at first, and may join."""
+    operator: ProcessId | None = None
+    """Who asks for changes of members."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,8 @@ class Script:
     seed: int | None = None
     status: Status = "holds"
     story: str = ""
+    absent: tuple[ProcessId, ...] = ()
+    operator: ProcessId | None = None
     lines: Sequence[int] = ()
     """Where each action stands in its file; empty if it never was in one."""
 
@@ -98,6 +105,8 @@ class Script:
             seed=self.seed,
             status=self.status,
             story=self.story,
+            absent=self.absent,
+            operator=self.operator,
         )
 
     def text(self) -> str:
@@ -148,6 +157,8 @@ def read_script(file: Path | str) -> Script:
         seed=header.seed,
         status=header.status,
         story=header.story,
+        absent=header.absent,
+        operator=header.operator,
         lines=[number for number, _ in lines[1:]],
     )
 
@@ -176,6 +187,9 @@ def check_action(action: AnyAction, topology: Topology, where: str) -> None:
             named = (source, target)
         case Block(pairs):
             named = tuple(process for pair in pairs for process in pair)
+        case Change(group, add, remove):
+            _check_groups((group,), topology, where)
+            named = tuple(process for process in (add, remove) if process is not None)
         case Suggest(process, group) | Suspicion(process, group):
             _check_groups((group,), topology, where)
             named = (process,)

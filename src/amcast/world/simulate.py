@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from amcast.kernel.ids import ProcessId
@@ -9,9 +10,11 @@ from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims
 from amcast.kernel.topology import Topology
 from amcast.trace.recorder import Recorder
+from amcast.world.actions import Change
 from amcast.world.chance import stream
-from amcast.world.faults import Dealer
+from amcast.world.faults import Dealer, perform
 from amcast.world.load import Draw, Load
+from amcast.world.members import changes_done
 from amcast.world.network import Network, NetworkConfig
 from amcast.world.plan import FaultPlan, scale_ns
 from amcast.world.timed import Timed
@@ -39,6 +42,10 @@ class Setup:
     kinds: frozenset[str] = frozenset()
     until_ns: int = 0
     settle_ns: int = 0
+    absent: frozenset[ProcessId] = frozenset()
+    """Who is no member at first, and may join."""
+    operator: ProcessId | None = None
+    """The client that asks for changes of members."""
 
 
 @dataclass
@@ -70,8 +77,17 @@ class Simulation:
         network = Network(setup.network, setup.topology, stream(setup.seed, "network"))
         self.agenda = Timed(network, stream(setup.seed, "timers"))
         self.world = World(
-            setup.topology, setup.make, self.agenda, recorder, measures=network.measures, remembers=remembers
+            setup.topology,
+            setup.make,
+            self.agenda,
+            recorder,
+            measures=network.measures,
+            remembers=remembers or setup.operator is not None,
+            absent=setup.absent,
+            operator=setup.operator,
         )
+        self._changing: list[Change] = []
+        """Changes of members that the plan has and that did not happen yet, in order."""
         self.agenda.world = self.world
         self.load = Load(setup.topology, setup.draw, setup.messages, setup.outstanding, setup.senders, setup.replies)
         self._scale_ns = scale_ns(setup.network)
@@ -94,9 +110,9 @@ class Simulation:
     def _over(self) -> bool:
         if self._stuck:
             return True
-        if self.world.now < self._heal_at or (self.load.left > 0 and self._alive()):
+        if self._changing or self.world.now < self._heal_at or (self.load.left > 0 and self._alive()):
             return False
-        return not self.world.owing or not self.world.owed()
+        return changes_done(self.world) and (not self.world.owing or not self.world.owed())
 
     def _alive(self) -> bool:
         return any(sender in self.world.processes for sender in self.load.senders)
@@ -106,7 +122,7 @@ class Simulation:
 
         def look() -> None:
             if self.world.now >= self._heal_at + self._settle_ns and self.world.deliveries == self._seen:
-                self._stuck = bool(self.world.owed()) or self.load.left > 0
+                self._stuck = bool(self.world.owed()) or self.load.left > 0 or bool(self._changing)
                 if self._stuck:
                     return
             self._seen = self.world.deliveries
@@ -131,7 +147,11 @@ class Simulation:
         last = max((event.at_ns for event in events), default=0)
         self._heal_at = plan.until_ns or max(100 * self._scale_ns, last + self._scale_ns)
         for event in events:
-            self.agenda.schedule(event.at_ns, event.fault)
+            if isinstance(event.fault, Change):
+                self._changing.append(event.fault)
+                self.agenda.schedule(event.at_ns, partial(self._change, event.fault))
+            else:
+                self.agenda.schedule(event.at_ns, event.fault)
         random = stream(self.setup.seed, "faults")
         dealer = Dealer(self.setup.kinds, self.setup.claims, random, self._scale_ns)
 
@@ -159,10 +179,17 @@ class Simulation:
         if self.setup.kinds:
             self.agenda.schedule(self._heal_at, heal)
 
+    def _change(self, change: Change) -> None:
+        """Changes happen one after the other: one that comes too soon waits."""
+        if self._changing[0] is change and perform(self.world, self.agenda, change):
+            del self._changing[0]
+        elif not self._stuck:
+            self.agenda.schedule(self.world.now + 5 * self._scale_ns, partial(self._change, change))
+
     def _summary(self, until: int) -> Summary:
         world = self.world
         owed = world.owed()
-        if not owed and (self.load.left <= 0 or not self._alive()):
+        if not owed and not self._changing and (self.load.left <= 0 or not self._alive()):
             end: End = "delivered"
         elif world.now >= until:
             end = "cut off"

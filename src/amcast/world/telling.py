@@ -10,10 +10,12 @@ from amcast.kernel.events import Event, Gone, Leader, Peer, Receive, Started, Su
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Message, State
 from amcast.kernel.process import Process
+from amcast.kernel.topology import Topology
 from amcast.world.actions import (
     AnyAction,
     Arrive,
     Block,
+    Change,
     Crash,
     Drop,
     Fire,
@@ -52,6 +54,10 @@ class Witness:
 
     def named(self, effects: list[Effect]) -> list[Effect]:
         return self._process.named(effects)
+
+    @property
+    def topology(self) -> Topology:
+        return self._process.topology
 
     def snapshot(self) -> State:
         return self._process.snapshot()
@@ -117,6 +123,9 @@ def _act_further(action: AnyAction) -> str:
             return f"process {process} is told that group {group} is {'up' if up else 'down'}"
         case Skew(process, offset_ns, drift):
             return f"the clock of process {process} is off by {offset_ns} ns and {drift:+.0%}"
+        case Change(group, add, remove):
+            who = f"one member more, {add}" if add is not None else f"one member fewer, {remove}"
+            return f"the operator asks for a group {group} with {who}"
         case _:
             raise AssertionError(f"nobody can tell {action!r}")
 

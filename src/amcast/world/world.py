@@ -21,6 +21,7 @@ from amcast.kernel.message import Body, Message, Record
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
 from amcast.trace.recorder import Recorder
+from amcast.world.members import install, leave
 
 Envelope = tuple[ProcessId, ProcessId, Body, About, int, int]
 """A body in flight: source, target, body, about, size in bytes (0 if nobody asked), sent_ns."""
@@ -75,10 +76,10 @@ class World:
 
     # fmt: off
     __slots__ = (
-        "_cuts", "_decode", "_encode", "_held", "_make", "_number", "_remembers", "_sent_ns", "_wants_packets",
-        "agenda", "blocked", "broken", "completed", "deliveries", "disks", "down", "history", "lives", "multicasts",
-        "noted", "now", "owing", "packets", "paused", "positions", "processes", "recorder", "resolved", "senders",
-        "skews", "smooth", "stale", "steps", "timers", "topology",
+        "_cuts", "_decode", "_encode", "_held", "_make", "_number", "_sent_ns", "_wants_packets", "absent", "agenda",
+        "blocked", "broken", "changes", "completed", "deliveries", "disks", "down", "history", "leaving", "lives",
+        "multicasts", "noted", "now", "operator", "owing", "packets", "paused", "positions", "processes", "recorder",
+        "remembers", "resolved", "senders", "skews", "smooth", "stale", "steps", "timers", "topology",
     )
     # fmt: on
 
@@ -92,6 +93,8 @@ class World:
         measures: bool = False,
         wire: Sequence[type[Body]] = (),
         remembers: bool = True,
+        absent: frozenset[ProcessId] = frozenset(),
+        operator: ProcessId | None = None,
     ) -> None:
         self.topology = topology
         self.agenda = agenda
@@ -101,6 +104,11 @@ class World:
         self.lives: dict[ProcessId, int] = dict.fromkeys(topology.processes, 0)
         self.down: dict[ProcessId, int] = {}
         """Who is down, and since when."""
+        self.absent: set[ProcessId] = set(absent)
+        self.leaving: set[ProcessId] = set()
+        """Who is no member yet, or not any more; who is being removed (`world/members.py`)."""
+        self.operator, self.changes = operator, 0
+        """The client that asks for changes of members, and how many it asked for."""
         self.paused: set[ProcessId] = set()
         self.blocked: set[Pair] = set()
         """Links that hold everything back until they heal."""
@@ -137,7 +145,7 @@ class World:
         self._sent_ns: dict[MessageId, int] = {}
         self._held: set[ProcessId] = set()
         """Processes some of whose effects wait for their disk."""
-        self._remembers = remembers
+        self.remembers = remembers
         self._wants_packets = recorder is not None and recorder.wants_packets
         self._encode: Callable[[Any], bytes] | None = None
         if measures or self._wants_packets or wire:
@@ -157,19 +165,20 @@ class World:
 
     def start(self) -> None:
         """Boot every process."""
-        for process in self.topology.processes:
-            self.processes[process] = self._make(process)
-        for process in self.topology.processes:
+        there = [process for process in self.topology.processes if process not in self.absent]
+        self.down.update(dict.fromkeys(sorted(self.absent), 0))
+        self.processes.update((process, self._make(process)) for process in there)
+        for process in there:
             self.step(process, (Started(),))
         # Who crashes before its disk is set up at all could not be told from who lost its memory.
-        for process in self.topology.processes:
+        for process in there:
             self.durable(process)
 
     def submit(self, process: ProcessId, message: Message) -> None:
         """A user a-multicasts."""
         id = message.id
         assert id not in self.owing, f"message {id} was multicast before"
-        self.owing[id] = set(self.topology.addressed(message.destinations))
+        self.owing[id] = set(self.topology.addressed(message.destinations)) - self.absent
         self.senders[id] = message
         self.multicasts += 1
         if self.recorder is not None:
@@ -251,10 +260,14 @@ class World:
     def recover(self, process: ProcessId, amnesia: bool = False) -> None:
         """A process starts again, with its disk or with an empty one; peers hear of the new life first."""
         assert process in self.down, f"process {process} is not down"
-        del self.down[process]
         self.lives[process] += 1
         if amnesia:
             self.disks[process].records.clear()
+        self.boot(process)
+
+    def boot(self, process: ProcessId) -> None:
+        """A process that is down begins a life with what is on its disk."""
+        del self.down[process]
         self.processes[process] = self._make(process)
         for peer in self.topology.processes:
             if peer != process:
@@ -344,9 +357,10 @@ class World:
             case Deliver():
                 self._deliver(process, effect)
             case SetTimer(name, low, high):
-                self._number += 1
-                self.timers[process][name] = self._number
-                self.agenda.ticking(process, name, self._number, low, high)
+                if process in self.processes:  # it may just have retired
+                    self._number += 1
+                    self.timers[process][name] = self._number
+                    self.agenda.ticking(process, name, self._number, low, high)
             case CancelTimer(name):
                 self.timers[process].pop(name, None)
             case Note(name, message, value):
@@ -385,10 +399,10 @@ class World:
             if effect.position < position:
                 self._check_replay(process, effect)
                 return
-            self._break(process, f"delivered message {message.id} at position {effect.position} after {position - 1}")
+            self.breaks(process, f"delivered message {message.id} at position {effect.position} after {position - 1}")
         self.positions[process] = effect.position + 1
         self.deliveries += 1
-        if self._remembers:
+        if self.remembers:
             self.history[process].append(message.id)
         if self.recorder is not None:
             self.recorder.delivery(
@@ -402,9 +416,10 @@ class World:
                 self._sent_ns.get(message.id),
                 effect.committed_ns,
             )
-        self._settle(process, message.id)
+        self.settle(process, message.id)
 
-    def _settle(self, process: ProcessId, message: MessageId) -> None:
+    def settle(self, process: ProcessId, message: MessageId) -> None:
+        """This process owes this message no more."""
         missing = self.owing.get(message)
         if missing is not None:
             missing.discard(process)
@@ -418,8 +433,8 @@ class World:
     def _check_replay(self, process: ProcessId, effect: Deliver) -> None:
         """A restarted process tells its log again: the same messages at the same positions, and nothing new."""
         history = self.history[process]
-        if self._remembers and effect.position < len(history) and history[effect.position] != effect.message.id:
-            self._break(
+        if self.remembers and effect.position < len(history) and history[effect.position] != effect.message.id:
+            self.breaks(
                 process,
                 f"delivered message {effect.message.id} at position {effect.position},"
                 f" where it had delivered {history[effect.position]} in an earlier life",
@@ -428,27 +443,14 @@ class World:
     def _note(self, process: ProcessId, name: str, message: MessageId | None, value: float | None) -> None:
         self.noted[name] = self.noted.get(name, 0) + 1
         if name == "installed" and value is not None:
-            self._install(process, int(value))
+            install(self, process, int(value))
+        elif name == "retired":
+            leave(self, process)
         if self.recorder is not None:
             self.recorder.note(process, self.now, name, message, value)
 
-    def _install(self, process: ProcessId, position: int) -> None:
-        """A snapshot of a fellow member counts as having delivered its prefix."""
-        group = self.topology.group_of(process)
-        if group is None or position <= self.positions[process]:
-            return
-        fellows = self.topology.members(group)
-        longest = max(fellows, key=lambda fellow: len(self.history[fellow]))
-        prefix = self.history[longest][self.positions[process] : position]
-        if self._remembers and len(self.history[longest]) < position:
-            self._break(process, f"installed a snapshot of position {position} that no member has reached")
-        self.positions[process] = position
-        if self._remembers:
-            self.history[process].extend(prefix)
-        for message in prefix:
-            self._settle(process, message)
-
-    def _break(self, process: ProcessId, sentence: str) -> None:
+    def breaks(self, process: ProcessId, sentence: str) -> None:
+        """It did what no process may do."""
         self.broken.append(f"process {process} {sentence}")
 
     # Links
@@ -464,8 +466,7 @@ class World:
             # On a link without order a body overtook the greeting; the process must hear of the new life first.
             self.step(target, (cast(Peer, self._greet(source, target)),))
         if self._wants_packets:
-            assert self.recorder is not None
-            self.recorder.packet(about, type(body).__name__, source, target, size, sent_ns, self.now)
+            self.recorder.packet(about, type(body).__name__, source, target, size, sent_ns, self.now)  # type: ignore[union-attr]
         if self._decode is not None:
             assert self._encode is not None
             body = self._decode(self._encode(body))
@@ -491,8 +492,7 @@ class World:
     def lose(self, envelope: Envelope) -> None:
         source, target, body, about, size, sent_ns = envelope
         if self._wants_packets and type(body) is not Hello:
-            assert self.recorder is not None
-            self.recorder.packet(about, type(body).__name__, source, target, size, sent_ns, None)
+            self.recorder.packet(about, type(body).__name__, source, target, size, sent_ns, None)  # type: ignore[union-attr]
 
     def _keep(self, disk: Disk, effect: Persist) -> None:
         if effect.replaces:

@@ -9,7 +9,8 @@ from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body, Message
 from amcast.kernel.spec import Spec
 from amcast.lab.runs import fuzz_one, prepare
-from amcast.protocols.bodies.primcast import Ack, Nack, NewState, Promise
+from amcast.parts.bodies.member import Nack
+from amcast.protocols.bodies.primcast import Ack, NewState, Promise
 from amcast.protocols.primcast import HYBRID, SPEC, PrimCast
 from amcast.protocols.primcast_views import Proposal
 from amcast.world.plan import plan_of
@@ -131,15 +132,15 @@ class Bumpless(PrimCast):
         super()._hear_time(item, group, timestamp)
         self._due = due
 
-    def _hand_over(self, past: Any, committed_ns: int | None) -> None:
+    def _hand_over(self, message: Message, timestamp: int, final: int, committed_ns: int | None) -> None:
         due = self._due
-        super()._hand_over(past, committed_ns)
+        super()._hand_over(message, timestamp, final, committed_ns)
         self._due = due
 
     def _hear_sync(self, sender: ProcessId, body: Any) -> None:
         """Nor when asked."""
 
-    def _ask_fellows(self) -> None:
+    def _ask_fellows(self, helper: ProcessId) -> None:
         """And nobody asks."""
 
 

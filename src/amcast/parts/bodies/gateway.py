@@ -1,7 +1,7 @@
 """What gateways say, know and can be told."""
 
 from amcast.kernel.config import Config
-from amcast.kernel.ids import MessageId
+from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.message import Body, Message, State
 from amcast.parts.bodies.session import MILLISECOND, ClientState
 
@@ -13,6 +13,8 @@ class GatewayConfig(Config, frozen=True):
     """So many may be on their way to the same destinations; what comes meanwhile gathers for the next."""
     gather_ns: tuple[int, int] = (100 * MILLISECOND, 100 * MILLISECOND)
     """What has gathered for so long does not wait for the bundle before."""
+    rest: bool = True
+    """Where several clients are at it, wait a little after an answer for those who will ask again."""
     bundle_messages: int = 1024
     """No bundle holds more messages."""
     bundle_bytes: int = 256 * 1024
@@ -43,3 +45,5 @@ class GatewayState(State, frozen=True):
     gathered: tuple[Message, ...]
     armed: bool
     session: ClientState
+    left_ns: tuple[tuple[MessageId, int], ...] = ()
+    resting: tuple[tuple[GroupId, ...], ...] = ()

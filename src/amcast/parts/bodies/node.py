@@ -5,8 +5,8 @@ from typing import Literal
 from msgspec import field
 
 from amcast.kernel.config import Config
-from amcast.kernel.ids import GroupId, MessageId, ProcessId
-from amcast.kernel.message import State
+from amcast.kernel.ids import GroupId, ProcessId
+from amcast.kernel.message import Message, State
 from amcast.parts.bodies.gateway import GatewayConfig, GatewayState
 from amcast.parts.bodies.omega import OmegaConfig, OmegaState
 from amcast.parts.bodies.session import Known
@@ -25,6 +25,6 @@ class NodeState(State, frozen=True):
     protocol: State
     omega: OmegaState | None
     delivered: tuple[Known, ...]
-    asked: tuple[tuple[MessageId, tuple[GroupId, ...]], ...]
+    asked: tuple[tuple[Message, tuple[GroupId, ...]], ...]
     leaders: tuple[tuple[GroupId, ProcessId], ...]
     gateway: GatewayState | None = None

@@ -45,3 +45,4 @@ class OmegaState(State, frozen=True):
     mistakes: tuple[tuple[ProcessId, int], ...]
     left: tuple[tuple[ProcessId, int], ...] = ()
     since: tuple[tuple[ProcessId, int], ...] = ()
+    members: tuple[ProcessId, ...] = ()

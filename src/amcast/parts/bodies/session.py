@@ -53,3 +53,5 @@ class ClientState(State, frozen=True):
     armed: bool
     turn: int = 0
     view: tuple[int, tuple[GroupId, ...]] = (0, ())
+    topology: bytes = b""
+    """Empty while it is the first one."""

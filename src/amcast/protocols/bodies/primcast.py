@@ -4,35 +4,15 @@ from typing import Final
 
 from msgspec import Struct
 
-from amcast.kernel.config import Config
-from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.message import Body, Message, Record, State
+from amcast.parts.bodies.member import Entry, Join, MemberConfig, MemberState, Nack, Welcome
 from amcast.parts.bodies.session import Known
 
-MILLISECOND: Final = 1_000_000
 
-
-class PrimCastConfig(Config, frozen=True):
+class PrimCastConfig(MemberConfig, frozen=True):
     hybrid: bool = False
     """Primaries propose no less than their local time (PrimCast-HC)."""
-    repair_ns: tuple[int, int] = (1000 * MILLISECOND, 1500 * MILLISECOND)
-    """How long to wait before what should have come is asked for."""
-    keep: int = 256
-    """How many deliveries a process remembers for fellows that lag, and records between two checkpoints."""
-
-    def __post_init__(self) -> None:
-        low, high = self.repair_ns
-        if not 0 < low <= high:
-            raise ValueError(f"repair_ns = {list(self.repair_ns)}; expected a range above 0, lower end first")
-        if not 1 <= self.keep <= 1_000_000:
-            raise ValueError(f"keep = {self.keep}; expected 1 to 1000000 deliveries")
-
-
-class Entry(Struct, frozen=True, array_like=True, gc=False):
-    """One place of a group's log: a message and the group's timestamp for it."""
-
-    message: Message
-    timestamp: int
 
 
 class Past(Struct, frozen=True, array_like=True, gc=False):
@@ -124,12 +104,6 @@ class NewState(Body, frozen=True):
     births: tuple[int, ...]
 
 
-class Nack(Body, frozen=True):
-    """The sender has promised this higher epoch."""
-
-    epoch: int
-
-
 # When something was missed
 
 
@@ -180,21 +154,6 @@ class Install(Body, frozen=True):
     facts: tuple[Fact, ...]
     served: int
     """How many clients' messages that is."""
-
-
-class Join(Body, frozen=True):
-    """The sender lost its memory in this life. The helper, if any, shall start an epoch to take it in."""
-
-    birth: int
-    helper: ProcessId
-
-
-class Welcome(Body, frozen=True):
-    """The answer: nothing that the forgetful member did before that life counts here any more."""
-
-    birth: int
-    promised: int
-    clock: int
 
 
 BODIES: Final[tuple[type[Body], ...]] = (
@@ -277,12 +236,10 @@ class ViewState(State, frozen=True):
 
 
 class PrimCastState(State, frozen=True):
-    """All a process knows; see the fields of `protocols.primcast_order.Order` and its heirs."""
+    """All a process knows; see the fields of `protocols.primcast_order.Order`, its base and its heirs."""
 
     kept: Checkpoint
-    position: int
-    life: int
-    role: str
+    member: MemberState
     established: bool
     published: int
     leader_clock: int
@@ -293,17 +250,9 @@ class PrimCastState(State, frozen=True):
     unproposed: tuple[MessageId, ...]
     views: tuple[ViewState, ...]
     clocks: tuple[int, ...]
-    positions: tuple[int, ...]
     later: tuple[tuple[int, Ack], ...]
-    oracle: ProcessId
-    seen_epoch: int
     promises: tuple[tuple[int, Promise], ...]
     state: NewState | None
-    welcomes: tuple[tuple[int, Welcome], ...]
-    turn: int
-    armed: bool
-    lag: bool
-    durable: tuple[int, int, int, int]
-    durable_births: tuple[int, ...]
+    durable_length: int
+    decided: int
     undurable: tuple[tuple[Past, int], ...]
-    records: int

@@ -4,33 +4,14 @@ from typing import Final
 
 from msgspec import Struct
 
-from amcast.kernel.config import Config
-from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.message import Body, Message, Record, State
+from amcast.parts.bodies.member import Entry, Join, MemberConfig, MemberState, Nack, Welcome
 from amcast.parts.bodies.session import Known
 
-MILLISECOND: Final = 1_000_000
 
-
-class WhiteBoxConfig(Config, frozen=True):
-    repair_ns: tuple[int, int] = (1000 * MILLISECOND, 1500 * MILLISECOND)
-    """How long to wait before what should have come is asked for."""
-    keep: int = 256
-    """How many deliveries a process remembers for fellows that lag, and records between two checkpoints."""
-
-    def __post_init__(self) -> None:
-        low, high = self.repair_ns
-        if not 0 < low <= high:
-            raise ValueError(f"repair_ns = {list(self.repair_ns)}; expected a range above 0, lower end first")
-        if not 1 <= self.keep <= 1_000_000:
-            raise ValueError(f"keep = {self.keep}; expected 1 to 1000000 deliveries")
-
-
-class Entry(Struct, frozen=True, array_like=True, gc=False):
-    """A message and its group's timestamp."""
-
-    message: Message
-    timestamp: int
+class WhiteBoxConfig(MemberConfig, frozen=True):
+    """Nothing of its own."""
 
 
 class Past(Struct, frozen=True, array_like=True, gc=False):
@@ -139,12 +120,6 @@ class NewStateAck(Body, frozen=True):
     ballot: int
 
 
-class Nack(Body, frozen=True):
-    """The sender has promised this higher ballot."""
-
-    ballot: int
-
-
 # When something was missed
 
 
@@ -176,21 +151,6 @@ class Mark(Body, frozen=True):
     """To oneself: what was delivered before has left the process."""
 
     position: int
-
-
-class Join(Body, frozen=True):
-    """The sender lost its memory in this life. The helper, if any, shall start a ballot to take it in."""
-
-    birth: int
-    helper: ProcessId
-
-
-class Welcome(Body, frozen=True):
-    """The answer: nothing that the forgetful member did before that life counts here any more."""
-
-    birth: int
-    promised: int
-    clock: int
 
 
 BODIES: Final[tuple[type[Body], ...]] = (
@@ -259,29 +219,17 @@ class ItemState(State, frozen=True):
 
 
 class WhiteBoxState(State, frozen=True):
-    """All a process knows; see the fields of `protocols.whitebox_order.Order` and its heirs."""
+    """All a process knows; see the fields of `protocols.whitebox_order.Order`, its base and its heirs."""
 
     kept: Checkpoint
-    position: int
-    life: int
-    role: str
+    member: MemberState
     next: int
     items: tuple[ItemState, ...]
     marks: tuple[tuple[int, MessageId], ...]
-    positions: tuple[int, ...]
     stable: tuple[tuple[GroupId, tuple[int, MessageId]], ...]
-    births: tuple[tuple[GroupId, tuple[int, ...]], ...]
-    oracle: ProcessId
-    heard_ballot: int
+    far_births: tuple[tuple[GroupId, tuple[int, ...]], ...]
     promises: tuple[tuple[int, NewLeaderAck], ...]
     holders: int
     chosen: NewState | None
-    welcomes: tuple[tuple[int, Welcome], ...]
-    turn: int
-    armed: bool
-    lag: bool
-    durable: tuple[int, int]
-    durable_births: tuple[int, ...]
     undurable: tuple[Past, ...]
-    records: int
     marked: bool

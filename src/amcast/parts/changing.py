@@ -1,0 +1,452 @@
+"""Members that change while traffic flows: for each number of the topology an instance of the protocol of its own.
+
+    number k:    ... m1  m2  B | m3          B: a change, an ordinary message to all groups
+    number k+1:                | m3 m4 ...   begins where B was delivered; m3 is asked for again
+
+Source: Lamport, Malkhi, Zhou, "Stoppable Paxos" (2008) and "Reconfiguring a state machine" (2010): stop one machine by
+a last command, start the next. Here the machine is any protocol of the catalogue and the last command a multicast.
+
+What an instance delivers after the first valid change, its barrier, is discarded. All processes agree what that is,
+because the barrier goes to all groups and the instance orders everything (docs/membership.md has the proof). Sessions
+ask again for what was not delivered; what was is known under the next number (`Begin.seen`) and never enters it. So
+quorums of different numbers never meet.
+
+Bodies, timers and records of number 0 are bare, so that a cluster that never changes pays for nothing; those of later
+numbers say which they belong to. A body of a number that is not reached yet waits; an earlier instance goes on until a
+majority of every group of the next number has begun that. From then on every fellow that is behind finds one who tells
+it where the next number begins (Begin). So does a new member: it begins with the others, not in the middle.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from amcast.kernel.change import MARK, encoded, is_change, next_topology
+from amcast.kernel.effects import CancelTimer, Deliver, Effect, Note, Persist, Send, SetTimer
+from amcast.kernel.events import Event, Gone, Leader, Peer, Receive, Started, Submit, Suspect, Timer
+from amcast.kernel.ids import ProcessId, sequence_of
+from amcast.kernel.message import Body, Message, Record, Reply, Request
+from amcast.kernel.process import Process
+from amcast.kernel.spec import Spec
+from amcast.kernel.topology import Topology
+from amcast.parts.bodies.changing import (
+    BODIES,
+    Again,
+    Begin,
+    ChangingConfig,
+    Here,
+    Numbered,
+    Overtaken,
+    Turned,
+    Vouch,
+    Waiting,
+    Where,
+    kept,
+    numbered,
+)
+from amcast.parts.bodies.session import WINDOW
+from amcast.parts.bundle import is_bundle, process_of
+from amcast.parts.instances import NUMBER, Instance, Make, recovered
+from amcast.parts.seen import Seen
+from amcast.parts.turning import NEXT, REPORT, TIMER, Turning
+
+
+class Changing(Turning):
+    """One server, whatever the number. A topology of a number above 0 makes one that joins."""
+
+    def __init__(
+        self,
+        me: ProcessId,
+        topology: Topology,
+        make: Make,
+        config: ChangingConfig,
+        bodies: tuple[type[Body], ...],
+        records: tuple[type[Record], ...] = (),
+    ) -> None:
+        super().__init__(me, topology, make, config)
+        self._numbered = numbered(bodies)
+        self._kept = kept(records)
+        self._mine = frozenset({self._numbered, Turned, Where, Here, Again})
+        self._starting = False
+
+    # Steps
+
+    def step(self, events: Sequence[Event], now: int) -> list[Effect]:
+        self.now = now
+        instances = self._instances
+        if len(instances) == 1 and instances[0].number == 0 and self._unchanged(events):
+            only = instances[0]
+            assert only.process is not None
+            effects = only.process.step(events, now)
+            if self._harmless(effects, only):
+                return effects
+            self._pass(only, effects)
+        else:
+            for event in events:
+                self._route(event)
+        self._run()
+        effects = self._outbox
+        self._outbox = []
+        return effects
+
+    def _unchanged(self, events: Sequence[Event]) -> bool:
+        """Number 0 alone, and nothing that concerns numbers: the protocol may have it all."""
+        for event in events:
+            if type(event) is Receive:
+                if type(event.body) in self._mine:
+                    return False
+            elif type(event) is not Submit:
+                return False
+        return True
+
+    def _harmless(self, effects: list[Effect], only: Instance) -> bool:
+        """Nothing that a number must look at."""
+        groups = len(only.topology.groups)
+        for effect in effects:
+            kind = type(effect)
+            if kind is Deliver:
+                message = effect.message  # type: ignore[attr-defined]
+                if len(message.destinations) == groups and MARK in message.payload:
+                    return False  # perhaps; in a bundle, the change is somewhere inside
+                fresh = effect.fresh  # type: ignore[attr-defined]
+                self.position = effect.position + (1 if fresh is None else len(fresh))  # type: ignore[attr-defined]
+            elif kind is Send:
+                if type(effect.body) is Reply:  # type: ignore[attr-defined]
+                    return False
+            elif kind is Note and effect.name == "installed":  # type: ignore[attr-defined]
+                return False
+        return only.own is None and not only.overtaken and only.barrier < 0
+
+    def _run(self) -> None:
+        """Let every instance take what came for it; the last of them may begin another."""
+        place = 0
+        while place < len(self._instances):
+            instance = self._instances[place]
+            place += 1
+            if instance.inbox and instance.process is not None:
+                inbox, instance.inbox = instance.inbox, []
+                self._pass(instance, instance.process.step(inbox, self.now))
+        if self._starting:
+            self._starting = False
+            self._announce()
+        self._drop_old()
+        self._watch()
+
+    # Events
+
+    def _route(self, event: Event) -> None:
+        match event:
+            case Receive(sender, body):
+                self._receive(sender, body)
+            case Submit(message):
+                self._multicast(message)
+            case Timer(name):
+                self._tick(name)
+            case Leader(group, leader):
+                self._leaders[group] = leader
+                for instance in self._instances:
+                    if leader in instance.topology.members(group):
+                        instance.inbox.append(event)
+            case Suspect(group, up):
+                self._suspects[group] = up
+                for instance in self._instances:
+                    instance.inbox.append(event)
+            case Peer(peer):
+                self._meet(peer, event)
+            case Gone():
+                for instance in self._instances:
+                    instance.inbox.append(event)
+            case Started(records, life):
+                self._start(records, life)
+            case _:
+                raise AssertionError(f"no process knows the event {event!r}")
+
+    def _start(self, records: Sequence[Record], life: int) -> None:
+        """Go on with what records tell; without any, begin number 0, or ask where the current number begins."""
+        self._life = 0
+        self._starting = True
+        first = self._first
+        self._instances = recovered(records, life, self.me, first, self._make, self.config.old)
+        if self._instances:
+            self._follow(self._instances[-1].topology)
+            self._turned[self.me] = self.number
+        elif first.number == 0:
+            self._life = life
+            instance = Instance(Begin(0, encoded(first)), first, self._make(self.me, first), life)
+            instance.inbox.append(Started((), life))
+            self._instances = [instance]
+            if life > 0:
+                self._ask(REPORT)
+        elif life > 0 and not records:
+            self._life = life
+            self._ask(REPORT)
+        else:
+            self.persist(Waiting())
+            self._ask(self.number)
+
+    def _meet(self, peer: ProcessId, event: Event) -> None:
+        """What it said too early in its last life was not said: it may have forgotten that it did."""
+        self._early = [early for early in self._early if early[0] != peer]
+        if self.number > 0:
+            self.send(peer, self._turn_told())
+        for instance in self._instances:
+            if peer in instance.topology.processes:
+                instance.inbox.append(event)
+
+    def _receive(self, sender: ProcessId, body: Body) -> None:
+        match body:
+            case Numbered(number, inner, barrier):
+                self._arrive(sender, number, inner, barrier)
+            case Turned(number, topology):
+                self._hear_turned(sender, number, topology)
+            case Where(number, group):
+                self._answer(sender, number, group)
+            case Here(begin):
+                self._hear_told(sender, begin)
+            case Again(number):
+                for instance in self._instances:
+                    if instance.number == number:
+                        instance.inbox.append(Peer(sender, 0))
+            case Request(message):
+                self._submit(sender, message)
+            case _:
+                self._arrive(sender, 0, body, -1)
+
+    def _arrive(self, sender: ProcessId, number: int, body: Body, barrier: int) -> None:
+        """A body of an instance: this one's, a later one's, or one that is gone."""
+        if number > self.number:
+            self._hold(sender, number, body, barrier)
+            return
+        for instance in self._instances:
+            if instance.number == number:
+                break
+        else:
+            return
+        if barrier >= 0 and instance.barrier < 0 and instance.topology.group_of(sender) == self.home:
+            instance.barrier = barrier
+        kind = type(body)
+        if instance is self._instances[-1] and (kind is Request or kind is Vouch):
+            self._asked(sender, instance, body)
+        elif kind is not Vouch:
+            instance.inbox.append(Receive(sender, body))
+
+    def _tick(self, name: str) -> None:
+        if name == TIMER:
+            self._armed = False
+            if self._behind():
+                self._ask(REPORT if self._life else self.number)
+            return
+        number = 0
+        if name.startswith(NUMBER):
+            digits, _, name = name.removeprefix(NUMBER).partition(":")
+            number = int(digits)
+        for instance in self._instances:
+            if instance.number == number:
+                instance.inbox.append(Timer(name))
+
+    # Asking for messages
+
+    def _multicast(self, message: Message) -> None:
+        """My user's message. Under a later number it may be one of an earlier: its contacts look at it."""
+        current = self.current
+        if current is not None and current.process is not None:
+            if current.number == 0:
+                current.inbox.append(Submit(message))
+            else:
+                self.send_all(current.process.contacts(message), Request(message), message.id)
+
+    def _submit(self, sender: ProcessId, message: Message) -> None:
+        """Somebody asks, who may have asked under an earlier number; it was not delivered here."""
+        current = self.current
+        if self._behind() and self.home in message.destinations and not is_bundle(message.id):
+            self._hold(sender, NEXT, Request(message), -1)
+        if current is None:
+            return
+        asks = Receive(sender, Request(message))
+        for old in self._instances[:-1]:
+            # Somebody may wait in an old instance for my group's part in a message that is before its barrier there.
+            if old.process is None or self.home not in message.destinations or message.id in old.base:
+                continue
+            if old.number == 0 or not is_bundle(message.id):
+                old.inbox.append(asks)
+        if current.process is None:
+            self.send(sender, self._turn_told())
+        elif current.number == 0:
+            current.inbox.append(asks)
+        elif is_bundle(message.id):
+            return  # of number 0: its gateway, when it gets here, asks for what was not delivered
+        elif self.home in message.destinations or self._fresh(message):
+            if not current.delivered(message.id):
+                current.inbox.append(asks)
+        else:
+            self._say(current, current.topology.members(message.destinations[0]), Vouch(message), message.id)
+
+    def _fresh(self, message: Message) -> bool:
+        """It was first asked for when a message of this number was answered already (see `parts/session.py`)."""
+        first = self._vouched.get(message.sender)
+        return first is not None and sequence_of(message.id) >= first + WINDOW
+
+    def _asked(self, sender: ProcessId, current: Instance, body: Body) -> None:
+        """Under my number somebody asks for a message, or whether it may be asked for."""
+        message: Message = body.message  # type: ignore[attr-defined]
+        if current.delivered(message.id):
+            asker = process_of(message.sender) if is_bundle(message.id) else message.sender
+            self.send(asker, Reply(message.id, self.home), message.id)
+        elif type(body) is Vouch:
+            self._say(current, (sender,), Request(message), message.id)
+        elif current.process is not None:
+            if self.home not in message.destinations:
+                sequence = sequence_of(message.id)
+                self._vouched[message.sender] = min(sequence, self._vouched.get(message.sender, sequence))
+            current.inbox.append(Receive(sender, body))
+
+    # What instances ask for
+
+    def _pass(self, instance: Instance, effects: list[Effect]) -> None:
+        if instance is self.current and not instance.overtaken and instance.barrier >= 0:
+            self._look_ahead(instance, effects)
+        for place, effect in enumerate(effects):
+            match effect:
+                case Send(targets, body, about):
+                    if type(body) is not Reply:  # the node answers for what is delivered, and for nothing else
+                        self._say(instance, targets, body, about)
+                case Deliver():
+                    self._hand(instance, effect, effects[place + 1 :])
+                case Persist(record, replaces):
+                    self._persist(instance, record, replaces)
+                case SetTimer(name, low, high):
+                    self._outbox.append(SetTimer(instance.timer(name), low, high))
+                case CancelTimer(name):
+                    self._outbox.append(CancelTimer(instance.timer(name)))
+                case Note("installed", _, value):
+                    if instance is self.current and not instance.overtaken and value is not None:
+                        self.installed(instance.begin.position + int(value))
+                case _:
+                    self._outbox.append(effect)
+
+    def _look_ahead(self, instance: Instance, effects: list[Effect]) -> None:
+        """A fellow's state that lies beyond the barrier hides where it was. That must be durable first."""
+        for effect in effects:
+            if type(effect) is not Note or effect.name != "installed" or effect.value is None:
+                continue
+            if instance.begin.position + int(effect.value) >= instance.barrier:
+                instance.overtaken = True
+                self.note("overtaken", value=float(instance.number))
+                self.persist(Overtaken(instance.number))
+                return
+
+    def _say(self, instance: Instance, targets: tuple[ProcessId, ...], body: Body, about: object) -> None:
+        """Servers must know which number a body is of, and whether its sender has passed that number's end."""
+        barrier = instance.barrier
+        if instance is not self._instances[-1]:
+            barrier = self._instances[self._instances.index(instance) + 1].begin.position
+        if instance.number == 0 and barrier < 0:
+            self._outbox.append(Send(targets, body, about))  # type: ignore[arg-type]
+            return
+        servers = tuple(target for target in targets if instance.topology.group_of(target) is not None)
+        if servers:
+            envelope = self._numbered(instance.number, body, barrier)
+            self._outbox.append(Send(servers, envelope, about))  # type: ignore[arg-type]
+        if len(servers) < len(targets):
+            others = tuple(target for target in targets if target not in servers)
+            self._outbox.append(Send(others, body, about))  # type: ignore[arg-type]
+
+    def _persist(self, instance: Instance, record: Record, replaces: bool) -> None:
+        """A record that replaces all others may do so only while there is one instance."""
+        alone = len(self._instances) == 1 and not instance.overtaken
+        if instance.number == 0 and alone:
+            self._outbox.append(Persist(record, replaces))
+        elif alone and replaces:
+            self._outbox.append(Persist(self._kept(instance.number, True, record, instance.begin), True))
+        else:
+            self._outbox.append(Persist(self._kept(instance.number, replaces, record)))
+
+    # Delivering
+
+    def _hand(self, instance: Instance, effect: Deliver, later: list[Effect]) -> None:
+        begin = instance.begin
+        if instance is not self._instances[-1]:
+            # After the barrier; unless a process that starts again repeats what lies before it.
+            end = self._instances[self._instances.index(instance) + 1].begin.position
+            for one in effect.opened() if self._starting else ():
+                if begin.position + one.position < end:
+                    self._emit(instance, one)
+            return
+        if instance.overtaken:
+            return
+        if len(effect.message.destinations) == len(instance.topology.groups):
+            parts = (effect.message,) if effect.fresh is None else effect.fresh
+            for place, part in enumerate(parts):
+                if is_change(part):
+                    topology = next_topology(instance.topology, part)
+                    if topology is not None:
+                        self._turn(instance, effect, place, topology, later)
+                        return
+                    self.note("stale", part.id)
+        self._emit(instance, effect)
+
+    def _emit(self, instance: Instance, effect: Deliver) -> None:
+        begin = instance.begin
+        fresh = effect.fresh
+        position = begin.position + effect.position
+        self.position = position + (1 if fresh is None else len(fresh))
+        if instance.own is not None:
+            instance.own.add(effect.message.id)
+            instance.own.add_all([part.id for part in fresh or ()])
+        if begin.number == 0:
+            self._outbox.append(effect)
+            return
+        rank = None if effect.rank_time is None else begin.rank + effect.rank_time
+        self._outbox.append(Deliver(effect.message, position, rank, effect.rank_tie, effect.committed_ns, fresh))
+
+    def _turn(self, instance: Instance, effect: Deliver, place: int, topology: Topology, later: list[Effect]) -> None:
+        """The barrier, at a place in a delivery: what is before it counts, what is behind it does not."""
+        begin = instance.begin
+        parts = (effect.message,) if effect.fresh is None else effect.fresh
+        for one in effect.opened()[: place + 1]:
+            self._emit(instance, one)
+        seen = Seen()
+        seen.restore(begin.seen)
+        process = instance.process
+        assert process is not None
+        known = process.known(effect.message.id) if instance.own is None else instance.own.snapshot()
+        assert known is not None
+        seen.merge(known)  # type: ignore[arg-type]
+        discarded = [part.id for part in parts[place + 1 :]]
+        if effect.fresh is not None:
+            discarded.append(effect.message.id)
+        for other in later:
+            if type(other) is Deliver:
+                discarded += [other.message.id, *(part.id for part in other.fresh or ())]
+        for id in discarded:
+            seen.forget(id)
+        rank = begin.rank if effect.rank_time is None else begin.rank + effect.rank_time + 1
+        position = begin.position + effect.position + place + 1
+        self._enter(Begin(begin.number + 1, encoded(topology), position, rank, seen.snapshot()), topology)
+
+    def addressed(self, effects: list[Effect]) -> list[Effect]:
+        """What my gateway asks for: bundles are of one number."""
+        if self.number <= 0:
+            return effects
+        told: list[Effect] = []
+        for effect in effects:
+            if type(effect) is Send and type(effect.body) is Request and is_bundle(effect.body.message.id):
+                effect = Send(effect.targets, self._numbered(self.number, effect.body), effect.about)
+            told.append(effect)
+        return told
+
+
+def changing(spec: Spec, config: Any, change: ChangingConfig) -> Make:
+    """Processes of a protocol whose members can change."""
+
+    def inner(me: ProcessId, topology: Topology) -> Process:
+        return spec.process(me, topology, config)
+
+    def make(me: ProcessId, topology: Topology) -> Process:
+        return Changing(me, topology, inner, change, spec.bodies, spec.records)
+
+    return make
+
+
+def changing_bodies(spec: Spec) -> tuple[type[Body], ...]:
+    """What travels, besides the protocol's own."""
+    return (*BODIES, numbered(spec.bodies))

@@ -1,0 +1,54 @@
+"""What a group owes to others about messages that it has delivered.
+
+A message to several groups is not over where it is delivered first: somebody elsewhere may have lost a link or its
+memory, and ask what this group said of it. The text of the answer is one number, and it cannot be kept for ever. It is
+kept until a majority of every other destination is known to have delivered the message: from then on whoever lacks it
+there is helped by its own fellows, and no longer asks here.
+
+Groups deliver in the order of ranks, so "delivered up to this rank" settles a whole run of debts at once.
+"""
+
+from collections import deque
+
+from amcast.kernel.ids import GroupId, MessageId
+
+Rank = tuple[int, MessageId]
+"""Final timestamp and message: the order of delivery."""
+
+
+class Debts:
+    """Answers that other groups may still ask for."""
+
+    __slots__ = ("facts", "owed")
+
+    def __init__(self) -> None:
+        self.facts: dict[MessageId, tuple[int, int, set[GroupId]]] = {}
+        """Delivered: the answer, the final timestamp, and the groups that may still ask."""
+        self.owed: dict[GroupId, deque[Rank]] = {}
+        """The same by group, in the order of delivery."""
+
+    def owe(self, id: MessageId, answer: int, final: int, groups: tuple[GroupId, ...]) -> None:
+        """A message is delivered here, and no majority of these groups is known to have it."""
+        if groups:
+            self.facts[id] = (answer, final, set(groups))
+            for group in groups:
+                self.owed.setdefault(group, deque()).append((final, id))
+
+    def settle(self, group: GroupId, mark: Rank) -> None:
+        """A majority of that group has delivered everything up to this rank."""
+        owed = self.owed.get(group)
+        while owed and owed[0] <= mark:
+            id = owed.popleft()[1]
+            groups = self.facts[id][2]
+            groups.discard(group)
+            if not groups:
+                del self.facts[id]
+
+    def answer(self, id: MessageId) -> int | None:
+        """What to say to who asks; None if nothing is owed."""
+        fact = self.facts.get(id)
+        return None if fact is None else fact[0]
+
+    def listed(self) -> list[tuple[MessageId, int, int, tuple[GroupId, ...]]]:
+        """Every debt as `owe` takes it, in the order of delivery: for records and for fellows."""
+        return [(id, answer, final, tuple(sorted(groups))) for id, (answer, final, groups) in self.facts.items()]

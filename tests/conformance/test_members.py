@@ -1,0 +1,117 @@
+"""Members change while clients multicast: every protocol that claims it, in both worlds, with crashes."""
+
+import pytest
+
+from amcast.check.judge import judge
+from amcast.lab.runs import Prepared, fuzz_one, prepare
+from amcast.protocols.catalogue import CATALOGUE
+from amcast.trace.recorder import Recorder
+from amcast.trace.run import Run
+from amcast.world.plan import plan_of
+from amcast.world.simulate import Simulation
+
+MS = 1_000_000
+CHANGES = {
+    "add": [{"group": 1, "add": 20}],
+    "remove": [{"group": 0, "remove": 2}],
+    "replace-the-leader": [{"group": 0, "add": 20}, {"group": 0, "remove": 0}],
+    "replace-a-follower": [{"group": 1, "add": 20}, {"group": 1, "remove": 4}],
+    "several": [
+        {"group": 0, "add": 20},
+        {"group": 0, "remove": 0},
+        {"group": 1, "add": 21},
+        {"group": 1, "remove": 4},
+    ],
+}
+FUZZ_SEEDS = 4
+
+
+def planned(name: str, seed: int, changes: str, faults: str = "none", **tables: object) -> Prepared:
+    spec = CATALOGUE[name]
+    events = [{"at_ns": (10 + 15 * at) * MS, "do": "change", **one} for at, one in enumerate(CHANGES[changes])]
+    values = {
+        "protocol": name,
+        "seed": seed,
+        "topology": {"groups": 3, "replicas": 3, "clients": 3},
+        "workload": {"messages": 60, "outstanding": 3, "destinations": [1, 3]},
+        "network": {"links": spec.claims.links, "distribution": "exponential", "spread": 1.0},
+        "faults": {"profile": faults, "events": events},
+        **tables,
+    }
+    return prepare(plan_of(values))
+
+
+def hold(prepared: Prepared) -> Simulation:
+    """Run in the timed world; everything that is claimed must hold, and everybody must be where it belongs."""
+    recorder = Recorder()
+    simulation = Simulation(prepared.setup(), recorder, remembers=True)
+    summary = simulation.run()
+    replay = f"seed {prepared.plan.seed}: amcast simulate --plan with {prepared.plan}"
+    assert not summary.broken, f"{summary.broken[0]}: {replay}"
+    report = judge(Run.of(recorder, prepared.meta("members").claiming(complete=True)))
+    assert report.verdict == "holds", "\n".join([replay, *report.story()])
+    assert summary.end == "delivered", f"{summary.owed} deliveries owed, {summary.end}: {replay}"
+    world = simulation.world
+    assert world.changes == len(prepared.changes), replay
+    for change in prepared.changes:
+        if change.add is not None and change.add in world.processes:
+            assert world.history[change.add], f"process {change.add} has no part in anything: {replay}"
+        if change.remove is not None:
+            assert change.remove not in world.processes, f"process {change.remove} has not retired: {replay}"
+    return simulation
+
+
+@pytest.mark.parametrize("changes", CHANGES)
+def test_timed_world(name: str, changes: str) -> None:
+    if not CATALOGUE[name].claims.members:
+        return
+    hold(planned(name, 1, changes))
+
+
+def test_timed_world_in_bursts(name: str) -> None:
+    if CATALOGUE[name].claims.members:
+        links = CATALOGUE[name].claims.links
+        hold(planned(name, 2, "several", network={"links": links, "cpu_ns": 300_000, "burst": True}))
+
+
+def test_timed_world_with_everything_that_goes_wrong(name: str) -> None:
+    if not CATALOGUE[name].claims.members:
+        return
+    for seed in range(2):
+        hold(planned(name, seed, "several", "all"))
+
+
+def test_random_world_with_everything_that_goes_wrong(name: str) -> None:
+    if not CATALOGUE[name].claims.members:
+        return
+    seen: dict[str, int] = {}
+    for seed in range(FUZZ_SEEDS):
+        workload = {"messages": 10, "outstanding": 2, "destinations": [1, 3]}
+        prepared = planned(name, seed, "several", "all" if seed % 2 else "none", workload=workload)
+        outcome = fuzz_one(prepared, seed)
+        assert outcome.status == "holds", f"seed {seed}: {outcome.story} (plan {prepared.plan})"
+        for note, count in outcome.notes.items():
+            seen[note] = seen.get(note, 0) + count
+    missed = [note for note in ("turned", "retired", "installed") if note not in seen]
+    assert not missed, f"these runs never reached {missed}: they are too tame to trust"
+
+
+def test_gateways_follow() -> None:
+    for seed in range(3):
+        hold(planned("primcast", seed, "several", "all" if seed else "none", gateways=True))
+
+
+def test_groups_of_one_grow() -> None:
+    """Skeen alone becomes Skeen replicated, and alone again."""
+    values = {
+        "protocol": "skeen",
+        "topology": {"groups": 3, "replicas": 1, "clients": 3},
+        "workload": {"messages": 60, "outstanding": 3, "destinations": [1, 3]},
+        "faults": {
+            "events": [
+                {"at_ns": 10 * MS, "do": "change", "group": 0, "add": 20},
+                {"at_ns": 30 * MS, "do": "change", "group": 0, "remove": 0},
+            ]
+        },
+    }
+    hold(prepare(plan_of(values)))

@@ -57,13 +57,13 @@ def test_a_new_machine_takes_a_dead_ones_place(tmp_path: Path, capsys: pytest.Ca
         status = awaited(cluster, None, ["orders/2"], 90)["orders/2"]
         assert status["ready"], status
         assert status["life"] == 16
+        assert status["vitals"]["position"] >= 40, "by a snapshot, or by what its fellows had not forgotten yet"
         running.kill("orders/1")  # now the newcomer's vote is needed
         run(multicast(20), timeout_s=90)
         running.start("orders/1")
         running.settled()
     report = judge(read(cluster.trace_folder))
     assert report.verdict == "holds", "\n".join(report.story())
-    assert "installed a snapshot" in (running.logs / "orders-2.log").read_text()
 
 
 def test_a_protocol_that_cannot_lose_memory_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

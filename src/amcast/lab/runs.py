@@ -24,7 +24,7 @@ from amcast.parts.bodies.gateway import Done, GatewayConfig
 from amcast.parts.bodies.node import NodeConfig
 from amcast.parts.bodies.omega import Heartbeat, OmegaConfig
 from amcast.parts.bodies.session import Hint, SessionConfig
-from amcast.parts.changing import changing, changing_bodies
+from amcast.parts.changing import changeable
 from amcast.parts.node import Node
 from amcast.parts.sender import Sender
 from amcast.parts.session import Client
@@ -148,8 +148,8 @@ class Prepared:
 
     def wire(self) -> tuple[type[Body], ...]:
         """Every body that may travel in this run."""
-        more = changing_bodies(self.spec) if self.changes else ()
-        return (*self.spec.wire(), Heartbeat, Hint, Done, *more)
+        spec = changeable(self.spec) if self.changes else self.spec
+        return (*spec.wire(), Heartbeat, Hint, Done)
 
     def meta(self, run: str) -> Meta:
         claims = self.spec.claims
@@ -181,12 +181,9 @@ def build(
         return spec.process(process, topology, config) if replica else Sender(process, topology, spec.contacts(config))
     if replica:
         node = node_config(scale, _gateway(scale) if gateways else None)
-        inside = (
-            changing(spec, config, ChangingConfig(retry_ns=(30 * scale, 60 * scale)))(process, topology)
-            if changes
-            else spec.process(process, topology, config)
-        )
-        return Node(inside, node, spec.contacts(config))
+        if changes:
+            spec = changeable(spec, ChangingConfig(retry_ns=(30 * scale, 60 * scale)))
+        return Node(spec.process(process, topology, config), node, spec.contacts(config))
     session = SessionConfig(retry_ns=(60 * scale, 120 * scale), gateways=gateways)
     return Client(process, topology, spec.contacts(config), session)
 

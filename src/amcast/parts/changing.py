@@ -18,7 +18,8 @@ it where the next number begins (Begin). So does a new member: it begins with th
 """
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 from amcast.kernel.change import MARK, encoded, is_change, next_topology
 from amcast.kernel.effects import CancelTimer, Deliver, Effect, Note, Persist, Send, SetTimer
@@ -33,9 +34,11 @@ from amcast.parts.bodies.changing import (
     Again,
     Begin,
     ChangingConfig,
+    ChangingState,
     Here,
     Numbered,
     Overtaken,
+    Passed,
     Turned,
     Vouch,
     Waiting,
@@ -48,6 +51,8 @@ from amcast.parts.bundle import is_bundle, process_of
 from amcast.parts.instances import NUMBER, Instance, Make, recovered
 from amcast.parts.seen import Seen
 from amcast.parts.turning import NEXT, REPORT, TIMER, Turning
+
+UNHURRIED: Final = ChangingConfig()
 
 
 class Changing(Turning):
@@ -122,6 +127,9 @@ class Changing(Turning):
         while place < len(self._instances):
             instance = self._instances[place]
             place += 1
+            if self._starting and instance.begin.position > self.position and place == len(self._instances):
+                # The record of the barrier can survive a crash that the deliveries before it did not.
+                self.installed(instance.begin.position)
             if instance.inbox and instance.process is not None:
                 inbox, instance.inbox = instance.inbox, []
                 self._pass(instance, instance.process.step(inbox, self.now))
@@ -144,8 +152,11 @@ class Changing(Turning):
             case Leader(group, leader):
                 self._leaders[group] = leader
                 for instance in self._instances:
-                    if leader in instance.topology.members(group):
-                        instance.inbox.append(event)
+                    # A new member cannot lead an old instance: there the first of those that stayed does.
+                    members = instance.topology.members(group)
+                    stayed = [member for member in members if member in self.topology.members(group)]
+                    heir = leader if leader in members or not stayed else stayed[0]
+                    instance.inbox.append(Leader(group, heir))
             case Suspect(group, up):
                 self._suspects[group] = up
                 for instance in self._instances:
@@ -187,7 +198,7 @@ class Changing(Turning):
         """What it said too early in its last life was not said: it may have forgotten that it did."""
         self._early = [early for early in self._early if early[0] != peer]
         if self.number > 0:
-            self.send(peer, self._turn_told())
+            self.send(peer, self.turn())
         for instance in self._instances:
             if peer in instance.topology.processes:
                 instance.inbox.append(event)
@@ -200,8 +211,8 @@ class Changing(Turning):
                 self._hear_turned(sender, number, topology)
             case Where(number, group):
                 self._answer(sender, number, group)
-            case Here(begin):
-                self._hear_told(sender, begin)
+            case Here(begin, done):
+                self._hear_told(sender, begin, done)
             case Again(number):
                 for instance in self._instances:
                     if instance.number == number:
@@ -233,7 +244,7 @@ class Changing(Turning):
         if name == TIMER:
             self._armed = False
             if self._behind():
-                self._ask(REPORT if self._life else self.number)
+                self._ask(REPORT if self._life else self.number if self.group is not None else 0)
             return
         number = 0
         if name.startswith(NUMBER):
@@ -269,7 +280,7 @@ class Changing(Turning):
             if old.number == 0 or not is_bundle(message.id):
                 old.inbox.append(asks)
         if current.process is None:
-            self.send(sender, self._turn_told())
+            self.send(sender, self.turn())
         elif current.number == 0:
             current.inbox.append(asks)
         elif is_bundle(message.id):
@@ -424,29 +435,33 @@ class Changing(Turning):
         self._enter(Begin(begin.number + 1, encoded(topology), position, rank, seen.snapshot()), topology)
 
     def addressed(self, effects: list[Effect]) -> list[Effect]:
-        """What my gateway asks for: bundles are of one number."""
-        if self.number <= 0:
+        """What my gateway asks for: bundles are of one number. Before I am told mine, I ask nobody."""
+        number = self.number
+        if number == 0:
             return effects
         told: list[Effect] = []
         for effect in effects:
             if type(effect) is Send and type(effect.body) is Request and is_bundle(effect.body.message.id):
-                effect = Send(effect.targets, self._numbered(self.number, effect.body), effect.about)
+                if number < 0:
+                    continue
+                effect = Send(effect.targets, self._numbered(number, effect.body), effect.about)
             told.append(effect)
         return told
 
 
-def changing(spec: Spec, config: Any, change: ChangingConfig) -> Make:
-    """Processes of a protocol whose members can change."""
+def changeable(spec: Spec, change: ChangingConfig = UNHURRIED) -> Spec:
+    """The same protocol with members that can change, to be run in nodes."""
 
-    def inner(me: ProcessId, topology: Topology) -> Process:
-        return spec.process(me, topology, config)
+    def make(me: ProcessId, topology: Topology, config: Any) -> Process:
+        def inner(me: ProcessId, topology: Topology) -> Process:
+            return spec.process(me, topology, config)
 
-    def make(me: ProcessId, topology: Topology) -> Process:
         return Changing(me, topology, inner, change, spec.bodies, spec.records)
 
-    return make
-
-
-def changing_bodies(spec: Spec) -> tuple[type[Body], ...]:
-    """What travels, besides the protocol's own."""
-    return (*BODIES, numbered(spec.bodies))
+    return replace(
+        spec,
+        process=make,
+        bodies=(*spec.bodies, *BODIES, numbered(spec.bodies)),
+        records=(*spec.records, Passed, Waiting, Overtaken, kept(spec.records)),
+        states=(*spec.states, ChangingState),
+    )

@@ -77,13 +77,13 @@ class Gateway:
     def _session(self) -> Client:
         return Client(self.number, self._topology, self._contact, SessionConfig(self.config.retry_ns))
 
-    def follow(self, topology: Topology) -> None:
-        """The members have changed. What bundles hold may be delivered or not: clients ask again, and I for what my
-        own process multicast, message by message, so that destinations can tell."""
-        mine = [part for parts in (*self._open.values(), *self.gathered.values()) for part in parts]
+    def follow(self, topology: Topology) -> set[ProcessId]:
+        """The members have changed. What bundles hold may be delivered or not: clients must ask again (it says which),
+        and I for what my own process multicast, message by message, so that destinations can tell."""
+        held = [part for parts in (*self._open.values(), *self.gathered.values()) for part in parts]
         self._topology = topology
         self.gathered = {}
-        self._open = {part.id: [part] for part in mine if part.sender == self.me}
+        self._open = {part.id: [part] for part in held if part.sender == self.me}
         self._asked = set(self._open)
         self.asked_bytes = sum(len(parts[0].payload) for parts in self._open.values())
         self._left_ns = {}
@@ -94,6 +94,7 @@ class Gateway:
             self._flying[groups] = self._flying.get(groups, 0) + 1
             self._again.append(Submit(parts[0]))
         self.moved = bool(self._again)
+        return {part.sender for part in held if part.sender != self.me}
 
     def take(self, message: Message) -> None:
         """A client asks."""

@@ -101,8 +101,11 @@ class Node(Process):
             else:
                 self.omega.follow(self.topology.members(self.home))
                 self._led_by(self.omega.leader, again)
-        if self.gateway is not None:
-            self.gateway.follow(self.topology)
+        if self.gateway is not None and isinstance(self.protocol, Changing):
+            # Those that the topology knows are told anyway.
+            clients = self.gateway.follow(self.topology) - set(self.topology.clients)
+            if clients:
+                self.send_all(tuple(sorted(clients)), self.protocol.turn())
         for message, groups in self._asked.values():
             groups.update(message.destinations)
             again.append(Submit(message))
@@ -170,9 +173,9 @@ class Node(Process):
                 self._aside.append(Receive(sender, body))
             else:
                 self._answered(body.message, body.group)  # type: ignore[attr-defined]
-        elif self.group is None:
-            return False
-        elif self.gateway is None or sender in self._servers:
+        elif self.group is None or (isinstance(self.protocol, Changing) and self.protocol.number < 0):
+            return False  # no member any more, or not yet
+        elif self.gateway is None or sender in self._servers or is_bundle(body.message.id):  # type: ignore[attr-defined]
             return self._was_delivered(sender, body.message)  # type: ignore[attr-defined]
         else:
             message = body.message  # type: ignore[attr-defined]

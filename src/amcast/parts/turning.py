@@ -67,6 +67,8 @@ class Turning(Process):
         """The life that I began without memory; 0 if I have it."""
         self._reported: dict[ProcessId, int] = {}
         """The number that each fellow was in when it first spoke to me in such a life."""
+        self._done = 0
+        """Instances of numbers below this one are known to be needed by nobody."""
         self._armed = False
 
     @property
@@ -94,8 +96,9 @@ class Turning(Process):
         if len(self._early) < self.config.held:
             self._early.append((sender, number, body, barrier))
         else:
-            self._lost[sender] = max(number, self._lost.get(sender, 0))
             self.note("overflow")
+            if number != NEXT:  # what a client asks for it asks for again
+                self._lost[sender] = max(number, self._lost.get(sender, 0))
 
     # From number to number
 
@@ -135,9 +138,10 @@ class Turning(Process):
         if self.number > 0:
             everybody = {process for instance in self._instances for process in instance.topology.processes}
             everybody.update(self.topology.processes)
-            self.send_all(tuple(sorted(everybody - {self.me})), self._turn_told())
+            self.send_all(tuple(sorted(everybody - {self.me})), self.turn())
 
-    def _turn_told(self) -> Turned:
+    def turn(self) -> Turned:
+        """Which number I am in, for whoever must know."""
         return Turned(self.number, encoded(self.topology))
 
     def _catch_up(self, instance: Instance) -> None:
@@ -164,30 +168,35 @@ class Turning(Process):
     def _drop_old(self) -> None:
         """An instance goes when a majority of every group of the next number has begun that, or a later one."""
         while len(self._instances) > 1:
-            old, topology = self._instances[0], self._instances[1].topology
-            for group in topology.groups:
-                if not self._suspects.get(group, True):
-                    continue  # lost as a whole, for protocols that survive this
-                there = sum(self._turned.get(member, 0) > old.number for member in topology.members(group))
-                if there < topology.quorum(group):
-                    return
+            old = self._instances[0].number
+            if old >= self._done and not self._passed(old, self._instances[1].topology):
+                return
+            self._done = max(self._done, old + 1)
             del self._instances[0]
         current = self.current
         if current is not None and current.process is None and not self.retired:
             self.retired = True
             self.note("retired", value=float(current.number))
 
+    def _passed(self, old: int, topology: Topology) -> bool:
+        """Whether majorities of the next topology are known to be beyond a number. Groups that are lost as a whole do
+        not count, for protocols that survive this."""
+        for group in topology.groups:
+            there = sum(self._turned.get(member, 0) > old for member in topology.members(group))
+            if there < topology.quorum(group) and self._suspects.get(group, True):
+                return False
+        return True
+
     # Being behind
 
     def _behind(self) -> bool:
-        """There is a number to reach. Who was removed has reached its last one, unless it is a member again."""
+        """There is a number to reach; or I was removed, and do not know yet whether somebody needs me."""
         current = self.current
         if current is None or current.overtaken:
             return True
-        number, topology = self._newest
-        if number <= current.number:
-            return False
-        return current.process is not None or (topology != b"" and decoded(topology).group_of(self.me) is not None)
+        if current.process is not None:
+            return self._newest[0] > current.number
+        return len(self._instances) > 1
 
     def _watch(self) -> None:
         if self._behind() and not self._armed:
@@ -207,20 +216,20 @@ class Turning(Process):
         """Fellows that were removed are told, too: they must know that they were."""
         current = self.current
         if number == REPORT and current is not None:
-            self.send(sender, self._turn_told())
+            self.send(sender, self.turn())
         if current is not None and current.number > max(number, 0):
-            self.send(sender, Here(current.begin) if group == self.home else self._turn_told())
+            told = Here(current.begin, self._done)
+            self.send(sender, told if group == self.home else self.turn())
 
-    def _hear_told(self, sender: ProcessId, begin: Begin) -> None:
+    def _hear_told(self, sender: ProcessId, begin: Begin, done: int) -> None:
         """A fellow tells where a number begins. What my group delivered before counts as delivered here."""
+        self._done = max(self._done, done)
         if begin.number <= self.number:
             return
         topology = decoded(begin.topology)
         current = self.current
-        mine = topology.group_of(self.me) is not None
-        if topology.group_of(sender) != self.home or not (
-            mine or (current is not None and current.process is not None)
-        ):
+        takes_part = current is not None and current.process is not None
+        if topology.group_of(sender) != self.home or not (takes_part or topology.group_of(self.me) is not None):
             return
         if begin.position > self.position:
             self.installed(begin.position)
@@ -277,6 +286,7 @@ class Turning(Process):
             self.retired,
             tuple(sorted(self._vouched.items())),
             tuple(sorted(self._reported.items())),
+            self._done,
         )
 
     def restore(self, state: State) -> None:
@@ -294,6 +304,7 @@ class Turning(Process):
         self.retired = state.retired
         self._vouched = dict(state.vouched)
         self._reported = dict(state.reported)
+        self._done = state.done
         if self._instances:
             self.topology = self._instances[-1].topology
             self.group = self.topology.group_of(self.me)

@@ -16,7 +16,7 @@ class ChangingConfig(Config, frozen=True):
     """How long a process that is behind, or new, waits before it asks its fellows."""
     held: int = 10_000
     """Bodies of a number that is not reached yet are kept back, so many."""
-    old: int = 3
+    old: int = 64
     """So many numbers before the current one are kept running for those who have not passed them."""
 
     def __post_init__(self) -> None:
@@ -58,6 +58,8 @@ class Here(Body, frozen=True):
     """The answer of a fellow."""
 
     begin: Begin
+    done: int
+    """Nobody needs the instances of numbers below this one."""
 
 
 class Vouch(Body, frozen=True):
@@ -135,6 +137,7 @@ class ChangingState(State, frozen=True):
     retired: bool
     vouched: tuple[tuple[ProcessId, int], ...]
     reported: tuple[tuple[ProcessId, int], ...]
+    done: int
 
 
 BODIES = (Turned, Where, Here, Again)

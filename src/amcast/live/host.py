@@ -31,6 +31,7 @@ from amcast.live.desk import Desk
 from amcast.live.limits import Limits
 from amcast.live.lost import record_lost
 from amcast.live.network import Address, Network
+from amcast.live.resting import Rest
 from amcast.live.skew import Skew
 from amcast.live.steps import StepLog
 from amcast.live.store import MemoryStore, Store
@@ -79,6 +80,8 @@ class Host:
         """What was handed to the application in this life."""
         self.lost_sends = 0
         """Bodies for processes that nobody knows (clients that left)."""
+        self.rest: Rest | None = None
+        """How a node that has its process to itself takes many bodies at once."""
         self.leaving = False
         """It has said farewell."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -280,6 +283,8 @@ class Host:
             self.network.fill(burden > self._most_asked)
         if self._inbox or self._due:
             self._wake()
+        if self.rest is not None:
+            self.rest.take(self._now)
 
     def _step(self) -> None:
         now = self._read_clock()
@@ -353,6 +358,8 @@ class Host:
             return
         self._handed = position + 1
         self.delivered += 1
+        if self.rest is not None:
+            self.rest.count((effect.message,))
         if self._on_deliver is not None:
             self._on_deliver(effect)
 
@@ -378,6 +385,8 @@ class Host:
             self.desk.kept.extend(first, fresh)
         self._handed = end
         self.delivered += len(fresh)
+        if self.rest is not None:
+            self.rest.count(fresh)
 
     def _record_delivery(self, effect: Deliver) -> None:
         recorder, position, group = self._recorder, effect.position, self.process.group

@@ -32,7 +32,7 @@ lint: setup  ## style and types
 bench: setup  ## speed, as ratios measured in one run; benchmarks/ has more
 	$(BIN)/python benchmarks/simulator.py
 
-compiled: setup  ## the same with its pure rooms compiled to C: a wheel in dist/ (needs a C compiler)
+compiled: setup  ## the same with pure rooms and hot path compiled to C: a wheel in dist/ (needs a C compiler)
 	$(BIN)/python tools/compiled.py
 
 campaign: setup  ## hours of searching: a million spoiled inputs at the wire, and every protocol with five thousand seeds

@@ -204,6 +204,9 @@ class Node(Process):
         if self.has_delivered(message.id):
             asker = process_of(message.sender) if is_bundle(message.id) else message.sender
             self.send(asker, Reply(message.id, self.home), message.id)
+            news = self.protocol.tidings(message)
+            if news is not None:
+                self.send(asker, news)
             return True
         leader = self._leaders[self.home]
         if (

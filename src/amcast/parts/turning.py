@@ -241,6 +241,10 @@ class Turning(Process):
         current = self.current
         return current is not None and current.delivered(message)
 
+    def tidings(self, message: Message) -> Body | None:
+        current = self.current
+        return None if current is None or current.process is None else current.process.tidings(message)
+
     def text(self, message: MessageId) -> Message | None:
         for instance in reversed(self._instances):
             if instance.process is not None:

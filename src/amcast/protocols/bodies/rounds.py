@@ -130,6 +130,8 @@ class DisasterState(State, frozen=True):
     have: tuple[tuple[int, tuple[GroupId, ...]], ...]
     busy: tuple[int, ...]
     suspected: tuple[GroupId, ...]
+    quiet: tuple[tuple[GroupId, int], ...]
+    wronged: tuple[tuple[GroupId, int], ...]
     gone: bool
 
 

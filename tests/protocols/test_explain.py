@@ -129,3 +129,22 @@ def test_multipaxos_names_the_group_that_orders() -> None:
         "process 1 has never heard of it"
     ]
     heal_and_finish(stage, message, waiting)
+
+
+@pytest.mark.parametrize("name", ["a-ng", "a-dt"])
+def test_rounds_name_the_group_whose_bundle_is_missing(name: str) -> None:
+    stage = Stage(name)
+    stage.finish()
+    mute(stage, (1, 0))
+    message = stage.multicast(0, 0, 1)
+    stage.until(lambda: {3, 4, 5} <= late(stage, 0, message), 2000)
+    phases = {phase.name: phase for phase in stage.world.processes[0].explain(message)}
+    assert phases["bundled"].done
+    assert not phases["swapped"].done
+    if name == "a-ng":  # in A_dt my own bundle counts only when others acknowledge it
+        assert set(phases["swapped"].late) == {3, 4, 5}
+    stage.heal()
+    stage.finish()
+    for process in stage.topology.servers:
+        assert [phase.name for phase in stage.world.processes[process].explain(message)] == ["delivered"]
+    assert [phase.done for phase in stage.world.processes[0].explain(message + 99)] == [False]

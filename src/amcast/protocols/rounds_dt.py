@@ -35,7 +35,7 @@ from typing import Final
 
 import msgspec
 
-from amcast.kernel.ids import GroupId, ProcessId
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record, State
 from amcast.kernel.spec import Claims, Spec
 from amcast.kernel.topology import Topology
@@ -232,6 +232,14 @@ class DisasterTolerant(RoundGroup):
             return None
         items = self._generic.items
         return [message for group in sorted(self._have.get(round, ())) for message in items[group].get(round, ())]
+
+    def _lacking(self, round: int) -> tuple[GroupId, ...]:
+        return tuple(sorted(group for group in self._generic.open if self._generic.given[group] < round))
+
+    def _round_of(self, message: MessageId) -> int:
+        bundles = [pair for kept in self._generic.items.values() for pair in kept.items()]
+        found = [round for round, bundle in bundles if any(one.id == message for one in bundle)]
+        return max(found, default=0)
 
     def _close(self, round: int, messages: Messages) -> None:
         self._own[round] = messages

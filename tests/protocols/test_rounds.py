@@ -213,6 +213,20 @@ def test_a_whole_group_is_lost_at_every_moment(replicas: int, every: int, lost: 
         assert lost not in stage.protocol(alive)._generic.open
 
 
+def test_a_group_without_a_majority_is_removed_and_stays_out() -> None:
+    """Nothing is claimed for what is left of it; the others go on, and are not asked to wait for it again."""
+    stage = Stage("a-dt", 3, 3, SOON)
+    stage.multicast(0, 0, 2)
+    stage.finish()
+    stage.crash(4, 5)
+    for _ in range(3):
+        message = stage.multicast(0, 0, 2)
+        stage.until(lambda: all(message in stage.world.history[p] for p in (0, 1, 2, 6, 7, 8)), 20_000)  # noqa: B023
+        stage.steps(2000)
+    assert stage.world.noted["removed"] == 7
+    assert "returned" not in stage.world.noted
+
+
 def test_a_message_does_not_die_with_the_group_that_was_to_order_it() -> None:
     stage = Stage("a-dt", 4, 1, SOON)
     stage.crash(1)

@@ -81,6 +81,8 @@ class DisasterTolerant(RoundGroup):
         """For how many vain retries of mine nobody of a group has spoken."""
         self._wronged: dict[GroupId, int] = dict.fromkeys(self._others, 0)
         """How often a group that I took for lost has spoken or come back."""
+        self._around: set[ProcessId] = {me}
+        """Members of my group that I have heard of since we were removed last."""
         self._gone = False
         """I crashed before, and stay silent."""
 
@@ -163,15 +165,18 @@ class DisasterTolerant(RoundGroup):
             self._generic.want((SHUT, group))
 
     def _return(self) -> None:
-        """We were removed, and are there."""
-        if self.home not in self._generic.open and self._paxos.ready():
+        """We were removed, and are there. What is left of a group without a majority would only be waited for again."""
+        enough = len(self._around) >= self.topology.quorum(self.home)
+        if self.home not in self._generic.open and self._paxos.ready() and enough:
             self._generic.want((OPEN, self.home))
 
     def _hear(self, sender: ProcessId) -> None:
         """A group whose process speaks is not lost, though its bundle may be late."""
         group = self.topology.group_of(sender)
         assert group is not None, f"process {sender} is in no group and broadcasts"
-        if group != self.home:
+        if group == self.home:
+            self._around.add(sender)
+        else:
             self._suspected.discard(group)
             if self._silent(group):
                 self._forgive(group)
@@ -218,7 +223,9 @@ class DisasterTolerant(RoundGroup):
                 changes: list[Change] = list(event)
                 for kind, group in changes:
                     self.note("removed" if kind == SHUT else "returned", value=float(group))
-                    if kind == OPEN and group != self.home:
+                    if group == self.home:
+                        self._around = {self.me}
+                    elif kind == OPEN:
                         self._forgive(group)
                     if group == self.home and kind == OPEN and self._paxos.role == "leading":
                         self._tell_again(self._generic.others)
@@ -353,6 +360,7 @@ class DisasterTolerant(RoundGroup):
             tuple(sorted(self._suspected)),
             tuple(self._quiet.items()),
             tuple(self._wronged.items()),
+            tuple(sorted(self._around)),
             self._gone,
         )
 
@@ -365,6 +373,7 @@ class DisasterTolerant(RoundGroup):
         self._suspected = set(state.suspected)
         self._quiet = dict(state.quiet)
         self._wronged = dict(state.wronged)
+        self._around = set(state.around)
         self._gone = state.gone
 
 

@@ -132,6 +132,7 @@ class DisasterState(State, frozen=True):
     suspected: tuple[GroupId, ...]
     quiet: tuple[tuple[GroupId, int], ...]
     wronged: tuple[tuple[GroupId, int], ...]
+    around: tuple[ProcessId, ...]
     gone: bool
 
 

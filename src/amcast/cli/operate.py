@@ -39,9 +39,9 @@ def status(
     Example: amcast status --config cluster.toml --node orders/1 --wait 60
     """
     from amcast.live.config import read_cluster
-    from amcast.live.inspection import awaited, with_lags
+    from amcast.live.inspection import awaited, current, with_lags
 
-    cluster = read_cluster(config)
+    cluster = current(read_cluster(config), client)
     if node is not None:
         cluster.node(node)
     wanted = [node] if node is not None else list(cluster.nodes())
@@ -102,9 +102,9 @@ def explain(
     Example: amcast explain --config cluster.toml 1048576000000003
     """
     from amcast.live.config import read_cluster
-    from amcast.live.inspection import blockers, inspected
+    from amcast.live.inspection import blockers, current, inspected
 
-    cluster = read_cluster(config)
+    cluster = current(read_cluster(config), client)
     answers = inspected(cluster, client, message)
     names = {str(process): name for name, process in cluster.nodes().items()}
     late = [names.get(process, process) for process in blockers(answers)]
@@ -138,9 +138,9 @@ def roll(
     Example: amcast roll --config cluster.toml "ssh {host} systemctl restart amcast@{group}-{number}"
     """
     from amcast.live.config import read_cluster
-    from amcast.live.inspection import rolled
+    from amcast.live.inspection import current, rolled
 
-    cluster = read_cluster(config)
+    cluster = current(read_cluster(config), client)
 
     def restart(node: str) -> None:
         group, _, number = node.rpartition("/")

@@ -25,11 +25,11 @@ from amcast.kernel.spec import Spec
 from amcast.live.admission import Admission
 from amcast.live.asking import Asker
 from amcast.live.batch import BATCH_BYTES
-from amcast.live.catching import catch_up
 from amcast.live.codec import Codec, Frame
 from amcast.live.desk import Desk
 from amcast.live.limits import Limits
 from amcast.live.lost import record_lost
+from amcast.live.moving import Moving
 from amcast.live.network import Address, Network
 from amcast.live.skew import Skew
 from amcast.live.steps import StepLog
@@ -105,7 +105,9 @@ class Host:
         self._clock = clock
         self._skew = skew
         self._now = 0
-        self._servers = frozenset(process.topology.servers)
+        self.moving = Moving(self)
+        self._servers = self.moving.servers
+        self._home = process.group
         self._running = False
         self._scheduled = False
         self._inbox: list[Event] = []
@@ -129,6 +131,7 @@ class Host:
         """What others may ask a server; clients have none."""
         if process.group is not None:
             self.desk = Desk(self.me, process.group, cluster, self._store.life, self.limits, rights)
+            self.desk.topology = lambda: process.topology
             self.network.on_visit = self.desk.take
         self._catching: asyncio.Task[None] | None = None
 
@@ -149,9 +152,8 @@ class Host:
         self._inbox.insert(0, Started(records, self._store.life))
         self.network.start(addresses, lazy)
         if self.desk is not None:
-            fellows = [member for member in self.process.topology.members(self.desk.group) if member != self.me]
             asker = Asker(self.network.cluster, addresses, self.limits, self.network.wiring)
-            self._catching = loop.create_task(catch_up(self.desk, asker, self.me, fellows, self._store.life))
+            self._catching = loop.create_task(self.moving.attend(asker))
         self._wake()
 
     def say_farewell(self) -> bool:
@@ -183,8 +185,8 @@ class Host:
             self._steps.close()
         if self._recorder is not None and not self._failed:
             # Who failed may come back; whoever started it knows at the end.
-            topology = self.process.topology
-            self._recorder.process(self.me, topology.group_of(self.me), topology.region(self.me), None)
+            region, retired_ns = self.process.topology.region(self.me), self.moving.retired_ns
+            self._recorder.process(self.me, self._home, region, retired_ns)
         if not self.ended.done():
             self.ended.set_result(None)
 
@@ -293,6 +295,8 @@ class Host:
         if self._skew is not None:
             now = self._skew.told(now)
         effects = self.process.step(events, now)
+        if self.process.topology is not self.moving.topology:
+            self.moving.turn()
         if self._traces:
             effects = self.process.named(effects)
         self.steps_taken += 1
@@ -365,7 +369,7 @@ class Host:
                 self._deliver(one)
             return
         if recorder is not None:
-            group, every = self.process.group, recorder.every
+            group, every = self._home, recorder.every
             assert group is not None
             for position, part in enumerate(fresh, first):
                 if every == 1 or part.id % every == 0:
@@ -380,7 +384,7 @@ class Host:
         self.delivered += len(fresh)
 
     def _record_delivery(self, effect: Deliver) -> None:
-        recorder, position, group = self._recorder, effect.position, self.process.group
+        recorder, position, group = self._recorder, effect.position, self._home
         assert recorder is not None
         assert group is not None, f"process {self.me} is in no group and delivers message {effect.message.id}"
         if position > self._recorded:
@@ -424,6 +428,8 @@ class Host:
     def _note(self, effect: Note) -> None:
         if _installs(effect):
             self._take_over(int(effect.value or 0))
+        elif effect.name == "retired":
+            self.moving.retire(int(effect.value or 0), self._now)
         if self._recorder is not None:
             self._recorder.note(self.me, self._now, effect.name, effect.message, effect.value)
 

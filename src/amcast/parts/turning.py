@@ -252,7 +252,7 @@ class Turning(Process):
     def vitals(self) -> Vitals:
         current = self.current
         inner: Vitals = {} if current is None or current.process is None else current.process.vitals()
-        return {**inner, "number": self.number, "instances": len(self._instances)}
+        return {**inner, "position": self.position, "number": self.number, "instances": len(self._instances)}
 
     def explain(self, message: MessageId) -> list[Phase]:
         current = self.current

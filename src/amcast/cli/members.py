@@ -1,6 +1,7 @@
 """The command that changes a group's replicas while the cluster runs."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -77,12 +78,10 @@ class Made:
 
     def described(self) -> dict[str, object]:
         """As plain data."""
-        names = {process: name for name, process in self.cluster.names.items()}
-        topology = self.cluster.topology
         return {
             "outcome": self.outcome,
-            "number": topology.number,
-            "members": {topology.names[g]: [names[m] for m in topology.members(g)] for g in topology.groups},
+            "number": self.cluster.topology.number,
+            "members": self.cluster.members(),
             "file": None if self.file is None else str(self.file),
             "old_file": None if self.kept is None else str(self.kept),
             "said": self.sentence,
@@ -121,10 +120,7 @@ def _follow(cluster: "Cluster", client: str | None) -> Made:
 
 
 def _change(cluster: "Cluster", wish: "Wish", client: str | None, timeout: float) -> Made:
-    import asyncio
-
     from amcast.live import changes
-    from amcast.live.asking import Asker
     from amcast.live.inspection import current
     from amcast.service import cluster_spec, connect
 
@@ -135,14 +131,8 @@ def _change(cluster: "Cluster", wish: "Wish", client: str | None, timeout: float
     cluster = current(cluster, client, needed=True)
     topology = changes.next_topology(cluster, wish)
 
-    async def carry_out() -> tuple[str, bool]:
-        asker = Asker(cluster.name, cluster.addresses, cluster.limits, cluster.client_wiring(client))
-        async with connect(cluster, client=client, connect_s=timeout, batches=False) as operator:
-            outcome = await changes.ordered(operator, asker, cluster.topology, topology, timeout)
-        gone = outcome == "done" and not wish.adds and await changes.left(asker, cluster.node(wish.node))
-        return outcome, gone
-
-    outcome, gone = asyncio.run(carry_out())
+    connected = partial(connect, client=client, connect_s=timeout, batches=False)
+    outcome, gone = changes.carried_out(cluster, wish, topology, client, connected, timeout)
     if outcome == "stale":
         said = f"{wish.node}: stale, somebody else's change to topology {topology.number} came first; ask again"
         return Made("stale", cluster, said, ["`amcast change --follow` writes the file as the cluster is now"])

@@ -7,7 +7,7 @@ later is told by positions (`Stands.next`).
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from amcast.kernel.ids import ProcessId
 from amcast.live.asking import Asker
@@ -18,13 +18,15 @@ log = logging.getLogger("amcast.live")
 POLL_S = 0.1
 
 
-async def catch_up(desk: Desk, asker: Asker, me: ProcessId, fellows: Sequence[ProcessId], life: int) -> None:
-    """Set `desk.caught_up` when it is true; the first life of a replica has nothing to catch up with."""
+async def catch_up(
+    desk: Desk, asker: Asker, me: ProcessId, fellows: Callable[[], Sequence[ProcessId]], life: int
+) -> None:
+    """Set `desk.caught_up` when it is true; the first life of a replica has nothing to catch up with. `fellows` are
+    the other members of its group now: what it remembers of them may be old, and it may learn better meanwhile."""
     if life > 0:
         # The records are told first.
         await asyncio.sleep(0)
-        needed = (len(fellows) + 1) // 2
-        while len(standings := await asker.standings(fellows)) < needed:
+        while len(standings := await asker.standings(fellows())) < (len(fellows()) + 1) // 2:
             await asyncio.sleep(POLL_S)
         goal = max((stands.next for stands in standings.values()), default=0)
         while desk.kept.next < goal:

@@ -7,6 +7,7 @@ from a file that may be old; of two operators who start from the same one, the f
 import asyncio
 import os
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -79,6 +80,26 @@ def next_topology(cluster: Cluster, wish: Wish) -> Topology:
     if plain and not is_loopback(address[0]):
         raise WrongUse(f'--add {wish.node}: {wish.address} with security.mode = "plain"; expected a loopback address')
     return changed(topology, group, add=topology.unused, place=(wish.node, wish.address), region=wish.region)
+
+
+def carried_out(
+    cluster: Cluster,
+    wish: Wish,
+    topology: Topology,
+    client: str | None,
+    connect: Callable[[Cluster], Client],
+    timeout_s: float,
+) -> tuple[Outcome, bool]:
+    """Make a change, in a client's name; what came of it, and whether a node that was removed has left."""
+
+    async def carry_out() -> tuple[Outcome, bool]:
+        asker = Asker(cluster.name, cluster.addresses, cluster.limits, cluster.client_wiring(client))
+        async with connect(cluster) as operator:
+            outcome = await ordered(operator, asker, cluster.topology, topology, timeout_s)
+        gone = outcome == "done" and not wish.adds and await left(asker, cluster.node(wish.node))
+        return outcome, gone
+
+    return asyncio.run(carry_out())
 
 
 async def ordered(client: Client, asker: Asker, before: Topology, topology: Topology, timeout_s: float) -> Outcome:

@@ -219,6 +219,12 @@ class Cluster:
         """Every node's name and process, in the order of the file."""
         return dict(self.names)
 
+    def members(self) -> dict[str, list[str]]:
+        """The nodes of each group, by name."""
+        named = {process: name for name, process in self.names.items()}
+        topology = self.topology
+        return {topology.names[g]: [named[m] for m in topology.members(g) if m in named] for g in topology.groups}
+
     def followed(self, topology: Topology) -> "Cluster":
         """The same cluster after changes of its members. For addresses this file has the last word about those whom it
         names, because an operator may have moved them; the changes tell about the others."""

@@ -132,6 +132,12 @@ class Moving:
         self._roster: Roster | None = None
         self._folder = Path()
 
+    def fellows(self) -> list[ProcessId]:
+        """The other members of this process' group, now."""
+        desk = self._host.desk
+        assert desk is not None
+        return [member for member in self.topology.members(desk.group) if member != self._host.me]
+
     def remember(self, roster: Roster, folder: Path) -> None:
         """Keep in this folder what becomes of the members."""
         self._roster, self._folder = roster, folder
@@ -186,8 +192,8 @@ class Moving:
         """What a replica does beside its protocol: find out when it has caught up, and whether it lost touch."""
         host = self._host
         assert host.desk is not None
-        fellows = [member for member in self.topology.members(host.desk.group) if member != host.me]
-        catching = asyncio.get_running_loop().create_task(catch_up(host.desk, asker, host.me, fellows, host.life))
+        self.on_turned = asker.follow
+        catching = asyncio.get_running_loop().create_task(catch_up(host.desk, asker, host.me, self.fellows, host.life))
         try:
             while True:
                 await asyncio.sleep(ASK_S)

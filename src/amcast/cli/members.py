@@ -105,10 +105,8 @@ def _changer(cluster: "Cluster", client: str | None) -> str | None:
     if client is None and able:
         return able[0]
     if client is None or client not in able:
-        who = "no client" if client is None else f"client {client}"
-        raise WrongUse(
-            f"{who} may change groups' replicas in {cluster.file}; expected one with clients.NAME.change = true"
-        )
+        who = "nobody may" if client is None else f"client {client} may not"
+        raise WrongUse(f"{who} change groups' replicas ({cluster.file}); expected a client with change = true")
     return client
 
 

@@ -7,7 +7,8 @@ from a file that may be old; of two operators who start from the same one, the f
 import asyncio
 import os
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -20,6 +21,7 @@ from amcast.live.client import Client
 from amcast.live.config import Cluster, address_of, written
 from amcast.live.numbers import STRIDE
 from amcast.live.rights import is_loopback
+from amcast.trace.recorder import Recorder
 
 POLL_S: Final = 0.1
 LEAVE_S: Final = 10.0
@@ -87,19 +89,35 @@ def carried_out(
     wish: Wish,
     topology: Topology,
     client: str | None,
-    connect: Callable[[Cluster], Client],
+    connect: Callable[..., Client],
     timeout_s: float,
 ) -> tuple[Outcome, bool]:
     """Make a change, in a client's name; what came of it, and whether a node that was removed has left."""
 
     async def carry_out() -> tuple[Outcome, bool]:
         asker = Asker(cluster.name, cluster.addresses, cluster.limits, cluster.client_wiring(client))
-        async with connect(cluster) as operator:
-            outcome = await ordered(operator, asker, cluster.topology, topology, timeout_s)
+        with _recording(cluster, topology.number) as recorder:
+            async with connect(cluster, recorder=recorder) as operator:
+                outcome = await ordered(operator, asker, cluster.topology, topology, timeout_s)
         gone = outcome == "done" and not wish.adds and await left(asker, cluster.node(wish.node))
         return outcome, gone
 
     return asyncio.run(carry_out())
+
+
+@contextmanager
+def _recording(cluster: Cluster, number: int) -> Iterator[Recorder | None]:
+    """Where the nodes record a trace on this machine, the change is part of it, whatever comes of it."""
+    if cluster.trace == "off" or not cluster.trace_folder.is_dir():
+        yield None
+        return
+    from amcast.live.tracing import recorder_for
+
+    recorder = recorder_for(cluster, f"change-{number:05d}")
+    try:
+        yield recorder
+    finally:
+        recorder.close()
 
 
 async def ordered(client: Client, asker: Asker, before: Topology, topology: Topology, timeout_s: float) -> Outcome:

@@ -231,8 +231,8 @@ class Desk:
         self.numbers: Numbers | None = None
         self.application: Callable[[int], Awaitable[tuple[int, bytes]]] | None = None
         """State of the application after at least so many deliveries, if there is one that can tell."""
-        self.topology: Callable[[], Topology] | None = None
-        """Who is there, as the process knows it."""
+        self.topology: Callable[[], Topology | None] = lambda: None
+        """Who is there, if the process knows it."""
         self.subscribers = 0
         self.group = group
         self._me = me
@@ -333,14 +333,15 @@ class Desk:
         if self._rights is not None:
             block = self._rights.block_of(talk.connection.subject())
         issued = self.numbers.issue(*block)
-        topology = None if self.topology is None else self.topology()
+        topology = self.topology()
         now = b"" if topology is None or topology.number == 0 else encoded(topology)
         await talk.tell(Issued(issued.number, issued.life, issued.sequence, issued.secret, now))
 
     async def _members(self, talk: Talk, question: Members) -> None:
-        if self.topology is None:
-            raise Refused(f"process {self._me} does not know who is there")
-        await talk.tell(Membership(encoded(self.topology())))
+        topology = self.topology()
+        if topology is None:
+            raise Refused(f"process {self._me} was not told yet who is there")
+        await talk.tell(Membership(encoded(topology)))
 
     async def _return(self, talk: Talk, question: Return) -> None:
         if self.numbers is not None:

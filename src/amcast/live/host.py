@@ -131,7 +131,7 @@ class Host:
         """What others may ask a server; clients have none."""
         if process.group is not None:
             self.desk = Desk(self.me, process.group, cluster, self._store.life, self.limits, rights)
-            self.desk.topology = lambda: process.topology
+            self.desk.topology = self.moving.told
             self.network.on_visit = self.desk.take
         self._catching: asyncio.Task[None] | None = None
 
@@ -428,6 +428,8 @@ class Host:
     def _note(self, effect: Note) -> None:
         if _installs(effect):
             self._take_over(int(effect.value or 0))
+        elif effect.name == "turned" and self._before_forgetting is not None:
+            self._before_forgetting()  # a new life begins with the new number
         elif effect.name == "retired":
             self.moving.retire(int(effect.value or 0), self._now)
         if self._recorder is not None:

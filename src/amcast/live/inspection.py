@@ -25,7 +25,10 @@ def current(cluster: Cluster, client: str | None, needed: bool = False) -> Clust
     answers, as the file tells it; or a sentence, if that is not good enough."""
     found = asyncio.run(moving.current(cluster, _asker(cluster, client)))
     if found is None and needed:
-        raise Unknown(f"no node of {cluster.file} says who is there; expected at least one that runs")
+        raise Unknown(
+            f"no node of {cluster.file} says who is there in topology {cluster.topology.number} or a later one;"
+            " expected at least one that runs"
+        )
     return found or cluster
 
 

@@ -55,7 +55,8 @@ class Roster(msgspec.Struct):
     """The topology in which it began: what the first records of its log are about."""
     now: dict[str, Any]
     """The last one that it heard of."""
-    retired: bool = False
+    retired: int | None = None
+    """The number of the one that it had to leave in."""
 
     @classmethod
     def read(cls, folder: Path) -> "Roster | None":
@@ -85,8 +86,9 @@ def recalled(cluster: Cluster, node: str) -> Cluster:
     if roster is None:
         return cluster
     now = Topology.from_dict(roster.now, str(cluster.folder_of(me) / FILE))
-    if roster.retired or (cluster.durability == "memory" and now.group_of(me) is None):
-        raise Removed(f"{node} was removed from its group by topology {now.number}; nothing is left to do")
+    if roster.retired is not None or (cluster.durability == "memory" and now.group_of(me) is None):
+        number = now.number if roster.retired is None else roster.retired
+        raise Removed(f"{node} was removed from its group by topology {number}; nothing is left to do")
     if now.number <= cluster.topology.number or now.group_of(me) is None:
         return cluster
     log.info(
@@ -132,6 +134,11 @@ class Moving:
         self._roster: Roster | None = None
         self._folder = Path()
 
+    def told(self) -> Topology | None:
+        """Who is there, for whoever asks; None while this process itself waits to be told."""
+        process = self._host.process
+        return None if int(process.vitals().get("number", 0)) < 0 else process.topology
+
     def fellows(self) -> list[ProcessId]:
         """The other members of this process' group, now."""
         desk = self._host.desk
@@ -158,7 +165,7 @@ class Moving:
                 loop.call_later(PART_S, self._part, peer)
         if topology.group_of(host.me) is None and host.desk is not None:
             loop.call_later(PART_S, lambda: self.retire(topology.number, time.time_ns()))
-        log.info("process %d is in topology %d: %s", host.me, topology.number, told(topology))
+        log.info("process %d is in topology %d: %s", host.me, topology.number, shown(topology))
         self._keep()
         if self.on_turned is not None:
             self.on_turned(topology)
@@ -168,14 +175,14 @@ class Moving:
         if self.retired_ns is None:
             self.retired_ns = now
             log.info("process %d was removed from its group by topology %d, and leaves", self._host.me, number)
-            self._keep()
+            self._keep(number)
             if self.on_retired is not None:
                 self.on_retired()
 
-    def _keep(self) -> None:
+    def _keep(self, retired: int | None = None) -> None:
         if self._roster is not None:
             self._roster.now = self.topology.describe()
-            self._roster.retired = self.retired_ns is not None
+            self._roster.retired = retired
             self._roster.write(self._folder)
 
     def _meet(self, topology: Topology) -> None:
@@ -237,19 +244,24 @@ def placed(topology: Topology, processes: Iterable[ProcessId]) -> list[tuple[Pro
     return found
 
 
-def told(topology: Topology) -> str:
+def shown(topology: Topology) -> str:
     """The members, for logs."""
     groups = (f"{topology.names.get(g, g)} = {list(topology.members(g))}" for g in topology.groups)
     return ", ".join(groups)
 
 
 async def current(cluster: Cluster, asker: Asker) -> Cluster | None:
-    """The cluster as its nodes know it, from whichever of them answer; None if none does."""
+    """The cluster as its nodes know it, from whichever of them answer; None if none knows as much as the file."""
+    known = -1
     while True:
         newest = await asker.members(cluster.addresses)
-        if newest is None or newest.number <= cluster.topology.number:
-            return None if newest is None else cluster
+        if newest is None or newest.number < cluster.topology.number:
+            return None
+        if newest.number == known:
+            return cluster
+        known = newest.number
         asker.follow(newest)
+        # Of the same number, what was ordered knows more: a file does not tell who left.
         cluster = cluster.followed(newest)
 
 

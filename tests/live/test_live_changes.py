@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from live_cluster import run
-from live_scene import GROUPS, Scene, staged
+from live_scene import CAMPAIGN, GROUPS, Scene, staged
 from secure_cluster import secured
 
 from amcast.cli.main import run as command
@@ -21,10 +21,15 @@ from amcast.live.asking import Asker
 from amcast.live.config import Cluster, read_cluster
 from amcast.live.launch import Launcher, free_ports
 from amcast.live.moving import Removed, recalled
+from amcast.protocols.catalogue import CATALOGUE
 from amcast.service import connect, launcher
 from amcast.trace.run import Run
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
+
+RESTARTING = sorted(name for name, spec in CATALOGUE.items() if "recovery" in spec.claims.faults)
+PROTOCOLS = RESTARTING if CAMPAIGN else ["primcast"]
+"""The second play runs another one in any case."""
 
 
 async def change(scene: Scene, *wish: str) -> None:
@@ -57,7 +62,8 @@ def crashed(found: Run) -> dict[int, bool]:
     return {process: at is not None for process, group, at in rows if group is not None}
 
 
-def test_replicas_come_and_go_under_traffic(tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_replicas_come_and_go_under_traffic(tmp_path: Path, protocol: str) -> None:
     first = tmp_path / "first.toml"
 
     async def play(scene: Scene) -> None:
@@ -78,7 +84,7 @@ def test_replicas_come_and_go_under_traffic(tmp_path: Path) -> None:
         await change(scene, "--remove", "stock/1")
         await scene.more(30)
 
-    found = staged(tmp_path, play, reads_all=True)
+    found = staged(tmp_path, play, protocol=protocol, reads_all=True)
     assert crashed(found) == {0: True, 1: False, 2: False, 6: False, 3: True, 4: False, 5: False, 7: False}
     table = found.deliveries
     assert {0, 6, 3, 7} <= set(table["process"])

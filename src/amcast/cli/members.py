@@ -89,7 +89,7 @@ class Made:
 
 
 def _write(made: Made, file: Path) -> None:
-    from amcast.live.changes import replace_file, rewritten
+    from amcast.live.rewriting import replace_file, rewritten
 
     made.kept = replace_file(file, rewritten(made.cluster))
     made.file = file
@@ -146,7 +146,14 @@ def _advice(cluster: "Cluster", wish: "Wish", gone: bool) -> list[str]:
     """What the operator does next."""
     if not wish.adds:
         return [f"{wish.node} has left" if gone else f"{wish.node} still answers; it leaves when nobody needs it"]
-    told = [f"start it now, with the new file: amcast serve --config FILE --node {wish.node}"]
+    group = cluster.group(wish.node.rpartition("/")[0])
+    needed, others = cluster.topology.quorum(group), len(cluster.topology.members(group)) - 1
+    told = [
+        f"start it now, with the new file: amcast serve --config FILE --node {wish.node}",
+        f"until it runs, {needed} of the other {others} must"
+        if needed <= others
+        else f"until it runs, nothing is delivered in its group: {needed} replicas are a majority",
+    ]
     if cluster.security.mode == "tls":
         told.insert(0, "make its certificate first, with the new file: amcast certs --config FILE")
     return told

@@ -133,6 +133,10 @@ class Process(ABC):
         """The same effects for a driver that records packets: what is about a bundle is about the messages in it."""
         return effects
 
+    def news(self) -> Body | None:
+        """After the topology has turned: what to tell clients, whom a driver knows and this process does not."""
+        return None
+
     def vitals(self) -> Vitals:
         """How this process is, for operators."""
         return {"position": self.position}

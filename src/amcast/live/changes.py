@@ -5,20 +5,17 @@ from a file that may be old; of two operators who start from the same one, the f
 """
 
 import asyncio
-import os
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from amcast.kernel.change import change_payload, changed
 from amcast.kernel.errors import Unknown, WrongUse
 from amcast.kernel.topology import Topology
 from amcast.live.asking import Asker
 from amcast.live.client import Client
-from amcast.live.config import Cluster, address_of, written
+from amcast.live.config import Cluster, address_of
 from amcast.live.numbers import STRIDE
 from amcast.live.rights import is_loopback
 from amcast.trace.recorder import Recorder
@@ -96,6 +93,8 @@ def carried_out(
 
     async def carry_out() -> tuple[Outcome, bool]:
         asker = Asker(cluster.name, cluster.addresses, cluster.limits, cluster.client_wiring(client))
+        if not wish.adds:
+            await _check_rest(asker, topology, wish)
         with _recording(cluster, topology.number) as recorder:
             async with connect(cluster, recorder=recorder) as operator:
                 outcome = await ordered(operator, asker, cluster.topology, topology, timeout_s)
@@ -103,6 +102,18 @@ def carried_out(
         return outcome, gone
 
     return asyncio.run(carry_out())
+
+
+async def _check_rest(asker: Asker, topology: Topology, wish: Wish) -> None:
+    """Refuse to remove a replica if those that remain could not go on by themselves."""
+    home = wish.node.rpartition("/")[0]
+    group = next(group for group, name in topology.names.items() if name == home)
+    there = await asker.standings(topology.members(group))
+    if len(there) < topology.quorum(group):
+        raise WrongUse(
+            f"--remove {wish.node}: of the {len(topology.members(group))} replicas that would remain in {home},"
+            f" {len(there)} answer; expected a majority, {topology.quorum(group)}"
+        )
 
 
 @contextmanager
@@ -155,62 +166,3 @@ async def left(asker: Asker, process: int, patience_s: float = LEAVE_S) -> bool:
             return False
         await asyncio.sleep(POLL_S)
     return True
-
-
-# The file
-
-
-def rewritten(cluster: Cluster) -> str:
-    """The cluster.toml of a cluster that has changed: everybody's number and name, and what else the old file said."""
-    values = tomllib.loads(cluster.file.read_text())
-    topology = cluster.topology
-    names = {process: name for name, process in cluster.names.items()}
-    for group in topology.groups:
-        table = values["groups"][topology.names[group]]
-        table["id"] = group
-        old = _tables(values, cluster, group)
-        table["replicas"] = [
-            {
-                "name": names[member],
-                "process": member,
-                "address": _shown(cluster.addresses[member]),
-                **old.get(names[member], {}),
-                **({"region": topology.region(member)} if topology.region(member) else {}),
-            }
-            for member in topology.members(group)
-        ]
-    values["members"] = {**values.get("members", {}), "number": topology.number, "next": topology.unused}
-    return written(values)
-
-
-def _tables(values: dict[str, Any], cluster: Cluster, group: int) -> dict[str, dict[str, Any]]:
-    """What a file says about each replica of a group besides its number and name, by name."""
-    name = cluster.topology.names[group]
-    found: dict[str, dict[str, Any]] = {}
-    for rank, one in enumerate(values["groups"][name]["replicas"], 1):
-        table = dict(one) if isinstance(one, dict) else {"address": one}
-        table.pop("process", None)
-        found[table.pop("name", f"{name}/{rank}")] = table
-    return found
-
-
-def _shown(address: tuple[str, int]) -> str:
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def replace_file(file: Path, text: str) -> Path | None:
-    """Put a new text in the place of a file, whole or not at all; where the old one is now, if there was one."""
-    early = file.with_name(f".{file.name}.new")
-    with early.open("w") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
-    kept = None
-    if file.exists():
-        kept = file.with_name(f"{file.name}.old")
-        before = file.with_name(f".{file.name}.old")
-        before.write_bytes(file.read_bytes())
-        before.replace(kept)
-    early.replace(file)
-    return kept

@@ -369,22 +369,23 @@ def written(values: Mapping[str, Any]) -> str:
         name, table = left.pop(0)
         if name:
             lines.append(f"\n[{name}]")
-        for key, value in table.items():
-            if isinstance(value, Mapping):
-                left.append((f"{name}.{_key(key)}" if name else _key(key), value))
+        for field, said in table.items():
+            if isinstance(said, Mapping):
+                left.append((f"{name}.{key(field)}" if name else key(field), said))
             else:
-                lines.append(f"{_key(key)} = {_value(value)}")
+                lines.append(f"{key(field)} = {value(said)}")
     return "\n".join(lines) + "\n"
 
 
-def _key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key)
+def key(name: str) -> str:
+    """A key, as TOML wants it."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
 
 
-def _value(value: Any) -> str:
+def value(said: Any) -> str:
     """What JSON says of strings, numbers, truth and lists of these, TOML says too; lists may also hold flat tables."""
-    if isinstance(value, list) and any(isinstance(one, Mapping) for one in value):
-        return f"[{', '.join(_value(one) for one in value)}]"
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(key)} = {json.dumps(inner)}" for key, inner in value.items()) + " }"
-    return json.dumps(value)
+    if isinstance(said, list) and any(isinstance(one, Mapping) for one in said):
+        return f"[{', '.join(value(one) for one in said)}]"
+    if isinstance(said, Mapping):
+        return "{ " + ", ".join(f"{key(name)} = {json.dumps(inner)}" for name, inner in said.items()) + " }"
+    return json.dumps(said)

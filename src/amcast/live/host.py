@@ -83,7 +83,7 @@ class Host:
         """It has said farewell."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the host stopped; carries the reason if that was a failure."""
-        self._failed = False
+        self._failed = self._stopped = False
         self._store = store or MemoryStore()
         self._farewell = spec.farewell
         self._recorder = recorder
@@ -169,6 +169,9 @@ class Host:
 
     async def stop(self) -> None:
         """Finish the tick, close everything; the process is not told."""
+        if self._stopped:
+            return
+        self._stopped = True
         if self._running:
             self.tick()
         self._running = False
@@ -295,14 +298,14 @@ class Host:
         if self._skew is not None:
             now = self._skew.told(now)
         effects = self.process.step(events, now)
-        if self.process.topology is not self.moving.topology:
-            self.moving.turn()
         if self._traces:
             effects = self.process.named(effects)
         self.steps_taken += 1
         self.events_taken += len(events)
         if self._steps is not None:
             self._steps.write(now, events, effects)
+        if self.process.topology is not self.moving.topology:
+            effects = [*effects, *self.moving.turn()]
         for effect in effects:
             kind = type(effect)
             if self._ticket > self._durable and (kind in _BARRED or _installs(effect)):

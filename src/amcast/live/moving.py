@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from amcast.kernel.change import decoded
+from amcast.kernel.effects import Effect, Send
 from amcast.kernel.errors import WrongUse
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.topology import Topology
@@ -149,8 +150,9 @@ class Moving:
         """Keep in this folder what becomes of the members."""
         self._roster, self._folder = roster, folder
 
-    def turn(self) -> None:
-        """The members have changed. Whom the process now speaks to must be known before anything is sent."""
+    def turn(self) -> list[Effect]:
+        """The members have changed. Whom the process now speaks to must be known before anything is sent; what it does
+        not say itself, because it does not know who is connected, comes back."""
         host = self._host
         known, topology = self.topology, host.process.topology
         self.topology = topology
@@ -169,6 +171,9 @@ class Moving:
         self._keep()
         if self.on_turned is not None:
             self.on_turned(topology)
+        news = host.process.news()
+        clients = tuple(sorted(peer for peer in host.network.links if peer not in self.servers))
+        return [] if news is None or not clients else [Send(clients, news)]
 
     def retire(self, number: int, now: int) -> None:
         """The process is no member any more, since this topology, and nobody needs it."""

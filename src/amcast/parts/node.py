@@ -287,6 +287,9 @@ class Node(Process):
                 ids.append(id)
         return None if not ids else ids[0] if len(ids) == 1 else tuple(dict.fromkeys(ids))
 
+    def news(self) -> Body | None:
+        return None if self._changing is None else self._changing.turn()
+
     # For operators
 
     def vitals(self) -> Vitals:

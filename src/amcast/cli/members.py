@@ -1,5 +1,6 @@
 """The command that changes a group's replicas while the cluster runs."""
 
+import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,7 @@ import typer
 
 from amcast.cli.cluster import ConfigOption
 from amcast.cli.output import HOLDS, VIOLATED, JsonFlag, err, out, print_json
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import Unknown, WrongUse
 
 if TYPE_CHECKING:
     from amcast.live.changes import Wish
@@ -53,9 +54,12 @@ def change(
     if follow and (add or remove):
         raise WrongUse("--follow with --add or --remove; expected --follow alone, because it changes nothing")
     cluster = read_cluster(config)
+    target = write or config
+    if not os.access(target.parent, os.W_OK):
+        raise WrongUse(f"{target.parent} cannot be written; expected a place for the next cluster.toml (--write)")
     made = _follow(cluster, client) if follow else _change(cluster, wished(add, remove, region), client, timeout)
     if made.outcome == "done":
-        _write(made, write or config)
+        _write(made, target)
     if json:
         print_json(made.described())
     else:
@@ -91,7 +95,12 @@ class Made:
 def _write(made: Made, file: Path) -> None:
     from amcast.live.rewriting import replace_file, rewritten
 
-    made.kept = replace_file(file, rewritten(made.cluster))
+    try:
+        made.kept = replace_file(file, rewritten(made.cluster))
+    except OSError as error:
+        raise Unknown(
+            f"{made.sentence}, but {file} cannot be written: {error.strerror}; `amcast change --follow` writes it later"
+        ) from None
     made.file = file
     where = f"; the old one is {made.kept}" if made.kept is not None else ""
     made.advice.insert(0, f"{file} tells topology {made.cluster.topology.number}{where}")

@@ -38,7 +38,7 @@ log = logging.getLogger("amcast.live")
 PART_S: Final = 60.0
 """So long a process that left may come back and hear what it missed; then it is a stranger."""
 ASK_S: Final = 2.0
-"""How often a replica looks whether it is out of touch."""
+"""How often a replica looks whether it is out of touch; ever less often while it is."""
 FILE: Final = "members"
 
 
@@ -101,7 +101,7 @@ def recalled(cluster: Cluster, node: str) -> Cluster:
     return cluster.followed(now)
 
 
-def kept(cluster: Cluster, me: ProcessId) -> tuple[Roster, Topology]:
+def kept(cluster: Cluster, me: ProcessId, logged: bool) -> tuple[Roster, Topology]:
     """What this node's folder tells, and the topology that its process begins with; the folder is this process'."""
     folder = cluster.folder_of(me)
     roster = Roster.read(folder)
@@ -112,7 +112,7 @@ def kept(cluster: Cluster, me: ProcessId) -> tuple[Roster, Topology]:
         return roster, told
     first = Topology.from_dict(roster.first, str(folder / FILE))
     # Without a log there is nothing that an earlier topology would explain.
-    return roster, first if first.number < told.number and cluster.durability != "memory" else told
+    return roster, first if logged and first.number < told.number else told
 
 
 # While it runs
@@ -205,12 +205,17 @@ class Moving:
         host = self._host
         assert host.desk is not None
         self.on_turned = asker.follow
-        catching = asyncio.get_running_loop().create_task(catch_up(host.desk, asker, host.me, self.fellows, host.life))
+        joins = host.life > 0 or self.topology.number > 0
+        catching = asyncio.get_running_loop().create_task(catch_up(host.desk, asker, host.me, self.fellows, joins))
+        wait = ASK_S
         try:
             while True:
-                await asyncio.sleep(ASK_S)
+                await asyncio.sleep(wait)
                 if self._out_of_touch():
                     await self._ask(asker)
+                    wait = min(2 * wait, PART_S)
+                else:
+                    wait = ASK_S
         finally:
             catching.cancel()
 

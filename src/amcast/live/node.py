@@ -67,8 +67,9 @@ def built(
     """A replica as its configuration says, not started; and its recorder, to be closed at the end."""
     spec.check(cluster.topology)
     wiring = cluster.node_wiring(cluster.name_of(me))
+    logged = any(cluster.folder_of(me).glob("*.log"))
     store = opened_store(cluster.folder_of(me), cluster.durability)
-    roster, first = kept(cluster, me)
+    roster, first = kept(cluster, me, logged)
     process = spec.process(me, first, spec.configure(cluster.options))
     recorder, recorded = joined(cluster, me) if cluster.trace != "off" else (None, 0)
     host = Host(

@@ -48,6 +48,7 @@ class Turning(Process):
         self.retired = False
         """I am no member any more, and nobody needs me."""
         self._first = topology
+        """What I began with; if I join, of the number that made me a member."""
         self._make = make
         self._instances: list[Instance] = []
         """Oldest first; the last is the current one."""

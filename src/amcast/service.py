@@ -28,6 +28,7 @@ from amcast.live.subscription import Subscription
 from amcast.parts.bodies.node import NodeConfig
 from amcast.parts.bodies.omega import OmegaConfig
 from amcast.parts.bodies.session import SessionConfig
+from amcast.parts.changing import changeable
 from amcast.parts.node import gatewayed, noded
 from amcast.parts.session import Client as Session
 from amcast.protocols.catalogue import protocol
@@ -38,7 +39,10 @@ def cluster_spec(cluster: Cluster) -> Spec:
     """What the nodes of a cluster run: its protocol, inside nodes that answer clients and watch each other."""
     bare = protocol(cluster.protocol).on(cluster.topology)
     bare = replace(bare, contact=bare.contacts(bare.configure(cluster.options)))
-    alone = all(len(cluster.topology.members(group)) == 1 for group in cluster.topology.groups)
+    changes = cluster.changes and bare.claims.members
+    if changes:
+        bare = changeable(bare)
+    alone = not changes and all(len(cluster.topology.members(group)) == 1 for group in cluster.topology.groups)
     gateway = gatewayed(bare, cluster.topology)
     return noded(bare, NodeConfig(omega=None if alone else OmegaConfig(), gateway=gateway))
 
@@ -51,12 +55,13 @@ def connect(
     connect_s: float = 10.0,
     client: str | None = None,
     region: str | None = None,
+    batches: bool = True,
 ) -> Client:
     """A client of the cluster that a cluster.toml describes; use it with `async with`.
 
     `me` gives it a number instead of one that a server issues; it must never be used twice with one cluster. `client`:
     in whose name, where certificates are used and the configuration names several clients. `region`: from where, in a
-    cluster that imitates distances.
+    cluster that imitates distances. `batches = False`: every payload is ordered by itself, and as it is.
     """
     cluster = config if isinstance(config, Cluster) else read_cluster(config)
     spec = cluster_spec(cluster)
@@ -71,6 +76,7 @@ def connect(
         cluster=cluster.name,
         limits=cluster.limits,
         recorder=recorder,
+        batches=batches,
         connect_s=connect_s,
         wiring=wiring,
         lazy=gateways,

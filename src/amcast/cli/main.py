@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 
 from amcast import __version__
-from amcast.cli import bench, cluster, laboratory, operate, pipeline, searching, security, traces
+from amcast.cli import bench, cluster, laboratory, members, operate, pipeline, searching, security, traces
 from amcast.cli.output import INTERNAL, UNKNOWN, WRONG_USE, err, out
 from amcast.kernel.errors import Unknown, WrongUse
 
@@ -30,6 +30,7 @@ cluster.register(app)
 bench.register(app)
 security.register(app)
 operate.register(app)
+members.register(app)
 traces.register(app)
 pipeline.register(app)
 

@@ -3,13 +3,16 @@
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from amcast.cli.cluster import ConfigOption
 from amcast.cli.output import HOLDS, UNKNOWN, VIOLATED, JsonFlag, err, out, print_json, table
 from amcast.kernel.errors import Unknown, WrongUse
+
+if TYPE_CHECKING:
+    from amcast.live.config import Cluster
 
 ClientOption = Annotated[
     str | None, typer.Option("--as", help="In which client's name; default: the first that may operate.")
@@ -39,18 +42,20 @@ def status(
     Example: amcast status --config cluster.toml --node orders/1 --wait 60
     """
     from amcast.live.config import read_cluster
-    from amcast.live.inspection import awaited, with_lags
+    from amcast.live.inspection import awaited, current, with_lags
 
-    cluster = read_cluster(config)
+    cluster = current(read_cluster(config), client)
     if node is not None:
         cluster.node(node)
     wanted = [node] if node is not None else list(cluster.nodes())
     answers = with_lags(awaited(cluster, client, wanted, wait))
     if json:
-        print_json({"cluster": cluster.name, "protocol": cluster.protocol, "nodes": answers})
+        topology = {"number": cluster.topology.number, "members": cluster.members()}
+        print_json({"cluster": cluster.name, "protocol": cluster.protocol, "topology": topology, "nodes": answers})
     else:
         names = {process: name for name, process in cluster.nodes().items()}
         _print_status(answers, names)
+        _print_members(cluster, answers)
     raise typer.Exit(HOLDS if all(answers[name].get("ready") for name in wanted) else UNKNOWN)
 
 
@@ -70,6 +75,18 @@ def _print_status(answers: dict[str, dict[str, Any]], names: dict[int, str]) -> 
         for link in status["slowest_clients"]:
             if link["pressed"]:
                 err.print(f"{name}: client {link['peer']} is slow; {link['queued_bytes']} bytes wait for it")
+
+
+def _print_members(cluster: "Cluster", answers: dict[str, dict[str, Any]]) -> None:
+    """Who is there, if that has changed since the cluster began; and who has not followed yet."""
+    number = cluster.topology.number
+    if number:
+        groups = "; ".join(f"{group} = {', '.join(nodes)}" for group, nodes in cluster.members().items())
+        out.print(f"topology {number}: {groups}", markup=False)
+    for name, status in answers.items():
+        known = status.get("vitals", {}).get("number", number)
+        if known != number:
+            err.print(f"{name} is in topology {known}, not in {number}", markup=False)
 
 
 def _row(status: dict[str, Any], names: dict[int, str]) -> list[object]:
@@ -102,9 +119,9 @@ def explain(
     Example: amcast explain --config cluster.toml 1048576000000003
     """
     from amcast.live.config import read_cluster
-    from amcast.live.inspection import blockers, inspected
+    from amcast.live.inspection import blockers, current, inspected
 
-    cluster = read_cluster(config)
+    cluster = current(read_cluster(config), client)
     answers = inspected(cluster, client, message)
     names = {str(process): name for name, process in cluster.nodes().items()}
     late = [names.get(process, process) for process in blockers(answers)]
@@ -138,9 +155,9 @@ def roll(
     Example: amcast roll --config cluster.toml "ssh {host} systemctl restart amcast@{group}-{number}"
     """
     from amcast.live.config import read_cluster
-    from amcast.live.inspection import rolled
+    from amcast.live.inspection import current, rolled
 
-    cluster = read_cluster(config)
+    cluster = current(read_cluster(config), client)
 
     def restart(node: str) -> None:
         group, _, number = node.rpartition("/")

@@ -11,7 +11,7 @@ import msgspec
 from amcast.kernel.errors import WrongUse
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Message
-from amcast.kernel.topology import Topology
+from amcast.kernel.topology import Place, Topology
 
 MARK: Final = b"\xc1amcast/topology\xc1"
 """How the payload of a change begins. No application may begin a payload like this. The first byte begins nothing in
@@ -19,9 +19,15 @@ MessagePack, so that the mark is found fast, wherever it is in a bundle."""
 
 
 def changed(
-    topology: Topology, group: GroupId, add: ProcessId | None = None, remove: ProcessId | None = None
+    topology: Topology,
+    group: GroupId,
+    add: ProcessId | None = None,
+    remove: ProcessId | None = None,
+    place: Place = ("", ""),
+    region: str = "",
 ) -> Topology:
-    """The next topology, in which a group has one member more (the last one) or one fewer."""
+    """The next topology, in which a group has one member more (the last one) or one fewer. `place` says its name and,
+    if it comes, where it is; hosts need that, and simulations do not."""
     if (add is None) == (remove is None):
         raise WrongUse(f"change of group {group}: add = {add}, remove = {remove}; expected one of them, one at a time")
     if group not in topology.groups:
@@ -29,12 +35,12 @@ def changed(
     members = topology.members(group)
     if add is not None:
         _refuse_known(topology, group, add)
-        return topology.changed(group, (*members, add))
+        return topology.changed(group, (*members, add), place=place, region=region)
     if remove not in members:
         raise WrongUse(f"change of group {group}: process {remove} is no member; expected one of {list(members)}")
     if len(members) == 1:
         raise WrongUse(f"change of group {group}: process {remove} is its last member; expected 1 or more to remain")
-    return topology.changed(group, tuple(member for member in members if member != remove))
+    return topology.changed(group, tuple(member for member in members if member != remove), place=place)
 
 
 def _refuse_known(topology: Topology, group: GroupId, process: ProcessId) -> None:
@@ -43,6 +49,8 @@ def _refuse_known(topology: Topology, group: GroupId, process: ProcessId) -> Non
         raise WrongUse(f"change of group {group}: process {process} is a member of group {home}; groups are disjoint")
     if process in topology.clients:
         raise WrongUse(f"change of group {group}: process {process} is a client; expected a number that nobody has")
+    if process < topology.unused:
+        raise WrongUse(f"change of group {group}: the number {process} was used; expected {topology.unused} or more")
 
 
 def check_change(old: Topology, new: Topology) -> None:
@@ -58,6 +66,8 @@ def check_change(old: Topology, new: Topology) -> None:
     group, who = moved[0]
     if who not in old.members(group):
         _refuse_known(old, group, who)
+    if old.unused and new.unused < max(old.unused, who + 1):
+        raise WrongUse(f"change to number {new.number}: unused = {new.unused}; expected numbers that nobody had")
 
 
 def _difference(old: Topology, new: Topology, group: GroupId) -> list[ProcessId]:
@@ -82,7 +92,12 @@ def decoded(data: bytes, where: str = "topology") -> Topology:
 
 def change_message(id: MessageId, sender: ProcessId, topology: Topology) -> Message:
     """The message that makes a topology the current one."""
-    return Message(id, sender, topology.groups, MARK + encoded(topology))
+    return Message(id, sender, topology.groups, change_payload(topology))
+
+
+def change_payload(topology: Topology) -> bytes:
+    """What it carries."""
+    return MARK + encoded(topology)
 
 
 def is_change(message: Message) -> bool:

@@ -7,6 +7,7 @@ an outbox that `step` returns. Nothing here knows a socket, a clock or a random 
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar
 
 from amcast.kernel.effects import (
     About,
@@ -28,6 +29,9 @@ from amcast.kernel.topology import Topology
 
 class Process(ABC):
     """Base of protocols, clients and nodes."""
+
+    answers: ClassVar[bool] = False
+    """It tells senders itself that their messages are delivered (Reply); others leave that to their node."""
 
     def __init__(self, me: ProcessId, topology: Topology) -> None:
         self.me = me
@@ -132,6 +136,10 @@ class Process(ABC):
     def named(self, effects: list[Effect]) -> list[Effect]:
         """The same effects for a driver that records packets: what is about a bundle is about the messages in it."""
         return effects
+
+    def news(self) -> Body | None:
+        """After the topology has turned: what to tell clients, whom a driver knows and this process does not."""
+        return None
 
     def vitals(self) -> Vitals:
         """How this process is, for operators."""

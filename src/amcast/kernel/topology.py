@@ -14,6 +14,12 @@ from amcast.kernel.ids import MAX_SENDER, GroupId, ProcessId
 MAX_GROUPS = 4096
 MAX_REPLICAS = 31
 MAX_REMEMBERED = 4096
+MAX_LEFT = 64
+"""Members that left and are remembered by name."""
+
+Place = tuple[str, str]
+"""A process that a change added, or removed: its name, and its address; no address if it has left. Pure rooms carry it
+and do not look at it."""
 
 
 class Topology:
@@ -27,12 +33,18 @@ class Topology:
         names: Mapping[GroupId, str] | None = None,
         number: int = 0,
         history: Mapping[tuple[GroupId, int], tuple[ProcessId, ...]] | None = None,
+        places: Mapping[ProcessId, Place] | None = None,
+        unused: ProcessId = 0,
     ) -> None:
         self.number = number
         self._members: dict[GroupId, tuple[ProcessId, ...]] = {g: tuple(groups[g]) for g in sorted(groups)}
         self.clients: tuple[ProcessId, ...] = tuple(clients)
         self.regions: dict[ProcessId, str] = dict(sorted((regions or {}).items()))
         self.names: dict[GroupId, str] = dict(sorted((names or {}).items()))
+        self.places: dict[ProcessId, Place] = dict(sorted((places or {}).items()))
+        """Where to find those whom a configuration of number 0 cannot know."""
+        self.unused = unused
+        """The lowest number that no process ever had; 0 where nobody counts."""
         self._history: dict[tuple[GroupId, int], tuple[ProcessId, ...]] = dict(history or {})
         for group, members in self._members.items():
             self._history[(group, number)] = members
@@ -73,6 +85,10 @@ class Topology:
         for group in self.names:
             if group not in self._members:
                 raise WrongUse(f"topology.names: group {group} does not exist")
+        if self.unused and self.unused <= max(self._group_of):
+            raise WrongUse(
+                f"topology.unused = {self.unused}; expected more than {max(self._group_of)}, which is in use"
+            )
 
     @classmethod
     def grid(cls, groups: int, replicas: int, clients: int = 0) -> "Topology":
@@ -130,34 +146,52 @@ class Topology:
                 raise WrongUse(f"destinations: group {group} does not exist; expected some of {list(self.groups)}")
         return wanted
 
-    def changed(self, group: GroupId, members: Sequence[ProcessId], keep: int = 8) -> "Topology":
-        """The next topology, in which one group has other members; the last `keep` numbers stay answerable."""
+    def changed(
+        self, group: GroupId, members: Sequence[ProcessId], keep: int = 8, place: Place = ("", ""), region: str = ""
+    ) -> "Topology":
+        """The next topology, in which one group has other members; the last `keep` numbers stay answerable. `place`
+        and `region` are those of the member that comes; of one that goes only the name counts."""
         if group not in self._members:
             raise WrongUse(f"topology: group {group} does not exist; expected one of {list(self.groups)}")
         number = self.number + 1
         old = {key: value for key, value in self._history.items() if key[1] > number - keep}
-        return Topology(
-            {**self._members, group: tuple(members)},
-            self.clients,
-            {p: r for p, r in self.regions.items() if p not in self._members[group] or p in members},
-            self.names,
-            number,
-            old,
-        )
+        regions = {p: r for p, r in self.regions.items() if p not in self._members[group] or p in members}
+        places = dict(self.places)
+        unused = self.unused
+        for process in sorted(set(members) ^ set(self._members[group])):
+            comes = process in members
+            if comes and region:
+                regions[process] = region
+            if place[0]:
+                places[process] = place if comes else (place[0], "")
+            if comes and unused:
+                unused = max(unused, process + 1)
+        left = [process for process, (_, address) in sorted(places.items()) if not address]
+        for process in left[:-MAX_LEFT]:
+            del places[process]
+        groups = {**self._members, group: tuple(members)}
+        return Topology(groups, self.clients, regions, self.names, number, old, places, unused)
 
     def with_clients(self, clients: Sequence[ProcessId]) -> "Topology":
         """The same with other clients."""
         regions = {p: r for p, r in self.regions.items() if p in self._group_of or p in clients}
-        return Topology(self._members, clients, regions, self.names, self.number, self._history)
+        return Topology(
+            self._members, clients, regions, self.names, self.number, self._history, self.places, self.unused
+        )
 
     def describe(self) -> dict[str, object]:
         """As plain data, for run.json; `Topology.from_dict` reads it back."""
-        return {
+        told: dict[str, object] = {
             "number": self.number,
             "groups": [{"id": g, "name": self.names.get(g, ""), "members": list(m)} for g, m in self._members.items()],
             "clients": list(self.clients),
             "regions": [[process, region] for process, region in self.regions.items()],
         }
+        if self.places:
+            told["places"] = [[process, name, address] for process, (name, address) in self.places.items()]
+        if self.unused:
+            told["unused"] = self.unused
+        return told
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], where: str = "topology") -> "Topology":
@@ -168,17 +202,22 @@ class Topology:
             clients = tuple(data.get("clients", ()))
             regions = dict(data.get("regions", ()))
             number = data.get("number", 0)
+            places = {process: (name, address) for process, name, address in data.get("places", ())}
+            unused = data.get("unused", 0)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             told = f"{type(error).__name__} {error}"
             raise WrongUse(f"{where}: {told}; expected what `Topology.describe` writes") from None
-        integers = (number, *groups, *clients, *regions, *(m for members in groups.values() for m in members))
-        for value in integers:
+        members = [member for group in groups.values() for member in group]
+        for value in (number, unused, *groups, *clients, *regions, *places, *members):
             if type(value) is not int:
                 raise WrongUse(f"{where}: {value!r}; expected whole numbers for groups and processes")
+        for text in (*regions.values(), *names.values(), *(text for place in places.values() for text in place)):
+            if type(text) is not str:
+                raise WrongUse(f"{where}: {text!r}; expected text for names, regions and addresses")
         if len(groups) != len(data["groups"]):
             raise WrongUse(f"{where}: a group appears twice")
         try:
-            return cls(groups, clients, regions, names, number)
+            return cls(groups, clients, regions, names, number, None, places, unused)
         except WrongUse as error:
             raise WrongUse(f"{where}: {error}") from None
 

@@ -62,12 +62,18 @@ class Prepared:
         scale = scale_ns(self.network) if self.nodes else None
         if not self.changes:
             return build(self.spec, self.config, self.topology, process, scale, self.plan.gateways)
+        assert scale is not None, "members change in nodes"
+        topology = self._first(process)
+        return build(self.spec, self.config, topology, process, scale, self.plan.gateways, changes=True)
+
+    def _first(self, process: ProcessId) -> Topology:
+        """The topology that a process begins with: who joins is told the one in which it is a member."""
         topology = self.topology
         for change in self.changes:
+            topology = changed(topology, change.group, change.add, change.remove)
             if change.add == process:
-                topology = changed(topology, change.group, add=process)
-        assert scale is not None, "members change in nodes"
-        return build(self.spec, self.config, topology, process, scale, self.plan.gateways, changes=True)
+                return topology
+        return self.topology
 
     @property
     def changes(self) -> tuple[Change, ...]:

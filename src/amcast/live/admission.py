@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from amcast.kernel.change import is_change
 from amcast.kernel.errors import WrongUse
 from amcast.kernel.ids import GroupId, ProcessId, sender_of
 from amcast.kernel.message import Body, Message, Request
@@ -22,6 +23,8 @@ class Admission:
         self._spec = spec
         self._most_bytes = most_bytes
         self._rights = rights
+        self._home = process.group
+        """A process that was removed still tells clients so, as one of this group."""
         self._sound: set[tuple[GroupId, ...]] = set()
 
     def check(self, peer: ProcessId, bodies: list[Body]) -> None:
@@ -43,6 +46,16 @@ class Admission:
             if allowed is not None and not allowed.issuperset(message.destinations):
                 self._forbid(peer, message, allowed)
 
+            if is_change(message):
+                self._check_change(peer, message)
+
+    def _check_change(self, peer: ProcessId, message: Message) -> None:
+        """A change of members: a right of its own, and not in every cluster."""
+        if "number" not in self._process.vitals():
+            raise Refused(f"message {message.id} changes members; this cluster does not (members.change, the protocol)")
+        if self._rights is not None:
+            self._rights.check_change(peer)
+
     def _forbid(self, peer: ProcessId, message: Message, allowed: frozenset[GroupId]) -> None:
         assert self._rights is not None
         raise Refused(
@@ -60,7 +73,7 @@ class Admission:
             raise Refused(f"message {message.id}: destinations {message.destinations}; expected {proper}")
         # A client that asks again asks every member of the groups that order its message.
         ordering = {topology.group_of(contact) for contact in self._spec.contact(topology, message)}
-        if self._process.group not in ordering | set(proper):
+        if self._home not in ordering | set(proper):
             raise Refused(
                 f"message {message.id} to groups {list(proper)} is none of process {self._process.me}'s business"
             )

@@ -208,12 +208,15 @@ class Application:
     def serve(self, host: Host, asker: Asker) -> None:
         """Be the application of this host, which has not started."""
         assert host.desk is not None
-        fellows = [member for member in host.process.topology.members(host.desk.group) if member != host.me]
         self._kept = host.desk.kept
-        self._fetch = lambda position: asker.copy(fellows, position)
+        self._fetch = lambda position: self._copied_from(host, asker, position)
         self._failed = host.fail
         if self._take is not None:
             host.desk.application = self.copied
+
+    async def _copied_from(self, host: Host, asker: Asker, position: int) -> tuple[int, bytes]:
+        asker.follow(host.moving.topology)
+        return await asker.copy(host.moving.fellows(), position)
 
     async def close(self) -> None:
         if self._catching is not None:

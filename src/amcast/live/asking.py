@@ -8,13 +8,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-from amcast.kernel.errors import Unknown
+from amcast.kernel.change import decoded
+from amcast.kernel.errors import Unknown, WrongUse
 from amcast.kernel.ids import ProcessId
+from amcast.kernel.topology import Topology
 from amcast.live import codec
 from amcast.live.codec import HEAD, HEAD_BYTES, WIRE_VERSION, BadFrame, Refused
 from amcast.live.desk import (
     Answers,
     Copy,
+    Members,
+    Membership,
     Piece,
     Questions,
     Stand,
@@ -94,11 +98,15 @@ class Asker:
     ) -> None:
         self.limits = limits or Limits()
         self._cluster = cluster
-        self._addresses = addresses
+        self._addresses = dict(addresses)
         self._wiring = wiring
 
     async def ask(self, process: ProcessId, question: Questions) -> Conversation:
         """Put a question to one replica; the answers come one by one."""
+        if process not in self._addresses:
+            raise Unanswered(
+                f"process {process} is nowhere: no configuration and no change of members tells its address"
+            )
         host, port = self._addresses[process]
         who = f"process {process} at {host}:{port}"
         try:
@@ -129,6 +137,28 @@ class Asker:
             return await conversation.answer()
         finally:
             conversation.close()
+
+    def follow(self, topology: Topology) -> None:
+        """The members have changed: ask those who are there now."""
+        for process, (_, address) in topology.places.items():
+            host, _, port = address.rpartition(":")
+            if topology.group_of(process) is not None and port.isdigit():
+                self._addresses.setdefault(process, (host.strip("[]"), int(port)))
+        if self._wiring.security is not None:
+            self._wiring.security.rights.follow(topology)
+
+    async def members(self, processes: Iterable[ProcessId] | None = None) -> Topology | None:
+        """The newest topology that any of these replicas knows, or of all; None if none answers."""
+        newest: Topology | None = None
+        for answer in (await self._all(self._addresses if processes is None else processes, Members())).values():
+            if isinstance(answer, Membership):
+                try:
+                    topology = decoded(answer.topology)
+                except WrongUse:
+                    continue
+                if newest is None or topology.number > newest.number:
+                    newest = topology
+        return newest
 
     async def tell(self, process: ProcessId, question: Questions) -> None:
         """A question without an answer: returns when the other side has hung up."""
@@ -170,12 +200,14 @@ class Asker:
 
     async def standings(self, processes: Iterable[ProcessId]) -> dict[ProcessId, Stands]:
         """Where these replicas are; those that do not answer are left out."""
+        found = await self._all(processes, Stand())
+        return {process: stands for process, stands in found.items() if isinstance(stands, Stands)}
 
+    async def _all(self, processes: Iterable[ProcessId], question: Questions) -> dict[ProcessId, Answers | None]:
         async def one(process: ProcessId) -> tuple[ProcessId, Answers | None]:
             try:
-                return process, await self.once(process, Stand())
+                return process, await self.once(process, question)
             except Unanswered:
                 return process, None
 
-        found = await asyncio.gather(*(one(process) for process in processes))
-        return {process: stands for process, stands in found if isinstance(stands, Stands)}
+        return dict(await asyncio.gather(*(one(process) for process in processes)))

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from amcast.kernel.change import is_change
 from amcast.kernel.effects import Deliver
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Message
@@ -64,7 +65,10 @@ def opened(effect: Deliver) -> list[Delivery]:
 
 
 def opened_message(message: Message, position: int) -> list[Delivery]:
-    """The same, of a batch that was delivered at a position."""
+    """The same, of a batch that was delivered at a position. A change of members has a position like any message, and
+    is nothing that an application is told: hosts and subscriptions follow it by themselves."""
+    if is_change(message):
+        return []
     try:
         payloads = _decoder.decode(message.payload)
     except (msgspec.MsgspecError, ValueError, RecursionError):

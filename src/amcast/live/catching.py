@@ -1,4 +1,4 @@
-"""When has a restarted replica caught up? When it has delivered what its fellows had delivered when it asked them.
+"""When has a replica that comes (back) caught up? When it has delivered what its fellows had delivered when it asked.
 
 A new life asks its fellows where they are until enough of them have answered to make a majority together with it, and
 waits until it has come as far as the furthest of them. It stays "caught up" for the rest of its life: lag that comes
@@ -7,7 +7,7 @@ later is told by positions (`Stands.next`).
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from amcast.kernel.ids import ProcessId
 from amcast.live.asking import Asker
@@ -18,13 +18,15 @@ log = logging.getLogger("amcast.live")
 POLL_S = 0.1
 
 
-async def catch_up(desk: Desk, asker: Asker, me: ProcessId, fellows: Sequence[ProcessId], life: int) -> None:
-    """Set `desk.caught_up` when it is true; the first life of a replica has nothing to catch up with."""
-    if life > 0:
+async def catch_up(
+    desk: Desk, asker: Asker, me: ProcessId, fellows: Callable[[], Sequence[ProcessId]], joins: bool
+) -> None:
+    """Set `desk.caught_up` when it is true; one that does not join a group that ran before has nothing to catch up
+    with. `fellows` are the other members of its group now: it may learn meanwhile that they are others."""
+    if joins:
         # The records are told first.
         await asyncio.sleep(0)
-        needed = (len(fellows) + 1) // 2
-        while len(standings := await asker.standings(fellows)) < needed:
+        while len(standings := await asker.standings(fellows())) < (len(fellows()) + 1) // 2:
             await asyncio.sleep(POLL_S)
         goal = max((stands.next for stands in standings.values()), default=0)
         while desk.kept.next < goal:

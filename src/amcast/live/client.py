@@ -29,6 +29,7 @@ from amcast.live.desk import Enrol, Issued, Return
 from amcast.live.gateway import Gateway, group_named
 from amcast.live.host import Host
 from amcast.live.limits import Limits
+from amcast.live.moving import placed, topology_of
 from amcast.live.network import Address
 from amcast.live.numbers import STRIDE
 from amcast.live.store import MemoryStore
@@ -63,7 +64,7 @@ class Client:
         lazy: bool = False,
     ) -> None:
         self.limits = limits or Limits()
-        self.topology = topology
+        self._topology = topology
         self._make = make
         self._spec = spec
         self._addresses = addresses
@@ -84,6 +85,15 @@ class Client:
         """Order one message: `await client.multicast({"orders", "stock"}, b"...")`."""
         self.post = self.gateway.post
         """Hand one over and get its receipt later."""
+
+    @property
+    def topology(self) -> Topology:
+        """Who is there, as far as this client knows."""
+        return self._topology
+
+    def _turn(self, topology: Topology) -> None:
+        self._topology = topology
+        self._asker.follow(topology)
 
     @property
     def me(self) -> ProcessId:
@@ -110,8 +120,11 @@ class Client:
         if self._me is None:
             issued = self._issued = await self._enrolled()
             self._me, self._life, first = issued.number, issued.life, issued.sequence
+            self._catch_up(issued.topology)
+        process = self._make(self._me)
+        process.topology = self._topology
         host = self.host = Host(
-            self._make(self._me),
+            process,
             self._spec,
             cluster=self._cluster,
             limits=self.limits,
@@ -120,8 +133,11 @@ class Client:
             on_resolve=self.gateway.resolved,
             wiring=self._wiring,
         )
+        host.moving.on_turned = self._turn
         self.gateway.sit_on(host, first)
-        host.start(self._addresses, self._lazy)
+        servers = self._topology.servers
+        found = {**dict(placed(self._topology, servers)), **self._addresses}
+        host.start({server: found[server] for server in servers if server in found}, self._lazy)
         patience_s = max(0.0, self._connect_s - (loop.time() - begin))
         try:
             if self._lazy:
@@ -180,6 +196,12 @@ class Client:
                     await asyncio.sleep(self.limits.retry_low_s)
         answers = "; ".join(said.values()) or "none answers"
         raise Unknown(f"no server gave this client a number within {self._connect_s} s; {answers}")
+
+    def _catch_up(self, told: bytes) -> None:
+        """Members may have changed since this client's configuration was written."""
+        topology = topology_of(told) if told else None
+        if topology is not None and topology.number > self._topology.number:
+            self._turn(topology)
 
     async def _give_back(self) -> None:
         """Somebody else may go on with my number, unless something of mine is unanswered."""

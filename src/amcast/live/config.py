@@ -28,13 +28,17 @@ Groups are numbered 0, 1, 2 ... and processes likewise, in the order of the file
 old ones, or give numbers (`id` of a group, `process` of a replica). The node `orders/1` is the first replica of orders.
 A replica's table may also say `listen` (where it listens, if that is not where others reach it) and `http` (where it
 answers health, readiness and metrics).
+
+When a group's replicas change at run time (`amcast change`), places shift and names must not. The file that it writes
+says each replica's `process` and `name`, and in `[members]` which topology it tells (`number`) and the first process
+number that was never used (`next`).
 """
 
 import json
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -62,6 +66,19 @@ class ReplicaTable(Config, frozen=True):
     http: str = ""
     region: str = ""
     process: ProcessId | None = None
+    name: str = ""
+    """GROUP/NUMBER; by default its place in the file, counted from 1."""
+
+
+class MembersTable(Config, frozen=True):
+    """`[members]` of a cluster.toml: what `amcast change` writes, and whether it may."""
+
+    change: bool = True
+    """Groups' replicas may be changed while the cluster runs, if the protocol claims that it can."""
+    number: int = 0
+    """How many changes have made this topology."""
+    next: ProcessId | None = None
+    """The lowest process number that was never used; given with `number`."""
 
 
 class GroupTable(Config, frozen=True):
@@ -94,6 +111,7 @@ class ClusterTable(Config, frozen=True):
     security: SecurityTable = SecurityTable()
     emulation: EmulationTable = EmulationTable()
     clients: dict[str, ClientTable] = msgspec.field(default_factory=dict)
+    members: MembersTable = MembersTable()
     wire: tuple[int, int] = VERSIONS
     """The wire versions that may be spoken, oldest and newest."""
     logs: Format = "text"
@@ -105,6 +123,7 @@ class Places:
     """Where everybody is."""
 
     topology: Topology
+    names: dict[str, ProcessId]
     addresses: dict[ProcessId, Address]
     listens: dict[ProcessId, Address]
     https: dict[ProcessId, Address]
@@ -125,6 +144,8 @@ class Cluster:
     trace_folder: Path
     run: str
     topology: Topology
+    names: Mapping[str, ProcessId]
+    """The nodes, in the order of the file."""
     addresses: Mapping[ProcessId, Address]
     listens: Mapping[ProcessId, Address]
     """Where nodes listen; `addresses` is where others find them."""
@@ -136,11 +157,15 @@ class Cluster:
     wire: Versions
     logs: Format
 
+    changes: bool = True
+    """Groups' replicas may be changed while it runs."""
     trace_every: int = 1
     """One message in so many has its deliveries recorded."""
 
     def rights(self) -> Rights:
-        return Rights(self.name, self.nodes(), self.clients)
+        rights = Rights(self.name, self.nodes(), self.clients)
+        rights.follow(self.topology)
+        return rights
 
     def node_wiring(self, name: str) -> Wiring:
         """How the node of this name talks."""
@@ -178,11 +203,9 @@ class Cluster:
 
     def node(self, name: str) -> ProcessId:
         """The process called "orders/1"."""
-        group, _, place = name.rpartition("/")
-        members = self.topology.members(self.group(group)) if group else ()
-        if not place.isdigit() or not 1 <= int(place) <= len(members):
-            raise WrongUse(f"node {name!r} does not exist in {self.file}; expected one of: {', '.join(self.nodes())}")
-        return members[int(place) - 1]
+        if name not in self.names:
+            raise WrongUse(f"node {name!r} does not exist in {self.file}; expected one of: {', '.join(self.names)}")
+        return self.names[name]
 
     def folder_of(self, process: ProcessId) -> Path:
         """Where a node keeps what it must not forget."""
@@ -194,11 +217,25 @@ class Cluster:
 
     def nodes(self) -> dict[str, ProcessId]:
         """Every node's name and process, in the order of the file."""
-        return {
-            f"{self.topology.names[group]}/{place}": member
-            for group in self.topology.groups
-            for place, member in enumerate(self.topology.members(group), 1)
-        }
+        return dict(self.names)
+
+    def members(self) -> dict[str, list[str]]:
+        """The nodes of each group, by name."""
+        named = {process: name for name, process in self.names.items()}
+        topology = self.topology
+        return {topology.names[g]: [named[m] for m in topology.members(g) if m in named] for g in topology.groups}
+
+    def followed(self, topology: Topology) -> "Cluster":
+        """The same cluster after changes of its members. For addresses this file has the last word about those whom it
+        names, because an operator may have moved them; the changes tell about the others."""
+        names = {name: process for name, process in self.names.items() if process in topology.servers}
+        addresses = {process: self.addresses[process] for process in names.values()}
+        for process, (name, place) in topology.places.items():
+            if process in topology.servers and process not in addresses:
+                names[name] = process
+                addresses[process] = address_of(place, f"the place of {name}")
+        listens = {process: self.listens.get(process, address) for process, address in addresses.items()}
+        return replace(self, topology=topology, names=names, addresses=addresses, listens=listens)
 
     def group(self, name: str) -> GroupId:
         for group, known in self.topology.names.items():
@@ -222,7 +259,7 @@ def read_cluster(file: Path | str) -> Cluster:
     if not table.name:
         raise WrongUse(f"{file}: name is empty; expected the cluster's name")
     try:
-        places = _placed(table.groups)
+        places = _placed(table.groups, table.members)
         hosts = [host for host, _ in (*places.addresses.values(), *places.listens.values())]
         check_exposure(table.security, table.clients, hosts, [host for host, _ in places.https.values()])
         names = {name: group for group, name in places.topology.names.items()}
@@ -234,9 +271,9 @@ def read_cluster(file: Path | str) -> Cluster:
     folder = base / table.trace.folder
     return Cluster(
         file, table.name, table.protocol, table.options, table.durability, base / table.data, table.limits,
-        table.trace.mode, folder, table.trace.run or folder.name, places.topology, places.addresses, places.listens,
-        places.https, table.emulation, table.security, clients, table.wire, table.logs,
-        trace_every=table.trace.every if table.trace.mode == "sampled" else 1,
+        table.trace.mode, folder, table.trace.run or folder.name, places.topology, places.names, places.addresses,
+        places.listens, places.https, table.emulation, table.security, clients, table.wire, table.logs,
+        table.members.change, trace_every=table.trace.every if table.trace.mode == "sampled" else 1,
     )  # fmt: skip
 
 
@@ -246,13 +283,14 @@ def _check_wire(wire: Versions) -> None:
         raise WrongUse(f"wire = {list(wire)}; expected [oldest, newest] between {oldest} and {newest}")
 
 
-def _placed(groups: Mapping[str, GroupTable]) -> Places:
+def _placed(groups: Mapping[str, GroupTable], changed: MembersTable) -> Places:
     members: dict[GroupId, list[ProcessId]] = {}
     names: dict[GroupId, str] = {}
     regions: dict[ProcessId, str] = {}
     addresses: dict[ProcessId, Address] = {}
     listens: dict[ProcessId, Address] = {}
     https: dict[ProcessId, Address] = {}
+    nodes: dict[str, ProcessId] = {}
     next_process = 0
     for place, (name, table) in enumerate(groups.items()):
         if not name or "/" in name:
@@ -262,26 +300,62 @@ def _placed(groups: Mapping[str, GroupTable]) -> Places:
             raise WrongUse(f"groups.{name}.id = {group}; {names[group]} has this number already")
         names[group] = name
         members[group] = []
-        for one in table.replicas:
+        where = f"groups.{name}.replicas"
+        for rank, one in enumerate(table.replicas, 1):
             replica = one if isinstance(one, ReplicaTable) else ReplicaTable(address=one)
+            if changed.number and (replica.process is None or not replica.name):
+                raise WrongUse(
+                    f"{where}[{rank - 1}] says no process or no name, with members.number = {changed.number};"
+                    " expected both of every replica, because places shift when replicas change"
+                )
             process = next_process if replica.process is None else replica.process
             next_process = process + 1
             members[group].append(process)
             if replica.region:
                 regions[process] = replica.region
-            where = f"groups.{name}.replicas"
+            _name(nodes, replica.name or f"{name}/{rank}", name, process)
             addresses[process] = _address(replica.address, where, addresses)
             listens[process] = _address(replica.listen, where, {}) if replica.listen else addresses[process]
             if replica.http:
                 https[process] = _address(replica.http, where, {})
-    return Places(Topology(members, regions=regions, names=names), addresses, listens, https)
+    unused = _unused(changed, max(addresses, default=-1) + 1)
+    topology = Topology(members, regions=regions, names=names, number=changed.number, unused=unused)
+    return Places(topology, nodes, addresses, listens, https)
 
 
-def _address(text: str, where: str, taken: Mapping[ProcessId, Address]) -> Address:
+def _name(nodes: dict[str, ProcessId], node: str, group: str, process: ProcessId) -> None:
+    home, _, number = node.rpartition("/")
+    if home != group or not re.fullmatch(r"[1-9][0-9]*", number):
+        raise WrongUse(f"groups.{group}.replicas: the name {node!r}; expected {group}/NUMBER, from {group}/1 on")
+    if node in nodes:
+        raise WrongUse(f"groups.{group}.replicas: the name {node} appears twice; expected one for each replica")
+    nodes[node] = process
+
+
+def _unused(changed: MembersTable, least: ProcessId) -> ProcessId:
+    """The first number that a new process may have; before any change, everybody must find the same one."""
+    if changed.number < 0:
+        raise WrongUse(f"members.number = {changed.number}; expected 0 or more")
+    if (changed.next is None) != (changed.number == 0):
+        raise WrongUse(
+            f"members.number = {changed.number} with members.next = {changed.next}; expected both, as"
+            " `amcast change` writes them, or none"
+        )
+    if changed.next is not None and changed.next < least:
+        raise WrongUse(f"members.next = {changed.next}; expected {least} or more, a number that no process ever had")
+    return least if changed.next is None else changed.next
+
+
+def address_of(text: str, where: str) -> Address:
+    """HOST:PORT, or a sentence about it."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or not 1 <= int(port) <= 65535:
         raise WrongUse(f"{where}: the address {text!r}; expected host:port with a port from 1 to 65535")
-    address = (host.strip("[]"), int(port))
+    return host.strip("[]"), int(port)
+
+
+def _address(text: str, where: str, taken: Mapping[ProcessId, Address]) -> Address:
+    address = address_of(text, where)
     if address in taken.values():
         raise WrongUse(f"{where}: the address {text} appears twice")
     return address
@@ -295,22 +369,23 @@ def written(values: Mapping[str, Any]) -> str:
         name, table = left.pop(0)
         if name:
             lines.append(f"\n[{name}]")
-        for key, value in table.items():
-            if isinstance(value, Mapping):
-                left.append((f"{name}.{_key(key)}" if name else _key(key), value))
+        for field, said in table.items():
+            if isinstance(said, Mapping):
+                left.append((f"{name}.{key(field)}" if name else key(field), said))
             else:
-                lines.append(f"{_key(key)} = {_value(value)}")
+                lines.append(f"{key(field)} = {value(said)}")
     return "\n".join(lines) + "\n"
 
 
-def _key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key)
+def key(name: str) -> str:
+    """A key, as TOML wants it."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
 
 
-def _value(value: Any) -> str:
+def value(said: Any) -> str:
     """What JSON says of strings, numbers, truth and lists of these, TOML says too; lists may also hold flat tables."""
-    if isinstance(value, list) and any(isinstance(one, Mapping) for one in value):
-        return f"[{', '.join(_value(one) for one in value)}]"
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(key)} = {json.dumps(inner)}" for key, inner in value.items()) + " }"
-    return json.dumps(value)
+    if isinstance(said, list) and any(isinstance(one, Mapping) for one in said):
+        return f"[{', '.join(value(one) for one in said)}]"
+    if isinstance(said, Mapping):
+        return "{ " + ", ".join(f"{key(name)} = {json.dumps(inner)}" for name, inner in said.items()) + " }"
+    return json.dumps(said)

@@ -9,6 +9,7 @@
 | Subscribe | Told, Told, ... from a position on, Beat when nothing happens; Gone when the position is no longer kept |
 | Enrol | Issued: a number for a new client (`live/numbers.py`) |
 | Return | nothing: a client ends and gives its number back |
+| Members | Membership: who is in which group now, as this replica knows it (`live/moving.py`) |
 | Inspect | Inspected: how this replica is, or what blocks a message; for operators |
 | Copy | Taken and then Pieces: the state of the application there (`live/application.py`) |
 
@@ -23,9 +24,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
+from amcast.kernel.change import encoded
 from amcast.kernel.errors import WrongUse
 from amcast.kernel.ids import MAX_SENDER, GroupId, ProcessId
 from amcast.kernel.message import Message
+from amcast.kernel.topology import Topology
 from amcast.live import codec
 from amcast.live.codec import WIRE_VERSION, BadFrame, Refused
 from amcast.live.connection import Connection
@@ -83,7 +86,11 @@ class Inspect(Question, frozen=True):
     message: int | None = None
 
 
-Questions = Stand | Subscribe | Enrol | Return | Copy | Inspect
+class Members(Question, frozen=True):
+    """Who is there?"""
+
+
+Questions = Stand | Subscribe | Enrol | Return | Copy | Inspect | Members
 
 
 class Visit(msgspec.Struct, frozen=True, array_like=True):
@@ -136,6 +143,8 @@ class Issued(Answer, frozen=True):
     life: int
     sequence: int
     secret: bytes
+    topology: bytes = b""
+    """The current one, if members have changed: what the client was configured with may be older."""
 
 
 class Taken(Answer, frozen=True):
@@ -157,7 +166,13 @@ class Inspected(Answer, frozen=True):
     json: bytes
 
 
-Answers = Inspected | Stands | Told | Beat | Gone | Issued | Taken | Piece
+class Membership(Answer, frozen=True):
+    """The topology, as `kernel/change.py` encodes it."""
+
+    topology: bytes
+
+
+Answers = Membership | Inspected | Stands | Told | Beat | Gone | Issued | Taken | Piece
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _visit: Final = msgspec.msgpack.Decoder(Visit)
@@ -216,6 +231,8 @@ class Desk:
         self.numbers: Numbers | None = None
         self.application: Callable[[int], Awaitable[tuple[int, bytes]]] | None = None
         """State of the application after at least so many deliveries, if there is one that can tell."""
+        self.topology: Callable[[], Topology | None] = lambda: None
+        """Who is there, if the process knows it."""
         self.subscribers = 0
         self.group = group
         self._me = me
@@ -232,6 +249,7 @@ class Desk:
             Return: self._return,
             Copy: self._copy,
             Inspect: self._inspect,
+            Members: self._members,
         }
         self.watch: Watch | None = None
         """What tells operators about this replica."""
@@ -315,7 +333,15 @@ class Desk:
         if self._rights is not None:
             block = self._rights.block_of(talk.connection.subject())
         issued = self.numbers.issue(*block)
-        await talk.tell(Issued(issued.number, issued.life, issued.sequence, issued.secret))
+        topology = self.topology()
+        now = b"" if topology is None or topology.number == 0 else encoded(topology)
+        await talk.tell(Issued(issued.number, issued.life, issued.sequence, issued.secret, now))
+
+    async def _members(self, talk: Talk, question: Members) -> None:
+        topology = self.topology()
+        if topology is None:
+            raise Refused(f"process {self._me} was not told yet who is there")
+        await talk.tell(Membership(encoded(topology)))
 
     async def _return(self, talk: Talk, question: Return) -> None:
         if self.numbers is not None:

@@ -25,11 +25,11 @@ from amcast.kernel.spec import Spec
 from amcast.live.admission import Admission
 from amcast.live.asking import Asker
 from amcast.live.batch import BATCH_BYTES
-from amcast.live.catching import catch_up
 from amcast.live.codec import Codec, Frame
 from amcast.live.desk import Desk
 from amcast.live.limits import Limits
 from amcast.live.lost import record_lost
+from amcast.live.moving import Moving
 from amcast.live.network import Address, Network
 from amcast.live.resting import Rest
 from amcast.live.skew import Skew
@@ -80,13 +80,13 @@ class Host:
         """What was handed to the application in this life."""
         self.lost_sends = 0
         """Bodies for processes that nobody knows (clients that left)."""
-        self.rest: Rest | None = None
-        """How a node that has its process to itself takes many bodies at once."""
+        self.rest = Rest(0)
+        """How a node that has its process to itself takes many bodies at once; others do not."""
         self.leaving = False
         """It has said farewell."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the host stopped; carries the reason if that was a failure."""
-        self._failed = False
+        self._failed = self._stopped = False
         self._store = store or MemoryStore()
         self._farewell = spec.farewell
         self._recorder = recorder
@@ -108,9 +108,10 @@ class Host:
         self._clock = clock
         self._skew = skew
         self._now = 0
-        self._servers = frozenset(process.topology.servers)
-        self._running = False
-        self._scheduled = False
+        self.moving = Moving(self)
+        self._servers = self.moving.servers
+        self._home = process.group
+        self._running = self._scheduled = False
         self._inbox: list[Event] = []
         self._looped: list[tuple[About, str, int, int]] = []
         """Packets from myself to myself that the next step receives, for the trace."""
@@ -132,6 +133,7 @@ class Host:
         """What others may ask a server; clients have none."""
         if process.group is not None:
             self.desk = Desk(self.me, process.group, cluster, self._store.life, self.limits, rights)
+            self.desk.topology = self.moving.told
             self.network.on_visit = self.desk.take
         self._catching: asyncio.Task[None] | None = None
 
@@ -152,9 +154,8 @@ class Host:
         self._inbox.insert(0, Started(records, self._store.life))
         self.network.start(addresses, lazy)
         if self.desk is not None:
-            fellows = [member for member in self.process.topology.members(self.desk.group) if member != self.me]
             asker = Asker(self.network.cluster, addresses, self.limits, self.network.wiring)
-            self._catching = loop.create_task(catch_up(self.desk, asker, self.me, fellows, self._store.life))
+            self._catching = loop.create_task(self.moving.attend(asker))
         self._wake()
 
     def say_farewell(self) -> bool:
@@ -170,6 +171,9 @@ class Host:
 
     async def stop(self) -> None:
         """Finish the tick, close everything; the process is not told."""
+        if self._stopped:
+            return
+        self._stopped = True
         if self._running:
             self.tick()
         self._running = False
@@ -186,8 +190,8 @@ class Host:
             self._steps.close()
         if self._recorder is not None and not self._failed:
             # Who failed may come back; whoever started it knows at the end.
-            topology = self.process.topology
-            self._recorder.process(self.me, topology.group_of(self.me), topology.region(self.me), None)
+            region, retired_ns = self.process.topology.region(self.me), self.moving.retired_ns
+            self._recorder.process(self.me, self._home, region, retired_ns)
         if not self.ended.done():
             self.ended.set_result(None)
 
@@ -246,8 +250,7 @@ class Host:
                 self._recorder.packet(about, type(body).__name__, peer, self.me, size, frame.sent_ns, now)
 
     def _on_peer(self, peer: ProcessId, life: int) -> None:
-        self._inbox.append(Peer(peer, life))
-        self._wake()
+        self.hand(Peer(peer, life))
 
     def _on_timer(self, name: str) -> None:
         del self._timers[name]
@@ -283,8 +286,7 @@ class Host:
             self.network.fill(burden > self._most_asked)
         if self._inbox or self._due:
             self._wake()
-        if self.rest is not None:
-            self.rest.take(self._now)
+        self.rest.take(self._now)
 
     def _step(self) -> None:
         now = self._read_clock()
@@ -304,6 +306,8 @@ class Host:
         self.events_taken += len(events)
         if self._steps is not None:
             self._steps.write(now, events, effects)
+        if self.process.topology is not self.moving.topology:
+            effects = [*effects, *self.moving.turn()]
         for effect in effects:
             kind = type(effect)
             if self._ticket > self._durable and (kind in _BARRED or _installs(effect)):
@@ -358,8 +362,7 @@ class Host:
             return
         self._handed = position + 1
         self.delivered += 1
-        if self.rest is not None:
-            self.rest.count((effect.message,))
+        self.rest.count((effect.message,))
         if self._on_deliver is not None:
             self._on_deliver(effect)
 
@@ -372,7 +375,7 @@ class Host:
                 self._deliver(one)
             return
         if recorder is not None:
-            group, every = self.process.group, recorder.every
+            group, every = self._home, recorder.every
             assert group is not None
             for position, part in enumerate(fresh, first):
                 if every == 1 or part.id % every == 0:
@@ -385,11 +388,10 @@ class Host:
             self.desk.kept.extend(first, fresh)
         self._handed = end
         self.delivered += len(fresh)
-        if self.rest is not None:
-            self.rest.count(fresh)
+        self.rest.count(fresh)
 
     def _record_delivery(self, effect: Deliver) -> None:
-        recorder, position, group = self._recorder, effect.position, self.process.group
+        recorder, position, group = self._recorder, effect.position, self._home
         assert recorder is not None
         assert group is not None, f"process {self.me} is in no group and delivers message {effect.message.id}"
         if position > self._recorded:
@@ -409,9 +411,6 @@ class Host:
         delay_ns = self._chance.randint(effect.low_ns, effect.high_ns)
         loop = asyncio.get_running_loop()
         self._timers[effect.name] = loop.call_later(delay_ns / 1e9, self._on_timer, effect.name)
-
-    def _cancel_timer(self, effect: CancelTimer) -> None:
-        self._cancel(effect.name)
 
     def _cancel(self, name: str) -> None:
         timer = self._timers.pop(name, None)
@@ -433,6 +432,10 @@ class Host:
     def _note(self, effect: Note) -> None:
         if _installs(effect):
             self._take_over(int(effect.value or 0))
+        elif effect.name == "turned" and self._before_forgetting is not None:
+            self._before_forgetting()  # a new life begins with the new number
+        elif effect.name == "retired":
+            self.moving.retire(int(effect.value or 0), self._now)
         if self._recorder is not None:
             self._recorder.note(self.me, self._now, effect.name, effect.message, effect.value)
 
@@ -491,7 +494,7 @@ _PERFORM: dict[type, Callable[..., None]] = {
     Deliver: Host._deliver,
     Resolve: Host._resolve,
     SetTimer: Host._set_timer,
-    CancelTimer: Host._cancel_timer,
+    CancelTimer: lambda host, effect: host._cancel(effect.name),
     Persist: Host._persist,
     Note: Host._note,
 }

@@ -9,6 +9,7 @@ import msgspec
 
 from amcast.kernel.errors import Unknown
 from amcast.kernel.ids import MessageId
+from amcast.live import moving
 from amcast.live.asking import Asker, Unanswered
 from amcast.live.config import Cluster
 from amcast.live.desk import Inspect, Inspected
@@ -17,6 +18,18 @@ POLL_S: Final = 0.2
 
 Answers = dict[str, dict[str, Any]]
 """By node; who does not answer has the field "error" only."""
+
+
+def current(cluster: Cluster, client: str | None, needed: bool = False) -> Cluster:
+    """The cluster as its nodes know it: its members may have changed since the file was written. If none of them
+    answers, as the file tells it; or a sentence, if that is not good enough."""
+    found = asyncio.run(moving.current(cluster, _asker(cluster, client)))
+    if found is None and needed:
+        raise Unknown(
+            f"no node of {cluster.file} says who is there in topology {cluster.topology.number} or a later one;"
+            " expected at least one that runs"
+        )
+    return found or cluster
 
 
 def inspected(cluster: Cluster, client: str | None, message: MessageId | None = None) -> Answers:

@@ -21,9 +21,9 @@ from types import TracebackType
 from typing import Any, Final
 
 from amcast.kernel.errors import Unknown, WrongUse
-from amcast.kernel.ids import ProcessId
+from amcast.kernel.ids import GroupId, ProcessId
 from amcast.live.asking import Asker
-from amcast.live.config import Cluster, written
+from amcast.live.config import Cluster, read_cluster, written
 from amcast.live.node import READY
 from amcast.trace.recorder import Recorder
 
@@ -70,8 +70,8 @@ class Launcher:
         self.logs = logs or cluster.data / "logs"
         self._command = list(command)
         self._children: dict[str, subprocess.Popen[str]] = {}
-        self._died_ns: dict[str, int] = {}
-        """When nodes that do not run were killed, or died."""
+        self._died: dict[str, tuple[ProcessId, GroupId | None, str, int]] = {}
+        """Nodes that do not run because they were killed, or died: process, group, region, and when."""
 
     def __enter__(self) -> "Launcher":
         try:
@@ -93,7 +93,7 @@ class Launcher:
             self.cluster.node(node)
             if node in self._children:
                 raise WrongUse(f"node {node} is running already")
-            self._died_ns.pop(node, None)
+            self._died.pop(node, None)
             with self._log(node).open("a") as log:
                 self._children[node] = subprocess.Popen(
                     [*self._command, str(self.cluster.file), node], stdout=subprocess.PIPE, stderr=log, text=True
@@ -101,6 +101,10 @@ class Launcher:
         deadline = time.monotonic() + ready_s
         for node in nodes:
             self._await_ready(node, deadline)
+
+    def follow(self, file: Path) -> None:
+        """The cluster's members have changed: nodes are started with this file from now on."""
+        self.cluster = read_cluster(file)
 
     def pid(self, node: str) -> int:
         return self._children[node].pid
@@ -129,8 +133,12 @@ class Launcher:
         for node in list(nodes):
             self._children[node].kill()
         for node in list(nodes):
-            self._died_ns[node] = time.time_ns()
+            self._bury(node)
             self._reap(node, 10.0)
+
+    def _bury(self, node: str) -> None:
+        process, topology = self.cluster.node(node), self.cluster.topology
+        self._died[node] = (process, topology.group_of(process), topology.region(process), time.time_ns())
 
     def check(self) -> None:
         """Complain about nodes that ended by themselves."""
@@ -144,16 +152,15 @@ class Launcher:
             code = self._children[node].wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise Unknown(f"node {node} still runs after {timeout_s} s") from None
-        self._died_ns[node] = time.time_ns()
+        if code:
+            self._bury(node)
         self._reap(node, 0.0)
         return code
 
     def tell_dead(self, recorder: Recorder) -> None:
         """The facts that nodes which died and were not started again cannot record themselves."""
-        for node, died_ns in self._died_ns.items():
-            process = self.cluster.node(node)
-            topology = self.cluster.topology
-            recorder.process(process, topology.group_of(process), topology.region(process), died_ns)
+        for process, group, region, died_ns in self._died.values():
+            recorder.process(process, group, region, died_ns)
 
     def stop(self, *nodes: str, patience_s: float = 10.0) -> None:
         """Ask to stop and wait; one that ends otherwise than well is reported with the end of its log."""

@@ -97,6 +97,10 @@ class Link:
         self._pressure_bytes = limits.pressure_bytes
         self._relief: asyncio.Event | None = None
 
+    def accept_pieces(self, joining: Joining) -> None:
+        """The peer, which was taken for a client, is a server."""
+        self._joining = self._joining or joining
+
     # Sending
 
     def flush(self, sent_ns: int | None) -> bool:

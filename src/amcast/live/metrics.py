@@ -70,6 +70,7 @@ METRICS: Final = (
     _gauge("ready", "1 if this node is ready to serve.", "ready"),
     _gauge("life", "How often this node was restarted.", "life"),
     _gauge("uptime_seconds", "Since this life began.", "uptime_s"),
+    _gauge("topology", "How often the members of groups were changed, as this node knows it.", "vitals", "number"),
     Told("amcast_is_leader", "gauge", "1 if this node believes that it leads its group.", (), _is_leader),
     _gauge("epoch", "Number of the group's leadership, where the protocol has one.", "vitals", "epoch"),
     _gauge("position", "Messages delivered here over all lives.", "vitals", "position"),

@@ -22,14 +22,14 @@ from amcast.live import codec
 from amcast.live.codec import Codec, Frame, Hello, Mark, Refusal, Refused
 from amcast.live.connection import Connection
 from amcast.live.door import Door, Strangers
-from amcast.live.limits import Limits
 from amcast.live.link import Link
+from amcast.live.peers import Address as Address
+from amcast.live.peers import Peers
 from amcast.live.pieces import Joining
 from amcast.live.wiring import PLAIN, Wiring
 
 log = logging.getLogger("amcast.live")
 
-Address = tuple[str, int]
 CONNECT_S: Final = 3.0
 """How long one attempt to connect may take."""
 ONE_S: Final = 0.25
@@ -37,7 +37,7 @@ ONE_S: Final = 0.25
 FULL: Final = "has too much unanswered (limits.asked_bytes); clients wait until their destinations answer"
 
 
-class Network:
+class Network(Peers):
     """The links of one process in one life."""
 
     def __init__(
@@ -53,10 +53,9 @@ class Network:
         chance: random.Random,
         wiring: Wiring = PLAIN,
     ) -> None:
-        self.me = me
+        super().__init__(me, coder.limits)
         self.cluster = cluster
         self.protocol = protocol
-        self.links: dict[ProcessId, Link] = {}
         self.wiring = wiring
         self.versions = wiring.versions
         self.on_lost: Callable[[ProcessId, list[bytes]], None] | None = None
@@ -69,28 +68,23 @@ class Network:
         self._looking: set[asyncio.Task[None]] = set()
         self._life = life
         self._coder = coder
-        self._limits: Limits = coder.limits
         self._on_bodies = on_bodies
         self._on_frame = on_frame
         self._on_peer = on_peer
         self._chance = chance
         self._numbers = 0
-        self._addresses: dict[ProcessId, Address] = {}
         self._server: Door | None = None
         self._connections: set[Connection] = set()
         self.strangers = Strangers(self._limits.strangers)
         self._proposals: dict[ProcessId, int] = {}
         """Peers that refused my newest version, and the one to try next."""
         self._tasks: list[asyncio.Task[None]] = []
-        self._lazy = False
         self._ending = False
         self._deaf = False
         self.full = False
         """Clients asked for more than may be unanswered: they are not listened to."""
         self.traces = False
         """Packets are traced: what each body is about goes along with it."""
-        self._dirty: dict[ProcessId, Link] = {}
-        self._pressed: dict[ProcessId, Link] = {}
         self._changed = asyncio.Event()
         self.refusals: dict[ProcessId, str] = {}
         """Why a peer would not talk to us, last time we dialled it."""
@@ -121,12 +115,12 @@ class Network:
 
     def dial(self, peer: ProcessId) -> None:
         """Begin to dial a peer."""
-        self._tasks.append(asyncio.create_task(self._keep_dialling(self.link(peer))))
+        self._dialling[peer] = asyncio.create_task(self._keep_dialling(self.link(peer)))
 
     async def stop(self, patience_s: float = 1.0) -> None:
         """Hang up; what was written still goes out if the peers take it within our patience."""
         self._hush()
-        await asyncio.gather(*self._tasks, *self._looking, return_exceptions=True)
+        await asyncio.gather(*self._tasks, *self._dialling.values(), *self._looking, return_exceptions=True)
         open_ones = list(self._connections)
         for connection in open_ones:
             connection.finish()
@@ -154,7 +148,7 @@ class Network:
         self._ending = True
         if self._server is not None:
             self._server.close()
-        for task in (*self._tasks, *self._looking):
+        for task in (*self._tasks, *self._dialling.values(), *self._looking):
             task.cancel()
 
     async def connected(self, peers: set[ProcessId], timeout_s: float) -> None:
@@ -331,7 +325,7 @@ class Network:
         if connection.dials is not None or self.on_visit is None:
             raise Refused(f"process {self.me} answers no questions")
         if self.wiring.security is not None:
-            self.wiring.security.rights.check_known(connection.subject())
+            self.wiring.security.rights.check_visitor(connection.subject())
         self.strangers.remove(connection)
         connection.greeted(None)
         self.on_visit(connection, payload)
@@ -373,9 +367,6 @@ class Network:
         region = "" if self.wiring.lines is None else self.wiring.lines.region
         return codec.hello_frame(link.greeting(self.cluster, self.protocol, self.me, said, oldest, region))
 
-    def _dials(self, peer: ProcessId) -> bool:
-        return self.me not in self._addresses or self.me > peer
-
     def _check(self, connection: Connection, hello: Hello) -> int:
         """Refuse whom we cannot or must not talk to; else the version to talk in."""
         if self.wiring.security is not None:
@@ -388,6 +379,8 @@ class Network:
                 f" process {self.me} speaks {_range(*self.versions)}"
             )
         self._check_target(hello.cluster, hello.target)
+        if hello.process in self._left:
+            raise Refused(f"process {hello.process} was removed; it is no member of cluster {self.cluster!r} any more")
         if hello.protocol != self.protocol:
             raise Refused(f"this cluster runs protocol {self.protocol!r}, not {hello.protocol!r}")
         if not 0 <= hello.process <= MAX_SENDER:

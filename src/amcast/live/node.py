@@ -1,7 +1,7 @@
 """A node of a cluster: one replica as an operating-system process, from its configuration until SIGTERM.
 
-SIGTERM and SIGINT end it in good order (`live/leaving.py`); a failure ends it with exit code 1. SIGHUP makes it read
-its certificates again.
+SIGTERM and SIGINT end it in good order (`live/leaving.py`); so does its removal from its group (`live/moving.py`). A
+failure ends it with exit code 1. SIGHUP makes it read its certificates again.
 
 It says `ready` on its standard output when it listens and has read its log, and `stopped` when it has ended well.
 """
@@ -26,6 +26,7 @@ from amcast.live.config import Cluster
 from amcast.live.host import Host
 from amcast.live.http import HttpServer
 from amcast.live.leaving import leave
+from amcast.live.moving import Removed, kept, recalled
 from amcast.live.numbers import Numbers
 from amcast.live.resting import Rest
 from amcast.live.skew import Skew
@@ -66,9 +67,11 @@ def built(
 ) -> "tuple[Host, FolderRecorder | None]":
     """A replica as its configuration says, not started; and its recorder, to be closed at the end."""
     spec.check(cluster.topology)
-    process = spec.process(me, cluster.topology, spec.configure(cluster.options))
     wiring = cluster.node_wiring(cluster.name_of(me))
+    logged = any(cluster.folder_of(me).glob("*.log"))
     store = opened_store(cluster.folder_of(me), cluster.durability)
+    roster, first = kept(cluster, me, logged)
+    process = spec.process(me, first, spec.configure(cluster.options))
     recorder, recorded = joined(cluster, me) if cluster.trace != "off" else (None, 0)
     host = Host(
         process,
@@ -88,6 +91,7 @@ def built(
     )
     assert host.desk is not None
     host.desk.watch = Watch(host, cluster.name_of(me), cluster.name, cluster.protocol, cluster.durability)
+    host.moving.remember(roster, cluster.folder_of(me))
     host.desk.numbers = Numbers(cluster.folder_of(me), me, store.life)
     if application is not None:
         application.serve(host, Asker(cluster.name, cluster.addresses, cluster.limits, wiring))
@@ -115,6 +119,7 @@ def joined(cluster: Cluster, me: ProcessId) -> "tuple[FolderRecorder, int]":
 
 async def serve(cluster: Cluster, node: str, spec: Spec, steps: Path | None = None, skew: Path | None = None) -> None:
     """Be this node until SIGTERM or SIGINT, or until something fails."""
+    cluster = recalled(cluster, node)
     me = cluster.node(node)
     host, recorder = built(cluster, me, spec, steps=steps, skew=skew)
     assert host.desk is not None
@@ -136,6 +141,7 @@ async def serve(cluster: Cluster, node: str, spec: Spec, steps: Path | None = No
         gc.set_threshold(GC_THRESHOLD, 50, 50)
         print(READY, flush=True)
         host.ended.add_done_callback(lambda _: asked.set())
+        host.moving.on_retired = asked.set
         await asked.wait()
         failed = host.ended.exception() if host.ended.done() else None
         await leave(host)
@@ -165,10 +171,13 @@ def renew(host: Host) -> None:
 
 
 def main(cluster: Cluster, node: str, spec: Spec, steps: Path | None = None, skew: Path | None = None) -> int:
-    """For the command line: exit code 0 after SIGTERM, 64 for a wrong configuration, 1 when the replica failed."""
+    """For the command line: exit code 0 after SIGTERM or a removal, 64 for a wrong configuration, 1 for a failure."""
     logs.configure(node, cluster.logs)
     try:
         run_loop(serve(cluster, node, spec, steps, skew))
+    except Removed as removed:
+        print(f"{node}: {removed}", file=sys.stderr)
+        print(STOPPED, flush=True)
     except WrongUse as error:
         print(f"{node}: {error}", file=sys.stderr)
         return 64

@@ -25,7 +25,9 @@ from amcast.live.desk import Desk
 from amcast.live.gateway import Receipt
 from amcast.live.host import Host
 from amcast.live.kept import Missed
+from amcast.live.leaving import leave
 from amcast.live.limits import KIB
+from amcast.live.moving import recalled
 
 CHUNK_BYTES: Final = 128 * KIB
 LOOK_S: Final = 0.5
@@ -48,6 +50,7 @@ class HostedReplica:
         on_missed: Callable[[int, int], None] | None = None,
         handed: int = 0,
     ) -> None:
+        cluster = recalled(cluster, name)
         self.me = cluster.node(name)
         self.name = name
         self._cluster = cluster
@@ -62,6 +65,7 @@ class HostedReplica:
         self._stack = AsyncExitStack()
         self._client: Client | None = None
         self._connecting = asyncio.Lock()
+        self._going: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "HostedReplica":
         cluster = self._cluster
@@ -74,6 +78,7 @@ class HostedReplica:
             self._stack.push_async_callback(host.stop)
             await host.listen(cluster.listens[self.me])
             host.start(cluster.addresses)
+            host.moving.on_retired = self._retire
         except BaseException:
             await self._stack.aclose()
             raise
@@ -84,6 +89,8 @@ class HostedReplica:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         host, self._host, self._client = self._host, None, None
+        if self._going is not None:
+            await self._going
         await self._stack.aclose()
         if error is None and host is not None:
             self._complain(host)
@@ -100,6 +107,15 @@ class HostedReplica:
             handed=self._handed,
             journal=journal,
         )
+
+    def _retire(self) -> None:
+        """The node was removed from its group: it goes, the program stays."""
+
+        async def go(host: Host) -> None:
+            await leave(host)
+            await host.stop()
+
+        self._going = asyncio.get_running_loop().create_task(go(self.host))
 
     def _complain(self, host: Host) -> None:
         """A replica that stopped by itself is no secret."""
@@ -141,7 +157,7 @@ class HostedReplica:
         """What is delivered here, from a position on that is still kept; from now on if none is given.
 
         Raises `Missed` when the reader is so slow that what comes next is gone, or a snapshot took its place; `Unknown`
-        when the replica has stopped.
+        when the replica has stopped. Ends when the replica was removed from its group.
         """
         kept = self.desk.kept
         position = kept.next if since is None else since
@@ -155,3 +171,5 @@ class HostedReplica:
             position += len(messages)
             if not messages and not await kept.changed(LOOK_S):
                 self._complain(self.host)
+                if self.host.moving.retired_ns is not None:
+                    return

@@ -40,7 +40,7 @@ class Rest:
         """These were delivered. Of many, each counts once; few may be clients' batches, which hold more."""
         if len(messages) > FEW:
             self._counted += len(messages)
-        else:
+        elif self._most_us:
             for message in messages:
                 self._counted += batch_size(message.payload)
 

@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote
 from amcast.kernel.config import Config
 from amcast.kernel.errors import WrongUse
 from amcast.kernel.ids import MAX_SENDER, GroupId, ProcessId
+from amcast.kernel.topology import Topology
 from amcast.live.codec import Refused
 
 Mode = Literal["tls", "plain"]
@@ -54,6 +55,8 @@ class ClientTable(Config, frozen=True):
     """It may ask nodes for their status and what blocks a message."""
     subscribe: bool = True
     """It may read what the groups that it may address deliver."""
+    change: bool = False
+    """It may change groups' replicas (`amcast change`); it must be allowed to address all groups."""
     id: int | None = None
     """Its number; by default its place in the file, so add new clients behind the old ones or give numbers."""
 
@@ -101,6 +104,7 @@ class Client:
     groups: frozenset[GroupId]
     operate: bool
     subscribe: bool
+    change: bool = False
 
     @property
     def first(self) -> ProcessId:
@@ -118,13 +122,29 @@ class Rights:
         self.cluster = cluster
         self.nodes = dict(nodes)
         self.clients = dict(clients)
+        self.number = -1
+        """Of the topology that this is about."""
+        self.left: dict[str, ProcessId] = {}
+        """Nodes that were members: they may hear that they are none any more, and that is all."""
         self._by_number = {client.number: client for client in clients.values()}
+
+    def follow(self, topology: Topology) -> None:
+        """The members have changed: some names are new, and some are those of nobody any more."""
+        if topology.number <= self.number:
+            return
+        self.number = topology.number
+        for process, (name, address) in topology.places.items():
+            (self.nodes if address else self.left)[name] = process
+        for name in [name for name, process in self.nodes.items() if topology.group_of(process) is None]:
+            self.left[name] = self.nodes.pop(name)
+        for name in self.nodes:
+            self.left.pop(name, None)
 
     def check(self, subject: Subject, process: ProcessId) -> None:
         """Refuse a peer that claims a process which its certificate does not name."""
-        client = self.check_known(subject)
+        client = self.check_visitor(subject)
         if client is None:
-            if process != self.nodes[subject.name]:
+            if process != self.nodes.get(subject.name, self.left.get(subject.name)):
                 raise Refused(f"it claims to be process {process}, but its certificate names {subject}")
         elif not client.first <= process <= client.last:
             raise Refused(
@@ -132,11 +152,27 @@ class Rights:
                 f" who owns {client.first} to {client.last}"
             )
 
+    def check_visitor(self, subject: Subject) -> "Client | None":
+        """The same as `check_known`, but for nodes that were members."""
+        if subject.kind == "node" and subject.name in self.left:
+            self._check_cluster(subject)
+            return None
+        return self.check_known(subject)
+
+    def check_change(self, process: ProcessId) -> None:
+        """Refuse a client that may not change the members of groups."""
+        client = self._by_number.get((process - FIRST_CLIENT) // BLOCK)
+        if client is None or not client.change:
+            name = self.name_of(process)
+            raise Refused(f"client {name} may not change groups' members; expected clients.{name}.change = true")
+
     def check_known(self, subject: Subject) -> "Client | None":
         """Refuse whoever is not in the configuration; None for a node."""
         self._check_cluster(subject)
         if subject.kind != "node":
             return self._client(subject)
+        if subject.name in self.left:
+            raise Refused(f"its certificate names {subject}, which was removed from cluster {self.cluster!r}")
         if subject.name not in self.nodes:
             raise Refused(f"its certificate names {subject}, which is no node of cluster {self.cluster!r}")
         return None
@@ -207,7 +243,13 @@ def clients_of(tables: Mapping[str, ClientTable], groups: Mapping[str, GroupId])
         for group in wanted:
             if group not in groups:
                 raise WrongUse(f"clients.{name}.groups: {group!r} does not exist; expected some of {list(groups)}")
-        made[name] = Client(name, number, frozenset(groups[group] for group in wanted), table.operate, table.subscribe)
+        if table.change and set(wanted) != set(groups):
+            raise WrongUse(
+                f'clients.{name}.change = true with groups = {list(wanted)}; expected groups = "all", because a change'
+                " of members is a message to all of them"
+            )
+        addressed = frozenset(groups[group] for group in wanted)
+        made[name] = Client(name, number, addressed, table.operate, table.subscribe, table.change)
     return made
 
 

@@ -39,7 +39,12 @@ class Watch:
         said = ["it is leaving"] if host.leaving else []
         if host.desk is not None and not host.desk.caught_up.is_set():
             said.append("it has not caught up with its group")
-        if host.process.vitals().get("joined", 1) == 0:
+        vitals = host.process.vitals()
+        if int(vitals.get("number", 0)) < 0:
+            said.append(f"it waits for its group to tell where it is (topology {host.process.topology.number})")
+        if host.moving.retired_ns is not None or host.process.group is None:
+            said.append("it was removed from its group")
+        if vitals.get("joined", 1) == 0:
             said.append("its group has not admitted it again")
         topology = host.process.topology
         for group in topology.groups:
@@ -60,7 +65,8 @@ class Watch:
         return {
             "node": self.name,
             "process": host.me,
-            "group": host.process.group,
+            "group": None if host.desk is None else host.desk.group,
+            "topology": topology.describe(),
             "cluster": self.cluster,
             "protocol": self.protocol,
             "durability": self.durability,

@@ -8,6 +8,8 @@ one replica and, when that fails, falls silent or falls behind, goes on at the s
 replica keeps its last deliveries (`limits.kept_bytes`). A subscription that comes back after they are gone everywhere
 raises `Missed`, which says from where one could go on.
 
+When the group's members change, it follows: the change itself is a message that it reads, and does not tell.
+
 Reading is pulled: nothing is read ahead but what the socket buffers, so a slow reader needs no more memory than a
 fast one.
 """
@@ -19,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Final
 
+from amcast.kernel.change import is_change
 from amcast.kernel.errors import Unknown, WrongUse
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.live.asking import Asker, Conversation, Unanswered
@@ -62,6 +65,10 @@ class Subscription:
         self.source: ProcessId = -1
         """The replica that is read from."""
         self._refusals: dict[ProcessId, str] = {}
+        self._number = 0
+        """Of the topology that the members are from."""
+        self._outdated = False
+        """A change of members went by."""
         self._moved_at = 0.0
 
     @property
@@ -99,6 +106,8 @@ class Subscription:
 
     async def _read(self) -> None:
         """Take one answer, or find another replica."""
+        if self._outdated:
+            await self._follow()
         conversation = self._conversation or await self._found()
         try:
             answer = await conversation.answer()
@@ -121,6 +130,7 @@ class Subscription:
             self._leave(f"process {self.source} tells position {told.position}; expected {self._position}")
             return
         for position, message in enumerate(told.messages, told.position):
+            self._outdated = self._outdated or is_change(message)
             for delivery in opened_message(message, position):
                 if delivery.place > self._after:
                     self._ready.append(delivery)
@@ -133,8 +143,21 @@ class Subscription:
         self.close()
         self._refusals[self.source] = why
         self.switches += 1
-        self._members.remove(self.source)
-        self._members.append(self.source)
+        if self.source in self._members:
+            self._members.remove(self.source)
+            self._members.append(self.source)
+
+    async def _follow(self) -> None:
+        """Read from those who are members now."""
+        self._outdated = False
+        newest = await self._asker.members()
+        if newest is None or newest.number <= self._number or self._group not in newest.groups:
+            return
+        self._number = newest.number
+        self._asker.follow(newest)
+        members = newest.members(self._group)
+        stayed = [member for member in self._members if member in members]
+        self._members = stayed + [member for member in members if member not in stayed]
 
     # Choosing a replica
 
@@ -157,6 +180,7 @@ class Subscription:
             if loop.time() > deadline:
                 raise Unknown(self._despair())
             await asyncio.sleep(wait)
+            await self._follow()
             wait = min(2 * wait, self._asker.limits.retry_high_s)
 
     async def _chosen(self, standings: Mapping[ProcessId, Stands], position: int) -> Conversation | None:
@@ -202,3 +226,4 @@ class Subscription:
                     f" expected more than half within {self._patience_s} s"
                 )
             await asyncio.sleep(0.1)
+            await self._follow()

@@ -60,6 +60,8 @@ def replicated(make: Make, bodies: tuple[type[Body], ...], state: type[State]) -
 class Replicated(Process):
     """One member of one group."""
 
+    answers = True  # where the protocol inside does
+
     def __init__(
         self,
         me: ProcessId,

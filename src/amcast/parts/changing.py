@@ -25,7 +25,7 @@ from amcast.kernel.change import MARK, encoded, is_change, next_topology
 from amcast.kernel.effects import CancelTimer, Deliver, Effect, Note, Persist, Send, SetTimer
 from amcast.kernel.events import Event, Gone, Leader, Peer, Receive, Started, Submit, Suspect, Timer
 from amcast.kernel.ids import ProcessId, sequence_of
-from amcast.kernel.message import Body, Message, Record, Reply, Request
+from amcast.kernel.message import Body, Message, Record, Reply, Request, State
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
@@ -70,38 +70,50 @@ class Changing(Turning):
         super().__init__(me, topology, make, config)
         self._numbered = numbered(bodies)
         self._kept = kept(records)
-        self._mine = frozenset({self._numbered, Turned, Where, Here, Again})
+        self.numbers: frozenset[type[Body]] = frozenset({self._numbered, Turned, Where, Here, Again})
+        """Bodies that concern numbers."""
         self._starting = False
+        self._plain: Process | None = None
+        """The protocol's process, while number 0 is all there is and nothing of it needs a look."""
+        self._place = 0
+        """Its position, after its last step."""
 
     # Steps
 
     def step(self, events: Sequence[Event], now: int) -> list[Effect]:
         self.now = now
-        instances = self._instances
-        if len(instances) == 1 and instances[0].number == 0 and self._unchanged(events):
-            only = instances[0]
-            assert only.process is not None
-            effects = only.process.step(events, now)
-            if self._harmless(effects, only):
-                return effects
-            self._pass(only, effects)
-        else:
-            for event in events:
-                self._route(event)
+        for event in events:
+            self._route(event)
+        return self._ran()
+
+    def brisk(self, events: Sequence[Event], now: int) -> list[Effect]:
+        """A step without anything that concerns numbers: only bodies of the protocol, and what users multicast.
+        While number 0 is all there is, the protocol may have it at once."""
+        process = self._plain
+        if process is None:
+            return self.step(events, now)
+        self.now = now
+        effects = process.step(events, now)
+        if process.position == self._place:
+            return effects  # nothing was delivered, and no state was taken over
+        self._place = process.position
+        only = self._instances[0]
+        if self._harmless(effects, only):
+            return effects
+        self._pass(only, effects)
+        return self._ran()
+
+    def _ran(self) -> list[Effect]:
         self._run()
+        self._plain = None
+        if len(self._instances) == 1:
+            only = self._instances[0]
+            bare = only.number == 0 and only.own is None and not only.overtaken and only.barrier < 0
+            if bare and only.process is not None and not only.process.answers:
+                self._plain, self._place = only.process, only.process.position
         effects = self._outbox
         self._outbox = []
         return effects
-
-    def _unchanged(self, events: Sequence[Event]) -> bool:
-        """Number 0 alone, and nothing that concerns numbers: the protocol may have it all."""
-        for event in events:
-            if type(event) is Receive:
-                if type(event.body) in self._mine:
-                    return False
-            elif type(event) is not Submit:
-                return False
-        return True
 
     def _harmless(self, effects: list[Effect], only: Instance) -> bool:
         """Nothing that a number must look at."""
@@ -114,12 +126,9 @@ class Changing(Turning):
                     return False  # perhaps; in a bundle, the change is somewhere inside
                 fresh = effect.fresh  # type: ignore[attr-defined]
                 self.position = effect.position + (1 if fresh is None else len(fresh))  # type: ignore[attr-defined]
-            elif kind is Send:
-                if type(effect.body) is Reply:  # type: ignore[attr-defined]
-                    return False
             elif kind is Note and effect.name == "installed":  # type: ignore[attr-defined]
                 return False
-        return only.own is None and not only.overtaken and only.barrier < 0
+        return True
 
     def _run(self) -> None:
         """Let every instance take what came for it; the last of them may begin another."""
@@ -436,6 +445,10 @@ class Changing(Turning):
         rank = begin.rank if effect.rank_time is None else begin.rank + effect.rank_time + 1
         position = begin.position + effect.position + place + 1
         self._enter(Begin(begin.number + 1, encoded(topology), position, rank, seen.snapshot()), topology)
+
+    def restore(self, state: State) -> None:
+        super().restore(state)
+        self._plain = None
 
     def addressed(self, effects: list[Effect]) -> list[Effect]:
         """What my gateway asks for: bundles are of one number. Before I am told mine, I ask nobody."""

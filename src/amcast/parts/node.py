@@ -62,21 +62,35 @@ class Node(Process):
         self._servers = frozenset(self.topology.servers)
         self._aside: list[Event] = []
         """What the gateway's session must hear of in this step."""
+        self._mine_too = _MINE
+        """Bodies that this node looks at."""
+        self._changing = protocol if isinstance(protocol, Changing) else None
+        if self._changing is not None:
+            self._mine_too = _MINE | self._changing.numbers
+        self._odd = False
+        """Something in this step may concern the numbers of topologies."""
 
     def step(self, events: Sequence[Event], now: int) -> list[Effect]:
         self.now = now
+        mine = self._mine_too
         inside: list[Event] = []
         for event in events:
             if type(event) is Receive:
                 body = event.body
-                if type(body) not in _MINE or not self._my_body(event.sender, body, inside):
+                if type(body) not in mine or not self._my_body(event.sender, body, inside):
                     inside.append(event)
             elif not self._mine(event, inside):
                 inside.append(event)
+                self._odd = True
         if self.gateway is not None and (self._aside or self.gateway.moved):
             # Bundles leave before the protocol's records: asking need not wait for the disk.
             self._outbox += self._gateway_step(self.gateway, now)
-        effects = self._answering(self.protocol.step(inside, now))
+        changing = self._changing
+        if changing is None or self._odd:
+            self._odd = False
+            effects = self._answering(self.protocol.step(inside, now))
+        else:
+            effects = self._answering(changing.brisk(inside, now))
         if self.protocol.topology is not self.topology:
             effects += self._turn(now)
         if self._aside and self.gateway is not None:
@@ -89,7 +103,8 @@ class Node(Process):
     def _gateway_step(self, gateway: Gateway, now: int) -> list[Effect]:
         aside, self._aside = self._aside, []
         effects = gateway.step(aside, now)
-        return self.protocol.addressed(effects) if isinstance(self.protocol, Changing) else effects
+        changing = self._changing
+        return effects if changing is None or changing.number == 0 else changing.addressed(effects)
 
     def _turn(self, now: int) -> list[Effect]:
         """The members have changed (`parts/changing.py`): all parts follow, and ask again for what is open."""
@@ -101,11 +116,11 @@ class Node(Process):
             else:
                 self.omega.follow(self.topology.members(self.home))
                 self._led_by(self.omega.leader, again)
-        if self.gateway is not None and isinstance(self.protocol, Changing):
+        if self.gateway is not None and self._changing is not None:
             # Those that the topology knows are told anyway.
             clients = self.gateway.follow(self.topology) - set(self.topology.clients)
             if clients:
-                self.send_all(tuple(sorted(clients)), self.protocol.turn())
+                self.send_all(tuple(sorted(clients)), self._changing.turn())
         for message, groups in self._asked.values():
             groups.update(message.destinations)
             again.append(Submit(message))
@@ -173,8 +188,9 @@ class Node(Process):
                 self._aside.append(Receive(sender, body))
             else:
                 self._answered(body.message, body.group)  # type: ignore[attr-defined]
-        elif self.group is None or (isinstance(self.protocol, Changing) and self.protocol.number < 0):
-            return False  # no member any more, or not yet
+        elif kind is not Request or self.group is None or (self._changing is not None and self._changing.number < 0):
+            self._odd = True
+            return False  # about numbers; or no member any more, or not yet
         elif self.gateway is None or sender in self._servers or is_bundle(body.message.id):  # type: ignore[attr-defined]
             return self._was_delivered(sender, body.message)  # type: ignore[attr-defined]
         else:
@@ -187,6 +203,7 @@ class Node(Process):
 
     def _led_by(self, leader: ProcessId | None, inside: list[Event]) -> None:
         if leader is not None:
+            self._odd = True
             self._leaders[self.home] = leader
             inside.append(Leader(self.home, leader))
 
@@ -272,6 +289,9 @@ class Node(Process):
             else:
                 ids.append(id)
         return None if not ids else ids[0] if len(ids) == 1 else tuple(dict.fromkeys(ids))
+
+    def news(self) -> Body | None:
+        return None if self._changing is None else self._changing.turn()
 
     # For operators
 

@@ -133,18 +133,26 @@ class Client(Process):
                     self._view = (0, ())  # epochs are counted anew under each number
                 if number == self.topology.number:
                     self._ask(sender)
+                    self._move_from(sender)
             case _:
                 raise AssertionError(f"nobody tells a client {body!r}")
 
     def on_gone(self, peer: ProcessId) -> None:
         """A gateway says that it leaves, or its address is silent: ask the next one for what it was asked, at once."""
         group = self.topology.group_of(peer)
+        self._move_from(peer)
         if not self._config.gateways or group is None or self._gateway(group) != peer:
             return
         moved = [waiting for waiting in self._waiting.values() if peer in self.contacts(waiting.message)]
         self._turn += 1
         for waiting in moved:
             self.send_all(self.contacts(waiting.message), Request(waiting.message), waiting.message.id)
+
+    def _move_from(self, peer: ProcessId) -> None:
+        """A gateway that was removed serves nobody: whatever it may have been asked for, its successors are asked."""
+        if self._config.gateways and self.topology.group_of(peer) is None:
+            for waiting in self._waiting.values():
+                self.send_all(self.contacts(waiting.message), Request(waiting.message), waiting.message.id)
 
     def unanswered(self, message: MessageId) -> tuple[GroupId, ...]:
         """The groups that have not answered a message."""

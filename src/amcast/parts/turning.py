@@ -48,6 +48,7 @@ class Turning(Process):
         self.retired = False
         """I am no member any more, and nobody needs me."""
         self._first = topology
+        """What I began with; if I join, of the number that made me a member."""
         self._make = make
         self._instances: list[Instance] = []
         """Oldest first; the last is the current one."""
@@ -174,9 +175,13 @@ class Turning(Process):
             self._done = max(self._done, old + 1)
             del self._instances[0]
         current = self.current
-        if current is not None and current.process is None and not self.retired:
+        if current is not None and current.process is None:
+            self._retire(current.number)
+
+    def _retire(self, number: int) -> None:
+        if not self.retired:
             self.retired = True
-            self.note("retired", value=float(current.number))
+            self.note("retired", value=float(number))
 
     def _passed(self, old: int, topology: Topology) -> bool:
         """Whether majorities of the next topology are known to be beyond a number. Groups that are lost as a whole do
@@ -193,7 +198,7 @@ class Turning(Process):
         """There is a number to reach; or I was removed, and do not know yet whether somebody needs me."""
         current = self.current
         if current is None or current.overtaken:
-            return True
+            return not self.retired
         if current.process is not None:
             return self._newest[0] > current.number
         return len(self._instances) > 1
@@ -234,6 +239,9 @@ class Turning(Process):
             return
         topology = decoded(begin.topology)
         current = self.current
+        if current is None and topology.group_of(self.me) is None and begin.number > self._first.number:
+            self._retire(begin.number)  # it was removed while it was away, and has no memory that somebody could need
+            return
         takes_part = current is not None and current.process is not None
         if topology.group_of(sender) != self.home or not (takes_part or topology.group_of(self.me) is not None):
             return
@@ -262,7 +270,7 @@ class Turning(Process):
     def vitals(self) -> Vitals:
         current = self.current
         inner: Vitals = {} if current is None or current.process is None else current.process.vitals()
-        return {**inner, "number": self.number, "instances": len(self._instances)}
+        return {**inner, "position": self.position, "number": self.number, "instances": len(self._instances)}
 
     def explain(self, message: MessageId) -> list[Phase]:
         current = self.current

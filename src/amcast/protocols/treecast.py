@@ -52,6 +52,8 @@ class _Waiting:
 class TreeCast(Process):
     """One group."""
 
+    answers = True
+
     def __init__(self, me: ProcessId, topology: Topology, config: TreeCastConfig) -> None:
         super().__init__(me, topology)
         assert self.group is not None, f"process {me} is a client"

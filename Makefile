@@ -40,7 +40,7 @@ campaign: setup  ## hours of searching: a million spoiled inputs at the wire, ev
 	AMCAST_CAMPAIGN=1 $(BIN)/python -m pytest tests/live/test_live_faults.py
 	@for name in $$($(BIN)/amcast protocols --json | $(BIN)/python -c 'import json, sys; print(*(p["name"] for p in json.load(sys.stdin)))'); do \
 		$(BIN)/amcast fuzz --protocol $$name --seeds 0..5000 || exit 1; \
-		$(BIN)/amcast fuzz --plan plans/members.toml --protocol $$name --seeds 0..2000 || exit 1; \
+		$(BIN)/amcast fuzz --plan plans/members.toml --protocol $$name --seeds 0..2000 || [ $$? -eq 2 ] || exit 1; \
 	done
 
 clean:  ## remove everything that was made

@@ -19,8 +19,9 @@ from amcast.kernel.topology import Topology
 from amcast.live.batch import batched
 from amcast.live.connection import Connection
 from amcast.live.host import Host
+from amcast.parts.bodies.gateway import GatewayConfig
 from amcast.parts.bodies.node import NodeConfig
-from amcast.parts.node import gatewayed, noded
+from amcast.parts.node import noded
 from amcast.protocols.catalogue import protocol
 
 GROUPS, REPLICAS = 2, 3
@@ -41,17 +42,24 @@ class Wire:
         return False
 
 
+class Turned(Host):
+    """A host that ticks when it is its turn."""
+
+    def _wake(self) -> None:
+        pass
+
+
 class Bench:
     """The replicas, and clients that each have one message on its way."""
 
     def __init__(self, clients: int, batch: int, payload: int) -> None:
         topology = Topology.grid(GROUPS, REPLICAS)
         bare = protocol("primcast")
-        spec = noded(bare, NodeConfig(omega=None, gateway=gatewayed(bare, topology)))
-        self.hosts = [Host(spec.process(me, topology, spec.configure()), spec) for me in topology.servers]
+        # Nothing here waits for a timer, so gateways do not rest either.
+        spec = noded(bare, NodeConfig(omega=None, gateway=GatewayConfig(rest=False)))
+        self.hosts = [Turned(spec.process(me, topology, spec.configure()), spec) for me in topology.servers]
         self.ends: dict[tuple[int, int], Connection] = {}
         for host in self.hosts:
-            host._wake = lambda: None  # type: ignore[method-assign]
             for other in topology.servers:
                 if other != host.me:
                     self._join(host, other)

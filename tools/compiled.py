@@ -1,16 +1,18 @@
-"""Build amcast with its pure rooms compiled to C by mypyc: the same sources, cheaper steps.
+"""Build amcast with its pure rooms and the hot path of the live cluster compiled to C by mypyc: the same sources.
 
     .venv/bin/python tools/compiled.py [--optimise 0..3]
 
 Never in place: an extension beside a source wins over later edits of it, silently. The sources are copied to
 build/compiled/, the modules of kernel, parts and protocols are compiled there (those that hold message structs stay
-Python, as msgspec wants), and the result is an ordinary wheel in dist/ and a folder to run from:
+Python, as msgspec wants) and those of live that every frame passes. The result is an ordinary wheel in dist/ and a
+folder to run from:
 
     PYTHONPATH=build/compiled/amcast-compiled .venv/bin/amcast version
 
 Optimised builds gain, unoptimised ones (0, for tests) are slower than the interpreter; measure with
 
     PYTHONPATH=build/compiled/amcast-compiled .venv/bin/python benchmarks/simulator.py
+    PYTHONPATH=build/compiled/amcast-compiled .venv/bin/python benchmarks/hosts.py
 
 Needs a C compiler and Python's headers; without them it says so and ends with 2.
 """
@@ -32,6 +34,8 @@ ROOMS = ("kernel", "parts", "protocols")
 INTERPRETED = {"kernel/message", "kernel/events", "kernel/effects", "kernel/config", "kernel/spec", "kernel/errors"}
 INTERPRETED |= {"protocols/catalogue"}
 """Structs, exceptions and tables of constants: nothing to gain, or nothing that may be compiled."""
+LIVE = ("admission", "host", "kept", "link", "network", "resting")
+"""What every frame passes. Connections stay Python: they are classes of asyncio's."""
 SETUP = """\
 from mypyc.build import mypycify
 from setuptools import setup
@@ -58,13 +62,12 @@ def copied() -> list[str]:
         shutil.copy(ROOT / name, BUILD / name)
     shutil.copytree(ROOT / "src" / "amcast", BUILD / "src" / "amcast", ignore=shutil.ignore_patterns("__pycache__"))
     package = BUILD / "src" / "amcast"
-    modules = []
-    for room in ROOMS:
-        for file in sorted((package / room).glob("*.py")):
-            if file.stem != "__init__" and f"{room}/{file.stem}" not in INTERPRETED:
-                file.write_text(opened(file.read_text()))
-                modules.append(str(file.relative_to(BUILD)))
-    return modules
+    pure = [file for room in ROOMS for file in sorted((package / room).glob("*.py")) if file.stem != "__init__"]
+    chosen = [file for file in pure if f"{file.parent.name}/{file.stem}" not in INTERPRETED]
+    chosen += [package / "live" / f"{name}.py" for name in LIVE]
+    for file in chosen:
+        file.write_text(opened(file.read_text()))
+    return [str(file.relative_to(BUILD)) for file in chosen]
 
 
 def opened(source: str) -> str:

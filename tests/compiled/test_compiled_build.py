@@ -1,4 +1,4 @@
-"""The compiled build: made from these very sources, it passes the tests of the pure rooms."""
+"""The compiled build: made from these very sources, it passes the tests of the rooms that it compiles."""
 
 import importlib.util
 import os
@@ -10,7 +10,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PURE_ROOMS = ("tests/kernel", "tests/parts", "tests/protocols", "tests/transcripts")
-BUILT = "import amcast.kernel.process as built; raise SystemExit(str(built.__file__).endswith('.py'))"
+HOT_PATH = tuple(f"tests/live/test_live_{name}.py" for name in ("barrier", "burden", "host", "link", "lost", "resting"))
+BUILT = """
+import amcast.kernel.process as pure
+import amcast.live.link as live
+raise SystemExit(any(str(module.__file__).endswith(".py") for module in (pure, live)))
+"""
 
 
 def tool(name: str):
@@ -33,7 +38,7 @@ def test_classes_of_a_compiled_module_stay_open_and_the_source_stays_a_module() 
     assert tool("compiled").opened("VALUE = 1\n") == "VALUE = 1\n"
 
 
-def test_the_compiled_build_passes_the_tests_of_the_pure_rooms() -> None:
+def test_the_compiled_build_passes_the_tests_of_the_pure_rooms_and_of_the_hot_path() -> None:
     lacking = tool("compiled").missing()
     if lacking is not None:
         pytest.skip(f"the compiled build: {lacking}")
@@ -45,7 +50,7 @@ def test_the_compiled_build_passes_the_tests_of_the_pure_rooms() -> None:
     loaded = subprocess.run([sys.executable, "-c", BUILT], cwd=ROOT, env=environment, check=False)
     assert loaded.returncode == 0, "the interpreted package was imported instead of the compiled one"
     tests = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *PURE_ROOMS],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *PURE_ROOMS, *HOT_PATH],
         cwd=ROOT,
         env=environment,
         capture_output=True,

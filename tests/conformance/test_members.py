@@ -3,7 +3,6 @@
 import pytest
 
 from amcast.check.judge import judge
-from amcast.kernel.spec import majorities_survive
 from amcast.lab.runs import Prepared, fuzz_one, prepare
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.trace.recorder import Recorder
@@ -29,10 +28,6 @@ FUZZ_SEEDS = 3
 
 def planned(name: str, seed: int, changes: str, faults: str = "none", **tables: object) -> Prepared:
     spec = CATALOGUE[name]
-    if faults == "all":
-        # A change goes to all groups: where whole groups may be lost, that is another matter (`test_worlds.py`).
-        lost = {"crash"} if spec.claims.tolerates is not majorities_survive else set()
-        faults = "+".join(sorted(spec.claims.faults - lost))
     events = [{"at_ns": (10 + 15 * at) * MS, "do": "change", **one} for at, one in enumerate(CHANGES[changes])]
     values = {
         "protocol": name,

@@ -2,18 +2,23 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from amcast.kernel.effects import Deliver, Effect
+from amcast.kernel.ids import GroupId, ProcessId
 from amcast.lab import runs
-from amcast.parts.bodies.changing import ChangingConfig
+from amcast.parts.bodies.changing import ChangingConfig, Here
 from amcast.parts.changing import Changing
 from amcast.parts.instances import Instance
 from amcast.parts.seen import Seen
-from amcast.parts.turning import Turning
+from amcast.parts.turning import REPORT, Turning
+from amcast.world import fuzz
+from amcast.world.plan import plan_of, read_plan
 from conformance.test_members import hold, planned
 
+PLANS = Path(__file__).parents[2] / "plans"
 OVERTAKING = "amnesia+recovery+partition+slow"
 """Faults that leave a member so far behind that it takes over a state from beyond the barrier, if little is kept."""
 
@@ -31,6 +36,30 @@ def test_bodies_that_are_too_early_and_too_many_are_asked_for(monkeypatch: pytes
         for seed in range(2):
             overflows += hold(planned(name, seed, "several")).world.noted.get("overflow", 0)
     assert overflows > 0
+
+
+def _tell_of_the_last_number_only(self: Turning, sender: ProcessId, number: int, group: GroupId) -> None:
+    """As it was."""
+    current = self.current
+    if number == REPORT and current is not None:
+        self.send(sender, self.turn())
+    if current is not None and current.number > max(number, 0):
+        self.send(sender, Here(current.begin, self._done) if group == self.home else self.turn())
+
+
+@pytest.mark.parametrize(("name", "seed"), [("treecast", 175)])
+def test_who_is_told_late_has_a_vote_in_every_number_that_still_runs(
+    name: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group passes several numbers before others have left the first of them, in which it has one member that
+    crashed and one that was told late."""
+    values = {**read_plan(PLANS / "members.toml"), "protocol": name}
+    prepared = runs.prepare(plan_of(values))
+    outcome = runs.fuzz_one(prepared, seed)
+    assert outcome.status == "holds", f"{outcome.story}: amcast fuzz --plan plans/members.toml -p {name} --seeds {seed}"
+    monkeypatch.setattr(fuzz, "SETTLE_STEPS", 6000)
+    monkeypatch.setattr(Turning, "_answer", _tell_of_the_last_number_only)
+    assert runs.fuzz_one(prepared, seed).status == "stuck"
 
 
 Plant = Callable[[pytest.MonkeyPatch], None]

@@ -14,7 +14,7 @@ from amcast.parts.bodies.gateway import Done, GatewayConfig
 from amcast.parts.bodies.node import NodeConfig
 from amcast.parts.bodies.session import SessionConfig
 from amcast.parts.bundle import FIRST_GATEWAY, bundled, gateway_number, is_bundle, parts_of, process_of
-from amcast.parts.gateway import REST, Gateway
+from amcast.parts.gateway import REST, TRIAL, Gateway
 from amcast.parts.node import Node
 from amcast.parts.seen import Seen
 from amcast.parts.session import TIMER, Client
@@ -99,12 +99,12 @@ def test_who_was_answered_may_join_the_next_bundle_and_a_lone_client_never_waits
     one.step([], 0)
     effects = one.step([Receive(0, Reply(first.id, 0)), Receive(3, Reply(first.id, 1))], 4000)
     assert bundles(effects) == []
-    assert SetTimer(REST, 1000, 1000) in effects
+    assert SetTimer(REST, 8000, 8000) in effects
+    one.take(message(8, 0))
+    assert bundles(one.step([], 4200)) == [], "another one, not who was answered"
     one.take(message(6, 1))
-    assert bundles(one.step([], 4500)) == [], "there may be others"
-    one.rested()
-    (second,) = bundles(one.step([], 5000))
-    assert [part.sender for part in parts_of(second)] == [7, 6]
+    (second,) = bundles(one.step([], 4500))
+    assert [part.sender for part in parts_of(second)] == [7, 8, 6], "all who were answered are back: no need to wait"
 
     alone = gateway()
     for sequence, now in enumerate((0, 4000, 8000)):
@@ -112,6 +112,29 @@ def test_who_was_answered_may_join_the_next_bundle_and_a_lone_client_never_waits
         (made,) = bundles(alone.step([], now))
         told = alone.step([Receive(0, Reply(made.id, 0)), Receive(3, Reply(made.id, 1))], now + 4000)
         assert not any(isinstance(effect, SetTimer) for effect in told)
+
+
+def rests_of(pairs: list[tuple[int, int]]) -> list[int]:
+    """How long the gateway would rest after each bundle of two clients, if every answer takes 4000 ns."""
+    one, told = gateway(), []
+    for round, clients in enumerate(pairs):
+        for client in clients:
+            one.take(message(client, round))
+        one.rested()
+        (made,) = bundles(one.step([], 100_000 * round))
+        effects = one.step([Receive(0, Reply(made.id, 0)), Receive(3, Reply(made.id, 1))], 100_000 * round + 4000)
+        told += [effect.low_ns for effect in effects if isinstance(effect, SetTimer) and effect.name == REST]
+        copy = gateway()
+        copy.restore(one.snapshot())
+        assert copy.snapshot() == one.snapshot()
+    return told
+
+
+def test_the_rest_is_long_for_clients_that_come_back_and_short_for_those_that_do_not() -> None:
+    assert rests_of([(6, 7)] * 5) == [8000] * 5
+    assert rests_of([(6, client) for client in range(7, 12)]) == [8000] * 5, "one of two comes back"
+    passing = [(client, client + 1) for client in range(6, 6 + 2 * 35, 2)]
+    assert rests_of(passing) == [8000] + [1000] * (TRIAL - 1) + [8000] + [1000] * 2, "with a trial now and then"
 
 
 def test_what_gathers_does_not_wait_for_an_answer_that_never_comes() -> None:
@@ -223,7 +246,7 @@ PLAN = {
     "topology": {"groups": 2, "replicas": 3, "clients": 4},
     "workload": {"messages": 16, "outstanding": 2},
 }
-SEEDS = 12
+SEEDS = 80
 
 
 @pytest.mark.parametrize("kinds", ["all", "crash+recovery+amnesia"])

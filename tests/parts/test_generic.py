@@ -14,7 +14,7 @@ from amcast.kernel.events import Event, Peer, Receive, Started, Timer
 from amcast.kernel.message import Body, Message, State
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
-from amcast.parts.bodies.generic import OPEN, SHUT, Item
+from amcast.parts.bodies.generic import OPEN, SHUT, Item, Tops
 from amcast.parts.generic import TIMER, Generic, faults_tolerated
 
 RETRY = (1000, 1000)
@@ -185,7 +185,7 @@ def disturbed(count: int, seed: int, kind: type[Generic] = Generic) -> Room:
     return room
 
 
-@pytest.mark.parametrize(("count", "seeds"), [(2, 20), (4, 30), (7, 12)])
+@pytest.mark.parametrize(("count", "seeds"), [(2, 20), (3, 30), (4, 30), (5, 20), (7, 12)])
 def test_the_same_items_between_the_same_changes(count: int, seeds: int) -> None:
     changes = items = 0
     for seed in range(seeds):
@@ -245,5 +245,60 @@ def test_a_snapshot_is_the_whole_process() -> None:
         assert other.snapshot() == caster.snapshot()
 
 
-def test_f_is_below_a_third() -> None:
-    assert [faults_tolerated(count) for count in (1, 2, 3, 4, 6, 7, 9, 10, 12)] == [0, 0, 0, 1, 1, 2, 2, 3, 3]
+def test_a_majority_remains() -> None:
+    assert [faults_tolerated(count) for count in (1, 2, 3, 4, 6, 7, 9, 10, 12)] == [0, 0, 1, 1, 2, 3, 4, 4, 5]
+
+
+def items(room: Room, source: int, target: int) -> list[Receive]:
+    """The items that are on their way, which are taken from there; what else is goes lost."""
+    return [Receive(source, body) for body in room.flight.pop((source, target), []) if isinstance(body, Item)]
+
+
+def lose(room: Room, *lost: int) -> None:
+    """These crash, and everybody knows; then nothing is left to happen."""
+    for me in lost:
+        room.crash(me)
+    for caster in room.casters.values():
+        caster.lost = set(lost)
+    room.quiet()
+
+
+def test_what_one_survivor_holds_belongs_to_the_epoch() -> None:
+    room = Room(5, 0)
+    for _ in range(2):
+        room.casters[4].say()
+    room.step(4)
+    room.step(0, items(room, 4, 0)[0])
+    room.step(3, *items(room, 4, 3))
+    for pair in ((4, 1), (4, 2), (3, 0), (3, 1), (3, 2)):
+        room.flight.pop(pair, None)
+    lose(room, 3, 4)
+    for caster in room.casters.values():
+        assert caster.log == [(4, 1), ((SHUT, 3), (SHUT, 4))], "the second item reached nobody who is left"
+
+
+class NamesTheLost(Generic):
+    """A decision names what somebody acknowledged, whether or not anybody else has it by now."""
+
+    def _ends(self, reports: list[tuple[Tops, Tops]]) -> Tops | None:
+        enough = len(reports) >= self.quorum
+        return tuple(map(max, zip(*(tops for tops, _ in reports), strict=True))) if enough else None
+
+
+@pytest.mark.parametrize("kind", [Generic, NamesTheLost])
+def test_what_only_the_dead_hold_keeps_nobody(kind: type[Generic]) -> None:
+    """Process 3 reports what it and process 4 alone hold, and crashes: the others' reports do without it."""
+    room = Room(5, 0, kind)
+    room.casters[4].say()
+    room.step(4)
+    room.step(3, *items(room, 4, 3))
+    room.casters[3].generic.want((SHUT, 4))
+    room.step(3)
+    for target in (0, 1, 2):
+        room.flight.pop((4, target))
+        room.step(target, *(Receive(3, body) for body in room.flight.pop((3, target))))
+        assert room.casters[target].generic.closing
+    lose(room, 3, 4)
+    views = {caster.generic.open for caster in room.casters.values()}
+    assert (views == {(0, 1, 2)}) == (kind is Generic), views
+    assert all((4, 1) not in caster.log for caster in room.casters.values())

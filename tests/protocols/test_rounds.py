@@ -9,6 +9,7 @@ from amcast.kernel.errors import WrongUse
 from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
 from amcast.lab.runs import prepare
+from amcast.parts.bodies.session import Absent
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.protocols.rounds import contact
 from amcast.protocols.rounds_dt import tolerates
@@ -212,6 +213,20 @@ def test_a_whole_group_is_lost_at_every_moment(replicas: int, every: int, lost: 
         assert lost not in stage.protocol(alive)._generic.open
 
 
+def test_a_group_without_a_majority_is_removed_and_stays_out() -> None:
+    """Nothing is claimed for what is left of it; the others go on, and are not asked to wait for it again."""
+    stage = Stage("a-dt", 3, 3, SOON)
+    stage.multicast(0, 0, 2)
+    stage.finish()
+    stage.crash(4, 5)
+    for _ in range(3):
+        message = stage.multicast(0, 0, 2)
+        stage.until(lambda: all(message in stage.world.history[p] for p in (0, 1, 2, 6, 7, 8)), 20_000)  # noqa: B023
+        stage.steps(2000)
+    assert stage.world.noted["removed"] == 7
+    assert "returned" not in stage.world.noted
+
+
 def test_a_message_does_not_die_with_the_group_that_was_to_order_it() -> None:
     stage = Stage("a-dt", 4, 1, SOON)
     stage.crash(1)
@@ -267,10 +282,14 @@ def test_a_process_of_a_dt_does_not_come_back() -> None:
 
 def test_what_a_dt_tolerates_depends_on_the_topology() -> None:
     nine, twelve = Topology.grid(3, 3), Topology.grid(4, 3)
-    assert not tolerates(nine, frozenset({0, 1, 2})), "3 of 9 are a third"
-    assert tolerates(nine, frozenset({0, 3}))
-    assert tolerates(twelve, frozenset({3, 4, 5}))
-    assert not tolerates(twelve, frozenset({3, 4, 5, 6})), "one group and nothing else"
+    assert tolerates(nine, frozenset({0, 1, 2})), "a group of three"
+    assert tolerates(nine, frozenset({0, 1, 2, 3})), "and one more: five of nine are left"
+    assert tolerates(nine, frozenset({0, 3, 6}))
+    assert not tolerates(nine, frozenset({0, 1, 2, 3, 6})), "four of nine are left"
+    assert not tolerates(Topology.grid(2, 3), frozenset({0, 1, 2})), "half of all"
+    assert tolerates(twelve, frozenset({3, 4, 5, 6}))
+    assert not tolerates(twelve, frozenset(range(6))), "two of four groups"
+    assert tolerates(Topology.grid(5, 3), frozenset(range(6))), "two of five groups"
     assert not tolerates(twelve, frozenset({3, 4})), "a group without majority that is not lost"
     assert tolerates(Topology.grid(4, 1), frozenset({2}))
 
@@ -325,6 +344,32 @@ def test_a_client_does_not_wait_for_a_lost_group_and_is_told_which(destinations:
     assert sorted(stage.world.resolved) == sorted([message, other])
     assert stage.absent == {message: (1,)}
     assert all(message in stage.world.history[process] for process in destinations if process != 1)
+
+
+def test_a_client_is_told_also_of_a_group_that_was_lost_after_the_others_delivered() -> None:
+    stage = Stage("a-dt", 4, 1, SOON)
+    message = stage.multicast(0, 0, 1)
+    stage.finish()
+    stage.crash(1)
+    stage.until(lambda: 1 not in stage.protocol(0)._generic.open, 20_000)
+    sent = stage.multicasts[message]
+    assert stage.protocol(0).tidings(sent) == Absent(1, (1,))
+    assert stage.protocol(0).tidings(msgspec.structs.replace(sent, destinations=(0, 2))) is None
+
+
+def test_a_group_that_is_out_of_sight_is_asked_before_a_client_gives_up() -> None:
+    """The group that was to order a message is lost, and its other destination is out of the view by mistake."""
+    stage = Stage("a-dt", 5, 1, SOON)
+    stage.crash(0)
+    message = stage.multicast(0, 0, 1)
+    servers = stage.topology.servers
+    pairs = [(a, b) for a in servers for b in servers if (a == 1) != (b == 1)]
+    stage.apply(Block(tuple(pairs)))
+    stage.until(lambda: stage.world.resolved, 20_000)
+    assert stage.absent == {message: (0, 1)}
+    stage.heal()
+    settle(stage)
+    assert message in stage.world.history[1]
 
 
 def test_a_client_waits_for_a_group_that_is_back() -> None:

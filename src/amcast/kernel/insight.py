@@ -1,6 +1,6 @@
 """What an operator may ask a process: how it is (`vitals`), and what a message waits for (`explain`)."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from amcast.kernel.ids import ProcessId
 
@@ -17,3 +17,7 @@ class Phase(NamedTuple):
     """What is known of it, in a sentence."""
     late: tuple[ProcessId, ...] = ()
     """Whose word is missing."""
+
+
+OWED: Final = frozenset({"carried", "confirmed", "passed"})
+"""Phases that may be open where a message is delivered already: what others have not taken from here."""

@@ -119,6 +119,10 @@ class Process(ABC):
         """Whether this message is known to be delivered here, in this life or an earlier one; False if unsure."""
         return False
 
+    def tidings(self, message: Message) -> Body | None:
+        """What a sender that asks again for a message which is delivered here must know beside that; often nothing."""
+        return None
+
     def known(self, until: MessageId) -> tuple[State, ...] | None:
         """What was delivered here over all lives, as `parts/seen.py` tells it; asked in the step that delivered
         `until`, and free to include whatever else was delivered in that step. None if this process does not know:

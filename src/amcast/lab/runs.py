@@ -5,7 +5,7 @@ their runs here, so that a plan means the same everywhere.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from amcast.kernel.errors import WrongUse
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body
 from amcast.kernel.process import Process
-from amcast.kernel.spec import Spec
+from amcast.kernel.spec import Spec, majorities_survive, nobody_crashes
 from amcast.kernel.topology import Topology
 from amcast.lab.protocols import find
 from amcast.parts.bodies.changing import ChangingConfig
@@ -221,6 +221,9 @@ def prepare(plan: Plan, spec: Spec | None = None) -> Prepared:
     if changes:
         topology = operated(topology, spec, plan.nodes)
         universe(topology, changes)
+        if spec.claims.tolerates is not nobody_crashes:
+            # A change goes to all groups and needs a majority of each, also where whole groups may be lost otherwise.
+            spec = replace(spec, claims=replace(spec.claims, tolerates=majorities_survive))
     else:
         spec = spec.on(topology)
     spec.check(topology)

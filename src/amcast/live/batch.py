@@ -40,11 +40,23 @@ class Delivery(NamedTuple):
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(list[bytes])
+_LONG: Final = {0xDC: 3, 0xDD: 5}
+"""How msgpack begins an array of more than 15, and how many bytes that takes."""
 
 
 def batched(payloads: list[bytes]) -> bytes:
     assert 1 <= len(payloads) <= BATCH_MESSAGES
     return _encoder.encode(payloads)
+
+
+def batch_size(payload: bytes) -> int:
+    """How many messages a batch holds, by its first bytes; what is no batch is one."""
+    first = payload[0] if payload else 0
+    if first & 0xF0 == 0x90:
+        return (first & 0x0F) or 1
+    if first in _LONG and len(payload) > _LONG[first]:
+        return min(int.from_bytes(payload[1 : _LONG[first]], "big"), BATCH_MESSAGES) or 1
+    return 1
 
 
 def opened(effect: Deliver) -> list[Delivery]:

@@ -145,10 +145,16 @@ class Client:
             else:
                 await host.network.reached(self.topology, patience_s)
         except TimeoutError as error:
-            await host.stop()
-            await self._give_back()
-            raise Unknown(str(error)) from None
+            if self._lazy or not self._do_without_the_missing(host):
+                await host.stop()
+                await self._give_back()
+                raise Unknown(str(error)) from None
         return self
+
+    def _do_without_the_missing(self, host: Host) -> bool:
+        """Whether the protocol goes on without all whom this client cannot reach: a whole group may be lost (A_dt)."""
+        missing = frozenset(server for server in self.topology.servers if not host.network.is_up(server))
+        return self._spec.claims.tolerates(self.topology, missing)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

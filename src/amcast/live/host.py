@@ -31,6 +31,7 @@ from amcast.live.limits import Limits
 from amcast.live.lost import record_lost
 from amcast.live.moving import Moving
 from amcast.live.network import Address, Network
+from amcast.live.resting import Rest
 from amcast.live.skew import Skew
 from amcast.live.steps import StepLog
 from amcast.live.store import MemoryStore, Store
@@ -79,6 +80,8 @@ class Host:
         """What was handed to the application in this life."""
         self.lost_sends = 0
         """Bodies for processes that nobody knows (clients that left)."""
+        self.rest = Rest(0)
+        """How a node that has its process to itself takes many bodies at once; others do not."""
         self.leaving = False
         """It has said farewell."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -108,8 +111,7 @@ class Host:
         self.moving = Moving(self)
         self._servers = self.moving.servers
         self._home = process.group
-        self._running = False
-        self._scheduled = False
+        self._running = self._scheduled = False
         self._inbox: list[Event] = []
         self._looped: list[tuple[About, str, int, int]] = []
         """Packets from myself to myself that the next step receives, for the trace."""
@@ -248,8 +250,7 @@ class Host:
                 self._recorder.packet(about, type(body).__name__, peer, self.me, size, frame.sent_ns, now)
 
     def _on_peer(self, peer: ProcessId, life: int) -> None:
-        self._inbox.append(Peer(peer, life))
-        self._wake()
+        self.hand(Peer(peer, life))
 
     def _on_timer(self, name: str) -> None:
         del self._timers[name]
@@ -285,6 +286,7 @@ class Host:
             self.network.fill(burden > self._most_asked)
         if self._inbox or self._due:
             self._wake()
+        self.rest.take(self._now)
 
     def _step(self) -> None:
         now = self._read_clock()
@@ -360,6 +362,7 @@ class Host:
             return
         self._handed = position + 1
         self.delivered += 1
+        self.rest.count((effect.message,))
         if self._on_deliver is not None:
             self._on_deliver(effect)
 
@@ -385,6 +388,7 @@ class Host:
             self.desk.kept.extend(first, fresh)
         self._handed = end
         self.delivered += len(fresh)
+        self.rest.count(fresh)
 
     def _record_delivery(self, effect: Deliver) -> None:
         recorder, position, group = self._recorder, effect.position, self._home
@@ -407,9 +411,6 @@ class Host:
         delay_ns = self._chance.randint(effect.low_ns, effect.high_ns)
         loop = asyncio.get_running_loop()
         self._timers[effect.name] = loop.call_later(delay_ns / 1e9, self._on_timer, effect.name)
-
-    def _cancel_timer(self, effect: CancelTimer) -> None:
-        self._cancel(effect.name)
 
     def _cancel(self, name: str) -> None:
         timer = self._timers.pop(name, None)
@@ -493,7 +494,7 @@ _PERFORM: dict[type, Callable[..., None]] = {
     Deliver: Host._deliver,
     Resolve: Host._resolve,
     SetTimer: Host._set_timer,
-    CancelTimer: Host._cancel_timer,
+    CancelTimer: lambda host, effect: host._cancel(effect.name),
     Persist: Host._persist,
     Note: Host._note,
 }

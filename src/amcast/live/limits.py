@@ -30,6 +30,8 @@ class Limits(Config, frozen=True):
     it reads nothing from clients until half of that is answered, and they wait."""
     kept_bytes: int = 16 * MIB
     """Deliveries that a replica keeps for subscribers that come back; older ones are gone."""
+    rest_us: int = 1000
+    """Under load a node rests for up to so many microseconds after a tick (`live/resting.py`); 0: never."""
     peers: int = 10_000
     """Connections of clients at one time; nodes always get in."""
     strangers: int = 256
@@ -47,8 +49,10 @@ class Limits(Config, frozen=True):
     """Back-off between attempts to connect."""
 
     def __post_init__(self) -> None:
+        if self.rest_us < 0:
+            raise WrongUse(f"limits.rest_us = {self.rest_us}; expected 0 or more")
         for name in self.__struct_fields__:
-            if getattr(self, name) <= 0:
+            if getattr(self, name) <= 0 and name != "rest_us":
                 raise WrongUse(f"limits.{name} = {getattr(self, name)}; expected more than 0")
         if self.frame_bytes < 2 * self.message_bytes:
             raise WrongUse(

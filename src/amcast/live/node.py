@@ -28,6 +28,7 @@ from amcast.live.http import HttpServer
 from amcast.live.leaving import leave
 from amcast.live.moving import Removed, kept, recalled
 from amcast.live.numbers import Numbers
+from amcast.live.resting import Rest
 from amcast.live.skew import Skew
 from amcast.live.status import Watch
 from amcast.live.steps import StepLog
@@ -133,6 +134,7 @@ async def serve(cluster: Cluster, node: str, spec: Spec, steps: Path | None = No
         await host.listen(cluster.listens[me])
         if me in cluster.https:
             await http.listen(*cluster.https[me])
+        host.rest = Rest(cluster.limits.rest_us)
         host.start(cluster.addresses)
         gc.collect()
         gc.freeze()

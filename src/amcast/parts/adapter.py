@@ -28,6 +28,7 @@ import msgspec
 from amcast.kernel.effects import About, Deliver, Note, Send
 from amcast.kernel.events import Event, Receive
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.insight import Phase, Vitals
 from amcast.kernel.message import Body, Message, Record, Reply, Request, State
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
@@ -320,6 +321,48 @@ class Replicated(Process):
 
     def send_all(self, targets: tuple[ProcessId, ...], body: Body, about: About = None) -> None:
         super().send_all(targets, body, _real(about))
+
+    # For operators
+
+    def vitals(self) -> Vitals:
+        inner = self.inner.vitals()
+        pending = len(self._waiting) + int(inner.get("pending", 0))
+        return {**inner, "position": self.position, "role": self._paxos.role, "pending": pending}
+
+    def explain(self, message: MessageId) -> list[Phase]:
+        """What the protocol inside says of it, with groups for processes, between what the group waits for itself."""
+        if message in self._delivered:
+            return [Phase("delivered", True, f"process {self.me} has delivered it"), *self._untaken(message)]
+        fellows = tuple(member for member in self.topology.members(self.home) if member != self.me)
+        if message in self._waiting:
+            return [
+                Phase("asked", True, f"the message is here, for groups {list(self._waiting[message].destinations)}"),
+                Phase("ordered", False, f"the log of group {self.home} does not have it", fellows),
+            ]
+        told = [
+            Phase(phase.name, phase.done, phase.said, self._all_members(phase.late))
+            for phase in self.inner.explain(message)
+        ]
+        arrived = any(carry.about == message for carries in self._arrived.values() for carry in carries.values())
+        if arrived:
+            said = f"other groups said something of it that the log of group {self.home} does not have"
+            told.append(Phase("ordered", False, said, fellows))
+        return told + self._untaken(message)
+
+    def _all_members(self, singles: tuple[ProcessId, ...]) -> tuple[ProcessId, ...]:
+        """The members of groups that the protocol inside takes for processes."""
+        groups = (self._single.group_of(single) for single in singles)
+        return self.topology.addressed(tuple(group for group in groups if group is not None))
+
+    def _untaken(self, message: MessageId) -> list[Phase]:
+        """Groups that have not taken what this one said to them of a message."""
+        groups = [
+            group
+            for group, carries in sorted(self._outgoing.items())
+            if any(carry.about == message for carry in carries.values())
+        ]
+        said = f"groups {groups} have not taken what group {self.home} said to them"
+        return [Phase("carried", False, said, self.topology.addressed(tuple(groups)))] if groups else []
 
     # Memory
 

@@ -311,6 +311,9 @@ class Changing(Turning):
         if current.delivered(message.id):
             asker = process_of(message.sender) if is_bundle(message.id) else message.sender
             self.send(asker, Reply(message.id, self.home), message.id)
+            news = self.tidings(message)
+            if news is not None:
+                self.send(asker, news)
         elif type(body) is Vouch:
             self._say(current, (sender,), Request(message), message.id)
         elif current.process is not None:

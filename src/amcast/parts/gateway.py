@@ -12,14 +12,17 @@ bundle of one and waits for nobody. While a bundle is on its way, what else come
 leaves when that is answered: the slower the order, the larger the bundles, and the less each message costs. An answer
 that does not come soon (a leader died) holds nobody up for long.
 
-Where several clients are at it, the next bundle leaves a little after the answer (a quarter of the time that it took):
-those who have just been answered ask again at once, and would otherwise always miss the bundle that the others take.
+Where several clients are at it, the next bundle leaves a little after the answer: those who have just been answered
+often ask again at once, and would otherwise always miss the bundle that the others take. It leaves when all of them
+have, or after twice the time that the answer took; after a quarter of it, if of those who were answered last time
+hardly anybody has asked again yet (with a trial now and then). So clients that work in rounds share bundles, and those
+that come and go hold nobody up.
 
 The gateway is a client of its own protocol, with the session that every client has: it asks again, and holds back what
 would run too far ahead. When it dies its clients ask another gateway.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from amcast.kernel.effects import Effect, Resolve, Send, SetTimer
@@ -34,6 +37,35 @@ from amcast.parts.session import Client, Contact
 
 GATHER: Final = "gather"
 REST: Final = "rest"
+TRIAL: Final = 32
+"""After so many vain rests, one long one: the clients may have changed."""
+
+
+class _Wave:
+    """Those whom the last bundle to some destinations answered."""
+
+    __slots__ = ("answered", "missing", "vain")
+
+    def __init__(self, answered: int = 0, missing: Iterable[ProcessId] = (), vain: int = 0) -> None:
+        self.answered = answered
+        self.missing = set(missing)
+        """Who of them has not asked again."""
+        self.vain = vain
+        """How often in a row it was not worth waiting for them."""
+
+    def judge(self) -> None:
+        """The next answer is there: how many of those before it have asked again?"""
+        came = self.answered - len(self.missing)
+        self.vain = self.vain + 1 if 8 * came < self.answered else 0
+        self.missing.clear()
+
+    def answer(self, clients: Iterable[ProcessId]) -> None:
+        self.missing.update(clients)
+        self.answered = len(self.missing)
+
+    def rest_ns(self, took_ns: int) -> int:
+        """How long they get."""
+        return took_ns // 4 if self.vain % TRIAL else 2 * took_ns
 
 
 class Gateway:
@@ -63,6 +95,7 @@ class Gateway:
         """Destinations whose next bundle waits for those who have just been answered."""
         self._rest_ns = -1
         """For how long, if the timer is not set yet."""
+        self._waves: dict[tuple[GroupId, ...], _Wave] = {}
         self._armed = False
         self._again: list[Event] = []
         """To be asked for, without a bundle."""
@@ -103,6 +136,11 @@ class Gateway:
         self._asked.add(message.id)
         self.asked_bytes += len(message.payload)
         self.moved = True
+        wave = self._waves.get(message.destinations)
+        if wave is not None and wave.missing:
+            wave.missing.discard(message.sender)
+            if not wave.missing:
+                self._resting.discard(message.destinations)
         group = self.gathered.get(message.destinations)
         if group is None:
             self.gathered[message.destinations] = [message]
@@ -191,11 +229,9 @@ class Gateway:
             parts = self._open.pop(effect.message)
             groups = parts[0].destinations
             self._flying[groups] -= 1
-            rest_ns = (now - self._left_ns.pop(effect.message, now)) // 4
-            if rest_ns and self.config.rest and (groups in self.gathered or parts[0].sender != parts[-1].sender):
-                if not self._resting:
-                    self._rest_ns = rest_ns
-                self._resting.add(groups)
+            took_ns = now - self._left_ns.pop(effect.message, now)
+            if took_ns and self.config.rest and (groups in self.gathered or parts[0].sender != parts[-1].sender):
+                self._begin_rest(groups, {part.sender for part in parts}, took_ns)
             for part in parts:
                 self._asked.discard(part.id)
                 self.asked_bytes -= len(part.payload)
@@ -208,6 +244,15 @@ class Gateway:
                     told.append(Send((client,), Done(tuple(ids)), about))
         return told
 
+    def _begin_rest(self, groups: tuple[GroupId, ...], answered: set[ProcessId], took_ns: int) -> None:
+        wave = self._waves.setdefault(groups, _Wave())
+        if not self._flying[groups]:
+            wave.judge()
+        wave.answer(answered)
+        if not self._resting:
+            self._rest_ns = wave.rest_ns(took_ns)
+        self._resting.add(groups)
+
     def snapshot(self) -> GatewayState:
         return GatewayState(
             self.number,
@@ -218,6 +263,7 @@ class Gateway:
             self.session.snapshot(),
             tuple(sorted(self._left_ns.items())),
             tuple(sorted(self._resting)),
+            tuple((groups, w.answered, tuple(sorted(w.missing)), w.vain) for groups, w in sorted(self._waves.items())),
         )
 
     def restore(self, state: GatewayState) -> None:
@@ -240,5 +286,6 @@ class Gateway:
         self._armed = state.armed
         self._left_ns = dict(state.left_ns)
         self._resting = set(state.resting)
+        self._waves = {groups: _Wave(answered, missing, vain) for groups, answered, missing, vain in state.waves}
         self.session = self._session()
         self.session.restore(state.session)

@@ -7,16 +7,21 @@ order, as long as everybody delivers the same ones between the same two changes.
     owner of the stream      all processes
       |--Item----------------->|              without conflict: two delays
       |<-----------Ack---------|------------> everybody to everybody
-    deliver                  deliver          once n - f hold it
+    deliver                  deliver          once a majority holds it
 
     somebody                 all processes
       |--Frozen, with change-->|              with conflict: whoever hears it acknowledges nothing more in this epoch
-      |<---------Frozen--------|------------> and says what it acknowledged
+      |<---------Frozen--------|------------> and says what it acknowledged, and what it holds by now
       |        Paxos among all processes      decides what belongs to the epoch, and the changes behind it
 
-There are n processes, of which f < n/3 may crash. An item that anybody delivered is held by n - f processes, so n - 2f
-of any n - f that report hold it: what n - 2f of the reports hold belongs to the epoch. As n - 2f > f, one of those
-that hold it is correct, and whoever lacks it can ask.
+A majority must not crash. An item that anybody delivered was acknowledged by a majority, so any majority that reports
+has acknowledged no less. A decision ends the epoch at numbers that (1) a majority holds, so that whoever lacks an item
+can ask, and (2) no member of some majority that reported has acknowledged more than, so that nothing behind them is
+delivered, ever. Items that a single survivor holds are handed on by it until (1) is true of them, and what only the
+dead hold keeps nobody: they are not needed for the majority of (2).
+
+The paper asks for n - f with f < n/3, as generic broadcast does where any two messages may conflict and yet be fast.
+Here one kind conflicts with nothing of its own, and the other always goes through consensus: majorities do.
 
 Every group has one stream of items, numbered 1, 2, 3 ..., which are acknowledged in order: an acknowledgement is one
 number per stream. Changes open and shut streams. A stream that is opened again goes on behind what all open streams
@@ -26,6 +31,7 @@ Processes do not come back from a crash: nothing here is durable.
 """
 
 from collections.abc import Iterable
+from operator import le
 from typing import Final
 
 from amcast.kernel.effects import About
@@ -48,7 +54,7 @@ from amcast.parts.bodies.generic import (
 )
 from amcast.parts.bodies.paxos import Entry, PaxosConfig, Value
 from amcast.parts.paxos import Paxos
-from amcast.parts.quorum import MEMBERS
+from amcast.parts.quorum import MEMBERS, majority
 
 TIMER: Final = "far"
 AT_ONCE: Final = 64
@@ -58,9 +64,13 @@ Event = tuple[GroupId, int] | tuple[Change, ...]
 """What the owner must do next: take the item of this stream and number, or the changes that end an epoch."""
 
 
+Report = tuple[int, Tops, Tops]
+"""Epoch, what its sender acknowledged in it, what it holds by now."""
+
+
 def faults_tolerated(processes: int) -> int:
-    """The largest f < n/3."""
-    return (processes - 1) // 3
+    """How many may crash so that a majority remains."""
+    return processes - majority(processes)
 
 
 class _Voice(Process):
@@ -112,8 +122,7 @@ class Generic:
         count = len(self.members)
         if count > MEMBERS:
             raise WrongUse(f"topology: {count} servers in all; generic broadcast expects at most {MEMBERS}")
-        self.quorum = count - faults_tolerated(count)
-        self.witnesses = count - 2 * faults_tolerated(count)
+        self.quorum = majority(count)
         self.paxos = Paxos(_Voice(owner), self.members, PaxosConfig(retry_ns=retry_ns, keep=1_000_000))
         self.epoch = 0
         """How many times the open streams were changed."""
@@ -133,7 +142,8 @@ class Generic:
         """Numbers up to this one are forgotten."""
         self._acks: dict[ProcessId, tuple[int, Tops]] = {}
         """The latest of each process: epoch and tops. Mine is in it as soon as I decide to send it."""
-        self._frozen: dict[ProcessId, tuple[int, Tops]] = {}
+        self._frozen: dict[ProcessId, Report] = {}
+        """The latest report of each process, mine among them."""
         self.wanted: set[Change] = set()
         self.closing = False
         """I acknowledge nothing more in this epoch."""
@@ -169,8 +179,8 @@ class Generic:
             case Ack(epoch, tops):
                 self._acks[sender] = max(self._acks.get(sender, (0, ())), (epoch, tops))
                 self._compare(sender, epoch)
-            case Frozen(epoch, tops, wanted):
-                self._hear_frozen(sender, epoch, tops, wanted)
+            case Frozen(epoch, tops, held, wanted):
+                self._hear_frozen(sender, (epoch, tops, held), wanted)
             case Missing(stream, number):
                 self._answer(sender, stream, number)
             case Far(inner):
@@ -218,9 +228,11 @@ class Generic:
         """Nothing has moved for long: say again what I know, ask for what I lack."""
         self._report(self.others)
         limits = self._limits()
-        for stream in self.open:
-            next = self.given[stream] + 1
-            if not self._holds(stream, next) and (self.closing or next <= limits[stream] or self._somebody_has(stream)):
+        held = self._tops()
+        for place, stream in enumerate(self.streams):
+            next = max(self.given[stream], held[place]) + 1
+            needed = max(limits.get(stream, 0), self._reported(place))
+            if stream in self.open and next <= needed and not self._holds(stream, next):
                 self.owner.send_all(self.others, Missing(stream, next))
 
     def late(self, number: int) -> tuple[GroupId, ...]:
@@ -266,9 +278,15 @@ class Generic:
         return tuple(tops)
 
     def _acknowledge(self) -> None:
+        """Say what I hold: as an acknowledgement, or where I acknowledge nothing more, for others to know."""
+        me = self.owner.me
         mine = (self.epoch, self._tops())
-        if not self.closing and self._acks.get(self.owner.me) != mine:
-            self._acks[self.owner.me] = mine
+        if self.closing:
+            report = (*self._acks[me], mine[1])
+            self._news = self._news or self._frozen.get(me) != report
+            self._frozen[me] = report
+        elif self._acks.get(me) != mine:
+            self._acks[me] = mine
             self._news = True
 
     def _limits(self) -> dict[GroupId, int]:
@@ -283,9 +301,11 @@ class Generic:
         heights = sorted((top[place] for top in tops), reverse=True)
         return heights[rank - 1] if len(heights) >= rank else self.base[self.streams[place]]
 
-    def _somebody_has(self, stream: GroupId) -> bool:
-        place = self.streams.index(stream)
-        return any(e == self.epoch and tops[place] > self.given[stream] for e, tops in self._acks.values())
+    def _reported(self, place: int) -> int:
+        """The highest number of the stream in this place that anybody says to hold in this epoch."""
+        acked = [tops[place] for epoch, tops in self._acks.values() if epoch == self.epoch]
+        held = [held[place] for epoch, _, held in self._frozen.values() if epoch == self.epoch]
+        return max(acked + held, default=0)
 
     def _compare(self, peer: ProcessId, epoch: int) -> None:
         """Whoever is epochs behind is taught what was decided."""
@@ -295,7 +315,7 @@ class Generic:
     def _report(self, targets: tuple[ProcessId, ...]) -> None:
         epoch, tops = self._acks.get(self.owner.me, (self.epoch, self._tops()))
         if self.closing:
-            self.owner.send_all(targets, Frozen(epoch, tops, tuple(sorted(self.wanted))))
+            self.owner.send_all(targets, Frozen(epoch, tops, self._tops(), tuple(sorted(self.wanted))))
         else:
             self.owner.send_all(targets, Ack(epoch, tops))
 
@@ -314,27 +334,40 @@ class Generic:
         self._acknowledge()
         self.closing = True
         self._news = True
-        self._frozen[self.owner.me] = self._acks[self.owner.me]
+        self._acknowledge()
 
-    def _hear_frozen(self, sender: ProcessId, epoch: int, tops: Tops, wanted: tuple[Change, ...]) -> None:
+    def _hear_frozen(self, sender: ProcessId, report: Report, wanted: tuple[Change, ...]) -> None:
+        epoch, tops, held = report
         self._acks[sender] = max(self._acks.get(sender, (0, ())), (epoch, tops))
-        self._frozen[sender] = max(self._frozen.get(sender, (0, ())), (epoch, tops))
+        self._frozen[sender] = max(self._frozen.get(sender, (0, (), ())), report)
         self._compare(sender, epoch)
         if epoch == self.epoch and not self._decided:
             self.wanted.update(change for change in wanted if self._sensible(change))
             if self.wanted and not self.closing:
                 self._freeze()
+            self._fetch(sender, held)
+
+    def _fetch(self, holder: ProcessId, held: Tops) -> None:
+        """Items of a stream that is to be shut may not be on their way to me: who said them is probably lost."""
+        for place, top in enumerate(self._tops()):
+            stream = self.streams[place]
+            if held[place] > top and (SHUT, stream) in self.wanted:
+                self.owner.send(holder, Missing(stream, top + 1))
 
     def _propose(self) -> None:
-        reports = [tops for epoch, tops in self._frozen.values() if epoch == self.epoch]
-        if len(reports) < self.quorum:
-            return
-        value = [
-            Entry(TOP, 0, stream, self._ranked(reports, self.streams.index(stream), self.witnesses))
-            for stream in self.open
-        ]
-        value += [Entry(kind, 0, stream) for kind, stream in sorted(self.wanted)]
-        self.paxos.propose(tuple(value))
+        ends = self._ends([(tops, held) for epoch, tops, held in self._frozen.values() if epoch == self.epoch])
+        if ends is not None:
+            pairs = zip(self.streams, ends, strict=True)
+            value = [Entry(TOP, 0, stream, end) for stream, end in pairs if stream in self.open]
+            value += [Entry(kind, 0, stream) for kind, stream in sorted(self.wanted)]
+            self.paxos.propose(tuple(value))
+
+    def _ends(self, reports: list[tuple[Tops, Tops]]) -> Tops | None:
+        """Where the epoch can end: up to where a majority holds each stream, once a majority acknowledged no more."""
+        holding = [held for _, held in reports]
+        ends = tuple(self._ranked(holding, place, self.quorum) for place in range(len(self.streams)))
+        within = sum(all(map(le, tops, ends)) for tops, _ in reports)
+        return ends if within >= self.quorum else None
 
     def _end_epoch(self, decision: Value) -> tuple[Change, ...]:
         for entry in decision:

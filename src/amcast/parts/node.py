@@ -18,7 +18,7 @@ from typing import Any, Final
 from amcast.kernel.effects import About, Deliver, Effect, Send
 from amcast.kernel.events import Event, Gone, Leader, Peer, Receive, Started, Submit, Timer
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
-from amcast.kernel.insight import Phase, Vitals
+from amcast.kernel.insight import OWED, Phase, Vitals
 from amcast.kernel.message import Body, Message, Reply, Request, State
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
@@ -233,6 +233,9 @@ class Node(Process):
         if self.has_delivered(message.id):
             asker = process_of(message.sender) if is_bundle(message.id) else message.sender
             self.send(asker, Reply(message.id, self.home), message.id)
+            news = self.protocol.tidings(message)
+            if news is not None:
+                self.send(asker, news)
             return True
         leader = self._leaders[self.home]
         if (
@@ -319,7 +322,8 @@ class Node(Process):
                     said = f"this gateway asked for it in bundle {bundle}; groups {list(groups)} have not answered"
                     told.append(Phase("gateway", not groups, said))
         if self.has_delivered(message):
-            return [*told, Phase("delivered", True, f"process {self.me} has delivered it")]
+            owed = [phase for phase in self.protocol.explain(message) if phase.name in OWED]
+            return [*told, Phase("delivered", True, f"process {self.me} has delivered it"), *owed]
         return told + self.protocol.explain(message)
 
     # A node has no life of its own between its parts

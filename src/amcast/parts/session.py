@@ -12,8 +12,10 @@ every member of the destinations and of the groups that the protocol's contacts 
 twice, and order it once (`parts/seen.py`). A client never runs more than WINDOW sequence numbers ahead of its oldest
 unanswered message: this is what lets groups forget old sequence numbers.
 
-A protocol that survives the loss of whole groups says which ones it lost (Absent): what only those have not answered by
-the time of a retry is done too, and they are named.
+A protocol that survives the loss of whole groups says which ones it lost (Absent): what everybody was asked for, and
+only those have not answered by the time of the next retry, is done too, and they are named. Whom a request may not have
+reached is asked once more when its link begins anew: a group that is only out of sight must not miss a message that
+nobody else has.
 
 When a group's members change (`parts/changing.py`), each server tells when it has passed
 into the new number, and is asked again for everything open.
@@ -44,13 +46,13 @@ TIMER = "session"
 class _Waiting:
     """A message that some groups have not answered."""
 
-    __slots__ = ("groups", "message", "old")
+    __slots__ = ("age", "groups", "message")
 
     def __init__(self, message: Message) -> None:
         self.message = message
         self.groups: set[GroupId] = set(message.destinations)
-        self.old = False
-        """It was waiting already when the timer was set."""
+        self.age = 0
+        """How often the timer ran out; 2 and more: everybody was asked."""
 
 
 class Client(Process):
@@ -70,6 +72,8 @@ class Client(Process):
         """How often an answer was late: where I stand in the row of gateways."""
         self._view: tuple[int, tuple[GroupId, ...]] = (0, ())
         """The groups that servers do not wait for, as of which epoch."""
+        self._left: dict[MessageId, Message] = {}
+        """Done because all destinations are lost, as far as is known: nobody has answered."""
 
     def on_multicast(self, message: Message) -> None:
         if self._waiting:
@@ -77,8 +81,12 @@ class Client(Process):
             if self._held or sequence_of(message.id) - sequence_of(oldest) >= WINDOW:
                 self._held.append(message)
                 return
-        self._waiting[message.id] = _Waiting(message)
-        self.send_all(self.contacts(message), Request(message), message.id)
+        waiting = self._waiting[message.id] = _Waiting(message)
+        contacts = self.contacts(message)
+        if not self._config.gateways and not waiting.groups.isdisjoint(self._view[1]):
+            waiting.age = 2
+            contacts = self._everybody(message)
+        self.send_all(contacts, Request(message), message.id)
 
     def contacts(self, message: Message) -> tuple[ProcessId, ...]:
         """My gateway; or those of the protocol, but for the leaders that changed."""
@@ -116,11 +124,13 @@ class Client(Process):
             case Farewell():
                 self.on_gone(sender)
             case Absent(epoch, groups):
-                self._view = max(self._view, (epoch, groups))
+                if epoch >= self._view[0]:
+                    self._view = (epoch, groups)
             case Turned(number, topology):
                 if number > self.topology.number:
                     self.topology = decoded(topology)
                     self._leaders = {}
+                    self._view = (0, ())  # epochs are counted anew under each number
                 if number == self.topology.number:
                     self._ask(sender)
                     self._move_from(sender)
@@ -150,8 +160,12 @@ class Client(Process):
         return () if waiting is None else tuple(sorted(waiting.groups))
 
     def _answered(self, message: MessageId, group: GroupId) -> None:
+        epoch, lost = self._view
+        if group in lost:  # it is back; should this answer be an old one, a retry is answered with the view
+            self._view = (epoch, tuple(other for other in lost if other != group))
         waiting = self._waiting.get(message)
         if waiting is None:
+            self._left.pop(message, None)
             return
         waiting.groups.discard(group)
         if not waiting.groups:
@@ -169,23 +183,31 @@ class Client(Process):
     def _give_up(self) -> None:
         """What only groups that are lost have not answered, for long, is done: the user is told which those are."""
         lost = self._view[1]
-        for waiting in [w for w in self._waiting.values() if w.old and w.groups.issubset(lost)]:
+        for waiting in [w for w in self._waiting.values() if w.age > 1 and w.groups.issubset(lost)]:
             absent = tuple(sorted(waiting.groups))
+            if absent == waiting.message.destinations:
+                self._leave(waiting.message)
             for group in absent:
                 self.note("absent", waiting.message.id, float(group))
             self._finish(waiting.message.id, absent)
+
+    def _leave(self, message: Message) -> None:
+        """What is too old for groups to tell whether they have seen it is not asked for again."""
+        self._left[message.id] = message
+        for id in [id for id in self._left if sequence_of(message.id) - sequence_of(id) >= WINDOW]:
+            del self._left[id]
 
     def on_timer(self, name: str) -> None:
         self._armed = False
         if self._view[1]:
             self._give_up()
-        if any(waiting.old for waiting in self._waiting.values()):
+        if any(waiting.age for waiting in self._waiting.values()):
             self._turn += 1
         for waiting in self._waiting.values():
-            if waiting.old:
+            if waiting.age:
                 self.note("retried", waiting.message.id)
                 self.send_all(self._again(waiting), Request(waiting.message), waiting.message.id)
-            waiting.old = True
+            waiting.age = min(waiting.age + 1, 2)
 
     def _again(self, waiting: _Waiting) -> tuple[ProcessId, ...]:
         """Whom to ask for what was not answered: a gateway in every group that is silent, or everybody."""
@@ -201,6 +223,9 @@ class Client(Process):
         for waiting in self._waiting.values():
             if peer in self.contacts(waiting.message):
                 self.send(peer, Request(waiting.message), waiting.message.id)
+        for message in self._left.values():
+            if self.topology.group_of(peer) in message.destinations:
+                self.send(peer, Request(message), message.id)
 
     def _everybody(self, message: Message) -> tuple[ProcessId, ...]:
         """All members of the contacts' groups, who order, and of the destinations, who answer."""
@@ -218,26 +243,28 @@ class Client(Process):
 
     def snapshot(self) -> ClientState:
         return ClientState(
-            tuple((w.message, tuple(sorted(w.groups)), w.old) for w in self._waiting.values()),
+            tuple((w.message, tuple(sorted(w.groups)), w.age) for w in self._waiting.values()),
             tuple(self._held),
             tuple(sorted(self._leaders.items())),
             self._armed,
             self._turn,
             self._view,
             encoded(self.topology) if self.topology.number else b"",
+            tuple(self._left.values()),
         )
 
     def restore(self, state: State) -> None:
         assert isinstance(state, ClientState)
         self._waiting = {}
-        for message, groups, old in state.waiting:
+        for message, groups, age in state.waiting:
             waiting = self._waiting[message.id] = _Waiting(message)
             waiting.groups = set(groups)
-            waiting.old = old
+            waiting.age = age
         self._held = list(state.held)
         self._leaders = dict(state.leaders)
         self._armed = state.armed
         self._turn = state.turn
         self._view = state.view
+        self._left = {message.id: message for message in state.left}
         if state.topology:
             self.topology = decoded(state.topology)

@@ -218,13 +218,19 @@ class Turning(Process):
             self.send_all(tuple(sorted(fellows)), Where(number, self.home))
 
     def _answer(self, sender: ProcessId, number: int, group: GroupId) -> None:
-        """Fellows that were removed are told, too: they must know that they were."""
+        """Fellows that were removed are told, too: they must know that they were. And they are told of every number
+        that still runs, not only of the last: their votes may be needed in any in which they are members."""
         current = self.current
         if number == REPORT and current is not None:
             self.send(sender, self.turn())
-        if current is not None and current.number > max(number, 0):
-            told = Here(current.begin, self._done)
-            self.send(sender, told if group == self.home else self.turn())
+        if current is None or current.number <= max(number, 0):
+            return
+        if group != self.home:
+            self.send(sender, self.turn())
+            return
+        for instance in self._instances:
+            if instance.number > max(number, 0):
+                self.send(sender, Here(instance.begin, self._done))
 
     def _hear_told(self, sender: ProcessId, begin: Begin, done: int) -> None:
         """A fellow tells where a number begins. What my group delivered before counts as delivered here."""
@@ -248,6 +254,10 @@ class Turning(Process):
     def has_delivered(self, message: MessageId) -> bool:
         current = self.current
         return current is not None and current.delivered(message)
+
+    def tidings(self, message: Message) -> Body | None:
+        current = self.current
+        return None if current is None or current.process is None else current.process.tidings(message)
 
     def text(self, message: MessageId) -> Message | None:
         for instance in reversed(self._instances):

@@ -29,6 +29,7 @@ full history asks for; there are no queues per ancestor, the history orders thos
 from collections import deque
 
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.insight import Phase, Vitals
 from amcast.kernel.message import Body, Message, State
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Contact, Spec
@@ -301,6 +302,26 @@ class FlexCast(Process):
         self._floor = len(self.history)
         self._full = False
         self._covered = {id: version for id, version in self._covered.items() if id in self.history}
+
+    # For operators
+
+    def vitals(self) -> Vitals:
+        return {"position": self.position, "pending": len(self._pending), "history": len(self.history)}
+
+    def explain(self, message: MessageId) -> list[Phase]:
+        entry = self._pending.get(message)
+        if entry is None:
+            return [Phase("text", False, f"group {self.home} does not know of it, or has delivered it")]
+        if entry.message is None:
+            return [Phase("text", False, "it was acknowledged by others; the message itself has not come")]
+        told = [Phase("text", True, f"the message is here, for groups {list(entry.message.destinations)}")]
+        if entry.due:
+            groups = sorted({group for group, _ in entry.due})
+            said = f"groups {groups}, or those that they notified, have not acknowledged it"
+            return [*told, Phase("acknowledged", False, said, self.topology.addressed(tuple(groups)))]
+        before = [blocker for blocker, waiting in self._blocked.items() if message in waiting]
+        said = f"message {before[0]} comes before it and is not delivered" if before else "nothing is before it"
+        return [*told, Phase("acknowledged", True, "by all who may know more"), Phase("first", not before, said)]
 
     # Memory
 

@@ -23,6 +23,7 @@ import msgspec
 
 from amcast.kernel.errors import WrongUse
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.insight import Phase, Vitals
 from amcast.kernel.message import Body, Message, Record, Request, State
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Contact, Spec, majorities_survive
@@ -198,6 +199,36 @@ class MultiPaxos(Process):
         self._led = -1
         if self.group is not None:
             self.installed(self._positions[self.group])
+
+    # For operators
+
+    def vitals(self) -> Vitals:
+        return {
+            "position": self.position,
+            "role": self._paxos.role,
+            "pending": len(self._waiting),
+            "ordered": self._ordered,
+        }
+
+    def explain(self, message: MessageId) -> list[Phase]:
+        if message in self._seen:
+            return [Phase("delivered", True, f"the log of process {self.me} has it, and was carried out so far")]
+        others = tuple(member for member in self._members if member != self.me)
+        if message in self._waiting:
+            return [
+                Phase("text", True, f"the message is here, for groups {list(self._waiting[message].destinations)}"),
+                Phase("ordered", False, f"group {self._ordering} has not agreed on a place for it", others),
+            ]
+        if self.group == self._ordering:
+            return [Phase("text", False, f"process {self.me} has never heard of it")]
+        return [
+            Phase(
+                "ordered",
+                False,
+                f"group {self._ordering} orders everything; its log, as known here, ends before",
+                others,
+            )
+        ]
 
     def snapshot(self) -> MultiPaxosState:
         return MultiPaxosState(

@@ -23,6 +23,7 @@ Deviations: none that are known; the source is a paragraph.
 from collections import deque
 
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.insight import Phase, Vitals
 from amcast.kernel.message import Body, Message, State
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Contact, Spec
@@ -90,6 +91,21 @@ class Ring(Process):
             else:
                 for group in way[:-1]:
                     self.send_all(self.topology.members(group), End(message.id), message.id)
+
+    def vitals(self) -> Vitals:
+        return {"position": self.position, "pending": len(self._queue), "locked": int(self._locked is not None)}
+
+    def explain(self, message: MessageId) -> list[Phase]:
+        for place, (waiting, _) in enumerate(self._queue):
+            if waiting.id == message:
+                said = f"{place} messages are before it, and group {self.home} is locked by message {self._locked}"
+                return [
+                    Phase("text", True, f"the message is here, for groups {list(waiting.destinations)}"),
+                    Phase("first", False, f"{said} until that is at its last destination"),
+                ]
+        if message == self._locked:
+            return [Phase("passed", False, "it was delivered here, and its last destination has not confirmed it")]
+        return [Phase("text", False, f"group {self.home} does not know of it, or has delivered it")]
 
     def snapshot(self) -> RingState:
         return RingState(self.position, self._seen.snapshot(), tuple(self._queue), self._locked)

@@ -33,6 +33,7 @@ import msgspec
 
 from amcast.kernel.effects import About
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.insight import Phase, Vitals
 from amcast.kernel.message import Body, Message, Record, Request, State
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
@@ -114,6 +115,14 @@ class RoundGroup(Process):
     @abstractmethod
     def _ask(self, round: int, times: int) -> None:
         """A round has been due and incomplete for long, and this is not the first time that we ask."""
+
+    @abstractmethod
+    def _lacking(self, round: int) -> tuple[GroupId, ...]:
+        """Groups whose bundle of a round is missing here."""
+
+    @abstractmethod
+    def _round_of(self, message: MessageId) -> int:
+        """The round of a bundle that has a message; 0 if none has that is here."""
 
     def _past(self, round: int) -> None:
         """A round was delivered."""
@@ -335,6 +344,45 @@ class RoundGroup(Process):
                 self.deliver(message, rank, message.id, committed_ns, held_ns)
             else:
                 self.note("doubled", message.id)
+
+    # For operators
+
+    def vitals(self) -> Vitals:
+        return {
+            "position": self.position,
+            "role": self._paxos.role,
+            "pending": len(self._waiting) + sum(len(value) for value, _ in self._queue) + len(self._open),
+            "round": self._round,
+            "instance": self._instance,
+        }
+
+    def explain(self, message: MessageId) -> list[Phase]:
+        if message in self._delivered:
+            return [Phase("delivered", True, f"process {self.me} has delivered it")]
+        if message in self._waiting:
+            text = Phase("text", True, f"the message is here, for groups {list(self._waiting[message].destinations)}")
+            return [text, Phase("ordered", False, f"the log of group {self.home} does not have it", self._fellows)]
+        if any(entry.id == message for value, _ in self._queue for entry in value):
+            ordered = Phase("ordered", True, f"the log of group {self.home} has it, behind round {self._round + 1}")
+            return [ordered, self._told_round(self._round + 1)]
+        if any(open.id == message for open in self._open):
+            said = f"it is for the bundle of round {self._instance // self._config.eta + 1}, which is not full"
+            return [Phase("bundled", False, said, self._fellows)]
+        round = self._round_of(message)
+        if not round:
+            return [Phase("text", False, f"process {self.me} does not know of it")]
+        return [Phase("bundled", True, f"it is in a bundle of round {round}"), self._told_round(round)]
+
+    def _told_round(self, last: int) -> Phase:
+        """What the rounds wait for up to one."""
+        for round in range(self._round + 1, last + 1):
+            groups = self._lacking(round)
+            if groups:
+                said = f"bundles of round {round} are missing, of groups {list(groups)}"
+                return Phase("swapped", False, said, self.topology.addressed(groups))
+        after = last * self._config.eta + self._config.kappa
+        said = f"it is delivered after instance {after}; the log of group {self.home} is at {self._instance}"
+        return Phase("reached", False, said, self._fellows)
 
     # Snapshots
 

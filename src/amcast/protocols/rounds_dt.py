@@ -22,22 +22,27 @@ messages once more. A sender that gets no answer asks all destinations, so that 
 that was to order it; whoever delivers it first by one bundle ignores it in the others. Clients are told which groups
 are out of the view (Absent), so that they do not wait for those.
 
-Claims: two inter-group delays, local messages none; f < n/3 of all processes may crash, whole groups among them, as
+A group is suspected when its bundle is missing for long, whoever of it still speaks. Whether its leader may lead
+everybody is another question: it may as long as anybody of the group is heard, so that all who are there agree soon on
+one leader for the change of the view. Whoever was suspected and spoke is given more time from then on.
+
+Claims: two inter-group delays, local messages none; f < n/2 of all processes may crash, whole groups among them, as
 long as every other group keeps a majority. Processes do not come back from a crash. Liveness once wrong suspicions end.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import msgspec
 
-from amcast.kernel.ids import GroupId, ProcessId
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record, State
 from amcast.kernel.spec import Claims, Spec
 from amcast.kernel.topology import Topology
 from amcast.parts import generic
 from amcast.parts.bodies import generic as generic_bodies
 from amcast.parts.bodies import paxos as paxos_bodies
-from amcast.parts.bodies.generic import OPEN, SHUT, Ack, Change, Frozen, Item
+from amcast.parts.bodies.generic import OPEN, SHUT, Change, Item
 from amcast.parts.bodies.session import Absent
 from amcast.parts.generic import Generic, faults_tolerated
 from amcast.parts.quorum import role
@@ -51,6 +56,9 @@ from amcast.protocols.bodies.rounds import (
     RoundsState,
 )
 from amcast.protocols.rounds import RoundGroup, about, contact
+
+LENIENCE: Final = 16
+"""A group that was often suspected wrongly is given so many times the usual patience, and no more."""
 
 
 class DisasterTolerant(RoundGroup):
@@ -68,6 +76,13 @@ class DisasterTolerant(RoundGroup):
         self._busy: set[int] = set()
         """Rounds that are not delivered here and have messages for my group."""
         self._suspected: set[GroupId] = set()
+        """The oracle said so, and the group has not spoken since."""
+        self._quiet: dict[GroupId, int] = dict.fromkeys(self._others, 0)
+        """For how many vain retries of mine nobody of a group has spoken."""
+        self._wronged: dict[GroupId, int] = dict.fromkeys(self._others, 0)
+        """How often a group that I took for lost has spoken or come back."""
+        self._around: set[ProcessId] = {me}
+        """Members of my group that I have heard of since we were removed last."""
         self._gone = False
         """I crashed before, and stay silent."""
 
@@ -82,7 +97,7 @@ class DisasterTolerant(RoundGroup):
     def on_submit(self, message: Message) -> None:
         if not self._gone:
             super().on_submit(message)
-            if not set(message.destinations).issubset(self._generic.open):
+            if not self._present(message):
                 self._tell_absent((message.sender,))
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
@@ -98,7 +113,9 @@ class DisasterTolerant(RoundGroup):
                 self._advance()
             case _:
                 if self._generic.receive(sender, body):
-                    self._judge(sender, body)
+                    if isinstance(body, Item):
+                        self._watch(body.number, body.messages)
+                    self._hear(sender)
                     self._turn()
                 else:
                     super().on_receive(sender, body)
@@ -137,8 +154,7 @@ class DisasterTolerant(RoundGroup):
         self._return()
         self._turn()
         super().on_step_end()
-        before = self.topology.groups[: self.topology.groups.index(self.home)]
-        self._generic.lead(self._paxos.believed == self.me and self._suspected.issuperset(before))
+        self._generic.lead(self._paxos.believed == self.me and self._first())
         self._generic.flush()
 
     # Suspicions
@@ -149,20 +165,38 @@ class DisasterTolerant(RoundGroup):
             self._generic.want((SHUT, group))
 
     def _return(self) -> None:
-        """We were removed, and are there."""
-        if self.home not in self._generic.open and self._paxos.ready():
+        """We were removed, and are there. What is left of a group without a majority would only be waited for again."""
+        enough = len(self._around) >= self.topology.quorum(self.home)
+        if self.home not in self._generic.open and self._paxos.ready() and enough:
             self._generic.want((OPEN, self.home))
 
-    def _judge(self, sender: ProcessId, body: Body) -> None:
-        """A group whose process speaks is not lost; a group that others want to be rid of probably is."""
-        if isinstance(body, Item):
-            self._watch(body.number, body.messages)
-        if isinstance(body, Frozen):
-            self._suspected.update(group for kind, group in body.wanted if kind == SHUT and group != self.home)
-        if isinstance(body, Item | Ack):
-            group = self.topology.group_of(sender)
-            assert group is not None, f"process {sender} is in no group and broadcasts"
+    def _hear(self, sender: ProcessId) -> None:
+        """A group whose process speaks is not lost, though its bundle may be late."""
+        group = self.topology.group_of(sender)
+        assert group is not None, f"process {sender} is in no group and broadcasts"
+        if group == self.home:
+            self._around.add(sender)
+        else:
             self._suspected.discard(group)
+            if self._silent(group):
+                self._forgive(group)
+            self._quiet[group] = 0
+
+    def _forgive(self, group: GroupId) -> None:
+        """It was not lost: next time it gets longer."""
+        self._wronged[group] = min(self._wronged[group] + 1, LENIENCE - 1)
+
+    def _patient(self, group: GroupId) -> int:
+        """How many vain retries a group may cost."""
+        return self._patience * (1 + self._wronged[group])
+
+    def _silent(self, group: GroupId) -> bool:
+        return self._quiet[group] >= self._patient(group)
+
+    def _first(self) -> bool:
+        """Nobody is there of the groups before mine: its leader leads everybody."""
+        before = self.topology.groups[: self.topology.groups.index(self.home)]
+        return all(group in self._suspected or self._silent(group) for group in before)
 
     def _ask(self, round: int, times: int) -> None:
         self._generic.ask()
@@ -170,18 +204,11 @@ class DisasterTolerant(RoundGroup):
             self._tell_again(self._generic.others)
         if self._fellows and times > 1:
             self.send_all(self._fellows, Lacking(round))
-        if times >= self._patience:
-            late = self._generic.late(round)
-            for group in late:
-                self._suspect(group)
-            if not late:
-                # Everybody waits for a decision: whoever should see to it may be lost.
-                self._suspected.update(self._first_trusted())
-
-    def _first_trusted(self) -> tuple[GroupId, ...]:
-        """The group whose leader should lead everybody, if it is not mine."""
-        trusted = (group for group in self.topology.groups if group not in self._suspected)
-        return tuple(group for group in (next(trusted, self.home),) if group != self.home)
+        for group in self._others:
+            self._quiet[group] = min(self._quiet[group] + 1, self._patience * LENIENCE)
+        for group in self._generic.late(round):
+            if group != self.home and times >= self._patient(group):
+                self._generic.want((SHUT, group))
 
     # Rounds
 
@@ -196,6 +223,10 @@ class DisasterTolerant(RoundGroup):
                 changes: list[Change] = list(event)
                 for kind, group in changes:
                     self.note("removed" if kind == SHUT else "returned", value=float(group))
+                    if group == self.home:
+                        self._around = {self.me}
+                    elif kind == OPEN:
+                        self._forgive(group)
                     if group == self.home and kind == OPEN and self._paxos.role == "leading":
                         self._tell_again(self._generic.others)
                 if self._paxos.role == "leading":
@@ -208,6 +239,14 @@ class DisasterTolerant(RoundGroup):
             return None
         items = self._generic.items
         return [message for group in sorted(self._have.get(round, ())) for message in items[group].get(round, ())]
+
+    def _lacking(self, round: int) -> tuple[GroupId, ...]:
+        return tuple(sorted(group for group in self._generic.open if self._generic.given[group] < round))
+
+    def _round_of(self, message: MessageId) -> int:
+        bundles = [pair for kept in self._generic.items.values() for pair in kept.items()]
+        found = [round for round, bundle in bundles if any(one.id == message for one in bundle)]
+        return max(found, default=0)
 
     def _close(self, round: int, messages: Messages) -> None:
         self._own[round] = messages
@@ -273,8 +312,19 @@ class DisasterTolerant(RoundGroup):
         """Clients must not wait for the answers of groups that are out of the view."""
         clients = tuple(process for process in processes if self.topology.group_of(process) is None)
         if clients:
-            absent = tuple(group for group in self.topology.groups if group not in self._generic.open)
-            self.send_all(clients, Absent(self._generic.epoch, absent))
+            self.send_all(clients, self._view())
+
+    def _view(self) -> Absent:
+        absent = tuple(group for group in self.topology.groups if group not in self._generic.open)
+        return Absent(self._generic.epoch, absent)
+
+    def tidings(self, message: Message) -> Absent | None:
+        """Who waits for a group that was lost after the others delivered asks them, and they know it only now."""
+        waits = self.topology.group_of(message.sender) is None and not self._present(message)
+        return self._view() if waits else None
+
+    def _present(self, message: Message) -> bool:
+        return set(message.destinations).issubset(self._generic.open)
 
     # Snapshots
 
@@ -308,6 +358,9 @@ class DisasterTolerant(RoundGroup):
             tuple((round, tuple(sorted(groups))) for round, groups in sorted(self._have.items())),
             tuple(sorted(self._busy)),
             tuple(sorted(self._suspected)),
+            tuple(self._quiet.items()),
+            tuple(self._wronged.items()),
+            tuple(sorted(self._around)),
             self._gone,
         )
 
@@ -318,11 +371,14 @@ class DisasterTolerant(RoundGroup):
         self._busy = set(state.busy)
         self._have = {round: set(groups) for round, groups in state.have}
         self._suspected = set(state.suspected)
+        self._quiet = dict(state.quiet)
+        self._wronged = dict(state.wronged)
+        self._around = set(state.around)
         self._gone = state.gone
 
 
 def tolerates(topology: Topology, crashed: frozenset[ProcessId]) -> bool:
-    """Fewer than a third of all, and every group keeps a majority or is lost as a whole."""
+    """A majority of all is left, and every group keeps a majority or is lost as a whole."""
     if sum(server in crashed for server in topology.servers) > faults_tolerated(len(topology.servers)):
         return False
     for group in topology.groups:

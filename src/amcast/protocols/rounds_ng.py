@@ -26,7 +26,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from amcast.kernel.ids import GroupId, ProcessId
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
 from amcast.kernel.spec import Claims, Spec, majorities_survive
 from amcast.kernel.topology import Topology
@@ -80,6 +80,15 @@ class NonGenuine(RoundGroup):
         if self._paxos.role == "leading":
             for group in self._others:
                 self._tell(self._doors[group], group, round)
+
+    def _lacking(self, round: int) -> tuple[GroupId, ...]:
+        mine = () if round * self._config.eta <= self._instance else (self.home,)
+        return (*mine, *(group for group in self._others if group not in self._bundles.get(round, {})))
+
+    def _round_of(self, message: MessageId) -> int:
+        bundles = [(round, bundle) for round, kept in self._bundles.items() for bundle in kept.values()]
+        found = [round for round, bundle in (*self._own.items(), *bundles) if any(one.id == message for one in bundle)]
+        return max(found, default=0)
 
     def _past(self, round: int) -> None:
         self._bundles.pop(round, None)

@@ -17,6 +17,7 @@ Deviations: ties are broken by message id, as (timestamp, id) pairs; a proposal 
 from heapq import heappop, heappush, heapreplace
 
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.insight import Phase, Vitals
 from amcast.kernel.message import Body, Message, State
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Spec
@@ -109,6 +110,25 @@ class Skeen(Process):
             if message != committed:
                 self.note("waited", message)
             self.deliver(entry.message, entry.highest, message, entry.committed_ns)
+
+    def vitals(self) -> Vitals:
+        return {"position": self.position, "pending": len(self._queue), "clock": self._clock}
+
+    def explain(self, message: MessageId) -> list[Phase]:
+        entry = self._pending.get(message)
+        if entry is None:
+            return [Phase("text", False, f"process {self.me} does not know of it, or has delivered it")]
+        if entry.message is None:
+            return [Phase("text", False, f"groups {sorted(entry.heard)} have proposed; the message has not come")]
+        groups = entry.message.destinations
+        told = [Phase("text", True, f"the message is here, for groups {list(groups)}; proposed: {entry.proposed}")]
+        missing = [group for group in groups if group not in entry.heard]
+        if missing:
+            late = self.topology.addressed(tuple(missing))
+            return [*told, Phase("proposed", False, f"no proposal has come from groups {missing}", late)]
+        first = self._queue[0][1]
+        said = f"its timestamp is {entry.highest}; message {first}, which may be earlier, is not delivered"
+        return [*told, Phase("proposed", True, "every group has"), Phase("first", False, said)]
 
     def snapshot(self) -> SkeenState:
         return SkeenState(

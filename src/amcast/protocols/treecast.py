@@ -22,6 +22,7 @@ forwarded, so that copies do not multiply on the way down; the confirmation come
 """
 
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.insight import Phase, Vitals
 from amcast.kernel.message import Body, Message, Reply, State
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Contact, Spec
@@ -113,6 +114,22 @@ class TreeCast(Process):
         self.note("confirmed", message)
         for group in waiting.destinations:
             self.send(waiting.sender, Reply(message, group), message)
+
+    def vitals(self) -> Vitals:
+        return {"position": self.position, "pending": len(self._waiting)}
+
+    def explain(self, message: MessageId) -> list[Phase]:
+        waiting = self._waiting.get(message)
+        if waiting is None:
+            above = () if self.parent is None else self.topology.members(self.parent)
+            said = f"group {self.home} does not know of it, or is done with it; it comes from a client or from above"
+            return [Phase("text", False, said, above)]
+        late = self.topology.addressed(tuple(sorted(waiting.missing)))
+        said = f"groups {sorted(waiting.missing)} below have not confirmed it"
+        return [
+            Phase("text", True, f"the message was ordered here, for groups {list(waiting.destinations)}"),
+            Phase("confirmed", False, said, late),
+        ]
 
     def snapshot(self) -> TreeCastState:
         return TreeCastState(

@@ -8,7 +8,7 @@ from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.message import Message
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
-from amcast.parts.bodies.generic import SHUT, TOP
+from amcast.parts.bodies.generic import SHUT, TOP, Tops
 from amcast.parts.bodies.paxos import Value
 from amcast.parts.generic import Generic
 from amcast.protocols import rounds_dt, rounds_ng
@@ -138,9 +138,18 @@ class _OneIsEnough(_Unchecked):
 class _Forgets(_Unchecked):
     """A decision leaves out what not all reports hold."""
 
+    def _ends(self, reports: list[tuple[Tops, Tops]]) -> Tops | None:
+        enough = len(reports) >= self.quorum
+        return tuple(map(min, zip(*(tops for tops, _ in reports), strict=True))) if enough else None
+
+
+class _TwoThirds(Generic):
+    """Waits for more than two thirds of all processes, which may not be there any more."""
+
     def __init__(self, owner: Any, retry_ns: tuple[int, int]) -> None:
         super().__init__(owner, retry_ns)
-        self.witnesses = self.quorum
+        count = len(self.members)
+        self.quorum = count - (count - 1) // 3
 
 
 class _BackTooEarly(Generic):
@@ -181,6 +190,26 @@ class DecisionForgets(_WithGeneric):
     """What somebody delivered may be missing in the decision that ends an epoch."""
 
     kind = _Forgets
+
+
+class NeedsTwoThirds(_WithGeneric):
+    """Stops when a third of all is lost."""
+
+    kind = _TwoThirds
+
+
+class TrustsTheSilent(DisasterTolerant):
+    """Waits for the leader of a group that has not said anything for long."""
+
+    def _silent(self, group: GroupId) -> bool:
+        return False
+
+
+class NeverImpatient(DisasterTolerant):
+    """Believes that a group is lost only if an oracle says so."""
+
+    def _patient(self, group: GroupId) -> int:
+        return 1 << 30
 
 
 class BackTooEarly(_WithGeneric):
@@ -256,3 +285,6 @@ MUTANTS: Final = (
     Mutant("not-again", NotAgain, "suspects", LONE),
     Mutant("never-returns", NeverReturns, "suspects", LONE),
 )
+
+SILENT: Final = (NeedsTwoThirds, TrustsTheSilent, NeverImpatient)
+"""They stop for good when a whole group is lost and no oracle says so."""

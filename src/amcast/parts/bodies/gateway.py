@@ -1,7 +1,7 @@
 """What gateways say, know and can be told."""
 
 from amcast.kernel.config import Config
-from amcast.kernel.ids import GroupId, MessageId
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
 from amcast.parts.bodies.session import MILLISECOND, ClientState
 
@@ -47,3 +47,5 @@ class GatewayState(State, frozen=True):
     session: ClientState
     left_ns: tuple[tuple[MessageId, int], ...] = ()
     resting: tuple[tuple[GroupId, ...], ...] = ()
+    waves: tuple[tuple[tuple[GroupId, ...], int, tuple[ProcessId, ...], int], ...] = ()
+    """Destinations, how many their last answer answered, who of them has not asked again, vain rests in a row."""

@@ -48,10 +48,12 @@ class Ack(Body, frozen=True):
 
 
 class Frozen(Body, frozen=True):
-    """I acknowledge nothing more in this epoch; this is what I acknowledged, and what somebody wants changed."""
+    """I acknowledge nothing more in this epoch; this is what I acknowledged, what I hold by now, and what somebody
+    wants changed."""
 
     epoch: int
     tops: Tops
+    held: Tops
     wanted: tuple[Change, ...]
 
 
@@ -79,7 +81,7 @@ class GenericState(State, frozen=True):
     newest: Tops
     dropped: int
     acks: tuple[tuple[ProcessId, tuple[int, Tops]], ...]
-    frozen: tuple[tuple[ProcessId, tuple[int, Tops]], ...]
+    frozen: tuple[tuple[ProcessId, tuple[int, Tops, Tops]], ...]
     wanted: tuple[Change, ...]
     closing: bool
     decided: tuple[Value, ...]

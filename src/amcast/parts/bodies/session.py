@@ -47,7 +47,7 @@ class Known(State, frozen=True):
 
 
 class ClientState(State, frozen=True):
-    waiting: tuple[tuple[Message, tuple[GroupId, ...], bool], ...]
+    waiting: tuple[tuple[Message, tuple[GroupId, ...], int], ...]
     held: tuple[Message, ...]
     leaders: tuple[tuple[GroupId, ProcessId], ...]
     armed: bool
@@ -55,3 +55,4 @@ class ClientState(State, frozen=True):
     view: tuple[int, tuple[GroupId, ...]] = (0, ())
     topology: bytes = b""
     """Empty while it is the first one."""
+    left: tuple[Message, ...] = ()

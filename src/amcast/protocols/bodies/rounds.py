@@ -130,6 +130,9 @@ class DisasterState(State, frozen=True):
     have: tuple[tuple[int, tuple[GroupId, ...]], ...]
     busy: tuple[int, ...]
     suspected: tuple[GroupId, ...]
+    quiet: tuple[tuple[GroupId, int], ...]
+    wronged: tuple[tuple[GroupId, int], ...]
+    around: tuple[ProcessId, ...]
     gone: bool
 
 

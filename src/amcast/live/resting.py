@@ -1,0 +1,57 @@
+"""A rest after a busy tick: what arrives meanwhile is taken at once, in one tick.
+
+Waking up is what a replica pays most for when messages are small: a turn of the event loop, a read for each peer, a
+step, a write to each peer, and a processor whose caches have forgotten this process. Under load the bodies of one
+round arrive within a millisecond of each other, so a replica that waits that long wakes up once for all of them, and
+the bundles of gateways grow.
+
+The rest is as long as the last deliveries were many, and never longer than `limits.rest_us`. Few messages are worth no
+rest at all: a lone one waits for nobody. It blocks the event loop on purpose, so that nothing is read in between; a
+replica inside somebody else's program therefore never rests.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from amcast.kernel.message import Message
+from amcast.live.batch import batch_size
+
+PER_MESSAGE_US: Final = 30
+"""So much rest for each message that the last deliveries brought."""
+LEAST_US: Final = 200
+"""Less than this is not worth a system call."""
+CALM_NS: Final = 50_000_000
+"""After so long without deliveries nothing is expected any more."""
+FEW: Final = 8
+
+
+class Rest:
+    """When one replica rests, and for how long."""
+
+    def __init__(self, most_us: int, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._most_us = most_us
+        self._sleep = sleep
+        self._counted = 0
+        self._rest_s = 0.0
+        self._until_ns = 0
+
+    def count(self, messages: Sequence[Message]) -> None:
+        """These were delivered. Of many, each counts once; few may be clients' batches, which hold more."""
+        if len(messages) > FEW:
+            self._counted += len(messages)
+        elif self._most_us:
+            for message in messages:
+                self._counted += batch_size(message.payload)
+
+    def take(self, now: int) -> None:
+        """The end of a tick."""
+        if self._counted:
+            rest_us = min(self._counted * PER_MESSAGE_US, self._most_us)
+            self._counted = 0
+            self._rest_s = rest_us / 1e6 if rest_us >= LEAST_US else 0.0
+            self._until_ns = now + CALM_NS
+        elif now > self._until_ns:
+            self._rest_s = 0.0
+        if self._rest_s:
+            self._sleep(self._rest_s)

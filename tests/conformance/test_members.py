@@ -97,7 +97,8 @@ def test_random_world_with_everything_that_goes_wrong(name: str) -> None:
 
 
 def test_gateways_follow() -> None:
-    for seed in range(3):
+    # In the last one a client asks a newcomer that was told nothing yet, for what another gateway has in a bundle.
+    for seed in (0, 1, 2, 124):
         hold(planned("primcast", seed, "several", "all" if seed else "none", gateways=True))
 
 

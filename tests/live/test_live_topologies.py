@@ -235,3 +235,20 @@ def test_a_cluster_that_does_not_change_members_refuses(tmp_path: Path) -> None:
             assert replica.host.process.topology.number == 0
 
     run(main())
+
+
+def test_a_removal_that_would_leave_no_majority_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        cluster = plain(tmp_path, {"orders": 3})
+        asker = Asker(cluster.name, cluster.addresses, cluster.limits, cluster.client_wiring())
+        async with Replica(cluster, "orders/1"), Replica(cluster, "orders/2"):
+            for node, fits in (("orders/3", True), ("orders/1", False)):
+                wish = changes.Wish(node)
+                topology = changes.next_topology(cluster, wish)
+                if fits:
+                    await changes.check_rest(asker, topology, wish)
+                    continue
+                with pytest.raises(WrongUse, match=r"of the 2 replicas that would remain in orders, 1 answer"):
+                    await changes.check_rest(asker, topology, wish)
+
+    run(main())

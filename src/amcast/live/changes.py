@@ -94,7 +94,7 @@ def carried_out(
     async def carry_out() -> tuple[Outcome, bool]:
         asker = Asker(cluster.name, cluster.addresses, cluster.limits, cluster.client_wiring(client))
         if not wish.adds:
-            await _check_rest(asker, topology, wish)
+            await check_rest(asker, topology, wish)
         with _recording(cluster, topology.number) as recorder:
             async with connect(cluster, recorder=recorder) as operator:
                 outcome = await ordered(operator, asker, cluster.topology, topology, timeout_s)
@@ -104,7 +104,7 @@ def carried_out(
     return asyncio.run(carry_out())
 
 
-async def _check_rest(asker: Asker, topology: Topology, wish: Wish) -> None:
+async def check_rest(asker: Asker, topology: Topology, wish: Wish) -> None:
     """Refuse to remove a replica if those that remain could not go on by themselves."""
     home = wish.node.rpartition("/")[0]
     group = next(group for group, name in topology.names.items() if name == home)

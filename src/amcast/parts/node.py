@@ -188,9 +188,12 @@ class Node(Process):
                 self._aside.append(Receive(sender, body))
             else:
                 self._answered(body.message, body.group)  # type: ignore[attr-defined]
-        elif kind is not Request or self.group is None or (self._changing is not None and self._changing.number < 0):
+        elif kind is not Request:
             self._odd = True
-            return False  # about numbers; or no member any more, or not yet
+            return False  # about numbers
+        elif self.group is None or (self._changing is not None and self._changing.number < 0):
+            self._odd = True
+            return self._send_away(sender, body.message)  # type: ignore[attr-defined]
         elif self.gateway is None or sender in self._servers or is_bundle(body.message.id):  # type: ignore[attr-defined]
             return self._was_delivered(sender, body.message)  # type: ignore[attr-defined]
         else:
@@ -199,6 +202,15 @@ class Node(Process):
                 self.send(message.sender, Reply(message.id, self.home), message.id)
             else:
                 self.gateway.take(message)
+        return True
+
+    def _send_away(self, sender: ProcessId, message: Message) -> bool:
+        """Asked when I am no member any more, or not yet. A client's message that others have in a bundle must not be
+        ordered by itself as well: groups that delivered the bundle would never answer for it."""
+        if self.gateway is None or sender in self._servers or is_bundle(message.id):
+            return False
+        if self.group is None and self._changing is not None:
+            self.send(sender, self._changing.turn())
         return True
 
     def _led_by(self, leader: ProcessId | None, inside: list[Event]) -> None:

@@ -278,7 +278,7 @@ MUTANTS: Final = (
     Mutant("forgets-at-once", ForgetsAtOnce, "recovery+links", SMALL, seeds=range(15, 60)),
     Mutant("any-round-order", AnyRoundOrder, "none", seeds=range(20, 60)),
     Mutant("changes-do-not-conflict", ChangesDoNotConflict, "suspects+partition"),
-    Mutant("too-few-hold-it", TooFewHoldIt, "crash+suspects+partition", seeds=range(15, 60)),
+    Mutant("too-few-hold-it", TooFewHoldIt, "crash+suspects+partition", seeds=range(210, 255)),
     Mutant("decision-forgets", DecisionForgets, "suspects+partition", seeds=range(112, 160)),
     Mutant("back-too-early", BackTooEarly, "suspects"),
     Mutant("removes-alone", RemovesAlone, "suspects", LONE, seeds=range(60, 100)),

@@ -13,12 +13,14 @@ from live_cluster import run
 from secure_cluster import listening, plain, replicas, secured, until
 
 from amcast.cli.main import run as command
+from amcast.kernel.process import Process
 from amcast.live import http, logs
 from amcast.live.asking import Asker, Unanswered
 from amcast.live.desk import Inspect
 from amcast.live.inspection import blockers, with_lags
 from amcast.live.metrics import METRICS
 from amcast.live.rights import FIRST_CLIENT
+from amcast.protocols.skeen import Skeen
 from amcast.service import connect, launcher
 
 ROOT = Path(__file__).parents[2]
@@ -89,7 +91,7 @@ def test_explain_names_the_phase_and_who_is_late(tmp_path: Path) -> None:
     assert not any(answer["delivered"] for answer in told.values())
 
 
-def test_a_protocol_that_cannot_tell_says_so(tmp_path: Path) -> None:
+def test_a_protocol_that_cannot_tell_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = plain(tmp_path, {"orders": 1, "stock": 1}, protocol="skeen")
 
     async def main() -> None:
@@ -98,6 +100,8 @@ def test_a_protocol_that_cannot_tell_says_so(tmp_path: Path) -> None:
             watch = running[0].desk.watch
             assert watch is not None
             assert watch.explain(FIRST_CLIENT * 10**9)["delivered"]
+            assert [phase["name"] for phase in watch.explain(5)["phases"]] == ["text"]
+            monkeypatch.setattr(Skeen, "explain", Process.explain)
             assert watch.explain(5)["phases"] == [
                 {"name": "delivered", "done": False, "late": [],
                  "said": "it is not delivered here; skeen cannot tell what it waits for"}

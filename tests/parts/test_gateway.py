@@ -14,7 +14,7 @@ from amcast.parts.bodies.gateway import Done, GatewayConfig
 from amcast.parts.bodies.node import NodeConfig
 from amcast.parts.bodies.session import SessionConfig
 from amcast.parts.bundle import FIRST_GATEWAY, bundled, gateway_number, is_bundle, parts_of, process_of
-from amcast.parts.gateway import REST, TRIAL, Gateway
+from amcast.parts.gateway import MOST_REST_NS, REST, TRIAL, Gateway
 from amcast.parts.node import Node
 from amcast.parts.seen import Seen
 from amcast.parts.session import TIMER, Client
@@ -114,15 +114,15 @@ def test_who_was_answered_may_join_the_next_bundle_and_a_lone_client_never_waits
         assert not any(isinstance(effect, SetTimer) for effect in told)
 
 
-def rests_of(pairs: list[tuple[int, int]]) -> list[int]:
-    """How long the gateway would rest after each bundle of two clients, if every answer takes 4000 ns."""
+def rests_of(pairs: list[tuple[int, int]], took_ns: int = 4000) -> list[int]:
+    """How long the gateway would rest after each bundle of two clients, if every answer takes so long."""
     one, told = gateway(), []
     for round, clients in enumerate(pairs):
         for client in clients:
             one.take(message(client, round))
         one.rested()
         (made,) = bundles(one.step([], 100_000 * round))
-        effects = one.step([Receive(0, Reply(made.id, 0)), Receive(3, Reply(made.id, 1))], 100_000 * round + 4000)
+        effects = one.step([Receive(0, Reply(made.id, 0)), Receive(3, Reply(made.id, 1))], 100_000 * round + took_ns)
         told += [effect.low_ns for effect in effects if isinstance(effect, SetTimer) and effect.name == REST]
         copy = gateway()
         copy.restore(one.snapshot())
@@ -134,6 +134,7 @@ def test_the_rest_is_long_for_clients_that_come_back_and_short_for_those_that_do
     assert rests_of([(6, 7)] * 5) == [8000] * 5
     assert rests_of([(6, client) for client in range(7, 12)]) == [8000] * 5, "one of two comes back"
     passing = [(client, client + 1) for client in range(6, 6 + 2 * 35, 2)]
+    assert rests_of([(6, 7)] * 2, 10**9) == [MOST_REST_NS] * 2
     assert rests_of(passing) == [8000] + [1000] * (TRIAL - 1) + [8000] + [1000] * 2, "with a trial now and then"
 
 

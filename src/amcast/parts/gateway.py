@@ -15,8 +15,8 @@ that does not come soon (a leader died) holds nobody up for long.
 Where several clients are at it, the next bundle leaves a little after the answer: those who have just been answered
 often ask again at once, and would otherwise always miss the bundle that the others take. It leaves when all of them
 have, or after twice the time that the answer took; after a quarter of it, if of those who were answered last time
-hardly anybody has asked again yet (with a trial now and then). So clients that work in rounds share bundles, and those
-that come and go hold nobody up.
+hardly anybody has asked again yet (with a trial now and then); never after more than 10 ms. So clients that work in
+rounds share bundles, and those that come and go hold nobody up.
 
 The gateway is a client of its own protocol, with the session that every client has: it asks again, and holds back what
 would run too far ahead. When it dies its clients ask another gateway.
@@ -31,12 +31,14 @@ from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
 from amcast.parts.bodies.gateway import Done, GatewayConfig, GatewayState
-from amcast.parts.bodies.session import SessionConfig
+from amcast.parts.bodies.session import MILLISECOND, SessionConfig
 from amcast.parts.bundle import bundled, gateway_number
 from amcast.parts.session import Client, Contact
 
 GATHER: Final = "gather"
 REST: Final = "rest"
+MOST_REST_NS: Final = 10 * MILLISECOND
+"""Over long distances an answer takes its time, and nobody gains from waiting for so long."""
 TRIAL: Final = 32
 """After so many vain rests, one long one: the clients may have changed."""
 
@@ -65,7 +67,7 @@ class _Wave:
 
     def rest_ns(self, took_ns: int) -> int:
         """How long they get."""
-        return took_ns // 4 if self.vain % TRIAL else 2 * took_ns
+        return min(took_ns // 4 if self.vain % TRIAL else 2 * took_ns, MOST_REST_NS)
 
 
 class Gateway:

@@ -12,6 +12,7 @@ from amcast.lab import runs
 from amcast.parts.bodies.changing import ChangingConfig, Here
 from amcast.parts.changing import Changing
 from amcast.parts.instances import Instance
+from amcast.parts.omega import Omega
 from amcast.parts.seen import Seen
 from amcast.parts.turning import REPORT, Turning
 from amcast.world import fuzz
@@ -60,6 +61,16 @@ def test_who_is_told_late_has_a_vote_in_every_number_that_still_runs(
     monkeypatch.setattr(fuzz, "SETTLE_STEPS", 12_000)
     monkeypatch.setattr(Turning, "_answer", _tell_of_the_last_number_only)
     assert runs.fuzz_one(prepared, seed).status == "stuck"
+
+
+def test_an_old_number_is_led_by_somebody_who_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group's leader came later, and the first of those that stayed has crashed."""
+    prepared = runs.prepare(plan_of({**read_plan(PLANS / "members.toml"), "protocol": "treecast"}))
+    outcome = runs.fuzz_one(prepared, 1945)
+    assert outcome.status == "holds", f"{outcome.story}: amcast fuzz --plan plans/members.toml -p treecast --seeds 1945"
+    monkeypatch.setattr(fuzz, "SETTLE_STEPS", 12_000)
+    monkeypatch.setattr(Omega, "trusts", lambda self, member: True)
+    assert runs.fuzz_one(prepared, 1945).status == "stuck"
 
 
 Plant = Callable[[pytest.MonkeyPatch], None]

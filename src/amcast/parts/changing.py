@@ -24,7 +24,7 @@ from typing import Any, Final
 from amcast.kernel.change import MARK, encoded, is_change, next_topology
 from amcast.kernel.effects import CancelTimer, Deliver, Effect, Note, Persist, Send, SetTimer
 from amcast.kernel.events import Event, Gone, Leader, Peer, Receive, Started, Submit, Suspect, Timer
-from amcast.kernel.ids import ProcessId, sequence_of
+from amcast.kernel.ids import GroupId, ProcessId, sequence_of
 from amcast.kernel.message import Body, Message, Record, Reply, Request, State
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
@@ -161,11 +161,7 @@ class Changing(Turning):
             case Leader(group, leader):
                 self._leaders[group] = leader
                 for instance in self._instances:
-                    # A new member cannot lead an old instance: there the first of those that stayed does.
-                    members = instance.topology.members(group)
-                    stayed = [member for member in members if member in self.topology.members(group)]
-                    heir = leader if leader in members or not stayed else stayed[0]
-                    instance.inbox.append(Leader(group, heir))
+                    instance.inbox.append(Leader(group, self._heir(instance, group, leader)))
             case Suspect(group, up):
                 self._suspects[group] = up
                 for instance in self._instances:
@@ -179,6 +175,14 @@ class Changing(Turning):
                 self._start(records, life)
             case _:
                 raise AssertionError(f"no process knows the event {event!r}")
+
+    def _heir(self, instance: Instance, group: GroupId, leader: ProcessId) -> ProcessId:
+        """A new member cannot lead an old instance: there the first does of those that stayed and are trusted."""
+        members = instance.topology.members(group)
+        if leader in members:
+            return leader
+        stayed = [member for member in members if member in self.topology.members(group)]
+        return next((member for member in stayed if self.trusts(member)), stayed[0] if stayed else leader)
 
     def _start(self, records: Sequence[Record], life: int) -> None:
         """Go on with what records tell; without any, begin number 0, or ask where the current number begins."""

@@ -30,7 +30,7 @@ from amcast.parts.bodies.session import Hint
 from amcast.parts.bundle import MOST_PROCESSES, is_bundle, parts_of, process_of
 from amcast.parts.changing import Changing
 from amcast.parts.gateway import GATHER, REST, Gateway
-from amcast.parts.omega import Omega
+from amcast.parts.omega import BEAT, Omega
 from amcast.parts.seen import Seen
 from amcast.parts.session import TIMER as SESSION
 from amcast.parts.session import Contact
@@ -65,6 +65,8 @@ class Node(Process):
         self._mine_too = _MINE
         """Bodies that this node looks at."""
         self._changing = protocol if isinstance(protocol, Changing) else None
+        if self._changing is not None and self.omega is not None:
+            self._changing.trusts = self.omega.trusts
         if self._changing is not None:
             self._mine_too = _MINE | self._changing.numbers
         self._odd = False
@@ -141,9 +143,11 @@ class Node(Process):
             case Timer(name) if name.startswith("omega"):
                 if self.omega is not None:
                     leader = self.omega.tick(name)
-                    # Whatever else was suggested meanwhile, the oracle has the last word.
-                    told = self._leaders[self.home]
-                    self._led_by(self.omega.leader if told != self.omega.leader else leader, inside)
+                    # Whatever else was suggested meanwhile, the oracle has the last word. And who is silent may lead in
+                    # an old number, where the leader of the group cannot.
+                    again = self._leaders[self.home] != self.omega.leader
+                    again = again or (name != BEAT and self._changing is not None and self._changing.lingers())
+                    self._led_by(self.omega.leader if again else leader, inside)
                 return True
             case Submit(message):
                 if self.gateway is not None:

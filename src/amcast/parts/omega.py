@@ -113,6 +113,10 @@ class Omega:
         self.members, self.others = (), ()
         self._lives = {}
 
+    def trusts(self, member: ProcessId) -> bool:
+        """Whether it is not known to be silent."""
+        return member not in self._suspected
+
     def _beat(self) -> None:
         self.owner.send_all(self.others, Heartbeat(self.life, self._since[self.owner.me]))
         self.owner.set_timer(BEAT, (self.config.beat_ns, self.config.beat_ns))

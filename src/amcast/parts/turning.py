@@ -9,6 +9,7 @@ asks that first, and begins as one without memory every number that its fellows 
 """
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Final
 
 from amcast.kernel.change import decoded, encoded
@@ -61,6 +62,8 @@ class Turning(Process):
         self._lost: dict[ProcessId, int] = {}
         """Whose bodies of which number were too many to be kept."""
         self._leaders: dict[GroupId, ProcessId] = {}
+        self.trusts: Callable[[ProcessId], bool] = lambda member: True
+        """Whether a fellow is there, as far as the owner's oracle knows."""
         self._suspects: dict[GroupId, bool] = {}
         self._vouched: dict[ProcessId, int] = {}
         """Per client: the first message that was not delivered under earlier numbers."""
@@ -140,6 +143,10 @@ class Turning(Process):
             everybody = {process for instance in self._instances for process in instance.topology.processes}
             everybody.update(self.topology.processes)
             self.send_all(tuple(sorted(everybody - {self.me})), self.turn())
+
+    def lingers(self) -> bool:
+        """Whether an instance of an earlier number still runs."""
+        return len(self._instances) > 1
 
     def turn(self) -> Turned:
         """Which number I am in, for whoever must know."""

@@ -15,78 +15,96 @@ _MASK = (1 << WINDOW) - 1
 class Seen:
     """A set of message ids that only grows, and never in memory."""
 
-    __slots__ = ("_known",)
+    __slots__ = ("_newest", "_upto")
 
     def __init__(self) -> None:
-        self._known: dict[ProcessId, tuple[int, int]] = {}
-        """Sender: (newest sequence number, bit i set if newest - i was seen)."""
+        self._newest: dict[ProcessId, MessageId] = {}
+        """Sender: its newest message."""
+        self._upto: dict[ProcessId, tuple[MessageId, int]] = {}
+        """Sender: (a message, bit i set if the one i before it was seen); all that is newer was seen. Most messages
+        come in sequence, and long integers need not change for them."""
 
     def __contains__(self, message: MessageId) -> bool:
-        known = self._known.get(message // MESSAGES_PER_SENDER)
-        if known is None:
+        newest = self._newest.get(message // MESSAGES_PER_SENDER)
+        if newest is None or message > newest:
             return False
-        behind = known[0] - message % MESSAGES_PER_SENDER
-        return behind >= WINDOW or (behind >= 0 and known[1] >> behind & 1 == 1)
+        upto, bits = self._upto[message // MESSAGES_PER_SENDER]
+        return message > upto or newest - message >= WINDOW or bits >> upto - message & 1 == 1
 
     def add(self, message: MessageId) -> bool:
         """Remember a message; False if it was seen before (or is older than anything that can be new)."""
-        sender, sequence = divmod(message, MESSAGES_PER_SENDER)
-        known = self._known.get(sender)
-        if known is None:
-            self._known[sender] = (sequence, 1)
+        sender = message // MESSAGES_PER_SENDER
+        newest = self._newest.get(sender)
+        if newest == message - 1:
+            self._newest[sender] = message
             return True
-        newest, bits = known
-        ahead = sequence - newest
+        if newest is None:
+            self._put(sender, message, 1)
+            return True
+        ahead = message - newest
         if ahead > 0:
-            self._known[sender] = (sequence, (bits << ahead & _MASK | 1) if ahead < WINDOW else 1)
+            self._put(sender, message, _shifted(self._bits(sender), ahead) | 1)
             return True
-        if -ahead >= WINDOW or bits >> -ahead & 1:
+        if message in self:
             return False
-        self._known[sender] = (newest, bits | 1 << -ahead)
+        self._put(sender, newest, self._bits(sender) | 1 << -ahead)
         return True
 
     def add_all(self, messages: list[MessageId]) -> tuple[int, ...]:
         """Remember many; the places of those that were seen before. The same as `add` for each, without its calls."""
-        known_by = self._known
+        newest = self._newest
         again: list[int] = []
         for place, message in enumerate(messages):
             sender = message // MESSAGES_PER_SENDER
-            known = known_by.get(sender)
-            if known is None:
-                known_by[sender] = (message % MESSAGES_PER_SENDER, 1)
-                continue
-            newest, bits = known
-            ahead = message - sender * MESSAGES_PER_SENDER - newest
-            if ahead == 1:
-                known_by[sender] = (newest + 1, bits << 1 & _MASK | 1)
+            if newest.get(sender) == message - 1:
+                newest[sender] = message
             elif not self.add(message):
                 again.append(place)
         return tuple(again)
 
     def forget(self, message: MessageId) -> None:
         """Take a message back; what is older than the window stays known."""
-        sender, sequence = divmod(message, MESSAGES_PER_SENDER)
-        known = self._known.get(sender)
-        if known is not None and 0 <= known[0] - sequence < WINDOW:
-            self._known[sender] = (known[0], known[1] & ~(1 << known[0] - sequence))
+        sender = message // MESSAGES_PER_SENDER
+        newest = self._newest.get(sender)
+        if newest is not None and 0 <= newest - message < WINDOW:
+            self._put(sender, newest, self._bits(sender) & ~(1 << newest - message))
 
     def merge(self, state: tuple[Known, ...]) -> None:
         """Remember all that another remembers, too."""
         for other in state:
-            newest, bits = self._known.get(other.sender, (other.newest, 0))
+            theirs = other.sender * MESSAGES_PER_SENDER + other.newest
+            newest = self._newest.get(other.sender, theirs)
+            latest = max(newest, theirs)
             more = int.from_bytes(other.bits, "big")
-            latest = max(newest, other.newest)
-            bits = _shifted(bits, latest - newest) | _shifted(more, latest - other.newest)
-            self._known[other.sender] = (latest, bits)
+            bits = _shifted(self._bits(other.sender), latest - newest) | _shifted(more, latest - theirs)
+            self._put(other.sender, latest, bits)
+
+    def _put(self, sender: ProcessId, newest: MessageId, bits: int) -> None:
+        self._newest[sender] = newest
+        self._upto[sender] = (newest, bits)
+
+    def _bits(self, sender: ProcessId) -> int:
+        """Bit i set if the one i before the newest was seen."""
+        if sender not in self._newest:
+            return 0
+        upto, bits = self._upto[sender]
+        since = self._newest[sender] - upto
+        return _shifted(bits, since) | (1 << min(since, WINDOW)) - 1
 
     def snapshot(self) -> tuple[Known, ...]:
-        return tuple(
-            Known(sender, newest, bits.to_bytes((bits.bit_length() + 7) // 8, "big"))
-            for sender, (newest, bits) in sorted(self._known.items())
-        )
+        known = []
+        for sender, newest in sorted(self._newest.items()):
+            bits = self._bits(sender)
+            size = (bits.bit_length() + 7) // 8
+            known.append(Known(sender, newest - sender * MESSAGES_PER_SENDER, bits.to_bytes(size, "big")))
+        return tuple(known)
 
     def restore(self, state: tuple[Known, ...]) -> None:
-        self._known = {known.sender: (known.newest, int.from_bytes(known.bits, "big")) for known in state}
+        self._newest = {}
+        self._upto = {}
+        for known in state:
+            newest = known.sender * MESSAGES_PER_SENDER + known.newest
+            self._put(known.sender, newest, int.from_bytes(known.bits, "big"))
 
 
 def _shifted(bits: int, by: int) -> int:

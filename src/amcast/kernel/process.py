@@ -7,7 +7,7 @@ an outbox that `step` returns. Nothing here knows a socket, a clock or a random 
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from amcast.kernel.effects import (
     About,
@@ -32,6 +32,8 @@ class Process(ABC):
 
     answers: ClassVar[bool] = False
     """It tells senders itself that their messages are delivered (Reply); others leave that to their node."""
+    frequent: ClassVar[type[Body]] = Body
+    """The kind of body that most of what arrives is of, if `on_frequent` takes it, and not `on_receive`."""
 
     def __init__(self, me: ProcessId, topology: Topology) -> None:
         self.me = me
@@ -52,11 +54,15 @@ class Process(ABC):
     def step(self, events: Sequence[Event], now: int) -> list[Effect]:
         """Take a burst of events at the local time `now`, give back what must happen, in order."""
         self.now = now
+        frequent = self.frequent
         for event in events:
             if type(event) is Receive:
                 body = event.body
-                if type(body) is Request:
-                    self.on_submit(body.message)
+                kind = type(body)
+                if kind is frequent:
+                    self.on_frequent(event.sender, body)
+                elif kind is Request:
+                    self.on_submit(body.message)  # type: ignore[attr-defined]
                 else:
                     self.on_receive(event.sender, body)
             elif type(event) is Submit:
@@ -114,6 +120,9 @@ class Process(ABC):
     @abstractmethod
     def on_receive(self, sender: ProcessId, body: Body) -> None:
         """One visible match over this protocol's bodies."""
+
+    def on_frequent(self, sender: ProcessId, body: Any) -> None:  # noqa: B027
+        """A body of the kind `frequent`: a short way, for a protocol that wants one."""
 
     def has_delivered(self, message: MessageId) -> bool:
         """Whether this message is known to be delivered here, in this life or an earlier one; False if unsure."""

@@ -77,6 +77,8 @@ class Changing(Turning):
         """The protocol's process, while number 0 is all there is and nothing of it needs a look."""
         self._place = 0
         """Its position, after its last step."""
+        self.calm = False
+        """In the last brisk step nothing was delivered, for certain, and no state was taken over."""
 
     # Steps
 
@@ -91,11 +93,13 @@ class Changing(Turning):
         While number 0 is all there is, the protocol may have it at once."""
         process = self._plain
         if process is None:
+            self.calm = False
             return self.step(events, now)
         self.now = now
         effects = process.step(events, now)
-        if process.position == self._place:
-            return effects  # nothing was delivered, and no state was taken over
+        self.calm = process.position == self._place
+        if self.calm:
+            return effects
         self._place = process.position
         only = self._instances[0]
         if self._harmless(effects, only):

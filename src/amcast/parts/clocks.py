@@ -31,31 +31,32 @@ def hybrid(clock: int, now: int) -> int:
 class QuorumClock:
     """What the members of a group have promised not to stamp below, by their places in the group."""
 
-    __slots__ = ("_rank", "_values")
+    __slots__ = ("_rank", "values")
 
     def __init__(self, members: int) -> None:
-        self._values = [0] * members
+        self.values = [0] * members
+        """By place. They never go back, but for `forget`: whoever writes here sees to it."""
         self._rank = members - majority(members)
 
     def hear(self, place: int, value: int) -> None:
         """A member's clock; it never goes back."""
-        if value > self._values[place]:
-            self._values[place] = value
+        if value > self.values[place]:
+            self.values[place] = value
 
     def forget(self, place: int) -> None:
         """What this member promised no longer counts: it has lost its memory."""
-        self._values[place] = 0
+        self.values[place] = 0
 
     def passed(self) -> int:
         """A majority is there: no later leader, who must hear one of any majority, stamps at or below."""
-        return sorted(self._values)[self._rank]
+        return sorted(self.values)[self._rank]
 
     def reached(self, word: int) -> int:
         """Nor does the present leader, who gave its word: no stamp to come is at or below."""
         return min(word, self.passed())
 
     def snapshot(self) -> tuple[int, ...]:
-        return tuple(self._values)
+        return tuple(self.values)
 
     def restore(self, values: Sequence[int]) -> None:
-        self._values = list(values)
+        self.values = list(values)

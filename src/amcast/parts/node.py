@@ -75,6 +75,26 @@ class Node(Process):
     def step(self, events: Sequence[Event], now: int) -> list[Effect]:
         self.now = now
         mine = self._mine_too
+        for event in events:
+            if type(event) is not Receive or type(event.body) in mine:
+                return self._mixed_step(events, now)
+        # The usual step: bodies of the protocol and nothing else. Only if it delivers there is more to do.
+        changing = self._changing
+        if changing is None:
+            protocol = self.protocol
+            before = protocol.position
+            effects = protocol.step(events, now)
+            if protocol.position == before:
+                return effects
+        else:
+            effects = changing.brisk(events, now)
+            if changing.calm:
+                return effects
+        return self._ended(self._answering(effects), now)
+
+    def _mixed_step(self, events: Sequence[Event], now: int) -> list[Effect]:
+        """Some events are not for the protocol, or not for it alone."""
+        mine = self._mine_too
         inside: list[Event] = []
         for event in events:
             if type(event) is Receive:
@@ -90,9 +110,13 @@ class Node(Process):
         changing = self._changing
         if changing is None or self._odd:
             self._odd = False
-            effects = self._answering(self.protocol.step(inside, now))
+            effects = self.protocol.step(inside, now)
         else:
-            effects = self._answering(changing.brisk(inside, now))
+            effects = changing.brisk(inside, now)
+        return self._ended(self._answering(effects), now)
+
+    def _ended(self, effects: list[Effect], now: int) -> list[Effect]:
+        """The protocol has had its step, and everybody is answered."""
         if self.protocol.topology is not self.topology:
             effects += self._turn(now)
         if self._aside and self.gateway is not None:
@@ -181,6 +205,8 @@ class Node(Process):
 
     def _my_body(self, sender: ProcessId, body: Body, inside: list[Event]) -> bool:
         kind = type(body)
+        if kind is Request:
+            return self._asks(sender, body.message)  # type: ignore[attr-defined]
         if kind is Heartbeat:
             if self.omega is not None:
                 self._led_by(self.omega.hear(sender, body), inside)  # type: ignore[arg-type]
@@ -192,20 +218,24 @@ class Node(Process):
                 self._aside.append(Receive(sender, body))
             else:
                 self._answered(body.message, body.group)  # type: ignore[attr-defined]
-        elif kind is not Request:
+        else:
             self._odd = True
             return False  # about numbers
-        elif self.group is None or (self._changing is not None and self._changing.number < 0):
+        return True
+
+    def _asks(self, sender: ProcessId, message: Message) -> bool:
+        """A client asks its gateway, or a gateway (or any client, where there are none) the protocol's contacts."""
+        changing, gateway = self._changing, self.gateway
+        if self.group is None or (changing is not None and changing.number < 0):
             self._odd = True
-            return self._send_away(sender, body.message)  # type: ignore[attr-defined]
-        elif self.gateway is None or sender in self._servers or is_bundle(body.message.id):  # type: ignore[attr-defined]
-            return self._was_delivered(sender, body.message)  # type: ignore[attr-defined]
+            return self._send_away(sender, message)
+        id = message.id
+        if gateway is None or sender in self._servers or is_bundle(id):
+            return self._was_delivered(sender, message)
+        if self.protocol.has_delivered(id):
+            self.send(message.sender, Reply(id, self.home), id)
         else:
-            message = body.message  # type: ignore[attr-defined]
-            if self.protocol.has_delivered(message.id):
-                self.send(message.sender, Reply(message.id, self.home), message.id)
-            else:
-                self.gateway.take(message)
+            gateway.take(message)
         return True
 
     def _send_away(self, sender: ProcessId, message: Message) -> bool:

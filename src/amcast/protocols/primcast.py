@@ -56,18 +56,10 @@ class PrimCast(Insight):
     """One member of one group."""
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
-        if type(body) is Ack:  # by far the most frequent
-            if sender in self._places:
-                self._hear_fellow(sender, body)
-            else:
-                group = self.topology.group_of(sender)
-                assert group is not None
-                self._hear_other(self._other(group), sender, body)
-            return
         match body:
+            case Ack():
+                self.on_frequent(sender, body)
             case Propose():
-                if body.ack.epoch < self._promised and self.topology.group_of(sender) == self.home:
-                    self._refuse(sender, body.ack.epoch)
                 self._hear_proposals(sender, body)
             case Start(message):
                 self.on_submit(message)
@@ -103,9 +95,10 @@ class PrimCast(Insight):
             self._propose()
         if self._moved and self._decided < self._length:
             self._decide_own()
-        if self._queue:
+        if self._finals:
             self._deliver_ready()
-        self._committed.clear()
+        if self._committed:
+            self._committed.clear()
         if self._letters or self._fresh or self._due:
             self._trim()
             self._make_durable()
@@ -156,11 +149,13 @@ class PrimCast(Insight):
             self._log[index].delivered_at = delivered_at
         for kept in state.items:
             _fill(self._item(kept.id), kept)
+        self._finals = sum(item.final >= 0 for item in self._items.values())
         self._queue = [(item.bound, item.id) for item in self._items.values() if item.index >= 0]
         heapify(self._queue)
         self._unproposed = {id: self._items[id] for id in state.unproposed}
         self._view = _view(state.views[0], self.topology)
         self._views = {kept.group: _view(kept, self.topology) for kept in state.views[1:]}
+        self._afar = {}
         self._clocks.restore(state.clocks)
         self._later = dict(state.later)
         self._promises = dict(state.promises)

@@ -105,7 +105,7 @@ class Epochs(Order):
         for place, ack in sorted(self._later.items()):
             if ack.epoch <= self._epoch:
                 del self._later[place]
-                self._hear_fellow(self._members[place], ack)
+                self.on_frequent(self._members[place], ack)
         if self._leader(self._epoch) != self.me:
             self._tell_others(self._open(), None)
 

@@ -16,7 +16,7 @@ from amcast.kernel.topology import Topology
 from amcast.parts.bundle import is_bundle, parts_of
 from amcast.parts.clocks import QuorumClock, hybrid, logical
 from amcast.parts.member import Member
-from amcast.parts.quorum import place_of
+from amcast.parts.quorum import MEMBERS
 from amcast.protocols.bodies.primcast import Ack, Past, PrimCastConfig, Propose
 from amcast.protocols.primcast_views import Item, Proposal, View, about
 
@@ -24,12 +24,16 @@ from amcast.protocols.primcast_views import Item, Proposal, View, about
 class Order(Member[Item]):
     """The failure-free part of a member, whose leader is called primary."""
 
+    frequent = Ack
+
     def __init__(self, me: ProcessId, topology: Topology, config: PrimCastConfig) -> None:
         super().__init__(me, topology, config, "primary")
         self._stamping = hybrid if config.hybrid else logical
         self._view = View(self.home, topology)
         self._views: dict[GroupId, View] = {}
         """Other groups, as soon as they are heard of."""
+        self._afar: dict[ProcessId, tuple[View, int]] = {}
+        """Their members, as soon as they speak: the view, and the place in it."""
 
         self._established = True
         """A majority is known to hold the log of `_epoch`: no earlier epoch can come to life again."""
@@ -58,6 +62,8 @@ class Order(Member[Item]):
         """Open, the message is here, and it has no place in the log."""
         self._queue: list[tuple[int, MessageId]] = []
         """Heap over the open items that have a place: a lower bound of each one's rank."""
+        self._finals = 0
+        """How many open items have a final timestamp: without any, nothing can be delivered."""
         self._served = 0
         """How many clients' messages are delivered: `position` counts a bundle once, `_seen` has it and its parts."""
         self._past: dict[MessageId, Past] = {}
@@ -70,7 +76,9 @@ class Order(Member[Item]):
         self._undurable: list[tuple[Past, int]] = []
         """Deliveries that no record tells yet, each with its place in my log (-1: none)."""
         self._moved = True
-        """In this step a fellow acknowledged something, or my log changed."""
+        """Since I last looked a fellow acknowledged something that was not decided, or my log grew."""
+        self._elsewhere: dict[tuple[GroupId, ...], tuple[GroupId, ...]] = {}
+        """By destinations, those that are not my group."""
 
     def text(self, message: MessageId) -> Message | None:
         item = self._items.get(message)
@@ -91,19 +99,33 @@ class Order(Member[Item]):
             view = self._views[group] = View(group, self.topology)
         return view
 
+    def _met(self, sender: ProcessId) -> tuple[View, int]:
+        """A member of another group speaks, maybe for the first time."""
+        met = self._afar.get(sender)
+        if met is None:
+            group = self.topology.group_of(sender)
+            assert group is not None
+            view = self._other(group)
+            met = self._afar[sender] = (view, view.places[sender])
+        return met
+
     # Messages and proposals
 
     def on_submit(self, message: Message) -> None:
-        if message.id in self._seen:
-            return
-        assert self.home in message.destinations, f"process {self.me} is no destination of message {message.id}"
-        item = self._item(message.id)
+        id = message.id
+        item = self._items.get(id)
+        if item is None:
+            if id in self._seen:
+                return
+            item = self._items[id] = Item(id)
+        assert self.home in message.destinations, f"process {self.me} is no destination of message {id}"
         if item.message is None:
             item.message = message
             if item.index < 0:
-                self._unproposed[message.id] = item
-            self._commit(item)
-            if self._stream and self._stream[0][1] == message.id:
+                self._unproposed[id] = item
+            if item.decided:
+                self._commit(item)
+            if self._stream and self._stream[0][1] == id:
                 self._drain()
 
     def _propose(self) -> None:
@@ -122,42 +144,50 @@ class Order(Member[Item]):
         self._fresh.append(item)
 
     def _place_in_log(self, item: Item, timestamp: int) -> None:
-        item.index = self._length
+        item.index = place = self._length
         item.timestamp = timestamp
-        self._log[self._length] = item
-        self._length += 1
+        self._log[place] = item
+        self._length = place + 1
         self._moved = True
         if timestamp > self._clock:
             self._clock = timestamp
         if item.delivered_at < 0:
-            self._unproposed.pop(item.id, None)
-            known = item.decided.get(self.home)
-            assert known is None or known == timestamp, (
-                f"process {self.me}: message {item.id} has timestamp {timestamp} after {known} was decided"
-            )
+            id = item.id
+            self._unproposed.pop(id, None)
+            if item.decided:
+                known = item.decided.get(self.home)
+                assert known is None or known == timestamp, (
+                    f"process {self.me}: message {id} has timestamp {timestamp} after {known} was decided"
+                )
             if timestamp > item.bound:
                 item.bound = timestamp
-            heappush(self._queue, (item.bound, item.id))
+            heappush(self._queue, (item.bound, id))
 
     def _hear_proposals(self, sender: ProcessId, body: Propose) -> None:
-        group = self.topology.group_of(sender)
-        assert group is not None
-        if group == self.home:
-            if body.ack.epoch == self._epoch and self._active():
-                self._follow(body.proposals)
-            self._hear_fellow(sender, body.ack)
-            return
-        view = self._other(group)
         ack = body.ack
-        if ack.epoch > view.epoch:
-            view.epoch = ack.epoch
+        epoch = ack.epoch
+        if sender in self._places:
+            if epoch < self._promised:
+                self._refuse(sender, epoch)
+            if epoch == self._epoch and self._active():
+                self._follow(body.proposals)
+            self.on_frequent(sender, ack)
+            return
+        view = self._met(sender)[0]
+        if epoch > view.epoch:
+            view.epoch = epoch
             view.waiting = []
-        if ack.epoch == view.epoch:
+        if epoch == view.epoch:
             for proposal in body.proposals:
-                if proposal[1] not in self._seen:
-                    heappush(view.waiting, proposal)
-                    self._hear_time(self._item(proposal[1]), group, proposal[2])
-        self._hear_other(view, sender, ack)
+                id = proposal[1]
+                item = self._items.get(id)
+                if item is None:
+                    if id in self._seen:
+                        continue
+                    item = self._items[id] = Item(id)
+                heappush(view.waiting, proposal)
+                self._hear_time(item, view.group, proposal[2])
+        self._hear_other(sender, ack)
 
     def _follow(self, proposals: tuple[Proposal, ...]) -> None:
         """My primary's proposals, in order; what repeats or leaves a gap is dropped, and asked for in time."""
@@ -182,8 +212,9 @@ class Order(Member[Item]):
                 break
             stream.popleft()
             self._append(item, timestamp)
-        if self._said[0] <= self._length and self._said[1] > self._leader_clock:
-            self._leader_clock = self._said[1]
+        length, clock = self._said
+        if length <= self._length and clock > self._leader_clock:
+            self._leader_clock = clock
 
     def _buried(self, message: Message) -> Item:
         """A place of the log whose message is delivered already."""
@@ -205,28 +236,45 @@ class Order(Member[Item]):
         if item.index >= 0 and timestamp > self._published:
             self._due = True
 
-    def _hear_fellow(self, sender: ProcessId, ack: Ack) -> None:
-        place = self._places[sender]
-        if ack.births != self._births:
-            self._hear_births(ack.births)
-        self._positions[place] = ack.position
-        if sender == self.me and ack.position > self._handed:
-            self._handed = ack.position
-        if ack.epoch > self._epoch:
-            self._hear_later(place, ack)
+    def on_frequent(self, sender: ProcessId, body: Ack) -> None:
+        """An acknowledgement. Everybody hears one from everybody for every message: here every look counts, and helpers
+        are called only where something changes."""
+        place = self._places.get(sender)
+        if place is None:
+            self._hear_other(sender, body)
             return
-        self._clocks.hear(place, ack.clock)
-        if ack.epoch < self._epoch:
+        if body.births != self._births:
+            self._hear_births(body.births)
+        self._positions[place] = body.position
+        if sender == self.me and body.position > self._handed:
+            self._handed = body.position
+        epoch, clock = body.epoch, body.clock
+        if epoch > self._epoch:
+            self._hear_later(place, body)
             return
-        self._view.hear(place, ack)
-        self._moved = True
-        if place == place_of(ack.epoch) and ack.length >= self._said[0] and ack.clock >= self._said[1]:
-            self._said = (ack.length, ack.clock)
-            if ack.length <= self._length and ack.clock > self._leader_clock:
-                self._leader_clock = ack.clock
-        if not self._established and self._view.present(self._epoch):
+        clocks = self._clocks.values
+        if clock > clocks[place]:
+            clocks[place] = clock
+        if epoch < self._epoch:
+            return
+        view, length = self._view, body.length
+        if length > view.lengths[place] or epoch != view.epochs[place]:
+            view.epochs[place] = epoch
+            view.lengths[place] = length
+            if length > self._decided:
+                self._moved = True
+        if place == epoch % MEMBERS:
+            self._hear_primary(length, clock)
+        if not self._established and view.present(epoch):
             self._established = True
             self._establish()
+
+    def _hear_primary(self, length: int, clock: int) -> None:
+        said = self._said
+        if length >= said[0] and clock >= said[1]:
+            self._said = (length, clock)
+            if length <= self._length and clock > self._leader_clock:
+                self._leader_clock = clock
 
     @abstractmethod
     def _hear_later(self, place: int, ack: Ack) -> None:
@@ -236,12 +284,18 @@ class Order(Member[Item]):
     def _establish(self) -> None:
         """A majority holds my epoch (`primcast_epochs`)."""
 
-    def _hear_other(self, view: View, sender: ProcessId, ack: Ack) -> None:
-        place = view.places[sender]
-        view.hear(place, ack)
+    def _hear_other(self, sender: ProcessId, ack: Ack) -> None:
+        view, place = self._afar.get(sender) or self._met(sender)
+        epoch, length, at = ack.epoch, ack.length, view.epochs[place]
+        if epoch == at:
+            if length > view.lengths[place]:
+                view.lengths[place] = length
+        elif epoch > at:
+            view.epochs[place] = epoch
+            view.lengths[place] = length
         waiting = view.waiting
-        if waiting and ack.epoch == view.epoch:
-            agreed = view.agreed(view.epoch)
+        if waiting and length > waiting[0][0] and epoch == view.epoch:
+            agreed = view.agreed(epoch)
             while waiting and waiting[0][0] < agreed:
                 _, id, timestamp = heappop(waiting)
                 item = self._items.get(id)
@@ -269,21 +323,25 @@ class Order(Member[Item]):
         self._commit(item)
 
     def _commit(self, item: Item) -> None:
-        if item.message is not None and item.final < 0 and len(item.decided) == len(item.message.destinations):
+        message = item.message
+        if message is not None and len(item.decided) == len(message.destinations) and item.final < 0:
             item.final = item.bound
             item.committed_ns = self.now
-            self.clear(item.message)
+            self.clear(message)
             self._committed.add(item.id)
+            self._finals += 1
 
     def _decide_own(self) -> None:
         """Note what a majority of my group has acknowledged."""
         self._moved = False
-        agreed = min(self._view.agreed(self._epoch), self._length)
-        while self._decided < agreed:
-            item = self._log[self._decided]
+        agreed = self._view.agreed(self._epoch)
+        decided = self._decided
+        while decided < agreed and decided < self._length:
+            item = self._log[decided]
             if item.delivered_at < 0:
                 self._decide(item, self.home, item.timestamp)
-            self._decided += 1
+            decided += 1
+        self._decided = decided
 
     def _limit(self) -> int:
         """No message that I do not hold will be stamped at or below it: not by my primary, whose own word is needed,
@@ -318,34 +376,43 @@ class Order(Member[Item]):
     def _hand_over(self, message: Message, timestamp: int, final: int, committed_ns: int | None) -> None:
         """Deliver, and remember what others may have to be told."""
         id = message.id
-        parts = parts_of(message) if is_bundle(id) else []
+        served = self._served
+        parts = parts_of(message) if is_bundle(id) else None
         repeats = self._seen.add_all([part.id for part in parts]) if parts else ()
-        past = Past(message, timestamp, final, self._served, repeats)
+        past = Past(message, timestamp, final, served, repeats)
+        index = -1
         item = self._items.pop(id, None)
-        self._unproposed.pop(id, None)
         if item is not None:
             item.delivered_at = self.position
+            index = item.index
+            self._finals -= item.final >= 0
+        if index < 0:
+            self._unproposed.pop(id, None)
         self._past[id] = past
         self._seen.add(id)
         self._mark = (final, id)
-        self._debts.owe(id, timestamp, final, tuple(g for g in message.destinations if g != self.home))
-        self._undurable.append((past, -1 if item is None else item.index))
+        owed = self._elsewhere.get(message.destinations)
+        if owed is None:
+            owed = tuple([group for group in message.destinations if group != self.home])
+            self._elsewhere[message.destinations] = owed
+        self._debts.owe(id, timestamp, final, owed)
+        self._undurable.append((past, index))
         if final > self._clock:
             self._clock = final
         if final > self._published:
             self._due = True
         self._emit(past, parts, committed_ns)
-        self._served += len(parts) - len(repeats) if is_bundle(id) else 1
+        self._served = served + (1 if parts is None else len(parts) - len(repeats))
         self.position += 1
 
-    def _emit(self, past: Past, parts: list[Message], committed_ns: int | None) -> None:
-        """The effect: of a bundle, what was not delivered before."""
+    def _emit(self, past: Past, parts: list[Message] | None, committed_ns: int | None) -> None:
+        """The effect: of a bundle, whose parts are given, what was not delivered before."""
         message = past.message
         fresh: tuple[Message, ...] | None = None
-        if past.repeats:
-            self.note("repeated", message.id, float(len(past.repeats)))
-            fresh = tuple([part for place, part in enumerate(parts) if place not in past.repeats])
-        elif is_bundle(message.id):
+        if parts is not None:
+            if past.repeats:
+                self.note("repeated", message.id, float(len(past.repeats)))
+                parts = [part for place, part in enumerate(parts) if place not in past.repeats]
             fresh = tuple(parts)
         self._outbox.append(Deliver(message, past.place, past.final, message.id, committed_ns, fresh))
         self.convoy(message, committed_ns)
@@ -356,18 +423,24 @@ class Order(Member[Item]):
 
     def _trim(self) -> None:
         """Forget what a majority delivered from the log, and what everybody delivered from the past."""
-        log = self._log
-        if self._base < self._decided:
-            delivered = sorted(self._positions)[len(self._positions) - self._quorum]
-            while self._base < self._decided and 0 <= log[self._base].delivered_at < delivered:
-                self._floor = max(self._floor, log.pop(self._base).delivered_at + 1)
-                self._base += 1
-        if self._past:
+        base, decided = self._base, self._decided
+        if base < decided:
+            log = self._log
+            delivered = sorted(self._positions)[self._view.rank]
+            while base < decided and 0 <= (at := log[base].delivered_at) < delivered:
+                if at >= self._floor:
+                    self._floor = at + 1
+                del log[base]
+                base += 1
+            self._base = base
+        past, first = self._past, self._first
+        if past and first < self._handed:
             keep = self._config.keep
             everybody = min(self._positions)
-            while self._past and self._first < self._handed and (self._first < everybody or len(self._past) > keep):
-                del self._past[next(iter(self._past))]
-                self._first += 1
+            while past and first < self._handed and (first < everybody or len(past) > keep):
+                del past[next(iter(past))]
+                first += 1
+            self._first = first
 
     # Telling
 

@@ -59,7 +59,7 @@ class Repair(Epochs):
         if kept.first > kept.handed:
             self._jumped(kept.past[0].place if kept.past else kept.served)
         for past in kept.past[max(0, kept.handed - kept.first) :]:
-            self._emit(past, parts_of(past.message) if is_bundle(past.message.id) else [], None)
+            self._emit(past, parts_of(past.message) if is_bundle(past.message.id) else None, None)
 
     def _restore_kept(self, kept: Checkpoint) -> None:
         """Everything durable, as it was."""
@@ -139,9 +139,11 @@ class Repair(Epochs):
             self._persist_progress()
 
     def _persist_progress(self) -> None:
-        first = max(self._durable_length, self._base)
-        delivered = tuple([self._handed_record(past, index, first) for past, index in self._undurable])
-        self.persist(Progress(self._promised, self._clock, self._births, first, self._entries(first), delivered))
+        first = self._durable_length if self._durable_length > self._base else self._base
+        entries = self._entries(first) if first < self._length else ()
+        undurable = self._undurable
+        delivered = tuple([self._handed_record(past, index, first) for past, index in undurable]) if undurable else ()
+        self.persist(Progress(self._promised, self._clock, self._births, first, entries, delivered))
         self._records += 1
         self._note_durable()
         self._durable_length, self._undurable = self._length, []
@@ -203,7 +205,9 @@ class Repair(Epochs):
         self._served = body.served
         self._jumped(body.served)
         for id in [id for id in self._items if id in self._seen]:
-            self._items.pop(id).delivered_at = body.position - 1
+            item = self._items.pop(id)
+            item.delivered_at = body.position - 1
+            self._finals -= item.final >= 0
             self._unproposed.pop(id, None)
         self._past = {}
         self._undurable = []

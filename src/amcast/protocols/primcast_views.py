@@ -5,7 +5,6 @@ from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
 from amcast.parts.member import Open
-from amcast.protocols.bodies.primcast import Ack
 
 Proposal = tuple[int, MessageId, int]
 """Place in the log, message, timestamp."""
@@ -52,12 +51,14 @@ class Item(Open):
 class View:
     """A group's members, by place: how far each is."""
 
-    __slots__ = ("epoch", "epochs", "group", "lengths", "marks", "members", "places", "quorum", "waiting")
+    __slots__ = ("epoch", "epochs", "group", "lengths", "marks", "members", "places", "quorum", "rank", "waiting")
 
     def __init__(self, group: GroupId, topology: Topology) -> None:
         self.group = group
         self.members = topology.members(group)
         self.quorum = topology.quorum(group)
+        self.rank = len(self.members) - self.quorum
+        """Of what all have reached, sorted, a majority has reached the one at this place."""
         self.places = {member: place for place, member in enumerate(self.members)}
         self.epoch = 0
         """The highest in which a primary of this group proposed to me; for my own group `_epoch` counts."""
@@ -68,21 +69,12 @@ class View:
         self.waiting: list[Proposal] = []
         """Heap of what was proposed in `epoch` and is not decided."""
 
-    def hear(self, place: int, ack: Ack) -> None:
-        if ack.epoch > self.epochs[place]:
-            self.epochs[place] = ack.epoch
-            self.lengths[place] = ack.length
-        elif ack.epoch == self.epochs[place] and ack.length > self.lengths[place]:
-            self.lengths[place] = ack.length
-
     def agreed(self, epoch: int) -> int:
         """Below this place, a majority has acknowledged the log of an epoch."""
         lengths = self.lengths
-        for at in self.epochs:
-            if at != epoch:
-                lengths = [length if at == epoch else 0 for at, length in zip(self.epochs, self.lengths, strict=True)]
-                break
-        return sorted(lengths)[len(lengths) - self.quorum]
+        if self.epochs.count(epoch) < len(lengths):
+            lengths = [length if at == epoch else 0 for at, length in zip(self.epochs, lengths, strict=True)]
+        return sorted(lengths)[self.rank]
 
     def present(self, epoch: int) -> bool:
         """A majority is known to have reached an epoch, and may be beyond."""
@@ -90,7 +82,7 @@ class View:
 
     def mark(self) -> tuple[int, MessageId]:
         """A majority has delivered everything up to this rank."""
-        return sorted(self.marks)[len(self.marks) - self.quorum]
+        return sorted(self.marks)[self.rank]
 
 
 def about(items: list[Item]) -> About:

@@ -28,7 +28,10 @@ from amcast.kernel.topology import Topology
 
 
 class Process(ABC):
-    """Base of protocols, clients and nodes."""
+    """Base of protocols, clients and nodes. Slots, here and in heirs with many attributes: Python is slow with objects
+    of more than 30 others. An heir that names no slots has a dictionary, as any object."""
+
+    __slots__ = ("_merges", "_outbox", "cleared_ns", "group", "me", "now", "position", "topology")
 
     answers: ClassVar[bool] = False
     """It tells senders itself that their messages are delivered (Reply); others leave that to their node."""

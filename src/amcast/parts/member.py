@@ -54,6 +54,15 @@ I = TypeVar("I", bound=Open)  # noqa: E741
 class Member(Process, Generic[I]):
     """One member of one group. `_role` is "candidate", "member", "joining" or the protocol's word for who leads."""
 
+    # fmt: off
+    __slots__ = (
+        "_armed", "_births", "_checkpoint_due", "_clock", "_committed", "_config", "_debts", "_durable_births",
+        "_durable_clock", "_durable_promised", "_epoch", "_fellows", "_first", "_handed", "_heard_epoch", "_items",
+        "_lag", "_letters", "_life", "_mark", "_members", "_oracle", "_place", "_places", "_positions", "_promised",
+        "_quorum", "_records", "_role", "_seen", "_turn", "_welcomes", "home",
+    )
+    # fmt: on
+
     def __init__(self, me: ProcessId, topology: Topology, config: MemberConfig, leading: str) -> None:
         super().__init__(me, topology)
         assert self.group is not None, f"process {me} is a client"

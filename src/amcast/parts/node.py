@@ -42,6 +42,13 @@ _MINE: Final = frozenset({Farewell, Heartbeat, Reply, Request})
 class Node(Process):
     """One server of one group."""
 
+    # fmt: off
+    __slots__ = (
+        "_aside", "_asked", "_changing", "_leaders", "_mine_too", "_odd", "_servers", "config", "delivered",
+        "gateway", "home", "omega", "protocol",
+    )
+    # fmt: on
+
     def __init__(self, protocol: Process, config: NodeConfig, contact: Contact | None = None) -> None:
         super().__init__(protocol.me, protocol.topology)
         assert self.group is not None, f"process {self.me} is a client; nodes are servers"

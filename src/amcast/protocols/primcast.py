@@ -55,6 +55,8 @@ from amcast.protocols.primcast_views import Item, View
 class PrimCast(Insight):
     """One member of one group."""
 
+    __slots__ = ()
+
     def on_receive(self, sender: ProcessId, body: Body) -> None:
         match body:
             case Ack():

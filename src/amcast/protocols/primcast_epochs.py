@@ -29,6 +29,8 @@ from amcast.protocols.primcast_views import Item, about
 class Epochs(Order):
     """A member that can change epochs."""
 
+    __slots__ = ("_later", "_promises", "_state")
+
     def __init__(self, me: ProcessId, topology: Topology, config: PrimCastConfig) -> None:
         super().__init__(me, topology, config)
         self._promises: dict[int, Promise] = {}

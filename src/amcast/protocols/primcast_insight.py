@@ -21,6 +21,8 @@ from amcast.protocols.primcast_views import Item
 class Insight(Repair):
     """A member that can tell how it is."""
 
+    __slots__ = ()
+
     def vitals(self) -> Vitals:
         delivered = sorted(self._positions)
         return {

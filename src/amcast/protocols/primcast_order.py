@@ -24,6 +24,14 @@ from amcast.protocols.primcast_views import Item, Proposal, View, about
 class Order(Member[Item]):
     """The failure-free part of a member, whose leader is called primary."""
 
+    # fmt: off
+    __slots__ = (
+        "_afar", "_base", "_clocks", "_decided", "_due", "_elsewhere", "_established", "_finals", "_floor", "_fresh",
+        "_leader_clock", "_length", "_log", "_moved", "_past", "_published", "_queue", "_said", "_served",
+        "_stamping", "_stream", "_undurable", "_unproposed", "_view", "_views",
+    )
+    # fmt: on
+
     frequent = Ack
 
     def __init__(self, me: ProcessId, topology: Topology, config: PrimCastConfig) -> None:

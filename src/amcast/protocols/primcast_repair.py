@@ -34,6 +34,8 @@ from amcast.protocols.primcast_views import Item
 class Repair(Epochs):
     """A member that catches up and helps others to."""
 
+    __slots__ = ("_durable_length",)
+
     def __init__(self, me: ProcessId, topology: Topology, config: PrimCastConfig) -> None:
         super().__init__(me, topology, config)
         self._durable_length = 0

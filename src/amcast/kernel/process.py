@@ -61,11 +61,10 @@ class Process(ABC):
         for event in events:
             if type(event) is Receive:
                 body = event.body
-                kind = type(body)
-                if kind is frequent:
+                if type(body) is frequent:
                     self.on_frequent(event.sender, body)
-                elif kind is Request:
-                    self.on_submit(body.message)  # type: ignore[attr-defined]
+                elif type(body) is Request:
+                    self.on_submit(body.message)
                 else:
                     self.on_receive(event.sender, body)
             elif type(event) is Submit:

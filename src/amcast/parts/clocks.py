@@ -53,7 +53,8 @@ class QuorumClock:
 
     def reached(self, word: int) -> int:
         """Nor does the present leader, who gave its word: no stamp to come is at or below."""
-        return min(word, self.passed())
+        passed = sorted(self.values)[self._rank]
+        return word if word < passed else passed
 
     def snapshot(self) -> tuple[int, ...]:
         return tuple(self.values)

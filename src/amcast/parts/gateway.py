@@ -133,21 +133,23 @@ class Gateway:
 
     def take(self, message: Message) -> None:
         """A client asks."""
-        if message.id in self._asked:
+        id = message.id
+        if id in self._asked:
             return
-        self._asked.add(message.id)
+        self._asked.add(id)
         self.asked_bytes += len(message.payload)
         self.moved = True
-        wave = self._waves.get(message.destinations)
+        groups = message.destinations
+        wave = self._waves.get(groups)
         if wave is not None and wave.missing:
             wave.missing.discard(message.sender)
             if not wave.missing:
-                self._resting.discard(message.destinations)
-        group = self.gathered.get(message.destinations)
-        if group is None:
-            self.gathered[message.destinations] = [message]
+                self._resting.discard(groups)
+        gathered = self.gathered.get(groups)
+        if gathered is None:
+            self.gathered[groups] = [message]
         else:
-            group.append(message)
+            gathered.append(message)
 
     def step(self, events: list[Event], now: int) -> list[Effect]:
         """The end of a node's step: bundle what was gathered, and give the session what is for it."""
@@ -207,7 +209,7 @@ class Gateway:
     def _shares(self, messages: list[Message]) -> list[list[Message]]:
         """As few bundles as the limits allow; a message that is too large for any has one of its own."""
         most, room = self.config.bundle_messages, self.config.bundle_bytes
-        if len(messages) <= most and sum(len(message.payload) for message in messages) <= room:
+        if len(messages) <= most and sum([len(message.payload) for message in messages]) <= room:
             return [messages]
         shares: list[list[Message]] = []
         left = -1
@@ -227,24 +229,32 @@ class Gateway:
             if type(effect) is not Resolve:
                 told.append(effect)
                 continue
-            done: dict[ProcessId, list[MessageId]] = {}
             parts = self._open.pop(effect.message)
             groups = parts[0].destinations
             self._flying[groups] -= 1
             took_ns = now - self._left_ns.pop(effect.message, now)
             if took_ns and self.config.rest and (groups in self.gathered or parts[0].sender != parts[-1].sender):
                 self._begin_rest(groups, {part.sender for part in parts}, took_ns)
-            for part in parts:
-                self._asked.discard(part.id)
-                self.asked_bytes -= len(part.payload)
-                done.setdefault(part.sender, []).append(part.id)
-            for client, ids in done.items():
-                if client == self.me:
-                    told += [Resolve(id) for id in ids]
-                else:
-                    about = ids[0] if len(ids) == 1 else tuple(ids)
-                    told.append(Send((client,), Done(tuple(ids)), about))
+            self._tell(parts, told)
         return told
+
+    def _tell(self, parts: list[Message], told: list[Effect]) -> None:
+        self._asked.difference_update([part.id for part in parts])
+        self.asked_bytes -= sum([len(part.payload) for part in parts])
+        lone = {part.sender: part.id for part in parts}
+        if len(lone) == len(parts) and self.me not in lone:
+            # Many clients with one message each are the largest bundles.
+            told += [Send((client,), Done((id,)), id) for client, id in lone.items()]
+            return
+        done: dict[ProcessId, list[MessageId]] = {}
+        for part in parts:
+            done.setdefault(part.sender, []).append(part.id)
+        for client, ids in done.items():
+            if client == self.me:
+                told += [Resolve(id) for id in ids]
+            else:
+                about = ids[0] if len(ids) == 1 else tuple(ids)
+                told.append(Send((client,), Done(tuple(ids)), about))
 
     def _begin_rest(self, groups: tuple[GroupId, ...], answered: set[ProcessId], took_ns: int) -> None:
         wave = self._waves.setdefault(groups, _Wave())

@@ -84,53 +84,58 @@ class Node(Process):
         mine = self._mine_too
         for event in events:
             if type(event) is not Receive or type(event.body) in mine:
-                return self._mixed_step(events, now)
-        # The usual step: bodies of the protocol and nothing else. Only if it delivers there is more to do.
+                events = self._sift(events, now)
+                break
         changing = self._changing
         if changing is None:
             protocol = self.protocol
             before = protocol.position
             effects = protocol.step(events, now)
-            if protocol.position == before:
-                return effects
+            calm = protocol.position == before
+        elif self._odd:
+            self._odd = calm = False
+            effects = changing.step(events, now)
         else:
             effects = changing.brisk(events, now)
-            if changing.calm:
-                return effects
-        return self._ended(self._answering(effects), now)
+            calm = changing.calm
+        if not calm:
+            effects = self._end(effects, now)
+        if self._outbox:
+            effects = self._outbox + effects
+            self._outbox = []
+        return effects
 
-    def _mixed_step(self, events: Sequence[Event], now: int) -> list[Effect]:
-        """Some events are not for the protocol, or not for it alone."""
+    def _sift(self, events: Sequence[Event], now: int) -> list[Event]:
+        """Take what is not for the protocol; what is left goes inside."""
         mine = self._mine_too
         inside: list[Event] = []
         for event in events:
             if type(event) is Receive:
                 body = event.body
-                if type(body) not in mine or not self._my_body(event.sender, body, inside):
+                kind = type(body)
+                if kind not in mine:
+                    inside.append(event)
+                elif kind is Request:
+                    if not self._asks(event.sender, body.message):  # type: ignore[attr-defined]
+                        inside.append(event)
+                elif not self._my_body(event.sender, body, inside):
                     inside.append(event)
             elif not self._mine(event, inside):
                 inside.append(event)
                 self._odd = True
-        if self.gateway is not None and (self._aside or self.gateway.moved):
+        gateway = self.gateway
+        if gateway is not None and (self._aside or gateway.moved):
             # Bundles leave before the protocol's records: asking need not wait for the disk.
-            self._outbox += self._gateway_step(self.gateway, now)
-        changing = self._changing
-        if changing is None or self._odd:
-            self._odd = False
-            effects = self.protocol.step(inside, now)
-        else:
-            effects = changing.brisk(inside, now)
-        return self._ended(self._answering(effects), now)
+            self._outbox += self._gateway_step(gateway, now)
+        return inside
 
-    def _ended(self, effects: list[Effect], now: int) -> list[Effect]:
-        """The protocol has had its step, and everybody is answered."""
+    def _end(self, effects: list[Effect], now: int) -> list[Effect]:
+        """The protocol may have delivered: senders are answered, and a change of members is followed."""
+        effects = self._answering(effects)
         if self.protocol.topology is not self.topology:
             effects += self._turn(now)
         if self._aside and self.gateway is not None:
             effects += self._gateway_step(self.gateway, now)
-        if self._outbox:
-            effects = self._outbox + effects
-            self._outbox = []
         return effects
 
     def _gateway_step(self, gateway: Gateway, now: int) -> list[Effect]:
@@ -211,9 +216,8 @@ class Node(Process):
         return False
 
     def _my_body(self, sender: ProcessId, body: Body, inside: list[Event]) -> bool:
+        """What the parts of a node and clients tell it, but for requests; False if it is for the protocol, too."""
         kind = type(body)
-        if kind is Request:
-            return self._asks(sender, body.message)  # type: ignore[attr-defined]
         if kind is Heartbeat:
             if self.omega is not None:
                 self._led_by(self.omega.hear(sender, body), inside)  # type: ignore[arg-type]
@@ -231,7 +235,8 @@ class Node(Process):
         return True
 
     def _asks(self, sender: ProcessId, message: Message) -> bool:
-        """A client asks its gateway, or a gateway (or any client, where there are none) the protocol's contacts."""
+        """A client asks its gateway, or a gateway (or any client, where there are none) the protocol's contacts. False
+        if the protocol must hear of it."""
         changing, gateway = self._changing, self.gateway
         if self.group is None or (changing is not None and changing.number < 0):
             self._odd = True
@@ -271,36 +276,27 @@ class Node(Process):
 
     def _was_delivered(self, sender: ProcessId, message: Message) -> bool:
         """Answer a sender that asks again."""
-        if self.has_delivered(message.id):
+        if message.id in self.delivered or self.protocol.has_delivered(message.id):
             asker = process_of(message.sender) if is_bundle(message.id) else message.sender
             self.send(asker, Reply(message.id, self.home), message.id)
             news = self.protocol.tidings(message)
             if news is not None:
                 self.send(asker, news)
             return True
-        leader = self._leaders[self.home]
-        if (
-            sender == message.sender
-            and self.gateway is None
-            and leader not in (self.me, self.topology.members(self.home)[0])
-        ):
-            self.send(message.sender, Hint(self.home, leader), message.id)
+        if self.gateway is None and sender == message.sender:
+            leader = self._leaders[self.home]
+            if leader not in (self.me, self.topology.members(self.home)[0]):
+                self.send(sender, Hint(self.home, leader), message.id)
         return False
 
     def _answering(self, effects: list[Effect]) -> list[Effect]:
         """Put a Reply behind every Deliver."""
-        for effect in effects:
-            if type(effect) is Deliver:
-                break
-        else:
-            return effects
         answers = self.config.replies == "all" or self._leaders[self.home] == self.me
         told: list[Effect] = []
         for effect in effects:
-            if type(effect) is not Deliver:
-                told.append(effect)
-                continue
             told.append(effect)
+            if type(effect) is not Deliver:
+                continue
             message = effect.message
             if effect.fresh is not None:
                 self._answer_bundle(message, answers, told)

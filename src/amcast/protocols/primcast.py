@@ -59,8 +59,6 @@ class PrimCast(Insight):
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
         match body:
-            case Ack():
-                self.on_frequent(sender, body)
             case Propose():
                 self._hear_proposals(sender, body)
             case Start(message):
@@ -88,6 +86,8 @@ class PrimCast(Insight):
                 self._hear_join(sender, body)
             case Welcome():
                 self._hear_welcome(sender, body)
+            case Ack():
+                self.on_frequent(sender, body)
             case _:
                 raise AssertionError(f"PrimCast's processes do not say {body!r}")
 

@@ -84,7 +84,7 @@ class Order(Member[Item]):
         self._undurable: list[tuple[Past, int]] = []
         """Deliveries that no record tells yet, each with its place in my log (-1: none)."""
         self._moved = True
-        """Since I last looked a fellow acknowledged something that was not decided, or my log grew."""
+        """Since I last looked, a fellow acknowledged more of the log, or the log reached what one had acknowledged."""
         self._elsewhere: dict[tuple[GroupId, ...], tuple[GroupId, ...]] = {}
         """By destinations, those that are not my group."""
 
@@ -156,7 +156,8 @@ class Order(Member[Item]):
         item.timestamp = timestamp
         self._log[place] = item
         self._length = place + 1
-        self._moved = True
+        if max(self._view.lengths) > place:
+            self._moved = True
         if timestamp > self._clock:
             self._clock = timestamp
         if item.delivered_at < 0:
@@ -256,21 +257,23 @@ class Order(Member[Item]):
         self._positions[place] = body.position
         if sender == self.me and body.position > self._handed:
             self._handed = body.position
-        epoch, clock = body.epoch, body.clock
-        if epoch > self._epoch:
-            self._hear_later(place, body)
+        epoch = body.epoch
+        clock = body.clock
+        if epoch != self._epoch:
+            if epoch > self._epoch:
+                self._hear_later(place, body)
+            else:
+                self._clocks.hear(place, clock)
             return
         clocks = self._clocks.values
         if clock > clocks[place]:
             clocks[place] = clock
-        if epoch < self._epoch:
-            return
-        view, length = self._view, body.length
+        view = self._view
+        length = body.length
         if length > view.lengths[place] or epoch != view.epochs[place]:
             view.epochs[place] = epoch
             view.lengths[place] = length
-            if length > self._decided:
-                self._moved = True
+            self._moved = True
         if place == epoch % MEMBERS:
             self._hear_primary(length, clock)
         if not self._established and view.present(epoch):

@@ -31,8 +31,12 @@ class Debts:
         """A message is delivered here, and no majority of these groups is known to have it."""
         if groups:
             self.facts[id] = (answer, final, set(groups))
+            rank = (final, id)
             for group in groups:
-                self.owed.setdefault(group, deque()).append((final, id))
+                owed = self.owed.get(group)
+                if owed is None:
+                    owed = self.owed[group] = deque()
+                owed.append(rank)
 
     def settle(self, group: GroupId, mark: Rank) -> None:
         """A majority of that group has delivered everything up to this rank."""

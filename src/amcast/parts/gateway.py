@@ -183,6 +183,9 @@ class Gateway:
     def _bundles(self, now: int) -> list[Event]:
         """Of what was gathered, what need not wait for a bundle on its way."""
         made: list[Event] = []
+        if not self.gathered:
+            self._late = False
+            return made
         for groups, messages in sorted(self.gathered.items()):
             waits = groups in self._resting or self._flying.get(groups, 0) >= self.config.bundles
             if waits and not self._late:

@@ -108,13 +108,11 @@ class Order(Member[Item]):
         return view
 
     def _met(self, sender: ProcessId) -> tuple[View, int]:
-        """A member of another group speaks, maybe for the first time."""
-        met = self._afar.get(sender)
-        if met is None:
-            group = self.topology.group_of(sender)
-            assert group is not None
-            view = self._other(group)
-            met = self._afar[sender] = (view, view.places[sender])
+        """A member of another group speaks for the first time."""
+        group = self.topology.group_of(sender)
+        assert group is not None
+        view = self._other(group)
+        self._afar[sender] = met = (view, view.places[sender])
         return met
 
     # Messages and proposals
@@ -182,7 +180,7 @@ class Order(Member[Item]):
                 self._follow(body.proposals)
             self.on_frequent(sender, ack)
             return
-        view = self._met(sender)[0]
+        view = (self._afar.get(sender) or self._met(sender))[0]
         if epoch > view.epoch:
             view.epoch = epoch
             view.waiting = []
@@ -462,15 +460,17 @@ class Order(Member[Item]):
         """One acknowledgement (or proposal) per group for all that this step appended; else, if due, the clock."""
         fresh = self._fresh
         due = self._due
-        self._fresh = []
+        if fresh:
+            self._fresh = []
         self._due = False
-        if not self._active() or not (fresh or due):
+        if not (fresh or due) or not self._active():
             return
         self._published = self._clock
         if len(fresh) == 1:
-            message = fresh[0].message
+            item = fresh[0]
+            message = item.message
             assert message is not None
-            self.send_all(self.topology.addressed(message.destinations), self._said_of(fresh), fresh[0].id)
+            self.send_all(self.topology.addressed(message.destinations), self._said_of(fresh), item.id)
         elif fresh:
             self.send_all(self._members, self._said_of(fresh), about(fresh))
             for group, items in self._by_group(fresh):

@@ -145,10 +145,13 @@ class Repair(Epochs):
         entries = self._entries(first) if first < self._length else ()
         undurable = self._undurable
         delivered = tuple([self._handed_record(past, index, first) for past, index in undurable]) if undurable else ()
-        self.persist(Progress(self._promised, self._clock, self._births, first, entries, delivered))
+        promised, clock, births = self._promised, self._clock, self._births
+        self.persist(Progress(promised, clock, births, first, entries, delivered))
         self._records += 1
-        self._note_durable()
-        self._durable_length, self._undurable = self._length, []
+        self._durable_promised, self._durable_clock, self._durable_births = promised, clock, births
+        self._durable_length = self._length
+        if undurable:
+            self._undurable = []
 
     def _handed_record(self, past: Past, index: int, first: int) -> Handed:
         """With the text, unless it was an entry of an earlier record or is one of this, which begins at `first`."""

@@ -1,5 +1,7 @@
 """Gateways: many clients' messages in one bundle, each delivered once whoever asks for it how often."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from amcast.kernel.effects import Deliver, Effect, Resolve, Send, SetTimer
@@ -232,10 +234,11 @@ def test_a_client_goes_from_gateway_to_gateway() -> None:
 
 
 def test_many_at_once_are_seen_as_one_by_one() -> None:
-    ids = [message_id(sender, n) for sender, n in ((1, 0), (2, 5), (1, 1), (1, 1), (2, 4), (1, 3), (1, 2), (2, 5))]
+    numbers = ((1, 0), (2, 5), (1, 1), (1, 1), (2, 4), (1, 3), (1, 2), (2, 5))
+    many = [message(sender, n) for sender, n in numbers]
     one, other = Seen(), Seen()
-    again = one.add_all(ids)
-    assert again == tuple(place for place, id in enumerate(ids) if not other.add(id)) == (3, 7)
+    again = one.add_all(many)
+    assert again == tuple(place for place, said in enumerate(many) if not other.add(said.id)) == (3, 7)
     assert one.snapshot() == other.snapshot()
 
 
@@ -269,7 +272,7 @@ def test_a_group_that_forgets_what_was_in_a_bundle_is_caught(monkeypatch: pytest
         pytest.skip("the names inside a compiled module cannot be replaced")
 
     class Forgetful(Seen):
-        def add_all(self, messages: list[int]) -> tuple[int, ...]:
+        def add_all(self, messages: Sequence[Message]) -> tuple[int, ...]:
             super().add_all(messages)
             return ()
 

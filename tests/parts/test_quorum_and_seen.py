@@ -1,7 +1,7 @@
 """Ballots, tallies, the set of seen messages, the heap of bounds: small parts, checked against plain ones."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amcast.kernel.ids import message_id
@@ -57,6 +57,36 @@ def test_seen_is_a_set_within_the_window(messages: list[tuple[int, int]]) -> Non
     again.restore(seen.snapshot())
     assert all((message_id(s, n) in again) == (message_id(s, n) in model) for s in range(4) for n in range(61))
     assert again.snapshot() == seen.snapshot()
+
+
+runs = st.lists(st.tuples(st.booleans(), st.integers(-30, 30), st.integers(1, 900)), max_size=12)
+
+
+@settings(deadline=None, max_examples=50)
+@given(runs)
+def test_runs_and_gaps_are_remembered_as_if_one_by_one(runs: list[tuple[bool, int, int]]) -> None:
+    """Runs of any length after jumps to and fro, some taken back: the same set, told in the same bytes, as one that
+    was read from a snapshot before every message, and so never holds a run that is not told bit by bit."""
+    seen, read, model = Seen(), Seen(), set()
+    newest = -1
+    for forgets, jump, length in runs:
+        first = max(newest + jump, 0)
+        for sequence in range(first, first + length):
+            id = message_id(3, sequence)
+            known = id in model or sequence <= newest - WINDOW
+            edge = sequence in (first, first + 1, first + length - 1)
+            if edge:
+                read.restore(seen.snapshot())
+                assert read.add(id) != known
+            assert (id in seen) == known
+            assert seen.add(id) != known
+            model.add(id)
+            newest = max(newest, sequence)
+            assert not edge or read.snapshot() == seen.snapshot()
+        if forgets and first + length // 2 > newest - WINDOW:
+            gone = message_id(3, first + length // 2)
+            seen.forget(gone)
+            model.discard(gone)
 
 
 def test_what_is_older_than_the_window_counts_as_seen() -> None:

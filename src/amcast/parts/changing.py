@@ -422,7 +422,7 @@ class Changing(Turning):
         self.position = position + (1 if fresh is None else len(fresh))
         if instance.own is not None:
             instance.own.add(effect.message.id)
-            instance.own.add_all([part.id for part in fresh or ()])
+            instance.own.add_all(fresh or ())
         if begin.number == 0:
             self._outbox.append(effect)
             return

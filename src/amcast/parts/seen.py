@@ -6,7 +6,10 @@ group sees gaps that will never close, and "everything below n" is not enough. B
 remember the newest number and, as the bits of one integer, the WINDOW numbers before it: anything older was answered.
 """
 
+from collections.abc import Sequence
+
 from amcast.kernel.ids import MESSAGES_PER_SENDER, MessageId, ProcessId
+from amcast.kernel.message import Message
 from amcast.parts.bodies.session import WINDOW, Known
 
 _MASK = (1 << WINDOW) - 1
@@ -50,15 +53,16 @@ class Seen:
         self._put(sender, newest, self._bits(sender) | 1 << -ahead)
         return True
 
-    def add_all(self, messages: list[MessageId]) -> tuple[int, ...]:
+    def add_all(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Remember many; the places of those that were seen before. The same as `add` for each, without its calls."""
         newest = self._newest
         again: list[int] = []
         for place, message in enumerate(messages):
-            sender = message // MESSAGES_PER_SENDER
-            if newest.get(sender) == message - 1:
-                newest[sender] = message
-            elif not self.add(message):
+            id = message.id
+            sender = id // MESSAGES_PER_SENDER
+            if newest.get(sender) == id - 1:
+                newest[sender] = id
+            elif not self.add(id):
                 again.append(place)
         return tuple(again)
 

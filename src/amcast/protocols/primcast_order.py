@@ -387,7 +387,7 @@ class Order(Member[Item]):
         id = message.id
         served = self._served
         parts = parts_of(message) if is_bundle(id) else None
-        repeats = self._seen.add_all([part.id for part in parts]) if parts else ()
+        repeats = self._seen.add_all(parts) if parts else ()
         past = Past(message, timestamp, final, served, repeats)
         index = -1
         item = self._items.pop(id, None)

@@ -454,7 +454,8 @@ class Order(Member[Item]):
     # Telling
 
     def _ack(self) -> Ack:
-        return Ack(self._epoch, self._length, self._clock, self.position, *self._mark, self._births)
+        time, tie = self._mark
+        return Ack(self._epoch, self._length, self._clock, self.position, time, tie, self._births)
 
     def _tell(self) -> None:
         """One acknowledgement (or proposal) per group for all that this step appended; else, if due, the clock."""

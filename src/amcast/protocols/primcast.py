@@ -158,6 +158,7 @@ class PrimCast(Insight):
         self._view = _view(state.views[0], self.topology)
         self._views = {kept.group: _view(kept, self.topology) for kept in state.views[1:]}
         self._afar = {}
+        self._moved = True
         self._clocks.restore(state.clocks)
         self._later = dict(state.later)
         self._promises = dict(state.promises)

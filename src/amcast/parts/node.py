@@ -179,11 +179,13 @@ class Node(Process):
             case Timer(name) if name.startswith("omega"):
                 if self.omega is not None:
                     leader = self.omega.tick(name)
-                    # Whatever else was suggested meanwhile, the oracle has the last word. And who is silent may lead in
-                    # an old number, where the leader of the group cannot.
-                    again = self._leaders[self.home] != self.omega.leader
-                    again = again or (name != BEAT and self._changing is not None and self._changing.lingers())
-                    self._led_by(self.omega.leader if again else leader, inside)
+                    # Whatever else was suggested meanwhile, the oracle has the last word.
+                    told = self._leaders[self.home]
+                    leader = self.omega.leader if told != self.omega.leader else leader
+                    if name == BEAT:
+                        self._led_by(leader, inside)
+                    else:
+                        self._judged(leader, inside)
                 return True
             case Submit(message):
                 if self.gateway is not None:
@@ -211,7 +213,7 @@ class Node(Process):
                 self._aside.append(event)
             case Gone(peer):
                 if self.omega is not None:
-                    self._led_by(self.omega.suspect(peer), inside)
+                    self._judged(self.omega.suspect(peer), inside)
                 return True
         return False
 
@@ -220,10 +222,15 @@ class Node(Process):
         kind = type(body)
         if kind is Heartbeat:
             if self.omega is not None:
-                self._led_by(self.omega.hear(sender, body), inside)  # type: ignore[arg-type]
+                doubted = not self.omega.trusts(sender)
+                leader = self.omega.hear(sender, body)  # type: ignore[arg-type]
+                if doubted:
+                    self._judged(leader, inside)
+                else:
+                    self._led_by(leader, inside)
         elif kind is Farewell:
             if self.omega is not None and self.topology.group_of(sender) == self.home:
-                self._led_by(self.omega.part(sender, body), inside)  # type: ignore[arg-type]
+                self._judged(self.omega.part(sender, body), inside)  # type: ignore[arg-type]
         elif kind is Reply:
             if self.gateway is not None:
                 self._aside.append(Receive(sender, body))
@@ -258,6 +265,13 @@ class Node(Process):
         if self.group is None and self._changing is not None:
             self.send(sender, self._changing.turn())
         return True
+
+    def _judged(self, leader: ProcessId | None, inside: list[Event]) -> None:
+        """A fellow is suspected, or trusted again. It may lead in an old number, where the leader of the group cannot:
+        who leads there must be told again, or two would think that they do."""
+        if leader is None and self.omega is not None and self._changing is not None and self._changing.lingers():
+            leader = self.omega.leader
+        self._led_by(leader, inside)
 
     def _led_by(self, leader: ProcessId | None, inside: list[Event]) -> None:
         if leader is not None:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from amcast.kernel.errors import WrongUse
+from amcast.trace.arrays import arrowed
 from amcast.trace.columns import TABLES, Column, ColumnType
 from amcast.trace.recorder import Row
 
@@ -56,10 +57,8 @@ class Gathering:
             values = columns[place]
             if column.type in ("string", "array<int>"):
                 chunks.append(_numbered(values, codes))
-            elif column.type == "array<long>" and values.count(None) == len(values):
-                chunks.append(pa.nulls(len(values), TYPES[column.type]))
             else:
-                chunks.append(pa.array(values, TYPES[column.type]))
+                chunks.append(arrowed(values, TYPES[column.type]))
 
     def table(self) -> pa.Table:
         """Everything taken so far, which is then forgotten."""
@@ -90,22 +89,22 @@ def writer(table: str, file: Path, schema: pa.Schema) -> pq.ParquetWriter:
 
 
 def _constant(value: str, count: int) -> pa.Array:
-    return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), count), pa.array([value], pa.string()))
+    return pa.DictionaryArray.from_arrays(arrowed([0] * count, pa.int32()), arrowed([value], pa.string()))
 
 
 def _numbered(values: Sequence[Any], codes: dict[Any, int]) -> pa.Array:
     try:
-        return pa.array([codes[value] for value in values], pa.int32())
+        return arrowed([codes[value] for value in values], pa.int32())
     except KeyError:
-        return pa.array([codes.setdefault(value, len(codes)) for value in values], pa.int32())
+        return arrowed([codes.setdefault(value, len(codes)) for value in values], pa.int32())
 
 
 def _joined(column: Column, chunks: list[pa.Array], codes: dict[Any, int]) -> pa.Array:
     kind = TYPES[column.type]
     if column.type not in ("string", "array<int>"):
-        return pa.concat_arrays(chunks) if chunks else pa.array([], kind)
-    numbers = pa.concat_arrays(chunks) if chunks else pa.array([], pa.int32())
-    values = pa.array(list(codes), kind)
+        return pa.concat_arrays(chunks) if chunks else pa.nulls(0, kind)
+    numbers = pa.concat_arrays(chunks) if chunks else pa.nulls(0, pa.int32())
+    values = arrowed(list(codes), kind)
     if column.type == "string":
         return pa.DictionaryArray.from_arrays(numbers, values)
     return values.take(numbers)

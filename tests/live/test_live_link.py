@@ -404,6 +404,31 @@ def test_whose_address_refuses_is_gone_and_who_dialled_us_is_looked_for() -> Non
     run(scene())
 
 
+def test_a_peer_that_loses_its_connections_before_its_door_is_gone_when_that_is_shut() -> None:
+    async def scene() -> None:
+        low, high = End(0), End(1)
+        gone: asyncio.Queue[int] = asyncio.Queue()
+        low.network.on_gone = gone.put_nowait
+        addresses = {0: await low.network.listen(LOCAL), 1: await high.network.listen(LOCAL)}
+        low.network.start(addresses)
+        high.network.start(addresses)
+        await high.network.connected({0}, 5)
+        for task in high.network._dialling.values():
+            task.cancel()
+        connection = high.network.links[0].connection
+        assert connection is not None
+        connection.abort()
+        await until(lambda: not low.network.is_up(1))
+        await asyncio.sleep(0.1)
+        assert gone.empty(), "somebody opens"
+        await high.network.stop()
+        async with asyncio.timeout(5):
+            assert await gone.get() == 1
+        await low.network.stop()
+
+    run(scene())
+
+
 def test_a_broken_wire_is_nobodys_end() -> None:
     async def scene() -> None:
         async with pair() as (low, high, wire):

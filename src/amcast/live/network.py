@@ -433,15 +433,21 @@ class Network(Peers):
         return None
 
     async def _look(self, link: Link) -> None:
-        """A peer that dials us is no longer connected: is anybody still at its address?"""
-        try:
-            async with asyncio.timeout(CONNECT_S):
-                _, writer = await asyncio.open_connection(*self._addresses[link.peer])
-                writer.close()
-        except ConnectionRefusedError:
-            self._refused(link)
-        except (OSError, TimeoutError):
-            pass
+        """A peer that dials us is no longer connected: is anybody still at its address? A process that is killed may
+        lose its connections before its door, which lets one more in: look until it is shut, or the peer is back."""
+        wait = self._limits.retry_low_s
+        while link.connection is None and link.peer in self._addresses:
+            try:
+                async with asyncio.timeout(CONNECT_S):
+                    _, writer = await asyncio.open_connection(*self._addresses[link.peer])
+                    writer.close()
+            except ConnectionRefusedError:
+                self._refused(link)
+                return
+            except (OSError, TimeoutError):
+                pass
+            await asyncio.sleep(wait * self._chance.uniform(0.5, 1.0))
+            wait = min(2 * wait, self._limits.retry_high_s)
 
     def _refused(self, link: Link) -> None:
         """Nobody listens at a peer's address: its process died. Servers that boot may just be early."""

@@ -133,3 +133,16 @@ def test_a_gateway_that_is_gone_is_not_waited_for() -> None:
     assert sends(one.step((Gone(0),), 0)) == [((1,), Request(said))]
     later = message(1, 0)
     assert sends(one.step((Submit(later),), 0)) == [((1,), Request(later))]
+
+
+def test_a_gateway_that_answers_for_its_group_alone_is_not_the_only_one_to_be_asked() -> None:
+    one = Client(
+        ME, TOPOLOGY, lambda topology, said: topology.addressed(said.destinations), SessionConfig(gateways=True)
+    )
+    one.step((Started(),), 0)
+    said = message(0, 0, 1)
+    assert sends(one.step((Submit(said),), 0)) == [((3,), Request(said))]
+    assert sends(one.step((Gone(3),), 0)) == [((4,), Request(said))]
+    assert sends(one.step((Receive(4, Reply(said.id, 1)),), 0)) == [((1,), Request(said))], "4 will say no more"
+    assert sends(one.step((Receive(4, Reply(said.id, 1)),), 0)) == [], "once"
+    assert Resolve(said.id) in one.step((Receive(1, Reply(said.id, 0)),), 0)

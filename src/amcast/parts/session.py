@@ -170,6 +170,10 @@ class Client(Process):
         waiting.groups.discard(group)
         if not waiting.groups:
             self._finish(message)
+        elif self._config.gateways and waiting.age < 2:
+            # A gateway answers for its group alone if another, which must have died, asked before: ask in the others.
+            waiting.age = 2
+            self.send_all(self._again(waiting), Request(waiting.message), waiting.message.id)
 
     def _finish(self, message: MessageId, absent: tuple[GroupId, ...] = ()) -> None:
         if self._waiting.pop(message, None) is None:

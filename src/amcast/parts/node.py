@@ -34,6 +34,7 @@ from amcast.parts.omega import BEAT, Omega
 from amcast.parts.seen import Seen
 from amcast.parts.session import TIMER as SESSION
 from amcast.parts.session import Contact
+from amcast.parts.unsaid import Unsaid
 
 _MINE: Final = frozenset({Farewell, Heartbeat, Reply, Request})
 """Bodies that the protocol does not see, or not always."""
@@ -66,6 +67,7 @@ class Node(Process):
         if config.gateway is not None:
             assert contact is not None, "a gateway must know the protocol's contacts"
             self.gateway = Gateway(self.me, self.topology, contact, config.gateway)
+        self._unsaid = Unsaid()
         self._servers = frozenset(self.topology.servers)
         self._aside: list[Event] = []
         """What the gateway's session must hear of in this step."""
@@ -194,6 +196,8 @@ class Node(Process):
                 self._asked[message.id] = (message, set(message.destinations))
             case Leader(group, leader):
                 self._leaders[group] = leader
+                if leader == self.me:
+                    self._answer_unsaid()
             case Started(_, life):
                 if self.omega is not None:
                     # Whoever joins a running group has run for no time, and does not take the lead.
@@ -221,6 +225,8 @@ class Node(Process):
         """What the parts of a node and clients tell it, but for requests; False if it is for the protocol, too."""
         kind = type(body)
         if kind is Heartbeat:
+            if sender == self._leaders[self.home]:
+                self._unsaid.heard()
             if self.omega is not None:
                 doubted = not self.omega.trusts(sender)
                 leader = self.omega.hear(sender, body)  # type: ignore[arg-type]
@@ -278,6 +284,12 @@ class Node(Process):
             self._odd = True
             self._leaders[self.home] = leader
             inside.append(Leader(self.home, leader))
+            if leader == self.me:
+                self._answer_unsaid()
+
+    def _answer_unsaid(self) -> None:
+        for asker, message in self._unsaid.take():
+            self.send(asker, Reply(message, self.home), message)
 
     def _answered(self, message: MessageId, group: GroupId) -> None:
         """A group answered a message that this very node multicast."""
@@ -318,6 +330,8 @@ class Node(Process):
                 self.delivered.add(message.id)
                 if answers:
                     told.append(Send((message.sender,), Reply(message.id, self.home), message.id))
+                else:
+                    self._unsaid.keep(message.sender, message.id)
         return told
 
     def _answer_bundle(self, bundle: Message, answers: bool, told: list[Effect]) -> None:
@@ -325,8 +339,11 @@ class Node(Process):
         gateway = process_of(bundle.sender)
         if gateway == self.me:
             self._aside.append(Receive(self.me, Reply(bundle.id, self.home)))
-        elif answers and self.topology.group_of(gateway) != self.home:
-            told.append(Send((gateway,), Reply(bundle.id, self.home), bundle.id))
+        elif self.topology.group_of(gateway) != self.home:
+            if answers:
+                told.append(Send((gateway,), Reply(bundle.id, self.home), bundle.id))
+            else:
+                self._unsaid.keep(gateway, bundle.id)
 
     # Bundles and the trace
 
@@ -396,6 +413,7 @@ class Node(Process):
             tuple((message, tuple(sorted(groups))) for _, (message, groups) in sorted(self._asked.items())),
             tuple(sorted(self._leaders.items())),
             None if self.gateway is None else self.gateway.snapshot(),
+            self._unsaid.snapshot(),
         )
 
     def restore(self, state: State) -> None:
@@ -410,6 +428,7 @@ class Node(Process):
         self.delivered.restore(state.delivered)
         self._asked = {message.id: (message, set(groups)) for message, groups in state.asked}
         self._leaders = dict(state.leaders)
+        self._unsaid.restore(state.unsaid)
         if self.gateway is not None and state.gateway is not None:
             self.gateway.restore(state.gateway)
 

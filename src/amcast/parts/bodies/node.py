@@ -5,7 +5,7 @@ from typing import Literal
 from msgspec import field
 
 from amcast.kernel.config import Config
-from amcast.kernel.ids import GroupId, ProcessId
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Message, State
 from amcast.parts.bodies.gateway import GatewayConfig, GatewayState
 from amcast.parts.bodies.omega import OmegaConfig, OmegaState
@@ -28,3 +28,4 @@ class NodeState(State, frozen=True):
     asked: tuple[tuple[Message, tuple[GroupId, ...]], ...]
     leaders: tuple[tuple[GroupId, ProcessId], ...]
     gateway: GatewayState | None = None
+    unsaid: tuple[tuple[tuple[ProcessId, MessageId], ...], tuple[tuple[ProcessId, MessageId], ...]] = ((), ())

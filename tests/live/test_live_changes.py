@@ -7,6 +7,7 @@ import asyncio
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from live_cluster import run
@@ -117,7 +118,9 @@ def test_everybody_dies_after_a_change_and_comes_back_from_disk(tmp_path: Path) 
 CLIENTS = {"till": {"groups": "all", "operate": True}, "ops": {"groups": "all", "operate": True, "change": True}}
 
 
-def test_with_certificates_rights_and_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_with_certificates_rights_and_refusals(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster = secured(tmp_path, {"orders": 3, "stock": 1}, CLIENTS)
     first = tmp_path / "first.toml"
     shutil.copy(cluster.file, first)
@@ -159,6 +162,7 @@ def test_with_certificates_rights_and_refusals(tmp_path: Path, capsys: pytest.Ca
         assert command(["change", "--config", str(first), "--follow"]) == 0
         assert read_cluster(first).topology.number == 4
         assert read_cluster(first).topology.unused == 6
+        overtaken(first, capsys, monkeypatch)
 
 
 REFUSALS = {
@@ -208,3 +212,28 @@ async def rivals(cluster: Cluster) -> None:
             )
         )
     assert sorted(found) == ["done", "stale"]
+
+
+def overtaken(file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator's command has read the topology when somebody else's changes it."""
+    carried_out = changes.carried_out
+    [newest] = [node for node in read_cluster(file).names if node in ("orders/5", "orders/6")]
+    other = file.with_name("other.toml")
+
+    def late(*asked: Any) -> tuple[changes.Outcome, bool]:
+        monkeypatch.setattr(changes, "carried_out", carried_out)
+        assert command(["change", "--config", str(file), "--remove", newest, "--write", str(other)]) == 0
+        capsys.readouterr()
+        return carried_out(*asked)
+
+    monkeypatch.setattr(changes, "carried_out", late)
+    before = file.read_text()
+    wish = ["--add", f"orders/7=127.0.0.1:{free_ports(1)[0]}"]
+    assert command(["change", "--config", str(file), *wish, "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["outcome"], told["file"]) == ("stale", None)
+    assert told["said"] == "orders/7: stale, somebody else's change to topology 5 came first; ask again"
+    assert file.read_text() == before, "only what was done is written"
+    assert read_cluster(other).topology.number == 5
+    assert command(["status", "--config", str(other), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["topology"]["members"]["orders"] == ["orders/3", "orders/4"]

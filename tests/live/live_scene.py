@@ -128,6 +128,8 @@ async def _played(scene: Scene, play: Play, recorder: FolderRecorder, around: Ab
         one, two = [await stack.enter_async_context(client) for client in clients]
         tasks = [asyncio.create_task(scene.use(client, n)) for client in (one, two) for n in range(6)]
         following = asyncio.create_task(scene.follow())
+        for task in (*tasks, following):
+            stack.callback(task.cancel)  # else users of clients that are closed would try again for ever
         await scene.more(50)
         await play(scene)
         await scene.more(50)

@@ -129,6 +129,8 @@ class Order(Member[Item]):
             item.message = message
             if item.index < 0:
                 self._unproposed[id] = item
+                if self._role == "primary":
+                    self._propose()  # at once: another group's proposal, next in this burst, would raise mine above it
             if item.decided:
                 self._commit(item)
             if self._stream and self._stream[0][1] == id:

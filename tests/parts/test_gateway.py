@@ -14,9 +14,9 @@ from amcast.lab.runs import fuzz_one, prepare, record
 from amcast.parts import member
 from amcast.parts.bodies.gateway import Done, GatewayConfig
 from amcast.parts.bodies.node import NodeConfig
-from amcast.parts.bodies.session import SessionConfig
+from amcast.parts.bodies.session import MILLISECOND, SessionConfig
 from amcast.parts.bundle import FIRST_GATEWAY, bundled, gateway_number, is_bundle, parts_of, process_of
-from amcast.parts.gateway import MOST_REST_NS, REST, TRIAL, Gateway
+from amcast.parts.gateway import MOST_PATIENCE_NS, MOST_REST_NS, PHASE, REST, TRIAL, Gateway
 from amcast.parts.node import Node
 from amcast.parts.seen import Seen
 from amcast.parts.session import TIMER, Client
@@ -138,6 +138,39 @@ def test_the_rest_is_long_for_clients_that_come_back_and_short_for_those_that_do
     passing = [(client, client + 1) for client in range(6, 6 + 2 * 35, 2)]
     assert rests_of([(6, 7)] * 2, 10**9) == [MOST_REST_NS] * 2
     assert rests_of(passing) == [8000] + [1000] * (TRIAL - 1) + [8000] + [1000] * 2, "with a trial now and then"
+
+
+def patience_of(hasty_ns: int, patient_ns: int, rounds: int, clients: int = 3) -> list[bool]:
+    """Whether the gateway had patience after each bundle, if a round lasts so long without and so long with it."""
+    one, told, now = gateway(), [], 0
+    for round in range(rounds):
+        for client in range(6, 6 + clients):
+            one.take(message(client, round))
+        one.rested()
+        (made,) = bundles(one.step([], now))
+        effects = one.step([Receive(0, Reply(made.id, 0)), Receive(3, Reply(made.id, 1))], now + 1000)
+        (rest_ns,) = [effect.low_ns for effect in effects if isinstance(effect, SetTimer) and effect.name == REST]
+        told.append(rest_ns == MOST_PATIENCE_NS)
+        now += patient_ns if told[-1] else hasty_ns
+    return told
+
+
+def test_patience_is_tried_and_kept_if_it_costs_little() -> None:
+    long = 40 * PHASE
+    assert not any(patience_of(MILLISECOND, MILLISECOND, PHASE)), "the first phase has none"
+    kept = patience_of(MILLISECOND, MILLISECOND, long)
+    assert sum(kept) > 0.85 * long
+    assert not all(kept[2 * PHASE :]), "what is found better is doubted from time to time"
+    assert sum(patience_of(MILLISECOND, 2 * MILLISECOND, long)) < 0.15 * long
+    assert sum(patience_of(2 * MILLISECOND, MILLISECOND, long)) > 0.85 * long
+
+
+def test_nobody_has_patience_with_clients_that_are_far_away_or_come_and_go() -> None:
+    far = rests_of([(6, 7)] * 3 * PHASE, MOST_PATIENCE_NS)
+    assert far == [MOST_REST_NS] * len(far)
+    passing = rests_of([(client, client + 1) for client in range(6, 6 + 6 * PHASE, 2)])
+    assert MOST_PATIENCE_NS not in passing[1:]
+    assert MOST_PATIENCE_NS in rests_of([(6, 7)] * 3 * PHASE)
 
 
 def test_what_gathers_does_not_wait_for_an_answer_that_never_comes() -> None:

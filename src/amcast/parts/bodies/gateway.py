@@ -37,6 +37,21 @@ class Done(Body, frozen=True):
     messages: tuple[MessageId, ...]
 
 
+class WaveState(State, frozen=True):
+    """What a gateway knows of those whom it answered last, for some destinations."""
+
+    groups: tuple[GroupId, ...]
+    answered: int
+    missing: tuple[ProcessId, ...]
+    vain: int
+    patient: bool
+    rates: tuple[int, int]
+    phases: int
+    began_ns: int
+    bundles: int
+    messages: int
+
+
 class GatewayState(State, frozen=True):
     number: int
     sequence: int
@@ -47,5 +62,4 @@ class GatewayState(State, frozen=True):
     session: ClientState
     left_ns: tuple[tuple[MessageId, int], ...] = ()
     resting: tuple[tuple[GroupId, ...], ...] = ()
-    waves: tuple[tuple[tuple[GroupId, ...], int, tuple[ProcessId, ...], int], ...] = ()
-    """Destinations, how many their last answer answered, who of them has not asked again, vain rests in a row."""
+    waves: tuple[WaveState, ...] = ()

@@ -40,13 +40,18 @@ _MINE: Final = frozenset({Farewell, Heartbeat, Reply, Request})
 """Bodies that the protocol does not see, or not always."""
 
 
+FEW: Final = 4
+"""Messages in a bundle that all members of a group answer for. A follower may deliver one delay before its leader, and
+so few messages have nobody to share that delay with; where there are more, fewer answers are worth more."""
+
+
 class Node(Process):
     """One server of one group."""
 
     # fmt: off
     __slots__ = (
-        "_aside", "_asked", "_changing", "_leaders", "_mine_too", "_odd", "_servers", "config", "delivered",
-        "gateway", "home", "omega", "protocol",
+        "_aside", "_asked", "_changing", "_leaders", "_mine_too", "_odd", "_servers", "_unsaid", "config",
+        "delivered", "gateway", "home", "omega", "protocol",
     )
     # fmt: on
 
@@ -325,7 +330,7 @@ class Node(Process):
                 continue
             message = effect.message
             if effect.fresh is not None:
-                self._answer_bundle(message, answers, told)
+                self._answer_bundle(message, answers or len(effect.fresh) <= FEW, told)
             else:
                 self.delivered.add(message.id)
                 if answers:
@@ -335,7 +340,7 @@ class Node(Process):
         return told
 
     def _answer_bundle(self, bundle: Message, answers: bool, told: list[Effect]) -> None:
-        """Its gateway is told, unless it is in this group: it delivers, too."""
+        """Its gateway is told, by the leader or by all, unless it is in this group: it delivers, too."""
         gateway = process_of(bundle.sender)
         if gateway == self.me:
             self._aside.append(Receive(self.me, Reply(bundle.id, self.home)))

@@ -16,7 +16,8 @@ class NodeConfig(Config, frozen=True):
     omega: OmegaConfig | None = field(default_factory=OmegaConfig)
     """None: no heartbeats; Leader events come from outside."""
     replies: Literal["leader", "all"] = "leader"
-    """Who answers a sender: its group's leader, or every member. Who retries is answered by all."""
+    """Who answers a sender: its group's leader, or every member. Who retries is answered by all, and so is a gateway
+    that asked for very few messages."""
     gateway: GatewayConfig | None = None
     """None: clients ask the protocol's contacts. Otherwise every node asks for its clients, in bundles."""
 

@@ -64,6 +64,9 @@ class Bench:
                 if other != host.me:
                     self._join(host, other)
             host.start({})
+            host.network._addresses = dict.fromkeys(topology.servers, ("nowhere", 0))
+            for link in host.network.links.values():
+                link.serves = True
         self.gateway = self.hosts[REPLICAS]
         self.clients = range(FIRST_CLIENT, FIRST_CLIENT + clients)
         for client in self.clients:
@@ -78,7 +81,10 @@ class Bench:
         link = host.network.link(peer)
         end = self.ends[host.me, peer] = Connection(host.network, host.limits)
         end._transport = Wire()  # type: ignore[assignment]
+        end.write = end._transport.write  # type: ignore[union-attr]
         end.link, link.connection, link.known = link, end, (0, 1)
+        end.enter(link)
+        link._put, link._flows = end.write, True
         end._buffer = bytearray(1 << 17)
         end._view = memoryview(end._buffer)
 

@@ -46,7 +46,7 @@ class End:
     def say(self, payload: int, sent_ns: int | None = None) -> None:
         body = Request(Message(1, 1, (0,), bytes(payload)))
         self.network.traces = sent_ns is not None
-        self.network.send([1 - self.me], self.codec.encode(body), 1)
+        self.network.send((1 - self.me,), self.codec.encode(body), 1)
         self.network.flush(sent_ns)
 
 

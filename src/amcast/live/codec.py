@@ -44,11 +44,17 @@ KINDS: Final = ("HELLO", "REFUSE", "ACK", "BODIES", "TRACED", "VISIT", "TELL", "
 
 HEAD: Final = struct.Struct("!IBB")
 HEAD_BYTES: Final = HEAD.size
-_BATCH_HEAD: Final = struct.Struct("!IBBBBQBQBI")
-"""The head, then by hand what msgpack calls: array of 3 or 6, uint64 number, uint64 ack, array32 of bodies."""
-_BATCH_HEAD_BYTES: Final = _BATCH_HEAD.size
-_pack_head: Final = _BATCH_HEAD.pack
-_U64: Final = 0xCF
+SHORT_HEAD: Final = struct.Struct("!IH")
+"""The same with version and kind as one number, for who expects a certain one."""
+_FRONT: Final = struct.Struct("!I4sQBQ")
+"""How a BODIES or TRACED frame begins: the head, then what msgpack calls array of 3 or 6, uint64 number, uint64 ack."""
+AFTER_LENGTH: Final = _FRONT.size - 4
+"""How much of it the length counts."""
+pack_front: Final = _FRONT.pack
+_COUNT: Final = struct.Struct("!BI")
+"""What follows: array32 of bodies."""
+_pack_count: Final = _COUNT.pack
+U64: Final = 0xCF
 _ARRAY32: Final = 0xDD
 
 Mark = tuple[int, int]
@@ -116,6 +122,21 @@ _hello: Final = msgspec.msgpack.Decoder(Hello)
 _refusal: Final = msgspec.msgpack.Decoder(Refusal)
 _piece: Final = msgspec.msgpack.Decoder(tuple[int, int, Piece])
 _ack: Final = msgspec.msgpack.Decoder(tuple[int])
+
+
+def lead(version: int, kind: int) -> bytes:
+    """What stands between the length and the number of a BODIES or TRACED frame: it is the same for many frames."""
+    return bytes((version, kind, 0x93 if kind == BODIES else 0x96, U64))
+
+
+def tail(parts: Sequence[bytes]) -> bytes:
+    """Some encoded bodies, joined as every frame that carries them has them."""
+    return _pack_count(_ARRAY32, len(parts)) + (parts[0] if len(parts) == 1 else b"".join(parts))
+
+
+def numbered(lead: bytes, number: int, ack: int, tail: bytes) -> bytes:
+    """A BODIES or TRACED frame."""
+    return pack_front(len(tail) + AFTER_LENGTH, lead, number, U64, ack) + tail
 
 
 def framed(kind: int, payload: bytes, version: int = WIRE_VERSION) -> bytes:
@@ -219,9 +240,7 @@ class Codec:
 
     def frame(self, number: int, ack: int, parts: Sequence[bytes], version: int = WIRE_VERSION) -> bytes:
         """All encoded bodies of one tick for one peer."""
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
-        length = len(body) + _BATCH_HEAD_BYTES - 4
-        return _pack_head(length, version, BODIES, 0x93, _U64, number, _U64, ack, _ARRAY32, len(parts)) + body
+        return numbered(lead(version, BODIES), number, ack, tail(parts))
 
     def traced(
         self,
@@ -234,10 +253,7 @@ class Codec:
     ) -> bytes:
         """The same with the facts that the receiver records."""
         facts = _encoder.encode(sent_ns) + _encoder.encode(abouts) + _encoder.encode([len(part) for part in parts])
-        body = b"".join(parts) + facts
-        length = len(body) + _BATCH_HEAD.size - 4
-        head = _BATCH_HEAD.pack(length, version, TRACED, 0x96, _U64, number, _U64, ack, _ARRAY32, len(parts))
-        return head + body
+        return numbered(lead(version, TRACED), number, ack, tail(parts) + facts)
 
     def piece(self, number: int, ack: int, piece: Piece, version: int = WIRE_VERSION) -> bytes:
         """One piece of an encoded body."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from amcast.live import codec
-from amcast.live.codec import BODIES, HEAD, HEAD_BYTES, BadFrame, Refused
+from amcast.live.codec import BODIES, HEAD, HEAD_BYTES, SHORT_HEAD, BadFrame, Refused
 from amcast.live.door import named
 from amcast.live.limits import GREETING_BYTES, KIB, MIB, Limits
 from amcast.live.logs import complain
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from amcast.live.network import Network
 
 unpack_head = HEAD.unpack_from
+unpack_short_head = SHORT_HEAD.unpack_from
+NOTHING = -1
+"""No version and kind of a frame."""
 FIRST_BUFFER = 8 * KIB
 """For strangers; more than a greeting, and not much more."""
 LARGE_BUFFER = 1 * MIB
@@ -31,6 +34,14 @@ LARGE_BUFFER = 1 * MIB
 
 class Connection(asyncio.BufferedProtocol):
     """Parses frames in place, in one buffer that grows only as far as frames and the limits ask."""
+
+    # fmt: off
+    __slots__ = (
+        "_buffer", "_deadline", "_end", "_limits", "_line", "_network", "_short", "_start", "_transport", "_usual",
+        "_view", "closed", "deaf", "dials", "heard", "heard_at", "link", "on_room", "paused", "peername", "refused",
+        "write",
+    )
+    # fmt: on
 
     def __init__(self, network: "Network", limits: Limits, dials: "Link | None" = None) -> None:
         self._network = network
@@ -44,7 +55,7 @@ class Connection(asyncio.BufferedProtocol):
         self.heard_at = 0.0
         """When something last came, to within a beat."""
         self.heard = False
-        """Something came since the last beat."""
+        """Something other than a frame of bodies came since the last beat."""
         self.paused = False
         """The socket takes no more for now; the link keeps what it has."""
         self.deaf = False
@@ -58,13 +69,18 @@ class Connection(asyncio.BufferedProtocol):
         self._start = 0
         self._end = 0
         self._short = min(limits.frame_bytes, FIRST_BUFFER // 2)
+        self._usual = NOTHING
+        """Version and kind of nearly all frames, once they go to a link; until then no frame has it."""
         self._deadline: asyncio.TimerHandle | None = None
         self._line: Delayed | None = None
+        self.write: Callable[[bytes], object] = _into_the_void
+        """Give bytes to the socket, if there is one."""
 
     # What asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self.write = self._transport.write
         self._transport.set_write_buffer_limits(high=4 * MIB, low=1 * MIB)
         self.peername = named(transport.get_extra_info("peername"))
         loop = asyncio.get_running_loop()
@@ -76,17 +92,15 @@ class Connection(asyncio.BufferedProtocol):
         return self._view[self._end :] if self._end else self._view
 
     def buffer_updated(self, count: int) -> None:
-        self._end = end = self._end + count
-        self.heard = True
-        link = self.link
         try:
-            if link is not None and HEAD_BYTES <= end <= self._short and self._start == 0:
-                length, version, kind = unpack_head(self._view, 0)
-                if length + 4 == end and kind == BODIES and version == link.version and link.connection is self:
-                    # Nearly always: one whole frame, and nothing else.
-                    self._end = 0
-                    link.take_bodies(self._view[HEAD_BYTES:end])
+            if self._end == 0 and count <= self._short:
+                length, usual = unpack_short_head(self._view)
+                if usual == self._usual and length == count - 4:
+                    # Nearly always: one whole frame of a link, and nothing else.
+                    self.link.take_bodies(self._view[HEAD_BYTES:count])  # type: ignore[union-attr]
                     return
+            self._end += count
+            self.heard = True
             self._take_frames()
         except BadFrame as error:
             self.close(f"it sent {error}")
@@ -98,6 +112,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self.paused = True
+        if self.link is not None and self.link.connection is self:
+            self.link.hold()
 
     def resume_writing(self) -> None:
         self.paused = False
@@ -110,6 +126,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
         self._transport = None
+        self.write = _into_the_void
+        self._usual = NOTHING
         if self._line is not None:
             self._line.close()
         if isinstance(exc, ssl.SSLError) and self.link is None:
@@ -129,21 +147,25 @@ class Connection(asyncio.BufferedProtocol):
         """Too many strangers are at the door."""
         self.close(why)
 
-    def write(self, data: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(data)
-
     def greeted(self, link: "Link | None") -> None:
         """It said who it is: a peer, or a visitor without a link."""
         self.link = link
         if self._deadline is not None:
             self._deadline.cancel()
 
+    def enter(self, link: "Link") -> None:
+        """From now on it carries this link."""
+        self._usual = link.version << 8 | BODIES
+
+    def leave(self) -> None:
+        """Another connection carries the link now, or none does."""
+        self._usual = NOTHING
+
     def imitate(self, lines: "Lines", region: str) -> None:
         """From now on what is written comes as late as it would over a line to that region."""
         assert self._transport is not None
         self._line = lines.delayed(region, self._transport.write)
-        self.write = self._line  # type: ignore[method-assign]
+        self.write = self._line
 
     def refuse(self, reason: str) -> None:
         """Tell the other side why, then hang up."""
@@ -202,6 +224,7 @@ class Connection(asyncio.BufferedProtocol):
                 if end - start < needed:
                     break
                 link.take_bodies(view[start + HEAD_BYTES : start + needed])
+                link.weigh(needed)
             else:
                 self._check_head(length, version, kind)
                 needed = length + 4
@@ -268,3 +291,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _too_late(self) -> None:
         self.close(f"it did not say hello within {self._limits.greet_s} s")
+
+
+def _into_the_void(data: bytes) -> None:
+    """Before there is a socket, and when it is closed."""

@@ -170,7 +170,7 @@ class Gateway:
         assert host is not None
         for groups, waiting in sorted(tick.items(), key=lambda item: item[0]):
             for share in self._shares(waiting):
-                host.submit(self._message(host, groups, share))
+                host.submit(self._message(host, groups, share), wake=False)
         host.tick()
 
     def _shares(self, waiting: list[_Waiting]) -> list[list[_Waiting]]:

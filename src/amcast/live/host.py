@@ -27,11 +27,11 @@ from amcast.live.asking import Asker
 from amcast.live.batch import BATCH_BYTES
 from amcast.live.codec import Codec, Frame
 from amcast.live.desk import Desk
+from amcast.live.handing import Handing
 from amcast.live.limits import Limits
 from amcast.live.lost import record_lost
 from amcast.live.moving import Moving
 from amcast.live.network import Address, Network
-from amcast.live.resting import Rest
 from amcast.live.skew import Skew
 from amcast.live.steps import StepLog
 from amcast.live.store import MemoryStore, Store
@@ -48,6 +48,16 @@ MOST_HELD = 20_000
 
 class Host:
     """Runs one process, server or client, in one life."""
+
+    # fmt: off
+    __slots__ = (
+        "_admission", "_before_forgetting", "_catching", "_chance", "_clock", "_due", "_durable", "_failed",
+        "_farewell", "_held", "_home", "_inbox", "_looped", "_most_asked", "_most_bytes", "_now", "_on_installed",
+        "_on_resolve", "_recorder", "_running", "_scheduled", "_servers", "_skew", "_steps", "_stopped", "_store",
+        "_ticket", "_timers", "_traces", "_watched", "codec", "desk", "ended", "events_taken", "handing", "leaving",
+        "limits", "lost_sends", "me", "moving", "network", "process", "steps_taken",
+    )
+    # fmt: on
 
     def __init__(
         self,
@@ -76,12 +86,8 @@ class Host:
         self.codec = Codec(spec.wire(), spec.records, self.limits)
         self.steps_taken = 0
         self.events_taken = 0
-        self.delivered = 0
-        """What was handed to the application in this life."""
         self.lost_sends = 0
         """Bodies for processes that nobody knows (clients that left)."""
-        self.rest = Rest(0)
-        """How a node that has its process to itself takes many bodies at once; others do not."""
         self.leaving = False
         """It has said farewell."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -92,7 +98,6 @@ class Host:
         self._recorder = recorder
         self._traces = recorder is not None and recorder.wants_packets
         self._steps = steps
-        self._on_deliver = on_deliver
         self._on_resolve = on_resolve
         self._on_installed = on_installed
         self._most_bytes = self.limits.message_bytes + BATCH_BYTES
@@ -100,13 +105,11 @@ class Host:
         rights = None if wiring.security is None else wiring.security.rights
         self._admission = Admission(process, spec, self._most_bytes, rights)
         self._before_forgetting = before_forgetting
-        self._handed = handed
-        """The application has everything before this position; a process that replays its log repeats positions."""
-        self._recorded = recorded
-        """The same for the trace."""
+        self.handing = Handing(self.me, process.group, on_deliver, recorder, handed, recorded)
         self._chance = chance or random.Random()
         self._clock = clock
         self._skew = skew
+        self._watched = self._traces or steps is not None or skew is not None
         self._now = 0
         self.moving = Moving(self)
         self._servers = self.moving.servers
@@ -135,6 +138,7 @@ class Host:
             self.desk = Desk(self.me, process.group, cluster, self._store.life, self.limits, rights)
             self.desk.topology = self.moving.told
             self.network.on_visit = self.desk.take
+            self.handing.kept = self.desk.kept
         self._catching: asyncio.Task[None] | None = None
 
     # Life
@@ -165,7 +169,7 @@ class Host:
         self.leaving = True
         links = self.network.links
         peers = [peer for peer, link in links.items() if link.connection is not None and link.version >= 2]
-        self.network.send(peers, self.codec.encode(self._farewell(self.life)), None)
+        self.network.send(tuple(peers), self.codec.encode(self._farewell(self.life)), None)
         self.network.flush(self._read_clock() if self._traces else None)
         return True
 
@@ -219,14 +223,17 @@ class Host:
 
     # What reaches the process
 
-    def submit(self, message: Message) -> None:
-        """The user of this process a-multicasts. `live/gateway.py` is the comfortable way, and records it."""
+    def submit(self, message: Message, wake: bool = True) -> None:
+        """The user of this process a-multicasts. `live/gateway.py` is the comfortable way, and records it. Who is about
+        to call `tick` need not `wake` it."""
         if len(message.payload) > self._most_bytes:
             raise WrongUse(
                 f"message {message.id}: payload of {len(message.payload)} bytes;"
                 f" expected at most {self._most_bytes} (limits.message_bytes)"
             )
-        self.hand(Submit(message))
+        self._inbox.append(Submit(message))
+        if wake:
+            self._wake()
 
     def hand(self, event: Event) -> None:
         """Give the process an event of another kind (an oracle's word, for example)."""
@@ -270,7 +277,7 @@ class Host:
         if not self._running:
             return
         try:
-            for _ in range(STEPS_PER_TICK):
+            for _ in _STEPS:
                 if self._inbox or self._due:
                     self._step()
                 elif self._ticket == self._durable or not self._release(self._store.commit()):
@@ -282,19 +289,56 @@ class Host:
             self.fail(error)
             return
         burden = self.process.burden()
-        if burden > self._most_asked or (self.network.full and burden <= self._most_asked // 2):
-            self.network.fill(burden > self._most_asked)
+        if burden > self._most_asked or self.network.full:
+            self._bear(burden)
         if self._inbox or self._due:
             self._wake()
-        self.rest.take(self._now)
+        if self.handing.rest.allowed:
+            self.handing.rest.take(self._now)
+
+    def _bear(self, burden: int) -> None:
+        """Much that clients asked for is not answered, or was not: they wait, or need not wait any more."""
+        if burden > self._most_asked or burden <= self._most_asked // 2:
+            self.network.fill(burden > self._most_asked)
 
     def _step(self) -> None:
-        now = self._read_clock()
+        now = self._clock()
+        if now > self._now:
+            self._now = now
+        else:
+            now = self._now
         events = self._inbox
         self._inbox = []
         if self._due and type(events[0] if events else None) is not Started:
             # One timer, and first: nothing else in this burst can have cancelled it.
             events.insert(0, Timer(self._due.popleft()))
+        process = self.process
+        if self._watched:
+            effects = self._watched_step(events, now)
+        else:
+            effects = process.step(events, now)
+        self.steps_taken += 1
+        self.events_taken += len(events)
+        if process.topology is not self.moving.topology:
+            effects = [*effects, *self.moving.turn()]
+        barred = self._ticket > self._durable
+        for effect in effects:
+            kind = type(effect)
+            if kind is Send:
+                if barred:
+                    self._hold(effect)
+                else:
+                    self._send(effect)  # type: ignore[arg-type]
+            elif barred and (kind in _BARRED or _installs(effect)):
+                self._hold(effect)
+            elif kind is Persist:
+                self._persist(effect)  # type: ignore[arg-type]
+                barred = self._ticket > self._durable
+            else:
+                _PERFORM[kind](self, effect)
+
+    def _watched_step(self, events: list[Event], now: int) -> list[Effect]:
+        """A step of which something is recorded, or whose clock is wrong on purpose."""
         if self._looped:
             self._record_looped(now)
         if self._skew is not None:
@@ -302,22 +346,9 @@ class Host:
         effects = self.process.step(events, now)
         if self._traces:
             effects = self.process.named(effects)
-        self.steps_taken += 1
-        self.events_taken += len(events)
         if self._steps is not None:
             self._steps.write(now, events, effects)
-        if self.process.topology is not self.moving.topology:
-            effects = [*effects, *self.moving.turn()]
-        for effect in effects:
-            kind = type(effect)
-            if self._ticket > self._durable and (kind in _BARRED or _installs(effect)):
-                self._hold(effect)
-            elif kind is Send:
-                self._send(effect)  # type: ignore[arg-type]
-            elif kind is Deliver:
-                self._deliver(effect)  # type: ignore[arg-type]
-            else:
-                _PERFORM[kind](self, effect)
+        return effects
 
     def _read_clock(self) -> int:
         """Local time that never goes back, whatever the machine's clock does."""
@@ -350,57 +381,7 @@ class Host:
                 self._recorder.packet(effect.about, type(body).__name__, me, nobody, len(part), self._now, None)
 
     def _deliver(self, effect: Deliver) -> None:
-        if effect.fresh is not None:
-            self._deliver_bundle(effect, effect.fresh)
-            return
-        position = effect.position
-        if self.desk is not None:
-            self.desk.kept.add(position, effect.message)
-        if self._recorder is not None and position >= self._recorded:
-            self._record_delivery(effect)
-        if position < self._handed:
-            return
-        self._handed = position + 1
-        self.delivered += 1
-        self.rest.count((effect.message,))
-        if self._on_deliver is not None:
-            self._on_deliver(effect)
-
-    def _deliver_bundle(self, effect: Deliver, fresh: tuple[Message, ...]) -> None:
-        """Many at once; one by one only for who listens, or where some were handed over in an earlier life."""
-        first, end = effect.position, effect.position + len(fresh)
-        recorder = self._recorder
-        if self._on_deliver is not None or first < self._handed or (recorder is not None and first != self._recorded):
-            for one in effect.opened():
-                self._deliver(one)
-            return
-        if recorder is not None:
-            group, every = self._home, recorder.every
-            assert group is not None
-            for position, part in enumerate(fresh, first):
-                if every == 1 or part.id % every == 0:
-                    recorder.delivery(
-                        self.me, group, position, part, self._now,
-                        effect.rank_time, effect.rank_tie, None, effect.committed_ns,
-                    )  # fmt: skip
-            self._recorded = end
-        if self.desk is not None:
-            self.desk.kept.extend(first, fresh)
-        self._handed = end
-        self.delivered += len(fresh)
-        self.rest.count(fresh)
-
-    def _record_delivery(self, effect: Deliver) -> None:
-        recorder, position, group = self._recorder, effect.position, self._home
-        assert recorder is not None
-        assert group is not None, f"process {self.me} is in no group and delivers message {effect.message.id}"
-        if position > self._recorded:
-            recorder.note(self.me, self._now, "trace-gap", None, float(self._recorded))
-        recorder.delivery(
-            self.me, group, position, effect.message, self._now,
-            effect.rank_time, effect.rank_tie, None, effect.committed_ns,
-        )  # fmt: skip
-        self._recorded = position + 1
+        self.handing.take(effect, self._now)
 
     def _resolve(self, effect: Resolve) -> None:
         if self._on_resolve is not None:
@@ -441,10 +422,7 @@ class Host:
 
     def _take_over(self, position: int) -> None:
         """A snapshot took the place of the deliveries before this position."""
-        self._handed = max(self._handed, position)
-        self._recorded = max(self._recorded, position)
-        if self.desk is not None:
-            self.desk.kept.jump(position)
+        self.handing.jump(position)
         log.info("process %d installed a snapshot: caught up to position %d", self.me, position)
         if self._on_installed is not None:
             self._on_installed(position)
@@ -488,6 +466,7 @@ def _installs(effect: Effect) -> bool:
     return type(effect) is Note and effect.name == "installed"
 
 
+_STEPS = range(STEPS_PER_TICK)
 _BARRED = frozenset({Send, Deliver, Resolve})
 _PERFORM: dict[type, Callable[..., None]] = {
     Send: Host._send,

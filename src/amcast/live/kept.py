@@ -8,7 +8,6 @@ up; it finds, when it comes back too late, that its position is gone, and is tol
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from itertools import islice
 from typing import Final
 
 from amcast.kernel.errors import Unknown
@@ -16,6 +15,8 @@ from amcast.kernel.message import Message
 
 OVERHEAD_BYTES: Final = 200
 """What a kept message costs besides its payload."""
+LARGE_SHARE: Final = 16
+"""A bundle larger than this share of all that is kept goes message by message."""
 
 
 class Missed(Unknown):
@@ -34,44 +35,43 @@ class Missed(Unknown):
 class Kept:
     """A run of positions without a gap, [first, next)."""
 
-    __slots__ = ("_bytes", "_messages", "_most_bytes", "_waiting", "first", "next")
+    __slots__ = ("_bytes", "_most_bytes", "_runs", "_waiting", "first", "next")
 
     def __init__(self, most_bytes: int) -> None:
         self.first = 0
         self.next = 0
         """The position of the next delivery."""
         self._most_bytes = most_bytes
-        self._messages: deque[Message] = deque()
+        self._runs: deque[tuple[Sequence[Message], int]] = deque()
+        """What was delivered at once, and what it costs: messages of one bundle come and go together."""
         self._bytes = 0
         self._waiting: list[asyncio.Future[None]] = []
 
     def add(self, position: int, message: Message) -> None:
         """One more delivery; a restarted process tells some again, which changes nothing."""
         if position != self.next:
-            if position < self.next and self._messages:
+            if position < self.next and self._runs:
                 return
             self.jump(position)
-        self._messages.append(message)
-        self.next = position + 1
-        self._bytes += len(message.payload) + OVERHEAD_BYTES
-        while self._bytes > self._most_bytes:
-            self._bytes -= len(self._messages.popleft().payload) + OVERHEAD_BYTES
-            self.first += 1
-        if self._waiting:
-            self._wake()
+        self._append((message,), len(message.payload) + OVERHEAD_BYTES)
 
-    def extend(self, position: int, messages: Sequence[Message]) -> None:
-        """Several at once."""
-        if position != self.next or not messages:
+    def extend(self, position: int, messages: Sequence[Message], payload_bytes: int) -> None:
+        """Several at once, with so many bytes of payload in all."""
+        size = payload_bytes + OVERHEAD_BYTES * len(messages)
+        if position != self.next or not messages or size > self._most_bytes // LARGE_SHARE:
             for place, message in enumerate(messages, position):
                 self.add(place, message)
-            return
-        self._messages.extend(messages)
-        self.next = position + len(messages)
-        self._bytes += sum([len(message.payload) for message in messages]) + OVERHEAD_BYTES * len(messages)
+        else:
+            self._append(messages, size)
+
+    def _append(self, messages: Sequence[Message], size: int) -> None:
+        self._runs.append((messages, size))
+        self.next += len(messages)
+        self._bytes += size
         while self._bytes > self._most_bytes:
-            self._bytes -= len(self._messages.popleft().payload) + OVERHEAD_BYTES
-            self.first += 1
+            gone, size = self._runs.popleft()
+            self._bytes -= size
+            self.first += len(gone)
         if self._waiting:
             self._wake()
 
@@ -79,7 +79,7 @@ class Kept:
         """A snapshot took the place of what was delivered before this position."""
         if self.first <= position <= self.next:
             return
-        self._messages.clear()
+        self._runs.clear()
         self._bytes = 0
         self.first = self.next = position
         self._wake()
@@ -89,11 +89,17 @@ class Kept:
         assert position >= self.first, f"position {position} is gone; the first kept is {self.first}"
         found: list[Message] = []
         size = 0
-        for message in islice(self._messages, position - self.first, None):
-            size += len(message.payload) + OVERHEAD_BYTES
-            if found and size > most_bytes:
-                break
-            found.append(message)
+        skipped = position - self.first
+        for run, _ in self._runs:
+            if skipped >= len(run):
+                skipped -= len(run)
+                continue
+            for message in run[skipped:] if skipped else run:
+                size += len(message.payload) + OVERHEAD_BYTES
+                if found and size > most_bytes:
+                    return found
+                found.append(message)
+            skipped = 0
         return found
 
     async def changed(self, timeout_s: float | None = None) -> bool:

@@ -28,7 +28,19 @@ from amcast.kernel.effects import About
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body
 from amcast.live import codec
-from amcast.live.codec import ACK, PIECE, BadFrame, Codec, Frame, Hello, Mark, Refused
+from amcast.live.codec import (
+    ACK,
+    AFTER_LENGTH,
+    PIECE,
+    U64,
+    BadFrame,
+    Codec,
+    Frame,
+    Hello,
+    Mark,
+    Refused,
+    pack_front,
+)
 from amcast.live.connection import Connection
 from amcast.live.limits import KIB, Limits
 from amcast.live.pieces import Joining, cut
@@ -36,11 +48,28 @@ from amcast.live.pieces import Joining, cut
 log = logging.getLogger("amcast.live")
 
 ACK_BYTES = 256 * KIB
-"""Acknowledge at once after so much; otherwise with the next frame or beat. It only frees the sender's memory."""
+ACK_FRAMES = 64
+"""Acknowledge at once after so much, large frames or small; otherwise with the next frame or beat. It only frees the
+sender's memory."""
+
+
+SETTLE_FRAMES = 32
+SETTLE_BYTES = 64 * KIB
+"""Frames that the peer has are forgotten when there are so many, or so much is kept: not one by one."""
 
 
 class Link:
     """My end of the conversation with one peer."""
+
+    # fmt: off
+    __slots__ = (
+        "_acknowledged", "_beaten", "_coder", "_decode", "_flows", "_held", "_join_bytes", "_joining", "_lead",
+        "_limits", "_next_mark", "_on_bodies", "_on_frame", "_on_peer", "_pressure_bytes", "_put", "_queue",
+        "_received", "_relief", "_sent", "_settled", "_unacknowledged_bytes", "abouts", "away_since", "broken",
+        "claimed", "connection", "known", "mark", "on_lost", "parts", "parts_bytes", "peer", "queued_bytes",
+        "serves", "version",
+    )
+    # fmt: on
 
     def __init__(
         self,
@@ -63,8 +92,10 @@ class Link:
         self.queued_bytes = 0
         self.version = codec.WIRE_VERSION
         """What both ends speak, as the last hellos agreed."""
-        self.wrote = False
-        """Something went out since the last beat."""
+        self.serves = False
+        """The peer is a server."""
+        self.claimed = False
+        """In this tick it is told what a fan is told (`live/sending.py`)."""
         self.broken = False
         """My queue overflowed; until the next hello, what I am given is dropped."""
         self._coder = coder
@@ -80,10 +111,19 @@ class Link:
         self._next_mark = next_mark
         self._sent = 0
         """Number of the last frame made; frames count 1, 2, 3 ..."""
-        self._written = 0
-        """Number of the last frame given to the present connection."""
-        self._queue: deque[tuple[int, bytes]] = deque()
-        """Frames that the peer has not acknowledged, oldest first."""
+        self._flows = False
+        """There is a connection, it has had every frame so far, and it takes more."""
+        self._put: Callable[[bytes], object] = _nowhere
+        """Give bytes to the present connection."""
+        self._held = 0
+        """While nothing flows: number of the last frame given to the present connection."""
+        self._settled = 0
+        """Number of the last frame that the peer is known to have."""
+        self._queue: deque[bytes] = deque()
+        """The frames after that, oldest first."""
+        self._beaten = (0, 0)
+        """What was written and received at the last beat."""
+        self._lead = codec.lead(self.version, codec.BODIES)
         self._received = 0
         self._acknowledged = 0
         """How much the peer knows that I received."""
@@ -99,6 +139,7 @@ class Link:
 
     def accept_pieces(self, joining: Joining) -> None:
         """The peer, which was taken for a client, is a server."""
+        self.serves = True
         self._joining = self._joining or joining
 
     # Sending
@@ -106,7 +147,7 @@ class Link:
     def flush(self, sent_ns: int | None) -> bool:
         """End of the tick: make frames of what was given, with facts for the trace if `sent_ns` is given, and write.
 
-        True if the peer is there but slow.
+        True if much waits for the peer.
         """
         parts = self.parts
         if not parts:
@@ -114,25 +155,27 @@ class Link:
         size = self.parts_bytes
         self.parts, self.parts_bytes = [], 0
         if sent_ns is None and size <= self._join_bytes:
-            number = self._sent = self._sent + 1
-            self._acknowledged = received = self._received
-            self._unacknowledged_bytes = 0
-            frame = self._coder.frame(number, received, parts, self.version)
-            self._queue.append((number, frame))
-            self.queued_bytes += len(frame)
-            connection = self.connection
-            if connection is None:
-                return False
-            if self._written == number - 1 and not connection.paused:
-                self._written = number
-                self.wrote = True
-                connection.write(frame)
-            return self.queued_bytes > self._pressure_bytes
+            tail = codec.tail(parts)
+            return self.post(tail, len(tail) + AFTER_LENGTH)
         abouts, self.abouts = self.abouts, []
+        self.hold()
         for first, last in _shares([len(part) for part in parts], self._join_bytes):
             self._enqueue(parts[first:last], abouts[first:last], sent_ns)
         self.write_waiting()
-        return self.pressed
+        return self.queued_bytes > self._pressure_bytes
+
+    def post(self, tail: bytes, length: int) -> bool:
+        """One frame with the encoded bodies of this tick (`codec.tail`), written at once. True if much waits."""
+        if self.broken:
+            return False
+        number = self._sent = self._sent + 1
+        received = self._acknowledged = self._received
+        frame = pack_front(length, self._lead, number, U64, received) + tail
+        self._queue.append(frame)
+        queued = self.queued_bytes = self.queued_bytes + len(frame)
+        if self._flows:
+            self._put(frame)
+        return queued > self._pressure_bytes
 
     def _enqueue(self, parts: list[bytes], abouts: list[About], sent_ns: int | None) -> None:
         if len(parts[0]) > self._coder.whole_bytes:
@@ -150,27 +193,34 @@ class Link:
         self._keep(frame)
 
     def _keep(self, frame: bytes) -> None:
-        self._queue.append((self._sent, frame))
+        self._queue.append(frame)
         self.queued_bytes += len(frame)
+
+    @property
+    def _written(self) -> int:
+        """Number of the last frame given to the present connection."""
+        return self._sent if self._flows else self._held
+
+    def hold(self) -> None:
+        """The present connection takes no more for now."""
+        self._held = self._written
+        self._flows = False
 
     def write_waiting(self) -> None:
         """Write, at once, all frames that the present connection has not had yet."""
         connection = self.connection
-        waiting = self._sent - self._written
-        if waiting == 0 or connection is None or connection.paused:
+        if self._flows or connection is None or connection.paused:
             return
-        self._written = self._sent
-        self.wrote = True
-        if waiting == 1:
-            connection.write(self._queue[-1][1])
-        else:
-            first = len(self._queue) - waiting
-            connection.write(b"".join(frame for _, frame in list(self._queue)[first:]))
+        waiting = self._sent - self._held
+        self._flows = True
+        if waiting:
+            # Whoever takes no more now says so here (`hold`), and has had all of it.
+            self._put(self._queue[-1] if waiting == 1 else b"".join(list(self._queue)[-waiting:]))
 
     def overfull(self) -> bool:
         """More waits than may. Bodies in pieces count apart: one of them may be larger than a whole queue."""
         most, size = self._limits, self._coder.whole_bytes
-        large = sum(len(frame) for _, frame in self._queue if frame[5] == PIECE)
+        large = sum(len(frame) for frame in self._queue if frame[5] == PIECE)
         large += sum(len(part) for part in self.parts if len(part) > size)
         return large > 2 * most.body_bytes or self.queued_bytes + self.parts_bytes - large > most.queue_bytes
 
@@ -185,17 +235,20 @@ class Link:
         self.mark = self._next_mark()
         self.known = None
         if self.connection is not None:
+            self.connection.leave()
             self.connection.abort()
             self.connection = None
+        self._put = _nowhere
         self.forget()
 
     def forget(self) -> None:
         """Nothing sent, nothing received: the first frame either way is number 1 again."""
         if self._queue and self.on_lost is not None:
-            self.on_lost(self.peer, [frame for _, frame in self._queue])
+            self.on_lost(self.peer, list(self._queue))
         if self._joining is not None:
             self._joining.clear()
-        self._sent = self._written = self._received = self._acknowledged = 0
+        self._sent = self._held = self._settled = self._received = self._acknowledged = 0
+        self._flows = False
         self._queue.clear()
         self.parts.clear()
         self.abouts.clear()
@@ -234,7 +287,12 @@ class Link:
             frame = self._coder.read(kind, payload)
             self._count(frame.number, frame.ack)
             self._on_frame(self.peer, frame)
-        self._unacknowledged_bytes += len(payload)
+        self.weigh(len(payload))
+
+    def weigh(self, size: int) -> None:
+        """A large frame came."""
+        known = self._acknowledged == self._received - 1
+        self._unacknowledged_bytes = size if known else self._unacknowledged_bytes + size
         if self._unacknowledged_bytes > ACK_BYTES:
             self.acknowledge()
 
@@ -267,24 +325,22 @@ class Link:
         if number != self._received + 1:
             raise BadFrame(f"frame {number}; expected {self._received + 1}")
         self._received = number
-        queue = self._queue
-        if ack > self._written or self._relief is not None:
+        if not 0 <= ack - self._settled < SETTLE_FRAMES or self.queued_bytes > SETTLE_BYTES:
             self._settle(ack)
-        else:
-            while queue and queue[0][0] <= ack:
-                self.queued_bytes -= len(queue.popleft()[1])
         self._on_bodies(self.peer, bodies)
-        self._unacknowledged_bytes += len(payload)
-        if self._unacknowledged_bytes > ACK_BYTES:
+        if number - self._acknowledged > ACK_FRAMES:
             self.acknowledge()
 
     def _settle(self, ack: int) -> None:
         """The peer has everything up to here."""
         if ack > self._written:
             raise BadFrame(f"an acknowledgement of frame {ack}; only {self._written} were sent")
-        queue = self._queue
-        while queue and queue[0][0] <= ack:
-            self.queued_bytes -= len(queue.popleft()[1])
+        taken = self._queue.popleft
+        size = 0
+        for _ in range(ack - self._settled):
+            size += len(taken())
+        self.queued_bytes -= size
+        self._settled = max(ack, self._settled)
         if self._relief is not None:
             self._relieve()
 
@@ -292,7 +348,6 @@ class Link:
         if self.connection is not None and not self.connection.paused:
             self._acknowledged = self._received
             self._unacknowledged_bytes = 0
-            self.wrote = True
             self.connection.write(codec.ack_frame(self._received, self.version))
 
     def beat(self, now: float) -> None:
@@ -300,14 +355,15 @@ class Link:
         connection = self.connection
         if connection is None:
             return
-        if connection.heard:
+        wrote, heard = self._written != self._beaten[0], self._received != self._beaten[1]
+        self._beaten = (self._written, self._received)
+        if heard or connection.heard:
             connection.heard = False
             connection.heard_at = now
         if now - connection.heard_at > self._limits.silence_s and not connection.deaf:
             connection.close(f"process {self.peer} said nothing for {self._limits.silence_s} s")
-        elif not self.wrote or self._acknowledged < self._received:
+        elif not wrote or self._acknowledged < self._received:
             self.acknowledge()
-        self.wrote = False
 
     # Connections come and go
 
@@ -318,7 +374,8 @@ class Link:
         """Both ends agreed on a version; what waits was made before that was known."""
         if version != self.version:
             self.version = version
-            self._queue = deque((number, codec.stamped(frame, version)) for number, frame in self._queue)
+            self._lead = codec.lead(version, codec.BODIES)
+            self._queue = deque(codec.stamped(frame, version) for frame in self._queue)
 
     def check(self, hello: Hello) -> None:
         """Refuse what cannot be: an end that went back in time, or one that lost its memory and does not say so."""
@@ -331,7 +388,7 @@ class Link:
             )
         same = (hello.life, hello.link) == self.known
         fresh = hello.known is None or hello.known != self.mark
-        settled = self._sent - len(self._queue)
+        settled = self._settled
         if same and fresh and (self._received or settled):
             raise Refused(
                 f"process {self.peer} says life {hello.life} again but has forgotten our link;"
@@ -352,21 +409,28 @@ class Link:
         self.broken = False
         self.known = mark
         if self.connection is not None and self.connection is not connection:
+            self.connection.leave()
             self.connection.abort()
         self.connection = connection
+        self._put = connection.write
+        connection.enter(self)
         resumed = hello.known == self.mark
-        self._written = hello.received if resumed else 0
+        self._flows = False
+        self._held = hello.received if resumed else 0
         if anew:
             log.info("link with process %d begins anew: its life is %d", self.peer, hello.life)
             self._on_peer(self.peer, hello.life)
-        self._settle(self._written)
+        self._settle(self._held)
         self.write_waiting()
 
     def detach(self, connection: Connection, now: float) -> None:
         if self.connection is connection:
+            connection.leave()
             self.connection = None
             self.away_since = now
-            self._written = self._sent - len(self._queue)
+            self._put = _nowhere
+            self._flows = False
+            self._held = self._settled
             self._relieve()
 
 
@@ -381,3 +445,7 @@ def _shares(sizes: Sequence[int], limit: int) -> list[tuple[int, int]]:
         total += size
     shares.append((first, len(sizes)))
     return shares
+
+
+def _nowhere(data: bytes) -> None:
+    """There is no connection."""

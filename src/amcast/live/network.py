@@ -13,19 +13,17 @@ import socket
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from amcast.kernel.effects import About
 from amcast.kernel.errors import WrongUse
 from amcast.kernel.ids import MAX_SENDER, GroupId, ProcessId
 from amcast.kernel.message import Body
 from amcast.kernel.topology import Topology
 from amcast.live import codec
-from amcast.live.codec import Codec, Frame, Hello, Mark, Refusal, Refused
+from amcast.live.codec import Codec, Frame, Hello, Refusal, Refused
 from amcast.live.connection import Connection
 from amcast.live.door import Door, Strangers
 from amcast.live.link import Link
 from amcast.live.peers import Address as Address
-from amcast.live.peers import Peers
-from amcast.live.pieces import Joining
+from amcast.live.sending import Sending
 from amcast.live.wiring import PLAIN, Wiring
 
 log = logging.getLogger("amcast.live")
@@ -37,8 +35,15 @@ ONE_S: Final = 0.25
 FULL: Final = "has too much unanswered (limits.asked_bytes); clients wait until their destinations answer"
 
 
-class Network(Peers):
+class Network(Sending):
     """The links of one process in one life."""
+
+    # fmt: off
+    __slots__ = (
+        "_changed", "_connections", "_deaf", "_ending", "_gone", "_looking", "_proposals", "_server", "_tasks",
+        "cluster", "full", "on_gone", "on_visit", "protocol", "refusals", "strangers", "versions", "wiring",
+    )
+    # fmt: on
 
     def __init__(
         self,
@@ -53,26 +58,17 @@ class Network(Peers):
         chance: random.Random,
         wiring: Wiring = PLAIN,
     ) -> None:
-        super().__init__(me, coder.limits)
+        super().__init__(me, life, coder, on_bodies, on_frame, on_peer, chance)
         self.cluster = cluster
         self.protocol = protocol
         self.wiring = wiring
         self.versions = wiring.versions
-        self.on_lost: Callable[[ProcessId, list[bytes]], None] | None = None
-        """Told which frames a link that begins anew had not brought over; set before any link exists."""
         self.on_visit: Callable[[Connection, Any], None] | None = None
         """Takes the first frame of a connection that only asks (`live/desk.py`)."""
         self.on_gone: Callable[[ProcessId], None] | None = None
         """Told when a peer's address refuses connections, once until the peer is back."""
         self._gone: set[ProcessId] = set()
         self._looking: set[asyncio.Task[None]] = set()
-        self._life = life
-        self._coder = coder
-        self._on_bodies = on_bodies
-        self._on_frame = on_frame
-        self._on_peer = on_peer
-        self._chance = chance
-        self._numbers = 0
         self._server: Door | None = None
         self._connections: set[Connection] = set()
         self.strangers = Strangers(self._limits.strangers)
@@ -83,8 +79,6 @@ class Network(Peers):
         self._deaf = False
         self.full = False
         """Clients asked for more than may be unanswered: they are not listened to."""
-        self.traces = False
-        """Packets are traced: what each body is about goes along with it."""
         self._changed = asyncio.Event()
         self.refusals: dict[ProcessId, str] = {}
         """Why a peer would not talk to us, last time we dialled it."""
@@ -210,64 +204,7 @@ class Network(Peers):
         link = self.links.get(peer)
         return link is not None and link.connection is not None
 
-    # Sending
-
-    def link(self, peer: ProcessId) -> Link:
-        link = self.links.get(peer)
-        if link is None:
-            link = Link(
-                peer, self._next_mark(), self._coder, self._limits, self._on_bodies, self._on_frame, self._on_peer,
-                self._next_mark, Joining(self._limits.body_bytes) if peer in self._addresses else None,
-            )  # fmt: skip
-            link.on_lost = self.on_lost
-            self.links[peer] = link
-        return link
-
-    def send(self, targets: Iterable[ProcessId], part: bytes, about: About) -> tuple[ProcessId, ...]:
-        """Give one encoded body to the links with some processes, but me; those come back who are nobody."""
-        nobody: tuple[ProcessId, ...] = ()
-        me, links, dirty, size, most = self.me, self.links, self._dirty, len(part), self._limits.queue_bytes
-        for target in targets:
-            link = links.get(target)
-            if link is None:
-                if target == me:
-                    continue
-                if target not in self._addresses:
-                    nobody += (target,)
-                    continue
-                link = self.link(target)
-                if self._lazy:
-                    self.dial(target)
-            if link.broken:
-                continue
-            link.parts.append(part)
-            link.parts_bytes += size
-            if self.traces:
-                link.abouts.append(about)
-            dirty[target] = link
-            if link.queued_bytes + link.parts_bytes > most and link.overfull():
-                link.overflow()
-        return nobody
-
-    def flush(self, sent_ns: int | None) -> None:
-        """End of a tick: one write to every peer that something was sent to."""
-        if self._dirty:
-            for link in self._dirty.values():
-                if link.flush(sent_ns):
-                    self._pressed[link.peer] = link
-            self._dirty.clear()
-
-    @property
-    def pressed(self) -> bool:
-        """Some peer takes what it is sent too slowly."""
-        return bool(self._pressed)
-
-    async def room(self) -> None:
-        """Wait until every peer that is there has taken enough of what was sent to it."""
-        while self._pressed:
-            for link in list(self._pressed.values()):
-                await link.room()
-                self._pressed.pop(link.peer, None)
+    # Listening
 
     def pause_reading(self, paused: bool) -> None:
         """Stop or go on taking bytes from every peer; their queues fill instead of our memory."""
@@ -356,10 +293,6 @@ class Network(Peers):
         self._changed.set()
 
     # Inside
-
-    def _next_mark(self) -> Mark:
-        self._numbers += 1
-        return self._life, self._numbers
 
     def _greeting(self, link: Link, version: int | None = None) -> bytes:
         oldest, newest = self.versions
@@ -474,6 +407,7 @@ class Network(Peers):
                     link.beat(now if awake else link.connection.heard_at)
                 elif peer not in self._addresses and now - link.away_since > self._limits.linger_s:
                     log.info("process %d was away for %g s; its link is forgotten", peer, self._limits.linger_s)
+                    self.unlearn()
                     del self.links[peer]
 
 

@@ -134,7 +134,7 @@ async def serve(cluster: Cluster, node: str, spec: Spec, steps: Path | None = No
         await host.listen(cluster.listens[me])
         if me in cluster.https:
             await http.listen(*cluster.https[me])
-        host.rest = Rest(cluster.limits.rest_us)
+        host.handing.rest = Rest(cluster.limits.rest_us)
         host.start(cluster.addresses)
         gc.collect()
         gc.freeze()

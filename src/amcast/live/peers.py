@@ -17,6 +17,12 @@ Address = tuple[str, int]
 class Peers(ABC):
     """The acquaintances of one process in one life; `live/network.py` talks to them."""
 
+    # fmt: off
+    __slots__ = (
+        "_addresses", "_dialling", "_dirty", "_lazy", "_left", "_limits", "_pressed", "links", "me",
+    )
+    # fmt: on
+
     def __init__(self, me: ProcessId, limits: Limits) -> None:
         self.me = me
         self.links: dict[ProcessId, Link] = {}
@@ -41,6 +47,10 @@ class Peers(ABC):
     def dial(self, peer: ProcessId) -> None:
         """Begin to dial a peer."""
 
+    @abstractmethod
+    def unlearn(self) -> None:
+        """Forget what is remembered about sets of links: one of them is going."""
+
     def _dials(self, peer: ProcessId) -> bool:
         return self.me not in self._addresses or self.me > peer
 
@@ -58,6 +68,7 @@ class Peers(ABC):
         """One that is no server any more."""
         self._left.add(peer)
         self._addresses.pop(peer, None)
+        self.unlearn()
         for known in (self._dirty, self._pressed):
             known.pop(peer, None)
         dialling = self._dialling.pop(peer, None)

@@ -30,6 +30,7 @@ class Rest:
     """When one replica rests, and for how long."""
 
     def __init__(self, most_us: int, sleep: Callable[[float], None] = time.sleep) -> None:
+        self.allowed = most_us > 0
         self._most_us = most_us
         self._sleep = sleep
         self._counted = 0
@@ -40,7 +41,7 @@ class Rest:
         """These were delivered. Of many, each counts once; few may be clients' batches, which hold more."""
         if len(messages) > FEW:
             self._counted += len(messages)
-        elif self._most_us:
+        else:
             for message in messages:
                 self._counted += batch_size(message.payload)
 

@@ -90,7 +90,7 @@ class Watch:
             "refused": host.network.strangers.refused,
             "steps": host.steps_taken,
             "events": host.events_taken,
-            "delivered": host.delivered,
+            "delivered": host.handing.count,
             "lost_sends": host.lost_sends,
         }
 

@@ -1,0 +1,238 @@
+"""What one tick says to whom: bodies are given while it runs, and at its end each peer gets one frame.
+
+Most ticks say the same to many: an acknowledgement goes to every replica of every destination. So a set of targets is
+looked up as a whole (`Fan`), its bodies are joined once, and what is done for each peer is little more than a number
+and a write. Only where two fans of one tick share a peer, which must hear all in order, is each peer served by itself.
+"""
+
+import random
+from collections.abc import Callable
+
+from amcast.kernel.effects import About
+from amcast.kernel.ids import ProcessId
+from amcast.kernel.message import Body
+from amcast.live import codec
+from amcast.live.codec import AFTER_LENGTH, Codec, Frame, Mark
+from amcast.live.link import Link
+from amcast.live.peers import Address, Peers
+from amcast.live.pieces import Joining
+
+
+class Fan:
+    """Peers that are often told the same."""
+
+    __slots__ = ("links", "parts", "size")
+
+    def __init__(self, links: tuple[Link, ...]) -> None:
+        self.links = links
+        self.parts: list[bytes] = []
+        """Encoded bodies of this tick, for all of them."""
+        self.size = 0
+
+
+class Sending(Peers):
+    """The half of a network that talks."""
+
+    # fmt: off
+    __slots__ = (
+        "_busy", "_chance", "_coder", "_fans", "_join_bytes", "_life", "_mixed", "_most_bytes", "_numbers",
+        "_on_bodies", "_on_frame", "_on_peer", "on_lost", "traces",
+    )
+    # fmt: on
+
+    def __init__(
+        self,
+        me: ProcessId,
+        life: int,
+        coder: Codec,
+        on_bodies: Callable[[ProcessId, list[Body]], None],
+        on_frame: Callable[[ProcessId, Frame], None],
+        on_peer: Callable[[ProcessId, int], None],
+        chance: random.Random,
+    ) -> None:
+        super().__init__(me, coder.limits)
+        self.traces = False
+        """Packets are traced: what each body is about goes along with it."""
+        self.on_lost: Callable[[ProcessId, list[bytes]], None] | None = None
+        """Told which frames a link that begins anew had not brought over; set before any link exists."""
+        self._life = life
+        self._coder = coder
+        self._on_bodies = on_bodies
+        self._on_frame = on_frame
+        self._on_peer = on_peer
+        self._chance = chance
+        self._numbers = 0
+        self._most_bytes = self._limits.queue_bytes
+        self._join_bytes = self._limits.join_bytes
+        self._fans: dict[tuple[ProcessId, ...], Fan] = {}
+        """By targets, in the order in which they were given."""
+        self._busy: list[Fan] = []
+        """Fans that something was sent to in this tick; no two of them share a link."""
+        self._mixed = False
+        """In this tick a server was told something by itself: there are no fans until the next one."""
+
+    def link(self, peer: ProcessId) -> Link:
+        link = self.links.get(peer)
+        if link is None:
+            link = Link(
+                peer, self._next_mark(), self._coder, self._limits, self._on_bodies, self._on_frame, self._on_peer,
+                self._next_mark, Joining(self._limits.body_bytes) if peer in self._addresses else None,
+            )  # fmt: skip
+            link.serves = peer in self._addresses
+            link.on_lost = self.on_lost
+            self.links[peer] = link
+        return link
+
+    def _next_mark(self) -> Mark:
+        self._numbers += 1
+        return self._life, self._numbers
+
+    def send(self, targets: tuple[ProcessId, ...], part: bytes, about: About) -> tuple[ProcessId, ...]:
+        """Give one encoded body to the links with some processes, but me; those come back who are nobody."""
+        fan = self._fans.get(targets)
+        if fan is None:
+            link = self.links.get(targets[0]) if len(targets) == 1 else None
+            if link is None or link.serves or self.traces or link.broken:
+                return self._send_anew(targets, part, about)
+            # An answer to a client: there are as many of them as messages.
+            link.parts.append(part)
+            link.parts_bytes += len(part)
+            self._dirty[link.peer] = link
+        elif fan.parts:
+            fan.parts.append(part)
+            fan.size += len(part)
+        elif self._mixed or self.traces or (self._busy and not self._claim(fan)):
+            self._mixed = True
+            self._send_each(fan.links, part, about)
+        else:
+            fan.parts.append(part)
+            fan.size = len(part)
+            self._busy.append(fan)
+        return ()
+
+    def _send_anew(self, targets: tuple[ProcessId, ...], part: bytes, about: About) -> tuple[ProcessId, ...]:
+        """To targets that are no fan: one, or clients, or servers that become one now."""
+        links, nobody = self._found(targets)
+        servers = [link for link in links if link.serves]
+        if len(servers) == len(links) > 1 and not nobody:
+            self._fans[targets] = Fan(links)
+            return self.send(targets, part, about)
+        if servers:
+            self._spill()
+            self._mixed = True
+        self._send_each(links, part, about)
+        return nobody
+
+    def _found(self, targets: tuple[ProcessId, ...]) -> tuple[tuple[Link, ...], tuple[ProcessId, ...]]:
+        """Their links, made if there are none yet; and those who are nobody."""
+        links: list[Link] = []
+        nobody: list[ProcessId] = []
+        for target in targets:
+            link = self.links.get(target)
+            if link is None and target != self.me:
+                if target not in self._addresses:
+                    nobody.append(target)
+                    continue
+                link = self.link(target)
+                if self._lazy:
+                    self.dial(target)
+            if link is not None:
+                links.append(link)
+        return tuple(links), tuple(nobody)
+
+    def meet(self, peer: ProcessId, address: Address) -> None:
+        super().meet(peer, address)
+        if self._dirty:
+            self._mixed = True  # it may be a client that was told something in this tick
+
+    def unlearn(self) -> None:
+        """Some link is no more: fans are made anew."""
+        self._spill()
+        self._fans.clear()
+
+    def _claim(self, fan: Fan) -> bool:
+        """Not the first of this tick: its links hear of it only; False if another fan has some of them, and then what
+        fans have so far has gone to each link by itself."""
+        if len(self._busy) == 1:
+            for link in self._busy[0].links:
+                link.claimed = True
+        for link in fan.links:
+            if link.claimed:
+                self._spill()
+                return False
+        for link in fan.links:
+            link.claimed = True
+        return True
+
+    def _spill(self) -> None:
+        """Fans of this tick overlap: what they have goes to each link by itself, and so does what follows."""
+        busy, self._busy = self._busy, []
+        for fan in busy:
+            self._mixed = True
+            self._open(fan)
+
+    def _open(self, fan: Fan) -> None:
+        parts, fan.parts = fan.parts, []
+        for link in fan.links:
+            link.claimed = False
+        for part in parts:
+            self._send_each(fan.links, part, None)
+
+    def _send_each(self, links: tuple[Link, ...], part: bytes, about: About) -> None:
+        size = len(part)
+        for link in links:
+            if not link.broken:
+                link.parts.append(part)
+                link.parts_bytes += size
+                if self.traces:
+                    link.abouts.append(about)
+                self._dirty[link.peer] = link
+                if link.queued_bytes + link.parts_bytes > self._most_bytes and link.overfull():
+                    link.overflow()
+
+    def flush(self, sent_ns: int | None) -> None:
+        """End of a tick: one write to every peer that something was sent to."""
+        busy = self._busy
+        if busy:
+            self._busy = []
+            for fan in busy:
+                self._post(fan, len(busy) > 1)
+        if self._dirty:
+            for link in self._dirty.values():
+                if link.flush(sent_ns):
+                    self._press(link)
+            self._dirty.clear()
+        self._mixed = False
+
+    def _post(self, fan: Fan, claimed: bool) -> None:
+        """One frame to each link of a fan."""
+        if fan.size > self._join_bytes:
+            self._open(fan)
+            return
+        tail = codec.tail(fan.parts)
+        fan.parts = []
+        length = len(tail) + AFTER_LENGTH
+        for link in fan.links:
+            if claimed:
+                link.claimed = False
+            if link.post(tail, length):
+                self._press(link)
+
+    def _press(self, link: Link) -> None:
+        """Much waits for this peer."""
+        if link.queued_bytes > self._most_bytes and link.overfull():
+            link.overflow()
+        elif link.pressed:
+            self._pressed[link.peer] = link
+
+    @property
+    def pressed(self) -> bool:
+        """Some peer takes what it is sent too slowly."""
+        return bool(self._pressed)
+
+    async def room(self) -> None:
+        """Wait until every peer that is there has taken enough of what was sent to it."""
+        while self._pressed:
+            for link in list(self._pressed.values()):
+                await link.room()
+                self._pressed.pop(link.peer, None)

@@ -1,0 +1,135 @@
+"""Fans: whatever sets of peers one tick speaks to, each peer hears all that is for it, in order, in one frame."""
+
+import random
+from itertools import chain
+
+import pytest
+from live_cluster import SKEEN, run
+
+from amcast.kernel.message import Body
+from amcast.live.codec import Codec
+from amcast.live.limits import Limits
+from amcast.live.link import Link
+from amcast.live.network import Network
+from amcast.protocols.bodies.skeen import Propose
+
+pytestmark = pytest.mark.live
+
+SERVERS = tuple(range(6))
+CLIENTS = (100, 101, 102)
+
+
+class Socket:
+    """Takes what is written; what a connection would do with it, a codec does here."""
+
+    paused = deaf = False
+
+    def __init__(self, codec: Codec) -> None:
+        self.codec = codec
+        self.frames: list[list[int]] = []
+
+    def write(self, data: bytes) -> None:
+        self.frames += [[body.timestamp for body in bodies] for bodies in self._bodies(data)]
+
+    def _bodies(self, data: bytes) -> list[list[Body]]:
+        found = []
+        while data:
+            length = int.from_bytes(data[:4], "big") + 4
+            found.append(self.codec.decode_bodies(data[6:length])[2])
+            data = data[length:]
+        return found
+
+
+def networked(limits: Limits) -> tuple[Network, dict[int, Socket]]:
+    """Process 0 of six servers, with three clients, all of them connected."""
+    codec = Codec(SKEEN.wire(), limits=limits)
+    network = Network(
+        0, 0, "test", "skeen", codec, lambda peer, bodies: None, lambda peer, frame: None, lambda peer, life: None,
+        random.Random(0),
+    )  # fmt: skip
+    network._addresses = dict.fromkeys(SERVERS, ("nowhere", 0))
+    sockets = {}
+    for peer in (*SERVERS[1:], *CLIENTS):
+        sockets[peer] = Socket(codec)
+        connect(network.link(peer), sockets[peer])
+    return network, sockets
+
+
+def connect(link: Link, socket: Socket) -> None:
+    link.connection = socket  # type: ignore[assignment]
+    link._put, link._flows = socket.write, True
+
+
+def targets(chance: random.Random) -> tuple[int, ...]:
+    """As protocols choose them: all, a group, one, clients, or anything at all."""
+    return chance.choice(
+        [
+            SERVERS,
+            SERVERS[:3],
+            SERVERS[3:],
+            (chance.choice(SERVERS[1:]),),
+            (chance.choice(CLIENTS),),
+            CLIENTS,
+            tuple(chance.sample((*SERVERS, *CLIENTS), chance.randint(1, 5))),
+        ]
+    )
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("join_bytes", [64, 1 << 18])
+def test_every_peer_hears_all_in_order_whatever_one_tick_says_to_whom(seed: int, join_bytes: int) -> None:
+    async def main() -> None:
+        chance = random.Random(seed)
+        network, sockets = networked(Limits(join_bytes=join_bytes))
+        meant: dict[int, list[list[int]]] = {peer: [] for peer in sockets}
+        number = 0
+        for _ in range(300):
+            tick: dict[int, list[int]] = {}
+            for _ in range(chance.randint(0, 6)):
+                number += 1
+                chosen = targets(chance)
+                assert network.send(chosen, network._coder.encode(Propose(1, 0, number)), None) == ()
+                for peer in chosen:
+                    if peer:
+                        tick.setdefault(peer, []).append(number)
+            if chance.random() < 0.05:
+                network.unlearn()
+            network.flush(None)
+            for peer, numbers in tick.items():
+                meant[peer].append(numbers)
+        for peer, socket in sockets.items():
+            assert list(chain(*socket.frames)) == list(chain(*meant[peer])), f"seed {seed}, process {peer}"
+            if join_bytes > 1000:
+                assert socket.frames == meant[peer], f"one frame per tick; seed {seed}, process {peer}"
+
+    run(main())
+
+
+def test_nobody_is_told_to_the_sender_and_the_others_hear() -> None:
+    async def main() -> None:
+        network, sockets = networked(Limits())
+        part = network._coder.encode(Propose(1, 0, 7))
+        assert network.send((1, 2, 999), part, None) == (999,)
+        assert network.send((999,), part, None) == (999,)
+        assert network.send((0,), part, None) == ()
+        network.flush(None)
+        assert sockets[1].frames == sockets[2].frames == [[7]]
+        assert sockets[3].frames == []
+
+    run(main())
+
+
+def test_who_parts_is_told_nothing_more() -> None:
+    async def main() -> None:
+        network, sockets = networked(Limits())
+        part = network._coder.encode(Propose(1, 0, 7))
+        network.send(SERVERS, part, None)
+        network.links[3].connection = None
+        network.part(3)
+        network.flush(None)
+        assert network.send(SERVERS, part, None) == (3,)
+        network.flush(None)
+        assert sockets[1].frames == [[7], [7]]
+        assert sockets[3].frames == []
+
+    run(main())

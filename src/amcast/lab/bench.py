@@ -9,7 +9,9 @@ Every node is an operating-system process; all clients are in this one. What is 
     client_cpu_us    the same of the process with the clients (and of this measurement)
     latency_us_...   from handing a message over until every destination group has answered
     tcp_us           a yardstick for comparing machines: the CPU time of one send and one receive of 64 bytes over TCP
-                     on loopback, of which a lone multicast to two groups of three needs forty or so
+                     on loopback, of which a lone multicast to two groups of three needs thirty or so
+    ping_us          another: the time for 64 bytes to go to another process and back, which waking up takes most of; a
+                     lone multicast goes four times from one process to another before it is answered
 
 The order needs no trace: replicas keep what they delivered, and are asked for it in the end. Clients tell what they
 multicast, and the checker judges both as it would a trace.
@@ -19,6 +21,8 @@ import os
 import platform
 import resource
 import socket
+import subprocess
+import sys
 import sysconfig
 import tempfile
 import time
@@ -240,6 +244,7 @@ def _described(plan: Bench) -> dict[str, Any]:
         "versions": versions(),
         "machine": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores",
         "tcp_us": _tcp_us(),
+        "ping_us": _ping_us(),
     }
 
 
@@ -257,3 +262,29 @@ def _tcp_us(rounds: int = 5, each: int = 2000) -> float:
                     other.recv_into(room)
                 best = min(best, time.process_time() - begin)
     return _per(best, each)
+
+
+_ECHO: Final = """
+import socket, sys
+with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as other:
+    other.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    while data := other.recv(64):
+        other.sendall(data)
+"""
+
+
+def _ping_us(each: int = 1000) -> float:
+    """The median round trip to another process."""
+    row: list[int] = []
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        door.settimeout(30)
+        with subprocess.Popen([sys.executable, "-c", _ECHO, str(door.getsockname()[1])]):
+            one, _ = door.accept()
+            with one:
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                for _ in range(each):
+                    begin = time.perf_counter_ns()
+                    one.sendall(bytes(64))
+                    one.recv(64)
+                    row.append(time.perf_counter_ns() - begin)
+    return sorted(row)[each // 2] / 1000

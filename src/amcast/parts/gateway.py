@@ -17,8 +17,8 @@ often ask again at once, and would otherwise always miss the bundle that the oth
 have, or after twice the time that the answer took; after a quarter of it, if of those who were answered last time
 hardly anybody has asked again yet (with a trial now and then); never after more than 10 ms. So clients that work in
 rounds share bundles, and those that come and go hold nobody up. Many clients on a busy machine need longer than that
-to come back, and then the gateway has patience, up to 30 ms: if, as it tries out from time to time, no fewer messages
-are answered per second that way.
+to come back, and then the gateway has patience, up to 30 ms: if, as it tries out from time to time, messages wait no
+longer for their answers that way.
 
 The gateway is a client of its own protocol, with the session that every client has: it asks again, and holds back what
 would run too far ahead. When it dies its clients ask another gateway.
@@ -48,15 +48,14 @@ MOST_PATIENCE_NS: Final = 30 * MILLISECOND
 PHASE: Final = 16
 RETRIAL: Final = 16
 """Patience is tried for so many bundles, and whatever was found better is doubted after so many phases."""
-SECOND: Final = 1000 * MILLISECOND
-LONGEST_PHASE_NS: Final = 2 * SECOND
+LONGEST_PHASE_NS: Final = 2000 * MILLISECOND
 """A phase that lasts longer says nothing: clients came and went."""
 
 
 class _Wave:
     """Those whom the last bundle to some destinations answered, and whether it pays to wait for them."""
 
-    __slots__ = ("answered", "began_ns", "bundles", "messages", "missing", "patient", "phases", "rates", "vain")
+    __slots__ = ("answered", "began", "bundles", "missing", "patient", "phases", "vain", "waits_ns")
 
     def __init__(self) -> None:
         self.answered = 0
@@ -66,13 +65,13 @@ class _Wave:
         """How often in a row it was not worth waiting for them."""
         self.patient = False
         """In this phase, those who were answered get all the time that they may need."""
-        self.rates = (0, 0)
-        """Messages per second in the last phase without patience, and in the last with it."""
+        self.waits_ns = (0, 0)
+        """How long a message waited on average in the last phase without patience, and in the last with it."""
         self.phases = 0
-        self.began_ns = 0
         self.bundles = 0
-        self.messages = 0
-        """Answered in this phase, which began then."""
+        """Answered in this phase."""
+        self.began = (0, 0, 0)
+        """When the phase began, and what `Gateway.waited` was then."""
 
     def judge(self) -> None:
         """The next answer is there: how many of those before it have asked again?"""
@@ -84,20 +83,20 @@ class _Wave:
         self.missing.update(clients)
         self.answered = len(self.missing)
 
-    def count(self, messages: int, now: int) -> None:
-        """A bundle was answered. At the end of a phase, keep to the way that brought more, and now and then try the
-        other. Patience makes larger bundles, so it may bring a little less."""
+    def count(self, now: int, waited_ns: int, answers: int) -> None:
+        """A bundle was answered. At the end of a phase, keep to the way in which messages waited less, and now and then
+        try the other. Patience makes larger bundles, which cost less, so it may be a little slower."""
         self.bundles += 1
-        self.messages += messages
-        if self.bundles <= PHASE and now - self.began_ns <= LONGEST_PHASE_NS:
+        began_ns, waited_before_ns, answers_before = self.began
+        if self.bundles <= PHASE and now - began_ns <= LONGEST_PHASE_NS:
             return
         if self.bundles > PHASE:
-            rate = self.messages * SECOND // max(1, now - self.began_ns)
-            self.rates = (self.rates[0], rate) if self.patient else (rate, self.rates[1])
+            wait_ns = (waited_ns - waited_before_ns) // (answers - answers_before)
+            self.waits_ns = (self.waits_ns[0], wait_ns) if self.patient else (wait_ns, self.waits_ns[1])
             self.phases += 1
-            pays = self.phases < 2 or 10 * self.rates[1] >= 9 * self.rates[0]
+            pays = self.phases < 2 or 10 * self.waits_ns[1] <= 11 * self.waits_ns[0]
             self.patient = pays != (self.phases % RETRIAL == 0)
-        self.began_ns, self.bundles, self.messages = now, 0, 0
+        self.began, self.bundles = (now, waited_ns, answers), 0
 
     def rest_ns(self, took_ns: int) -> int:
         """How long they get."""
@@ -107,16 +106,16 @@ class _Wave:
 
     def snapshot(self, groups: tuple[GroupId, ...]) -> WaveState:
         return WaveState(
-            groups, self.answered, tuple(sorted(self.missing)), self.vain, self.patient, self.rates, self.phases,
-            self.began_ns, self.bundles, self.messages,
+            groups, self.answered, tuple(sorted(self.missing)), self.vain, self.patient, self.waits_ns, self.phases,
+            self.bundles, self.began,
         )  # fmt: skip
 
     @staticmethod
     def restored(state: WaveState) -> "_Wave":
         wave = _Wave()
         wave.answered, wave.missing, wave.vain = state.answered, set(state.missing), state.vain
-        wave.patient, wave.rates, wave.phases = state.patient, state.rates, state.phases
-        wave.began_ns, wave.bundles, wave.messages = state.began_ns, state.bundles, state.messages
+        wave.patient, wave.waits_ns, wave.phases = state.patient, state.waits_ns, state.phases
+        wave.bundles, wave.began = state.bundles, state.began
         return wave
 
 
@@ -148,6 +147,10 @@ class Gateway:
         self._rest_ns = -1
         """For how long, if the timer is not set yet."""
         self._waves: dict[tuple[GroupId, ...], _Wave] = {}
+        self.waited = (0, 0)
+        """How long all messages together have waited here so far, and how many are answered."""
+        self._since = (0, 0)
+        """Up to when that is counted, and how many wait since."""
         self._armed = False
         self._again: list[Event] = []
         """To be asked for, without a bundle."""
@@ -204,6 +207,7 @@ class Gateway:
     def step(self, events: list[Event], now: int) -> list[Effect]:
         """The end of a node's step: bundle what was gathered, and give the session what is for it."""
         self.moved = False
+        self._count_waiting(now)
         told: list[Effect] = []
         if self._again:
             events += self._again
@@ -218,7 +222,14 @@ class Gateway:
         if self.gathered and not self._armed:
             self._armed = True
             told.append(SetTimer(GATHER, *self.config.gather_ns))
+        self._since = (now, len(self._asked))
         return told
+
+    def _count_waiting(self, now: int) -> None:
+        """As many as waited since the last step have waited for so much longer (Little's law gives the average)."""
+        since_ns, waiting = self._since
+        if waiting and now > since_ns:
+            self.waited = (self.waited[0] + waiting * (now - since_ns), self.waited[1])
 
     def overdue(self) -> None:
         """The timer GATHER ran out: what gathered leaves with the next step, whatever is on its way."""
@@ -286,6 +297,7 @@ class Gateway:
             groups = parts[0].destinations
             self._flying[groups] -= 1
             took_ns = now - self._left_ns.pop(effect.message, now)
+            self.waited = (self.waited[0], self.waited[1] + len(parts))
             if took_ns and self.config.rest and (groups in self.gathered or parts[0].sender != parts[-1].sender):
                 self._begin_rest(groups, parts, now, took_ns)
             self._tell(parts, told)
@@ -316,7 +328,7 @@ class Gateway:
         if not self._flying[groups]:
             wave.judge()
         wave.answer({part.sender for part in parts})
-        wave.count(len(parts), now)
+        wave.count(now, *self.waited)
         if not self._resting:
             self._rest_ns = wave.rest_ns(took_ns)
         self._resting.add(groups)
@@ -332,6 +344,8 @@ class Gateway:
             tuple(sorted(self._left_ns.items())),
             tuple(sorted(self._resting)),
             tuple(wave.snapshot(groups) for groups, wave in sorted(self._waves.items())),
+            self.waited,
+            self._since,
         )
 
     def restore(self, state: GatewayState) -> None:
@@ -355,5 +369,6 @@ class Gateway:
         self._left_ns = dict(state.left_ns)
         self._resting = set(state.resting)
         self._waves = {wave.groups: _Wave.restored(wave) for wave in state.waves}
+        self.waited, self._since = state.waited, state.since
         self.session = self._session()
         self.session.restore(state.session)

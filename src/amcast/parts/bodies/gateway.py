@@ -45,11 +45,10 @@ class WaveState(State, frozen=True):
     missing: tuple[ProcessId, ...]
     vain: int
     patient: bool
-    rates: tuple[int, int]
+    waits_ns: tuple[int, int]
     phases: int
-    began_ns: int
     bundles: int
-    messages: int
+    began: tuple[int, int, int]
 
 
 class GatewayState(State, frozen=True):
@@ -63,3 +62,5 @@ class GatewayState(State, frozen=True):
     left_ns: tuple[tuple[MessageId, int], ...] = ()
     resting: tuple[tuple[GroupId, ...], ...] = ()
     waves: tuple[WaveState, ...] = ()
+    waited: tuple[int, int] = (0, 0)
+    since: tuple[int, int] = (0, 0)

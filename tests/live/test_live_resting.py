@@ -69,3 +69,8 @@ def test_a_limit_below_zero_is_refused() -> None:
     assert Limits(rest_us=0).rest_us == 0
     with pytest.raises(WrongUse, match=r"limits\.rest_us = -1; expected 0 or more"):
         Limits(rest_us=-1)
+    assert Limits(patience_us=0).patience_us == 0
+    with pytest.raises(WrongUse, match=r"limits\.patience_us = -5; expected 0 or more"):
+        Limits(patience_us=-5)
+    with pytest.raises(WrongUse, match=r"limits\.peers = 0; expected more than 0"):
+        Limits(peers=0)

@@ -11,6 +11,7 @@ from amcast.live.codec import Codec
 from amcast.live.limits import Limits
 from amcast.live.link import Link
 from amcast.live.network import Network
+from amcast.live.sending import MOST_KEPT
 from amcast.protocols.bodies.skeen import Propose
 
 pytestmark = pytest.mark.live
@@ -35,7 +36,7 @@ class Socket:
         found = []
         while data:
             length = int.from_bytes(data[:4], "big") + 4
-            found.append(self.codec.decode_bodies(data[6:length])[2])
+            found.append(self.codec.read(data[5], data[6:length]).bodies)
             data = data[length:]
         return found
 
@@ -101,6 +102,64 @@ def test_every_peer_hears_all_in_order_whatever_one_tick_says_to_whom(seed: int,
             assert list(chain(*socket.frames)) == list(chain(*meant[peer])), f"seed {seed}, process {peer}"
             if join_bytes > 1000:
                 assert socket.frames == meant[peer], f"one frame per tick; seed {seed}, process {peer}"
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("traces", [False, True])
+def test_who_can_wait_hears_all_in_order_too_and_the_others_at_once(seed: int, traces: bool) -> None:
+    async def main() -> None:
+        chance = random.Random(seed)
+        network, sockets = networked(Limits())
+        network.traces = traces
+        meant: dict[int, list[int]] = {peer: [] for peer in sockets}
+        for number in range(1, 600):
+            chosen = targets(chance)
+            servers = [peer for peer in chosen if 0 < peer < CLIENTS[0]]
+            later = tuple(chance.sample(servers, chance.randint(0, len(servers))))
+            part = network._coder.encode(Propose(1, 0, number))
+            if later:
+                assert network.send_unhurried(chosen, later, part, None) == ()
+            else:
+                assert network.send(chosen, part, None) == ()
+            for peer in chosen:
+                if peer:
+                    meant[peer].append(number)
+            if chance.random() < 0.3:
+                network.flush(number if traces else None)
+                for peer in set(chosen) - {0, *later}:
+                    assert list(chain(*sockets[peer].frames)) == meant[peer], f"seed {seed}: at once, and all before it"
+                assert all(len(link.parts) < MOST_KEPT for link in network.links.values())
+            if chance.random() < 0.03:
+                network.flush(number if traces else None)
+                network.let_go(number if traces else None)
+                assert not any(link.parts for link in network.links.values())
+                assert not network.later
+        network.flush(600 if traces else None)
+        network.let_go(600 if traces else None)
+        for peer, socket in sockets.items():
+            assert list(chain(*socket.frames)) == meant[peer], f"seed {seed}, process {peer}"
+
+    run(main())
+
+
+def test_what_can_wait_costs_no_frame_of_its_own() -> None:
+    async def main() -> None:
+        network, sockets = networked(Limits())
+        for number in range(1, 2 * MOST_KEPT + 1):
+            network.send_unhurried(SERVERS, (4, 5), network._coder.encode(Propose(1, 0, number)), None)
+            network.flush(None)
+        assert len(sockets[1].frames) == 2 * MOST_KEPT
+        assert [len(frame) for frame in sockets[4].frames] == [MOST_KEPT, MOST_KEPT]
+        network.send_unhurried(SERVERS, (4, 5), network._coder.encode(Propose(1, 0, 99)), None)
+        network.flush(None)
+        network.links[4].connection = None
+        network.part(4)
+        network.send((5,), network._coder.encode(Propose(1, 0, 100)), None)
+        network.flush(None)
+        assert sockets[5].frames[-1] == [99, 100], "it rides on what is said next"
+        assert sockets[4].frames[-1][-1] == 2 * MOST_KEPT, "who parts is told nothing more"
 
     run(main())
 

@@ -24,6 +24,7 @@ from amcast.protocols.catalogue import CATALOGUE
 from amcast.world.plan import plan_of
 
 TOPOLOGY = Topology.grid(2, 3, 4)
+GATHERS = GatewayConfig().gather_ns[0]
 BOTH = (0, 1)
 
 
@@ -140,8 +141,9 @@ def test_the_rest_is_long_for_clients_that_come_back_and_short_for_those_that_do
     assert rests_of(passing) == [8000] + [1000] * (TRIAL - 1) + [8000] + [1000] * 2, "with a trial now and then"
 
 
-def patience_of(hasty_ns: int, patient_ns: int, rounds: int, clients: int = 3) -> list[bool]:
-    """Whether the gateway had patience after each bundle, if messages wait so long without and so long with it."""
+def patience_of(hasty_ns: int, patient_ns: int, rounds: int, clients: int = 3, away_ns: int = 20_000_000) -> list[bool]:
+    """Whether the gateway had patience after each bundle, if messages wait so long without and so long with it, and
+    clients stay away for so long if it has patience, and 20 ms if not."""
     one, told, now = gateway(), [False], 0
     for round in range(rounds):
         for client in range(6, 6 + clients):
@@ -152,7 +154,7 @@ def patience_of(hasty_ns: int, patient_ns: int, rounds: int, clients: int = 3) -
         effects = one.step([Receive(0, Reply(made.id, 0)), Receive(3, Reply(made.id, 1))], now)
         (rest_ns,) = [effect.low_ns for effect in effects if isinstance(effect, SetTimer) and effect.name == REST]
         told.append(rest_ns == MOST_PATIENCE_NS)
-        now += 20 * MILLISECOND  # nobody is here: that does not count
+        now += away_ns if told[-1] else 20 * MILLISECOND  # nobody is here: that does not count as waiting
     return told[1:]
 
 
@@ -162,8 +164,11 @@ def test_patience_is_tried_and_kept_if_it_costs_little() -> None:
     kept = patience_of(MILLISECOND, MILLISECOND, long)
     assert sum(kept) > 0.85 * long
     assert not all(kept[2 * PHASE :]), "what is found better is doubted from time to time"
-    assert sum(patience_of(MILLISECOND, 2 * MILLISECOND, long)) < 0.15 * long
+    assert sum(patience_of(10 * MILLISECOND, 20 * MILLISECOND, long)) < 0.15 * long
     assert sum(patience_of(2 * MILLISECOND, MILLISECOND, long)) > 0.85 * long
+    as_soon = patience_of(MILLISECOND, 2 * MILLISECOND, long, away_ns=19 * MILLISECOND)
+    assert sum(as_soon) > 0.85 * long, "who waits longer here but less elsewhere is answered as soon"
+    assert sum(patience_of(MILLISECOND, 3 * MILLISECOND, long, away_ns=10 * MILLISECOND)) < 0.15 * long, "too long"
 
 
 def test_nobody_has_patience_with_clients_that_are_far_away_or_come_and_go() -> None:
@@ -182,7 +187,9 @@ def test_what_gathers_does_not_wait_for_an_answer_that_never_comes() -> None:
     one.step([], 0)
     one.overdue()
     assert one.moved
-    assert [part.sender for part in parts_of(bundles(one.step([], 0))[0])] == [7]
+    assert not bundles(one.step([], GATHERS - 1)), "the timer was set for what gathered before"
+    one.overdue()
+    assert [part.sender for part in parts_of(bundles(one.step([], GATHERS))[0])] == [7]
 
 
 def test_bundles_keep_to_their_limits() -> None:

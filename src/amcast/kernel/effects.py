@@ -19,6 +19,9 @@ class Send(Effect, frozen=True):
     targets: tuple[ProcessId, ...]
     body: Body
     about: About = None
+    later: tuple[ProcessId, ...] = ()
+    """Of the targets, those for whom nothing hangs on it: a driver may keep it for some milliseconds, until there is
+    more to tell them, as long as each of them hears everything in order."""
 
 
 class Deliver(Effect, frozen=True):
@@ -35,6 +38,10 @@ class Deliver(Effect, frozen=True):
     fresh: tuple[Message, ...] | None = None
     """The message is a bundle (`parts/bundle.py`), and stands for the deliveries of these messages in it, which were
     never delivered before, at `position` and after (`opened`)."""
+    sure: tuple[GroupId, ...] = ()
+    """Other destinations of which it is known here that they put whatever they are asked for from now on behind it."""
+    foretold: bool = False
+    """The other destinations, too, learn that of this process' group without being told."""
 
     def opened(self) -> "list[Deliver]":
         """The deliveries that this one stands for."""

@@ -62,8 +62,7 @@ class Handing:
             self.kept.extend(first, fresh, len(effect.message.payload))
         self._handed = end
         self.count += len(fresh)
-        if self.rest.allowed:
-            self.rest.count(fresh)
+        self.rest.count(fresh)
 
     def _take_one(self, effect: Deliver, now: int) -> None:
         position = effect.position
@@ -75,8 +74,7 @@ class Handing:
             return
         self._handed = position + 1
         self.count += 1
-        if self.rest.allowed:
-            self.rest.count((effect.message,))
+        self.rest.count((effect.message,))
         if self._on_deliver is not None:
             self._on_deliver(effect)
 

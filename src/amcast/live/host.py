@@ -45,6 +45,9 @@ STEPS_PER_TICK = 16
 MOST_HELD = 20_000
 """Effects that wait for the disk; with more, the host reads nothing new until the disk has caught up."""
 
+LONGER = 5
+"""How much more patience there is with followers when there is much to do: they hear of several bundles at once."""
+
 
 class Host:
     """Runs one process, server or client, in one life."""
@@ -52,10 +55,11 @@ class Host:
     # fmt: off
     __slots__ = (
         "_admission", "_before_forgetting", "_catching", "_chance", "_clock", "_due", "_durable", "_failed",
-        "_farewell", "_held", "_home", "_inbox", "_looped", "_most_asked", "_most_bytes", "_now", "_on_installed",
-        "_on_resolve", "_recorder", "_running", "_scheduled", "_servers", "_skew", "_steps", "_stopped", "_store",
-        "_ticket", "_timers", "_traces", "_watched", "codec", "desk", "ended", "events_taken", "handing", "leaving",
-        "limits", "lost_sends", "me", "moving", "network", "process", "steps_taken",
+        "_farewell", "_held", "_home", "_inbox", "_keeping", "_looped", "_most_asked", "_most_bytes", "_now",
+        "_on_installed", "_on_resolve", "_patience_s", "_recorder", "_running", "_scheduled", "_servers", "_skew",
+        "_steps", "_stopped", "_store", "_ticket", "_timers", "_traces", "_watched", "codec", "desk", "ended",
+        "events_taken", "handing", "leaving", "limits", "lost_sends", "me", "moving", "network", "process",
+        "steps_taken",
     )
     # fmt: on
 
@@ -102,6 +106,7 @@ class Host:
         self._on_installed = on_installed
         self._most_bytes = self.limits.message_bytes + BATCH_BYTES
         self._most_asked = self.limits.asked_bytes
+        self._patience_s = self.limits.patience_us / 1e6
         rights = None if wiring.security is None else wiring.security.rights
         self._admission = Admission(process, spec, self._most_bytes, rights)
         self._before_forgetting = before_forgetting
@@ -114,7 +119,7 @@ class Host:
         self.moving = Moving(self)
         self._servers = self.moving.servers
         self._home = process.group
-        self._running = self._scheduled = False
+        self._running = self._scheduled = self._keeping = False
         self._inbox: list[Event] = []
         self._looped: list[tuple[About, str, int, int]] = []
         """Packets from myself to myself that the next step receives, for the trace."""
@@ -180,6 +185,7 @@ class Host:
         self._stopped = True
         if self._running:
             self.tick()
+            self._let_go()
         self._running = False
         for timer in self._timers.values():
             timer.cancel()
@@ -293,8 +299,16 @@ class Host:
             self._bear(burden)
         if self._inbox or self._due:
             self._wake()
-        if self.handing.rest.allowed:
-            self.handing.rest.take(self._now)
+        if self.network.later and not self._keeping:
+            self._keeping = True
+            patience_s = self._patience_s * (LONGER if self.handing.rest.busy else 1)
+            asyncio.get_running_loop().call_later(patience_s, self._let_go)
+        self.handing.rest.take(self._now)
+
+    def _let_go(self) -> None:
+        """Tell those who could wait."""
+        self._keeping = False
+        self.network.let_go(self._read_clock() if self._traces else None)
 
     def _bear(self, burden: int) -> None:
         """Much that clients asked for is not answered, or was not: they wait, or need not wait any more."""
@@ -375,7 +389,11 @@ class Host:
             if len(targets) == 1:
                 return
         part = self.codec.encode(body)
-        for nobody in self.network.send(targets, part, effect.about):
+        if effect.later and self._patience_s:
+            unknown = self.network.send_unhurried(targets, effect.later, part, effect.about)
+        else:
+            unknown = self.network.send(targets, part, effect.about)
+        for nobody in unknown:
             self.lost_sends += 1
             if self._traces and self._recorder is not None:
                 self._recorder.packet(effect.about, type(body).__name__, me, nobody, len(part), self._now, None)

@@ -32,6 +32,9 @@ class Limits(Config, frozen=True):
     """Deliveries that a replica keeps for subscribers that come back; older ones are gone."""
     rest_us: int = 1000
     """Under load a node rests for up to so many microseconds after a tick (`live/resting.py`); 0: never."""
+    patience_us: int = 10_000
+    """What followers need not hear at once is kept for up to so many microseconds, until there is more to tell them;
+    0: they are told at once."""
     peers: int = 10_000
     """Connections of clients at one time; nodes always get in."""
     strangers: int = 256
@@ -49,11 +52,10 @@ class Limits(Config, frozen=True):
     """Back-off between attempts to connect."""
 
     def __post_init__(self) -> None:
-        if self.rest_us < 0:
-            raise WrongUse(f"limits.rest_us = {self.rest_us}; expected 0 or more")
         for name in self.__struct_fields__:
-            if getattr(self, name) <= 0 and name != "rest_us":
-                raise WrongUse(f"limits.{name} = {getattr(self, name)}; expected more than 0")
+            value, least = getattr(self, name), 0 if name.endswith("_us") else 1
+            if value < 0 or (value == 0 and least):
+                raise WrongUse(f"limits.{name} = {value}; expected {'more than 0' if least else '0 or more'}")
         if self.frame_bytes < 2 * self.message_bytes:
             raise WrongUse(
                 f"limits.frame_bytes = {self.frame_bytes}; expected at least twice message_bytes"

@@ -71,7 +71,7 @@ def built(
     logged = any(cluster.folder_of(me).glob("*.log"))
     store = opened_store(cluster.folder_of(me), cluster.durability)
     roster, first = kept(cluster, me, logged)
-    process = spec.process(me, first, spec.configure(cluster.options))
+    process = spec.process(me, first, spec.configure(options_of(cluster, spec)))
     recorder, recorded = joined(cluster, me) if cluster.trace != "off" else (None, 0)
     host = Host(
         process,
@@ -96,6 +96,19 @@ def built(
     if application is not None:
         application.serve(host, Asker(cluster.name, cluster.addresses, cluster.limits, wiring))
     return host, recorder
+
+
+def options_of(cluster: Cluster, spec: Spec) -> dict[str, Any]:
+    """Of the protocol. Where nothing is kept, one that can do without records makes none; but a trace of packets tells
+    what a process says to itself, too."""
+    options = dict(cluster.options)
+    if options.get("records") is False and cluster.durability != "memory":
+        raise WrongUse(
+            f"options.records = false; expected true, or no such option, with durability {cluster.durability!r}"
+        )
+    if cluster.durability == "memory" and cluster.trace != "full" and "records" in spec.config.__struct_fields__:
+        options.setdefault("records", False)
+    return options
 
 
 def _all_of(*acts: Callable[[], None] | None) -> Callable[[], None] | None:

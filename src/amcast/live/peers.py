@@ -19,7 +19,7 @@ class Peers(ABC):
 
     # fmt: off
     __slots__ = (
-        "_addresses", "_dialling", "_dirty", "_lazy", "_left", "_limits", "_pressed", "links", "me",
+        "_addresses", "_dialling", "_dirty", "_lazy", "_left", "_limits", "_pressed", "later", "links", "me",
     )
     # fmt: on
 
@@ -35,6 +35,8 @@ class Peers(ABC):
         """Dial whom something is sent to, and nobody else."""
         self._dirty: dict[ProcessId, Link] = {}
         """Links that something was sent to in this tick."""
+        self.later: dict[ProcessId, Link] = {}
+        """Links that have something which can wait."""
         self._pressed: dict[ProcessId, Link] = {}
         """Links with peers that are slow."""
 
@@ -69,7 +71,7 @@ class Peers(ABC):
         self._left.add(peer)
         self._addresses.pop(peer, None)
         self.unlearn()
-        for known in (self._dirty, self._pressed):
+        for known in (self._dirty, self._pressed, self.later):
             known.pop(peer, None)
         dialling = self._dialling.pop(peer, None)
         if dialling is not None:

@@ -21,7 +21,7 @@ PER_MESSAGE_US: Final = 30
 """So much rest for each message that the last deliveries brought."""
 LEAST_US: Final = 200
 """Less than this is not worth a system call."""
-CALM_NS: Final = 50_000_000
+CALM_NS: Final = 150_000_000
 """After so long without deliveries nothing is expected any more."""
 FEW: Final = 8
 
@@ -30,7 +30,8 @@ class Rest:
     """When one replica rests, and for how long."""
 
     def __init__(self, most_us: int, sleep: Callable[[float], None] = time.sleep) -> None:
-        self.allowed = most_us > 0
+        self.busy = False
+        """The last deliveries were many, and not long ago."""
         self._most_us = most_us
         self._sleep = sleep
         self._counted = 0
@@ -48,11 +49,12 @@ class Rest:
     def take(self, now: int) -> None:
         """The end of a tick."""
         if self._counted:
-            rest_us = min(self._counted * PER_MESSAGE_US, self._most_us)
+            worth_us = self._counted * PER_MESSAGE_US
             self._counted = 0
-            self._rest_s = rest_us / 1e6 if rest_us >= LEAST_US else 0.0
+            self.busy = worth_us >= LEAST_US
+            self._rest_s = min(worth_us, self._most_us) / 1e6
             self._until_ns = now + CALM_NS
         elif now > self._until_ns:
-            self._rest_s = 0.0
-        if self._rest_s:
+            self.busy = False
+        if self.busy and self._rest_s:
             self._sleep(self._rest_s)

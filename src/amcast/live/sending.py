@@ -7,6 +7,7 @@ and a write. Only where two fans of one tick share a peer, which must hear all i
 
 import random
 from collections.abc import Callable
+from typing import Final
 
 from amcast.kernel.effects import About
 from amcast.kernel.ids import ProcessId
@@ -16,6 +17,9 @@ from amcast.live.codec import AFTER_LENGTH, Codec, Frame, Mark
 from amcast.live.link import Link
 from amcast.live.peers import Address, Peers
 from amcast.live.pieces import Joining
+
+MOST_KEPT: Final = 8
+"""So many bodies that can wait are worth a frame: its sender is awake anyway."""
 
 
 class Fan:
@@ -35,8 +39,8 @@ class Sending(Peers):
 
     # fmt: off
     __slots__ = (
-        "_busy", "_chance", "_coder", "_fans", "_join_bytes", "_life", "_mixed", "_most_bytes", "_numbers",
-        "_on_bodies", "_on_frame", "_on_peer", "on_lost", "traces",
+        "_busy", "_chance", "_coder", "_fans", "_hurried", "_join_bytes", "_kept", "_life", "_mixed", "_most_bytes",
+        "_numbers", "_on_bodies", "_on_frame", "_on_peer", "_patient", "on_lost", "traces",
     )
     # fmt: on
 
@@ -70,6 +74,12 @@ class Sending(Peers):
         """Fans that something was sent to in this tick; no two of them share a link."""
         self._mixed = False
         """In this tick a server was told something by itself: there are no fans until the next one."""
+        self._patient: dict[tuple[ProcessId, ...], tuple[Link, ...]] = {}
+        """Links with those who can wait, by targets."""
+        self._hurried: dict[tuple[tuple[ProcessId, ...], tuple[ProcessId, ...]], tuple[ProcessId, ...]] = {}
+        """By all targets and those who can wait: the others."""
+        self._kept: list[tuple[tuple[Link, ...], bytes, About]] = []
+        """Given in this tick to those who can wait."""
 
     def link(self, peer: ProcessId) -> Link:
         link = self.links.get(peer)
@@ -98,7 +108,10 @@ class Sending(Peers):
             link.parts.append(part)
             link.parts_bytes += len(part)
             self._dirty[link.peer] = link
-        elif fan.parts:
+            return ()
+        if self._kept:
+            self._overtake()
+        if fan.parts:
             fan.parts.append(part)
             fan.size += len(part)
         elif self._mixed or self.traces or (self._busy and not self._claim(fan)):
@@ -112,6 +125,8 @@ class Sending(Peers):
 
     def _send_anew(self, targets: tuple[ProcessId, ...], part: bytes, about: About) -> tuple[ProcessId, ...]:
         """To targets that are no fan: one, or clients, or servers that become one now."""
+        if self._kept:
+            self._overtake()
         links, nobody = self._found(targets)
         servers = [link for link in links if link.serves]
         if len(servers) == len(links) > 1 and not nobody:
@@ -122,6 +137,51 @@ class Sending(Peers):
             self._mixed = True
         self._send_each(links, part, about)
         return nobody
+
+    def send_unhurried(
+        self, targets: tuple[ProcessId, ...], later: tuple[ProcessId, ...], part: bytes, about: About
+    ) -> tuple[ProcessId, ...]:
+        """The same where some of the targets can wait until there is more for them, or until `let_go`."""
+        hurried = self._hurried.get((targets, later))
+        if hurried is None:
+            hurried = tuple([target for target in targets if target not in later and target != self.me])
+            self._hurried[targets, later] = hurried
+        nobody = self.send(hurried, part, about) if hurried else ()
+        links = self._patient.get(later)
+        if links is None:
+            links, unknown = self._found(later)
+            if unknown:
+                return nobody + self.send(later, part, about)
+            self._patient[later] = links
+        self._kept.append((links, part, about))
+        return nobody
+
+    def let_go(self, sent_ns: int | None) -> None:
+        """What could wait has waited for long enough."""
+        self._dirty.update(self.later)
+        self.later.clear()
+        self.flush(sent_ns)
+
+    def _overtake(self) -> None:
+        """Something urgent follows what can wait, maybe to the same peers: each must hear all in order."""
+        self._spill()
+        self._mixed = True
+        self._put_aside()
+
+    def _put_aside(self) -> None:
+        """What can wait goes with the next frame to each peer, or now if that is enough for one."""
+        kept, self._kept = self._kept, []
+        for links, part, about in kept:
+            for link in links:
+                if not link.broken:
+                    link.parts.append(part)
+                    link.parts_bytes += len(part)
+                    if self.traces:
+                        link.abouts.append(about)
+                    if len(link.parts) >= MOST_KEPT:
+                        self._dirty[link.peer] = link
+                    else:
+                        self.later[link.peer] = link
 
     def _found(self, targets: tuple[ProcessId, ...]) -> tuple[tuple[Link, ...], tuple[ProcessId, ...]]:
         """Their links, made if there are none yet; and those who are nobody."""
@@ -147,8 +207,10 @@ class Sending(Peers):
 
     def unlearn(self) -> None:
         """Some link is no more: fans are made anew."""
-        self._spill()
+        self._overtake()
         self._fans.clear()
+        self._patient.clear()
+        self._hurried.clear()
 
     def _claim(self, fan: Fan) -> bool:
         """Not the first of this tick: its links hear of it only; False if another fan has some of them, and then what
@@ -197,6 +259,8 @@ class Sending(Peers):
             self._busy = []
             for fan in busy:
                 self._post(fan, len(busy) > 1)
+        if self._kept:
+            self._put_aside()
         if self._dirty:
             for link in self._dirty.values():
                 if link.flush(sent_ns):
@@ -209,13 +273,18 @@ class Sending(Peers):
         if fan.size > self._join_bytes:
             self._open(fan)
             return
-        tail = codec.tail(fan.parts)
-        fan.parts = []
+        parts, fan.parts = fan.parts, []
+        tail = codec.tail(parts)
         length = len(tail) + AFTER_LENGTH
         for link in fan.links:
             if claimed:
                 link.claimed = False
-            if link.post(tail, length):
+            if link.parts:
+                # Something waited for the next frame to this one.
+                link.parts += parts
+                link.parts_bytes += fan.size
+                self._dirty[link.peer] = link
+            elif link.post(tail, length):
                 self._press(link)
 
     def _press(self, link: Link) -> None:

@@ -79,6 +79,7 @@ class _Send(msgspec.Struct, array_like=True, tag="Send"):
     targets: tuple[ProcessId, ...]
     body: msgspec.Raw
     about: About = None
+    later: tuple[ProcessId, ...] = ()
 
 
 class _Persist(msgspec.Struct, array_like=True, tag="Persist"):
@@ -153,8 +154,8 @@ def _event(row: Any, codec: Codec) -> Event:
 
 def _effect(row: Any, codec: Codec) -> Effect:
     match row:
-        case _Send(targets, body, about):
-            return Send(targets, codec.decode(body), about)
+        case _Send(targets, body, about, later):
+            return Send(targets, codec.decode(body), about, later)
         case _Persist(record, replaces):
             return Persist(codec.decode_record(record), replaces)
         case _:

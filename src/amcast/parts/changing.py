@@ -24,8 +24,8 @@ from typing import Any, Final
 from amcast.kernel.change import MARK, encoded, is_change, next_topology
 from amcast.kernel.effects import CancelTimer, Deliver, Effect, Note, Persist, Send, SetTimer
 from amcast.kernel.events import Event, Gone, Leader, Peer, Receive, Started, Submit, Suspect, Timer
-from amcast.kernel.ids import GroupId, ProcessId, sequence_of
-from amcast.kernel.message import Body, Message, Record, Reply, Request, State
+from amcast.kernel.ids import GroupId, ProcessId
+from amcast.kernel.message import Body, Record, Reply, Request, State
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
@@ -46,16 +46,16 @@ from amcast.parts.bodies.changing import (
     kept,
     numbered,
 )
-from amcast.parts.bodies.session import WINDOW
-from amcast.parts.bundle import is_bundle, process_of
+from amcast.parts.bundle import is_bundle
 from amcast.parts.instances import NUMBER, Instance, Make, recovered
 from amcast.parts.seen import Seen
-from amcast.parts.turning import NEXT, REPORT, TIMER, Turning
+from amcast.parts.turning import REPORT, TIMER
+from amcast.parts.vouching import Vouching
 
 UNHURRIED: Final = ChangingConfig()
 
 
-class Changing(Turning):
+class Changing(Vouching):
     """One server, whatever the number. A topology of a number above 0 makes one that joins."""
 
     def __init__(
@@ -67,8 +67,7 @@ class Changing(Turning):
         bodies: tuple[type[Body], ...],
         records: tuple[type[Record], ...] = (),
     ) -> None:
-        super().__init__(me, topology, make, config)
-        self._numbered = numbered(bodies)
+        super().__init__(me, topology, make, config, bodies)
         self._kept = kept(records)
         self.numbers: frozenset[type[Body]] = frozenset({self._numbered, Turned, Where, Here, Again})
         """Bodies that concern numbers."""
@@ -271,65 +270,6 @@ class Changing(Turning):
             if instance.number == number:
                 instance.inbox.append(Timer(name))
 
-    # Asking for messages
-
-    def _multicast(self, message: Message) -> None:
-        """My user's message. Under a later number it may be one of an earlier: its contacts look at it."""
-        current = self.current
-        if current is not None and current.process is not None:
-            if current.number == 0:
-                current.inbox.append(Submit(message))
-            else:
-                self.send_all(current.process.contacts(message), Request(message), message.id)
-
-    def _submit(self, sender: ProcessId, message: Message) -> None:
-        """Somebody asks, who may have asked under an earlier number; it was not delivered here."""
-        current = self.current
-        if self._behind() and self.home in message.destinations and not is_bundle(message.id):
-            self._hold(sender, NEXT, Request(message), -1)
-        if current is None:
-            return
-        asks = Receive(sender, Request(message))
-        for old in self._instances[:-1]:
-            # Somebody may wait in an old instance for my group's part in a message that is before its barrier there.
-            if old.process is None or self.home not in message.destinations or message.id in old.base:
-                continue
-            if old.number == 0 or not is_bundle(message.id):
-                old.inbox.append(asks)
-        if current.process is None:
-            self.send(sender, self.turn())
-        elif current.number == 0:
-            current.inbox.append(asks)
-        elif is_bundle(message.id):
-            return  # of number 0: its gateway, when it gets here, asks for what was not delivered
-        elif self.home in message.destinations or self._fresh(message):
-            if not current.delivered(message.id):
-                current.inbox.append(asks)
-        else:
-            self._say(current, current.topology.members(message.destinations[0]), Vouch(message), message.id)
-
-    def _fresh(self, message: Message) -> bool:
-        """It was first asked for when a message of this number was answered already (see `parts/session.py`)."""
-        first = self._vouched.get(message.sender)
-        return first is not None and sequence_of(message.id) >= first + WINDOW
-
-    def _asked(self, sender: ProcessId, current: Instance, body: Body) -> None:
-        """Under my number somebody asks for a message, or whether it may be asked for."""
-        message: Message = body.message  # type: ignore[attr-defined]
-        if current.delivered(message.id):
-            asker = process_of(message.sender) if is_bundle(message.id) else message.sender
-            self.send(asker, Reply(message.id, self.home), message.id)
-            news = self.tidings(message)
-            if news is not None:
-                self.send(asker, news)
-        elif type(body) is Vouch:
-            self._say(current, (sender,), Request(message), message.id)
-        elif current.process is not None:
-            if self.home not in message.destinations:
-                sequence = sequence_of(message.id)
-                self._vouched[message.sender] = min(sequence, self._vouched.get(message.sender, sequence))
-            current.inbox.append(Receive(sender, body))
-
     # What instances ask for
 
     def _pass(self, instance: Instance, effects: list[Effect]) -> None:
@@ -337,9 +277,9 @@ class Changing(Turning):
             self._look_ahead(instance, effects)
         for place, effect in enumerate(effects):
             match effect:
-                case Send(targets, body, about):
+                case Send(targets, body, about, later):
                     if type(body) is not Reply:  # the node answers for what is delivered, and for nothing else
-                        self._say(instance, targets, body, about)
+                        self._say(instance, targets, body, about, later)
                 case Deliver():
                     self._hand(instance, effect, effects[place + 1 :])
                 case Persist(record, replaces):
@@ -364,22 +304,6 @@ class Changing(Turning):
                 self.note("overtaken", value=float(instance.number))
                 self.persist(Overtaken(instance.number))
                 return
-
-    def _say(self, instance: Instance, targets: tuple[ProcessId, ...], body: Body, about: object) -> None:
-        """Servers must know which number a body is of, and whether its sender has passed that number's end."""
-        barrier = instance.barrier
-        if instance is not self._instances[-1]:
-            barrier = self._instances[self._instances.index(instance) + 1].begin.position
-        if instance.number == 0 and barrier < 0:
-            self._outbox.append(Send(targets, body, about))  # type: ignore[arg-type]
-            return
-        servers = tuple(target for target in targets if instance.topology.group_of(target) is not None)
-        if servers:
-            envelope = self._numbered(instance.number, body, barrier)
-            self._outbox.append(Send(servers, envelope, about))  # type: ignore[arg-type]
-        if len(servers) < len(targets):
-            others = tuple(target for target in targets if target not in servers)
-            self._outbox.append(Send(others, body, about))  # type: ignore[arg-type]
 
     def _persist(self, instance: Instance, record: Record, replaces: bool) -> None:
         """A record that replaces all others may do so only while there is one instance."""
@@ -427,7 +351,12 @@ class Changing(Turning):
             self._outbox.append(effect)
             return
         rank = None if effect.rank_time is None else begin.rank + effect.rank_time
-        self._outbox.append(Deliver(effect.message, position, rank, effect.rank_tie, effect.committed_ns, fresh))
+        self._outbox.append(
+            Deliver(
+                effect.message, position, rank, effect.rank_tie, effect.committed_ns, fresh, effect.sure,
+                effect.foretold,
+            )
+        )  # fmt: skip
 
     def _turn(self, instance: Instance, effect: Deliver, place: int, topology: Topology, later: list[Effect]) -> None:
         """The barrier, at a place in a delivery: what is before it counts, what is behind it does not."""

@@ -18,7 +18,7 @@ have, or after twice the time that the answer took; after a quarter of it, if of
 hardly anybody has asked again yet (with a trial now and then); never after more than 10 ms. So clients that work in
 rounds share bundles, and those that come and go hold nobody up. Many clients on a busy machine need longer than that
 to come back, and then the gateway has patience, up to 30 ms: if, as it tries out from time to time, messages wait no
-longer for their answers that way.
+longer for their answers that way, or more of them are answered.
 
 The gateway is a client of its own protocol, with the session that every client has: it asks again, and holds back what
 would run too far ahead. When it dies its clients ask another gateway.
@@ -55,7 +55,7 @@ LONGEST_PHASE_NS: Final = 2000 * MILLISECOND
 class _Wave:
     """Those whom the last bundle to some destinations answered, and whether it pays to wait for them."""
 
-    __slots__ = ("answered", "began", "bundles", "missing", "patient", "phases", "vain", "waits_ns")
+    __slots__ = ("answered", "began", "bundles", "calm", "hasty", "missing", "patient", "phases", "vain")
 
     def __init__(self) -> None:
         self.answered = 0
@@ -65,8 +65,11 @@ class _Wave:
         """How often in a row it was not worth waiting for them."""
         self.patient = False
         """In this phase, those who were answered get all the time that they may need."""
-        self.waits_ns = (0, 0)
-        """How long a message waited on average in the last phase without patience, and in the last with it."""
+        self.hasty = (0, 0)
+        """The last phase without patience: how long it took for each answer, and how long a message waited, on average
+        (nanoseconds)."""
+        self.calm = (0, 0)
+        """The same for the last phase with it."""
         self.phases = 0
         self.bundles = 0
         """Answered in this phase."""
@@ -84,19 +87,28 @@ class _Wave:
         self.answered = len(self.missing)
 
     def count(self, now: int, waited_ns: int, answers: int) -> None:
-        """A bundle was answered. At the end of a phase, keep to the way in which messages waited less, and now and then
-        try the other. Patience makes larger bundles, which cost less, so it may be a little slower."""
+        """A bundle was answered. At the end of a phase, keep to the better way, and now and then try the other."""
         self.bundles += 1
         began_ns, waited_before_ns, answers_before = self.began
         if self.bundles <= PHASE and now - began_ns <= LONGEST_PHASE_NS:
             return
         if self.bundles > PHASE:
-            wait_ns = (waited_ns - waited_before_ns) // (answers - answers_before)
-            self.waits_ns = (self.waits_ns[0], wait_ns) if self.patient else (wait_ns, self.waits_ns[1])
+            count = answers - answers_before
+            seen = ((now - began_ns) // count, (waited_ns - waited_before_ns) // count)
+            if self.patient:
+                self.calm = seen
+            else:
+                self.hasty = seen
             self.phases += 1
-            pays = self.phases < 2 or 10 * self.waits_ns[1] <= 11 * self.waits_ns[0]
-            self.patient = pays != (self.phases % RETRIAL == 0)
+            self.patient = (self.phases < 2 or self._pays()) != (self.phases % RETRIAL == 0)
         self.began, self.bundles = (now, waited_ns, answers), 0
+
+    def _pays(self) -> bool:
+        """Patience makes larger bundles, which cost less, so messages may wait a little longer here; or even twice as
+        long, if about as many are answered all the same: then they waited elsewhere before, and clients, who have
+        nothing else to do, are answered as soon."""
+        between, wait = self.calm[0] / max(self.hasty[0], 1), self.calm[1] / max(self.hasty[1], 1)
+        return wait <= 1.1 or (wait <= 2 and between <= 1.05)
 
     def rest_ns(self, took_ns: int) -> int:
         """How long they get."""
@@ -106,15 +118,15 @@ class _Wave:
 
     def snapshot(self, groups: tuple[GroupId, ...]) -> WaveState:
         return WaveState(
-            groups, self.answered, tuple(sorted(self.missing)), self.vain, self.patient, self.waits_ns, self.phases,
-            self.bundles, self.began,
+            groups, self.answered, tuple(sorted(self.missing)), self.vain, self.patient, self.hasty, self.calm,
+            self.phases, self.bundles, self.began,
         )  # fmt: skip
 
     @staticmethod
     def restored(state: WaveState) -> "_Wave":
         wave = _Wave()
         wave.answered, wave.missing, wave.vain = state.answered, set(state.missing), state.vain
-        wave.patient, wave.waits_ns, wave.phases = state.patient, state.waits_ns, state.phases
+        wave.patient, wave.hasty, wave.calm, wave.phases = state.patient, state.hasty, state.calm, state.phases
         wave.bundles, wave.began = state.bundles, state.began
         return wave
 
@@ -139,7 +151,9 @@ class Gateway:
         self.moved = False
         """Something was gathered that `step` has not seen."""
         self._late = False
-        """What gathered shall wait no longer."""
+        """What gathered may have waited for long enough."""
+        self._gathers_ns: dict[tuple[GroupId, ...], int] = {}
+        """Since when each of them gather."""
         self._left_ns: dict[MessageId, int] = {}
         """When each open bundle left."""
         self._resting: set[tuple[GroupId, ...]] = set()
@@ -171,6 +185,7 @@ class Gateway:
         held = [part for parts in (*self._open.values(), *self.gathered.values()) for part in parts]
         self._topology = topology
         self.gathered = {}
+        self._gathers_ns = {}
         self._open = {part.id: [part] for part in held if part.sender == self.me}
         self._asked = set(self._open)
         self.asked_bytes = sum(len(parts[0].payload) for parts in self._open.values())
@@ -219,9 +234,13 @@ class Gateway:
         if self._rest_ns >= 0:
             told.append(SetTimer(REST, self._rest_ns, self._rest_ns))
             self._rest_ns = -1
+        for groups in self.gathered:
+            self._gathers_ns.setdefault(groups, now)
         if self.gathered and not self._armed:
             self._armed = True
-            told.append(SetTimer(GATHER, *self.config.gather_ns))
+            low, high = self.config.gather_ns
+            waited_ns = now - min(self._gathers_ns.values())
+            told.append(SetTimer(GATHER, max(low - waited_ns, 1), max(high - waited_ns, 1)))
         self._since = (now, len(self._asked))
         return told
 
@@ -232,7 +251,7 @@ class Gateway:
             self.waited = (self.waited[0] + waiting * (now - since_ns), self.waited[1])
 
     def overdue(self) -> None:
-        """The timer GATHER ran out: what gathered leaves with the next step, whatever is on its way."""
+        """The timer GATHER ran out: what gathered for so long leaves with the next step, whatever is on its way."""
         self._armed = False
         self._late = self.moved = bool(self.gathered)
 
@@ -249,9 +268,10 @@ class Gateway:
             return made
         for groups, messages in sorted(self.gathered.items()):
             waits = groups in self._resting or self._flying.get(groups, 0) >= self.config.bundles
-            if waits and not self._late:
+            if waits and not (self._late and now - self._gathers_ns.get(groups, now) >= self.config.gather_ns[0]):
                 continue
             del self.gathered[groups]
+            self._gathers_ns.pop(groups, None)
             for share in self._shares(messages):
                 bundle = bundled(self.number, self._sequence, groups, share)
                 self._sequence += 1
@@ -346,6 +366,7 @@ class Gateway:
             tuple(wave.snapshot(groups) for groups, wave in sorted(self._waves.items())),
             self.waited,
             self._since,
+            tuple(sorted(self._gathers_ns.items())),
         )
 
     def restore(self, state: GatewayState) -> None:
@@ -370,5 +391,6 @@ class Gateway:
         self._resting = set(state.resting)
         self._waves = {wave.groups: _Wave.restored(wave) for wave in state.waves}
         self.waited, self._since = state.waited, state.since
+        self._gathers_ns = dict(state.gathers_ns)
         self.session = self._session()
         self.session.restore(state.session)

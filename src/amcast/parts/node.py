@@ -330,7 +330,7 @@ class Node(Process):
                 continue
             message = effect.message
             if effect.fresh is not None:
-                self._answer_bundle(message, answers or len(effect.fresh) <= FEW, told)
+                self._answer_bundle(effect, answers, told)
             else:
                 self.delivered.add(message.id)
                 if answers:
@@ -339,14 +339,19 @@ class Node(Process):
                     self._unsaid.keep(message.sender, message.id)
         return told
 
-    def _answer_bundle(self, bundle: Message, answers: bool, told: list[Effect]) -> None:
-        """Its gateway is told, by the leader or by all, unless it is in this group: it delivers, too."""
+    def _answer_bundle(self, effect: Deliver, leads: bool, told: list[Effect]) -> None:
+        """Its gateway is told, by the leader or by all, unless it is in this group: it delivers, too, and may be sure
+        of other groups then. Those whose answer it need not wait for let it ride on something else."""
+        bundle = effect.message
         gateway = process_of(bundle.sender)
         if gateway == self.me:
-            self._aside.append(Receive(self.me, Reply(bundle.id, self.home)))
+            for group in (self.home, *effect.sure):
+                self._aside.append(Receive(self.me, Reply(bundle.id, group)))
         elif self.topology.group_of(gateway) != self.home:
-            if answers:
-                told.append(Send((gateway,), Reply(bundle.id, self.home), bundle.id))
+            foretold = effect.foretold
+            if leads or (not foretold and len(effect.fresh or ()) <= FEW):
+                later = (gateway,) if foretold else ()
+                told.append(Send((gateway,), Reply(bundle.id, self.home), bundle.id, later))
             else:
                 self._unsaid.keep(gateway, bundle.id)
 
@@ -356,7 +361,9 @@ class Node(Process):
         if self.gateway is None:
             return effects
         return [
-            Send(effect.targets, effect.body, self._named(effect.about)) if type(effect) is Send else effect
+            Send(effect.targets, effect.body, self._named(effect.about), effect.later)
+            if type(effect) is Send
+            else effect
             for effect in effects
         ]
 

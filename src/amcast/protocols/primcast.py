@@ -15,9 +15,9 @@ clock and a majority's clocks have passed it. PrimCast-HC: a primary also never 
 Claims: genuine; three delays everywhere; k(n + kn^2) packets for k groups of n, requests and self-sends included, and
 BUMPs only where a group's timestamp was below another's; minorities may crash, restart, lose their memory.
 
-Modules: `primcast_order` (nothing fails), `primcast_epochs` (primary change), `primcast_repair` (what was missed),
-`primcast_insight` (what operators ask), and this one, which says who hears what. Deviations, each with its reason, are
-in docs/protocols/primcast.md.
+Modules: `primcast_order` (nothing fails), `primcast_telling` (what is said, and how soon), `primcast_epochs` (primary
+change), `primcast_repair` (what was missed), `primcast_insight` (what operators ask), and this one, which says who
+hears what. Deviations, each with its reason, are in docs/protocols/primcast.md.
 """
 
 from dataclasses import replace
@@ -95,19 +95,23 @@ class PrimCast(Insight):
         """Propose, deliver, and then speak, once what was changed is on its way to the disk."""
         if self._unproposed:
             self._propose()
-        if self._moved and self._decided < self._length:
-            self._decide_own()
-        if self._finals:
-            self._deliver_ready()
-        if self._committed:
-            self._committed.clear()
-        if self._letters or self._fresh or self._due:
+        while True:
+            if self._moved and self._decided < self._length:
+                self._decide_own()
+            if self._finals:
+                self._deliver_ready()
+            if self._committed:
+                self._committed.clear()
+            if not (self._letters or self._fresh or self._due):
+                break
             self._trim()
             self._make_durable()
             for targets, body, about in self._letters:
                 self.send_all(targets, body, about)
             self._letters = []
             self._tell()
+            if self._recorded:
+                break  # my own word comes back to me when it is durable
         if not self._armed:
             self._watch()
 
@@ -158,6 +162,7 @@ class PrimCast(Insight):
         self._view = _view(state.views[0], self.topology)
         self._views = {kept.group: _view(kept, self.topology) for kept in state.views[1:]}
         self._afar = {}
+        self._patient = {}
         self._moved = True
         self._clocks.restore(state.clocks)
         self._later = dict(state.later)

@@ -22,11 +22,11 @@ from amcast.protocols.bodies.primcast import (
     Promise,
     Sync,
 )
-from amcast.protocols.primcast_order import Order
+from amcast.protocols.primcast_telling import Telling
 from amcast.protocols.primcast_views import Item, about
 
 
-class Epochs(Order):
+class Epochs(Telling):
     """A member that can change epochs."""
 
     __slots__ = ("_later", "_promises", "_state")

@@ -7,18 +7,23 @@ remote group is decided when a majority acknowledged, in one epoch, more of the 
 
 from abc import abstractmethod
 from collections import deque
+from collections.abc import Mapping
 from heapq import heappop, heappush, heapreplace
+from typing import Final
 
 from amcast.kernel.effects import Deliver, Note
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
-from amcast.kernel.message import Body, Message
+from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
 from amcast.parts.bundle import is_bundle, parts_of
 from amcast.parts.clocks import QuorumClock, hybrid, logical
 from amcast.parts.member import Member
 from amcast.parts.quorum import MEMBERS
 from amcast.protocols.bodies.primcast import Ack, Past, PrimCastConfig, Propose
-from amcast.protocols.primcast_views import Item, Proposal, View, about
+from amcast.protocols.primcast_views import Item, Proposal, View
+
+NOTHING: Final[Mapping[GroupId, int]] = {}
+"""No timestamp is known."""
 
 
 class Order(Member[Item]):
@@ -27,8 +32,8 @@ class Order(Member[Item]):
     # fmt: off
     __slots__ = (
         "_afar", "_base", "_clocks", "_decided", "_due", "_elsewhere", "_established", "_finals", "_floor", "_fresh",
-        "_leader_clock", "_length", "_log", "_moved", "_past", "_published", "_queue", "_said", "_served",
-        "_stamping", "_stream", "_undurable", "_unproposed", "_view", "_views",
+        "_leader_clock", "_length", "_log", "_moved", "_past", "_published", "_queue", "_recorded", "_said", "_served",
+        "_stamping", "_stream", "_turns", "_undurable", "_unproposed", "_view", "_views",
     )
     # fmt: on
 
@@ -37,11 +42,16 @@ class Order(Member[Item]):
     def __init__(self, me: ProcessId, topology: Topology, config: PrimCastConfig) -> None:
         super().__init__(me, topology, config, "primary")
         self._stamping = hybrid if config.hybrid else logical
+        self._recorded = config.records
+        """What must survive is on a disk before it is told to anybody."""
         self._view = View(self.home, topology)
         self._views: dict[GroupId, View] = {}
         """Other groups, as soon as they are heard of."""
         self._afar: dict[ProcessId, tuple[View, int]] = {}
         """Their members, as soon as they speak: the view, and the place in it."""
+
+        self._turns = 0
+        """How often the primary of another group was seen to change."""
 
         self._established = True
         """A majority is known to hold the log of `_epoch`: no earlier epoch can come to life again."""
@@ -186,6 +196,7 @@ class Order(Member[Item]):
         if epoch > view.epoch:
             view.epoch = epoch
             view.waiting = []
+            self._turns += 1
         if epoch == view.epoch:
             for proposal in body.proposals:
                 id = proposal[1]
@@ -382,9 +393,16 @@ class Order(Member[Item]):
                 assert item.message is not None
                 if id not in self._committed:
                     self.note("waited", id)
-                self._hand_over(item.message, item.timestamp, item.final, item.committed_ns)
+                self._hand_over(item.message, item.timestamp, item.final, item.committed_ns, item.decided)
 
-    def _hand_over(self, message: Message, timestamp: int, final: int, committed_ns: int | None) -> None:
+    def _hand_over(
+        self,
+        message: Message,
+        timestamp: int,
+        final: int,
+        committed_ns: int | None,
+        decided: Mapping[GroupId, int] = NOTHING,
+    ) -> None:
         """Deliver, and remember what others may have to be told."""
         id = message.id
         served = self._served
@@ -412,12 +430,24 @@ class Order(Member[Item]):
             self._clock = final
         if final > self._published:
             self._due = True
-        self._emit(past, parts, committed_ns)
+        sure = owed
+        for group in owed:
+            if decided.get(group) != final:
+                sure = tuple([other for other in owed if decided.get(other) == final])
+                break
+        self._emit(past, parts, committed_ns, sure)
         self._served = served + (1 if parts is None else len(parts) - len(repeats))
         self.position += 1
 
-    def _emit(self, past: Past, parts: list[Message] | None, committed_ns: int | None) -> None:
-        """The effect: of a bundle, whose parts are given, what was not delivered before."""
+    def _emit(
+        self,
+        past: Past,
+        parts: list[Message] | None,
+        committed_ns: int | None,
+        sure: tuple[GroupId, ...] = (),
+    ) -> None:
+        """The effect: of a bundle, whose parts are given, what was not delivered before. A group whose own timestamp is
+        the final one stamps whatever comes later above it: whoever knows that this is decided is sure of the group."""
         message = past.message
         fresh: tuple[Message, ...] | None = None
         if parts is not None:
@@ -425,7 +455,8 @@ class Order(Member[Item]):
                 self.note("repeated", message.id, float(len(past.repeats)))
                 parts = [part for place, part in enumerate(parts) if place not in past.repeats]
             fresh = tuple(parts)
-        self._outbox.append(Deliver(message, past.place, past.final, message.id, committed_ns, fresh))
+        foretold = past.timestamp == past.final
+        self._outbox.append(Deliver(message, past.place, past.final, message.id, committed_ns, fresh, sure, foretold))
         self.convoy(message, committed_ns)
 
     def _jumped(self, served: int) -> None:
@@ -452,48 +483,3 @@ class Order(Member[Item]):
                 del past[next(iter(past))]
                 first += 1
             self._first = first
-
-    # Telling
-
-    def _ack(self) -> Ack:
-        time, tie = self._mark
-        return Ack(self._epoch, self._length, self._clock, self.position, time, tie, self._births)
-
-    def _tell(self) -> None:
-        """One acknowledgement (or proposal) per group for all that this step appended; else, if due, the clock."""
-        fresh = self._fresh
-        due = self._due
-        if fresh:
-            self._fresh = []
-        self._due = False
-        if not (fresh or due) or not self._active():
-            return
-        self._published = self._clock
-        if len(fresh) == 1:
-            item = fresh[0]
-            message = item.message
-            assert message is not None
-            self.send_all(self.topology.addressed(message.destinations), self._said_of(fresh), item.id)
-        elif fresh:
-            self.send_all(self._members, self._said_of(fresh), about(fresh))
-            for group, items in self._by_group(fresh):
-                self.send_all(self.topology.members(group), self._said_of(items), about(items))
-        else:
-            self.note("bump")
-            self.send_all(self._members, self._ack())
-
-    def _said_of(self, items: list[Item]) -> Body:
-        ack = self._ack()
-        if self._role != "primary":
-            return ack
-        return Propose(tuple((item.index, item.id, item.timestamp) for item in items), ack)
-
-    def _by_group(self, items: list[Item]) -> list[tuple[GroupId, list[Item]]]:
-        """The other groups that some items are addressed to."""
-        groups: dict[GroupId, list[Item]] = {}
-        for item in items:
-            assert item.message is not None
-            for group in item.message.destinations:
-                if group != self.home:
-                    groups.setdefault(group, []).append(item)
-        return sorted(groups.items())

@@ -126,6 +126,9 @@ class Repair(Epochs):
 
     def _make_durable(self) -> None:
         """Before anything is said: promises, clock, accepted entries, deliveries, in one record."""
+        if not self._recorded:
+            self._undurable = []
+            return
         if self._role == "joining":
             return
         if self._checkpoint_due or self._records >= self._config.keep:
@@ -141,6 +144,8 @@ class Repair(Epochs):
             self._persist_progress()
 
     def _persist_progress(self) -> None:
+        if not self._recorded:
+            return
         first = self._durable_length if self._durable_length > self._base else self._base
         entries = self._entries(first) if first < self._length else ()
         undurable = self._undurable

@@ -45,7 +45,8 @@ class WaveState(State, frozen=True):
     missing: tuple[ProcessId, ...]
     vain: int
     patient: bool
-    waits_ns: tuple[int, int]
+    hasty: tuple[int, int]
+    calm: tuple[int, int]
     phases: int
     bundles: int
     began: tuple[int, int, int]
@@ -64,3 +65,4 @@ class GatewayState(State, frozen=True):
     waves: tuple[WaveState, ...] = ()
     waited: tuple[int, int] = (0, 0)
     since: tuple[int, int] = (0, 0)
+    gathers_ns: tuple[tuple[tuple[GroupId, ...], int], ...] = ()

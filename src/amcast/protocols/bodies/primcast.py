@@ -13,6 +13,9 @@ from amcast.parts.bodies.session import Known
 class PrimCastConfig(MemberConfig, frozen=True):
     hybrid: bool = False
     """Primaries propose no less than their local time (PrimCast-HC)."""
+    records: bool = True
+    """Make records of what must survive a crash. Without, a process that is started again has lost its memory, and
+    nothing that it says need wait for a disk: its own word counts in the same step."""
 
 
 class Past(Struct, frozen=True, array_like=True, gc=False):

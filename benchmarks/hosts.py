@@ -41,6 +41,12 @@ class Wire:
     def is_closing(self) -> bool:
         return False
 
+    def is_reading(self) -> bool:
+        return False
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        pass
+
 
 class Turned(Host):
     """A host that ticks when it is its turn."""
@@ -93,7 +99,7 @@ class Bench:
         asked = [(client, self._ask(client)) for client in self.ready]
         begin = time.process_time()
         for client, frame in asked:
-            self._feed(self.ends[self.gateway.me, client], [frame])
+            self.ends[self.gateway.me, client].take_bytes(frame)
         for host in self.hosts:
             for other in self.hosts:
                 if other is not host:

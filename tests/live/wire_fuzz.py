@@ -50,6 +50,8 @@ class Sink(asyncio.Transport):
         super().__init__()
         self.written = 0
         self.closing = False
+        self.protocol: Any = None
+        """Who reads, if that is not the connection itself."""
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return ("127.0.0.1", 9) if name == "peername" else default
@@ -77,6 +79,9 @@ class Sink(asyncio.Transport):
 
     def resume_reading(self) -> None:
         pass
+
+    def set_protocol(self, protocol: Any) -> None:
+        self.protocol = protocol
 
 
 class Target:
@@ -115,6 +120,9 @@ class Target:
         connection.connection_made(sink)
         said = self._said(mode, rest)
         for piece in _pieces(said, cut):
+            if sink.protocol is not None and not sink.closing:
+                sink.protocol.data_received(piece)
+                continue
             room = connection.get_buffer(len(piece))
             while piece and not sink.closing:
                 count = min(len(room), len(piece))

@@ -1,6 +1,7 @@
 """Gateways: many clients' messages in one bundle, each delivered once whoever asks for it how often."""
 
 from collections.abc import Sequence
+from random import Random
 
 import pytest
 
@@ -21,6 +22,7 @@ from amcast.parts.node import Node
 from amcast.parts.seen import Seen
 from amcast.parts.session import TIMER, Client
 from amcast.protocols.catalogue import CATALOGUE
+from amcast.protocols.skeen import Skeen
 from amcast.world.plan import plan_of
 
 TOPOLOGY = Topology.grid(2, 3, 4)
@@ -241,12 +243,55 @@ def node(process: int = 0, life: int = 0) -> Node:
     return made
 
 
+class Remembers(Skeen):
+    """A protocol that delivered message 1 of process 8 in an earlier life."""
+
+    def has_delivered(self, message: int) -> bool:
+        return message == message_id(8, 1)
+
+
 def test_a_node_bundles_for_clients_and_not_for_servers() -> None:
     one = node()
     effects = one.step((Receive(6, Request(message(6, 0))), Receive(7, Request(message(7, 0)))), 0)
     (bundle,) = bundles(effects)
     assert [part.id for part in parts_of(bundle)] == [message_id(6, 0), message_id(7, 0)]
     assert bundles(one.step((Receive(1, Request(bundle)),), 0)) == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_many_asked_for_at_once_are_taken_as_if_one_by_one(seed: int) -> None:
+    chance = Random(seed)
+    one, other = gateway(), gateway()
+    for now in range(0, 40 * MILLISECOND, MILLISECOND):
+        sets = chance.choice([[BOTH], [BOTH], [BOTH, (0,)]])
+        clients = chance.choice([chance.sample(range(6, 10), chance.randint(1, 4)), chance.choices(range(6, 10), k=5)])
+        asked = [message(client, now // MILLISECOND // 2, chance.choice(sets), client) for client in clients]
+        one.take_all(asked)
+        for said in asked:
+            other.take(said)
+        assert (one.snapshot(), one.asked_bytes, one.moved) == (other.snapshot(), other.asked_bytes, other.moved)
+        answers = [
+            Receive(0, Reply(bundle, group))
+            for bundle, groups in one.open_bundles().items()
+            if chance.random() < 0.5
+            for group in groups
+        ]
+        assert one.step(list(answers), now) == other.step(list(answers), now), f"seed {seed}"
+
+
+def test_of_what_one_step_asks_for_the_delivered_is_answered_and_the_rest_bundled_once() -> None:
+    spec = CATALOGUE["skeen"]
+    remembers = Remembers(0, TOPOLOGY, spec.configure())
+    one = Node(remembers, NodeConfig(omega=None, gateway=GatewayConfig()), spec.contact)
+    one.step((Started((), 0),), 0)
+    asked = (message(6, 0), message(7, 0), message(8, 1), message(7, 0), message(9, 0, (0,)))
+    effects = one.step([Receive(said.sender, Request(said)) for said in asked], 0)
+    replies = [(targets, body) for targets, body in sends(effects) if isinstance(body, Reply)]
+    assert replies == [((8,), Reply(message_id(8, 1), 0))]
+    assert sorted([part.id for part in parts_of(bundle)] for bundle in bundles(effects)) == [
+        [message_id(6, 0), message_id(7, 0)],
+        [message_id(9, 0)],
+    ]
 
 
 def test_a_later_life_bundles_under_another_name() -> None:

@@ -51,6 +51,7 @@ def test_seen_is_a_set_within_the_window(messages: list[tuple[int, int]]) -> Non
     for sender, sequence in messages:
         id = message_id(sender, sequence)
         assert (id in seen) == (id in model)
+        assert seen.has_any([message_id(5, 0), id]) == (id in model)
         assert seen.add(id) == (id not in model)
         model.add(id)
     again = Seen()

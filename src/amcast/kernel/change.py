@@ -16,6 +16,7 @@ from amcast.kernel.topology import Place, Topology
 MARK: Final = b"\xc1amcast/topology\xc1"
 """How the payload of a change begins. No application may begin a payload like this. The first byte begins nothing in
 MessagePack, so that the mark is found fast, wherever it is in a bundle."""
+MARK_BYTES: Final = len(MARK)
 
 
 def changed(
@@ -101,7 +102,7 @@ def change_payload(topology: Topology) -> bytes:
 
 
 def is_change(message: Message) -> bool:
-    return message.payload.startswith(MARK)
+    return message.payload[:MARK_BYTES] == MARK
 
 
 def next_topology(current: Topology, message: Message) -> Topology | None:
@@ -109,7 +110,7 @@ def next_topology(current: Topology, message: Message) -> Topology | None:
     if message.destinations != current.groups or not is_change(message):
         return None
     try:
-        topology = decoded(message.payload[len(MARK) :])
+        topology = decoded(message.payload[MARK_BYTES:])
         check_change(current, topology)
     except WrongUse:
         return None

@@ -130,6 +130,10 @@ class Process(ABC):
         """Whether this message is known to be delivered here, in this life or an earlier one; False if unsure."""
         return False
 
+    def has_delivered_any(self, messages: Sequence[MessageId]) -> bool:
+        """The same of some of these: what many clients ask for at once is nearly always new."""
+        return any(self.has_delivered(message) for message in messages)
+
     def tidings(self, message: Message) -> Body | None:
         """What a sender that asks again for a message which is delivered here must know beside that; often nothing."""
         return None

@@ -2,15 +2,17 @@
 
 from typing import Final
 
-from amcast.kernel.change import is_change
+from amcast.kernel.change import MARK, is_change
 from amcast.kernel.errors import WrongUse
-from amcast.kernel.ids import GroupId, ProcessId, sender_of
+from amcast.kernel.ids import MESSAGES_PER_SENDER, GroupId, ProcessId
 from amcast.kernel.message import Body, Message, Request
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
 from amcast.live.codec import Refused
 from amcast.live.rights import Rights
 
+MARKED: Final = MARK[0]
+"""How the payload of a change begins, and few others."""
 MOST_SETS: Final = 100_000
 """Sets of destinations that are remembered as sound; beyond that, each is checked anew."""
 
@@ -29,24 +31,24 @@ class Admission:
 
     def check(self, peer: ProcessId, bodies: list[Body]) -> None:
         """Refuse, before the process sees any of them, bodies of which one is not allowed."""
-        allowed = None if self._rights is None else self._rights.groups_of(peer)
+        rights, sound, most = self._rights, self._sound, self._most_bytes
+        allowed = None if rights is None else rights.groups_of(peer)
         for body in bodies:
             if type(body) is not Request:
                 raise Refused(f"client {peer} says {type(body).__name__}; clients may only send requests")
             message = body.message
-            if message.sender != peer or sender_of(message.id) != peer:
+            if message.sender != peer or message.id // MESSAGES_PER_SENDER != peer:
                 raise Refused(f"client {peer} sends message {message.id} in the name of {message.sender}")
-            if len(message.payload) > self._most_bytes:
+            payload = message.payload
+            if len(payload) > most:
                 raise Refused(
-                    f"message {message.id} has {len(message.payload)} bytes;"
-                    f" expected at most {self._most_bytes} (limits.message_bytes)"
+                    f"message {message.id} has {len(payload)} bytes; expected at most {most} (limits.message_bytes)"
                 )
-            if message.destinations not in self._sound:
+            if message.destinations not in sound:
                 self._check_destinations(message)
             if allowed is not None and not allowed.issuperset(message.destinations):
                 self._forbid(peer, message, allowed)
-
-            if is_change(message):
+            if payload and payload[0] == MARKED and is_change(message):
                 self._check_change(peer, message)
 
     def _check_change(self, peer: ProcessId, message: Message) -> None:

@@ -56,6 +56,8 @@ _COUNT: Final = struct.Struct("!BI")
 _pack_count: Final = _COUNT.pack
 U64: Final = 0xCF
 _ARRAY32: Final = 0xDD
+ALONE: Final = _pack_count(_ARRAY32, 1)
+"""What stands before a body that is the only one of its frame."""
 
 Mark = tuple[int, int]
 """A link's name on one side: (life of the process, number of the link in that life)."""
@@ -131,7 +133,7 @@ def lead(version: int, kind: int) -> bytes:
 
 def tail(parts: Sequence[bytes]) -> bytes:
     """Some encoded bodies, joined as every frame that carries them has them."""
-    return _pack_count(_ARRAY32, len(parts)) + (parts[0] if len(parts) == 1 else b"".join(parts))
+    return ALONE + parts[0] if len(parts) == 1 else _pack_count(_ARRAY32, len(parts)) + b"".join(parts)
 
 
 def numbered(lead: bytes, number: int, ack: int, tail: bytes) -> bytes:

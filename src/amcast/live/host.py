@@ -249,8 +249,9 @@ class Host:
     def _on_bodies(self, peer: ProcessId, bodies: list[Body]) -> None:
         if peer not in self._servers:
             self._admission.check(peer, bodies)
+        inbox = self._inbox
         for body in bodies:
-            self._inbox.append(Receive(peer, body))
+            inbox.append(Receive(peer, body))
         if not self._scheduled:
             self._wake()
 

@@ -64,7 +64,7 @@ class Link:
     # fmt: off
     __slots__ = (
         "_acknowledged", "_beaten", "_coder", "_decode", "_flows", "_held", "_join_bytes", "_joining", "_lead",
-        "_limits", "_next_mark", "_on_bodies", "_on_frame", "_on_peer", "_pressure_bytes", "_put", "_queue",
+        "_limits", "_many", "_next_mark", "_on_bodies", "_on_frame", "_on_peer", "_pressure_bytes", "_put", "_queue",
         "_received", "_relief", "_sent", "_settled", "_unacknowledged_bytes", "abouts", "away_since", "broken",
         "claimed", "connection", "known", "mark", "on_lost", "parts", "parts_bytes", "peer", "queued_bytes",
         "serves", "version",
@@ -119,6 +119,8 @@ class Link:
         """While nothing flows: number of the last frame given to the present connection."""
         self._settled = 0
         """Number of the last frame that the peer is known to have."""
+        self._many = SETTLE_FRAMES
+        """If the peer has this one, there are many to forget."""
         self._queue: deque[bytes] = deque()
         """The frames after that, oldest first."""
         self._beaten = (0, 0)
@@ -248,6 +250,7 @@ class Link:
         if self._joining is not None:
             self._joining.clear()
         self._sent = self._held = self._settled = self._received = self._acknowledged = 0
+        self._many = SETTLE_FRAMES
         self._flows = False
         self._queue.clear()
         self.parts.clear()
@@ -316,7 +319,7 @@ class Link:
         else:
             self._on_bodies(self.peer, [body])
 
-    def take_bodies(self, payload: memoryview) -> None:
+    def take_bodies(self, payload: memoryview | bytes) -> None:
         """A BODIES frame: what nearly all frames are."""
         try:
             number, ack, bodies = self._decode(payload)
@@ -325,7 +328,7 @@ class Link:
         if number != self._received + 1:
             raise BadFrame(f"frame {number}; expected {self._received + 1}")
         self._received = number
-        if not 0 <= ack - self._settled < SETTLE_FRAMES or self.queued_bytes > SETTLE_BYTES:
+        if ack >= self._many or self.queued_bytes > SETTLE_BYTES:
             self._settle(ack)
         self._on_bodies(self.peer, bodies)
         if number - self._acknowledged > ACK_FRAMES:
@@ -341,6 +344,7 @@ class Link:
             size += len(taken())
         self.queued_bytes -= size
         self._settled = max(ack, self._settled)
+        self._many = self._settled + SETTLE_FRAMES
         if self._relief is not None:
             self._relieve()
 

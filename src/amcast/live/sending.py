@@ -3,6 +3,7 @@
 Most ticks say the same to many: an acknowledgement goes to every replica of every destination. So a set of targets is
 looked up as a whole (`Fan`), its bodies are joined once, and what is done for each peer is little more than a number
 and a write. Only where two fans of one tick share a peer, which must hear all in order, is each peer served by itself.
+Answers are the other extreme: as many clients as messages, and one short body for each (`_lone`).
 """
 
 import random
@@ -13,7 +14,7 @@ from amcast.kernel.effects import About
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body
 from amcast.live import codec
-from amcast.live.codec import AFTER_LENGTH, Codec, Frame, Mark
+from amcast.live.codec import AFTER_LENGTH, ALONE, Codec, Frame, Mark
 from amcast.live.link import Link
 from amcast.live.peers import Address, Peers
 from amcast.live.pieces import Joining
@@ -39,8 +40,8 @@ class Sending(Peers):
 
     # fmt: off
     __slots__ = (
-        "_busy", "_chance", "_coder", "_fans", "_hurried", "_join_bytes", "_kept", "_life", "_mixed", "_most_bytes",
-        "_numbers", "_on_bodies", "_on_frame", "_on_peer", "_patient", "on_lost", "traces",
+        "_busy", "_chance", "_coder", "_fans", "_hurried", "_join_bytes", "_kept", "_life", "_lone", "_mixed",
+        "_most_bytes", "_numbers", "_on_bodies", "_on_frame", "_on_peer", "_patient", "on_lost", "traces",
     )
     # fmt: on
 
@@ -72,6 +73,8 @@ class Sending(Peers):
         """By targets, in the order in which they were given."""
         self._busy: list[Fan] = []
         """Fans that something was sent to in this tick; no two of them share a link."""
+        self._lone: dict[Link, bytes] = {}
+        """Clients that were told one thing in this tick, and what; they are not in `_dirty`."""
         self._mixed = False
         """In this tick a server was told something by itself: there are no fans until the next one."""
         self._patient: dict[tuple[ProcessId, ...], tuple[Link, ...]] = {}
@@ -99,16 +102,16 @@ class Sending(Peers):
 
     def send(self, targets: tuple[ProcessId, ...], part: bytes, about: About) -> tuple[ProcessId, ...]:
         """Give one encoded body to the links with some processes, but me; those come back who are nobody."""
-        fan = self._fans.get(targets)
-        if fan is None:
-            link = self.links.get(targets[0]) if len(targets) == 1 else None
-            if link is None or link.serves or self.traces or link.broken:
+        if len(targets) == 1:
+            link = self.links.get(targets[0])
+            if link is None or link.serves or link.parts or self.traces or link in self._lone:
                 return self._send_anew(targets, part, about)
             # An answer to a client: there are as many of them as messages.
-            link.parts.append(part)
-            link.parts_bytes += len(part)
-            self._dirty[link.peer] = link
+            self._lone[link] = part
             return ()
+        fan = self._fans.get(targets)
+        if fan is None:
+            return self._send_anew(targets, part, about)
         if self._kept:
             self._overtake()
         if fan.parts:
@@ -202,7 +205,7 @@ class Sending(Peers):
 
     def meet(self, peer: ProcessId, address: Address) -> None:
         super().meet(peer, address)
-        if self._dirty:
+        if self._dirty or self._lone:
             self._mixed = True  # it may be a client that was told something in this tick
 
     def unlearn(self) -> None:
@@ -242,6 +245,8 @@ class Sending(Peers):
 
     def _send_each(self, links: tuple[Link, ...], part: bytes, about: About) -> None:
         size = len(part)
+        if self._lone:
+            self._join_lone(links)
         for link in links:
             if not link.broken:
                 link.parts.append(part)
@@ -252,6 +257,18 @@ class Sending(Peers):
                 if link.queued_bytes + link.parts_bytes > self._most_bytes and link.overfull():
                     link.overflow()
 
+    def _join_lone(self, links: tuple[Link, ...]) -> None:
+        """These are told more than one thing in this tick."""
+        for link in links:
+            part = self._lone.pop(link, None)
+            if part is not None:
+                self._add(link, part)
+
+    def _add(self, link: Link, part: bytes) -> None:
+        link.parts.append(part)
+        link.parts_bytes += len(part)
+        self._dirty[link.peer] = link
+
     def flush(self, sent_ns: int | None) -> None:
         """End of a tick: one write to every peer that something was sent to."""
         busy = self._busy
@@ -259,6 +276,8 @@ class Sending(Peers):
             self._busy = []
             for fan in busy:
                 self._post(fan, len(busy) > 1)
+        if self._lone:
+            self._post_lone()
         if self._kept:
             self._put_aside()
         if self._dirty:
@@ -267,6 +286,18 @@ class Sending(Peers):
                     self._press(link)
             self._dirty.clear()
         self._mixed = False
+
+    def _post_lone(self) -> None:
+        """One frame with one body to each client that was told one thing; a large body takes the long way."""
+        lone, self._lone = self._lone, {}
+        most = self._join_bytes
+        for link, part in lone.items():
+            tail = ALONE + part
+            size = len(tail)
+            if size > most:
+                self._add(link, part)
+            elif link.post(tail, size + AFTER_LENGTH):
+                self._press(link)
 
     def _post(self, fan: Fan, claimed: bool) -> None:
         """One frame to each link of a fan."""

@@ -22,7 +22,8 @@ FIRST_GATEWAY: Final = MAX_SENDER + 1
 MOST_PROCESSES: Final = 1 << 12
 MOST_LIVES: Final = 1 << 20
 """Ids of bundles fit 63 bits."""
-_FIRST_BUNDLE: Final = FIRST_GATEWAY * MESSAGES_PER_SENDER
+FIRST_BUNDLE: Final = FIRST_GATEWAY * MESSAGES_PER_SENDER
+"""Ids from here on are bundles'."""
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(list[Message])
@@ -43,7 +44,7 @@ def process_of(gateway: ProcessId) -> ProcessId:
 
 
 def is_bundle(message: MessageId) -> bool:
-    return message >= _FIRST_BUNDLE
+    return message >= FIRST_BUNDLE
 
 
 def bundled(gateway: ProcessId, sequence: int, destinations: tuple[GroupId, ...], messages: list[Message]) -> Message:

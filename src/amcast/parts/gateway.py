@@ -207,17 +207,35 @@ class Gateway:
         self._asked.add(id)
         self.asked_bytes += len(message.payload)
         self.moved = True
-        groups = message.destinations
+        self._awaited(message.destinations, (message.sender,))
+        self.gathered.setdefault(message.destinations, []).append(message)
+
+    def take_all(self, messages: list[Message]) -> None:
+        """Many clients ask: the same as `take` for each, at once where all have the same destinations and none asks for
+        what was asked for before."""
+        if len(messages) == 1:
+            self.take(messages[0])
+            return
+        groups = messages[0].destinations
+        ids = {message.id for message in messages}
+        alike = len({message.destinations for message in messages}) == 1
+        if not alike or len(ids) < len(messages) or not ids.isdisjoint(self._asked):
+            for message in messages:
+                self.take(message)
+            return
+        self._asked |= ids
+        self.asked_bytes += sum([len(message.payload) for message in messages])
+        self.moved = True
+        self._awaited(groups, [message.sender for message in messages])
+        self.gathered.setdefault(groups, []).extend(messages)
+
+    def _awaited(self, groups: tuple[GroupId, ...], clients: Sequence[ProcessId]) -> None:
+        """These ask again; if all have whom the next bundle waits for, it need not wait any longer."""
         wave = self._waves.get(groups)
         if wave is not None and wave.missing:
-            wave.missing.discard(message.sender)
+            wave.missing.difference_update(clients)
             if not wave.missing:
                 self._resting.discard(groups)
-        gathered = self.gathered.get(groups)
-        if gathered is None:
-            self.gathered[groups] = [message]
-        else:
-            gathered.append(message)
 
     def step(self, events: list[Event], now: int) -> list[Effect]:
         """The end of a node's step: bundle what was gathered, and give the session what is for it."""
@@ -293,7 +311,7 @@ class Gateway:
     def _shares(self, messages: list[Message]) -> list[list[Message]]:
         """As few bundles as the limits allow; a message that is too large for any has one of its own."""
         most, room = self.config.bundle_messages, self.config.bundle_bytes
-        if len(messages) <= most and sum([len(message.payload) for message in messages]) <= room:
+        if len(messages) <= most and self.asked_bytes <= room:
             return [messages]
         shares: list[list[Message]] = []
         left = -1
@@ -318,19 +336,21 @@ class Gateway:
             self._flying[groups] -= 1
             took_ns = now - self._left_ns.pop(effect.message, now)
             self.waited = (self.waited[0], self.waited[1] + len(parts))
+            lone = {part.sender: part.id for part in parts}
             if took_ns and self.config.rest and (groups in self.gathered or parts[0].sender != parts[-1].sender):
-                self._begin_rest(groups, parts, now, took_ns)
-            self._tell(parts, told)
+                self._begin_rest(groups, lone, now, took_ns)
+            self._tell(parts, lone, told)
         return told
 
-    def _tell(self, parts: list[Message], told: list[Effect]) -> None:
-        self._asked.difference_update([part.id for part in parts])
+    def _tell(self, parts: list[Message], lone: dict[ProcessId, MessageId], told: list[Effect]) -> None:
+        """All is done in a bundle; `lone` has a message of each of its clients."""
         self.asked_bytes -= sum([len(part.payload) for part in parts])
-        lone = {part.sender: part.id for part in parts}
         if len(lone) == len(parts) and self.me not in lone:
             # Many clients with one message each are the largest bundles.
+            self._asked.difference_update(lone.values())
             told += [Send((client,), Done((id,)), id) for client, id in lone.items()]
             return
+        self._asked.difference_update([part.id for part in parts])
         done: dict[ProcessId, list[MessageId]] = {}
         for part in parts:
             done.setdefault(part.sender, []).append(part.id)
@@ -341,13 +361,13 @@ class Gateway:
                 about = ids[0] if len(ids) == 1 else tuple(ids)
                 told.append(Send((client,), Done(tuple(ids)), about))
 
-    def _begin_rest(self, groups: tuple[GroupId, ...], parts: list[Message], now: int, took_ns: int) -> None:
+    def _begin_rest(self, groups: tuple[GroupId, ...], clients: Iterable[ProcessId], now: int, took_ns: int) -> None:
         wave = self._waves.get(groups)
         if wave is None:
             wave = self._waves[groups] = _Wave()
         if not self._flying[groups]:
             wave.judge()
-        wave.answer({part.sender for part in parts})
+        wave.answer(clients)
         wave.count(now, *self.waited)
         if not self._resting:
             self._rest_ns = wave.rest_ns(took_ns)

@@ -50,6 +50,14 @@ class Instance:
             return False
         return message in self.own if self.own is not None else self.process.has_delivered(message)
 
+    def delivered_any(self, messages: Sequence[int]) -> bool:
+        """Whether my group delivered some of them."""
+        if self.base.has_any(messages):
+            return True
+        if self.overtaken or self.process is None:
+            return False
+        return self.own.has_any(messages) if self.own is not None else self.process.has_delivered_any(messages)
+
     def timer(self, name: str) -> str:
         """The name under which the driver knows a timer of mine."""
         return f"{NUMBER}{self.number}:{name}" if self.number else name

@@ -123,6 +123,9 @@ class Member(Process, Generic[I]):
     def has_delivered(self, message: MessageId) -> bool:
         return message in self._seen
 
+    def has_delivered_any(self, messages: Sequence[MessageId]) -> bool:
+        return self._seen.has_any(messages)
+
     def known(self, until: MessageId) -> tuple[State, ...]:
         return self._seen.snapshot()
 

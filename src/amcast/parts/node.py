@@ -27,7 +27,7 @@ from amcast.parts.bodies.gateway import Done, GatewayConfig
 from amcast.parts.bodies.node import NodeConfig, NodeState
 from amcast.parts.bodies.omega import Farewell, Heartbeat
 from amcast.parts.bodies.session import Hint
-from amcast.parts.bundle import MOST_PROCESSES, is_bundle, parts_of, process_of
+from amcast.parts.bundle import FIRST_BUNDLE, MOST_PROCESSES, is_bundle, parts_of, process_of
 from amcast.parts.changing import Changing
 from amcast.parts.gateway import GATHER, REST, Gateway
 from amcast.parts.omega import BEAT, Omega
@@ -114,27 +114,62 @@ class Node(Process):
 
     def _sift(self, events: Sequence[Event], now: int) -> list[Event]:
         """Take what is not for the protocol; what is left goes inside."""
-        mine = self._mine_too
+        mine, servers, gateway = self._mine_too, self._servers, self.gateway
+        serves = gateway is not None and self._belongs()
         inside: list[Event] = []
+        asked: list[Message] = []
         for event in events:
             if type(event) is Receive:
                 body = event.body
                 kind = type(body)
-                if kind not in mine:
+                if kind is Request:
+                    message: Message = body.message  # type: ignore[attr-defined]
+                    if serves and message.id < FIRST_BUNDLE and event.sender not in servers:
+                        asked.append(message)
+                        continue
+                elif kind not in mine:
                     inside.append(event)
-                elif kind is Request:
-                    if not self._asks(event.sender, body.message):  # type: ignore[attr-defined]
-                        inside.append(event)
-                elif not self._my_body(event.sender, body, inside):
-                    inside.append(event)
-            elif not self._mine(event, inside):
+                    continue
+            if asked:
+                self._take_asked(asked)
+            if not self._concerns_me(event, inside):
                 inside.append(event)
-                self._odd = True
-        gateway = self.gateway
+        if asked:
+            self._take_asked(asked)
         if gateway is not None and (self._aside or gateway.moved):
             # Bundles leave before the protocol's records: asking need not wait for the disk.
             self._outbox += self._gateway_step(gateway, now)
         return inside
+
+    def _belongs(self) -> bool:
+        """I am a member of my group now."""
+        return self.group is not None and (self._changing is None or self._changing.number >= 0)
+
+    def _concerns_me(self, event: Event, inside: list[Event]) -> bool:
+        """Handle an event that is rare, or about more than the protocol; False if the protocol must hear of it."""
+        if type(event) is not Receive:
+            if self._mine(event, inside):
+                return True
+            self._odd = True
+            return False
+        body = event.body
+        if type(body) is Request:
+            return self._asks(event.sender, body.message)
+        return self._my_body(event.sender, body, inside)
+
+    def _take_asked(self, asked: list[Message]) -> None:
+        """Clients ask their gateway. Those that ask for what is delivered are told so."""
+        gateway = self.gateway
+        assert gateway is not None
+        if not self.protocol.has_delivered_any([message.id for message in asked]):
+            gateway.take_all(asked)
+        else:
+            for message in asked:
+                if self.protocol.has_delivered(message.id):
+                    self.send(message.sender, Reply(message.id, self.home), message.id)
+                else:
+                    gateway.take(message)
+        asked.clear()
 
     def _end(self, effects: list[Effect], now: int) -> list[Effect]:
         """The protocol may have delivered: senders are answered, and a change of members is followed."""
@@ -253,20 +288,12 @@ class Node(Process):
         return True
 
     def _asks(self, sender: ProcessId, message: Message) -> bool:
-        """A client asks its gateway, or a gateway (or any client, where there are none) the protocol's contacts. False
-        if the protocol must hear of it."""
-        changing, gateway = self._changing, self.gateway
-        if self.group is None or (changing is not None and changing.number < 0):
-            self._odd = True
-            return self._send_away(sender, message)
-        id = message.id
-        if gateway is None or sender in self._servers or is_bundle(id):
+        """A gateway (or any client, where there are none) asks the protocol's contacts, or a client one that is no
+        member. False if the protocol must hear of it."""
+        if self._belongs():
             return self._was_delivered(sender, message)
-        if self.protocol.has_delivered(id):
-            self.send(message.sender, Reply(id, self.home), id)
-        else:
-            gateway.take(message)
-        return True
+        self._odd = True
+        return self._send_away(sender, message)
 
     def _send_away(self, sender: ProcessId, message: Message) -> bool:
         """Asked when I am no member any more, or not yet. A client's message that others have in a bundle must not be

@@ -34,6 +34,15 @@ class Seen:
         upto, bits = self._upto[message // MESSAGES_PER_SENDER]
         return message > upto or newest - message >= WINDOW or bits >> upto - message & 1 == 1
 
+    def has_any(self, messages: Sequence[MessageId]) -> bool:
+        """Whether some of these were seen. What is newer than all that its sender sent takes only a short look."""
+        newest = self._newest
+        if newest:
+            for message in messages:
+                if newest.get(message // MESSAGES_PER_SENDER, -1) >= message and message in self:
+                    return True
+        return False
+
     def add(self, message: MessageId) -> bool:
         """Remember a message; False if it was seen before (or is older than anything that can be new)."""
         sender = message // MESSAGES_PER_SENDER

@@ -9,7 +9,7 @@ asks that first, and begins as one without memory every number that its fellows 
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from amcast.kernel.change import decoded, encoded
@@ -261,6 +261,10 @@ class Turning(Process):
     def has_delivered(self, message: MessageId) -> bool:
         current = self.current
         return current is not None and current.delivered(message)
+
+    def has_delivered_any(self, messages: Sequence[MessageId]) -> bool:
+        current = self.current
+        return current is not None and current.delivered_any(messages)
 
     def tidings(self, message: Message) -> Body | None:
         current = self.current

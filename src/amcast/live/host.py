@@ -54,7 +54,7 @@ class Host:
 
     # fmt: off
     __slots__ = (
-        "_admission", "_before_forgetting", "_catching", "_chance", "_clock", "_due", "_durable", "_failed",
+        "_admission", "_asked", "_before_forgetting", "_catching", "_chance", "_clock", "_due", "_durable", "_failed",
         "_farewell", "_held", "_home", "_inbox", "_keeping", "_looped", "_most_asked", "_most_bytes", "_now",
         "_on_installed", "_on_resolve", "_patience_s", "_recorder", "_running", "_scheduled", "_servers", "_skew",
         "_steps", "_stopped", "_store", "_ticket", "_timers", "_traces", "_watched", "codec", "desk", "ended",
@@ -120,6 +120,8 @@ class Host:
         self._servers = self.moving.servers
         self._home = process.group
         self._running = self._scheduled = self._keeping = False
+        self._asked = False
+        """Somebody has asked for a message since the last tick."""
         self._inbox: list[Event] = []
         self._looped: list[tuple[About, str, int, int]] = []
         """Packets from myself to myself that the next step receives, for the trace."""
@@ -238,6 +240,7 @@ class Host:
                 f" expected at most {self._most_bytes} (limits.message_bytes)"
             )
         self._inbox.append(Submit(message))
+        self._asked = True
         if wake:
             self._wake()
 
@@ -249,6 +252,7 @@ class Host:
     def _on_bodies(self, peer: ProcessId, bodies: list[Body]) -> None:
         if peer not in self._servers:
             self._admission.check(peer, bodies)
+            self._asked = True
         inbox = self._inbox
         for body in bodies:
             inbox.append(Receive(peer, body))
@@ -295,9 +299,9 @@ class Host:
         except Exception as error:
             self.fail(error)
             return
-        burden = self.process.burden()
-        if burden > self._most_asked or self.network.full:
-            self._bear(burden)
+        if self._asked or self.network.full:
+            self._asked = False
+            self._bear(self.process.burden())
         if self._inbox or self._due:
             self._wake()
         if self.network.later and not self._keeping:

@@ -102,16 +102,14 @@ class Sending(Peers):
 
     def send(self, targets: tuple[ProcessId, ...], part: bytes, about: About) -> tuple[ProcessId, ...]:
         """Give one encoded body to the links with some processes, but me; those come back who are nobody."""
-        if len(targets) == 1:
-            link = self.links.get(targets[0])
+        fan = self._fans.get(targets)
+        if fan is None:
+            link = self.links.get(targets[0]) if len(targets) == 1 else None
             if link is None or link.serves or link.parts or self.traces or link in self._lone:
                 return self._send_anew(targets, part, about)
             # An answer to a client: there are as many of them as messages.
             self._lone[link] = part
             return ()
-        fan = self._fans.get(targets)
-        if fan is None:
-            return self._send_anew(targets, part, about)
         if self._kept:
             self._overtake()
         if fan.parts:
@@ -132,7 +130,7 @@ class Sending(Peers):
             self._overtake()
         links, nobody = self._found(targets)
         servers = [link for link in links if link.serves]
-        if len(servers) == len(links) > 1 and not nobody:
+        if len(servers) == len(links) > 0 and not nobody:
             self._fans[targets] = Fan(links)
             return self.send(targets, part, about)
         if servers:

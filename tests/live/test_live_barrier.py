@@ -18,6 +18,10 @@ from amcast.trace.recorder import Recorder
 pytestmark = pytest.mark.live
 
 
+ENDS = 100
+"""Messages from here on end something, and are not delivered."""
+
+
 class Kept(Record, frozen=True):
     number: int
 
@@ -35,6 +39,9 @@ class Careful(Process):
         self.life = life
 
     def on_multicast(self, message: Message) -> None:
+        if message.id >= ENDS:
+            self.persist(Kept(message.id), ends=True)
+            return
         self.note("before", message.id)
         self.persist(Kept(message.id))
         self.set_timer("soon", (0, 0))
@@ -65,6 +72,11 @@ class SlowLog(LogStore):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, "os")
         self.tickets: list[int] = []
+        self.appended = 0
+
+    def append(self, record: bytes, replaces: bool = False) -> int:
+        self.appended = super().append(record, replaces)
+        return self.appended
 
     def start(self, durable: Callable[[int], object], failed: Callable[[Exception], object]) -> None:
         super().start(durable, failed)
@@ -75,10 +87,20 @@ class SlowLog(LogStore):
         return 0
 
 
-def host_of(store: LogStore, delivered: list[int], recorder: Recorder | None = None) -> tuple[Host, Careful]:
+def host_of(
+    store: LogStore,
+    delivered: list[int],
+    recorder: Recorder | None = None,
+    before_forgetting: Callable[[], None] | None = None,
+) -> tuple[Host, Careful]:
     process = Careful(0, Topology.grid(1, 1))
     return Host(
-        process, SPEC, store=store, recorder=recorder, on_deliver=lambda effect: delivered.append(effect.message.id)
+        process,
+        SPEC,
+        store=store,
+        recorder=recorder,
+        on_deliver=lambda effect: delivered.append(effect.message.id),
+        before_forgetting=before_forgetting,
     ), process
 
 
@@ -109,6 +131,64 @@ def test_deliveries_wait_for_the_disk_and_steps_and_timers_do_not(tmp_path: Path
         store.finish(2)
         await settle()
         assert delivered == [1, 2]
+        await host.stop()
+
+    run(main())
+
+
+def test_a_record_that_ends_something_waits_for_the_deliveries_before_it_and_later_records_for_it(
+    tmp_path: Path,
+) -> None:
+    """Killed at any moment, a process has told its trace what its log will not tell it again."""
+
+    async def main() -> None:
+        store, delivered, told = SlowLog(tmp_path), [], []
+        host, _ = host_of(store, delivered, before_forgetting=lambda: told.append(list(delivered)))
+        host.start({})
+        for number in (1, ENDS, 2, ENDS + 1, 3):
+            host.submit(message(number))
+            await settle()
+        assert (store.appended, delivered, told) == (1, [], [])
+        store.finish(1)
+        await settle()
+        assert (store.appended, delivered, told) == (3, [1], [[1]])
+        store.finish(2)
+        await settle()
+        assert (store.appended, delivered, told) == (3, [1], [[1]])
+        store.finish(3)
+        await settle()
+        assert (store.appended, delivered, told) == (5, [1, 2], [[1], [1, 2]])
+        store.finish(5)
+        await settle()
+        assert delivered == [1, 2, 3]
+        assert host.queues() == {"inbox": 0, "held": 0, "appended": 5, "durable": 5}
+        await host.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("mode", ["fsync", "os"])
+def test_records_that_wait_for_deliveries_reach_the_disk_in_their_order(tmp_path: Path, mode: str) -> None:
+    numbers = (1, ENDS, 2, 3, ENDS + 1, ENDS + 2, 4)
+
+    async def main() -> None:
+        delivered: list[int] = []
+        told: list[list[int]] = []
+        store = LogStore(tmp_path, mode)  # type: ignore[arg-type]
+        host, _ = host_of(store, delivered, before_forgetting=lambda: told.append(list(delivered)))
+        host.start({})
+        for number in numbers:
+            host.submit(message(number), wake=False)
+        host.tick()
+        while len(delivered) < 4:
+            await asyncio.sleep(0.001)
+        assert told == [[1], [1, 2, 3], [1, 2, 3]]
+        await host.stop()
+        later = LogStore(tmp_path, mode)  # type: ignore[arg-type]
+        host, process = host_of(later, [])
+        host.start({})
+        await settle()
+        assert process.known == list(numbers)
         await host.stop()
 
     run(main())

@@ -7,14 +7,17 @@ from hypothesis import strategies as st
 
 from amcast.check.judge import judge
 from amcast.kernel.change import change_message, changed
+from amcast.kernel.effects import Persist
 from amcast.kernel.ids import MESSAGES_PER_SENDER, message_id
 from amcast.lab.runs import build
+from amcast.parts.bodies.changing import NumberedRecord, Passed
 from amcast.parts.bodies.session import WINDOW
 from amcast.parts.changing import Changing
 from amcast.parts.node import Node
 from amcast.parts.seen import Seen
 from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run
+from amcast.world.disk import Disk
 from amcast.world.plan import scale_ns
 from amcast.world.simulate import Setup, Simulation
 from conformance.test_members import MS, planned
@@ -143,3 +146,28 @@ def test_a_snapshot_in_the_middle_of_a_change_is_enough_to_go_on(name: str) -> N
     assert simulation.run().end == "delivered"
     assert (-1, 0) in looked, "a new member that waits"
     assert any(number > 0 and instances > 1 for number, instances in looked), "an old instance that goes on"
+
+
+# Records
+
+
+@pytest.mark.parametrize("name", ["primcast", "multipaxos"])
+def test_a_record_says_that_it_replaces_others_also_while_old_numbers_go_on(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever runs a process must know it: what such a record stands for is not delivered again in a later life."""
+    kept: list[Persist] = []
+    right = Disk.keep
+
+    def keep(self: Disk, effect: Persist) -> None:
+        kept.append(effect)
+        right(self, effect)
+
+    monkeypatch.setattr(Disk, "keep", keep)
+    simulation = Simulation(planned(name, 2, "several", options={"keep": 2}).setup(), Recorder(), remembers=True)
+    assert simulation.run().end == "delivered"
+    assert any(effect.replaces for effect in kept), "no snapshot of the only number"
+    several = [effect for effect in kept if isinstance(effect.record, NumberedRecord) and not effect.replaces]
+    assert any(effect.record.replaces for effect in several), "no snapshot while there were several numbers"
+    assert all(effect.ends == effect.record.replaces for effect in several)
+    assert all(effect.ends for effect in kept if isinstance(effect.record, Passed))

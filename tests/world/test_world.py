@@ -61,7 +61,7 @@ def quiet(puppet: Puppet, event: Event) -> None:
 
 
 def on_request(*acts: str) -> React:
-    """Process 0 acts when its user multicasts: p(ersist), s(end to 1), d(eliver), t(imer), n(ote)."""
+    """Process 0 acts when its user multicasts: p(ersist), e(nd), s(end to 1), d(eliver), t(imer), n(ote)."""
 
     def react(puppet: Puppet, event: Event) -> None:
         if isinstance(event, Submit) and puppet.me == 0:
@@ -69,6 +69,8 @@ def on_request(*acts: str) -> React:
                 match act:
                     case "p":
                         puppet.persist(Fact(number))
+                    case "e":
+                        puppet.persist(Fact(number), ends=True)
                     case "s":
                         puppet.send(1, Number(number))
                     case "d":
@@ -134,6 +136,19 @@ def test_a_write_may_survive_unacknowledged() -> None:
     table.do(REQUEST, Crash(0, 1), Recover(0))
     assert Started((Fact(0),), 1) in [event for _, event in table.log[0]]
     assert table.world.history[0] == [], "what waited for it is lost nevertheless"
+
+
+def test_a_write_that_ends_something_survives_only_behind_what_was_delivered_before_it() -> None:
+    for acts, kept, survive in (("pepe", 4, 4), ("pdpep", 5, 2), ("sede", 2, 1)):
+        table = Table(on_request(acts))
+        table.do(REQUEST, Crash(0, kept), Recover(0))
+        records = next(event.records for _, event in table.log[0][1:] if isinstance(event, Started))
+        assert len(records) == survive, acts
+    table = Table(on_request("pde"))
+    table.do(REQUEST, Sync(0, 1))
+    assert table.world.history[0] == [REQUEST.message]
+    table.do(Crash(0, 1), Recover(0))
+    assert Started((Fact(0), Fact(2)), 1) in [event for _, event in table.log[0]]
 
 
 def test_amnesia_is_an_empty_disk() -> None:

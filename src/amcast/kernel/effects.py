@@ -81,6 +81,8 @@ class Persist(Effect, frozen=True):
     record: Record
     replaces: bool = False
     """A snapshot: this record alone is enough to start from, all earlier ones may go."""
+    ends: bool = False
+    """Whoever starts from it may not repeat what was delivered before it. So it waits until that was handed over."""
 
 
 class Note(Effect, frozen=True):

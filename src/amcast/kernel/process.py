@@ -240,8 +240,8 @@ class Process(ABC):
     def cancel_timer(self, name: str) -> None:
         self._outbox.append(CancelTimer(name))
 
-    def persist(self, record: Record, replaces: bool = False) -> None:
-        self._outbox.append(Persist(record, replaces))
+    def persist(self, record: Record, replaces: bool = False, ends: bool = False) -> None:
+        self._outbox.append(Persist(record, replaces, ends))
 
     def note(self, name: str, message: MessageId | None = None, value: float | None = None) -> None:
         self._outbox.append(Note(name, message, value))

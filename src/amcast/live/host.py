@@ -12,7 +12,7 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from amcast.kernel.effects import About, CancelTimer, Deliver, Effect, Note, Persist, Resolve, Send, SetTimer
@@ -56,7 +56,7 @@ class Host:
     __slots__ = (
         "_admission", "_asked", "_before_forgetting", "_catching", "_chance", "_clock", "_due", "_durable", "_failed",
         "_farewell", "_held", "_home", "_inbox", "_keeping", "_looped", "_most_asked", "_most_bytes", "_now",
-        "_on_installed", "_on_resolve", "_patience_s", "_recorder", "_running", "_scheduled", "_servers", "_skew",
+        "_on_installed", "_on_resolve", "_patience_s", "_queued", "_recorder", "_running", "_scheduled", "_servers", "_skew",
         "_steps", "_stopped", "_store", "_ticket", "_timers", "_traces", "_watched", "codec", "desk", "ended",
         "events_taken", "handing", "leaving", "limits", "lost_sends", "me", "moving", "network", "process",
         "steps_taken",
@@ -128,6 +128,8 @@ class Host:
         self._due: deque[str] = deque()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._held: deque[tuple[int, Effect]] = deque()
+        self._queued = False
+        """A record waits among them for the deliveries before it, and all later records behind it."""
         self._ticket = 0
         """Of the last record appended; what comes after it waits until it is durable."""
         self._durable = 0
@@ -293,8 +295,8 @@ class Host:
                     self._step()
                 elif self._ticket == self._durable or not self._release(self._store.commit()):
                     break
-            if self._ticket > self._durable:
-                self._release(self._store.commit())
+            while self._ticket > self._durable and self._release(self._store.commit()):
+                pass
             self.network.flush(self._read_clock() if self._traces else None)
         except Exception as error:
             self.fail(error)
@@ -340,21 +342,7 @@ class Host:
         self.events_taken += len(events)
         if process.topology is not self.moving.topology:
             effects = [*effects, *self.moving.turn()]
-        barred = self._ticket > self._durable
-        for effect in effects:
-            kind = type(effect)
-            if kind is Send:
-                if barred:
-                    self._hold(effect)
-                else:
-                    self._send(effect)  # type: ignore[arg-type]
-            elif barred and (kind in _BARRED or _installs(effect)):
-                self._hold(effect)
-            elif kind is Persist:
-                self._persist(effect)  # type: ignore[arg-type]
-                barred = self._ticket > self._durable
-            else:
-                _PERFORM[kind](self, effect)
+        self._execute(effects)
 
     def _watched_step(self, events: list[Event], now: int) -> list[Effect]:
         """A step of which something is recorded, or whose clock is wrong on purpose."""
@@ -383,6 +371,28 @@ class Host:
         self._looped.clear()
 
     # Effects
+
+    def _execute(self, effects: Iterable[Effect]) -> None:
+        """Let effects happen in their order, or wait for the record before them."""
+        barred = self._ticket > self._durable
+        for effect in effects:
+            kind = type(effect)
+            if kind is Send:
+                if barred:
+                    self._hold(effect)
+                else:
+                    self._send(effect)  # type: ignore[arg-type]
+            elif barred and (kind in _BARRED or _installs(effect)):
+                self._hold(effect)
+            elif kind is Persist:
+                if barred and (self._queued or effect.ends):  # type: ignore[attr-defined]
+                    self._queued = True
+                    self._hold(effect)
+                else:
+                    self._persist(effect)  # type: ignore[arg-type]
+                    barred = self._ticket > self._durable
+            else:
+                _PERFORM[kind](self, effect)
 
     def _send(self, effect: Send) -> None:
         body, me, targets = effect.body, self.me, effect.targets
@@ -424,7 +434,7 @@ class Host:
             self._due.remove(name)
 
     def _persist(self, effect: Persist) -> None:
-        if effect.replaces and self._before_forgetting is not None:
+        if (effect.replaces or effect.ends) and self._before_forgetting is not None:
             # What the log forgets, nobody can tell again: the trace must have it.
             self._before_forgetting()
         if not self._store.keeps:
@@ -436,8 +446,6 @@ class Host:
     def _note(self, effect: Note) -> None:
         if _installs(effect):
             self._take_over(int(effect.value or 0))
-        elif effect.name == "turned" and self._before_forgetting is not None:
-            self._before_forgetting()  # a new life begins with the new number
         elif effect.name == "retired":
             self.moving.retire(int(effect.value or 0), self._now)
         if self._recorder is not None:
@@ -478,7 +486,13 @@ class Host:
         self._read_clock()
         while held and held[0][0] <= ticket:
             effect = held.popleft()[1]
-            _PERFORM[type(effect)](self, effect)
+            if type(effect) is Persist:
+                behind = [effect, *(one for _, one in held)]
+                held.clear()
+                self._queued = False
+                self._execute(behind)
+            else:
+                _PERFORM[type(effect)](self, effect)
         if was_full and len(held) < MOST_HELD:
             self.network.pause_reading(False)
         return True

@@ -85,6 +85,7 @@ class _Send(msgspec.Struct, array_like=True, tag="Send"):
 class _Persist(msgspec.Struct, array_like=True, tag="Persist"):
     record: msgspec.Raw
     replaces: bool = False
+    ends: bool = False
 
 
 _EventRow = _Receive | _Started | Submit | Timer | Leader | Suspect | Peer | Gone
@@ -156,8 +157,8 @@ def _effect(row: Any, codec: Codec) -> Effect:
     match row:
         case _Send(targets, body, about, later):
             return Send(targets, codec.decode(body), about, later)
-        case _Persist(record, replaces):
-            return Persist(codec.decode_record(record), replaces)
+        case _Persist(record, replaces, ends):
+            return Persist(codec.decode_record(record), replaces, ends)
         case _:
             effect: Effect = row
             return effect

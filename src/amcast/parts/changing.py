@@ -282,8 +282,8 @@ class Changing(Vouching):
                         self._say(instance, targets, body, about, later)
                 case Deliver():
                     self._hand(instance, effect, effects[place + 1 :])
-                case Persist(record, replaces):
-                    self._persist(instance, record, replaces)
+                case Persist(record, replaces, ends):
+                    self._persist(instance, record, replaces, ends)
                 case SetTimer(name, low, high):
                     self._outbox.append(SetTimer(instance.timer(name), low, high))
                 case CancelTimer(name):
@@ -305,15 +305,16 @@ class Changing(Vouching):
                 self.persist(Overtaken(instance.number))
                 return
 
-    def _persist(self, instance: Instance, record: Record, replaces: bool) -> None:
-        """A record that replaces all others may do so only while there is one instance."""
+    def _persist(self, instance: Instance, record: Record, replaces: bool, ends: bool) -> None:
+        """A record that replaces all others may do so only while there is one instance. Else it replaces those of its
+        instance, whose deliveries they will not tell again."""
         alone = len(self._instances) == 1 and not instance.overtaken
         if instance.number == 0 and alone:
-            self._outbox.append(Persist(record, replaces))
+            self._outbox.append(Persist(record, replaces, ends))
         elif alone and replaces:
-            self._outbox.append(Persist(self._kept(instance.number, True, record, instance.begin), True))
+            self._outbox.append(Persist(self._kept(instance.number, True, record, instance.begin), True, ends))
         else:
-            self._outbox.append(Persist(self._kept(instance.number, replaces, record)))
+            self._outbox.append(Persist(self._kept(instance.number, replaces, record), ends=replaces or ends))
 
     # Delivering
 

@@ -92,7 +92,7 @@ class _Voice(Process):
     def cancel_timer(self, name: str) -> None:
         self._owner.cancel_timer(TIMER)
 
-    def persist(self, record: Record, replaces: bool = False) -> None:
+    def persist(self, record: Record, replaces: bool = False, ends: bool = False) -> None:
         """Processes do not come back."""
 
     def note(self, name: str, message: int | None = None, value: float | None = None) -> None:

@@ -117,10 +117,11 @@ class Turning(Process):
         return 0 if before > len(members) - topology.quorum(self.home) else self._life
 
     def _enter(self, begin: Begin, topology: Topology) -> None:
-        """Begin an instance, and say so. Its record comes first: nothing is said in it before that is durable."""
+        """Begin an instance, and say so. Its record comes first: nothing is said in it before that is durable. A later
+        life begins where the instance does, and may not reach the end of the one before it again."""
         before = self.current
         life = self._forgotten(begin.number, topology)
-        self.persist(Passed(begin, encoded(before.topology) if before is not None else b"", life))
+        self.persist(Passed(begin, encoded(before.topology) if before is not None else b"", life), ends=True)
         self._follow(topology)
         process = None if self.group is None else self._make(self.me, topology)
         instance = Instance(begin, topology, process, life)

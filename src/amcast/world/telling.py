@@ -180,8 +180,9 @@ def _effect(effect: Effect) -> str:
             return f"sets timer {name!r}"
         case CancelTimer(name):
             return f"cancels timer {name!r}"
-        case Persist(record, replaces):
-            return f"writes {shown(record)}" + (" in place of all before" if replaces else "")
+        case Persist(record, replaces, ends):
+            how = " in place of all before" if replaces else " behind what was delivered before" if ends else ""
+            return f"writes {shown(record)}{how}"
         case Note(name, message):
             return f"notes {name!r}" + (f" of {message}" if message is not None else "")
         case _:

@@ -6,7 +6,6 @@ the architecture: FIFO and exactly-once within one life of both ends; when a lif
 the peer hears of the new life before anything else comes over the link.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import or_
@@ -17,10 +16,11 @@ import msgspec
 from amcast.kernel.effects import About, CancelTimer, Deliver, Effect, Note, Persist, Resolve, Send, SetTimer
 from amcast.kernel.events import Event, Leader, Peer, Receive, Started, Submit, Suspect, Timer
 from amcast.kernel.ids import GroupId, MessageId, ProcessId, sequence_of
-from amcast.kernel.message import Body, Message, Record
+from amcast.kernel.message import Body, Message
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
 from amcast.trace.recorder import Recorder
+from amcast.world.disk import Disk
 from amcast.world.members import install, leave
 
 Envelope = tuple[ProcessId, ProcessId, Body, About, int, int]
@@ -57,18 +57,6 @@ class Agenda(Protocol):
 
     def severed(self, source: ProcessId, target: ProcessId) -> None:
         """What is in flight on this link is lost."""
-
-
-class Disk:
-    """What a process made durable, and what waits for it."""
-
-    __slots__ = ("busy", "records", "waiting")
-
-    def __init__(self) -> None:
-        self.records: list[Record] = []
-        self.waiting: deque[Effect] = deque()
-        """Begins with a Persist that is not durable yet, then everything after it, in order."""
-        self.busy = False
 
 
 class World:
@@ -226,7 +214,7 @@ class World:
                 if left == 0:
                     break
                 left -= 1
-                self._keep(disk, effect)
+                disk.keep(effect)
                 disk.waiting.popleft()
             else:
                 disk.waiting.popleft()
@@ -240,13 +228,7 @@ class World:
     def crash(self, process: ProcessId, kept: int = 0) -> None:
         """A process stops. Of the records that wait for the disk the first `kept` made it, unacknowledged."""
         assert process in self.processes, f"process {process} is down already"
-        disk = self.disks[process]
-        for effect in disk.waiting:
-            if kept > 0 and type(effect) is Persist:
-                self._keep(disk, effect)
-                kept -= 1
-        disk.waiting.clear()
-        disk.busy = False
+        self.disks[process].fail(kept)
         self._held.discard(process)
         del self.processes[process]
         self.timers[process].clear()
@@ -493,8 +475,3 @@ class World:
         source, target, body, about, size, sent_ns = envelope
         if self._wants_packets and type(body) is not Hello:
             self.recorder.packet(about, type(body).__name__, source, target, size, sent_ns, None)  # type: ignore[union-attr]
-
-    def _keep(self, disk: Disk, effect: Persist) -> None:
-        if effect.replaces:
-            disk.records.clear()
-        disk.records.append(effect.record)

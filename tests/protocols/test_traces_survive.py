@@ -1,0 +1,89 @@
+"""Whoever is killed when: every position ends up in the trace of a member that delivered it.
+
+A trace is written before a log forgets what was delivered, and not after each delivery. That is enough only if a
+process takes over from others, and keeps in its place, nothing but what their logs have forgotten as well: everybody
+may be killed in the next moment, and what nobody's log tells again is then nowhere.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from amcast.kernel.effects import Persist
+from amcast.kernel.process import Process
+from amcast.lab import runs
+from amcast.trace.recorder import Recorder
+from amcast.world import fuzz
+from amcast.world.fuzz import Fuzzer
+from amcast.world.plan import plan_of, read_plan
+from protocols.traced import TracedWorld
+
+PLANS = Path(__file__).parents[2] / "plans"
+
+
+class Killer(Fuzzer):
+    """Now and then all members of a group, or everybody, are killed at once."""
+
+    def __init__(self, case: fuzz.Case, seed: int) -> None:
+        super().__init__(case, seed, Recorder())
+        self._whom = Random(seed)
+        self._returning: list[tuple[int, int]] = []
+        """When, and who."""
+        self._rate = self._whom.choice((0.002, 0.01))
+        self.style = replace(self.style, fault_steps=1500, fault_rate=self._whom.choice((0, 0.005, 0.02)))
+
+    def _disturb(self) -> None:
+        super()._disturb()
+        self._return(self.world.steps)
+        if not self._returning and self._whom.random() < self._rate:
+            groups = self.world.topology.groups
+            for group in self._whom.choice([*((one,) for one in groups), groups]):
+                self._kill(self.world.topology.members(group))
+
+    def _kill(self, members: tuple[int, ...]) -> None:
+        for member in members:
+            if member in self.world.processes:
+                records = sum(type(effect) is Persist for effect in self.world.disks[member].waiting)
+                self.world.crash(member, self._whom.randint(0, records))
+                self._returning.append((self.world.steps + self._whom.randint(1, 60), member))
+
+    def _return(self, step: int) -> None:
+        for due in [due for due in self._returning if due[0] <= step]:
+            self._returning.remove(due)
+            if due[1] in self.world.down and due[1] not in self.world.absent:
+                self.world.recover(due[1])
+
+    def _heal(self) -> None:
+        self._return(self.world.steps + 60)
+        super()._heal()
+
+
+def killed(name: str, seed: int, keep: int) -> list[int]:
+    """Positions that are in nobody's trace, after a run in which members change and everybody is killed."""
+    values = {**read_plan(PLANS / "members.toml"), "protocol": name, "options": {"keep": keep}}
+    values["workload"] = {**values["workload"], "messages": 60}
+    values["faults"] = {**values["faults"], "profile": "recovery+leaders+links+slow"}
+    prepared = runs.prepare(plan_of(values))
+    killer = Killer(prepared.case(), seed)
+    outcome = killer.run(runs.judged(prepared, seed))
+    assert outcome.status == "holds", f"{name}, seed {seed}: {outcome.story}"
+    world = killer.world
+    assert isinstance(world, TracedWorld)
+    return [position for group in world.topology.groups for position in world.lost(group)]
+
+
+@pytest.mark.parametrize(("name", "seed"), [("basecast", 3), ("basecast", 11)])
+def test_what_is_delivered_before_members_change_is_in_a_trace(
+    name: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new life begins where the new number does: deliveries before that must have left the process, and the trace
+    must be on the disk, when the number's record is."""
+    monkeypatch.setattr(fuzz, "World", TracedWorld)
+    assert killed(name, seed, 20) == []
+    right = Process.persist
+    monkeypatch.setattr(
+        Process, "persist", lambda self, record, replaces=False, ends=False: right(self, record, replaces)
+    )
+    assert killed(name, seed, 20) != [], f"seed {seed} is too tame"

@@ -5,9 +5,11 @@ process takes over from others, and keeps in its place, nothing but what their l
 may be killed in the next moment, and what nobody's log tells again is then nowhere.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -16,11 +18,53 @@ from amcast.kernel.process import Process
 from amcast.lab import runs
 from amcast.trace.recorder import Recorder
 from amcast.world import fuzz
+from amcast.world.actions import Block
 from amcast.world.fuzz import Fuzzer
 from amcast.world.plan import plan_of, read_plan
+from protocols import stage as stages
+from protocols.stage import Stage
 from protocols.traced import TracedWorld
 
 PLANS = Path(__file__).parents[2] / "plans"
+
+
+def test_a_state_that_is_handed_over_is_one_that_its_giver_would_come_back_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Process 5 missed rounds, hears nobody of the other group, is helped by its fellows, and takes a snapshot before
+    they take their next one. Then its group is killed, and it teaches its fellows what they delivered."""
+    monkeypatch.setattr(stages, "World", TracedWorld)
+    keep = 12
+    stage = Stage("a-ng", options={"keep": keep, "retry_ns": [40_000_000, 60_000_000]})
+    world = stage.world
+    assert isinstance(world, TracedWorld)
+
+    def log(process: int) -> Any:
+        return stage.protocol(process)._paxos.log
+
+    def talk(until: Callable[[], bool]) -> None:
+        for number in range(400):
+            if until():
+                return
+            stage.multicast(number % 2, 0, 1)
+            stage.steps(40)
+        raise AssertionError("it never came to that")
+
+    talk(lambda: log(3).chosen >= keep // 2)
+    stage.crash(5)
+    talk(lambda: log(3).chosen >= log(3).upto + keep // 2 > keep)
+    stage.apply(Block(tuple(pair for other in (0, 1, 2) for pair in ((other, 5), (5, other)))))
+    stage.recover(5)
+    talk(lambda: log(5).upto > 0)
+    assert world.noted["handed"] > 0, "nobody helped it"
+    assert log(5).upto > log(3).upto, "its fellows were faster"
+    stage.steps(4)
+    stage.crash(3, 4, 5)
+    stage.heal()
+    stage.recover(5, 3, 4)
+    stage.multicast(0, 0, 1)
+    stage.finish()
+    stage.check()
+    assert world.noted["transferred"] > 0, "it taught them nothing"
+    assert world.lost(1) == []
 
 
 class Killer(Fuzzer):

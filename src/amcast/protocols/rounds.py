@@ -405,6 +405,10 @@ class RoundGroup(Process):
         self._ordered.restore(core.ordered)
         self._delivered.restore(core.delivered)
 
+    def _kept_round(self) -> int:
+        """The last round that is delivered in the state with which my log begins: I would come back there."""
+        return max(0, self._paxos.log.upto - self._config.kappa) // self._config.eta
+
     def _install(self, state: bytes) -> None:
         """Go on from a fellow's state (or from my own of an earlier life), if it is further."""
         core = msgspec.msgpack.decode(state, type=RoundsCore)

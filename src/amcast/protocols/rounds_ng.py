@@ -19,12 +19,11 @@ are aligned; none for local ones. A minority of each group may crash; recovery; 
 
 A bundle goes from leader to leader, who hands it to its fellows. It can be had from any member of its group: all keep
 it until a majority of every other group has made durable that it is past that round. A new leader sends the last ones
-again; whoever waits too long asks (Lacking) the groups, and then its fellows, whose state is as good (Handover).
+again; whoever waits too long asks (Lacking) the groups, and then its fellows for a state that is as good (Handover):
+that with which a log begins, because only what its giver would come back to is certain to have been handed up there.
 """
 
 from collections.abc import Iterable
-
-import msgspec
 
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
@@ -189,9 +188,9 @@ class NonGenuine(RoundGroup):
             self._reach(group, round)
             for later in [kept for kept in sorted(self._own) if kept >= round][:AT_ONCE]:
                 self._tell(sender, group, later)
-        elif round <= self._round:
+        elif round <= self._kept_round():
             self.note("handed")
-            self.send(sender, Handover(msgspec.msgpack.encode(self._core())))
+            self.send(sender, Handover(self._paxos.log.state))
         else:
             for other, messages in sorted(self._bundles.get(round, {}).items()):
                 self.send(sender, Bundle(round, other, messages, self._safe[other]), about(messages))
@@ -200,7 +199,7 @@ class NonGenuine(RoundGroup):
 
     def _kept(self) -> None:
         """Tell fellows how far I would come back after a crash."""
-        mine = max(0, self._paxos.log.upto - self._config.kappa) // self._config.eta
+        mine = self._kept_round()
         self._durable[self.me] = mine
         if self._fellows:
             self.send_all(self._fellows, Kept(mine))

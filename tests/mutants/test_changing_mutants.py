@@ -1,8 +1,7 @@
-"""Members that change, with one remedy missing: the simulator finds it, and the product survives the same seed."""
+"""Members that change, with one remedy missing: the simulator finds it, and the product survives the same run."""
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -12,15 +11,15 @@ from amcast.lab import runs
 from amcast.parts.bodies.changing import ChangingConfig, Here
 from amcast.parts.changing import Changing
 from amcast.parts.instances import Instance
+from amcast.parts.node import Node
 from amcast.parts.omega import Omega
 from amcast.parts.seen import Seen
 from amcast.parts.turning import REPORT, Turning
-from amcast.parts.unsaid import Unsaid
-from amcast.world import fuzz
-from amcast.world.plan import plan_of, read_plan
-from conformance.test_members import hold, planned
+from amcast.trace.recorder import Recorder
+from amcast.world.plan import plan_of
+from amcast.world.simulate import Simulation
+from conformance.test_members import MS, hold, planned
 
-PLANS = Path(__file__).parents[2] / "plans"
 OVERTAKING = "amnesia+recovery+partition+slow"
 """Faults that leave a member so far behind that it takes over a state from beyond the barrier, if little is kept."""
 
@@ -49,36 +48,89 @@ def _tell_of_the_last_number_only(self: Turning, sender: ProcessId, number: int,
         self.send(sender, Here(current.begin, self._done) if group == self.home else self.turn())
 
 
-def _as_searched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The seeds were found before new leaders answered once more; with these packets they draw other schedules."""
-    monkeypatch.setattr(Unsaid, "take", lambda self: [])
+ROOT, OTHERS = (0, 1, 2), (3, 4, 5, 6, 7, 8)
+Event = tuple[int, dict[str, object]]
+"""At which millisecond, and what happens."""
 
 
-@pytest.mark.parametrize(("name", "seed"), [("treecast", 1760)])
-def test_who_is_told_late_has_a_vote_in_every_number_that_still_runs(
-    name: str, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A group passes several numbers before others have left the first of them, in which it has one member that
-    crashed and one that was told late."""
-    _as_searched(monkeypatch)
-    values = {**read_plan(PLANS / "members.toml"), "protocol": name}
-    prepared = runs.prepare(plan_of(values))
-    outcome = runs.fuzz_one(prepared, seed)
-    assert outcome.status == "holds", f"{outcome.story}: amcast fuzz --plan plans/members.toml -p {name} --seeds {seed}"
-    monkeypatch.setattr(fuzz, "SETTLE_STEPS", 12_000)
+def _played(*events: Event) -> Simulation:
+    """TreeCast, whose root runs ahead of the other groups when it is cut off from them, to the end."""
+    values = {
+        "protocol": "treecast",
+        "topology": {"groups": 3, "replicas": 3, "clients": 3},
+        "workload": {"messages": 24, "outstanding": 2, "destinations": [1, 3]},
+        "nodes": True,
+        "faults": {"events": [{"at_ns": at * MS, **event} for at, event in events]},
+    }
+    simulation = Simulation(runs.prepare(plan_of(values)).setup(), Recorder(), remembers=True)
+    simulation.run()
+    return simulation
+
+
+def _cut(some: tuple[int, ...], others: tuple[int, ...]) -> list[tuple[int, int]]:
+    return [pair for one in some for other in others for pair in ((one, other), (other, one))]
+
+
+def _delivered(simulation: Simulation) -> bool:
+    world = simulation.world
+    assert not world.broken, world.broken
+    return not world.owed() and simulation.load.left == 0
+
+
+def _roles(simulation: Simulation, number: int) -> dict[ProcessId, object]:
+    """What the members of the root do in an instance."""
+    found = {}
+    for process in (*ROOT, 20):
+        node = simulation.world.processes.get(process)
+        for instance in node.protocol._instances if isinstance(node, Node) else ():  # type: ignore[attr-defined]
+            if instance.number == number and instance.process is not None:
+                found[process] = instance.process.vitals()["role"]
+    return found
+
+
+TOLD_LATE: tuple[Event, ...] = (
+    (5, {"do": "block", "pairs": [*_cut(ROOT, OTHERS), *_cut((20,), ROOT + OTHERS)]}),
+    (10, {"do": "change", "group": 0, "add": 20}),
+    (40, {"do": "change", "group": 1, "add": 21}),
+    (100, {"do": "crash", "process": 0}),
+    (200, {"do": "heal"}),
+)
+"""The root passes two numbers alone. What its leader said in them dies with it. Another can lead the second of them
+only with the vote of the newcomer, who is told of both at once, long after the others."""
+
+
+def test_who_is_told_late_has_a_vote_in_every_number_that_still_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _delivered(_played(*TOLD_LATE)), f"amcast simulate --plan with these events: {TOLD_LATE}"
     monkeypatch.setattr(Turning, "_answer", _tell_of_the_last_number_only)
-    assert runs.fuzz_one(prepared, seed).status == "stuck"
+    stuck = _played(*TOLD_LATE)
+    assert not _delivered(stuck)
+    assert _roles(stuck, 1) == {1: "preparing", 2: "follower"}, "20 should lack in number 1"
+    assert set(_roles(stuck, 2)) == {1, 2, 20}
+
+
+LED_BY_A_NEWCOMER: tuple[Event, ...] = (
+    (2, {"do": "crash", "process": 0}),
+    (40, {"do": "recover", "process": 0}),
+    (80, {"do": "block", "pairs": _cut((*ROOT, 20), OTHERS)}),
+    (85, {"do": "change", "group": 0, "add": 20}),
+    (110, {"do": "change", "group": 0, "remove": 0}),
+    (150, {"do": "crash", "process": 2}),
+    (190, {"do": "recover", "process": 2}),
+    (230, {"do": "crash", "process": 1}),
+    (300, {"do": "heal"}),
+)
+"""Process 1 leads the root, which passes two numbers alone, and dies with what it said in them. The newcomer has run
+longer than process 2 and leads, but it is no member in the number in which the other groups are."""
 
 
 def test_an_old_number_is_led_by_somebody_who_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """The group's leader came later, and the first of those that stayed has crashed."""
-    _as_searched(monkeypatch)
-    prepared = runs.prepare(plan_of({**read_plan(PLANS / "members.toml"), "protocol": "treecast"}))
-    outcome = runs.fuzz_one(prepared, 1945)
-    assert outcome.status == "holds", f"{outcome.story}: amcast fuzz --plan plans/members.toml -p treecast --seeds 1945"
-    monkeypatch.setattr(fuzz, "SETTLE_STEPS", 12_000)
+    assert _delivered(_played(*LED_BY_A_NEWCOMER)), f"amcast simulate --plan with these events: {LED_BY_A_NEWCOMER}"
     monkeypatch.setattr(Omega, "trusts", lambda self, member: True)
-    assert runs.fuzz_one(prepared, 1945).status == "stuck"
+    stuck = _played(*LED_BY_A_NEWCOMER)
+    assert not _delivered(stuck)
+    assert _roles(stuck, 0) == {0: "follower", 2: "follower"}, "nobody should lead number 0"
+    assert _roles(stuck, 2)[20] == "leading"
 
 
 Plant = Callable[[pytest.MonkeyPatch], None]

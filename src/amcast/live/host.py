@@ -35,6 +35,7 @@ from amcast.live.network import Address, Network
 from amcast.live.skew import Skew
 from amcast.live.steps import StepLog
 from amcast.live.store import MemoryStore, Store
+from amcast.live.timers import Timers
 from amcast.live.wiring import PLAIN, Wiring
 from amcast.trace.recorder import Recorder
 
@@ -56,8 +57,8 @@ class Host:
     __slots__ = (
         "_admission", "_asked", "_before_forgetting", "_catching", "_chance", "_clock", "_due", "_durable", "_failed",
         "_farewell", "_held", "_home", "_inbox", "_keeping", "_looped", "_most_asked", "_most_bytes", "_now",
-        "_on_installed", "_on_resolve", "_patience_s", "_queued", "_recorder", "_running", "_scheduled", "_servers", "_skew",
-        "_steps", "_stopped", "_store", "_ticket", "_timers", "_traces", "_watched", "codec", "desk", "ended",
+        "_on_installed", "_on_resolve", "_patience_s", "_queued", "_recorder", "_running", "_scheduled", "_servers",
+        "_skew", "_steps", "_stopped", "_store", "_ticket", "_timers", "_traces", "_watched", "codec", "desk", "ended",
         "events_taken", "handing", "leaving", "limits", "lost_sends", "me", "moving", "network", "process",
         "steps_taken",
     )
@@ -125,8 +126,8 @@ class Host:
         self._inbox: list[Event] = []
         self._looped: list[tuple[About, str, int, int]] = []
         """Packets from myself to myself that the next step receives, for the trace."""
-        self._due: deque[str] = deque()
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._timers = Timers(self._chance, self._wake)
+        self._due = self._timers.due
         self._held: deque[tuple[int, Effect]] = deque()
         self._queued = False
         """A record waits among them for the deliveries before it, and all later records behind it."""
@@ -191,8 +192,7 @@ class Host:
             self.tick()
             self._let_go()
         self._running = False
-        for timer in self._timers.values():
-            timer.cancel()
+        self._timers.stop()
         if self.desk is not None:
             if self._catching is not None:
                 self._catching.cancel()
@@ -271,11 +271,6 @@ class Host:
 
     def _on_peer(self, peer: ProcessId, life: int) -> None:
         self.hand(Peer(peer, life))
-
-    def _on_timer(self, name: str) -> None:
-        del self._timers[name]
-        self._due.append(name)
-        self._wake()
 
     # The loop
 
@@ -420,19 +415,6 @@ class Host:
         if self._on_resolve is not None:
             self._on_resolve(effect.message, effect.absent)
 
-    def _set_timer(self, effect: SetTimer) -> None:
-        self._cancel(effect.name)
-        delay_ns = self._chance.randint(effect.low_ns, effect.high_ns)
-        loop = asyncio.get_running_loop()
-        self._timers[effect.name] = loop.call_later(delay_ns / 1e9, self._on_timer, effect.name)
-
-    def _cancel(self, name: str) -> None:
-        timer = self._timers.pop(name, None)
-        if timer is not None:
-            timer.cancel()
-        elif name in self._due:
-            self._due.remove(name)
-
     def _persist(self, effect: Persist) -> None:
         if (effect.replaces or effect.ends) and self._before_forgetting is not None:
             # What the log forgets, nobody can tell again: the trace must have it.
@@ -509,8 +491,8 @@ _PERFORM: dict[type, Callable[..., None]] = {
     Send: Host._send,
     Deliver: Host._deliver,
     Resolve: Host._resolve,
-    SetTimer: Host._set_timer,
-    CancelTimer: lambda host, effect: host._cancel(effect.name),
+    SetTimer: lambda host, effect: host._timers.set(effect),
+    CancelTimer: lambda host, effect: host._timers.cancel(effect.name),
     Persist: Host._persist,
     Note: Host._note,
 }

@@ -63,7 +63,8 @@ class Bench:
         bare = protocol("primcast")
         # Nothing here waits for a timer, so gateways do not rest either.
         spec = noded(bare, NodeConfig(omega=None, gateway=GatewayConfig(rest=False)))
-        self.hosts = [Turned(spec.process(me, topology, spec.configure()), spec) for me in topology.servers]
+        config = spec.configure({"records": False})
+        self.hosts = [Turned(spec.process(me, topology, config), spec) for me in topology.servers]
         self.ends: dict[tuple[int, int], Connection] = {}
         for host in self.hosts:
             for other in topology.servers:

@@ -1,6 +1,8 @@
 """A user's mistake gets one clear sentence and exit code 64; nothing is written, nothing is lost."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -38,6 +40,12 @@ def test_unknown_commands_flags_and_values(capsys) -> None:
     refused(capsys, ["simulate", "--protokol", "skeen"], "--protokol")
     refused(capsys, ["simulate", "--protocol", "skeen", "--messages", "many"], "--messages", "many")
     refused(capsys, ["simulate"], "no protocol", "--protocol NAME")
+
+
+def test_the_module_is_the_command() -> None:
+    told = subprocess.run([sys.executable, "-m", "amcast", "simulat"], capture_output=True, text=True, check=False)
+    assert (told.returncode, told.stdout) == (64, "")
+    assert told.stderr.startswith("amcast: No such command 'simulat'")
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,14 @@ It says `ready` on its standard output when it listens and has read its log, and
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import logging
 import signal
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from amcast.kernel.errors import WrongUse
 from amcast.kernel.ids import ProcessId
@@ -26,6 +27,7 @@ from amcast.live.config import Cluster
 from amcast.live.host import Host
 from amcast.live.http import HttpServer
 from amcast.live.leaving import leave
+from amcast.live.limits import MIB
 from amcast.live.moving import Removed, kept, recalled
 from amcast.live.numbers import Numbers
 from amcast.live.resting import Rest
@@ -43,6 +45,8 @@ READY = "ready"
 STOPPED = "stopped"
 GC_THRESHOLD = 50_000
 """Objects that live long are many; looking through them often costs a tenth of the CPU."""
+_MALLOC: Final = {-1: 64 * MIB, -2: 4 * MIB, -3: 32 * MIB}
+"""malloc.h: from how much on free memory goes back, what is asked for at a time, what is mapped by itself."""
 
 
 def run_loop(main: Coroutine[Any, Any, None]) -> None:
@@ -130,6 +134,17 @@ def joined(cluster: Cluster, me: ProcessId) -> "tuple[FolderRecorder, int]":
     return tracing.recorder_for(cluster, f"process-{me:05d}"), tracing.recorded_before(cluster, me)
 
 
+def hold_memory() -> None:
+    """Keep memory that is free for what comes next. The C library gives it back to the system, and asks for it again,
+    page by page, with every large bundle. Other C libraries than GNU's are left alone."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return
+    for parameter, value in _MALLOC.items():
+        mallopt(parameter, value)
+
+
 async def serve(cluster: Cluster, node: str, spec: Spec, steps: Path | None = None, skew: Path | None = None) -> None:
     """Be this node until SIGTERM or SIGINT, or until something fails."""
     cluster = recalled(cluster, node)
@@ -152,6 +167,7 @@ async def serve(cluster: Cluster, node: str, spec: Spec, steps: Path | None = No
         gc.collect()
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD, 50, 50)
+        hold_memory()
         print(READY, flush=True)
         host.ended.add_done_callback(lambda _: asked.set())
         host.moving.on_retired = asked.set

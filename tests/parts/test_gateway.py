@@ -17,7 +17,7 @@ from amcast.parts.bodies.gateway import Done, GatewayConfig
 from amcast.parts.bodies.node import NodeConfig
 from amcast.parts.bodies.session import MILLISECOND, SessionConfig
 from amcast.parts.bundle import FIRST_GATEWAY, bundled, gateway_number, is_bundle, parts_of, process_of
-from amcast.parts.gateway import MOST_PATIENCE_NS, MOST_REST_NS, PHASE, REST, TRIAL, Gateway
+from amcast.parts.gateway import LEAST_PHASE_NS, MOST_PATIENCE_NS, MOST_REST_NS, PHASE, REST, TRIAL, Gateway
 from amcast.parts.node import Node
 from amcast.parts.seen import Seen
 from amcast.parts.session import TIMER, Client
@@ -27,6 +27,8 @@ from amcast.world.plan import plan_of
 
 TOPOLOGY = Topology.grid(2, 3, 4)
 GATHERS = GatewayConfig().gather_ns[0]
+EVERY_NS = LEAST_PHASE_NS // PHASE
+"""Bundles come in such intervals: a phase has PHASE of them, and one."""
 BOTH = (0, 1)
 
 
@@ -126,8 +128,9 @@ def rests_of(pairs: list[tuple[int, int]], took_ns: int = 4000) -> list[int]:
         for client in clients:
             one.take(message(client, round))
         one.rested()
-        (made,) = bundles(one.step([], 100_000 * round))
-        effects = one.step([Receive(0, Reply(made.id, 0)), Receive(3, Reply(made.id, 1))], 100_000 * round + took_ns)
+        begun = EVERY_NS * round
+        (made,) = bundles(one.step([], begun))
+        effects = one.step([Receive(0, Reply(made.id, 0)), Receive(3, Reply(made.id, 1))], begun + took_ns)
         told += [effect.low_ns for effect in effects if isinstance(effect, SetTimer) and effect.name == REST]
         copy = gateway()
         copy.restore(one.snapshot())
@@ -138,9 +141,15 @@ def rests_of(pairs: list[tuple[int, int]], took_ns: int = 4000) -> list[int]:
 def test_the_rest_is_long_for_clients_that_come_back_and_short_for_those_that_do_not() -> None:
     assert rests_of([(6, 7)] * 5) == [8000] * 5
     assert rests_of([(6, client) for client in range(7, 12)]) == [8000] * 5, "one of two comes back"
-    passing = [(client, client + 1) for client in range(6, 6 + 2 * 35, 2)]
     assert rests_of([(6, 7)] * 2, 10**9) == [MOST_REST_NS] * 2
-    assert rests_of(passing) == [8000] + [1000] * (TRIAL - 1) + [8000] + [1000] * 2, "with a trial now and then"
+    passing = rests_of([(client, client + 1) for client in range(6, 6 + 2 * 100, 2)])
+    assert passing[:PHASE] == [8000] + [1000] * (PHASE - 1)
+    assert passing[PHASE : 2 * PHASE] == [MOST_PATIENCE_NS] + [1000] * (PHASE - 1), (
+        "patience is tried, and not for long"
+    )
+    later = passing[2 * PHASE + 1 :]
+    assert later[:TRIAL] == [8000] + [1000] * (TRIAL - 1)
+    assert later[TRIAL] == 8000, "with a trial now and then"
 
 
 def patience_of(hasty_ns: int, patient_ns: int, rounds: int, clients: int = 3, away_ns: int = 20_000_000) -> list[bool]:
@@ -168,16 +177,16 @@ def test_patience_is_tried_and_kept_if_it_costs_little() -> None:
     assert not all(kept[2 * PHASE :]), "what is found better is doubted from time to time"
     assert sum(patience_of(10 * MILLISECOND, 20 * MILLISECOND, long)) < 0.15 * long
     assert sum(patience_of(2 * MILLISECOND, MILLISECOND, long)) > 0.85 * long
-    as_soon = patience_of(MILLISECOND, 2 * MILLISECOND, long, away_ns=19 * MILLISECOND)
+    as_soon = patience_of(10 * MILLISECOND, 19 * MILLISECOND, long, away_ns=11 * MILLISECOND)
     assert sum(as_soon) > 0.85 * long, "who waits longer here but less elsewhere is answered as soon"
-    assert sum(patience_of(MILLISECOND, 3 * MILLISECOND, long, away_ns=10 * MILLISECOND)) < 0.15 * long, "too long"
+    assert sum(patience_of(MILLISECOND, 4 * MILLISECOND, long, away_ns=10 * MILLISECOND)) < 0.15 * long, "too long"
 
 
 def test_nobody_has_patience_with_clients_that_are_far_away_or_come_and_go() -> None:
     far = rests_of([(6, 7)] * 3 * PHASE, MOST_PATIENCE_NS)
     assert far == [MOST_REST_NS] * len(far)
-    passing = rests_of([(client, client + 1) for client in range(6, 6 + 6 * PHASE, 2)])
-    assert MOST_PATIENCE_NS not in passing[1:]
+    passing = rests_of([(client, client + 1) for client in range(6, 6 + 200 * PHASE, 2)])
+    assert passing.count(MOST_PATIENCE_NS) == 2, "one bundle of a trial tells, and trials become rare"
     assert MOST_PATIENCE_NS in rests_of([(6, 7)] * 3 * PHASE)
 
 

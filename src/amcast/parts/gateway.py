@@ -46,8 +46,12 @@ TRIAL: Final = 32
 MOST_PATIENCE_NS: Final = 30 * MILLISECOND
 """What patience waits for at most. An answer that takes longer itself comes from far away: no patience then."""
 PHASE: Final = 16
+LEAST_PHASE_NS: Final = 200 * MILLISECOND
+"""Patience, or haste, is tried for so many bundles, and for so long: less tells too little."""
 RETRIAL: Final = 16
-"""Patience is tried for so many bundles, and whatever was found better is doubted after so many phases."""
+MOST_RETRIAL: Final = 1024
+"""Whatever was found better is doubted after so many phases; where patience does not pay, after twice as many each
+time, because trying it keeps everybody waiting."""
 LONGEST_PHASE_NS: Final = 2000 * MILLISECOND
 """A phase that lasts longer says nothing: clients came and went."""
 
@@ -55,7 +59,12 @@ LONGEST_PHASE_NS: Final = 2000 * MILLISECOND
 class _Wave:
     """Those whom the last bundle to some destinations answered, and whether it pays to wait for them."""
 
-    __slots__ = ("answered", "began", "bundles", "calm", "hasty", "missing", "patient", "phases", "vain")
+    # fmt: off
+    __slots__ = (
+        "answered", "began", "bundles", "calm", "doubts", "gap", "hasty", "missing", "next", "patient", "phases",
+        "vain",
+    )
+    # fmt: on
 
     def __init__(self) -> None:
         self.answered = 0
@@ -71,6 +80,12 @@ class _Wave:
         self.calm = (0, 0)
         """The same for the last phase with it."""
         self.phases = 0
+        self.doubts = False
+        """This phase tries the other way."""
+        self.next = 1
+        """After so many phases it is tried next."""
+        self.gap = RETRIAL
+        """How many there will be before patience is tried again, if it does not pay."""
         self.bundles = 0
         """Answered in this phase."""
         self.began = (0, 0, 0)
@@ -90,25 +105,43 @@ class _Wave:
         """A bundle was answered. At the end of a phase, keep to the better way, and now and then try the other."""
         self.bundles += 1
         began_ns, waited_before_ns, answers_before = self.began
-        if self.bundles <= PHASE and now - began_ns <= LONGEST_PHASE_NS:
+        lasted_ns = now - began_ns
+        if lasted_ns < LEAST_PHASE_NS or (self.bundles <= PHASE and lasted_ns <= LONGEST_PHASE_NS):
             return
         if self.bundles > PHASE:
             count = answers - answers_before
-            seen = ((now - began_ns) // count, (waited_ns - waited_before_ns) // count)
+            seen = (lasted_ns // count, (waited_ns - waited_before_ns) // count)
             if self.patient:
                 self.calm = seen
             else:
                 self.hasty = seen
             self.phases += 1
-            self.patient = (self.phases < 2 or self._pays()) != (self.phases % RETRIAL == 0)
+            self._choose()
         self.began, self.bundles = (now, waited_ns, answers), 0
 
+    def _choose(self) -> None:
+        """The way of the next phase. Only phases that follow each other are compared: machines and loads change."""
+        patient, vain = self.patient, self.patient and self.vain > 0
+        if self.doubts:
+            patient = self._pays() and not vain
+            self.gap = RETRIAL if patient else min(2 * self.gap, MOST_RETRIAL)
+            self.next = self.phases + self.gap
+            self.doubts = False
+        elif vain:
+            patient = False  # they do not come back even so
+        elif self.phases >= self.next:
+            self.doubts = True
+            patient = not patient
+        if patient != self.patient:
+            self.patient = patient
+            self.vain = 0  # who does not come back in haste may with patience
+
     def _pays(self) -> bool:
-        """Patience makes larger bundles, which cost less, so messages may wait a little longer here; or even twice as
-        long, if about as many are answered all the same: then they waited elsewhere before, and clients, who have
-        nothing else to do, are answered as soon."""
+        """Patience makes larger bundles, which cost up to a third less, so messages may wait a little longer here. They
+        may even wait for three times as long if not many fewer are answered: then they waited elsewhere before, and
+        clients, who have nothing else to do, are answered not much later."""
         between, wait = self.calm[0] / max(self.hasty[0], 1), self.calm[1] / max(self.hasty[1], 1)
-        return wait <= 1.1 or (wait <= 2 and between <= 1.05)
+        return wait <= 1.1 or (wait <= 3 and between <= 1.25)
 
     def rest_ns(self, took_ns: int) -> int:
         """How long they get."""
@@ -119,7 +152,7 @@ class _Wave:
     def snapshot(self, groups: tuple[GroupId, ...]) -> WaveState:
         return WaveState(
             groups, self.answered, tuple(sorted(self.missing)), self.vain, self.patient, self.hasty, self.calm,
-            self.phases, self.bundles, self.began,
+            self.phases, self.bundles, self.began, self.doubts, self.next, self.gap,
         )  # fmt: skip
 
     @staticmethod
@@ -128,6 +161,7 @@ class _Wave:
         wave.answered, wave.missing, wave.vain = state.answered, set(state.missing), state.vain
         wave.patient, wave.hasty, wave.calm, wave.phases = state.patient, state.hasty, state.calm, state.phases
         wave.bundles, wave.began = state.bundles, state.began
+        wave.doubts, wave.next, wave.gap = state.doubts, state.next, state.gap
         return wave
 
 

@@ -50,6 +50,9 @@ class WaveState(State, frozen=True):
     phases: int
     bundles: int
     began: tuple[int, int, int]
+    doubts: bool
+    next: int
+    gap: int
 
 
 class GatewayState(State, frozen=True):

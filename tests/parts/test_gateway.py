@@ -17,7 +17,16 @@ from amcast.parts.bodies.gateway import Done, GatewayConfig
 from amcast.parts.bodies.node import NodeConfig
 from amcast.parts.bodies.session import MILLISECOND, SessionConfig
 from amcast.parts.bundle import FIRST_GATEWAY, bundled, gateway_number, is_bundle, parts_of, process_of
-from amcast.parts.gateway import LEAST_PHASE_NS, MOST_PATIENCE_NS, MOST_REST_NS, PHASE, REST, TRIAL, Gateway
+from amcast.parts.gateway import (
+    HOPELESS,
+    LEAST_PHASE_NS,
+    MOST_PATIENCE_NS,
+    MOST_REST_NS,
+    PHASE,
+    REST,
+    TRIAL,
+    Gateway,
+)
 from amcast.parts.node import Node
 from amcast.parts.seen import Seen
 from amcast.parts.session import TIMER, Client
@@ -144,9 +153,8 @@ def test_the_rest_is_long_for_clients_that_come_back_and_short_for_those_that_do
     assert rests_of([(6, 7)] * 2, 10**9) == [MOST_REST_NS] * 2
     passing = rests_of([(client, client + 1) for client in range(6, 6 + 2 * 100, 2)])
     assert passing[:PHASE] == [8000] + [1000] * (PHASE - 1)
-    assert passing[PHASE : 2 * PHASE] == [MOST_PATIENCE_NS] + [1000] * (PHASE - 1), (
-        "patience is tried, and not for long"
-    )
+    tried = [MOST_PATIENCE_NS] * HOPELESS + [1000] * (PHASE - HOPELESS)
+    assert passing[PHASE : 2 * PHASE] == tried, "patience is tried, and not for long"
     later = passing[2 * PHASE + 1 :]
     assert later[:TRIAL] == [8000] + [1000] * (TRIAL - 1)
     assert later[TRIAL] == 8000, "with a trial now and then"
@@ -186,7 +194,7 @@ def test_nobody_has_patience_with_clients_that_are_far_away_or_come_and_go() -> 
     far = rests_of([(6, 7)] * 3 * PHASE, MOST_PATIENCE_NS)
     assert far == [MOST_REST_NS] * len(far)
     passing = rests_of([(client, client + 1) for client in range(6, 6 + 200 * PHASE, 2)])
-    assert passing.count(MOST_PATIENCE_NS) == 2, "one bundle of a trial tells, and trials become rare"
+    assert passing.count(MOST_PATIENCE_NS) == 3 * HOPELESS, "a few bundles of a trial tell, and trials become rare"
     assert MOST_PATIENCE_NS in rests_of([(6, 7)] * 3 * PHASE)
 
 

@@ -17,8 +17,8 @@ often ask again at once, and would otherwise always miss the bundle that the oth
 have, or after twice the time that the answer took; after a quarter of it, if of those who were answered last time
 hardly anybody has asked again yet (with a trial now and then); never after more than 10 ms. So clients that work in
 rounds share bundles, and those that come and go hold nobody up. Many clients on a busy machine need longer than that
-to come back, and then the gateway has patience, up to 30 ms: if, as it tries out from time to time, messages wait no
-longer for their answers that way, or more of them are answered.
+to come back, and then the gateway has patience, up to 50 ms: if, as it tries out from time to time, messages wait no
+longer for their answers that way, or not many fewer are answered.
 
 The gateway is a client of its own protocol, with the session that every client has: it asks again, and holds back what
 would run too far ahead. When it dies its clients ask another gateway.
@@ -43,12 +43,14 @@ MOST_REST_NS: Final = 10 * MILLISECOND
 """Over long distances an answer takes its time, and nobody gains from waiting for so long."""
 TRIAL: Final = 32
 """After so many vain rests, one long one: the clients may have changed."""
-MOST_PATIENCE_NS: Final = 30 * MILLISECOND
+MOST_PATIENCE_NS: Final = 50 * MILLISECOND
 """What patience waits for at most. An answer that takes longer itself comes from far away: no patience then."""
 PHASE: Final = 16
 LEAST_PHASE_NS: Final = 200 * MILLISECOND
 """Patience, or haste, is tried for so many bundles, and for so long: less tells too little."""
-RETRIAL: Final = 16
+HOPELESS: Final = 3
+"""If so many times in a row hardly anybody comes back even with patience, there is none for the rest of the phase."""
+RETRIAL: Final = 8
 MOST_RETRIAL: Final = 1024
 """Whatever was found better is doubted after so many phases; where patience does not pay, after twice as many each
 time, because trying it keeps everybody waiting."""
@@ -121,7 +123,7 @@ class _Wave:
 
     def _choose(self) -> None:
         """The way of the next phase. Only phases that follow each other are compared: machines and loads change."""
-        patient, vain = self.patient, self.patient and self.vain > 0
+        patient, vain = self.patient, self.patient and self.vain >= HOPELESS
         if self.doubts:
             patient = self._pays() and not vain
             self.gap = RETRIAL if patient else min(2 * self.gap, MOST_RETRIAL)
@@ -145,7 +147,7 @@ class _Wave:
 
     def rest_ns(self, took_ns: int) -> int:
         """How long they get."""
-        if self.patient and not self.vain and took_ns < MOST_PATIENCE_NS:
+        if self.patient and self.vain < HOPELESS and took_ns < MOST_PATIENCE_NS:
             return MOST_PATIENCE_NS
         return min(took_ns // 4 if self.vain % TRIAL else 2 * took_ns, MOST_REST_NS)
 

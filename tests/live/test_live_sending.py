@@ -7,6 +7,7 @@ import pytest
 from live_cluster import SKEEN, run
 
 from amcast.kernel.message import Body
+from amcast.live import sending
 from amcast.live.codec import Codec
 from amcast.live.limits import Limits
 from amcast.live.link import Link
@@ -162,6 +163,12 @@ def test_what_can_wait_costs_no_frame_of_its_own() -> None:
         assert sockets[4].frames[-1][-1] == 2 * MOST_KEPT, "who parts is told nothing more"
 
     run(main())
+
+
+def test_sets_of_peers_are_forgotten_before_they_become_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "MOST_REMEMBERED", 3)
+    test_every_peer_hears_all_in_order_whatever_one_tick_says_to_whom(3, 1 << 18)
+    test_who_can_wait_hears_all_in_order_too_and_the_others_at_once(3, False)
 
 
 def test_nobody_is_told_to_the_sender_and_the_others_hear() -> None:

@@ -12,7 +12,8 @@ from amcast.kernel.errors import Unknown, WrongUse
 from amcast.live.batch import Delivery
 from amcast.live.config import read_cluster
 from amcast.live.launch import local_config
-from amcast.service import Replica, connect, connect_blocking, launcher
+from amcast.live.node import options_of
+from amcast.service import Replica, cluster_spec, connect, connect_blocking, launcher
 
 pytestmark = pytest.mark.live
 
@@ -75,3 +76,31 @@ def test_who_waits_when_a_client_hangs_up_is_told_that_it_is_unknown(tmp_path: P
                 await asking
 
     run(main())
+
+
+@pytest.mark.parametrize(
+    ("protocol", "durability", "trace", "records"),
+    [
+        ("primcast", "memory", "off", False),
+        ("primcast", "memory", "deliveries", False),
+        ("primcast", "memory", "full", None),
+        ("primcast", "os", "off", None),
+        ("whitebox", "memory", "off", None),
+    ],
+)
+def test_where_nothing_is_kept_no_records_are_made(
+    tmp_path: Path, protocol: str, durability: str, trace: str, records: bool | None
+) -> None:
+    file = tmp_path / "cluster.toml"
+    settings = {"protocol": protocol, "durability": durability, "trace": {"mode": trace}}
+    file.write_text(local_config({"orders": 3}, **settings))
+    cluster = read_cluster(file)
+    assert options_of(cluster, cluster_spec(cluster)).get("records") is records
+
+
+def test_a_log_without_records_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text(local_config({"orders": 3}, protocol="primcast", durability="fsync", options={"records": False}))
+    cluster = read_cluster(file)
+    with pytest.raises(WrongUse, match=r"options\.records = false; expected true, or no such option, with .*'fsync'"):
+        options_of(cluster, cluster_spec(cluster))

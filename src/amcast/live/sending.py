@@ -19,6 +19,8 @@ from amcast.live.link import Link
 from amcast.live.peers import Address, Peers
 from amcast.live.pieces import Joining
 
+MOST_REMEMBERED: Final = 4096
+"""Sets of targets; beyond that, they are looked up anew."""
 MOST_KEPT: Final = 8
 """So many bodies that can wait are worth a frame: its sender is awake anyway."""
 
@@ -131,6 +133,8 @@ class Sending(Peers):
         links, nobody = self._found(targets)
         servers = [link for link in links if link.serves]
         if len(servers) == len(links) > 0 and not nobody:
+            if len(self._fans) >= MOST_REMEMBERED:
+                self._fans.clear()  # those of this tick are in `_busy`
             self._fans[targets] = Fan(links)
             return self.send(targets, part, about)
         if servers:
@@ -146,6 +150,9 @@ class Sending(Peers):
         hurried = self._hurried.get((targets, later))
         if hurried is None:
             hurried = tuple([target for target in targets if target not in later and target != self.me])
+            if len(self._hurried) >= MOST_REMEMBERED:
+                self._hurried.clear()
+                self._patient.clear()
             self._hurried[targets, later] = hurried
         nobody = self.send(hurried, part, about) if hurried else ()
         links = self._patient.get(later)

@@ -23,7 +23,7 @@ from amcast.protocols.primcast_order import Order
 from amcast.protocols.primcast_views import Item, about
 
 MOST_REMEMBERED = 256
-"""Answers to the question who can wait."""
+"""Answers to the questions who can wait, and who are the others."""
 
 
 class Telling(Order):
@@ -74,6 +74,8 @@ class Telling(Order):
         if not self._recorded:
             others = self._others.get(targets)
             if others is None:
+                if len(self._others) >= MOST_REMEMBERED:
+                    self._others.clear()
                 others = self._others[targets] = tuple([target for target in targets if target != self.me])
             targets = others
         if targets:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from amcast.kernel.effects import Persist
-from amcast.kernel.process import Process
+from amcast.kernel.effects import Effect, Persist
+from amcast.kernel.ids import ProcessId
 from amcast.lab import runs
 from amcast.trace.recorder import Recorder
 from amcast.world import fuzz
@@ -118,6 +118,13 @@ def killed(name: str, seed: int, keep: int) -> list[int]:
     return [position for group in world.topology.groups for position in world.lost(group)]
 
 
+class Careless(TracedWorld):
+    """A mutant: records wait for nothing."""
+
+    def _admit(self, process: ProcessId, effect: Effect) -> None:
+        super()._admit(process, Persist(effect.record, effect.replaces) if type(effect) is Persist else effect)
+
+
 @pytest.mark.parametrize(("name", "seed"), [("basecast", 3), ("basecast", 11)])
 def test_what_is_delivered_before_members_change_is_in_a_trace(
     name: str, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -126,8 +133,5 @@ def test_what_is_delivered_before_members_change_is_in_a_trace(
     must be on the disk, when the number's record is."""
     monkeypatch.setattr(fuzz, "World", TracedWorld)
     assert killed(name, seed, 20) == []
-    right = Process.persist
-    monkeypatch.setattr(
-        Process, "persist", lambda self, record, replaces=False, ends=False: right(self, record, replaces)
-    )
+    monkeypatch.setattr(fuzz, "World", Careless)
     assert killed(name, seed, 20) != [], f"seed {seed} is too tame"

@@ -3,8 +3,8 @@
 It sits on a host, a client's or a replica's. What is multicast between two turns of the event loop and has the same
 destinations becomes one message for the protocol (`live/batch.py`).
 
-A receipt means that in every destination group some process delivered the message. When none comes in time, the error
-says `Unknown`: the message may or may not be delivered, and nobody can honestly say more.
+A receipt means that the message has its place in the order of every destination group (docs/guarantees.md). When none
+comes in time, the error says `Unknown`: the message may or may not be delivered, and nobody can honestly say more.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ MOST_BATCHES: Final = MESSAGES_PER_SENDER - 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Every destination group has delivered the message."""
+    """The message has its place in the order of every destination group."""
 
     message: MessageId
     """What was ordered: the batch that the message travelled in."""
@@ -78,7 +78,7 @@ class Gateway:
     async def multicast(
         self, destinations: Iterable[GroupId | str], payload: bytes, timeout_s: float = 30.0
     ) -> Receipt:
-        """Order one message at groups given by number or name; returns when each of them has delivered it."""
+        """Order one message at groups given by number or name; returns when it has its place in the order of each."""
         groups = self._checked(destinations)
         receipt = await self.post(groups, payload)
         try:

@@ -32,7 +32,7 @@ class GatewayConfig(Config, frozen=True):
 
 
 class Done(Body, frozen=True):
-    """A gateway tells a client that every destination group has delivered these messages."""
+    """A gateway tells a client that every destination group has answered for these messages, or need not."""
 
     messages: tuple[MessageId, ...]
 

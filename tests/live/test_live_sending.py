@@ -170,6 +170,19 @@ def test_sets_of_peers_are_forgotten_before_they_become_too_many(monkeypatch: py
     test_every_peer_hears_all_in_order_whatever_one_tick_says_to_whom(3, 1 << 18)
     test_who_can_wait_hears_all_in_order_too_and_the_others_at_once(3, False)
 
+    async def main() -> None:
+        network, _ = networked(Limits())
+        part = network._coder.encode(Propose(1, 0, 7))
+        for peer in SERVERS[1:]:
+            for other in SERVERS[1:]:
+                if other != peer:
+                    network.send((peer, other), part, None)
+                    network.send_unhurried((peer, other), (other,), part, None)
+                    network.flush(None)
+        assert max(len(network._fans), len(network._hurried), len(network._patient)) <= 3
+
+    run(main())
+
 
 def test_nobody_is_told_to_the_sender_and_the_others_hear() -> None:
     async def main() -> None:

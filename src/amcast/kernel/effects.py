@@ -42,6 +42,8 @@ class Deliver(Effect, frozen=True):
     """Other destinations of which it is known here that they put whatever they are asked for from now on behind it."""
     foretold: bool = False
     """The other destinations, too, learn that of this process' group without being told."""
+    whole: bool = False
+    """`fresh` is all that the bundle holds."""
 
     def opened(self) -> "list[Deliver]":
         """The deliveries that this one stands for."""

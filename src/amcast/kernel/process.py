@@ -126,6 +126,11 @@ class Process(ABC):
     def on_frequent(self, sender: ProcessId, body: Any) -> None:  # noqa: B027
         """A body of the kind `frequent`: a short way, for a protocol that wants one."""
 
+    @property
+    def leads(self) -> bool:
+        """Whether its group has made this process its leader, as far as it knows."""
+        return False
+
     def has_delivered(self, message: MessageId) -> bool:
         """Whether this message is known to be delivered here, in this life or an earlier one; False if unsure."""
         return False

@@ -59,7 +59,7 @@ class Handing:
             self._record_all(effect, fresh, now, recorder)
             self._recorded = end
         if self.kept is not None:
-            self.kept.extend(first, fresh, len(effect.message.payload))
+            self.kept.extend(first, fresh, effect.message if effect.whole else None)
         self._handed = end
         self.count += len(fresh)
         self.rest.count(fresh)

@@ -46,9 +46,6 @@ STEPS_PER_TICK = 16
 MOST_HELD = 20_000
 """Effects that wait for the disk; with more, the host reads nothing new until the disk has caught up."""
 
-LONGER = 5
-"""How much more patience there is with followers when there is much to do: they hear of several bundles at once."""
-
 
 class Host:
     """Runs one process, server or client, in one life."""
@@ -298,14 +295,14 @@ class Host:
             return
         if self._asked or self.network.full:
             self._asked = False
+            self.handing.rest.serve(self._now)
             self._bear(self.process.burden())
         if self._inbox or self._due:
             self._wake()
         if self.network.later and not self._keeping:
             self._keeping = True
-            patience_s = self._patience_s * (LONGER if self.handing.rest.busy else 1)
-            asyncio.get_running_loop().call_later(patience_s, self._let_go)
-        self.handing.rest.take(self._now)
+            asyncio.get_running_loop().call_later(self._patience_s, self._let_go)
+        self.handing.rest.take(self._now, self.process.leads)
 
     def _let_go(self) -> None:
         """Tell those who could wait."""

@@ -7,14 +7,15 @@ up; it finds, when it comes back too late, that its position is gone, and is tol
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from amcast.kernel.errors import Unknown
 from amcast.kernel.message import Message
+from amcast.parts.bundle import parts_of
 
 OVERHEAD_BYTES: Final = 200
-"""What a kept message costs besides its payload."""
+"""What a kept message, or bundle, costs besides its payload."""
 LARGE_SHARE: Final = 16
 """A bundle larger than this share of all that is kept goes message by message."""
 
@@ -42,8 +43,9 @@ class Kept:
         self.next = 0
         """The position of the next delivery."""
         self._most_bytes = most_bytes
-        self._runs: deque[tuple[Sequence[Message], int]] = deque()
-        """What was delivered at once, and what it costs: messages of one bundle come and go together."""
+        self._runs: deque[tuple[Message | None, Sequence[Message], int, int]] = deque()
+        """What was delivered at once: the bundle that holds it, or else the messages; how many; and what it costs. A
+        bundle is a single piece of memory, opened anew by who reads it."""
         self._bytes = 0
         self._waiting: list[asyncio.Future[None]] = []
 
@@ -53,25 +55,25 @@ class Kept:
             if position < self.next and self._runs:
                 return
             self.jump(position)
-        self._append((message,), len(message.payload) + OVERHEAD_BYTES)
+        self._append(None, (message,), 1, len(message.payload) + OVERHEAD_BYTES)
 
-    def extend(self, position: int, messages: Sequence[Message], payload_bytes: int) -> None:
-        """Several at once, with so many bytes of payload in all."""
-        size = payload_bytes + OVERHEAD_BYTES * len(messages)
-        if position != self.next or not messages or size > self._most_bytes // LARGE_SHARE:
+    def extend(self, position: int, messages: Sequence[Message], bundle: Message | None) -> None:
+        """Several at once; perhaps they are all that a bundle holds."""
+        size = 0 if bundle is None else len(bundle.payload) + OVERHEAD_BYTES
+        if position != self.next or not messages or bundle is None or size > self._most_bytes // LARGE_SHARE:
             for place, message in enumerate(messages, position):
                 self.add(place, message)
         else:
-            self._append(messages, size)
+            self._append(bundle, (), len(messages), size)
 
-    def _append(self, messages: Sequence[Message], size: int) -> None:
-        self._runs.append((messages, size))
-        self.next += len(messages)
+    def _append(self, bundle: Message | None, messages: Sequence[Message], count: int, size: int) -> None:
+        self._runs.append((bundle, messages, count, size))
+        self.next += count
         self._bytes += size
         while self._bytes > self._most_bytes:
-            gone, size = self._runs.popleft()
+            _, _, count, size = self._runs.popleft()
             self._bytes -= size
-            self.first += len(gone)
+            self.first += count
         if self._waiting:
             self._wake()
 
@@ -89,18 +91,33 @@ class Kept:
         assert position >= self.first, f"position {position} is gone; the first kept is {self.first}"
         found: list[Message] = []
         size = 0
-        skipped = position - self.first
-        for run, _ in self._runs:
-            if skipped >= len(run):
-                skipped -= len(run)
-                continue
-            for message in run[skipped:] if skipped else run:
+        for bundle, messages, begin, end in self._runs_from(position):
+            run = messages if bundle is None else parts_of(bundle)
+            assert len(run) == end - begin, f"bundle at {begin}: {len(run)} messages, and {end - begin} were delivered"
+            for message in run[max(0, position - begin) :]:
                 size += len(message.payload) + OVERHEAD_BYTES
                 if found and size > most_bytes:
                     return found
                 found.append(message)
-            skipped = 0
         return found
+
+    def _runs_from(self, position: int) -> Iterator[tuple[Message | None, Sequence[Message], int, int]]:
+        """The runs at and after a position, each with where it begins and ends; found from the nearer end."""
+        if position - self.first <= self.next - position:
+            end = self.first
+            for bundle, messages, count, _ in self._runs:
+                begin, end = end, end + count
+                if end > position:
+                    yield bundle, messages, begin, end
+            return
+        last: list[tuple[Message | None, Sequence[Message], int, int]] = []
+        begin = self.next
+        for bundle, messages, count, _ in reversed(self._runs):
+            if begin <= position:
+                break
+            end, begin = begin, begin - count
+            last.append((bundle, messages, begin, end))
+        yield from reversed(last)
 
     async def changed(self, timeout_s: float | None = None) -> bool:
         """Wait for something new; False if nothing came in time."""

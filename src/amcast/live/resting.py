@@ -1,9 +1,9 @@
 """A rest after a busy tick: what arrives meanwhile is taken at once, in one tick.
 
 Waking up is what a replica pays most for when messages are small: a turn of the event loop, a read for each peer, a
-step, a write to each peer, and a processor whose caches have forgotten this process. Under load the bodies of one
-round arrive within a millisecond of each other, so a replica that waits that long wakes up once for all of them, and
-the bundles of gateways grow.
+step, a write to each peer, and a processor whose caches have forgotten this process. Under load, what clients say to
+a gateway, and all members to a leader, arrives within a millisecond of each other, so whoever waits that long wakes up
+once for all of it, and the bundles of gateways grow. To other replicas one peer speaks, whom they must answer at once.
 
 The rest is as long as the last deliveries were many, and never longer than `limits.rest_us`. Few messages are worth no
 rest at all: a lone one waits for nobody. It blocks the event loop on purpose, so that nothing is read in between; a
@@ -37,6 +37,7 @@ class Rest:
         self._counted = 0
         self._rest_s = 0.0
         self._until_ns = 0
+        self._serves_ns = 0
 
     def count(self, messages: Sequence[Message]) -> None:
         """These were delivered. Of many, each counts once; few may be clients' batches, which hold more."""
@@ -46,8 +47,12 @@ class Rest:
             for message in messages:
                 self._counted += batch_size(message.payload)
 
-    def take(self, now: int) -> None:
-        """The end of a tick."""
+    def serve(self, now: int) -> None:
+        """Clients have asked for something."""
+        self._serves_ns = now + CALM_NS
+
+    def take(self, now: int, leads: bool = False) -> None:
+        """The end of a tick of a replica that leads its group, or does not."""
         if self._counted:
             worth_us = self._counted * PER_MESSAGE_US
             self._counted = 0
@@ -56,5 +61,5 @@ class Rest:
             self._until_ns = now + CALM_NS
         elif now > self._until_ns:
             self.busy = False
-        if self.busy and self._rest_s:
+        if self.busy and self._rest_s and (leads or now < self._serves_ns):
             self._sleep(self._rest_s)

@@ -21,7 +21,7 @@ from amcast.live.pieces import Joining
 
 MOST_REMEMBERED: Final = 4096
 """Sets of targets; beyond that, they are looked up anew."""
-MOST_KEPT: Final = 8
+MOST_KEPT: Final = 64
 """So many bodies that can wait are worth a frame: its sender is awake anyway."""
 
 

@@ -355,7 +355,7 @@ class Changing(Vouching):
         self._outbox.append(
             Deliver(
                 effect.message, position, rank, effect.rank_tie, effect.committed_ns, fresh, effect.sure,
-                effect.foretold,
+                effect.foretold, effect.whole,
             )
         )  # fmt: skip
 

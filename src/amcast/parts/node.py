@@ -418,6 +418,10 @@ class Node(Process):
         open_ones = len(self._asked) if self.gateway is None else len(self.gateway.open_bundles())
         return {"leader": self._leaders[self.home], **self.protocol.vitals(), "asked": open_ones}
 
+    @property
+    def leads(self) -> bool:
+        return self._leaders[self.home] == self.me
+
     def burden(self) -> int:
         return 0 if self.gateway is None else self.gateway.asked_bytes
 

@@ -112,6 +112,8 @@ class PrimCast(Insight):
             self._tell()
             if self._recorded:
                 break  # my own word comes back to me when it is durable
+        if self._word:
+            self._promise_word()
         if not self._armed:
             self._watch()
 
@@ -137,6 +139,11 @@ class PrimCast(Insight):
             self._durable_length,
             self._decided,
             tuple(self._undurable),
+            tuple(self._word),
+            self._word_due,
+            self._word_ns,
+            self._proposed_ns,
+            self._streams,
         )
 
     def restore(self, state: State) -> None:
@@ -171,6 +178,11 @@ class PrimCast(Insight):
         self._durable_length = state.durable_length
         self._decided = state.decided
         self._undurable = list(state.undurable)
+        self._word = list(state.word)
+        self._word_due = state.word_due
+        self._word_ns = state.word_ns
+        self._proposed_ns = state.proposed_ns
+        self._streams = state.streams
 
 
 def _item_state(item: Item) -> ItemState:

@@ -15,7 +15,7 @@ from amcast.kernel.effects import Deliver, Note
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
-from amcast.parts.bundle import is_bundle, parts_of
+from amcast.parts.bundle import is_bundle, parts_of, process_of
 from amcast.parts.clocks import QuorumClock, hybrid, logical
 from amcast.parts.member import Member
 from amcast.parts.quorum import MEMBERS
@@ -33,7 +33,7 @@ class Order(Member[Item]):
     __slots__ = (
         "_afar", "_base", "_clocks", "_decided", "_due", "_elsewhere", "_established", "_finals", "_floor", "_fresh",
         "_leader_clock", "_length", "_log", "_moved", "_past", "_published", "_queue", "_recorded", "_said", "_served",
-        "_stamping", "_stream", "_turns", "_undurable", "_unproposed", "_view", "_views",
+        "_stamping", "_stream", "_turns", "_undurable", "_unproposed", "_view", "_views", "_word",
     )
     # fmt: on
 
@@ -93,6 +93,8 @@ class Order(Member[Item]):
         """My fellows must hear my clock."""
         self._undurable: list[tuple[Past, int]] = []
         """Deliveries that no record tells yet, each with its place in my log (-1: none)."""
+        self._word: list[tuple[int, MessageId, int]] = []
+        """Bundles that I delivered as a primary and have not told my fellows of: position, id, final timestamp."""
         self._moved = True
         """Since I last looked, a fellow acknowledged more of the log, or the log reached what one had acknowledged."""
         self._elsewhere: dict[tuple[GroupId, ...], tuple[GroupId, ...]] = {}
@@ -190,6 +192,8 @@ class Order(Member[Item]):
                 self._refuse(sender, epoch)
             if epoch == self._epoch and self._active():
                 self._follow(body.proposals)
+                if body.word:
+                    self._hear_word(body.word)
             self.on_frequent(sender, ack)
             return
         view = (self._afar.get(sender) or self._met(sender))[0]
@@ -197,6 +201,7 @@ class Order(Member[Item]):
             view.epoch = epoch
             view.waiting = []
             self._turns += 1
+            self._welcome(sender)
         if epoch == view.epoch:
             for proposal in body.proposals:
                 id = proposal[1]
@@ -303,6 +308,10 @@ class Order(Member[Item]):
         """A fellow speaks in an epoch that I have not reached (`primcast_epochs`)."""
 
     @abstractmethod
+    def _welcome(self, primary: ProcessId) -> None:
+        """Another group has a new primary (`primcast_telling`)."""
+
+    @abstractmethod
     def _establish(self) -> None:
         """A majority holds my epoch (`primcast_epochs`)."""
 
@@ -395,6 +404,20 @@ class Order(Member[Item]):
                     self.note("waited", id)
                 self._hand_over(item.message, item.timestamp, item.final, item.committed_ns, item.decided)
 
+    def _hear_word(self, word: tuple[tuple[int, MessageId, int], ...]) -> None:
+        """My primary has delivered these. Members of a group deliver the same at the same positions: I need not hear
+        who acknowledged what. But where I asked, my clients hang on what I know of other groups."""
+        if not self._established or self.position < self._floor:
+            return
+        for position, id, final in word:
+            item = self._items.get(id)
+            if position == self.position and item is not None:
+                message = item.message
+                if message is None or item.index < 0 or process_of(message.sender) == self.me:
+                    break
+                self.clear(message)
+                self._hand_over(message, item.timestamp, final, self.now, item.decided)
+
     def _hand_over(
         self,
         message: Message,
@@ -435,6 +458,8 @@ class Order(Member[Item]):
             if decided.get(group) != final:
                 sure = tuple([other for other in owed if decided.get(other) == final])
                 break
+        if parts is not None and self._role == "primary":
+            self._word.append((self.position, id, final))
         self._emit(past, parts, committed_ns, sure)
         self._served = served + (1 if parts is None else len(parts) - len(repeats))
         self.position += 1
@@ -455,8 +480,10 @@ class Order(Member[Item]):
                 self.note("repeated", message.id, float(len(past.repeats)))
                 parts = [part for place, part in enumerate(parts) if place not in past.repeats]
             fresh = tuple(parts)
-        foretold = past.timestamp == past.final
-        self._outbox.append(Deliver(message, past.place, past.final, message.id, committed_ns, fresh, sure, foretold))
+        foretold, whole = past.timestamp == past.final, not past.repeats
+        self._outbox.append(
+            Deliver(message, past.place, past.final, message.id, committed_ns, fresh, sure, foretold, whole)
+        )
         self.convoy(message, committed_ns)
 
     def _jumped(self, served: int) -> None:

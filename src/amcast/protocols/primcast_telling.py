@@ -10,26 +10,46 @@ groups of three, half have no hurry.
 - A proposal is urgent for my group, which must acknowledge it, and for primaries and the asker; for members of other
   groups only if it raises their clocks, without which their group cannot pass it. It does not if every other
   destination's proposal is known here and one of them is as high: whoever that one must reach hears it from there.
+
+So followers hear late who acknowledged what. But they hear what their primary has delivered, and that is enough for
+them to deliver it: soon after a message that nothing follows, and else with a proposal now and then, for many messages
+at once, which costs each of them little. They must hear the rest for the day on which their primary dies, and a new
+primary hears at once what was kept back from it.
 """
 
+from typing import Final
+
 from amcast.kernel.effects import About, Send
-from amcast.kernel.ids import GroupId, ProcessId
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message
 from amcast.kernel.topology import Topology
+from amcast.parts.bodies.session import MILLISECOND
 from amcast.parts.bundle import is_bundle, process_of
 from amcast.parts.quorum import place_of
 from amcast.protocols.bodies.primcast import Ack, PrimCastConfig, Propose
 from amcast.protocols.primcast_order import Order
 from amcast.protocols.primcast_views import Item, about
 
-MOST_REMEMBERED = 256
+WORD: Final = "word"
+WORD_NS: Final = 10 * MILLISECOND
+"""After so long a primary tells its fellows what it has delivered."""
+STREAM_NS: Final = 50 * MILLISECOND
+"""Where one proposal follows another within this time, after so long only."""
+MANY_WORDS: Final = 32
+"""Deliveries that are told with the next proposal in any case."""
+MOST_WORDS: Final = 256
+"""Deliveries told at once; who misses one hears from everybody what it needs to know."""
+MOST_REMEMBERED: Final = 256
 """Answers to the questions who can wait, and who are the others."""
+
+Word = tuple[int, MessageId, int]
+"""Position, bundle, final timestamp."""
 
 
 class Telling(Order):
     """The end of a member's step."""
 
-    __slots__ = ("_others", "_patient")
+    __slots__ = ("_others", "_patient", "_proposed_ns", "_streams", "_word_due", "_word_ns")
 
     def __init__(self, me: ProcessId, topology: Topology, config: PrimCastConfig) -> None:
         super().__init__(me, topology, config)
@@ -37,6 +57,14 @@ class Telling(Order):
         """Who can wait, by destinations, sender, epochs, and whether my own group can."""
         self._others: dict[tuple[ProcessId, ...], tuple[ProcessId, ...]] = {}
         """Some processes without me, where my own word needs no link."""
+        self._word_due = False
+        """The timer WORD runs."""
+        self._word_ns = -1
+        """Since when there is something to tell; -1: there is nothing."""
+        self._proposed_ns = 0
+        """When I last proposed something."""
+        self._streams = False
+        """That was soon after the time before."""
 
     def _ack(self) -> Ack:
         time, tie = self._mark
@@ -52,17 +80,19 @@ class Telling(Order):
         if not (fresh or due) or not self._active():
             return
         self._published = self._clock
+        word: tuple[Word, ...] = ()
+        if fresh and self._role == "primary":
+            word = self._timely_word()
         if len(fresh) == 1:
             item = fresh[0]
             message = item.message
             assert message is not None
             targets = self.topology.addressed(message.destinations)
-            self._say(targets, self._said_of(fresh), item.id, self._patient_with(item, message))
+            self._say(targets, self._said_of(fresh, word), item.id, self._patient_with(item, message))
         elif fresh:
             for group, items in [(self.home, fresh), *self._by_group(fresh)]:
-                self._say(
-                    self.topology.members(group), self._said_of(items), about(items), self._patient_in(group, items)
-                )
+                patient = self._patient_in(group, items)
+                self._say(self.topology.members(group), self._said_of(items, word), about(items), patient)
         else:
             self.note("bump")
             self._say(self._members, self._ack(), None, ())
@@ -81,11 +111,56 @@ class Telling(Order):
         if targets:
             self._outbox.append(Send(targets, body, about, later))
 
-    def _said_of(self, items: list[Item]) -> Body:
+    def _said_of(self, items: list[Item], word: tuple[Word, ...] = ()) -> Body:
         ack = self._ack()
         if self._role != "primary":
             return ack
-        return Propose(tuple((item.index, item.id, item.timestamp) for item in items), ack)
+        return Propose(tuple([(item.index, item.id, item.timestamp) for item in items]), ack, word)
+
+    # What I have delivered
+
+    def _timely_word(self) -> tuple[Word, ...]:
+        """I propose something: what is told with it?"""
+        self._streams = self.now - self._proposed_ns < STREAM_NS
+        self._proposed_ns = self.now
+        if len(self._word) >= MANY_WORDS or (self._word and self.now - self._word_ns >= STREAM_NS // 2):
+            return self._whole_word()
+        return ()
+
+    def _whole_word(self) -> tuple[Word, ...]:
+        word = tuple(self._word[-MOST_WORDS:])
+        self._word = []
+        self._word_ns = -1
+        return word
+
+    def _promise_word(self) -> None:
+        """There is something to tell."""
+        if self._role != "primary" or not self._fellows:
+            self._word = []
+            return
+        if self._word_ns < 0:
+            self._word_ns = self.now
+        if not self._word_due:
+            self._word_due = True
+            after_ns = max(self._word_ns + self._lateness_ns() - self.now, 0)
+            self.set_timer(WORD, (after_ns, after_ns))
+
+    def _lateness_ns(self) -> int:
+        return STREAM_NS if self._streams else WORD_NS
+
+    def on_timer(self, name: str) -> None:
+        if name != WORD:
+            super().on_timer(name)
+            return
+        self._word_due = False
+        late = bool(self._word) and self.now - self._word_ns >= self._lateness_ns()
+        if late and self._role == "primary" and self._active():
+            self._write(self._fellows, Propose((), self._ack(), self._whole_word()))
+
+    def _welcome(self, primary: ProcessId) -> None:
+        """It must not wait for what was kept back from a follower: that comes along with this."""
+        if self._active():
+            self._write((primary,), self._ack())
 
     def _by_group(self, items: list[Item]) -> list[tuple[GroupId, list[Item]]]:
         """The other groups that some items are addressed to."""

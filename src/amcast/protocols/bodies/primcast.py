@@ -72,6 +72,8 @@ class Propose(Body, frozen=True):
 
     proposals: tuple[tuple[int, MessageId, int], ...]
     ack: Ack
+    word: tuple[tuple[int, MessageId, int], ...] = ()
+    """What the primary has delivered lately, (position, bundle, final timestamp) each: its group may as well."""
 
 
 # When the primary changes
@@ -259,3 +261,8 @@ class PrimCastState(State, frozen=True):
     durable_length: int
     decided: int
     undurable: tuple[tuple[Past, int], ...]
+    word: tuple[tuple[int, MessageId, int], ...]
+    word_due: bool
+    word_ns: int
+    proposed_ns: int
+    streams: bool

@@ -25,7 +25,7 @@ OVERTAKING = "amnesia+recovery+partition+slow"
 
 
 def test_a_state_from_beyond_the_barrier_is_noticed() -> None:
-    for name, seed in (("primcast", 4), ("whitebox", 4)):
+    for name, seed in (("primcast", 6), ("whitebox", 4)):
         simulation = hold(planned(name, seed, "several", OVERTAKING, options={"keep": 2}))
         assert simulation.world.noted.get("overtaken"), f"{name}, seed {seed} is too tame: nobody was overtaken"
 
@@ -185,7 +185,7 @@ def _begin_what_was_forgotten_as_if_for_the_first_time(patch: pytest.MonkeyPatch
         ("treecast", "none", 0, _ask_nobody_whether_it_was_delivered),
         ("skeen", "none", 0, _leave_the_old_instance_at_once),
         ("primcast", OVERTAKING, 4, _miss_that_the_barrier_was_overtaken),
-        ("whitebox", "amnesia+leaders", 0, _begin_what_was_forgotten_as_if_for_the_first_time),
+        ("whitebox", "amnesia+leaders", 8, _begin_what_was_forgotten_as_if_for_the_first_time),
     ],
 )
 def test_a_mutant_is_caught(name: str, faults: str, first: int, plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,7 +119,12 @@ class Omega:
 
     def _beat(self) -> None:
         self.owner.send_all(self.others, Heartbeat(self.life, self._since[self.owner.me]))
-        self.owner.set_timer(BEAT, (self.config.beat_ns, self.config.beat_ns))
+        # At the same instants of everybody's clock, so that members wake up for each other's heartbeats only once.
+        beat_ns = self.config.beat_ns
+        after_ns = beat_ns - self.owner.now % beat_ns
+        if after_ns < beat_ns // 2:
+            after_ns += beat_ns
+        self.owner.set_timer(BEAT, (after_ns, after_ns))
 
     def _watch(self, member: ProcessId) -> None:
         low, high = self.config.patience_ns

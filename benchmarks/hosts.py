@@ -127,8 +127,7 @@ class Bench:
 
     def _feed(self, end: Connection, frames: list[bytes]) -> None:
         for frame in frames:
-            end.get_buffer(len(frame))[: len(frame)] = frame
-            end.buffer_updated(len(frame))
+            end._read_bytes(memoryview(frame))
 
 
 async def measured(clients: int, batch: int, payload: int, rounds: int) -> list[str]:

@@ -24,6 +24,19 @@ class Send(Effect, frozen=True):
     more to tell them, as long as each of them hears everything in order."""
 
 
+class SendEach(Effect, frozen=True):
+    """Give each of these processes a body of its own: the same as a Send for each, from one who serves many."""
+
+    targets: tuple[ProcessId, ...]
+    bodies: tuple[Body, ...]
+    abouts: tuple[MessageId, ...]
+
+    def opened(self) -> list[Send]:
+        """What it stands for."""
+        rows = zip(self.targets, self.bodies, self.abouts, strict=True)
+        return [Send((target,), body, about) for target, body, about in rows]
+
+
 class Deliver(Effect, frozen=True):
     """Hand a message to the application. The rank is the order key of protocols that have one."""
 

@@ -127,7 +127,7 @@ class Process(ABC):
         """A body of the kind `frequent`: a short way, for a protocol that wants one."""
 
     @property
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         """Whether its group has made this process its leader, as far as it knows."""
         return False
 

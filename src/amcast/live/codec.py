@@ -57,6 +57,10 @@ _pack_count: Final = _COUNT.pack
 U64: Final = 0xCF
 _ARRAY32: Final = 0xDD
 ALONE: Final = _pack_count(_ARRAY32, 1)
+_FRONT_ALONE: Final = struct.Struct(f"{_FRONT.format}{len(ALONE)}s")
+BEFORE_ALONE: Final = _FRONT_ALONE.size - 4
+pack_front_alone: Final = _FRONT_ALONE.pack
+"""The same with ALONE behind it: all that comes before a lone body."""
 """What stands before a body that is the only one of its frame."""
 
 Mark = tuple[int, int]

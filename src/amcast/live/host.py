@@ -4,18 +4,18 @@ One tick takes everything that arrived since the last one, feeds it to the proce
 order, and ends with one write per peer. What the process sends to itself is the next step's input, in the same tick, so
 that its consequences share that write. A lone message waits for nothing; a crowd is served in bulk.
 
-`Persist` is a barrier: what must not happen before the record is durable is held, the process goes on stepping.
+`Persist` is a barrier (`live/barrier.py`): what must not happen before the record is durable is held, the process goes
+on stepping.
 """
 
 import asyncio
 import logging
 import random
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
-from amcast.kernel.effects import About, CancelTimer, Deliver, Effect, Note, Persist, Resolve, Send, SetTimer
+from amcast.kernel.effects import About, CancelTimer, Deliver, Effect, Note, Persist, Resolve, Send, SendEach, SetTimer
 from amcast.kernel.errors import WrongUse
 from amcast.kernel.events import Event, Gone, Peer, Receive, Started, Submit, Timer
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
@@ -24,6 +24,7 @@ from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
 from amcast.live.admission import Admission
 from amcast.live.asking import Asker
+from amcast.live.barrier import Barrier, installs
 from amcast.live.batch import BATCH_BYTES
 from amcast.live.codec import Codec, Frame
 from amcast.live.desk import Desk
@@ -43,21 +44,18 @@ log = logging.getLogger("amcast.live")
 
 STEPS_PER_TICK = 16
 """A process that always sends to itself must not starve the sockets."""
-MOST_HELD = 20_000
-"""Effects that wait for the disk; with more, the host reads nothing new until the disk has caught up."""
 
 
-class Host:
+class Host(Barrier):
     """Runs one process, server or client, in one life."""
 
     # fmt: off
     __slots__ = (
-        "_admission", "_asked", "_before_forgetting", "_catching", "_chance", "_clock", "_due", "_durable", "_failed",
-        "_farewell", "_held", "_home", "_inbox", "_keeping", "_looped", "_most_asked", "_most_bytes", "_now",
-        "_on_installed", "_on_resolve", "_patience_s", "_queued", "_recorder", "_running", "_scheduled", "_servers",
-        "_skew", "_steps", "_stopped", "_store", "_ticket", "_timers", "_traces", "_watched", "codec", "desk", "ended",
-        "events_taken", "handing", "leaving", "limits", "lost_sends", "me", "moving", "network", "process",
-        "steps_taken",
+        "_admission", "_asked", "_before_forgetting", "_catching", "_chance", "_clock", "_due", "_failed", "_farewell",
+        "_home", "_inbox", "_keeping", "_looped", "_most_asked", "_most_bytes", "_now", "_on_installed", "_on_resolve",
+        "_patience_s", "_recorder", "_running", "_scheduled", "_servers", "_skew", "_steps", "_stopped", "_timers",
+        "_traces", "_watched", "codec", "desk", "ended", "events_taken", "handing", "leaving", "limits", "lost_sends",
+        "me", "moving", "network", "process", "steps_taken",
     )
     # fmt: on
 
@@ -82,6 +80,7 @@ class Host:
         skew: Skew | None = None,
         wiring: Wiring = PLAIN,
     ) -> None:
+        super().__init__(store or MemoryStore())
         self.process = process
         self.me = process.me
         self.limits = limits or Limits()
@@ -95,7 +94,6 @@ class Host:
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the host stopped; carries the reason if that was a failure."""
         self._failed = self._stopped = False
-        self._store = store or MemoryStore()
         self._farewell = spec.farewell
         self._recorder = recorder
         self._traces = recorder is not None and recorder.wants_packets
@@ -125,12 +123,16 @@ class Host:
         """Packets from myself to myself that the next step receives, for the trace."""
         self._timers = Timers(self._chance, self._wake)
         self._due = self._timers.due
-        self._held: deque[tuple[int, Effect]] = deque()
-        self._queued = False
-        """A record waits among them for the deliveries before it, and all later records behind it."""
-        self._ticket = 0
-        """Of the last record appended; what comes after it waits until it is durable."""
-        self._durable = 0
+        self._perform = {
+            Send: self._send,
+            SendEach: self._send_each,
+            Deliver: self._deliver,
+            Resolve: self._resolve,
+            SetTimer: self._timers.set,
+            CancelTimer: self._cancel_timer,
+            Persist: self._persist,
+            Note: self._note,
+        }
         self.network = Network(
             self.me, self._store.life, cluster, spec.name, self.codec, self._on_bodies, self._on_frame, self._on_peer,
             self._chance, wiring,
@@ -285,9 +287,9 @@ class Host:
             for _ in _STEPS:
                 if self._inbox or self._due:
                     self._step()
-                elif self._ticket == self._durable or not self._release(self._store.commit()):
+                elif not self._catch_up():
                     break
-            while self._ticket > self._durable and self._release(self._store.commit()):
+            while self._catch_up():
                 pass
             self.network.flush(self._read_clock() if self._traces else None)
         except Exception as error:
@@ -302,7 +304,7 @@ class Host:
         if self.network.later and not self._keeping:
             self._keeping = True
             asyncio.get_running_loop().call_later(self._patience_s, self._let_go)
-        self.handing.rest.take(self._now, self.process.leads)
+        self.handing.rest.take(self._now, self.process.is_leader)
 
     def _let_go(self) -> None:
         """Tell those who could wait."""
@@ -364,28 +366,6 @@ class Host:
 
     # Effects
 
-    def _execute(self, effects: Iterable[Effect]) -> None:
-        """Let effects happen in their order, or wait for the record before them."""
-        barred = self._ticket > self._durable
-        for effect in effects:
-            kind = type(effect)
-            if kind is Send:
-                if barred:
-                    self._hold(effect)
-                else:
-                    self._send(effect)  # type: ignore[arg-type]
-            elif barred and (kind in _BARRED or _installs(effect)):
-                self._hold(effect)
-            elif kind is Persist:
-                if barred and (self._queued or effect.ends):  # type: ignore[attr-defined]
-                    self._queued = True
-                    self._hold(effect)
-                else:
-                    self._persist(effect)  # type: ignore[arg-type]
-                    barred = self._ticket > self._durable
-            else:
-                _PERFORM[kind](self, effect)
-
     def _send(self, effect: Send) -> None:
         body, me, targets = effect.body, self.me, effect.targets
         if me in targets:
@@ -405,6 +385,10 @@ class Host:
             if self._traces and self._recorder is not None:
                 self._recorder.packet(effect.about, type(body).__name__, me, nobody, len(part), self._now, None)
 
+    def _send_each(self, effect: SendEach) -> None:
+        for send in self.network.send_each(effect):
+            self._send(send)
+
     def _deliver(self, effect: Deliver) -> None:
         self.handing.take(effect, self._now)
 
@@ -422,8 +406,14 @@ class Host:
         if ticket:
             self._ticket = ticket
 
+    def _cancel_timer(self, effect: CancelTimer) -> None:
+        self._timers.cancel(effect.name)
+
+    def _crowded(self, full: bool) -> None:
+        self.network.pause_reading(full)
+
     def _note(self, effect: Note) -> None:
-        if _installs(effect):
+        if installs(effect):
             self._take_over(int(effect.value or 0))
         elif effect.name == "retired":
             self.moving.retire(int(effect.value or 0), self._now)
@@ -437,13 +427,6 @@ class Host:
         if self._on_installed is not None:
             self._on_installed(position)
 
-    # The barrier
-
-    def _hold(self, effect: Effect) -> None:
-        self._held.append((self._ticket, effect))
-        if len(self._held) == MOST_HELD:
-            self.network.pause_reading(True)
-
     def _on_durable(self, ticket: int) -> None:
         """The disk has everything up to this ticket."""
         if not self._running:
@@ -455,41 +438,5 @@ class Host:
             return
         self.tick()
 
-    def _release(self, ticket: int) -> bool:
-        """Let go of what waited for this ticket; False if that changes nothing."""
-        if ticket <= self._durable:
-            return False
-        self._durable = ticket
-        held = self._held
-        was_full = len(held) >= MOST_HELD
-        self._read_clock()
-        while held and held[0][0] <= ticket:
-            effect = held.popleft()[1]
-            if type(effect) is Persist:
-                behind = [effect, *(one for _, one in held)]
-                held.clear()
-                self._queued = False
-                self._execute(behind)
-            else:
-                _PERFORM[type(effect)](self, effect)
-        if was_full and len(held) < MOST_HELD:
-            self.network.pause_reading(False)
-        return True
-
-
-def _installs(effect: Effect) -> bool:
-    """A snapshot took the place of the deliveries before the position that this note tells."""
-    return type(effect) is Note and effect.name == "installed"
-
 
 _STEPS = range(STEPS_PER_TICK)
-_BARRED = frozenset({Send, Deliver, Resolve})
-_PERFORM: dict[type, Callable[..., None]] = {
-    Send: Host._send,
-    Deliver: Host._deliver,
-    Resolve: Host._resolve,
-    SetTimer: lambda host, effect: host._timers.set(effect),
-    CancelTimer: lambda host, effect: host._timers.cancel(effect.name),
-    Persist: Host._persist,
-    Note: Host._note,
-}

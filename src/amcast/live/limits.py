@@ -32,7 +32,7 @@ class Limits(Config, frozen=True):
     """Deliveries that a replica keeps for subscribers that come back; older ones are gone."""
     rest_us: int = 1000
     """Under load a node rests for up to so many microseconds after a tick (`live/resting.py`); 0: never."""
-    patience_us: int = 250_000
+    patience_us: int = 1_000_000
     """What followers need not hear at once is kept for up to so many microseconds, until there is more to tell them;
     0: they are told at once."""
     peers: int = 10_000

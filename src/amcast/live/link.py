@@ -31,6 +31,8 @@ from amcast.live import codec
 from amcast.live.codec import (
     ACK,
     AFTER_LENGTH,
+    ALONE,
+    BEFORE_ALONE,
     PIECE,
     U64,
     BadFrame,
@@ -40,6 +42,7 @@ from amcast.live.codec import (
     Mark,
     Refused,
     pack_front,
+    pack_front_alone,
 )
 from amcast.live.connection import Connection
 from amcast.live.limits import KIB, Limits
@@ -349,24 +352,27 @@ class Link:
             self._relieve()
 
     def acknowledge(self) -> None:
+        """Say what was received."""
         if self.connection is not None and not self.connection.paused:
             self._acknowledged = self._received
             self._unacknowledged_bytes = 0
             self.connection.write(codec.ack_frame(self._received, self.version))
 
     def beat(self, now: float) -> None:
-        """From time to time: acknowledge, show that I live, and give up a connection that went silent."""
+        """From time to time: show that I live, acknowledge what was received before the last time, if no frame has done
+        so since, and give up a connection that went silent."""
         connection = self.connection
         if connection is None:
             return
         wrote, heard = self._written != self._beaten[0], self._received != self._beaten[1]
+        forgotten = self._acknowledged < self._beaten[1]
         self._beaten = (self._written, self._received)
         if heard or connection.heard:
             connection.heard = False
             connection.heard_at = now
         if now - connection.heard_at > self._limits.silence_s and not connection.deaf:
             connection.close(f"process {self.peer} said nothing for {self._limits.silence_s} s")
-        elif not wrote or self._acknowledged < self._received:
+        elif not wrote or forgotten:
             self.acknowledge()
 
     # Connections come and go
@@ -436,6 +442,25 @@ class Link:
             self._flows = False
             self._held = self._settled
             self._relieve()
+
+
+def post_each(links: list[Link], parts: list[bytes]) -> list[Link]:
+    """One frame with one encoded body to each of these: the same as `post` for each, without its calls, because there
+    are as many as messages. Those for whom much waits come back."""
+    pressed: list[Link] = []
+    for link, part in zip(links, parts, strict=True):
+        if link.broken:
+            continue
+        number = link._sent = link._sent + 1
+        received = link._acknowledged = link._received
+        frame = pack_front_alone(len(part) + BEFORE_ALONE, link._lead, number, U64, received, ALONE) + part
+        link._queue.append(frame)
+        queued = link.queued_bytes = link.queued_bytes + len(frame)
+        if link._flows:
+            link._put(frame)
+        if queued > link._pressure_bytes:
+            pressed.append(link)
+    return pressed
 
 
 def _shares(sizes: Sequence[int], limit: int) -> list[tuple[int, int]]:

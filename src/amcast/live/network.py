@@ -10,6 +10,7 @@ import contextlib
 import logging
 import random
 import socket
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -112,8 +113,11 @@ class Network(Sending):
         self._dialling[peer] = asyncio.create_task(self._keep_dialling(self.link(peer)))
 
     async def stop(self, patience_s: float = 1.0) -> None:
-        """Hang up; what was written still goes out if the peers take it within our patience."""
+        """Hang up; what was written still goes out if the peers take it within our patience, and they are told what has
+        arrived, so that nobody takes it for lost."""
         self._hush()
+        for link in self.links.values():
+            link.acknowledge()
         await asyncio.gather(*self._tasks, *self._dialling.values(), *self._looking, return_exceptions=True)
         open_ones = list(self._connections)
         for connection in open_ones:
@@ -397,7 +401,8 @@ class Network(Sending):
         loop = asyncio.get_running_loop()
         last = loop.time()
         while True:
-            await asyncio.sleep(self._limits.beat_s)
+            # At the same instants of everybody's clock: whoever is awake then hears from all at once.
+            await asyncio.sleep(self._limits.beat_s - time.time() % self._limits.beat_s)
             now = loop.time()
             # After a pause of our own, silence proves nothing: the bytes wait in the sockets.
             awake = now - last < 3 * self._limits.beat_s

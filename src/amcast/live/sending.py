@@ -10,12 +10,12 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from amcast.kernel.effects import About
+from amcast.kernel.effects import About, Send, SendEach
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body
 from amcast.live import codec
-from amcast.live.codec import AFTER_LENGTH, ALONE, Codec, Frame, Mark
-from amcast.live.link import Link
+from amcast.live.codec import AFTER_LENGTH, Codec, Frame, Mark
+from amcast.live.link import Link, post_each
 from amcast.live.peers import Address, Peers
 from amcast.live.pieces import Joining
 
@@ -42,8 +42,8 @@ class Sending(Peers):
 
     # fmt: off
     __slots__ = (
-        "_busy", "_chance", "_coder", "_fans", "_hurried", "_join_bytes", "_kept", "_life", "_lone", "_mixed",
-        "_most_bytes", "_numbers", "_on_bodies", "_on_frame", "_on_peer", "_patient", "on_lost", "traces",
+        "_busy", "_chance", "_coder", "_encode", "_fans", "_hurried", "_join_bytes", "_kept", "_life", "_lone",
+        "_mixed", "_most_bytes", "_numbers", "_on_bodies", "_on_frame", "_on_peer", "_patient", "on_lost", "traces",
     )
     # fmt: on
 
@@ -64,6 +64,7 @@ class Sending(Peers):
         """Told which frames a link that begins anew had not brought over; set before any link exists."""
         self._life = life
         self._coder = coder
+        self._encode = coder.encode
         self._on_bodies = on_bodies
         self._on_frame = on_frame
         self._on_peer = on_peer
@@ -102,16 +103,29 @@ class Sending(Peers):
         self._numbers += 1
         return self._life, self._numbers
 
+    def send_each(self, effect: SendEach) -> list[Send]:
+        """Tell each of many clients one thing, which is all that most are told in one tick. What comes back takes the
+        long way: there is more to it, or it is for somebody else."""
+        if self.traces:
+            return effect.opened()
+        lone, most, odd = self._lone, self._join_bytes, 0
+        links = list(map(self.links.get, effect.targets))
+        parts = list(map(self._encode, effect.bodies))
+        for link, part in zip(links, parts, strict=True):
+            if link is None or link.serves or link.parts or len(part) > most or link in lone:
+                odd += 1
+            else:
+                lone[link] = part
+        if not odd:
+            return []
+        rest = zip(effect.opened(), links, parts, strict=True)
+        return [send for send, link, part in rest if link is None or lone.get(link) is not part]
+
     def send(self, targets: tuple[ProcessId, ...], part: bytes, about: About) -> tuple[ProcessId, ...]:
         """Give one encoded body to the links with some processes, but me; those come back who are nobody."""
         fan = self._fans.get(targets)
         if fan is None:
-            link = self.links.get(targets[0]) if len(targets) == 1 else None
-            if link is None or link.serves or link.parts or self.traces or link in self._lone:
-                return self._send_anew(targets, part, about)
-            # An answer to a client: there are as many of them as messages.
-            self._lone[link] = part
-            return ()
+            return self._send_anew(targets, part, about)
         if self._kept:
             self._overtake()
         if fan.parts:
@@ -293,16 +307,10 @@ class Sending(Peers):
         self._mixed = False
 
     def _post_lone(self) -> None:
-        """One frame with one body to each client that was told one thing; a large body takes the long way."""
+        """One frame with one body to each client that was told one thing."""
         lone, self._lone = self._lone, {}
-        most = self._join_bytes
-        for link, part in lone.items():
-            tail = ALONE + part
-            size = len(tail)
-            if size > most:
-                self._add(link, part)
-            elif link.post(tail, size + AFTER_LENGTH):
-                self._press(link)
+        for link in post_each(list(lone), list(lone.values())):
+            self._press(link)
 
     def _post(self, fan: Fan, claimed: bool) -> None:
         """One frame to each link of a fan."""

@@ -16,10 +16,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from amcast.kernel.effects import About, CancelTimer, Deliver, Effect, Note, Persist, Resolve, Send, SetTimer
+from amcast.kernel.effects import About, CancelTimer, Deliver, Effect, Note, Persist, Resolve, Send, SendEach, SetTimer
 from amcast.kernel.errors import WrongUse
 from amcast.kernel.events import Event, Gone, Leader, Peer, Receive, Started, Submit, Suspect, Timer
-from amcast.kernel.ids import ProcessId
+from amcast.kernel.ids import MessageId, ProcessId
 from amcast.kernel.process import Process
 from amcast.live.codec import Codec
 
@@ -82,6 +82,12 @@ class _Send(msgspec.Struct, array_like=True, tag="Send"):
     later: tuple[ProcessId, ...] = ()
 
 
+class _SendEach(msgspec.Struct, array_like=True, tag="SendEach"):
+    targets: tuple[ProcessId, ...]
+    bodies: tuple[msgspec.Raw, ...]
+    abouts: tuple[MessageId, ...]
+
+
 class _Persist(msgspec.Struct, array_like=True, tag="Persist"):
     record: msgspec.Raw
     replaces: bool = False
@@ -89,7 +95,7 @@ class _Persist(msgspec.Struct, array_like=True, tag="Persist"):
 
 
 _EventRow = _Receive | _Started | Submit | Timer | Leader | Suspect | Peer | Gone
-_EffectRow = _Send | _Persist | Deliver | Resolve | SetTimer | CancelTimer | Note
+_EffectRow = _Send | _SendEach | _Persist | Deliver | Resolve | SetTimer | CancelTimer | Note
 _header: Final = msgspec.msgpack.Decoder(Header)
 _row: Final = msgspec.msgpack.Decoder(tuple[int, list[_EventRow], list[_EffectRow]])
 
@@ -157,6 +163,8 @@ def _effect(row: Any, codec: Codec) -> Effect:
     match row:
         case _Send(targets, body, about, later):
             return Send(targets, codec.decode(body), about, later)
+        case _SendEach(targets, bodies, abouts):
+            return SendEach(targets, tuple([codec.decode(body) for body in bodies]), abouts)
         case _Persist(record, replaces, ends):
             return Persist(codec.decode_record(record), replaces, ends)
         case _:

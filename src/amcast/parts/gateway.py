@@ -27,7 +27,7 @@ would run too far ahead. When it dies its clients ask another gateway.
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from amcast.kernel.effects import Effect, Resolve, Send, SetTimer
+from amcast.kernel.effects import Effect, Resolve, Send, SendEach, SetTimer
 from amcast.kernel.events import Event, Submit
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Message
@@ -50,6 +50,8 @@ LEAST_PHASE_NS: Final = 200 * MILLISECOND
 """Patience, or haste, is tried for so many bundles, and for so long: less tells too little."""
 HOPELESS: Final = 3
 """If so many times in a row hardly anybody comes back even with patience, there is none for the rest of the phase."""
+STRIKES: Final = 2
+"""So many times in a row patience must not pay."""
 RETRIAL: Final = 8
 MOST_RETRIAL: Final = 1024
 """Whatever was found better is doubted after so many phases; where patience does not pay, after twice as many each
@@ -64,7 +66,7 @@ class _Wave:
     # fmt: off
     __slots__ = (
         "answered", "began", "bundles", "calm", "doubts", "gap", "hasty", "missing", "next", "patient", "phases",
-        "vain",
+        "strikes", "vain",
     )
     # fmt: on
 
@@ -88,6 +90,8 @@ class _Wave:
         """After so many phases it is tried next."""
         self.gap = RETRIAL
         """How many there will be before patience is tried again, if it does not pay."""
+        self.strikes = 0
+        """How often in a row patience did not pay."""
         self.bundles = 0
         """Answered in this phase."""
         self.began = (0, 0, 0)
@@ -125,10 +129,8 @@ class _Wave:
         """The way of the next phase. Only phases that follow each other are compared: machines and loads change."""
         patient, vain = self.patient, self.patient and self.vain >= HOPELESS
         if self.doubts:
-            patient = self._pays() and not vain
-            self.gap = RETRIAL if patient else min(2 * self.gap, MOST_RETRIAL)
-            self.next = self.phases + self.gap
             self.doubts = False
+            patient, self.next = self._judged(vain)
         elif vain:
             patient = False  # they do not come back even so
         elif self.phases >= self.next:
@@ -137,6 +139,18 @@ class _Wave:
         if patient != self.patient:
             self.patient = patient
             self.vain = 0  # who does not come back in haste may with patience
+
+    def _judged(self, vain: bool) -> tuple[bool, int]:
+        """Both ways were tried: the one to keep to, and the phase after which it is doubted. That patience does not pay
+        must show twice in a row: clients, machines and loads have bad moments."""
+        if self._pays() and not vain:
+            self.strikes, self.gap = 0, RETRIAL
+            return True, self.phases + RETRIAL
+        self.strikes += 1
+        if self.strikes < STRIKES and not vain:
+            return not self.patient, self.phases + 1
+        self.strikes, self.gap = 0, min(2 * self.gap, MOST_RETRIAL)
+        return False, self.phases + self.gap
 
     def _pays(self) -> bool:
         """Patience makes larger bundles, which cost up to a third less, so messages may wait a little longer here. They
@@ -154,7 +168,7 @@ class _Wave:
     def snapshot(self, groups: tuple[GroupId, ...]) -> WaveState:
         return WaveState(
             groups, self.answered, tuple(sorted(self.missing)), self.vain, self.patient, self.hasty, self.calm,
-            self.phases, self.bundles, self.began, self.doubts, self.next, self.gap,
+            self.phases, self.bundles, self.began, self.doubts, self.next, self.gap, self.strikes,
         )  # fmt: skip
 
     @staticmethod
@@ -163,7 +177,7 @@ class _Wave:
         wave.answered, wave.missing, wave.vain = state.answered, set(state.missing), state.vain
         wave.patient, wave.hasty, wave.calm, wave.phases = state.patient, state.hasty, state.calm, state.phases
         wave.bundles, wave.began = state.bundles, state.began
-        wave.doubts, wave.next, wave.gap = state.doubts, state.next, state.gap
+        wave.doubts, wave.next, wave.gap, wave.strikes = state.doubts, state.next, state.gap, state.strikes
         return wave
 
 
@@ -384,7 +398,8 @@ class Gateway:
         if len(lone) == len(parts) and self.me not in lone:
             # Many clients with one message each are the largest bundles.
             self._asked.difference_update(lone.values())
-            told += [Send((client,), Done((id,)), id) for client, id in lone.items()]
+            bodies = tuple([Done((id,)) for id in lone.values()])
+            told.append(SendEach(tuple(lone), bodies, tuple(lone.values())))
             return
         self._asked.difference_update([part.id for part in parts])
         done: dict[ProcessId, list[MessageId]] = {}

@@ -419,7 +419,7 @@ class Node(Process):
         return {"leader": self._leaders[self.home], **self.protocol.vitals(), "asked": open_ones}
 
     @property
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         return self._leaders[self.home] == self.me
 
     def burden(self) -> int:

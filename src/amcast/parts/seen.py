@@ -67,8 +67,7 @@ class Seen:
         newest = self._newest
         again: list[int] = []
         for place, message in enumerate(messages):
-            id = message.id
-            sender = id // MESSAGES_PER_SENDER
+            id, sender = message.id, message.sender
             if newest.get(sender) == id - 1:
                 newest[sender] = id
             elif not self.add(id):

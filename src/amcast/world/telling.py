@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from amcast.kernel.effects import CancelTimer, Deliver, Effect, Note, Persist, Resolve, Send, SetTimer
+from amcast.kernel.effects import CancelTimer, Deliver, Effect, Note, Persist, Resolve, Send, SendEach, SetTimer
 from amcast.kernel.events import Event, Gone, Leader, Peer, Receive, Started, Submit, Suspect, Timer
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Message, State
@@ -172,6 +172,8 @@ def _effect(effect: Effect) -> str:
     match effect:
         case Send(targets, body):
             return f"sends {shown(body)} to {_list(targets)}"
+        case SendEach(targets, bodies):
+            return f"sends {shown(bodies[0])} and the like to {_list(targets)}"
         case Deliver(message, position):
             return f"DELIVERS message {message.id} at position {position}"
         case Resolve(message):

@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 
 import msgspec
 
-from amcast.kernel.effects import About, CancelTimer, Deliver, Effect, Note, Persist, Resolve, Send, SetTimer
+from amcast.kernel.effects import About, CancelTimer, Deliver, Effect, Note, Persist, Resolve, Send, SendEach, SetTimer
 from amcast.kernel.events import Event, Leader, Peer, Receive, Started, Submit, Suspect, Timer
 from amcast.kernel.ids import GroupId, MessageId, ProcessId, sequence_of
 from amcast.kernel.message import Body, Message
@@ -321,7 +321,10 @@ class World:
         """Execute an effect now, or behind the records that it must wait for."""
         disk = self.disks[process]
         kind = type(effect)
-        if kind is Persist:
+        if kind is SendEach:
+            for send in effect.opened():  # type: ignore[attr-defined]
+                self._admit(process, send)
+        elif kind is Persist:
             self._held.add(process)
             disk.waiting.append(effect)
             if not disk.busy:

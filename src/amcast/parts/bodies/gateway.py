@@ -53,6 +53,7 @@ class WaveState(State, frozen=True):
     doubts: bool
     next: int
     gap: int
+    strikes: int
 
 
 class GatewayState(State, frozen=True):

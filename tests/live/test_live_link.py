@@ -155,6 +155,40 @@ def test_acknowledged_frames_are_forgotten() -> None:
     run(main())
 
 
+def test_a_beat_acknowledges_what_no_frame_has() -> None:
+    async def main() -> None:
+        async with pair(Limits(beat_s=60.0)) as (low, high, _):
+            link, waiting = low.network.links[1], high.network.links[0]
+            high.say(0, 1)
+            high.flush()
+            await until(lambda: low.got == [1])
+            now = asyncio.get_running_loop().time()
+            link._beaten = (-1, 0)
+            link.beat(now)
+            await asyncio.sleep(0.1)
+            assert waiting.queued_bytes > 0, (
+                "it has just come, and something was said meanwhile: the next frame will do"
+            )
+            link._beaten = (-1, link._received)
+            link.beat(now)
+            await until(lambda: waiting.queued_bytes == 0)
+
+    run(main())
+
+
+def test_who_stops_says_what_has_arrived() -> None:
+    async def main() -> None:
+        async with pair(Limits(beat_s=60.0)) as (low, high, _):
+            high.say(0, 1)
+            high.flush()
+            await until(lambda: low.got == [1])
+            assert high.network.links[0].queued_bytes > 0
+            await low.network.stop()
+            await until(lambda: high.network.links[0].queued_bytes == 0)
+
+    run(main())
+
+
 def test_a_new_life_is_told_and_begins_anew() -> None:
     async def main() -> None:
         async with pair() as (low, high, between):

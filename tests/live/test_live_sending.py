@@ -6,6 +6,7 @@ from itertools import chain
 import pytest
 from live_cluster import SKEEN, run
 
+from amcast.kernel.effects import Send, SendEach
 from amcast.kernel.message import Body
 from amcast.live import sending
 from amcast.live.codec import Codec
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.live
 
 SERVERS = tuple(range(6))
 CLIENTS = (100, 101, 102)
+STRANGER = 999
 
 
 class Socket:
@@ -77,6 +79,32 @@ def targets(chance: random.Random) -> tuple[int, ...]:
     )
 
 
+def say_each(network: Network, peers: tuple[int, ...], number: int) -> None:
+    """As a host does: what cannot be told along with the rest takes the long way."""
+    bodies = tuple(Propose(1, 0, number) for _ in peers)
+    for send in network.send_each(SendEach(peers, bodies, (1,) * len(peers))):
+        nobody = network.send(send.targets, network._coder.encode(send.body), send.about)
+        assert nobody == (send.targets if send.targets == (STRANGER,) else ())
+
+
+def test_many_clients_are_told_along_but_for_those_with_whom_there_is_more_to_it() -> None:
+    async def main() -> None:
+        network, sockets = networked(Limits())
+        network.send((CLIENTS[0],), network._coder.encode(Propose(1, 0, 1)), None)
+        network.links[CLIENTS[2]].broken = True
+        bodies = (Propose(1, 0, 2), Propose(1, 0, 3), Propose(1, 0, 4), Propose(1, 0, 5))
+        rest = network.send_each(SendEach((*CLIENTS, 1), bodies, (7, 8, 9, 10)))
+        assert rest == [Send((CLIENTS[0],), bodies[0], 7), Send((1,), bodies[3], 10)], "told before, and a server"
+        network.flush(None)
+        assert sockets[CLIENTS[0]].frames == [[1]]
+        assert sockets[CLIENTS[1]].frames == [[3]]
+        assert sockets[CLIENTS[2]].frames == [], "who is told nothing more gets no frame"
+        network.traces = True
+        assert len(network.send_each(SendEach(CLIENTS, bodies[:3], (7, 8, 9)))) == 3, "a trace tells all of them"
+
+    run(main())
+
+
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("join_bytes", [64, 1 << 18])
 def test_every_peer_hears_all_in_order_whatever_one_tick_says_to_whom(seed: int, join_bytes: int) -> None:
@@ -90,7 +118,10 @@ def test_every_peer_hears_all_in_order_whatever_one_tick_says_to_whom(seed: int,
             for _ in range(chance.randint(0, 6)):
                 number += 1
                 chosen = targets(chance)
-                assert network.send(chosen, network._coder.encode(Propose(1, 0, number)), None) == ()
+                if chance.random() < 0.3:
+                    say_each(network, (*chosen, STRANGER), number)
+                else:
+                    assert network.send(chosen, network._coder.encode(Propose(1, 0, number)), None) == ()
                 for peer in chosen:
                     if peer:
                         tick.setdefault(peer, []).append(number)

@@ -24,9 +24,11 @@ from amcast.parts.gateway import (
     MOST_REST_NS,
     PHASE,
     REST,
+    RETRIAL,
     TRIAL,
     Gateway,
 )
+from amcast.parts.gateway import _Wave as Wave
 from amcast.parts.node import Node
 from amcast.parts.seen import Seen
 from amcast.parts.session import TIMER, Client
@@ -188,6 +190,24 @@ def test_patience_is_tried_and_kept_if_it_costs_little() -> None:
     as_soon = patience_of(10 * MILLISECOND, 19 * MILLISECOND, long, away_ns=11 * MILLISECOND)
     assert sum(as_soon) > 0.85 * long, "who waits longer here but less elsewhere is answered as soon"
     assert sum(patience_of(MILLISECOND, 4 * MILLISECOND, long, away_ns=10 * MILLISECOND)) < 0.15 * long, "too long"
+
+
+def test_a_single_bad_moment_does_not_end_patience() -> None:
+    wave = Wave()
+    wave.patient, wave.doubts, wave.phases, wave.next = False, True, 10, 10
+    wave.calm, wave.hasty = (4 * MILLISECOND, 4 * MILLISECOND), (MILLISECOND, MILLISECOND)
+    wave._choose()
+    assert (wave.patient, wave.doubts, wave.next) == (True, False, 11), "haste, tried once, seemed four times as good"
+    wave.phases = 11
+    wave._choose()
+    assert (wave.patient, wave.doubts) == (False, True), "so it is tried again"
+    wave._choose()
+    assert not wave.patient
+    assert wave.next == 11 + 2 * RETRIAL
+    wave.patient = wave.doubts = True
+    wave.calm = (MILLISECOND, MILLISECOND)
+    wave._choose()
+    assert (wave.patient, wave.strikes, wave.gap) == (True, 0, RETRIAL), "where patience pays, once is enough"
 
 
 def test_nobody_has_patience_with_clients_that_are_far_away_or_come_and_go() -> None:

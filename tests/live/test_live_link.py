@@ -15,7 +15,8 @@ from amcast.kernel.errors import Unknown
 from amcast.kernel.message import Body, Message, Request
 from amcast.kernel.topology import Topology
 from amcast.live import codec as wire
-from amcast.live.codec import HEAD, Codec, Hello
+from amcast.live.codec import HEAD, OLDEST_VERSION, WIRE_VERSION, Codec, Hello
+from amcast.live.connection import Connection
 from amcast.live.limits import Limits
 from amcast.live.network import Address, Network
 from amcast.protocols.bodies.skeen import Propose
@@ -253,6 +254,40 @@ def test_an_overflow_ends_the_life_of_the_link_at_both_ends() -> None:
             low.say(1, 2)
             low.flush()
             await until(lambda: low.got == [1] and high.got == [2])
+
+    run(main())
+
+
+class Handset:
+    """A transport of which nothing comes out."""
+
+    aborted = False
+
+    def write(self, data: bytes) -> None:
+        pass
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def set_write_buffer_limits(self, high: int, low: int) -> None:
+        pass
+
+    def get_extra_info(self, name: str) -> object:
+        return None
+
+
+def test_a_link_that_ends_between_the_hellos_of_both_is_dialled_again() -> None:
+    async def main() -> None:
+        low, high = End(0), End(1)
+        link = high.network.link(0)
+        transport = Handset()
+        connection = Connection(high.network, QUICK, link)
+        connection.connection_made(transport)  # type: ignore[arg-type]
+        answer = low.network.link(1).greeting("test", "skeen", 0, WIRE_VERSION, OLDEST_VERSION, "")
+        link.overflow()
+        high.network.greet(connection, answer)
+        assert transport.aborted, "the peer was told of a link that is no more"
+        assert link.connection is None
 
     run(main())
 

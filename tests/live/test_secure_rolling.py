@@ -99,7 +99,7 @@ def test_a_rolling_restart_loses_nothing_and_waits_for_no_silence(tmp_path: Path
     judged(cluster)
     assert traffic.unanswered == 0
     assert traffic.done > 50
-    # A change of leaders that had to wait for silence takes 400 to 600 ms at least; the machine may be busy.
+    # A change of leaders that had to wait for silence takes 500 to 700 ms at least; the machine may be busy.
     assert max(traffic.latencies_ns) < 5e9, f"a message took {max(traffic.latencies_ns) / 1e9:.2f} s"
     # Followers were restarted first and have run longer than the old leader when that comes back: it follows. A busy
     # machine may also make a group suspect who is only slow: that is another matter.

@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 from amcast.kernel.ids import GroupId, ProcessId
-from amcast.kernel.message import Body, Message, Record
+from amcast.kernel.message import Body, Message, Record, Request
 
 
 class Event(Struct, frozen=True, array_like=True, tag=True, gc=False):
@@ -28,6 +28,16 @@ class Receive(Event, frozen=True):
 
     sender: ProcessId
     body: Body
+
+
+class Asked(Event, frozen=True):
+    """Clients ask for messages: the same as a Receive of a Request from the sender of each, for who serves many."""
+
+    messages: list[Message]
+
+    def opened(self) -> list[Receive]:
+        """What it stands for."""
+        return [Receive(message.sender, Request(message)) for message in self.messages]
 
 
 class Timer(Event, frozen=True):

@@ -20,7 +20,7 @@ from amcast.kernel.effects import (
     Send,
     SetTimer,
 )
-from amcast.kernel.events import Event, Gone, Leader, Peer, Receive, Started, Submit, Suspect, Timer
+from amcast.kernel.events import Asked, Event, Gone, Leader, Peer, Receive, Started, Submit, Suspect, Timer
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.insight import Phase, Vitals
 from amcast.kernel.message import Body, Message, Record, Request, State
@@ -79,6 +79,9 @@ class Process(ABC):
 
     def _dispatch(self, event: Event) -> None:
         match event:
+            case Asked(messages):
+                for message in messages:
+                    self.on_submit(message)
             case Timer(name):
                 self.on_timer(name)
             case Leader(group, leader):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from amcast.live import codec
-from amcast.live.codec import BODIES, HEAD, HEAD_BYTES, SHORT_HEAD, BadFrame, Refused
+from amcast.live.codec import BODIES, HEAD, HEAD_BYTES, SHORT_HEAD, BadFrame, Mark, Refused
 from amcast.live.door import named
 from amcast.live.limits import GREETING_BYTES, KIB, MIB, Limits
 from amcast.live.logs import complain
@@ -39,7 +39,7 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_buffer", "_deadline", "_end", "_limits", "_line", "_network", "_short", "_start", "_transport", "_usual",
         "_view", "closed", "deaf", "dials", "heard", "heard_at", "link", "on_room", "paused", "peername", "refused",
-        "write",
+        "said", "write",
     )
     # fmt: on
 
@@ -48,6 +48,8 @@ class Connection(asyncio.BufferedProtocol):
         self._limits = limits
         self.dials = dials
         """The link that dialled; None when the other side did."""
+        self.said: Mark | None = None
+        """How the link that it dials was marked when we said hello."""
         self.link: Link | None = None
         """Set once both have said hello."""
         self.refused: str | None = None

@@ -17,7 +17,7 @@ from functools import partial
 
 from amcast.kernel.effects import About, CancelTimer, Deliver, Effect, Note, Persist, Resolve, Send, SendEach, SetTimer
 from amcast.kernel.errors import WrongUse
-from amcast.kernel.events import Event, Gone, Peer, Receive, Started, Submit, Timer
+from amcast.kernel.events import Asked, Event, Gone, Peer, Receive, Started, Submit, Timer
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message
 from amcast.kernel.process import Process
@@ -53,9 +53,9 @@ class Host(Barrier):
     __slots__ = (
         "_admission", "_asked", "_before_forgetting", "_catching", "_chance", "_clock", "_due", "_failed", "_farewell",
         "_home", "_inbox", "_keeping", "_looped", "_most_asked", "_most_bytes", "_now", "_on_installed", "_on_resolve",
-        "_patience_s", "_recorder", "_running", "_scheduled", "_servers", "_skew", "_steps", "_stopped", "_timers",
-        "_traces", "_watched", "codec", "desk", "ended", "events_taken", "handing", "leaving", "limits", "lost_sends",
-        "me", "moving", "network", "process", "steps_taken",
+        "_patience_s", "_recorder", "_requests", "_running", "_scheduled", "_servers", "_skew", "_steps", "_stopped",
+        "_timers", "_traces", "_watched", "codec", "desk", "ended", "events_taken", "handing", "leaving", "limits",
+        "lost_sends", "me", "moving", "network", "process", "steps_taken",
     )
     # fmt: on
 
@@ -119,6 +119,8 @@ class Host(Barrier):
         self._asked = False
         """Somebody has asked for a message since the last tick."""
         self._inbox: list[Event] = []
+        self._requests: list[Message] | None = None
+        """What clients have asked for since the last step; it is in the inbox."""
         self._looped: list[tuple[About, str, int, int]] = []
         """Packets from myself to myself that the next step receives, for the trace."""
         self._timers = Timers(self._chance, self._wake)
@@ -251,12 +253,19 @@ class Host(Barrier):
         self._wake()
 
     def _on_bodies(self, peer: ProcessId, bodies: list[Body]) -> None:
-        if peer not in self._servers:
+        if peer in self._servers:
+            inbox = self._inbox
+            for body in bodies:
+                inbox.append(Receive(peer, body))
+        else:
             self._admission.check(peer, bodies)
-            self._asked = True
-        inbox = self._inbox
-        for body in bodies:
-            inbox.append(Receive(peer, body))
+            requests = self._requests
+            if requests is None:
+                requests = self._requests = []
+                self._inbox.append(Asked(requests))
+                self._asked = True
+            for body in bodies:
+                requests.append(body.message)  # type: ignore[attr-defined]
         if not self._scheduled:
             self._wake()
 
@@ -323,7 +332,7 @@ class Host(Barrier):
         else:
             now = self._now
         events = self._inbox
-        self._inbox = []
+        self._inbox, self._requests = [], None
         if self._due and type(events[0] if events else None) is not Started:
             # One timer, and first: nothing else in this burst can have cancelled it.
             events.insert(0, Timer(self._due.popleft()))

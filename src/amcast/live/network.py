@@ -237,6 +237,7 @@ class Network(Sending):
         if connection.dials is None:
             self.strangers.add(connection)
         else:
+            connection.said = connection.dials.mark
             connection.write(self._greeting(connection.dials))
 
     def greet(self, connection: Connection, hello: Hello) -> None:
@@ -250,6 +251,10 @@ class Network(Sending):
             return
         if connection.dials is None:
             connection.write(self._greeting(link, version))
+        elif connection.said != link.mark:
+            # Meanwhile too much waited for the peer, and the link begins anew: it must hear of that. Dial again.
+            connection.abort()
+            return
         link.speak(version)
         connection.greeted(link)
         if self.wiring.lines is not None:

@@ -18,7 +18,7 @@ import msgspec
 
 from amcast.kernel.effects import About, CancelTimer, Deliver, Effect, Note, Persist, Resolve, Send, SendEach, SetTimer
 from amcast.kernel.errors import WrongUse
-from amcast.kernel.events import Event, Gone, Leader, Peer, Receive, Started, Submit, Suspect, Timer
+from amcast.kernel.events import Asked, Event, Gone, Leader, Peer, Receive, Started, Submit, Suspect, Timer
 from amcast.kernel.ids import MessageId, ProcessId
 from amcast.kernel.process import Process
 from amcast.live.codec import Codec
@@ -94,7 +94,7 @@ class _Persist(msgspec.Struct, array_like=True, tag="Persist"):
     ends: bool = False
 
 
-_EventRow = _Receive | _Started | Submit | Timer | Leader | Suspect | Peer | Gone
+_EventRow = _Receive | _Started | Asked | Submit | Timer | Leader | Suspect | Peer | Gone
 _EffectRow = _Send | _SendEach | _Persist | Deliver | Resolve | SetTimer | CancelTimer | Note
 _header: Final = msgspec.msgpack.Decoder(Header)
 _row: Final = msgspec.msgpack.Decoder(tuple[int, list[_EventRow], list[_EffectRow]])

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from amcast.kernel.effects import About, Deliver, Effect, Send
-from amcast.kernel.events import Event, Gone, Leader, Peer, Receive, Started, Submit, Timer
+from amcast.kernel.events import Asked, Event, Gone, Leader, Peer, Receive, Started, Submit, Timer
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.insight import OWED, Phase, Vitals
 from amcast.kernel.message import Body, Message, Reply, Request, State
@@ -130,6 +130,12 @@ class Node(Process):
                 elif kind not in mine:
                     inside.append(event)
                     continue
+            elif type(event) is Asked:
+                if serves:
+                    asked += event.messages
+                else:
+                    inside += [one for one in event.opened() if not self._concerns_me(one, inside)]
+                continue
             if asked:
                 self._take_asked(asked)
             if not self._concerns_me(event, inside):

@@ -10,9 +10,9 @@ MILLISECOND: Final = 1_000_000
 
 
 class OmegaConfig(Config, frozen=True):
-    beat_ns: int = 100 * MILLISECOND
+    beat_ns: int = 200 * MILLISECOND
     """Between two heartbeats."""
-    patience_ns: tuple[int, int] = (400 * MILLISECOND, 600 * MILLISECOND)
+    patience_ns: tuple[int, int] = (500 * MILLISECOND, 700 * MILLISECOND)
     """Silence after which a member is suspected; doubled each time a suspicion was wrong."""
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from amcast.kernel.effects import Deliver, Effect, Resolve, Send, SetTimer
 from amcast.kernel.errors import WrongUse
-from amcast.kernel.events import Receive, Started, Submit, Timer
+from amcast.kernel.events import Asked, Receive, Started, Submit, Timer
 from amcast.kernel.ids import MESSAGES_PER_SENDER, message_id
 from amcast.kernel.message import Body, Message, Reply, Request
 from amcast.kernel.topology import Topology
@@ -423,3 +423,22 @@ def test_deliveries_of_a_bundle_are_opened_in_order() -> None:
     effect = Deliver(bundle, 10, 5, bundle.id, None, parts)
     assert [(one.message.id, one.position) for one in effect.opened()] == [(parts[0].id, 10), (parts[1].id, 11)]
     assert Deliver(parts[0], 3).opened() == [Deliver(parts[0], 3)]
+
+
+def test_many_clients_that_ask_at_once_are_heard_as_if_one_by_one() -> None:
+    messages = [message(6, 0), message(7, 0), message(6, 1)]
+    asked = Asked(messages)
+    assert [(event.sender, event.body) for event in asked.opened()] == [(m.sender, Request(m)) for m in messages]
+    served, told = noded("primcast"), noded("primcast")
+    assert served.step([asked], 5) == told.step(asked.opened(), 5)
+    assert served.snapshot() == told.snapshot()
+    plain = [Node(Skeen(0, TOPOLOGY, CATALOGUE["skeen"].configure()), NodeConfig(omega=None)) for _ in range(2)]
+    assert plain[0].step([asked], 5) == plain[1].step(asked.opened(), 5) != []
+    bare = [Skeen(0, TOPOLOGY, CATALOGUE["skeen"].configure()) for _ in range(2)]
+    assert bare[0].step([asked], 5) == bare[1].step(asked.opened(), 5) != []
+
+
+def noded(name: str) -> Node:
+    spec = CATALOGUE[name]
+    process = spec.process(0, TOPOLOGY, spec.configure())
+    return Node(process, NodeConfig(omega=None, gateway=GatewayConfig()), spec.contact)

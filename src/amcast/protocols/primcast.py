@@ -28,6 +28,7 @@ from amcast.kernel.message import Body, State
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.bodies.member import Join, MemberState, Nack, Welcome
+from amcast.parts.bundle import parts_of
 from amcast.parts.lifting import ROBUST
 from amcast.protocols.bodies.primcast import (
     BODIES,
@@ -259,7 +260,7 @@ SPEC = Spec(
     roles=lambda topology, process: (
         "primary" if process in (topology.members(group)[0] for group in topology.groups) else "member"
     ),
-    bundles=True,
+    bundles=parts_of,
     goals=("waited", "early", "bump", "epoch", "reproposed", "asked", "caught-up", "extended", "nack", "admitted"),
 )
 

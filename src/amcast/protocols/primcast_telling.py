@@ -20,7 +20,7 @@ primary hears at once what was kept back from it.
 from typing import Final
 
 from amcast.kernel.effects import About, Send
-from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.message import Body, Message
 from amcast.kernel.topology import Topology
 from amcast.parts.bodies.session import MILLISECOND
@@ -28,7 +28,7 @@ from amcast.parts.bundle import is_bundle, process_of
 from amcast.parts.quorum import place_of
 from amcast.protocols.bodies.primcast import Ack, PrimCastConfig, Propose
 from amcast.protocols.primcast_order import Order
-from amcast.protocols.primcast_views import Item, about
+from amcast.protocols.primcast_views import Item, Proposal, Word, about
 
 WORD: Final = "word"
 WORD_NS: Final = 10 * MILLISECOND
@@ -41,9 +41,6 @@ MOST_WORDS: Final = 256
 """Deliveries told at once; who misses one hears from everybody what it needs to know."""
 MOST_REMEMBERED: Final = 256
 """Answers to the questions who can wait, and who are the others."""
-
-Word = tuple[int, MessageId, int]
-"""Position, bundle, final timestamp."""
 
 
 class Telling(Order):
@@ -92,7 +89,8 @@ class Telling(Order):
         elif fresh:
             for group, items in [(self.home, fresh), *self._by_group(fresh)]:
                 patient = self._patient_in(group, items)
-                self._say(self.topology.members(group), self._said_of(items, word), about(items), patient)
+                said = self._said_of(items, word if group == self.home else ())
+                self._say(self.topology.members(group), said, about(items), patient)
         else:
             self.note("bump")
             self._say(self._members, self._ack(), None, ())
@@ -136,7 +134,7 @@ class Telling(Order):
     def _promise_word(self) -> None:
         """There is something to tell."""
         if self._role != "primary" or not self._fellows:
-            self._word = []
+            self._whole_word()
             return
         if self._word_ns < 0:
             self._word_ns = self.now
@@ -157,10 +155,32 @@ class Telling(Order):
         if late and self._role == "primary" and self._active():
             self._write(self._fellows, Propose((), self._ack(), self._whole_word()))
 
-    def _welcome(self, primary: ProcessId) -> None:
+    def _hear_word(self, word: tuple[Word, ...]) -> None:
+        """What my primary has delivered I may deliver at the same positions, without knowing who acknowledged it: a
+        group has one order. The text must be here, at the place in the log of which this epoch's primary speaks. Where
+        I asked, my clients hang on what I know of other groups: then I wait until I know it."""
+        if not self._established or self.position < self._floor:
+            return
+        for position, id, final in word:
+            item = self._items.get(id)
+            if position != self.position or item is None:
+                continue
+            message = item.message
+            if message is None or item.index < 0:
+                break
+            committed_ns = item.committed_ns
+            if item.final < 0:
+                if process_of(message.sender) == self.me:
+                    break
+                committed_ns = self.now
+                self.clear(message)
+            assert item.final in (-1, final), f"process {self.me}: message {id} has rank {item.final}, and {final} too"
+            self._hand_over(message, item.timestamp, final, committed_ns, item.decided)
+
+    def _welcome(self, primary: ProcessId, proposals: tuple[Proposal, ...]) -> None:
         """It must not wait for what was kept back from a follower: that comes along with this."""
         if self._active():
-            self._write((primary,), self._ack())
+            self._write((primary,), self._ack(), tuple([id for _, id, _ in proposals]))
 
     def _by_group(self, items: list[Item]) -> list[tuple[GroupId, list[Item]]]:
         """The other groups that some items are addressed to."""

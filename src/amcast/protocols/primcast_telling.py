@@ -58,7 +58,7 @@ class Telling(Order):
         """The timer WORD runs."""
         self._word_ns = -1
         """Since when there is something to tell; -1: there is nothing."""
-        self._proposed_ns = 0
+        self._proposed_ns = -STREAM_NS
         """When I last proposed something."""
         self._streams = False
         """That was soon after the time before."""

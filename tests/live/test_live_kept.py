@@ -64,6 +64,9 @@ def test_only_what_is_read_is_opened() -> None:
     assert numbers(kept.since(984, PLENTY)) == list(range(984, 1000))
     assert opened.first == [980, 990], "found from the end"
     opened.first.clear()
+    assert numbers(kept.since(980, PLENTY)) == list(range(980, 1000))
+    assert opened.first == [980, 990], "and nothing before a boundary"
+    opened.first.clear()
     assert len(kept.since(15, 10 * (10 + OVERHEAD_BYTES))) == 10
     assert opened.first == [10, 20], "found from the beginning, and no more than asked for"
 

@@ -23,7 +23,9 @@ from protocols.stage import Stage
 class Gated(Stage):
     """With gateways, and a look at what processes do: who asks for both groups asks process 3, else a first member."""
 
-    def __init__(self, kind: type[PrimCast] = PrimCast, node: type[Node] = Node, **options: Any) -> None:
+    def __init__(
+        self, kind: type[PrimCast] = PrimCast, node: type[Node] = Node, groups: int = 2, **options: Any
+    ) -> None:
         did: list[tuple[ProcessId, Effect]] = []
 
         class Watched(kind):  # type: ignore[misc, valid-type]
@@ -37,7 +39,7 @@ class Gated(Stage):
 
         self.did = did
         self.node = node
-        super().__init__(replace(CATALOGUE["primcast"], process=make), options=options)
+        super().__init__(replace(CATALOGUE["primcast"], process=make), groups, options=options)
 
     def make(self, process: ProcessId) -> Process:
         if self.topology.group_of(process) is None:

@@ -212,6 +212,25 @@ def test_a_gateway_that_follows_answers_its_client_soon() -> None:
     assert stage.world.now - began < PATIENCE_NS
 
 
+def test_a_gateway_that_follows_does_not_wait_for_what_others_asked_for() -> None:
+    stage = Gated(node=Patient, groups=3)
+    stage.lead(1, 4)
+    stage.drain()
+    for steps in range(0, 30, 5):
+        began = stage.world.now
+        first = stage.multicast(0, 1, 2)
+        stage.steps(steps)
+        second = stage.multicast(1, 0, 1)
+        stage.until(lambda: second in stage.world.resolved)  # noqa: B023
+        assert stage.world.history[3][-2:] == [first, second], (
+            "process 3 asked for the second"
+        )
+        assert stage.world.now - began < WORD_NS
+        stage.finish()
+        stage.world.now += PATIENCE_NS
+    stage.check()
+
+
 # The primary
 
 
@@ -301,6 +320,23 @@ def test_outside_bundles_there_is_no_word() -> None:
     primary.hear(1, Ack(0, 1, 1, 0, 0, 0, BIRTHS))
     assert [id for _, id, _ in primary.delivered] == [text.id]
     assert not [effect for effect in primary.effects if isinstance(effect, SetTimer) and effect.name == WORD]
+
+
+def test_a_gateway_hears_at_once_what_comes_before_what_it_asked_for() -> None:
+    primary = Alone(0, groups=1, records=False)
+
+    def told(number: int, asker: ProcessId) -> list[tuple[tuple[ProcessId, ...], list[int]]]:
+        """A bundle is delivered: who hears of which positions."""
+        primary.hear(0, Start(bundle(number, 0, asker=asker)))
+        effects = primary.hear(1, Ack(0, number + 1, number + 1, number, 0, 0, BIRTHS))
+        sends = [effect for effect in effects if isinstance(effect, Send) and isinstance(effect.body, Propose)]
+        return [(send.targets, [place for place, _, _ in send.body.word]) for send in sends]
+
+    assert told(0, asker=1) == told(1, asker=1) == [], "it hears of its own by itself"
+    assert told(2, asker=0) == [], "I asked"
+    assert told(3, asker=1) == [((1,), [0, 1, 2, 3])]
+    assert told(4, asker=2) == [((2,), [0, 1, 2, 3, 4])]
+    assert told(5, asker=9) == [], "somebody of another group asked"
 
 
 # All of them

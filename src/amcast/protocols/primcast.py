@@ -101,6 +101,8 @@ class PrimCast(Insight):
                 self._decide_own()
             if self._finals:
                 self._deliver_ready()
+            if len(self._word) > self._looked and self._role == "primary":
+                self._tell_askers()
             if self._committed:
                 self._committed.clear()
             if not (self._letters or self._fresh or self._due):
@@ -180,6 +182,7 @@ class PrimCast(Insight):
         self._decided = state.decided
         self._undurable = list(state.undurable)
         self._word = list(state.word)
+        self._looked = len(state.word)
         self._word_due = state.word_due
         self._word_ns = state.word_ns
         self._proposed_ns = state.proposed_ns

@@ -13,14 +13,14 @@ groups of three, half have no hurry.
 
 So followers hear late who acknowledged what. But they hear what their primary has delivered, and that is enough for
 them to deliver it: soon after a message that nothing follows, and else with a proposal now and then, for many messages
-at once, which costs each of them little. They must hear the rest for the day on which their primary dies, and a new
-primary hears at once what was kept back from it.
+at once, which costs each of them little; a gateway among them, as soon as its clients would wait for it. They must hear
+the rest for the day on which their primary dies, and a new primary hears at once what was kept back from it.
 """
 
 from typing import Final
 
 from amcast.kernel.effects import About, Send
-from amcast.kernel.ids import GroupId, ProcessId
+from amcast.kernel.ids import MESSAGES_PER_SENDER, GroupId, ProcessId
 from amcast.kernel.message import Body, Message
 from amcast.kernel.topology import Topology
 from amcast.parts.bodies.session import MILLISECOND
@@ -46,7 +46,7 @@ MOST_REMEMBERED: Final = 256
 class Telling(Order):
     """The end of a member's step."""
 
-    __slots__ = ("_others", "_patient", "_proposed_ns", "_streams", "_word_due", "_word_ns")
+    __slots__ = ("_looked", "_others", "_patient", "_proposed_ns", "_streams", "_word_due", "_word_ns")
 
     def __init__(self, me: ProcessId, topology: Topology, config: PrimCastConfig) -> None:
         super().__init__(me, topology, config)
@@ -54,6 +54,8 @@ class Telling(Order):
         """Who can wait, by destinations, sender, epochs, and whether my own group can."""
         self._others: dict[tuple[ProcessId, ...], tuple[ProcessId, ...]] = {}
         """Some processes without me, where my own word needs no link."""
+        self._looked = 0
+        """So many of my words were looked at: after each step, all."""
         self._word_due = False
         """The timer WORD runs."""
         self._word_ns = -1
@@ -128,8 +130,19 @@ class Telling(Order):
     def _whole_word(self) -> tuple[Word, ...]:
         word = tuple(self._word[-MOST_WORDS:])
         self._word = []
+        self._looked = 0
         self._word_ns = -1
         return word
+
+    def _tell_askers(self) -> None:
+        """I have delivered what a fellow, a gateway, asked for. It hears at once of that, but maybe not of what comes
+        before, for which others asked: its clients would wait for my word."""
+        word = self._word
+        for place in range(self._looked, len(word)):
+            asker = _asker_of(word[place])
+            if asker != self.me and asker in self._places and any(_asker_of(one) != asker for one in word[:place]):
+                self._write((asker,), Propose((), self._ack(), tuple(word[: place + 1])))
+        self._looked = len(word)
 
     def _promise_word(self) -> None:
         """There is something to tell."""
@@ -227,6 +240,10 @@ class Telling(Order):
             members, epoch = view.members, view.epoch
         leader = members[place_of(epoch)]
         return tuple(m for m in members if m not in (leader, self.me) and m not in askers)
+
+
+def _asker_of(word: Word) -> ProcessId:
+    return process_of(word[1] // MESSAGES_PER_SENDER)
 
 
 def _asker(message: Message) -> ProcessId:

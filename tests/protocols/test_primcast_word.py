@@ -222,9 +222,7 @@ def test_a_gateway_that_follows_does_not_wait_for_what_others_asked_for() -> Non
         stage.steps(steps)
         second = stage.multicast(1, 0, 1)
         stage.until(lambda: second in stage.world.resolved)  # noqa: B023
-        assert stage.world.history[3][-2:] == [first, second], (
-            "process 3 asked for the second"
-        )
+        assert stage.world.history[3][-2:] == [first, second], "process 3 asked for the second"
         assert stage.world.now - began < WORD_NS
         stage.finish()
         stage.world.now += PATIENCE_NS

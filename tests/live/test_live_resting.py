@@ -16,10 +16,11 @@ def of(count: int, size: int = 1) -> list[Message]:
 
 
 def slept(count: int, size: int = 1, most_us: int = 1000) -> list[float]:
+    """How long a leader rests after so many."""
     told: list[float] = []
     rest = Rest(most_us, told.append)
     rest.count(of(count, size))
-    rest.take(0)
+    rest.take(0, leads=True)
     return told
 
 
@@ -37,16 +38,45 @@ def test_the_rest_goes_on_between_deliveries_and_ends_when_they_do() -> None:
     told: list[float] = []
     rest = Rest(1000, told.append)
     rest.count(of(100))
-    rest.take(0)
-    rest.take(CALM_NS)
+    rest.take(0, leads=True)
+    rest.take(CALM_NS, leads=True)
     assert len(told) == 2
-    rest.take(CALM_NS + 1)
+    rest.take(CALM_NS + 1, leads=True)
     assert len(told) == 2
     rest.count(of(100))
-    rest.take(CALM_NS + 2)
+    rest.take(CALM_NS + 2, leads=True)
     rest.count(of(1))
-    rest.take(CALM_NS + 3)
+    rest.take(CALM_NS + 3, leads=True)
     assert len(told) == 3, "a lone message ends it at once"
+
+
+def test_a_follower_does_not_rest() -> None:
+    told: list[float] = []
+    rest = Rest(1000, told.append)
+    for now in range(3):
+        rest.count(of(100))
+        rest.take(now)
+    assert told == [], "its primary waits for it"
+    assert rest.busy
+    rest.take(3, leads=True)
+    assert len(told) == 1, "until it leads"
+
+
+def test_a_gateway_rests_as_long_as_clients_ask() -> None:
+    told: list[float] = []
+    rest = Rest(1000, told.append)
+    rest.serve(0)
+    rest.take(0)
+    assert told == [], "nothing was delivered yet"
+    rest.count(of(100))
+    rest.take(CALM_NS - 1)
+    assert len(told) == 1
+    rest.count(of(100))
+    rest.take(CALM_NS)
+    assert len(told) == 1, "nobody has asked for so long"
+    rest.serve(CALM_NS)
+    rest.take(CALM_NS)
+    assert len(told) == 2
 
 
 @pytest.mark.parametrize("size", [1, 15, 16, 300, BATCH_MESSAGES])

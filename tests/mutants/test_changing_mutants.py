@@ -24,10 +24,13 @@ OVERTAKING = "amnesia+recovery+partition+slow"
 """Faults that leave a member so far behind that it takes over a state from beyond the barrier, if little is kept."""
 
 
-def test_a_state_from_beyond_the_barrier_is_noticed() -> None:
-    for name, seed in (("primcast", 6), ("whitebox", 4)):
+@pytest.mark.parametrize("name", ["primcast", "whitebox"])
+def test_a_state_from_beyond_the_barrier_is_noticed(name: str) -> None:
+    for seed in range(24):
         simulation = hold(planned(name, seed, "several", OVERTAKING, options={"keep": 2}))
-        assert simulation.world.noted.get("overtaken"), f"{name}, seed {seed} is too tame: nobody was overtaken"
+        if simulation.world.noted.get("overtaken"):
+            return
+    pytest.fail(f"{name}: 24 seeds are too tame: nobody was overtaken")
 
 
 def test_bodies_that_are_too_early_and_too_many_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ class Caster(Process):
         self.generic = kind(self, RETRY)
         self.log: list[Any] = []
         self.said = 0
-        self.leads = me == 0
+        self.leading = me == 0
         self.lost: set[int] = set()
 
     def on_start(self, records: Any, life: int) -> None:
@@ -61,7 +61,7 @@ class Caster(Process):
         if self.me not in self.generic.open:
             self.generic.want((OPEN, self.me))
         self.log += self.generic.work()
-        self.generic.lead(self.leads)
+        self.generic.lead(self.leading)
         self.generic.flush()
 
     def on_submit(self, message: Message) -> None:
@@ -109,7 +109,7 @@ class Room:
         del self.casters[me]
         self.flight = {pair: bodies for pair, bodies in self.flight.items() if me not in pair}
         self.timers = {timer for timer in self.timers if timer[0] != me}
-        self.casters[min(self.casters)].leads = True
+        self.casters[min(self.casters)].leading = True
 
     def renew(self) -> None:
         one, other = self.random.sample(sorted(self.casters), 2)
@@ -174,11 +174,11 @@ def disturbed(count: int, seed: int, kind: type[Generic] = Generic) -> Room:
             room.crash(random.choice(up))
         elif chance < 0.2:
             caster = room.casters[random.choice(up)]
-            caster.leads = not caster.leads
+            caster.leading = not caster.leading
         else:
             room.arrive()
     for me, caster in room.casters.items():
-        caster.leads = me == min(room.casters)
+        caster.leading = me == min(room.casters)
         room.step(me)
         caster.lost = set(range(count)) - set(room.casters)
     room.quiet()

@@ -1,64 +1,18 @@
 """PrimCast: what a gateway may know of other groups by itself, who can wait, and life without records."""
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
-
 import pytest
 
-from amcast.kernel.config import Config
-from amcast.kernel.effects import Deliver, Effect, Persist, Send
-from amcast.kernel.events import Event
-from amcast.kernel.ids import GroupId, ProcessId
+from amcast.kernel.effects import Persist, Send
+from amcast.kernel.ids import GroupId
 from amcast.kernel.message import Message
-from amcast.kernel.process import Process
-from amcast.kernel.topology import Topology
 from amcast.lab.runs import fuzz_one, prepare
-from amcast.parts.bodies.gateway import GatewayConfig
-from amcast.parts.bodies.node import NodeConfig
-from amcast.parts.bodies.session import SessionConfig
-from amcast.parts.node import Node
-from amcast.parts.session import Client
 from amcast.protocols.bodies.primcast import Ack, Past, Propose
-from amcast.protocols.catalogue import CATALOGUE
 from amcast.protocols.primcast import PrimCast
 from amcast.world.actions import Arrive
 from amcast.world.plan import plan_of
-from protocols.stage import Stage
+from protocols.gated import Gated
 
 FROM_ONE_TO_ZERO = frozenset((source, target) for source in (3, 4, 5) for target in (0, 1, 2))
-
-
-class Gated(Stage):
-    """With gateways, and a look at what processes do: who asks for both groups asks process 3, else a first member."""
-
-    def __init__(self, kind: type[PrimCast] = PrimCast, **options: Any) -> None:
-        did: list[tuple[ProcessId, Effect]] = []
-
-        class Watched(kind):  # type: ignore[misc, valid-type]
-            def step(self, events: Sequence[Event], now: int) -> list[Effect]:
-                effects: list[Effect] = super().step(events, now)
-                did.extend((self.me, effect) for effect in effects)
-                return effects
-
-        def make(me: ProcessId, topology: Topology, config: Config) -> Process:
-            return Watched(me, topology, config)
-
-        self.did = did
-        super().__init__(replace(CATALOGUE["primcast"], process=make), options=options)
-
-    def make(self, process: ProcessId) -> Process:
-        if self.topology.group_of(process) is None:
-            return Client(process, self.topology, self.spec.contact, SessionConfig(gateways=True))
-        config = NodeConfig(omega=None, gateway=GatewayConfig(rest=False))
-        return Node(self.spec.process(process, self.topology, self.config), config, self.spec.contact)
-
-    def said(self, process: ProcessId, kind: type) -> list[Send]:
-        """What one process has said, of a kind."""
-        return [e for who, e in self.did if who == process and isinstance(e, Send) and isinstance(e.body, kind)]
-
-    def delivered(self, process: ProcessId) -> list[Deliver]:
-        return [effect for who, effect in self.did if who == process and isinstance(effect, Deliver)]
 
 
 class Cocksure(PrimCast):

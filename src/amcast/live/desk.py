@@ -224,8 +224,9 @@ class Desk:
         life: int,
         limits: Limits,
         rights: Rights | None = None,
+        opens: Callable[[Message], list[Message]] | None = None,
     ) -> None:
-        self.kept = Kept(limits.kept_bytes)
+        self.kept = Kept(limits.kept_bytes, opens)
         self.caught_up = asyncio.Event()
         """This replica has delivered what its group had delivered when it started."""
         self.numbers: Numbers | None = None

@@ -146,7 +146,7 @@ class Host(Barrier):
         self.desk: Desk | None = None
         """What others may ask a server; clients have none."""
         if process.group is not None:
-            self.desk = Desk(self.me, process.group, cluster, self._store.life, self.limits, rights)
+            self.desk = Desk(self.me, process.group, cluster, self._store.life, self.limits, rights, spec.bundles)
             self.desk.topology = self.moving.told
             self.network.on_visit = self.desk.take
             self.handing.kept = self.desk.kept

@@ -7,12 +7,11 @@ up; it finds, when it comes back too late, that its position is gone, and is tol
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from amcast.kernel.errors import Unknown
 from amcast.kernel.message import Message
-from amcast.parts.bundle import parts_of
 
 OVERHEAD_BYTES: Final = 200
 """What a kept message, or bundle, costs besides its payload."""
@@ -36,13 +35,15 @@ class Missed(Unknown):
 class Kept:
     """A run of positions without a gap, [first, next)."""
 
-    __slots__ = ("_bytes", "_most_bytes", "_runs", "_waiting", "first", "next")
+    __slots__ = ("_bytes", "_most_bytes", "_opens", "_runs", "_waiting", "first", "next")
 
-    def __init__(self, most_bytes: int) -> None:
+    def __init__(self, most_bytes: int, opens: Callable[[Message], Sequence[Message]] | None = None) -> None:
+        """`opens` tells what a bundle holds; without it, everything is kept message by message."""
         self.first = 0
         self.next = 0
         """The position of the next delivery."""
         self._most_bytes = most_bytes
+        self._opens = opens
         self._runs: deque[tuple[Message | None, Sequence[Message], int, int]] = deque()
         """What was delivered at once: the bundle that holds it, or else the messages; how many; and what it costs. A
         bundle is a single piece of memory, opened anew by who reads it."""
@@ -59,12 +60,13 @@ class Kept:
 
     def extend(self, position: int, messages: Sequence[Message], bundle: Message | None) -> None:
         """Several at once; perhaps they are all that a bundle holds."""
-        size = 0 if bundle is None else len(bundle.payload) + OVERHEAD_BYTES
-        if position != self.next or not messages or bundle is None or size > self._most_bytes // LARGE_SHARE:
-            for place, message in enumerate(messages, position):
-                self.add(place, message)
-        else:
-            self._append(bundle, (), len(messages), size)
+        if bundle is not None and self._opens is not None and messages and position == self.next:
+            size = len(bundle.payload) + OVERHEAD_BYTES
+            if size <= self._most_bytes // LARGE_SHARE:
+                self._append(bundle, (), len(messages), size)
+                return
+        for place, message in enumerate(messages, position):
+            self.add(place, message)
 
     def _append(self, bundle: Message | None, messages: Sequence[Message], count: int, size: int) -> None:
         self._runs.append((bundle, messages, count, size))
@@ -92,7 +94,7 @@ class Kept:
         found: list[Message] = []
         size = 0
         for bundle, messages, begin, end in self._runs_from(position):
-            run = messages if bundle is None else parts_of(bundle)
+            run = messages if bundle is None or self._opens is None else self._opens(bundle)
             assert len(run) == end - begin, f"bundle at {begin}: {len(run)} messages, and {end - begin} were delivered"
             for message in run[max(0, position - begin) :]:
                 size += len(message.payload) + OVERHEAD_BYTES

@@ -31,10 +31,10 @@ class Limits(Config, frozen=True):
     kept_bytes: int = 16 * MIB
     """Deliveries that a replica keeps for subscribers that come back; older ones are gone."""
     rest_us: int = 1000
-    """Under load a node rests for up to so many microseconds after a tick (`live/resting.py`); 0: never."""
+    """Under load leaders and gateways rest for up to so many microseconds after a tick (`live/resting.py`); 0: no."""
     patience_us: int = 1_000_000
-    """What followers need not hear at once is kept for up to so many microseconds, until there is more to tell them;
-    0: they are told at once."""
+    """What followers need not hear at once is kept for up to so many microseconds, until there is more to tell them.
+    They deliver sooner, by their primary's word, unless they miss that. 0: they are told everything at once."""
     peers: int = 10_000
     """Connections of clients at one time; nodes always get in."""
     strangers: int = 256

@@ -28,6 +28,7 @@ from amcast.kernel.message import Body, State
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.bodies.member import Join, MemberState, Nack, Welcome
+from amcast.parts.bundle import parts_of
 from amcast.parts.lifting import ROBUST
 from amcast.protocols.bodies.primcast import (
     BODIES,
@@ -100,6 +101,8 @@ class PrimCast(Insight):
                 self._decide_own()
             if self._finals:
                 self._deliver_ready()
+            if len(self._word) > self._looked and self._role == "primary":
+                self._tell_askers()
             if self._committed:
                 self._committed.clear()
             if not (self._letters or self._fresh or self._due):
@@ -179,6 +182,7 @@ class PrimCast(Insight):
         self._decided = state.decided
         self._undurable = list(state.undurable)
         self._word = list(state.word)
+        self._looked = len(state.word)
         self._word_due = state.word_due
         self._word_ns = state.word_ns
         self._proposed_ns = state.proposed_ns
@@ -259,7 +263,7 @@ SPEC = Spec(
     roles=lambda topology, process: (
         "primary" if process in (topology.members(group)[0] for group in topology.groups) else "member"
     ),
-    bundles=True,
+    bundles=parts_of,
     goals=("waited", "early", "bump", "epoch", "reproposed", "asked", "caught-up", "extended", "nack", "admitted"),
 )
 

@@ -11,16 +11,16 @@ from collections.abc import Mapping
 from heapq import heappop, heappush, heapreplace
 from typing import Final
 
-from amcast.kernel.effects import Deliver, Note
+from amcast.kernel.effects import Deliver
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
-from amcast.parts.bundle import is_bundle, parts_of, process_of
+from amcast.parts.bundle import is_bundle, parts_of
 from amcast.parts.clocks import QuorumClock, hybrid, logical
 from amcast.parts.member import Member
 from amcast.parts.quorum import MEMBERS
 from amcast.protocols.bodies.primcast import Ack, Past, PrimCastConfig, Propose
-from amcast.protocols.primcast_views import Item, Proposal, View
+from amcast.protocols.primcast_views import Item, Proposal, View, Word
 
 NOTHING: Final[Mapping[GroupId, int]] = {}
 """No timestamp is known."""
@@ -93,8 +93,8 @@ class Order(Member[Item]):
         """My fellows must hear my clock."""
         self._undurable: list[tuple[Past, int]] = []
         """Deliveries that no record tells yet, each with its place in my log (-1: none)."""
-        self._word: list[tuple[int, MessageId, int]] = []
-        """Bundles that I delivered as a primary and have not told my fellows of: position, id, final timestamp."""
+        self._word: list[Word] = []
+        """Bundles that I delivered as a primary and have not told my fellows of."""
         self._moved = True
         """Since I last looked, a fellow acknowledged more of the log, or the log reached what one had acknowledged."""
         self._elsewhere: dict[tuple[GroupId, ...], tuple[GroupId, ...]] = {}
@@ -201,7 +201,7 @@ class Order(Member[Item]):
             view.epoch = epoch
             view.waiting = []
             self._turns += 1
-            self._welcome(sender)
+            self._welcome(sender, body.proposals)
         if epoch == view.epoch:
             for proposal in body.proposals:
                 id = proposal[1]
@@ -308,8 +308,12 @@ class Order(Member[Item]):
         """A fellow speaks in an epoch that I have not reached (`primcast_epochs`)."""
 
     @abstractmethod
-    def _welcome(self, primary: ProcessId) -> None:
-        """Another group has a new primary (`primcast_telling`)."""
+    def _hear_word(self, word: tuple[Word, ...]) -> None:
+        """My primary has delivered something (`primcast_telling`)."""
+
+    @abstractmethod
+    def _welcome(self, primary: ProcessId, proposals: tuple[Proposal, ...]) -> None:
+        """Another group has a new primary, which proposes something (`primcast_telling`)."""
 
     @abstractmethod
     def _establish(self) -> None:
@@ -404,20 +408,6 @@ class Order(Member[Item]):
                     self.note("waited", id)
                 self._hand_over(item.message, item.timestamp, item.final, item.committed_ns, item.decided)
 
-    def _hear_word(self, word: tuple[tuple[int, MessageId, int], ...]) -> None:
-        """My primary has delivered these. Members of a group deliver the same at the same positions: I need not hear
-        who acknowledged what. But where I asked, my clients hang on what I know of other groups."""
-        if not self._established or self.position < self._floor:
-            return
-        for position, id, final in word:
-            item = self._items.get(id)
-            if position == self.position and item is not None:
-                message = item.message
-                if message is None or item.index < 0 or process_of(message.sender) == self.me:
-                    break
-                self.clear(message)
-                self._hand_over(message, item.timestamp, final, self.now, item.decided)
-
     def _hand_over(
         self,
         message: Message,
@@ -485,28 +475,3 @@ class Order(Member[Item]):
             Deliver(message, past.place, past.final, message.id, committed_ns, fresh, sure, foretold, whole)
         )
         self.convoy(message, committed_ns)
-
-    def _jumped(self, served: int) -> None:
-        """A snapshot of another member was taken over: what it delivered counts as delivered here."""
-        self._outbox.append(Note("installed", None, float(served)))
-
-    def _trim(self) -> None:
-        """Forget what a majority delivered from the log, and what everybody delivered from the past."""
-        base, decided = self._base, self._decided
-        if base < decided:
-            log = self._log
-            delivered = sorted(self._positions)[self._view.rank]
-            while base < decided and 0 <= (at := log[base].delivered_at) < delivered:
-                if at >= self._floor:
-                    self._floor = at + 1
-                del log[base]
-                base += 1
-            self._base = base
-        past, first = self._past, self._first
-        if past and first < self._handed:
-            keep = self._config.keep
-            everybody = min(self._positions)
-            while past and first < self._handed and (first < everybody or len(past) > keep):
-                del past[next(iter(past))]
-                first += 1
-            self._first = first

@@ -7,6 +7,7 @@ message after a while asks the other destinations for the message or for their g
 group answers for a delivered message until a majority of each other destination has delivered it too.
 """
 
+from amcast.kernel.effects import Note
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Record
 from amcast.kernel.topology import Topology
@@ -224,6 +225,31 @@ class Repair(Epochs):
         for fact in body.facts:
             self._debts.owe(fact.id, fact.timestamp, fact.final, fact.groups)
         self._due = True
+
+    def _jumped(self, served: int) -> None:
+        """A snapshot of another member was taken over: what it delivered counts as delivered here."""
+        self._outbox.append(Note("installed", None, float(served)))
+
+    def _trim(self) -> None:
+        """Forget what a majority delivered from the log, and what everybody delivered from the past."""
+        base, decided = self._base, self._decided
+        if base < decided:
+            log = self._log
+            delivered = sorted(self._positions)[self._view.rank]
+            while base < decided and 0 <= (at := log[base].delivered_at) < delivered:
+                if at >= self._floor:
+                    self._floor = at + 1
+                del log[base]
+                base += 1
+            self._base = base
+        past, first = self._past, self._first
+        if past and first < self._handed:
+            keep = self._config.keep
+            everybody = min(self._positions)
+            while past and first < self._handed and (first < everybody or len(past) > keep):
+                del past[next(iter(past))]
+                first += 1
+            self._first = first
 
     # Between groups
 

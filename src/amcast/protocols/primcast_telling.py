@@ -13,14 +13,14 @@ groups of three, half have no hurry.
 
 So followers hear late who acknowledged what. But they hear what their primary has delivered, and that is enough for
 them to deliver it: soon after a message that nothing follows, and else with a proposal now and then, for many messages
-at once, which costs each of them little. They must hear the rest for the day on which their primary dies, and a new
-primary hears at once what was kept back from it.
+at once, which costs each of them little; a gateway among them, as soon as its clients would wait for it. They must hear
+the rest for the day on which their primary dies, and a new primary hears at once what was kept back from it.
 """
 
 from typing import Final
 
 from amcast.kernel.effects import About, Send
-from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.ids import MESSAGES_PER_SENDER, GroupId, ProcessId
 from amcast.kernel.message import Body, Message
 from amcast.kernel.topology import Topology
 from amcast.parts.bodies.session import MILLISECOND
@@ -28,7 +28,7 @@ from amcast.parts.bundle import is_bundle, process_of
 from amcast.parts.quorum import place_of
 from amcast.protocols.bodies.primcast import Ack, PrimCastConfig, Propose
 from amcast.protocols.primcast_order import Order
-from amcast.protocols.primcast_views import Item, about
+from amcast.protocols.primcast_views import Item, Proposal, Word, about
 
 WORD: Final = "word"
 WORD_NS: Final = 10 * MILLISECOND
@@ -42,14 +42,11 @@ MOST_WORDS: Final = 256
 MOST_REMEMBERED: Final = 256
 """Answers to the questions who can wait, and who are the others."""
 
-Word = tuple[int, MessageId, int]
-"""Position, bundle, final timestamp."""
-
 
 class Telling(Order):
     """The end of a member's step."""
 
-    __slots__ = ("_others", "_patient", "_proposed_ns", "_streams", "_word_due", "_word_ns")
+    __slots__ = ("_looked", "_others", "_patient", "_proposed_ns", "_streams", "_word_due", "_word_ns")
 
     def __init__(self, me: ProcessId, topology: Topology, config: PrimCastConfig) -> None:
         super().__init__(me, topology, config)
@@ -57,11 +54,13 @@ class Telling(Order):
         """Who can wait, by destinations, sender, epochs, and whether my own group can."""
         self._others: dict[tuple[ProcessId, ...], tuple[ProcessId, ...]] = {}
         """Some processes without me, where my own word needs no link."""
+        self._looked = 0
+        """So many of my words were looked at: after each step, all."""
         self._word_due = False
         """The timer WORD runs."""
         self._word_ns = -1
         """Since when there is something to tell; -1: there is nothing."""
-        self._proposed_ns = 0
+        self._proposed_ns = -STREAM_NS
         """When I last proposed something."""
         self._streams = False
         """That was soon after the time before."""
@@ -92,7 +91,8 @@ class Telling(Order):
         elif fresh:
             for group, items in [(self.home, fresh), *self._by_group(fresh)]:
                 patient = self._patient_in(group, items)
-                self._say(self.topology.members(group), self._said_of(items, word), about(items), patient)
+                said = self._said_of(items, word if group == self.home else ())
+                self._say(self.topology.members(group), said, about(items), patient)
         else:
             self.note("bump")
             self._say(self._members, self._ack(), None, ())
@@ -130,13 +130,24 @@ class Telling(Order):
     def _whole_word(self) -> tuple[Word, ...]:
         word = tuple(self._word[-MOST_WORDS:])
         self._word = []
+        self._looked = 0
         self._word_ns = -1
         return word
+
+    def _tell_askers(self) -> None:
+        """I have delivered what a fellow, a gateway, asked for. It hears at once of that, but maybe not of what comes
+        before, for which others asked: its clients would wait for my word."""
+        word = self._word
+        for place in range(self._looked, len(word)):
+            asker = _asker_of(word[place])
+            if asker != self.me and asker in self._places and any(_asker_of(one) != asker for one in word[:place]):
+                self._write((asker,), Propose((), self._ack(), tuple(word[: place + 1])))
+        self._looked = len(word)
 
     def _promise_word(self) -> None:
         """There is something to tell."""
         if self._role != "primary" or not self._fellows:
-            self._word = []
+            self._whole_word()
             return
         if self._word_ns < 0:
             self._word_ns = self.now
@@ -157,10 +168,32 @@ class Telling(Order):
         if late and self._role == "primary" and self._active():
             self._write(self._fellows, Propose((), self._ack(), self._whole_word()))
 
-    def _welcome(self, primary: ProcessId) -> None:
+    def _hear_word(self, word: tuple[Word, ...]) -> None:
+        """What my primary has delivered I may deliver at the same positions, without knowing who acknowledged it: a
+        group has one order. The text must be here, at the place in the log of which this epoch's primary speaks. Where
+        I asked, my clients hang on what I know of other groups: then I wait until I know it."""
+        if not self._established or self.position < self._floor:
+            return
+        for position, id, final in word:
+            item = self._items.get(id)
+            if position != self.position or item is None:
+                continue
+            message = item.message
+            if message is None or item.index < 0:
+                break
+            committed_ns = item.committed_ns
+            if item.final < 0:
+                if process_of(message.sender) == self.me:
+                    break
+                committed_ns = self.now
+                self.clear(message)
+            assert item.final in (-1, final), f"process {self.me}: message {id} has rank {item.final}, and {final} too"
+            self._hand_over(message, item.timestamp, final, committed_ns, item.decided)
+
+    def _welcome(self, primary: ProcessId, proposals: tuple[Proposal, ...]) -> None:
         """It must not wait for what was kept back from a follower: that comes along with this."""
         if self._active():
-            self._write((primary,), self._ack())
+            self._write((primary,), self._ack(), tuple([id for _, id, _ in proposals]))
 
     def _by_group(self, items: list[Item]) -> list[tuple[GroupId, list[Item]]]:
         """The other groups that some items are addressed to."""
@@ -207,6 +240,10 @@ class Telling(Order):
             members, epoch = view.members, view.epoch
         leader = members[place_of(epoch)]
         return tuple(m for m in members if m not in (leader, self.me) and m not in askers)
+
+
+def _asker_of(word: Word) -> ProcessId:
+    return process_of(word[1] // MESSAGES_PER_SENDER)
 
 
 def _asker(message: Message) -> ProcessId:

@@ -8,6 +8,8 @@ from amcast.parts.member import Open
 
 Proposal = tuple[int, MessageId, int]
 """Place in the log, message, timestamp."""
+Word = tuple[int, MessageId, int]
+"""Position, bundle, final timestamp: a primary has delivered it."""
 
 
 class Item(Open):

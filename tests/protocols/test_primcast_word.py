@@ -118,7 +118,6 @@ def test_a_word_of_what_is_not_here_ends_there() -> None:
     follower.hear(0, Start(THREE), Propose(((1, TWO.id, 2), (2, THREE.id, 3)), ack, word))
     assert [id for _, id, _ in follower.delivered] == [ONE.id], "the text of the second is missing"
     follower.hear(3, Start(TWO))
-    follower.say(*word[1:])
     assert [id for _, id, _ in follower.delivered] == [ONE.id, TWO.id, THREE.id]
 
 
@@ -148,8 +147,18 @@ def test_the_word_of_another_epoch_is_not_taken() -> None:
     assert follower.delivered == [], "nobody is known to hold that log: an earlier one might come to life again"
     follower.hear(2, ack)
     follower.hear(1, ack)
+    assert follower.delivered == [(0, ONE.id, 7)], "somebody is"
+
+
+def test_the_word_of_an_earlier_epoch_is_not_taken() -> None:
+    follower = Alone(1)
+    follower.propose((ONE, 1))
+    adopted(follower, Entry(ONE, 1))
+    ack = Ack(EPOCH, 1, 5, 0, 0, 0, BIRTHS)
+    follower.hear(2, ack)
+    follower.hear(1, ack)
     follower.say((0, ONE.id, 7))
-    assert follower.delivered == [], "of an earlier one"
+    assert follower.delivered == []
     follower.say((0, ONE.id, 7), epoch=EPOCH, sender=2)
     assert follower.delivered == [(0, ONE.id, 7)]
 
@@ -191,10 +200,9 @@ def test_a_gateway_waits_until_it_knows_what_its_clients_hang_on() -> None:
     assert asker.delivered == []
     asker.hear(1, Ack(0, 2, 2, 0, 0, 0, BIRTHS))
     asker.hear(3, Propose(((0, mine.id, 7),), Ack(0, 1, 7, 0, 0, 0, BIRTHS)))
+    assert asker.delivered == [], "nobody else has acknowledged that"
     asker.hear(4, Ack(0, 1, 7, 0, 0, 0, BIRTHS))
-    assert asker.delivered == [], "it knows its final timestamp, and not yet that nothing comes before it"
-    asker.say(*word)
-    assert asker.delivered == [(0, mine.id, 7), (2, other.id, 8)]
+    assert asker.delivered == [(0, mine.id, 7), (2, other.id, 8)], "it knows its final timestamp"
     assert next(effect for effect in asker.effects if isinstance(effect, Deliver)).sure == (1,)
 
 

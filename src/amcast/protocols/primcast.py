@@ -99,6 +99,8 @@ class PrimCast(Insight):
         while True:
             if self._moved and self._decided < self._length:
                 self._decide_own()
+            if self._told and self._active():
+                self._take_word()
             if self._finals:
                 self._deliver_ready()
             if len(self._word) > self._looked and self._role == "primary":
@@ -143,6 +145,7 @@ class PrimCast(Insight):
             self._decided,
             tuple(self._undurable),
             tuple(self._word),
+            tuple([(position, *told) for position, told in sorted(self._told.items())]),
             self._word_due,
             self._word_ns,
             self._proposed_ns,
@@ -182,6 +185,7 @@ class PrimCast(Insight):
         self._decided = state.decided
         self._undurable = list(state.undurable)
         self._word = list(state.word)
+        self._told = {position: (id, final) for position, id, final in state.told}
         self._looked = len(state.word)
         self._word_due = state.word_due
         self._word_ns = state.word_ns

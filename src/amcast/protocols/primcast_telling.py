@@ -20,7 +20,7 @@ the rest for the day on which their primary dies, and a new primary hears at onc
 from typing import Final
 
 from amcast.kernel.effects import About, Send
-from amcast.kernel.ids import MESSAGES_PER_SENDER, GroupId, ProcessId
+from amcast.kernel.ids import MESSAGES_PER_SENDER, GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message
 from amcast.kernel.topology import Topology
 from amcast.parts.bodies.session import MILLISECOND
@@ -39,6 +39,8 @@ MANY_WORDS: Final = 32
 """Deliveries that are told with the next proposal in any case."""
 MOST_WORDS: Final = 256
 """Deliveries told at once; who misses one hears from everybody what it needs to know."""
+MOST_TOLD: Final = 1024
+"""Who is so far behind hears from everybody what it needs to know."""
 MOST_REMEMBERED: Final = 256
 """Answers to the questions who can wait, and who are the others."""
 
@@ -46,7 +48,7 @@ MOST_REMEMBERED: Final = 256
 class Telling(Order):
     """The end of a member's step."""
 
-    __slots__ = ("_looked", "_others", "_patient", "_proposed_ns", "_streams", "_word_due", "_word_ns")
+    __slots__ = ("_looked", "_others", "_patient", "_proposed_ns", "_streams", "_told", "_word_due", "_word_ns")
 
     def __init__(self, me: ProcessId, topology: Topology, config: PrimCastConfig) -> None:
         super().__init__(me, topology, config)
@@ -56,6 +58,8 @@ class Telling(Order):
         """Some processes without me, where my own word needs no link."""
         self._looked = 0
         """So many of my words were looked at: after each step, all."""
+        self._told: dict[int, tuple[MessageId, int]] = {}
+        """What my primary has delivered and I have not, by position: the bundle, and its final timestamp."""
         self._word_due = False
         """The timer WORD runs."""
         self._word_ns = -1
@@ -169,26 +173,34 @@ class Telling(Order):
             self._write(self._fellows, Propose((), self._ack(), self._whole_word()))
 
     def _hear_word(self, word: tuple[Word, ...]) -> None:
-        """What my primary has delivered I may deliver at the same positions, without knowing who acknowledged it: a
-        group has one order. The text must be here, at the place in the log of which this epoch's primary speaks. Where
-        I asked, my clients hang on what I know of other groups: then I wait until I know it."""
-        if not self._established or self.position < self._floor:
-            return
+        """My primary has delivered these."""
+        told = self._told
+        for position in [position for position in told if position < self.position]:
+            del told[position]
         for position, id, final in word:
+            if self.position <= position < self.position + MOST_TOLD:
+                told[position] = (id, final)
+        self._take_word()
+
+    def _take_word(self) -> None:
+        """What my primary has delivered I may deliver at the same positions, without knowing who acknowledged it: a
+        group has one order. The text must be here, at the place in the log of which this epoch's primary speaks: I wait
+        for it. Where I asked, my clients hang on what I know of other groups: then I wait until I know it."""
+        told = self._told
+        while self._established and self.position >= self._floor and self.position in told:
+            id, final = told[self.position]
             item = self._items.get(id)
-            if position != self.position or item is None:
-                continue
-            message = item.message
-            if message is None or item.index < 0:
+            if item is None or item.message is None or item.index < 0:
                 break
             committed_ns = item.committed_ns
             if item.final < 0:
-                if process_of(message.sender) == self.me:
+                if process_of(item.message.sender) == self.me:
                     break
                 committed_ns = self.now
-                self.clear(message)
+                self.clear(item.message)
             assert item.final in (-1, final), f"process {self.me}: message {id} has rank {item.final}, and {final} too"
-            self._hand_over(message, item.timestamp, final, committed_ns, item.decided)
+            del told[self.position]
+            self._hand_over(item.message, item.timestamp, final, committed_ns, item.decided)
 
     def _welcome(self, primary: ProcessId, proposals: tuple[Proposal, ...]) -> None:
         """It must not wait for what was kept back from a follower: that comes along with this."""

@@ -262,6 +262,7 @@ class PrimCastState(State, frozen=True):
     decided: int
     undurable: tuple[tuple[Past, int], ...]
     word: tuple[tuple[int, MessageId, int], ...]
+    told: tuple[tuple[int, MessageId, int], ...]
     word_due: bool
     word_ns: int
     proposed_ns: int

@@ -20,7 +20,7 @@ class Send(Effect, frozen=True):
     body: Body
     about: About = None
     later: tuple[ProcessId, ...] = ()
-    """Of the targets, those for whom nothing hangs on it: a driver may keep it for part of a second, until there is
+    """Of the targets, those for whom nothing hangs on it: a driver may keep it for about a second, until there is
     more to tell them, as long as each of them hears everything in order."""
 
 

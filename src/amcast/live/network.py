@@ -403,14 +403,16 @@ class Network(Sending):
         return {} if security is None else {"ssl": security.client, "ssl_handshake_timeout": CONNECT_S}
 
     async def _keep_beating(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop, beat_s = asyncio.get_running_loop(), self._limits.beat_s
         last = loop.time()
         while True:
-            # At the same instants of everybody's clock: whoever is awake then hears from all at once.
-            await asyncio.sleep(self._limits.beat_s - time.time() % self._limits.beat_s)
+            # At the same instants of everybody's clock: whoever is awake then hears from all at once. A timer may run
+            # out a little early.
+            after_s = beat_s - time.time() % beat_s
+            await asyncio.sleep(after_s if after_s >= beat_s / 2 else after_s + beat_s)
             now = loop.time()
             # After a pause of our own, silence proves nothing: the bytes wait in the sockets.
-            awake = now - last < 3 * self._limits.beat_s
+            awake = now - last < 3 * beat_s
             last = now
             for peer, link in list(self.links.items()):
                 if link.connection is not None:

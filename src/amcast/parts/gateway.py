@@ -18,7 +18,7 @@ have, or after twice the time that the answer took; after a quarter of it, if of
 hardly anybody has asked again yet (with a trial now and then); never after more than 10 ms. So clients that work in
 rounds share bundles, and those that come and go hold nobody up. Many clients on a busy machine need longer than that
 to come back, and then the gateway has patience, up to 50 ms: if, as it tries out from time to time, messages wait no
-longer for their answers that way, or not many fewer are answered.
+longer for their answers that way, or not many fewer are answered. That it does not pay must show twice in a row.
 
 The gateway is a client of its own protocol, with the session that every client has: it asks again, and holds back what
 would run too far ahead. When it dies its clients ask another gateway.

@@ -10,6 +10,8 @@ from amcast.world.simulate import Simulation
 from conformance.plans import planned
 
 FUZZ_SEEDS = 60
+MOST_SEEDS = 300
+"""Some goals are rare: which seeds reach them changes with everything that draws."""
 FAULT_SEEDS = 12
 
 
@@ -62,9 +64,13 @@ def fuzzed(prepared: Prepared, seeds: range) -> dict[str, int]:
 
 def test_random_world_and_every_goal_is_reached(name: str) -> None:
     prepared = planned(name, workload={"messages": 12}, faults={"profile": "all"})
-    notes = fuzzed(prepared, range(FUZZ_SEEDS))
-    missed = [goal for goal in prepared.spec.goals if goal not in notes]
-    assert not missed, f"these runs never reached {missed}: they are too tame to trust"
+    notes = set(fuzzed(prepared, range(FUZZ_SEEDS)))
+    missed = set(prepared.spec.goals) - notes
+    for seed in range(FUZZ_SEEDS, MOST_SEEDS):
+        if not missed:
+            break
+        missed -= set(fuzzed(prepared, range(seed, seed + 1)))
+    assert not missed, f"{MOST_SEEDS} runs never reached {sorted(missed)}: they are too tame to trust"
 
 
 def test_random_world_under_each_fault_it_claims(name: str, fault: str) -> None:

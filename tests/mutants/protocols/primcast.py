@@ -75,11 +75,11 @@ class Hole(PrimCast):
 class SilentClock(PrimCast):
     """Line 73: the clock that comes with NEW-STATE is taken over and told nobody."""
 
-    _told = 0
+    _spoken = 0
     _taken = -1
 
     def _adopt(self, body: NewState) -> None:
-        self._told = self._clock
+        self._spoken = self._clock
         super()._adopt(body)
         self._taken = self._clock
 
@@ -87,7 +87,7 @@ class SilentClock(PrimCast):
         ack = super()._ack()
         if self._clock != self._taken:
             return ack
-        return Ack(ack.epoch, ack.length, min(ack.clock, self._told), *ack_rest(ack))
+        return Ack(ack.epoch, ack.length, min(ack.clock, self._spoken), *ack_rest(ack))
 
 
 def ack_rest(ack: Ack) -> tuple[int, int, int, tuple[int, ...]]:

@@ -7,12 +7,20 @@ from pathlib import Path
 import pytest
 from live_cluster import CLAIMS, holds, run
 
+from amcast.kernel.effects import SendEach
 from amcast.kernel.errors import Unknown, WrongUse
+from amcast.kernel.events import Asked
+from amcast.kernel.ids import message_id
+from amcast.kernel.message import Message
 from amcast.live.codec import Codec
 from amcast.live.config import Cluster, read_cluster
 from amcast.live.launch import free_ports, local_config
-from amcast.live.steps import read_header, replay
+from amcast.live.steps import StepLog, read_header, read_steps, replay
 from amcast.live.store import next_life
+from amcast.parts.bodies.gateway import Done
+from amcast.parts.bodies.node import NodeConfig
+from amcast.parts.node import noded
+from amcast.protocols.catalogue import CATALOGUE
 from amcast.service import cluster_spec, connect, launcher
 from amcast.trace.folder import FolderRecorder
 from amcast.trace.meta import Meta
@@ -63,6 +71,18 @@ def test_real_processes_leave_a_trace_in_which_all_orders_agree(tmp_path: Path) 
         me = read_header(file).process
         fresh = spec.process(me, cluster.topology, spec.configure(cluster.options))
         assert replay(file, Codec(spec.wire(), spec.records), fresh) > 10
+
+
+def test_a_step_log_tells_what_was_asked_and_said_for_many(tmp_path: Path) -> None:
+    spec = noded(CATALOGUE["primcast"], NodeConfig(omega=None))
+    messages = [Message(message_id(client, 0), client, (0,), b"x") for client in (6, 7)]
+    ids = tuple(message.id for message in messages)
+    told = SendEach((6, 7), tuple(Done((id,)) for id in ids), ids)
+    log = StepLog(tmp_path / "0.steps", spec.name, 0)
+    log.write(5, [Asked(messages)], [told])
+    log.close()
+    steps = list(read_steps(log.path, Codec(spec.wire(), spec.records)))
+    assert steps == [(5, [Asked(messages)], [told])]
 
 
 @pytest.mark.live

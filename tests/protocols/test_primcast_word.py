@@ -22,7 +22,7 @@ from amcast.parts.quorum import next_ballot
 from amcast.protocols.bodies.primcast import Ack, Install, NewState, Progress, Propose, Start
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.protocols.primcast import PrimCast
-from amcast.protocols.primcast_telling import MANY_WORDS, STREAM_NS, WORD, WORD_NS
+from amcast.protocols.primcast_telling import MANY_WORDS, MOST_TOLD, STREAM_NS, WORD, WORD_NS
 from amcast.protocols.primcast_views import Item, Word
 from amcast.world.plan import plan_of
 from protocols.gated import Gated
@@ -148,6 +148,16 @@ def test_the_word_of_another_epoch_is_not_taken() -> None:
     follower.hear(2, ack)
     follower.hear(1, ack)
     assert follower.delivered == [(0, ONE.id, 7)], "somebody is"
+
+
+def test_what_is_told_is_remembered_up_to_a_limit_and_until_it_is_passed() -> None:
+    follower = Alone(1)
+    follower.say((1, TWO.id, 2), (MOST_TOLD - 1, THREE.id, 3), (MOST_TOLD, ONE.id, 7))
+    assert [position for position, _, _ in follower.process.snapshot().told] == [1, MOST_TOLD - 1]
+    follower.propose((ONE, 1), (TWO, 2))
+    follower.say((0, ONE.id, 1))
+    assert [id for _, id, _ in follower.delivered] == [ONE.id, TWO.id]
+    assert [position for position, _, _ in follower.process.snapshot().told] == [MOST_TOLD - 1]
 
 
 def test_the_word_of_an_earlier_epoch_is_not_taken() -> None:

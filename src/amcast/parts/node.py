@@ -7,75 +7,47 @@
     everything else --------------------------->
 
 The protocol inside is the same object that runs bare in the simulator; it does not know that it is inside a node. A
-sender is told when its message is delivered here, and told again whenever it asks again: the message itself is ordered
-and delivered once.
+sender is told when its message is delivered here, and told again whenever it asks again (`parts/answering.py`).
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from amcast.kernel.effects import About, Deliver, Effect, Send
+from amcast.kernel.effects import About, Effect, Send
 from amcast.kernel.events import Asked, Event, Gone, Leader, Peer, Receive, Started, Submit, Timer
-from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.ids import MessageId, ProcessId
 from amcast.kernel.insight import OWED, Phase, Vitals
 from amcast.kernel.message import Body, Message, Reply, Request, State
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
+from amcast.parts.answering import Answering
 from amcast.parts.bodies.gateway import Done, GatewayConfig
 from amcast.parts.bodies.node import NodeConfig, NodeState
 from amcast.parts.bodies.omega import Farewell, Heartbeat
 from amcast.parts.bodies.session import Hint
-from amcast.parts.bundle import FIRST_BUNDLE, MOST_PROCESSES, is_bundle, parts_of, process_of
+from amcast.parts.bundle import FIRST_BUNDLE, MOST_PROCESSES, is_bundle, parts_of
 from amcast.parts.changing import Changing
 from amcast.parts.gateway import GATHER, REST, Gateway
 from amcast.parts.omega import BEAT, Omega
-from amcast.parts.seen import Seen
 from amcast.parts.session import TIMER as SESSION
 from amcast.parts.session import Contact
-from amcast.parts.unsaid import Unsaid
 
 _MINE: Final = frozenset({Farewell, Heartbeat, Reply, Request})
 """Bodies that the protocol does not see, or not always."""
 
 
-FEW: Final = 4
-"""Messages in a bundle that all members of a group answer for. A follower may deliver one delay before its leader, and
-so few messages have nobody to share that delay with; where there are more, fewer answers are worth more."""
-
-
-class Node(Process):
+class Node(Answering):
     """One server of one group."""
 
-    # fmt: off
-    __slots__ = (
-        "_aside", "_asked", "_changing", "_leaders", "_mine_too", "_odd", "_servers", "_unsaid", "config",
-        "delivered", "gateway", "home", "omega", "protocol",
-    )
-    # fmt: on
+    __slots__ = ("_changing", "_mine_too", "_odd", "_servers", "omega")
 
     def __init__(self, protocol: Process, config: NodeConfig, contact: Contact | None = None) -> None:
-        super().__init__(protocol.me, protocol.topology)
-        assert self.group is not None, f"process {self.me} is a client; nodes are servers"
-        self.home: GroupId = self.group
-        self.protocol = protocol
-        self.config = config
+        super().__init__(protocol, config, contact)
         members = self.topology.members(self.home)
         self.omega = Omega(self, members, config.omega) if config.omega is not None else None
-        self.delivered = Seen()
-        """What was delivered here in this life; the protocol knows about earlier ones."""
-        self._asked: dict[MessageId, tuple[Message, set[GroupId]]] = {}
-        """Messages that this very node multicast, and the groups that have not answered."""
-        self._leaders: dict[GroupId, ProcessId] = {g: self.topology.members(g)[0] for g in self.topology.groups}
-        self.gateway: Gateway | None = None
-        if config.gateway is not None:
-            assert contact is not None, "a gateway must know the protocol's contacts"
-            self.gateway = Gateway(self.me, self.topology, contact, config.gateway)
-        self._unsaid = Unsaid()
         self._servers = frozenset(self.topology.servers)
-        self._aside: list[Event] = []
-        """What the gateway's session must hear of in this step."""
         self._mine_too = _MINE
         """Bodies that this node looks at."""
         self._changing = protocol if isinstance(protocol, Changing) else None
@@ -162,20 +134,6 @@ class Node(Process):
         if type(body) is Request:
             return self._asks(event.sender, body.message)
         return self._my_body(event.sender, body, inside)
-
-    def _take_asked(self, asked: list[Message]) -> None:
-        """Clients ask their gateway. Those that ask for what is delivered are told so."""
-        gateway = self.gateway
-        assert gateway is not None
-        if not self.protocol.has_delivered_any([message.id for message in asked]):
-            gateway.take_all(asked)
-        else:
-            for message in asked:
-                if self.protocol.has_delivered(message.id):
-                    self.send(message.sender, Reply(message.id, self.home), message.id)
-                else:
-                    gateway.take(message)
-        asked.clear()
 
     def _end(self, effects: list[Effect], now: int) -> list[Effect]:
         """The protocol may have delivered: senders are answered, and a change of members is followed."""
@@ -325,69 +283,6 @@ class Node(Process):
             if leader == self.me:
                 self._answer_unsaid()
 
-    def _answer_unsaid(self) -> None:
-        for asker, message in self._unsaid.take():
-            self.send(asker, Reply(message, self.home), message)
-
-    def _answered(self, message: MessageId, group: GroupId) -> None:
-        """A group answered a message that this very node multicast."""
-        asked = self._asked.get(message)
-        if asked is not None:
-            asked[1].discard(group)
-            if not asked[1]:
-                del self._asked[message]
-                self.resolve(message)
-
-    def _was_delivered(self, sender: ProcessId, message: Message) -> bool:
-        """Answer a sender that asks again."""
-        if message.id in self.delivered or self.protocol.has_delivered(message.id):
-            asker = process_of(message.sender) if is_bundle(message.id) else message.sender
-            self.send(asker, Reply(message.id, self.home), message.id)
-            news = self.protocol.tidings(message)
-            if news is not None:
-                self.send(asker, news)
-            return True
-        if self.gateway is None and sender == message.sender:
-            leader = self._leaders[self.home]
-            if leader not in (self.me, self.topology.members(self.home)[0]):
-                self.send(sender, Hint(self.home, leader), message.id)
-        return False
-
-    def _answering(self, effects: list[Effect]) -> list[Effect]:
-        """Put a Reply behind every Deliver."""
-        answers = self.config.replies == "all" or self._leaders[self.home] == self.me
-        told: list[Effect] = []
-        for effect in effects:
-            told.append(effect)
-            if type(effect) is not Deliver:
-                continue
-            message = effect.message
-            if effect.fresh is not None:
-                self._answer_bundle(effect, answers, told)
-            else:
-                self.delivered.add(message.id)
-                if answers:
-                    told.append(Send((message.sender,), Reply(message.id, self.home), message.id))
-                else:
-                    self._unsaid.keep(message.sender, message.id)
-        return told
-
-    def _answer_bundle(self, effect: Deliver, leads: bool, told: list[Effect]) -> None:
-        """Its gateway is told, by the leader or by all, unless it is in this group: it delivers, too, and may be sure
-        of other groups then. Those whose answer it need not wait for let it ride on something else."""
-        bundle = effect.message
-        gateway = process_of(bundle.sender)
-        if gateway == self.me:
-            for group in (self.home, *effect.sure):
-                self._aside.append(Receive(self.me, Reply(bundle.id, group)))
-        elif self.topology.group_of(gateway) != self.home:
-            foretold = effect.foretold
-            if leads or (not foretold and len(effect.fresh or ()) <= FEW):
-                later = (gateway,) if foretold else ()
-                told.append(Send((gateway,), Reply(bundle.id, self.home), bundle.id, later))
-            else:
-                self._unsaid.keep(gateway, bundle.id)
-
     # Bundles and the trace
 
     def named(self, effects: list[Effect]) -> list[Effect]:
@@ -424,10 +319,6 @@ class Node(Process):
         open_ones = len(self._asked) if self.gateway is None else len(self.gateway.open_bundles())
         return {"leader": self._leaders[self.home], **self.protocol.vitals(), "asked": open_ones}
 
-    @property
-    def is_leader(self) -> bool:
-        return self._leaders[self.home] == self.me
-
     def burden(self) -> int:
         return 0 if self.gateway is None else self.gateway.asked_bytes
 
@@ -444,9 +335,6 @@ class Node(Process):
         return told + self.protocol.explain(message)
 
     # A node has no life of its own between its parts
-
-    def has_delivered(self, message: MessageId) -> bool:
-        return message in self.delivered or self.protocol.has_delivered(message)
 
     def on_submit(self, message: Message) -> None:
         raise AssertionError("a node's events go to its parts")

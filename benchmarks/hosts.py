@@ -45,7 +45,7 @@ class Wire:
         return False
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        pass
+        self.protocol = protocol
 
 
 class Turned(Host):
@@ -100,12 +100,12 @@ class Bench:
         asked = [(client, self._ask(client)) for client in self.ready]
         begin = time.process_time()
         for client, frame in asked:
-            self.ends[self.gateway.me, client].take_bytes(frame)
+            self.ends[self.gateway.me, client]._transport.protocol.data_received(frame)  # type: ignore[union-attr]
         for host in self.hosts:
             for other in self.hosts:
                 if other is not host:
                     self._feed(self.ends[host.me, other.me], self._taken(other.me, host.me))
-            if host._inbox:
+            if host._inbox or host.network.crowd.arrived:  # type: ignore[union-attr]
                 host.tick()
                 self.ticks += 1
         used = time.process_time() - begin

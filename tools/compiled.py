@@ -34,7 +34,7 @@ ROOMS = ("kernel", "parts", "protocols")
 INTERPRETED = {"kernel/message", "kernel/events", "kernel/effects", "kernel/config", "kernel/spec", "kernel/errors"}
 INTERPRETED |= {"protocols/catalogue"}
 """Structs, exceptions and tables of constants: nothing to gain, or nothing that may be compiled."""
-LIVE = ("admission", "barrier", "handing", "host", "kept", "link", "network", "peers", "resting", "sending")
+LIVE = ("admission", "barrier", "crowd", "handing", "host", "kept", "link", "network", "peers", "resting", "sending")
 """What every frame passes. Connections stay Python: they are classes of asyncio's."""
 SETUP = """\
 from mypyc.build import mypycify

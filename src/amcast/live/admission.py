@@ -1,5 +1,6 @@
 """What a server lets clients say: requests, in their own name, for what the topology has. Nothing else gets in."""
 
+from collections.abc import Set
 from typing import Final
 
 from amcast.kernel.change import MARK, is_change
@@ -28,6 +29,8 @@ class Admission:
         self._home = process.group
         """A process that was removed still tells clients so, as one of this group."""
         self._sound: set[tuple[GroupId, ...]] = set()
+        self.sound: Set[tuple[GroupId, ...]] = self._sound if rights is None else frozenset()
+        """Destinations that were found sound, and that every client may address (`live/crowd.py`)."""
 
     def check(self, peer: ProcessId, bodies: list[Body]) -> None:
         """Refuse, before the process sees any of them, bodies of which one is not allowed."""

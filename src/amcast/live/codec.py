@@ -19,6 +19,7 @@ A body is encoded once, however many processes it goes to: a frame joins encoded
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple, Union, cast
 
 import msgspec
@@ -57,11 +58,11 @@ _pack_count: Final = _COUNT.pack
 U64: Final = 0xCF
 _ARRAY32: Final = 0xDD
 ALONE: Final = _pack_count(_ARRAY32, 1)
+"""What stands before a body that is the only one of its frame."""
 _FRONT_ALONE: Final = struct.Struct(f"{_FRONT.format}{len(ALONE)}s")
 BEFORE_ALONE: Final = _FRONT_ALONE.size - 4
 pack_front_alone: Final = _FRONT_ALONE.pack
 """The same with ALONE behind it: all that comes before a lone body."""
-"""What stands before a body that is the only one of its frame."""
 
 Mark = tuple[int, int]
 """A link's name on one side: (life of the process, number of the link in that life)."""
@@ -124,6 +125,8 @@ class Frame(NamedTuple):
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
+encoded: Final = _encoder.encode
+"""A body as bytes, however large."""
 _hello: Final = msgspec.msgpack.Decoder(Hello)
 _refusal: Final = msgspec.msgpack.Decoder(Refusal)
 _piece: Final = msgspec.msgpack.Decoder(tuple[int, int, Piece])
@@ -138,6 +141,12 @@ def lead(version: int, kind: int) -> bytes:
 def tail(parts: Sequence[bytes]) -> bytes:
     """Some encoded bodies, joined as every frame that carries them has them."""
     return ALONE + parts[0] if len(parts) == 1 else _pack_count(_ARRAY32, len(parts)) + b"".join(parts)
+
+
+@cache
+def heads(version: int, most: int) -> tuple[bytes, ...]:
+    """How a BODIES frame begins that is so many bytes long, its length included."""
+    return tuple(HEAD.pack(max(size - 4, 0), version, BODIES) for size in range(most + 1))
 
 
 def numbered(lead: bytes, number: int, ack: int, tail: bytes) -> bytes:

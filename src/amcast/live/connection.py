@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from amcast.live import codec
-from amcast.live.codec import BODIES, HEAD, HEAD_BYTES, SHORT_HEAD, BadFrame, Mark, Refused
+from amcast.live.codec import BODIES, HEAD, HEAD_BYTES, SHORT_HEAD, BadFrame, Mark, Refused, heads
 from amcast.live.door import named
 from amcast.live.limits import GREETING_BYTES, KIB, MIB, Limits
 from amcast.live.logs import complain
@@ -19,6 +19,7 @@ from amcast.live.tls import reason as told
 from amcast.live.tls import subject_of
 
 if TYPE_CHECKING:
+    from amcast.live.crowd import Crowd
     from amcast.live.emulation import Delayed, Lines
     from amcast.live.link import Link
     from amcast.live.network import Network
@@ -38,8 +39,8 @@ class Connection(asyncio.BufferedProtocol):
     # fmt: off
     __slots__ = (
         "_buffer", "_deadline", "_end", "_limits", "_line", "_network", "_short", "_start", "_transport", "_usual",
-        "_view", "closed", "deaf", "dials", "heard", "heard_at", "link", "on_room", "paused", "peername", "refused",
-        "said", "write",
+        "_view", "closed", "deaf", "dials", "heads", "heard", "heard_at", "link", "on_room", "paused", "peername",
+        "refused", "said", "write",
     )
     # fmt: on
 
@@ -73,6 +74,8 @@ class Connection(asyncio.BufferedProtocol):
         self._short = min(limits.frame_bytes, FIRST_BUFFER // 2)
         self._usual = NOTHING
         """Version and kind of nearly all frames, once they go to a link; until then no frame has it."""
+        self.heads: tuple[bytes, ...] = ()
+        """How such a frame begins, by its length, if it is short; none until then (`live/crowd.py`)."""
         self._deadline: asyncio.TimerHandle | None = None
         self._line: Delayed | None = None
         self.write: Callable[[bytes], object] = _into_the_void
@@ -110,7 +113,7 @@ class Connection(asyncio.BufferedProtocol):
             self.refuse(str(refused))
 
     def take_bytes(self, data: bytes) -> None:
-        """The same where bytes come as an object (`Plain`), not in the buffer."""
+        """The same where bytes come as an object (`live/crowd.py`), not in the buffer."""
         count = len(data)
         if self._end == 0 and HEAD_BYTES <= count <= self._short:
             length, usual = unpack_short_head(data)
@@ -142,9 +145,10 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
-        self._transport = None
         self.write = _into_the_void
-        self._usual = NOTHING
+        self._network.read_crowd()
+        self._transport = None
+        self.leave()
         if self._line is not None:
             self._line.close()
         if isinstance(exc, ssl.SSLError) and self.link is None:
@@ -173,8 +177,10 @@ class Connection(asyncio.BufferedProtocol):
     def enter(self, link: "Link") -> None:
         """From now on it carries this link."""
         self._usual = link.version << 8 | BODIES
-        if not link.serves and self._transport is not None:
-            self._transport.set_protocol(Plain(self))
+        crowd = self._network.crowd
+        if not link.serves and crowd is not None and self._transport is not None:
+            self.heads = heads(link.version, min(self._short, self._limits.message_bytes))
+            self._transport.set_protocol(Plain(self, crowd))
             if self._transport.is_reading():
                 # Event loops choose how they read when they begin to.
                 self._transport.pause_reading()
@@ -183,6 +189,7 @@ class Connection(asyncio.BufferedProtocol):
     def leave(self) -> None:
         """Another connection carries the link now, or none does."""
         self._usual = NOTHING
+        self.heads = ()
 
     def imitate(self, lines: "Lines", region: str) -> None:
         """From now on what is written comes as late as it would over a line to that region."""
@@ -328,16 +335,28 @@ class Connection(asyncio.BufferedProtocol):
 class Plain(asyncio.Protocol):
     """How a client's connection is read: a client says little at a time, mostly one short frame. Between servers frames
     are large and go without a copy into the connection's buffer; here the copy costs less than asking for the buffer,
-    and the many buffers of many clients stay out of the processor's caches."""
+    and the many buffers of many clients stay out of the processor's caches. What came waits for the next tick."""
 
-    __slots__ = ("connection_lost", "data_received", "eof_received", "pause_writing", "resume_writing")
+    # fmt: off
+    __slots__ = (
+        "_arrived", "_connection", "_wake", "connection_lost", "eof_received", "pause_writing", "resume_writing",
+    )
+    # fmt: on
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, crowd: "Crowd") -> None:
+        self._connection = connection
+        self._arrived = crowd.arrived
+        self._wake = crowd.wake
         self.connection_lost = connection.connection_lost  # type: ignore[method-assign]
-        self.data_received = connection.take_bytes  # type: ignore[method-assign]
         self.eof_received = connection.eof_received  # type: ignore[method-assign]
         self.pause_writing = connection.pause_writing  # type: ignore[method-assign]
         self.resume_writing = connection.resume_writing  # type: ignore[method-assign]
+
+    def data_received(self, data: bytes) -> None:
+        arrived = self._arrived
+        if not arrived:
+            self._wake()
+        arrived.append((self._connection, data))
 
 
 def _into_the_void(data: bytes) -> None:

@@ -27,6 +27,7 @@ from amcast.live.asking import Asker
 from amcast.live.barrier import Barrier, installs
 from amcast.live.batch import BATCH_BYTES
 from amcast.live.codec import Codec, Frame
+from amcast.live.crowd import Crowd
 from amcast.live.desk import Desk
 from amcast.live.handing import Handing
 from amcast.live.limits import Limits
@@ -51,11 +52,11 @@ class Host(Barrier):
 
     # fmt: off
     __slots__ = (
-        "_admission", "_asked", "_before_forgetting", "_catching", "_chance", "_clock", "_due", "_failed", "_farewell",
-        "_home", "_inbox", "_keeping", "_looped", "_most_asked", "_most_bytes", "_now", "_on_installed", "_on_resolve",
-        "_patience_s", "_recorder", "_requests", "_running", "_scheduled", "_servers", "_skew", "_steps", "_stopped",
-        "_timers", "_traces", "_watched", "codec", "desk", "ended", "events_taken", "handing", "leaving", "limits",
-        "lost_sends", "me", "moving", "network", "process", "steps_taken",
+        "_admission", "_asked", "_before_forgetting", "_catching", "_chance", "_clock", "_crowd", "_due", "_failed",
+        "_farewell", "_home", "_inbox", "_keeping", "_looped", "_most_asked", "_most_bytes", "_now", "_on_installed",
+        "_on_resolve", "_patience_s", "_recorder", "_requests", "_running", "_scheduled", "_servers", "_skew", "_steps",
+        "_stopped", "_timers", "_traces", "_watched", "codec", "desk", "ended", "events_taken", "handing", "leaving",
+        "limits", "lost_sends", "me", "moving", "network", "process", "steps_taken",
     )
     # fmt: on
 
@@ -143,6 +144,7 @@ class Host(Barrier):
         self.network.on_gone = lambda peer: self.hand(Gone(peer))
         if recorder is not None and self._traces:
             self.network.on_lost = partial(record_lost, recorder, self.codec, self.me)
+        self._crowd: Crowd | None = None
         self.desk: Desk | None = None
         """What others may ask a server; clients have none."""
         if process.group is not None:
@@ -150,6 +152,7 @@ class Host(Barrier):
             self.desk.topology = self.moving.told
             self.network.on_visit = self.desk.take
             self.handing.kept = self.desk.kept
+            self._crowd = self.network.crowd = Crowd(self._admission, self._ask, self._wake)
         self._catching: asyncio.Task[None] | None = None
 
     # Life
@@ -259,15 +262,18 @@ class Host(Barrier):
                 inbox.append(Receive(peer, body))
         else:
             self._admission.check(peer, bodies)
-            requests = self._requests
-            if requests is None:
-                requests = self._requests = []
-                self._inbox.append(Asked(requests))
-                self._asked = True
-            for body in bodies:
-                requests.append(body.message)  # type: ignore[attr-defined]
+            self._ask([body.message for body in bodies])  # type: ignore[attr-defined]
         if not self._scheduled:
             self._wake()
+
+    def _ask(self, messages: list[Message]) -> None:
+        """Clients ask for these."""
+        if self._requests is None:
+            self._requests = messages
+            self._inbox.append(Asked(messages))
+            self._asked = True
+        else:
+            self._requests += messages
 
     def _on_frame(self, peer: ProcessId, frame: Frame) -> None:
         """The same from a peer that traces its packets."""
@@ -293,6 +299,8 @@ class Host(Barrier):
         if not self._running:
             return
         try:
+            if self._crowd is not None and self._crowd.arrived:
+                self._crowd.take()
             for _ in _STEPS:
                 if self._inbox or self._due:
                     self._step()

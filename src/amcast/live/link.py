@@ -31,8 +31,6 @@ from amcast.live import codec
 from amcast.live.codec import (
     ACK,
     AFTER_LENGTH,
-    ALONE,
-    BEFORE_ALONE,
     PIECE,
     U64,
     BadFrame,
@@ -42,7 +40,6 @@ from amcast.live.codec import (
     Mark,
     Refused,
     pack_front,
-    pack_front_alone,
 )
 from amcast.live.connection import Connection
 from amcast.live.limits import KIB, Limits
@@ -442,25 +439,6 @@ class Link:
             self._flows = False
             self._held = self._settled
             self._relieve()
-
-
-def post_each(links: list[Link], parts: list[bytes]) -> list[Link]:
-    """One frame with one encoded body to each of these: the same as `post` for each, without its calls, because there
-    are as many as messages. Those for whom much waits come back."""
-    pressed: list[Link] = []
-    for link, part in zip(links, parts, strict=True):
-        if link.broken:
-            continue
-        number = link._sent = link._sent + 1
-        received = link._acknowledged = link._received
-        frame = pack_front_alone(len(part) + BEFORE_ALONE, link._lead, number, U64, received, ALONE) + part
-        link._queue.append(frame)
-        queued = link.queued_bytes = link.queued_bytes + len(frame)
-        if link._flows:
-            link._put(frame)
-        if queued > link._pressure_bytes:
-            pressed.append(link)
-    return pressed
 
 
 def _shares(sizes: Sequence[int], limit: int) -> list[tuple[int, int]]:

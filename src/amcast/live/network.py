@@ -21,6 +21,7 @@ from amcast.kernel.topology import Topology
 from amcast.live import codec
 from amcast.live.codec import Codec, Frame, Hello, Refusal, Refused
 from amcast.live.connection import Connection
+from amcast.live.crowd import Crowd
 from amcast.live.door import Door, Strangers
 from amcast.live.link import Link
 from amcast.live.peers import Address as Address
@@ -42,7 +43,7 @@ class Network(Sending):
     # fmt: off
     __slots__ = (
         "_changed", "_connections", "_deaf", "_ending", "_gone", "_looking", "_proposals", "_server", "_tasks",
-        "cluster", "full", "on_gone", "on_visit", "protocol", "refusals", "strangers", "versions", "wiring",
+        "cluster", "crowd", "full", "on_gone", "on_visit", "protocol", "refusals", "strangers", "versions", "wiring",
     )
     # fmt: on
 
@@ -68,6 +69,8 @@ class Network(Sending):
         """Takes the first frame of a connection that only asks (`live/desk.py`)."""
         self.on_gone: Callable[[ProcessId], None] | None = None
         """Told when a peer's address refuses connections, once until the peer is back."""
+        self.crowd: Crowd | None = None
+        """What clients have sent and nobody has read; those who have no clients have none."""
         self._gone: set[ProcessId] = set()
         self._looking: set[asyncio.Task[None]] = set()
         self._server: Door | None = None
@@ -241,7 +244,9 @@ class Network(Sending):
             connection.write(self._greeting(connection.dials))
 
     def greet(self, connection: Connection, hello: Hello) -> None:
-        """The other side said who it is: let it in, or say why not."""
+        """The other side said who it is: let it in, or say why not. If it was connected before, what came that way is
+        read first: we say how far that went."""
+        self.read_crowd()
         try:
             version = self._check(connection, hello)
             link = self.link(hello.process)
@@ -286,6 +291,11 @@ class Network(Sending):
                 log.error("process %d at %s refuses us: %s", link.peer, connection.peername, refusal.reason)
             self.refusals[link.peer] = refusal.reason
         connection.abort()
+
+    def read_crowd(self) -> None:
+        """Do not let what clients have sent wait for the tick."""
+        if self.crowd is not None and self.crowd.arrived:
+            self.crowd.take()
 
     def lost(self, connection: Connection) -> None:
         self._connections.discard(connection)

@@ -3,7 +3,7 @@
 Most ticks say the same to many: an acknowledgement goes to every replica of every destination. So a set of targets is
 looked up as a whole (`Fan`), its bodies are joined once, and what is done for each peer is little more than a number
 and a write. Only where two fans of one tick share a peer, which must hear all in order, is each peer served by itself.
-Answers are the other extreme: as many clients as messages, and one short body for each (`_lone`).
+Answers are the other extreme: as many clients as messages, and one short body for each (`live/crowd.py`).
 """
 
 import random
@@ -15,7 +15,8 @@ from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body
 from amcast.live import codec
 from amcast.live.codec import AFTER_LENGTH, Codec, Frame, Mark
-from amcast.live.link import Link, post_each
+from amcast.live.crowd import post_each
+from amcast.live.link import Link
 from amcast.live.peers import Address, Peers
 from amcast.live.pieces import Joining
 
@@ -42,8 +43,8 @@ class Sending(Peers):
 
     # fmt: off
     __slots__ = (
-        "_busy", "_chance", "_coder", "_encode", "_fans", "_hurried", "_join_bytes", "_kept", "_life", "_lone",
-        "_mixed", "_most_bytes", "_numbers", "_on_bodies", "_on_frame", "_on_peer", "_patient", "on_lost", "traces",
+        "_busy", "_chance", "_coder", "_fans", "_hurried", "_join_bytes", "_kept", "_life", "_mixed", "_most_bytes",
+        "_numbers", "_on_bodies", "_on_frame", "_on_peer", "_patient", "on_lost", "traces",
     )
     # fmt: on
 
@@ -64,7 +65,6 @@ class Sending(Peers):
         """Told which frames a link that begins anew had not brought over; set before any link exists."""
         self._life = life
         self._coder = coder
-        self._encode = coder.encode
         self._on_bodies = on_bodies
         self._on_frame = on_frame
         self._on_peer = on_peer
@@ -76,8 +76,6 @@ class Sending(Peers):
         """By targets, in the order in which they were given."""
         self._busy: list[Fan] = []
         """Fans that something was sent to in this tick; no two of them share a link."""
-        self._lone: dict[Link, bytes] = {}
-        """Clients that were told one thing in this tick, and what; they are not in `_dirty`."""
         self._mixed = False
         """In this tick a server was told something by itself: there are no fans until the next one."""
         self._patient: dict[tuple[ProcessId, ...], tuple[Link, ...]] = {}
@@ -104,22 +102,17 @@ class Sending(Peers):
         return self._life, self._numbers
 
     def send_each(self, effect: SendEach) -> list[Send]:
-        """Tell each of many clients one thing, which is all that most are told in one tick. What comes back takes the
-        long way: there is more to it, or it is for somebody else."""
-        if self.traces:
+        """Tell each of many clients one thing, at once. What comes back takes the long way."""
+        parts = [] if self.traces else list(map(codec.encoded, effect.bodies))
+        if not parts or max(map(len, parts)) > self._join_bytes:
             return effect.opened()
-        lone, most, odd = self._lone, self._join_bytes, 0
-        links = list(map(self.links.get, effect.targets))
-        parts = list(map(self._encode, effect.bodies))
-        for link, part in zip(links, parts, strict=True):
-            if link is None or link.serves or link.parts or len(part) > most or link in lone:
-                odd += 1
-            else:
-                lone[link] = part
-        if not odd:
+        pressed, left = post_each(list(map(self.links.get, effect.targets)), parts)
+        for link in pressed:
+            self._press(link)
+        if not left:
             return []
-        rest = zip(effect.opened(), links, parts, strict=True)
-        return [send for send, link, part in rest if link is None or lone.get(link) is not part]
+        odd = set(map(id, left))
+        return [send for send, part in zip(effect.opened(), parts, strict=True) if id(part) in odd]
 
     def send(self, targets: tuple[ProcessId, ...], part: bytes, about: About) -> tuple[ProcessId, ...]:
         """Give one encoded body to the links with some processes, but me; those come back who are nobody."""
@@ -224,7 +217,7 @@ class Sending(Peers):
 
     def meet(self, peer: ProcessId, address: Address) -> None:
         super().meet(peer, address)
-        if self._dirty or self._lone:
+        if self._dirty:
             self._mixed = True  # it may be a client that was told something in this tick
 
     def unlearn(self) -> None:
@@ -264,8 +257,6 @@ class Sending(Peers):
 
     def _send_each(self, links: tuple[Link, ...], part: bytes, about: About) -> None:
         size = len(part)
-        if self._lone:
-            self._join_lone(links)
         for link in links:
             if not link.broken:
                 link.parts.append(part)
@@ -276,18 +267,6 @@ class Sending(Peers):
                 if link.queued_bytes + link.parts_bytes > self._most_bytes and link.overfull():
                     link.overflow()
 
-    def _join_lone(self, links: tuple[Link, ...]) -> None:
-        """These are told more than one thing in this tick."""
-        for link in links:
-            part = self._lone.pop(link, None)
-            if part is not None:
-                self._add(link, part)
-
-    def _add(self, link: Link, part: bytes) -> None:
-        link.parts.append(part)
-        link.parts_bytes += len(part)
-        self._dirty[link.peer] = link
-
     def flush(self, sent_ns: int | None) -> None:
         """End of a tick: one write to every peer that something was sent to."""
         busy = self._busy
@@ -295,8 +274,6 @@ class Sending(Peers):
             self._busy = []
             for fan in busy:
                 self._post(fan, len(busy) > 1)
-        if self._lone:
-            self._post_lone()
         if self._kept:
             self._put_aside()
         if self._dirty:
@@ -305,12 +282,6 @@ class Sending(Peers):
                     self._press(link)
             self._dirty.clear()
         self._mixed = False
-
-    def _post_lone(self) -> None:
-        """One frame with one body to each client that was told one thing."""
-        lone, self._lone = self._lone, {}
-        for link in post_each(list(lone), list(lone.values())):
-            self._press(link)
 
     def _post(self, fan: Fan, claimed: bool) -> None:
         """One frame to each link of a fan."""

@@ -125,7 +125,8 @@ class Changing(Vouching):
             kind = type(effect)
             if kind is Deliver:
                 message = effect.message  # type: ignore[attr-defined]
-                if len(message.destinations) == groups and MARK in message.payload:
+                # (`in` would raise and forget an error first: it takes bytes for a number.)
+                if len(message.destinations) == groups and message.payload.find(MARK) >= 0:
                     return False  # perhaps; in a bundle, the change is somewhere inside
                 fresh = effect.fresh  # type: ignore[attr-defined]
                 self.position = effect.position + (1 if fresh is None else len(fresh))  # type: ignore[attr-defined]

@@ -5,12 +5,12 @@ import asyncio
 import pytest
 from live_cluster import run
 
+from amcast.kernel.bundle import bundled, gateway_number, parts_of
 from amcast.kernel.effects import Deliver
 from amcast.kernel.ids import message_id
 from amcast.kernel.message import Message
 from amcast.live.handing import Handing
 from amcast.live.kept import LARGE_SHARE, OVERHEAD_BYTES, Kept
-from amcast.parts.bundle import bundled, gateway_number, parts_of
 
 PLENTY = 10_000_000
 
@@ -139,11 +139,11 @@ def test_of_a_bundle_with_repeats_the_fresh_messages_are_kept() -> None:
     handing = Handing(0, 0, None, None, 0, 0)
     handing.kept = kept = Kept(PLENTY, parts_of)
     made, parts = bundle(0, 6)
-    handing.take(Deliver(made, 0, fresh=tuple(parts), whole=True), 0)
-    again, more = bundle(4, 5)
-    handing.take(Deliver(again, 6, fresh=tuple(more[2:]), whole=False), 0)
+    handing.take(Deliver(made, 0, count=len(parts)), 0)
+    again, _ = bundle(4, 5)
+    handing.take(Deliver(again, 6, count=3, repeats=(0, 1)), 0)
     last, rest = bundle(9, 2)
-    handing.take(Deliver(last, 9, fresh=tuple(rest), whole=True), 0)
+    handing.take(Deliver(last, 9, count=len(rest)), 0)
     assert numbers(kept.since(0, PLENTY)) == list(range(11))
     for position in range(11):
         assert numbers(kept.since(position, 1)) == [position]

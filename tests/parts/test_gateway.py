@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from amcast.kernel.bundle import FIRST_GATEWAY, bundled, gateway_number, is_bundle, parts_of, process_of
 from amcast.kernel.effects import Deliver, Effect, Resolve, Send, SetTimer
 from amcast.kernel.errors import WrongUse
 from amcast.kernel.events import Asked, Receive, Started, Submit, Timer
@@ -16,7 +17,6 @@ from amcast.parts import member
 from amcast.parts.bodies.gateway import Done, GatewayConfig
 from amcast.parts.bodies.node import NodeConfig
 from amcast.parts.bodies.session import MILLISECOND, SessionConfig
-from amcast.parts.bundle import FIRST_GATEWAY, bundled, gateway_number, is_bundle, parts_of, process_of
 from amcast.parts.gateway import (
     HOPELESS,
     LEAST_PHASE_NS,

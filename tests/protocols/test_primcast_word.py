@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from amcast.kernel.bundle import bundled, gateway_number, process_of
 from amcast.kernel.effects import Deliver, Effect, Send, SetTimer
 from amcast.kernel.events import Event, Receive, Started, Timer
 from amcast.kernel.ids import GroupId, MessageId, ProcessId, message_id
@@ -17,7 +18,6 @@ from amcast.kernel.message import Body, Message, Record
 from amcast.kernel.topology import Topology
 from amcast.lab import runs
 from amcast.parts.bodies.member import Entry
-from amcast.parts.bundle import bundled, gateway_number, process_of
 from amcast.parts.quorum import next_ballot
 from amcast.protocols.bodies.primcast import Ack, Install, NewState, Progress, Propose, Start
 from amcast.protocols.catalogue import CATALOGUE

@@ -64,7 +64,7 @@ class TracedWorld(World):
         super()._admit(process, effect)
 
     def _deliver(self, process: ProcessId, effect: Deliver) -> None:
-        if effect.fresh is None and effect.position >= self.recorded[process]:
+        if effect.count < 0 and effect.position >= self.recorded[process]:
             self.unwritten[process].add(effect.position)
             self.recorded[process] = effect.position + 1
         super()._deliver(process, effect)

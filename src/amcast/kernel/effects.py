@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from amcast.kernel.bundle import parts_of
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record
 
@@ -48,23 +49,33 @@ class Deliver(Effect, frozen=True):
     rank_tie: int | None = None
     committed_ns: int | None = None
     """When the message's place in the order was known here, if something older still blocked it then."""
-    fresh: tuple[Message, ...] | None = None
-    """The message is a bundle (`parts/bundle.py`), and stands for the deliveries of these messages in it, which were
-    never delivered before, at `position` and after (`opened`)."""
+    count: int = -1
+    """0 or more: the message is a bundle (`kernel/bundle.py`), and stands for so many deliveries of messages in it, at
+    `position` and after (`opened`)."""
+    repeats: tuple[int, ...] = ()
+    """The places in it of messages that were delivered before."""
     sure: tuple[GroupId, ...] = ()
     """Other destinations of which it is known here that they put whatever they are asked for from now on behind it."""
     foretold: bool = False
     """The other destinations, too, learn that of this process' group without being told."""
-    whole: bool = False
-    """`fresh` is all that the bundle holds."""
+
+    def messages(self) -> list[Message]:
+        """What is delivered: the message itself, or what is fresh in a bundle. It is opened anew each time."""
+        if self.count < 0:
+            return [self.message]
+        parts = parts_of(self.message)
+        if self.repeats:
+            parts = [part for place, part in enumerate(parts) if place not in self.repeats]
+        assert len(parts) == self.count, f"bundle {self.message.id}: {len(parts)} messages; expected {self.count}"
+        return parts
 
     def opened(self) -> "list[Deliver]":
         """The deliveries that this one stands for."""
-        if self.fresh is None:
+        if self.count < 0:
             return [self]
         return [
             Deliver(part, position, self.rank_time, self.rank_tie, self.committed_ns)
-            for position, part in enumerate(self.fresh, self.position)
+            for position, part in enumerate(self.messages(), self.position)
         ]
 
 

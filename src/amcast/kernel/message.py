@@ -9,11 +9,16 @@ from msgspec import Struct
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 
 
-class Message(Struct, frozen=True, array_like=True, gc=False):
-    """What a client multicasts: ordered as a whole, never looked into."""
+class Label(Struct, frozen=True, array_like=True, gc=False):
+    """How a message begins: enough to tell which one it is, for who need not read the rest."""
 
     id: MessageId
     sender: ProcessId
+
+
+class Message(Label, frozen=True, array_like=True, gc=False):
+    """What a client multicasts: ordered as a whole, never looked into."""
+
     destinations: tuple[GroupId, ...]
     """Sorted, without repetition, never empty."""
     payload: bytes = b""

@@ -109,7 +109,7 @@ class Spec:
     farewell: Callable[[int], Body] | None = None
     """What a process that leaves in good order, in its n-th life, tells everybody that it is connected with."""
     bundles: Callable[[Message], list[Message]] | None = None
-    """How its processes open bundles when they deliver them (`parts/bundle.py`): nodes may be gateways for clients."""
+    """How its processes open bundles when they deliver them (`kernel/bundle.py`): nodes may be gateways for clients."""
     goals: tuple[str, ...] = ()
     """Names of notes that a search worth trusting must have seen."""
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from amcast.kernel.effects import Deliver
 from amcast.kernel.ids import GroupId, ProcessId
-from amcast.kernel.message import Message
 from amcast.live.kept import Kept
 from amcast.live.resting import Rest
 from amcast.trace.recorder import Recorder
@@ -46,23 +45,24 @@ class Handing:
     def take(self, effect: Deliver, now: int) -> None:
         """A message, or what is fresh in a bundle: that goes one by one only to who listens, or where some were handed
         over in an earlier life."""
-        fresh, first, recorder = effect.fresh, effect.position, self._recorder
-        if fresh is None:
+        count, first, recorder = effect.count, effect.position, self._recorder
+        if count < 0:
             self._take_one(effect, now)
             return
         if self._on_deliver is not None or first < self._handed or (recorder is not None and first != self._recorded):
             for one in effect.opened():
                 self._take_one(one, now)
             return
-        end = first + len(fresh)
+        end = first + count
         if recorder is not None:
-            self._record_all(effect, fresh, now, recorder)
+            self._record_all(effect, now, recorder)
             self._recorded = end
-        if self.kept is not None:
-            self.kept.extend(first, fresh, effect.message if effect.whole else None)
+        kept = self.kept
+        if kept is not None and (effect.repeats or not kept.hold(first, effect.message, count)):
+            kept.extend(first, effect.messages())
         self._handed = end
-        self.count += len(fresh)
-        self.rest.count(fresh)
+        self.count += count
+        self.rest.count(effect)
 
     def _take_one(self, effect: Deliver, now: int) -> None:
         position = effect.position
@@ -74,7 +74,7 @@ class Handing:
             return
         self._handed = position + 1
         self.count += 1
-        self.rest.count((effect.message,))
+        self.rest.count(effect)
         if self._on_deliver is not None:
             self._on_deliver(effect)
 
@@ -85,10 +85,10 @@ class Handing:
         if self.kept is not None:
             self.kept.jump(position)
 
-    def _record_all(self, effect: Deliver, fresh: tuple[Message, ...], now: int, recorder: Recorder) -> None:
+    def _record_all(self, effect: Deliver, now: int, recorder: Recorder) -> None:
         assert self._group is not None
         every = recorder.every
-        for position, part in enumerate(fresh, effect.position):
+        for position, part in enumerate(effect.messages(), effect.position):
             if every == 1 or part.id % every == 0:
                 recorder.delivery(
                     self._me, self._group, position, part, now,

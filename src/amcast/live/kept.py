@@ -58,13 +58,16 @@ class Kept:
             self.jump(position)
         self._append(None, (message,), 1, len(message.payload) + OVERHEAD_BYTES)
 
-    def extend(self, position: int, messages: Sequence[Message], bundle: Message | None) -> None:
-        """Several at once; perhaps they are all that a bundle holds."""
-        if bundle is not None and self._opens is not None and messages and position == self.next:
-            size = len(bundle.payload) + OVERHEAD_BYTES
-            if size <= self._most_bytes // LARGE_SHARE:
-                self._append(bundle, (), len(messages), size)
-                return
+    def hold(self, position: int, bundle: Message, count: int) -> bool:
+        """All that a bundle holds, at once. False if it must be told message by message."""
+        size = len(bundle.payload) + OVERHEAD_BYTES
+        if self._opens is None or not count or position != self.next or size > self._most_bytes // LARGE_SHARE:
+            return False
+        self._append(bundle, (), count, size)
+        return True
+
+    def extend(self, position: int, messages: Sequence[Message]) -> None:
+        """Several, one after the other."""
         for place, message in enumerate(messages, position):
             self.add(place, message)
 

@@ -11,10 +11,10 @@ replica inside somebody else's program therefore never rests.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
-from amcast.kernel.message import Message
+from amcast.kernel.effects import Deliver
 from amcast.live.batch import batch_size
 
 PER_MESSAGE_US: Final = 30
@@ -39,12 +39,12 @@ class Rest:
         self._until_ns = 0
         self._serves_ns = 0
 
-    def count(self, messages: Sequence[Message]) -> None:
-        """These were delivered. Of many, each counts once; few may be clients' batches, which hold more."""
-        if len(messages) > FEW:
-            self._counted += len(messages)
+    def count(self, effect: Deliver) -> None:
+        """Something was delivered. Of many messages, each counts once; few may be clients' batches, which hold more."""
+        if effect.count > FEW:
+            self._counted += effect.count
         else:
-            for message in messages:
+            for message in effect.messages():
                 self._counted += batch_size(message.payload)
 
     def serve(self, now: int) -> None:

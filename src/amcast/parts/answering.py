@@ -16,6 +16,7 @@ has one of each destination (`parts/session.py`); the message itself is ordered 
 
 from typing import Final
 
+from amcast.kernel.bundle import is_bundle, process_of
 from amcast.kernel.effects import Deliver, Effect, Send
 from amcast.kernel.events import Event, Receive
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
@@ -23,7 +24,6 @@ from amcast.kernel.message import Message, Reply
 from amcast.kernel.process import Process
 from amcast.parts.bodies.node import NodeConfig
 from amcast.parts.bodies.session import Hint
-from amcast.parts.bundle import is_bundle, process_of
 from amcast.parts.gateway import Gateway
 from amcast.parts.seen import Seen
 from amcast.parts.session import Contact
@@ -76,7 +76,7 @@ class Answering(Process):
             if type(effect) is not Deliver:
                 continue
             message = effect.message
-            if effect.fresh is not None:
+            if effect.count >= 0:
                 self._answer_bundle(effect, answers, told)
             else:
                 self.delivered.add(message.id)
@@ -96,7 +96,7 @@ class Answering(Process):
                 self._aside.append(Receive(self.me, Reply(bundle.id, group)))
         elif self.topology.group_of(gateway) != self.home:
             foretold = effect.foretold
-            if leads or (not foretold and len(effect.fresh or ()) <= FEW):
+            if leads or (not foretold and effect.count <= FEW):
                 later = (gateway,) if foretold else ()
                 told.append(Send((gateway,), Reply(bundle.id, self.home), bundle.id, later))
             else:

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from amcast.kernel.bundle import is_bundle
 from amcast.kernel.change import MARK, encoded, is_change, next_topology
 from amcast.kernel.effects import CancelTimer, Deliver, Effect, Note, Persist, Send, SetTimer
 from amcast.kernel.events import Event, Gone, Leader, Peer, Receive, Started, Submit, Suspect, Timer
@@ -46,7 +47,6 @@ from amcast.parts.bodies.changing import (
     kept,
     numbered,
 )
-from amcast.parts.bundle import is_bundle
 from amcast.parts.instances import NUMBER, Instance, Make, recovered
 from amcast.parts.seen import Seen
 from amcast.parts.turning import REPORT, TIMER
@@ -128,8 +128,8 @@ class Changing(Vouching):
                 # (`in` would raise and forget an error first: it takes bytes for a number.)
                 if len(message.destinations) == groups and message.payload.find(MARK) >= 0:
                     return False  # perhaps; in a bundle, the change is somewhere inside
-                fresh = effect.fresh  # type: ignore[attr-defined]
-                self.position = effect.position + (1 if fresh is None else len(fresh))  # type: ignore[attr-defined]
+                count = effect.count  # type: ignore[attr-defined]
+                self.position = effect.position + (1 if count < 0 else count)  # type: ignore[attr-defined]
             elif kind is Note and effect.name == "installed":  # type: ignore[attr-defined]
                 return False
         return True
@@ -331,8 +331,7 @@ class Changing(Vouching):
         if instance.overtaken:
             return
         if len(effect.message.destinations) == len(instance.topology.groups):
-            parts = (effect.message,) if effect.fresh is None else effect.fresh
-            for place, part in enumerate(parts):
+            for place, part in enumerate(effect.messages()):
                 if is_change(part):
                     topology = next_topology(instance.topology, part)
                     if topology is not None:
@@ -343,27 +342,26 @@ class Changing(Vouching):
 
     def _emit(self, instance: Instance, effect: Deliver) -> None:
         begin = instance.begin
-        fresh = effect.fresh
+        count = effect.count
         position = begin.position + effect.position
-        self.position = position + (1 if fresh is None else len(fresh))
+        self.position = position + (1 if count < 0 else count)
         if instance.own is not None:
             instance.own.add(effect.message.id)
-            instance.own.add_all(fresh or ())
+            instance.own.add_all(effect.messages() if count > 0 else ())
         if begin.number == 0:
             self._outbox.append(effect)
             return
         rank = None if effect.rank_time is None else begin.rank + effect.rank_time
         self._outbox.append(
             Deliver(
-                effect.message, position, rank, effect.rank_tie, effect.committed_ns, fresh, effect.sure,
-                effect.foretold, effect.whole,
+                effect.message, position, rank, effect.rank_tie, effect.committed_ns, count, effect.repeats,
+                effect.sure, effect.foretold,
             )
         )  # fmt: skip
 
     def _turn(self, instance: Instance, effect: Deliver, place: int, topology: Topology, later: list[Effect]) -> None:
         """The barrier, at a place in a delivery: what is before it counts, what is behind it does not."""
         begin = instance.begin
-        parts = (effect.message,) if effect.fresh is None else effect.fresh
         for one in effect.opened()[: place + 1]:
             self._emit(instance, one)
         seen = Seen()
@@ -373,12 +371,12 @@ class Changing(Vouching):
         known = process.known(effect.message.id) if instance.own is None else instance.own.snapshot()
         assert known is not None
         seen.merge(known)  # type: ignore[arg-type]
-        discarded = [part.id for part in parts[place + 1 :]]
-        if effect.fresh is not None:
+        discarded = [part.id for part in effect.messages()[place + 1 :]]
+        if effect.count >= 0:
             discarded.append(effect.message.id)
         for other in later:
             if type(other) is Deliver:
-                discarded += [other.message.id, *(part.id for part in other.fresh or ())]
+                discarded += [other.message.id, *(part.id for part in other.messages())]
         for id in discarded:
             seen.forget(id)
         rank = begin.rank if effect.rank_time is None else begin.rank + effect.rank_time + 1

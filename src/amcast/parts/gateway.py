@@ -7,7 +7,7 @@
       |            |<-Reply (one per group)-------|
       |<-Done------|
 
-What arrives in one step and has the same destinations becomes one bundle (`parts/bundle.py`). A lone message is a
+What arrives in one step and has the same destinations becomes one bundle (`kernel/bundle.py`). A lone message is a
 bundle of one and waits for nobody. While a bundle is on its way, what else comes for the same destinations gathers, and
 leaves when that is answered: the slower the order, the larger the bundles, and the less each message costs. An answer
 that does not come soon (a leader died) holds nobody up for long.
@@ -28,6 +28,7 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Final
 
+from amcast.kernel.bundle import bundled, gateway_number
 from amcast.kernel.effects import Effect, Resolve, Send, SendEach, SetTimer
 from amcast.kernel.events import Event, Submit
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
@@ -35,7 +36,6 @@ from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
 from amcast.parts.bodies.gateway import Done, GatewayConfig, GatewayState, WaveState
 from amcast.parts.bodies.session import MILLISECOND, SessionConfig
-from amcast.parts.bundle import bundled, gateway_number
 from amcast.parts.session import Client, Contact
 
 GATHER: Final = "gather"

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from amcast.kernel.bundle import FIRST_BUNDLE, MOST_PROCESSES, is_bundle, parts_of
 from amcast.kernel.effects import About, Effect, Send
 from amcast.kernel.events import Asked, Event, Gone, Leader, Peer, Receive, Started, Submit, Timer
 from amcast.kernel.ids import MessageId, ProcessId
@@ -27,7 +28,6 @@ from amcast.parts.bodies.gateway import Done, GatewayConfig
 from amcast.parts.bodies.node import NodeConfig, NodeState
 from amcast.parts.bodies.omega import Farewell, Heartbeat
 from amcast.parts.bodies.session import Hint
-from amcast.parts.bundle import FIRST_BUNDLE, MOST_PROCESSES, is_bundle, parts_of
 from amcast.parts.changing import Changing
 from amcast.parts.gateway import GATHER, REST, Gateway
 from amcast.parts.omega import BEAT, Omega

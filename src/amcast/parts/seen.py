@@ -9,7 +9,7 @@ remember the newest number and, as the bits of one integer, the WINDOW numbers b
 from collections.abc import Sequence
 
 from amcast.kernel.ids import MESSAGES_PER_SENDER, MessageId, ProcessId
-from amcast.kernel.message import Message
+from amcast.kernel.message import Label
 from amcast.parts.bodies.session import WINDOW, Known
 
 _MASK = (1 << WINDOW) - 1
@@ -62,7 +62,7 @@ class Seen:
         self._put(sender, newest, self._bits(sender) | 1 << -ahead)
         return True
 
-    def add_all(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def add_all(self, messages: Sequence[Label]) -> tuple[int, ...]:
         """Remember many; the places of those that were seen before. The same as `add` for each, without its calls."""
         newest = self._newest
         again: list[int] = []

@@ -5,6 +5,7 @@ not be ordered a second time. A destination knows what it delivered; contacts th
 one before they order it (`Vouch`), unless the client itself has shown that the message is younger than the number.
 """
 
+from amcast.kernel.bundle import is_bundle, process_of
 from amcast.kernel.effects import About, Send
 from amcast.kernel.events import Receive, Submit
 from amcast.kernel.ids import ProcessId, sequence_of
@@ -12,7 +13,6 @@ from amcast.kernel.message import Body, Message, Reply, Request
 from amcast.kernel.topology import Topology
 from amcast.parts.bodies.changing import ChangingConfig, Vouch, numbered
 from amcast.parts.bodies.session import WINDOW
-from amcast.parts.bundle import is_bundle, process_of
 from amcast.parts.instances import Instance, Make
 from amcast.parts.turning import NEXT, Turning
 

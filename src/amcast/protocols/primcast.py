@@ -23,12 +23,12 @@ hears what. Deviations, each with its reason, are in docs/protocols/primcast.md.
 from dataclasses import replace
 from heapq import heapify
 
+from amcast.kernel.bundle import parts_of
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body, State
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.bodies.member import Join, MemberState, Nack, Welcome
-from amcast.parts.bundle import parts_of
 from amcast.parts.lifting import ROBUST
 from amcast.protocols.bodies.primcast import (
     BODIES,

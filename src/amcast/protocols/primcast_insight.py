@@ -10,9 +10,9 @@
 Only what this process knows is told; another member may know more.
 """
 
+from amcast.kernel.bundle import is_bundle, parts_of
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.insight import Phase, Vitals
-from amcast.parts.bundle import is_bundle, parts_of
 from amcast.parts.quorum import place_of, round_of
 from amcast.protocols.primcast_repair import Repair
 from amcast.protocols.primcast_views import Item

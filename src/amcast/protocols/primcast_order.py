@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from heapq import heappop, heappush, heapreplace
 from typing import Final
 
+from amcast.kernel.bundle import is_bundle, labels_of
 from amcast.kernel.effects import Deliver
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
-from amcast.parts.bundle import is_bundle, parts_of
 from amcast.parts.clocks import QuorumClock, hybrid, logical
 from amcast.parts.member import Member
 from amcast.parts.quorum import MEMBERS
@@ -419,8 +419,12 @@ class Order(Member[Item]):
         """Deliver, and remember what others may have to be told."""
         id = message.id
         served = self._served
-        parts = parts_of(message) if is_bundle(id) else None
-        repeats = self._seen.add_all(parts) if parts else ()
+        count = -1
+        repeats: tuple[int, ...] = ()
+        if is_bundle(id):
+            labels = labels_of(message)
+            repeats = self._seen.add_all(labels)
+            count = len(labels) - len(repeats)
         past = Past(message, timestamp, final, served, repeats)
         index = -1
         item = self._items.pop(id, None)
@@ -448,30 +452,26 @@ class Order(Member[Item]):
             if decided.get(group) != final:
                 sure = tuple([other for other in owed if decided.get(other) == final])
                 break
-        if parts is not None and self._role == "primary":
+        if count >= 0 and self._role == "primary":
             self._word.append((self.position, id, final))
-        self._emit(past, parts, committed_ns, sure)
-        self._served = served + (1 if parts is None else len(parts) - len(repeats))
+        self._emit(past, count, committed_ns, sure)
+        self._served = served + (1 if count < 0 else count)
         self.position += 1
 
     def _emit(
         self,
         past: Past,
-        parts: list[Message] | None,
+        count: int,
         committed_ns: int | None,
         sure: tuple[GroupId, ...] = (),
     ) -> None:
-        """The effect: of a bundle, whose parts are given, what was not delivered before. A group whose own timestamp is
+        """The effect: of a bundle, what was not delivered before, and how much that is. A group whose own timestamp is
         the final one stamps whatever comes later above it: whoever knows that this is decided is sure of the group."""
-        message = past.message
-        fresh: tuple[Message, ...] | None = None
-        if parts is not None:
-            if past.repeats:
-                self.note("repeated", message.id, float(len(past.repeats)))
-                parts = [part for place, part in enumerate(parts) if place not in past.repeats]
-            fresh = tuple(parts)
-        foretold, whole = past.timestamp == past.final, not past.repeats
+        message, repeats = past.message, past.repeats
+        if repeats:
+            self.note("repeated", message.id, float(len(repeats)))
+        foretold = past.timestamp == past.final
         self._outbox.append(
-            Deliver(message, past.place, past.final, message.id, committed_ns, fresh, sure, foretold, whole)
+            Deliver(message, past.place, past.final, message.id, committed_ns, count, repeats, sure, foretold)
         )
         self.convoy(message, committed_ns)

@@ -7,11 +7,11 @@ message after a while asks the other destinations for the message or for their g
 group answers for a delivered message until a majority of each other destination has delivered it too.
 """
 
+from amcast.kernel.bundle import is_bundle, labels_of
 from amcast.kernel.effects import Note
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Record
 from amcast.kernel.topology import Topology
-from amcast.parts.bundle import is_bundle, parts_of
 from amcast.parts.debts import Debts
 from amcast.protocols.bodies.primcast import (
     CatchUp,
@@ -62,7 +62,8 @@ class Repair(Epochs):
         if kept.first > kept.handed:
             self._jumped(kept.past[0].place if kept.past else kept.served)
         for past in kept.past[max(0, kept.handed - kept.first) :]:
-            self._emit(past, parts_of(past.message) if is_bundle(past.message.id) else None, None)
+            bundle = is_bundle(past.message.id)
+            self._emit(past, len(labels_of(past.message)) - len(past.repeats) if bundle else -1, None)
 
     def _restore_kept(self, kept: Checkpoint) -> None:
         """Everything durable, as it was."""

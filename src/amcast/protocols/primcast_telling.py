@@ -19,12 +19,12 @@ the rest for the day on which their primary dies, and a new primary hears at onc
 
 from typing import Final
 
+from amcast.kernel.bundle import is_bundle, process_of
 from amcast.kernel.effects import About, Send
 from amcast.kernel.ids import MESSAGES_PER_SENDER, GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message
 from amcast.kernel.topology import Topology
 from amcast.parts.bodies.session import MILLISECOND
-from amcast.parts.bundle import is_bundle, process_of
 from amcast.parts.quorum import place_of
 from amcast.protocols.bodies.primcast import Ack, PrimCastConfig, Propose
 from amcast.protocols.primcast_order import Order

@@ -374,7 +374,7 @@ class World:
         return tuple(target for target in effect.targets if (source, target) not in self.stale)
 
     def _deliver(self, process: ProcessId, effect: Deliver) -> None:
-        if effect.fresh is not None:
+        if effect.count >= 0:
             for one in effect.opened():
                 self._deliver(process, one)
             return

@@ -15,7 +15,7 @@ import msgspec
 
 from amcast.kernel.errors import WrongUse
 from amcast.kernel.ids import MAX_SENDER, MESSAGES_PER_SENDER, GroupId, MessageId, ProcessId
-from amcast.kernel.message import Message
+from amcast.kernel.message import Label, Message
 
 FIRST_GATEWAY: Final = MAX_SENDER + 1
 """Numbers from here on are gateways': no client or server has one, no trace shows one."""
@@ -27,6 +27,7 @@ FIRST_BUNDLE: Final = FIRST_GATEWAY * MESSAGES_PER_SENDER
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(list[Message])
+_labels: Final = msgspec.msgpack.Decoder(list[Label])
 
 
 def gateway_number(process: ProcessId, life: int) -> ProcessId:
@@ -57,5 +58,13 @@ def parts_of(bundle: Message) -> list[Message]:
     """What a bundle holds, in order. What cannot be read holds nothing, at every replica alike."""
     try:
         return _decoder.decode(bundle.payload)
+    except (msgspec.MsgspecError, ValueError):
+        return []
+
+
+def labels_of(bundle: Message) -> list[Label]:
+    """Which messages a bundle holds, in order; most replicas need to know no more."""
+    try:
+        return _labels.decode(bundle.payload)
     except (msgspec.MsgspecError, ValueError):
         return []

@@ -24,7 +24,8 @@ def bundle(first: int, count: int, size: int = 10) -> tuple[Message, list[Messag
 def keep(kept: Kept, count: int, size: int = 10) -> int:
     """One more bundle; how many bytes its text has."""
     made, parts = bundle(kept.next, count, size)
-    kept.extend(kept.next, parts, made)
+    if not kept.hold(kept.next, made, count):
+        kept.extend(kept.next, parts)
     return len(made.payload)
 
 
@@ -127,10 +128,12 @@ def test_behind_a_jump_everything_begins_anew() -> None:
     keep(kept, 4)
     assert numbers(kept.since(52, PLENTY)) == [52, 53]
     made, parts = bundle(80, 3)
-    kept.extend(80, parts, made)
+    assert not kept.hold(80, made, 3), "not where it belongs"
+    kept.extend(80, parts)
     assert (kept.first, kept.next) == (80, 83), "a gap is a jump"
     made, parts = bundle(81, 3)
-    kept.extend(81, parts, made)
+    assert not kept.hold(81, made, 3)
+    kept.extend(81, parts)
     assert numbers(kept.since(80, PLENTY)) == [80, 81, 82, 83], "what is told again changes nothing"
 
 
@@ -151,8 +154,7 @@ def test_of_a_bundle_with_repeats_the_fresh_messages_are_kept() -> None:
 
 def test_a_bundle_that_does_not_hold_what_was_delivered_is_noticed() -> None:
     kept = Kept(PLENTY, parts_of)
-    made, parts = bundle(0, 6)
-    kept.extend(0, parts[2:], made)
+    kept.hold(0, bundle(0, 6)[0], 4)
     with pytest.raises(AssertionError, match="bundle at 0: 6 messages, and 4 were delivered"):
         kept.since(0, PLENTY)
 

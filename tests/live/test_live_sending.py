@@ -6,7 +6,7 @@ from itertools import chain
 import pytest
 from live_cluster import SKEEN, run
 
-from amcast.kernel.effects import Send, SendEach
+from amcast.kernel.effects import SendEach
 from amcast.kernel.message import Body
 from amcast.live import sending
 from amcast.live.codec import Codec
@@ -91,16 +91,44 @@ def test_many_clients_are_told_along_but_for_those_with_whom_there_is_more_to_it
     async def main() -> None:
         network, sockets = networked(Limits())
         network.send((CLIENTS[0],), network._coder.encode(Propose(1, 0, 1)), None)
+        network.links[CLIENTS[2]].hold()
         network.links[CLIENTS[2]].broken = True
-        bodies = (Propose(1, 0, 2), Propose(1, 0, 3), Propose(1, 0, 4), Propose(1, 0, 5))
-        rest = network.send_each(SendEach((*CLIENTS, 1), bodies, (7, 8, 9, 10)))
-        assert rest == [Send((CLIENTS[0],), bodies[0], 7), Send((1,), bodies[3], 10)], "told before, and a server"
+        bodies = (Propose(1, 0, 2), Propose(1, 0, 3), Propose(1, 0, 4))
+        assert network.send_each(SendEach(CLIENTS, bodies, (7, 8, 9))) == []
+        assert sockets[CLIENTS[1]].frames == [], "not before the tick ends"
         network.flush(None)
-        assert sockets[CLIENTS[0]].frames == [[1]]
+        assert sockets[CLIENTS[0]].frames == [[1, 2]], "one frame for all that a tick says"
         assert sockets[CLIENTS[1]].frames == [[3]]
         assert sockets[CLIENTS[2]].frames == [], "who is told nothing more gets no frame"
+        for others in ((CLIENTS[0], 1), (CLIENTS[0], STRANGER)):
+            each = SendEach(others, bodies[:2], (7, 8))
+            assert network.send_each(each) == each.opened(), "a server, or nobody, is told in the usual way"
         network.traces = True
-        assert len(network.send_each(SendEach(CLIENTS, bodies[:3], (7, 8, 9)))) == 3, "a trace tells all of them"
+        assert len(network.send_each(SendEach(CLIENTS, bodies, (7, 8, 9)))) == 3, "a trace tells all of them"
+
+    run(main())
+
+
+def test_a_crowd_that_is_told_more_in_one_tick_still_gets_one_frame_each() -> None:
+    async def main() -> None:
+        network, sockets = networked(Limits())
+        say_each(network, CLIENTS[:2], 1)
+        say_each(network, CLIENTS[2:], 2)
+        assert [len(links) for links, _ in network._crowds] == [2, 1], "several crowds in one tick"
+        network.flush(None)
+        assert [sockets[client].frames for client in CLIENTS] == [[[1]], [[1]], [[2]]]
+        say_each(network, CLIENTS[:2], 3)
+        say_each(network, CLIENTS[1:], 4)
+        network.send((CLIENTS[0],), network._coder.encode(Propose(1, 0, 5)), None)
+        network.flush(None)
+        assert [sockets[client].frames[-1] for client in CLIENTS] == [[3, 5], [3, 4], [4]]
+        assert [len(sockets[client].frames) for client in CLIENTS] == [2, 2, 2]
+        network.links[CLIENTS[0]].hold()
+        say_each(network, CLIENTS, 6)
+        network.flush(None)
+        assert len(sockets[CLIENTS[0]].frames) == 2, "its socket takes no more"
+        network.links[CLIENTS[0]].write_waiting()
+        assert sockets[CLIENTS[0]].frames[-1] == [6]
 
     run(main())
 

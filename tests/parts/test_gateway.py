@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from amcast.kernel.bundle import FIRST_GATEWAY, bundled, gateway_number, is_bundle, parts_of, process_of
+from amcast.kernel.bundle import FIRST_GATEWAY, bundled, gateway_number, is_bundle, labels_of, parts_of, process_of
 from amcast.kernel.effects import Deliver, Effect, Resolve, Send, SetTimer
 from amcast.kernel.errors import WrongUse
 from amcast.kernel.events import Asked, Receive, Started, Submit, Timer
@@ -420,8 +420,14 @@ def test_a_protocol_that_opens_no_bundles_has_no_gateways() -> None:
 def test_deliveries_of_a_bundle_are_opened_in_order() -> None:
     parts = (message(6, 0), message(7, 0))
     bundle = bundled(gateway_number(0, 0), 0, BOTH, list(parts))
-    effect = Deliver(bundle, 10, 5, bundle.id, None, parts)
+    effect = Deliver(bundle, 10, 5, bundle.id, count=2)
     assert [(one.message.id, one.position) for one in effect.opened()] == [(parts[0].id, 10), (parts[1].id, 11)]
+    again = Deliver(bundle, 12, 5, bundle.id, count=1, repeats=(0,))
+    assert again.messages() == [parts[1]]
+    assert Deliver(bundle, 12, 5, bundle.id, count=0, repeats=(0, 1)).opened() == []
+    with pytest.raises(AssertionError, match="2 messages; expected 1"):
+        Deliver(bundle, 12, 5, bundle.id, count=1).messages()
+    assert [(one.id, one.sender) for one in labels_of(bundle)] == [(part.id, part.sender) for part in parts]
     assert Deliver(parts[0], 3).opened() == [Deliver(parts[0], 3)]
 
 

@@ -187,7 +187,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.resume_reading()
 
     def leave(self) -> None:
-        """Another connection carries the link now, or none does."""
+        """Another connection carries the link now, or none does: what it still brings is not listened to."""
         self._usual = NOTHING
         self.heads = ()
 
@@ -202,6 +202,7 @@ class Connection(asyncio.BufferedProtocol):
         self._network.strangers.refused += 1
         complain("refused", "connection with %s refused: %s", self.peername, reason)
         self.write(codec.refusal_frame(reason))
+        self.leave()
         if self._transport is not None:
             self._transport.close()
 
@@ -219,6 +220,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def abort(self) -> None:
+        self.leave()
         if self._transport is not None:
             self._transport.abort()
 

@@ -75,14 +75,14 @@ class Crowd:
             self._on_asked(asked)
 
 
-def post_each(links: list[Link | None], parts: list[bytes]) -> tuple[list[Link], list[bytes]]:
+def post_each(links: list[Link], parts: list[bytes]) -> tuple[list[Link], list[tuple[Link, bytes]]]:
     """One frame with one encoded body to each of these clients: the same as `Link.post`. Those for whom much waits come
-    back, and the bodies that must go the long way: something else waits for the same client, or it is no client."""
+    back, and what must go the long way: something waits for the same client, or the other way round."""
     pressed: list[Link] = []
-    left: list[bytes] = []
+    left: list[tuple[Link, bytes]] = []
     for link, part in zip(links, parts, strict=True):
-        if link is None or not link._flows or link.parts or link.serves:
-            left.append(part)
+        if link.parts or not link._flows or link.serves:
+            left.append((link, part))
             continue
         number = link._sent = link._sent + 1
         received = link._acknowledged = link._received

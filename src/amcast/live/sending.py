@@ -8,7 +8,7 @@ Answers are the other extreme: as many clients as messages, and one short body f
 
 import random
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 from amcast.kernel.effects import About, Send, SendEach
 from amcast.kernel.ids import ProcessId
@@ -43,8 +43,8 @@ class Sending(Peers):
 
     # fmt: off
     __slots__ = (
-        "_busy", "_chance", "_coder", "_fans", "_hurried", "_join_bytes", "_kept", "_life", "_mixed", "_most_bytes",
-        "_numbers", "_on_bodies", "_on_frame", "_on_peer", "_patient", "on_lost", "traces",
+        "_busy", "_chance", "_coder", "_crowds", "_fans", "_hurried", "_join_bytes", "_kept", "_life", "_mixed",
+        "_most_bytes", "_numbers", "_on_bodies", "_on_frame", "_on_peer", "_patient", "_told", "on_lost", "traces",
     )
     # fmt: on
 
@@ -78,6 +78,10 @@ class Sending(Peers):
         """Fans that something was sent to in this tick; no two of them share a link."""
         self._mixed = False
         """In this tick a server was told something by itself: there are no fans until the next one."""
+        self._crowds: list[tuple[list[Link], list[bytes]]] = []
+        """Many clients that were told one thing each in this tick, and what."""
+        self._told: set[ProcessId] = set()
+        """All of them."""
         self._patient: dict[tuple[ProcessId, ...], tuple[Link, ...]] = {}
         """Links with those who can wait, by targets."""
         self._hurried: dict[tuple[tuple[ProcessId, ...], tuple[ProcessId, ...]], tuple[ProcessId, ...]] = {}
@@ -102,17 +106,17 @@ class Sending(Peers):
         return self._life, self._numbers
 
     def send_each(self, effect: SendEach) -> list[Send]:
-        """Tell each of many clients one thing, at once. What comes back takes the long way."""
-        parts = [] if self.traces else list(map(codec.encoded, effect.bodies))
-        if not parts or max(map(len, parts)) > self._join_bytes:
+        """Tell each of many clients one thing, which is all that most are told in one tick. What comes back takes the
+        long way: somebody is no client, or not known, or was told something in this way before."""
+        targets = effect.targets
+        usual = self._told.isdisjoint(targets) and self._addresses.keys().isdisjoint(targets) and not self.traces
+        links = list(map(self.links.get, targets))
+        parts = list(map(codec.encoded, effect.bodies))
+        if not usual or None in links or max(map(len, parts), default=0) > self._join_bytes:
             return effect.opened()
-        pressed, left = post_each(list(map(self.links.get, effect.targets)), parts)
-        for link in pressed:
-            self._press(link)
-        if not left:
-            return []
-        odd = set(map(id, left))
-        return [send for send, part in zip(effect.opened(), parts, strict=True) if id(part) in odd]
+        self._told.update(targets)
+        self._crowds.append((cast("list[Link]", links), parts))
+        return []
 
     def send(self, targets: tuple[ProcessId, ...], part: bytes, about: About) -> tuple[ProcessId, ...]:
         """Give one encoded body to the links with some processes, but me; those come back who are nobody."""
@@ -217,7 +221,7 @@ class Sending(Peers):
 
     def meet(self, peer: ProcessId, address: Address) -> None:
         super().meet(peer, address)
-        if self._dirty:
+        if self._dirty or self._told:
             self._mixed = True  # it may be a client that was told something in this tick
 
     def unlearn(self) -> None:
@@ -257,6 +261,8 @@ class Sending(Peers):
 
     def _send_each(self, links: tuple[Link, ...], part: bytes, about: About) -> None:
         size = len(part)
+        if self._told and not self._told.isdisjoint([link.peer for link in links]):
+            self._scatter()
         for link in links:
             if not link.broken:
                 link.parts.append(part)
@@ -267,6 +273,20 @@ class Sending(Peers):
                 if link.queued_bytes + link.parts_bytes > self._most_bytes and link.overfull():
                     link.overflow()
 
+    def _scatter(self) -> None:
+        """Somebody in a crowd is told more than one thing in this tick: each has its own frame to be made."""
+        for links, parts in self._crowds:
+            for link, part in zip(links, parts, strict=True):
+                self._add(link, part)
+        self._crowds.clear()
+        self._told.clear()
+
+    def _add(self, link: Link, part: bytes) -> None:
+        if not link.broken:
+            link.parts.append(part)
+            link.parts_bytes += len(part)
+            self._dirty[link.peer] = link
+
     def flush(self, sent_ns: int | None) -> None:
         """End of a tick: one write to every peer that something was sent to."""
         busy = self._busy
@@ -274,6 +294,8 @@ class Sending(Peers):
             self._busy = []
             for fan in busy:
                 self._post(fan, len(busy) > 1)
+        if self._crowds:
+            self._post_crowds()
         if self._kept:
             self._put_aside()
         if self._dirty:
@@ -282,6 +304,17 @@ class Sending(Peers):
                     self._press(link)
             self._dirty.clear()
         self._mixed = False
+
+    def _post_crowds(self) -> None:
+        """One frame to each client; those with whom there is more to it are served by themselves."""
+        for links, parts in self._crowds:
+            pressed, left = post_each(links, parts)
+            for link in pressed:
+                self._press(link)
+            for link, part in left:
+                self._add(link, part)
+        self._crowds.clear()
+        self._told.clear()
 
     def _post(self, fan: Fan, claimed: bool) -> None:
         """One frame to each link of a fan."""

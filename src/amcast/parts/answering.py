@@ -14,6 +14,7 @@ delivers its own bundle needs no answer from its group. An answer is lost now an
 has one of each destination (`parts/session.py`); the message itself is ordered and delivered once.
 """
 
+from operator import attrgetter
 from typing import Final
 
 from amcast.kernel.bundle import is_bundle, process_of
@@ -29,6 +30,7 @@ from amcast.parts.seen import Seen
 from amcast.parts.session import Contact
 from amcast.parts.unsaid import Unsaid
 
+_id: Final = attrgetter("id")
 FEW: Final = 4
 """Messages in a bundle that all members of a group answer for. A follower may deliver one delay before its leader, and
 so few messages have nobody to share that delay with; where there are more, fewer answers are worth more."""
@@ -127,7 +129,7 @@ class Answering(Process):
         """Clients ask their gateway. Those that ask for what is delivered are told so."""
         gateway = self.gateway
         assert gateway is not None
-        if not self.protocol.has_delivered_any([message.id for message in asked]):
+        if not self.protocol.has_delivered_any(list(map(_id, asked))):
             gateway.take_all(asked)
         else:
             for message in asked:

@@ -7,6 +7,8 @@ remember the newest number and, as the bits of one integer, the WINDOW numbers b
 """
 
 from collections.abc import Sequence
+from itertools import repeat
+from operator import floordiv, ge
 
 from amcast.kernel.ids import MESSAGES_PER_SENDER, MessageId, ProcessId
 from amcast.kernel.message import Label
@@ -35,13 +37,12 @@ class Seen:
         return message > upto or newest - message >= WINDOW or bits >> upto - message & 1 == 1
 
     def has_any(self, messages: Sequence[MessageId]) -> bool:
-        """Whether some of these were seen. What is newer than all that its sender sent takes only a short look."""
-        newest = self._newest
-        if newest:
-            for message in messages:
-                if newest.get(message // MESSAGES_PER_SENDER, -1) >= message and message in self:
-                    return True
-        return False
+        """Whether some of these were seen. Nearly always all are newer than what their senders sent before, and that is
+        found without the interpreter."""
+        senders = map(floordiv, messages, repeat(MESSAGES_PER_SENDER))
+        if not any(map(ge, map(self._newest.get, senders, repeat(-1)), messages)):
+            return False
+        return any(message in self for message in messages)
 
     def add(self, message: MessageId) -> bool:
         """Remember a message; False if it was seen before (or is older than anything that can be new)."""

@@ -2,6 +2,8 @@
 
 import pytest
 
+from amcast.kernel.bundle import bundled, gateway_number
+from amcast.kernel.effects import Deliver
 from amcast.kernel.errors import WrongUse
 from amcast.kernel.ids import message_id
 from amcast.kernel.message import Message
@@ -10,9 +12,10 @@ from amcast.live.limits import Limits
 from amcast.live.resting import CALM_NS, Rest
 
 
-def of(count: int, size: int = 1) -> list[Message]:
-    """So many messages, each a batch of so many."""
-    return [Message(message_id(9, n), 9, (0, 1), batched([b"x"] * size)) for n in range(count)]
+def of(count: int, size: int = 1) -> Deliver:
+    """A bundle of so many messages, each a batch of so many."""
+    parts = [Message(message_id(9, n), 9, (0, 1), batched([b"x"] * size)) for n in range(count)]
+    return Deliver(bundled(gateway_number(0, 0), 0, (0, 1), parts), 0, count=count)
 
 
 def slept(count: int, size: int = 1, most_us: int = 1000) -> list[float]:

@@ -240,7 +240,7 @@ def _described(plan: Bench) -> dict[str, Any]:
         **{name: getattr(plan, name) for name in plan.__struct_fields__},
         "build": "pure" if str(pure.__file__).endswith(".py") else "compiled",
         "interpreter": f"{platform.python_implementation()} {platform.python_version()}"
-        + ("" if optimized else ", built without optimizations"),
+        + ("" if optimized else ", configured without --enable-optimizations"),
         "versions": versions(),
         "machine": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores",
         "tcp_us": _tcp_us(),

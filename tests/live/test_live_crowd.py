@@ -176,9 +176,7 @@ def test_most_frames_are_read_without_a_call() -> None:
             door.say(CLIENT, framed(number, request(CLIENT, number)))
             door.host.network.read_crowd()
         assert len(door.asked()) == 200
-        assert Counting.long_ways == 1 + 200 // 32, (
-            "the first (new destinations), and accounts"
-        )
+        assert Counting.long_ways == 1 + 200 // 32, "the first (new destinations), and accounts"
 
     run(main())
 
@@ -198,5 +196,25 @@ def test_what_came_the_old_way_is_read_before_anybody_says_how_far_it_went() -> 
         connection.connection_lost(None)
         assert link._received == 3, "or what came would be lost with the connection"
         assert len(door.asked()) == 3
+
+    run(main())
+
+
+def test_a_client_that_cannot_be_handled_harms_nobody_else() -> None:
+    class Broken(Connection):
+        def take_bytes(self, data: bytes) -> None:
+            raise ZeroDivisionError("a mistake of ours")
+
+    async def main() -> None:
+        door = Door(False, Broken)
+        door.enter(CLIENT)
+        door.kind = Connection
+        door.enter(CLIENT + 1)
+        door.say(CLIENT, framed(1, request(CLIENT, 1)))
+        door.say(CLIENT + 1, framed(1, request(CLIENT + 1, 1)))
+        assert door.asked() == [message_id(CLIENT + 1, 1)]
+        assert door.clients[CLIENT][1].closing
+        assert not door.clients[CLIENT + 1][1].closing
+        assert not door.host.ended.done()
 
     run(main())

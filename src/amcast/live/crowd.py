@@ -7,6 +7,7 @@ loop, too. Both do what connections, links and the check at the door do (`live/c
 that case, or not sound, goes the long way, which says what is wrong with it.
 """
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +22,8 @@ from amcast.live.link import SETTLE_FRAMES, Link
 
 if TYPE_CHECKING:
     from amcast.live.connection import Connection
+
+log = logging.getLogger("amcast.live")
 
 _read: Final = msgspec.msgpack.Decoder(tuple[int, int, tuple[Request]]).decode
 """A BODIES frame with one body, which is a request: number, ack, bodies."""
@@ -65,14 +68,23 @@ class Crowd:
                     link._received = number
                     asked.append(message)
                     continue
-            except (IndexError, msgspec.MsgspecError, ValueError, RecursionError):
-                pass
+            except Exception:
+                pass  # not the usual case, whatever it is
             if asked:
                 self._on_asked(asked)
                 asked = []
-            connection.take_bytes(data)
+            _take_the_long_way(connection, data)
         if asked:
             self._on_asked(asked)
+
+
+def _take_the_long_way(connection: "Connection", data: bytes) -> None:
+    """Whatever a client sends, it harms nobody else."""
+    try:
+        connection.take_bytes(data)
+    except Exception as error:
+        log.error("what %s sent cannot be handled", connection.peername, exc_info=error)
+        connection.close(f"it sent what cannot be handled: {error!r}")
 
 
 def post_each(links: list[Link], parts: list[bytes]) -> tuple[list[Link], list[tuple[Link, bytes]]]:

@@ -19,7 +19,7 @@ from amcast.kernel.topology import Topology
 from amcast.lab import runs
 from amcast.parts.bodies.member import Entry
 from amcast.parts.quorum import next_ballot
-from amcast.protocols.bodies.primcast import Ack, Install, NewState, Progress, Propose, Start
+from amcast.protocols.bodies.primcast import Ack, Install, NewState, Progress, Propose, Start, Sync
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.protocols.primcast import PrimCast
 from amcast.protocols.primcast_telling import MANY_WORDS, MOST_TOLD, STREAM_NS, WORD, WORD_NS
@@ -184,6 +184,17 @@ def test_who_misses_deliveries_below_its_log_takes_no_word() -> None:
     follower.hear(2, Install(3, 5, 1, (), (), 30))
     follower.say((3, ONE.id, 7), epoch=EPOCH, sender=2)
     assert follower.delivered == [(30, ONE.id, 7)]
+
+
+@pytest.mark.parametrize(("asked", "asks", "helps"), [(1, 2, False), (1, 0, True), (0, 1, True)])
+def test_a_follower_that_took_a_snapshot_over_does_not_hand_it_on_to_one_that_is_a_little_behind(
+    asked: ProcessId, asks: ProcessId, helps: bool
+) -> None:
+    """That one has the messages, and its leader will let it deliver them; after a snapshot nobody here would."""
+    fellow = Alone(asked)
+    fellow.hear(2, Install(3, 5, 1, (), (), 30))
+    told = fellow.hear(asks, Sync(0, 0, 1, True))
+    assert any(isinstance(one, Send) and isinstance(one.body, Install) for one in told) == helps
 
 
 def test_what_it_knows_and_what_it_is_told_must_agree() -> None:

@@ -198,10 +198,12 @@ class Repair(Epochs):
             self._write((sender,), NewState(self._epoch, self._clock, body.length, self._floor, entries, self._births))
 
     def _help(self, sender: ProcessId, position: int) -> None:
+        """Tell a fellow what it has not delivered. Who does not have that any more gives it the outcome only, if one of
+        the two leads: followers are a little behind, each by its own time, and their leader lets them deliver."""
         if position >= self._first:
             past = tuple(self._past.values())[position - self._first :]
             self._write((sender,), CatchUp(position, past))
-        else:
+        elif self._leader(self._epoch) in (self.me, sender) or self._leader(self._promised) == sender:
             told = Install(self.position, *self._mark, self._seen.snapshot(), self._known_facts(), self._served)
             self._write((sender,), told)
 

@@ -42,7 +42,7 @@ def status(
     Example: amcast status --config cluster.toml --node orders/1 --wait 60
     """
     from amcast.live.config import read_cluster
-    from amcast.live.inspection import awaited, current, with_lags
+    from amcast.live.inspection import advised, awaited, current, with_lags
 
     cluster = current(read_cluster(config), client)
     if node is not None:
@@ -51,11 +51,21 @@ def status(
     answers = with_lags(awaited(cluster, client, wanted, wait))
     if json:
         topology = {"number": cluster.topology.number, "members": cluster.members()}
-        print_json({"cluster": cluster.name, "protocol": cluster.protocol, "topology": topology, "nodes": answers})
+        print_json(
+            {
+                "cluster": cluster.name,
+                "protocol": cluster.protocol,
+                "topology": topology,
+                "advice": advised(answers),
+                "nodes": answers,
+            }
+        )
     else:
         names = {process: name for name, process in cluster.nodes().items()}
         _print_status(answers, names)
         _print_members(cluster, answers)
+        for advice in advised(answers):
+            err.print(advice, markup=False)
     raise typer.Exit(HOLDS if all(answers[name].get("ready") for name in wanted) else UNKNOWN)
 
 
@@ -85,7 +95,7 @@ def _print_members(cluster: "Cluster", answers: dict[str, dict[str, Any]]) -> No
         out.print(f"topology {number}: {groups}", markup=False)
     for name, status in answers.items():
         known = status.get("vitals", {}).get("number", number)
-        if known != number:
+        if known not in (number, -1):  # who waits to be told has said so
             err.print(f"{name} is in topology {known}, not in {number}", markup=False)
 
 

@@ -198,16 +198,19 @@ class Asker:
         finally:
             conversation.close()
 
-    async def standings(self, processes: Iterable[ProcessId]) -> dict[ProcessId, Stands]:
-        """Where these replicas are; those that do not answer are left out."""
-        found = await self._all(processes, Stand())
+    async def standings(self, processes: Iterable[ProcessId], within_s: float | None = None) -> dict[ProcessId, Stands]:
+        """Where these replicas are; those that do not answer (in this time) are left out."""
+        found = await self._all(processes, Stand(), within_s)
         return {process: stands for process, stands in found.items() if isinstance(stands, Stands)}
 
-    async def _all(self, processes: Iterable[ProcessId], question: Questions) -> dict[ProcessId, Answers | None]:
+    async def _all(
+        self, processes: Iterable[ProcessId], question: Questions, within_s: float | None = None
+    ) -> dict[ProcessId, Answers | None]:
         async def one(process: ProcessId) -> tuple[ProcessId, Answers | None]:
             try:
-                return process, await self.once(process, question)
-            except Unanswered:
+                async with asyncio.timeout(within_s):
+                    return process, await self.once(process, question)
+            except (Unanswered, TimeoutError):
                 return process, None
 
         return dict(await asyncio.gather(*(one(process) for process in processes)))

@@ -1,7 +1,8 @@
 """When has a replica that comes (back) caught up? When it has delivered what its fellows had delivered when it asked.
 
 A new life asks its fellows where they are until enough of them have answered to make a majority together with it, and
-waits until it has come as far as the furthest of them. It stays "caught up" for the rest of its life: lag that comes
+waits until it has come as far as the furthest of them. Fellows that wait to be given their group's state themselves do
+not count: they know of nothing to catch up with. It stays "caught up" for the rest of its life: lag that comes
 later is told by positions (`Stands.next`).
 """
 
@@ -26,7 +27,10 @@ async def catch_up(
     if joins:
         # The records are told first.
         await asyncio.sleep(0)
-        while len(standings := await asker.standings(fellows())) < (len(fellows()) + 1) // 2:
+        while True:
+            standings = await asker.standings(fellows())
+            if sum(stands.holds for stands in standings.values()) >= (len(fellows()) + 1) // 2:
+                break
             await asyncio.sleep(POLL_S)
         goal = max((stands.next for stands in standings.values()), default=0)
         while desk.kept.next < goal:

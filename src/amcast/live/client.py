@@ -27,6 +27,7 @@ from amcast.live.asking import Asker, Unanswered
 from amcast.live.batch import Delivery
 from amcast.live.desk import Enrol, Issued, Return
 from amcast.live.gateway import Gateway, group_named
+from amcast.live.holding import Doubt
 from amcast.live.host import Host
 from amcast.live.limits import Limits
 from amcast.live.moving import placed, topology_of
@@ -81,6 +82,7 @@ class Client:
         self._subscriptions: WeakSet[Subscription] = WeakSet()
         self._asker = Asker(cluster, addresses, self.limits, wiring)
         self.gateway = Gateway(recorder, batches=batches)
+        self.gateway.doubt = Doubt(self._asker, lambda: self._topology, spec.claims.genuine == "strict")
         self.multicast = self.gateway.multicast
         """Order one message: `await client.multicast({"orders", "stock"}, b"...")`."""
         self.post = self.gateway.post

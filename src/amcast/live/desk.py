@@ -5,7 +5,7 @@
 
 | question | answers |
 |---|---|
-| Stand | Stands: which positions it keeps, and whether it has caught up |
+| Stand | Stands: which positions it keeps, whether it has caught up, and whether it holds its group's state |
 | Subscribe | Told, Told, ... from a position on, Beat when nothing happens; Gone when the position is no longer kept |
 | Enrol | Issued: a number for a new client (`live/numbers.py`) |
 | Return | nothing: a client ends and gives its number back |
@@ -114,6 +114,8 @@ class Stands(Answer, frozen=True):
     next: int
     caught_up: bool
     life: int
+    holds: bool = True
+    """It has its group's state, and does not wait to be given it (`live/holding.py`)."""
 
 
 class Told(Answer, frozen=True):
@@ -234,6 +236,8 @@ class Desk:
         """State of the application after at least so many deliveries, if there is one that can tell."""
         self.topology: Callable[[], Topology | None] = lambda: None
         """Who is there, if the process knows it."""
+        self.holds: Callable[[], bool] = lambda: True
+        """Whether this replica has its group's state."""
         self.subscribers = 0
         self.group = group
         self._me = me
@@ -293,7 +297,8 @@ class Desk:
     # The answers
 
     async def _stand(self, talk: Talk, question: Stand) -> None:
-        await talk.tell(Stands(self.kept.first, self.kept.next, self.caught_up.is_set(), self._life))
+        kept, caught_up = self.kept, self.caught_up.is_set()
+        await talk.tell(Stands(kept.first, kept.next, caught_up, self._life, self.holds()))
 
     async def _subscribe(self, talk: Talk, question: Subscribe) -> None:
         if question.group != self.group:

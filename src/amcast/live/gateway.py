@@ -19,6 +19,7 @@ from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
 from amcast.live.admission import MOST_SETS
 from amcast.live.batch import BATCH_MESSAGES, batched
+from amcast.live.holding import Doubt
 from amcast.live.host import Host
 from amcast.trace.recorder import Recorder
 
@@ -58,6 +59,8 @@ class Gateway:
     def __init__(self, recorder: Recorder | None = None, *, batches: bool = True) -> None:
         self.outstanding = 0
         """Messages without a receipt."""
+        self.doubt: Doubt | None = None
+        """What may be known of groups that do not answer."""
         self._host: Host | None = None
         self._recorder = recorder
         self._batches = batches
@@ -85,9 +88,10 @@ class Gateway:
             async with asyncio.timeout(timeout_s):
                 return await receipt
         except TimeoutError:
+            known = "" if self.doubt is None else await self.doubt.about(groups, timeout_s)
             raise Unknown(
                 f"a message to groups {list(groups)} was not answered within {timeout_s} s;"
-                f" it may or may not be delivered"
+                f" it may or may not be delivered{known}"
             ) from None
 
     async def post(self, destinations: Iterable[GroupId | str], payload: bytes) -> "asyncio.Future[Receipt]":

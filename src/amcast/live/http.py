@@ -1,7 +1,7 @@
 """The node's HTTP answers, for probes and scrapers: small, read-only, and never on the way of a message.
 
     GET /health      200 while the process runs, 503 when its replica has failed
-    GET /ready       200 when it serves; 503 and the reasons while it catches up, misses majorities or leaves
+    GET /ready       200 when it serves; 503 and why while it catches up, lacks its state, misses majorities or leaves
     GET /metrics     for Prometheus
     GET /status      JSON: what `amcast status` shows of this node
 
@@ -106,7 +106,8 @@ class HttpServer:
                 return (503, TEXT, b"the replica has stopped\n") if failed else (200, TEXT, b"ok\n")
             case b"/ready":
                 missing = self._watch.missing()
-                return (503, TEXT, ("\n".join(missing) + "\n").encode()) if missing else (200, TEXT, b"ready\n")
+                said = "\n".join((*missing, *self._watch.host.moving.holders.advice()))
+                return (503, TEXT, f"{said}\n".encode()) if missing else (200, TEXT, b"ready\n")
             case b"/status":
                 return 200, JSON, json.dumps(self._watch.status(), indent=2).encode()
             case b"/metrics":

@@ -123,6 +123,11 @@ def with_lags(answers: Answers) -> Answers:
     return answers
 
 
+def advised(answers: Answers) -> list[str]:
+    """What the operator must do, each thing once, whichever nodes say so."""
+    return list(dict.fromkeys(line for status in answers.values() for line in status.get("advice", ())))
+
+
 def blockers(answers: Answers) -> list[str]:
     """From what the nodes say about one message: who is late, those first whom most nodes wait for."""
     counts: dict[int, int] = {}

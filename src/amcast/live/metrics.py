@@ -68,6 +68,7 @@ def _link(name: str, help: str, field: str) -> Told:
 METRICS: Final = (
     Told("amcast_node", "gauge", "Always 1; who this is.", WHO, _info),
     _gauge("ready", "1 if this node is ready to serve.", "ready"),
+    _gauge("holds_state", "1 if this node holds its group's state, 0 while it waits for it.", "group_state", "holds"),
     _gauge("life", "How often this node was restarted.", "life"),
     _gauge("uptime_seconds", "Since this life began.", "uptime_s"),
     _gauge("topology", "How often the members of groups were changed, as this node knows it.", "vitals", "number"),

@@ -28,6 +28,7 @@ from amcast.kernel.topology import Topology
 from amcast.live.asking import Asker
 from amcast.live.catching import catch_up
 from amcast.live.config import Cluster, address_of
+from amcast.live.holding import Holders
 from amcast.live.peers import Address
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ class Moving:
         self.on_turned: Callable[[Topology], object] | None = None
         """Told of a new topology."""
         self.on_retired: Callable[[], object] | None = None
+        self.holders = Holders(host)
         self._host = host
         self._roster: Roster | None = None
         self._folder = Path()
@@ -201,21 +203,24 @@ class Moving:
             self._host.network.part(peer)
 
     async def attend(self, asker: Asker) -> None:
-        """What a replica does beside its protocol: find out when it has caught up, and whether it lost touch."""
+        """What a replica does beside its protocol: find out when it has caught up, whether its group still holds its
+        state, and whether it lost touch."""
         host = self._host
         assert host.desk is not None
         self.on_turned = asker.follow
         joins = host.life > 0 or self.topology.number > 0
         catching = asyncio.get_running_loop().create_task(catch_up(host.desk, asker, host.me, self.fellows, joins))
-        wait = ASK_S
+        waited, wait = 0.0, ASK_S
         try:
             while True:
-                await asyncio.sleep(wait)
-                if self._out_of_touch():
+                await asyncio.sleep(ASK_S)
+                await self.holders.look(asker, self.fellows())
+                waited += ASK_S
+                if not self._out_of_touch():
+                    waited, wait = 0.0, ASK_S
+                elif waited >= wait:
                     await self._ask(asker)
-                    wait = min(2 * wait, PART_S)
-                else:
-                    wait = ASK_S
+                    waited, wait = 0.0, min(2 * wait, PART_S)
         finally:
             catching.cancel()
 

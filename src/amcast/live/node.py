@@ -95,6 +95,8 @@ def built(
     )
     assert host.desk is not None
     host.desk.watch = Watch(host, cluster.name_of(me), cluster.name, cluster.protocol, cluster.durability)
+    host.desk.holds = host.moving.holders.holds
+    host.moving.holders.durability = cluster.durability
     host.moving.remember(roster, cluster.folder_of(me))
     host.desk.numbers = Numbers(cluster.folder_of(me), me, store.life)
     if application is not None:

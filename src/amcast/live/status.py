@@ -37,15 +37,12 @@ class Watch:
         if host.ended.done():
             return ["it has stopped"]
         said = ["it is leaving"] if host.leaving else []
-        if host.desk is not None and not host.desk.caught_up.is_set():
+        waits = host.moving.holders.missing()
+        said += waits
+        if not waits and host.desk is not None and not host.desk.caught_up.is_set():
             said.append("it has not caught up with its group")
-        vitals = host.process.vitals()
-        if int(vitals.get("number", 0)) < 0:
-            said.append(f"it waits for its group to tell where it is (topology {host.process.topology.number})")
         if host.moving.retired_ns is not None or host.process.group is None:
             said.append("it was removed from its group")
-        if vitals.get("joined", 1) == 0:
-            said.append("its group has not admitted it again")
         topology = host.process.topology
         for group in topology.groups:
             up = sum(member == host.me or host.network.is_up(member) for member in topology.members(group))
@@ -76,6 +73,8 @@ class Watch:
             "uptime_s": round(time.monotonic() - self._began, 3),
             "ready": not missing,
             "missing": missing,
+            "advice": host.moving.holders.advice(),
+            "group_state": host.moving.holders.told(),
             "vitals": dict(host.process.vitals()),
             "queues": host.queues(),
             "kept": None if desk is None else {"first": desk.kept.first, "next": desk.kept.next},

@@ -327,7 +327,8 @@ class Replicated(Process):
     def vitals(self) -> Vitals:
         inner = self.inner.vitals()
         pending = len(self._waiting) + int(inner.get("pending", 0))
-        return {**inner, "position": self.position, "role": self._paxos.role, "pending": pending}
+        role, joined = self._paxos.role, int(self._paxos.joined())
+        return {**inner, "position": self.position, "role": role, "pending": pending, "joined": joined}
 
     def explain(self, message: MessageId) -> list[Phase]:
         """What the protocol inside says of it, with groups for processes, between what the group waits for itself."""

@@ -24,6 +24,7 @@ class StampInsight(StampMemory):
             "role": self._paxos.role,
             "pending": len(self._waiting) + sum(not entry.delivered for entry in self._pending.values()),
             "clock": self._clock,
+            "joined": int(self._paxos.joined()),
         }
 
     def explain(self, message: MessageId) -> list[Phase]:

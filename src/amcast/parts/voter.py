@@ -114,6 +114,10 @@ class Voter:
     def wants_mark(self) -> bool:
         return self._marked is None and self.log.full()
 
+    def joined(self) -> bool:
+        """I hold what my group has decided: I never lost it, or was given it again."""
+        return self.role not in ("joining", "catching")
+
     # Voting
 
     def _voting(self) -> bool:

@@ -208,6 +208,7 @@ class MultiPaxos(Process):
             "role": self._paxos.role,
             "pending": len(self._waiting),
             "ordered": self._ordered,
+            "joined": int(self._paxos.joined()),
         }
 
     def explain(self, message: MessageId) -> list[Phase]:

@@ -354,6 +354,7 @@ class RoundGroup(Process):
             "pending": len(self._waiting) + sum(len(value) for value, _ in self._queue) + len(self._open),
             "round": self._round,
             "instance": self._instance,
+            "joined": int(self._paxos.joined()),
         }
 
     def explain(self, message: MessageId) -> list[Phase]:

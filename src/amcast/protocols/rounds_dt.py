@@ -36,6 +36,7 @@ from typing import Final
 import msgspec
 
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.insight import Vitals
 from amcast.kernel.message import Body, Message, Record, State
 from amcast.kernel.spec import Claims, Spec
 from amcast.kernel.topology import Topology
@@ -317,6 +318,10 @@ class DisasterTolerant(RoundGroup):
     def _view(self) -> Absent:
         absent = tuple(group for group in self.topology.groups if group not in self._generic.open)
         return Absent(self._generic.epoch, absent)
+
+    def vitals(self) -> Vitals:
+        vitals = super().vitals()
+        return {**vitals, "role": "gone", "joined": 0} if self._gone else vitals
 
     def tidings(self, message: Message) -> Absent | None:
         """Who waits for a group that was lost after the others delivered asks them, and they know it only now."""

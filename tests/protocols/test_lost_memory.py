@@ -1,0 +1,20 @@
+"""A member that begins a later life without records says that it waits for its group's state, whatever the protocol."""
+
+import pytest
+
+from amcast.kernel.events import Started
+from amcast.kernel.topology import Topology
+from amcast.protocols.catalogue import CATALOGUE
+
+TOPOLOGY = Topology.grid(2, 3)
+
+
+@pytest.mark.parametrize("name", list(CATALOGUE))
+def test_operators_are_told_who_waits_to_be_given_its_groups_state(name: str) -> None:
+    spec = CATALOGUE[name].on(TOPOLOGY)
+    first, later = (spec.process(1, TOPOLOGY, spec.configure({})) for _ in range(2))
+    first.step([Started((), 0)], 0)
+    later.step([Started((), 1)], 0)
+    assert first.vitals()["joined"] == 1
+    assert later.vitals()["joined"] == 0
+    assert (later.vitals()["role"] == "gone") == ("amnesia" not in spec.claims.faults)

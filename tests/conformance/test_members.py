@@ -96,6 +96,14 @@ def test_random_world_with_everything_that_goes_wrong(name: str) -> None:
     assert not missed, f"these runs never reached {missed}: they are too tame to trust"
 
 
+def test_a_group_that_shrinks_to_two_is_left_both() -> None:
+    """Of three one may be lost, of two none: who stays must not have crashed for good before the third is removed."""
+    for seed in (2, 6, 17, 25):
+        workload = {"messages": 12, "outstanding": 2, "destinations": [1, 3]}
+        outcome = fuzz_one(planned("primcast", seed, "remove", "all", workload=workload), seed)
+        assert outcome.status == "holds", f"seed {seed}: {outcome.story}"
+
+
 def test_gateways_follow() -> None:
     # In the last one a client asks a newcomer that was told nothing yet, for what another gateway has in a bundle.
     for seed in (0, 1, 2, 124):

@@ -136,6 +136,41 @@ def test_an_old_number_is_led_by_somebody_who_is_there(monkeypatch: pytest.Monke
     assert _roles(stuck, 2)[20] == "leading"
 
 
+def _wait_for_majorities_of_the_next_number(self: Turning) -> None:
+    """As it was."""
+    while len(self._instances) > 1:
+        old = self._instances[0].number
+        if old >= self._done and not self._passed(old, self._instances[1].topology):
+            return
+        self._done = max(self._done, old + 1)
+        del self._instances[0]
+    current = self.current
+    if current is not None and current.process is None:
+        self._retire(current.number)
+
+
+LEFT_UNHEARD: tuple[Event, ...] = (
+    (2, {"do": "crash", "process": 5}),
+    (5, {"do": "block", "pairs": [(4, other) for other in (0, 1, 2, 6, 7, 8, 20)]}),
+    (10, {"do": "change", "group": 0, "add": 20}),
+    (40, {"do": "change", "group": 0, "remove": 0}),
+    (80, {"do": "change", "group": 1, "add": 21}),
+    (120, {"do": "change", "group": 1, "remove": 4}),
+    (300, {"do": "heal"}),
+)
+"""Process 4 makes the majority of its group in the first numbers, and leaves; what it told the other groups is lost."""
+
+
+def test_an_old_number_ends_although_who_passed_it_left_unheard(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = _played(*LEFT_UNHEARD)
+    assert _delivered(done), f"amcast simulate --plan with these events: {LEFT_UNHEARD}"
+    assert sorted(done.world.absent) == [0, 4], "who was removed is still there"
+    monkeypatch.setattr(Turning, "_drop_old", _wait_for_majorities_of_the_next_number)
+    stuck = _played(*LEFT_UNHEARD)
+    assert sorted(stuck.world.absent) == [4]
+    assert len(_roles(stuck, 1)) > 0, "number 1 should go on for ever"
+
+
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 

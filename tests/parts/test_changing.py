@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amcast.check.judge import judge
@@ -62,6 +62,7 @@ def test_a_cluster_that_never_changes_says_and_keeps_the_same(name: str, faults:
 ids = st.builds(message_id, st.integers(0, 2), st.integers(0, 2 * WINDOW))
 
 
+@settings(deadline=None)
 @given(st.lists(ids), st.lists(ids))
 def test_merged_memories_know_what_either_knew(one: list[int], other: list[int]) -> None:
     left, right = Seen(), Seen()

@@ -7,7 +7,9 @@ import pytest
 from amcast.kernel.errors import WrongUse
 from amcast.kernel.spec import FAULTS, Claims, majorities_survive
 from amcast.kernel.topology import Topology
+from amcast.world.actions import Change, Crash, Recover
 from amcast.world.faults import Dealer, perform, profile
+from amcast.world.members import ahead, in_force
 from amcast.world.pool import Pool
 from amcast.world.world import World
 from world.puppets import Puppet
@@ -52,3 +54,58 @@ def test_a_dealer_keeps_within_the_claims_and_heals_everything(seed: int) -> Non
     assert not pool.slow
     assert pool.loss == 0.0
     assert len(dealt) >= 7
+
+
+# Members change: 20 takes the place of 0 in one group, the other group shrinks
+
+CHANGES = (Change(0, add=20), Change(0, remove=0), Change(1, remove=4))
+
+
+def changing_world() -> tuple[Pool, tuple[Topology, ...]]:
+    everybody = Topology({0: [0, 1, 2, 20], 1: [3, 4, 5]}, [6])
+    pool = Pool()
+    pool.world = World(
+        everybody, lambda me: Puppet(me, everybody, lambda puppet, event: None, {}), pool, absent=frozenset({20})
+    )
+    topologies = ahead(pool.world, CHANGES)
+    pool.world.start()
+    return pool, topologies
+
+
+def test_a_number_is_in_force_until_majorities_have_begun_a_later_one() -> None:
+    pool, topologies = changing_world()
+    world = pool.world
+    assert [topology.members(0) for topology in topologies] == [(0, 1, 2), (0, 1, 2, 20), (1, 2, 20), (1, 2, 20)]
+    assert [topology.members(1) for topology in topologies] == [(3, 4, 5)] * 3 + [(3, 5)]
+    world.turned.update({0: 1, 1: 1, 3: 1, 4: 1})
+    assert in_force(world, topologies) == topologies, "two of four are no majority"
+    world.turned[20] = 1
+    assert in_force(world, topologies) == topologies[1:]
+    world.turned.update({20: 3, 2: 3, 3: 3, 5: 3})
+    assert in_force(world, topologies) == topologies[3:], "a later one, whatever the next one's members did"
+
+
+def lost_by(dealer: Dealer, pool: Pool) -> frozenset[int]:
+    """Deal once, let it happen, and let whoever may come back: who is lost by it."""
+    world = pool.world
+    faults = dealer.deal(world)
+    for fault in faults:
+        perform(world, pool, fault)
+    forgetful = {fault.process for fault in faults if isinstance(fault, Recover) and fault.amnesia}
+    return frozenset(forgetful | {fault.process for fault in faults if isinstance(fault, Crash)} & world.down.keys())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_old_and_new_members_keep_their_quorums(seed: int) -> None:
+    pool, topologies = changing_world()
+    dealer = Dealer(frozenset({"crash", "recovery", "amnesia"}), ALL, Random(seed), 1000, topologies)
+    lost: set[int] = set()
+    for number, topology in enumerate(topologies):
+        pool.world.turned.update(dict.fromkeys(topology.servers, number))
+        for _ in range(20):
+            lost |= lost_by(dealer, pool)
+        for later in topologies[number:]:
+            assert majorities_survive(later, frozenset(lost)), f"{sorted(lost)} of number {later.number}"
+    assert not lost & {3, 5}, "the group that shrinks to two needs both"
+    assert 4 in lost, "nobody needs who is removed"
+    assert len(lost & {1, 2, 20}) == 1

@@ -175,13 +175,16 @@ class Turning(Process):
                 self.send(sender, Where(self.number, self.home))
 
     def _drop_old(self) -> None:
-        """An instance goes when a majority of every group of the next number has begun that, or a later one."""
-        while len(self._instances) > 1:
-            old = self._instances[0].number
-            if old >= self._done and not self._passed(old, self._instances[1].topology):
-                return
-            self._done = max(self._done, old + 1)
+        """An instance goes when a majority of every group of a later number has begun that. It need not be the next:
+        of its members some may have left since, and what they said of it was lost."""
+        for later in reversed(self._instances[1:]):
+            if later.number <= self._done or self._passed(later.number - 1, later.topology):
+                self._done = max(self._done, later.number)
+                break
+        while len(self._instances) > 1 and self._instances[0].number < self._done:
             del self._instances[0]
+        if len(self._instances) > 1:
+            return
         current = self.current
         if current is not None and current.process is None:
             self._retire(current.number)
@@ -192,7 +195,7 @@ class Turning(Process):
             self.note("retired", value=float(number))
 
     def _passed(self, old: int, topology: Topology) -> bool:
-        """Whether majorities of the next topology are known to be beyond a number. Groups that are lost as a whole do
+        """Whether majorities of a later topology are known to be beyond a number. Groups that are lost as a whole do
         not count, for protocols that survive this."""
         for group in topology.groups:
             there = sum(self._turned.get(member, 0) > old for member in topology.members(group))

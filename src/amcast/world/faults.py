@@ -4,13 +4,14 @@ A run has a fault phase and then heals; a dealer never brings about what the pro
 that after healing everything that must be delivered is demanded.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Protocol
 
 from amcast.kernel.errors import WrongUse
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.spec import FAULTS, Claims
+from amcast.kernel.topology import Topology
 from amcast.world.actions import (
     Block,
     Change,
@@ -27,7 +28,7 @@ from amcast.world.actions import (
     Suggest,
     Suspicion,
 )
-from amcast.world.members import change, may_change, present
+from amcast.world.members import change, in_force, may_change
 from amcast.world.world import World
 
 
@@ -151,12 +152,21 @@ def profile(name: str, claims: Claims, protocol: str) -> frozenset[str]:
 class Dealer:
     """Deals faults of some kinds, never more than claimed, and knows how to heal them all."""
 
-    def __init__(self, kinds: frozenset[str], claims: Claims, random: Random, scale_ns: int) -> None:
+    def __init__(
+        self,
+        kinds: frozenset[str],
+        claims: Claims,
+        random: Random,
+        scale_ns: int,
+        topologies: tuple[Topology, ...] = (),
+    ) -> None:
         self._kinds = [kind for kind in FAULTS if kind in kinds]
         self._claims = claims
         self._random = random
         self._scale_ns = scale_ns
         """About one message delay: the unit of durations and skews."""
+        self._topologies = topologies
+        """All that there will ever be, where members change (`world/members.py`)."""
         self._gone: set[ProcessId] = set()
         """Crashed for good."""
         self._forgetful: set[ProcessId] = set()
@@ -267,13 +277,19 @@ class Dealer:
     def _doomed(self, world: World, process: ProcessId) -> tuple[ProcessId, ...]:
         """Who crashes for good: this process or, where that is claimed to be survived, its whole group."""
         group = world.topology.group_of(process)
-        members = () if group is None else present(world).members(group)
-        lost = frozenset(self._gone | self._forgetful)
-        tolerates = self._claims.tolerates
-        alone = tolerates(present(world), lost | {process})
-        if tolerates(present(world), lost.union(members)) and (not alone or self._random.random() < 0.5):
+        members = () if group is None else world.topology.members(group)
+        alone = self._bearable(world, (process,))
+        if self._bearable(world, members) and (not alone or self._random.random() < 0.5):
             return (process, *(member for member in members if member != process and member in world.processes))
         return (process,) if alone else ()
+
+    def _bearable(self, world: World, doomed: Sequence[ProcessId]) -> bool:
+        """Whether these may be lost, too: of the old members, while they are needed, and of all that are to come."""
+        lost = frozenset(self._gone.union(self._forgetful, doomed))
+        return all(
+            self._claims.tolerates(topology, lost)
+            for topology in in_force(world, self._topologies or (world.topology,))
+        )
 
     def _recovery(self, world: World) -> tuple[Fault, ...]:
         process = self._victim(world)
@@ -283,9 +299,7 @@ class Dealer:
 
     def _amnesia(self, world: World) -> tuple[Fault, ...]:
         process = self._victim(world)
-        if process is None or not self._claims.tolerates(
-            present(world), frozenset(self._gone | self._forgetful | {process})
-        ):
+        if process is None or not self._bearable(world, (process,)):
             return ()
         self._forgetful.add(process)
         return (Crash(process), Recover(process, True))

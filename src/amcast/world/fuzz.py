@@ -20,7 +20,7 @@ from amcast.world.actions import AnyAction, Arrive, Change, Drop, Fault, Fire, M
 from amcast.world.chance import stream
 from amcast.world.faults import Dealer
 from amcast.world.load import Draw, Load
-from amcast.world.members import changes_done, may_change
+from amcast.world.members import ahead, changes_done, may_change
 from amcast.world.network import MILLISECOND
 from amcast.world.pool import Pool
 from amcast.world.settle import owes
@@ -120,7 +120,9 @@ class Fuzzer(Pool):
         self._changes = list(case.changes)
         self.load = Load(case.topology, case.draw(seed), case.messages, case.outstanding, case.senders, case.replies)
         self.script: list[AnyAction] = []
-        self._dealer = Dealer(case.kinds, case.claims, stream(seed, "faults"), MILLISECOND)
+        self._dealer = Dealer(
+            case.kinds, case.claims, stream(seed, "faults"), MILLISECOND, ahead(self.world, case.changes)
+        )
         self._ends: list[tuple[int, Fault]] = []
         """What ends a fault that was dealt, and at which step."""
         self._weights: dict[Pair, float] = {}

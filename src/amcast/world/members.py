@@ -4,6 +4,7 @@ A world knows from the start everybody who will ever be there. Who is no member 
 owes nothing. The operator, a client that sends nothing else, asks for changes (`kernel/change.py`), one by one.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from amcast.kernel.change import change_message, changed
@@ -11,6 +12,7 @@ from amcast.kernel.ids import GroupId, ProcessId, message_id
 from amcast.kernel.topology import Topology
 
 if TYPE_CHECKING:
+    from amcast.world.actions import Change
     from amcast.world.world import World
 
 
@@ -23,6 +25,27 @@ def present(world: "World") -> Topology:
         for group in world.topology.groups
     }
     return Topology(groups, world.topology.clients)
+
+
+def ahead(world: "World", changes: "Sequence[Change]") -> tuple[Topology, ...]:
+    """The topology of a world that has not begun, and those that planned changes will bring, one after the other."""
+    topologies = [present(world)]
+    for one in changes:
+        topologies.append(changed(topologies[-1], one.group, one.add, one.remove))
+    return tuple(topologies)
+
+
+def in_force(world: "World", topologies: tuple[Topology, ...]) -> tuple[Topology, ...]:
+    """Those whose quorums somebody may need, now or later: a number is over when majorities of the next have begun it,
+    because then everybody has a fellow who can tell where that one begins."""
+    begun = 0
+    for number, topology in enumerate(topologies):
+        if all(
+            sum(world.turned.get(member, 0) >= number for member in topology.members(group)) >= topology.quorum(group)
+            for group in topology.groups
+        ):
+            begun = number
+    return topologies[begun:]
 
 
 def may_change(world: "World", add: ProcessId | None) -> bool:

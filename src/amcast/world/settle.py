@@ -12,6 +12,7 @@ from amcast.kernel.ids import ProcessId
 from amcast.kernel.spec import Claims
 from amcast.world.actions import AnyAction, Arrive, Fire, Heal, Lossy, Recover, Resume, Sync
 from amcast.world.faults import Dealer
+from amcast.world.members import present
 from amcast.world.pool import Pool
 from amcast.world.world import World
 
@@ -66,8 +67,9 @@ def _healing(pool: Pool, claims: Claims) -> Iterator[AnyAction]:
         yield Lossy(0.0)
     for process in sorted(world.paused):
         yield Resume(process)
-    if not claims.tolerates(world.topology, frozenset(world.down)):
-        for process in sorted(world.down):
+    lost = world.down.keys() - world.absent
+    if not claims.tolerates(present(world), frozenset(lost)):
+        for process in sorted(lost):
             yield Recover(process)
     dealer = Dealer(frozenset(), claims, Random(0), 1)
     if claims.faults & {"leaders", "crash", "recovery", "amnesia"}:

@@ -14,7 +14,7 @@ from amcast.world.actions import Change
 from amcast.world.chance import stream
 from amcast.world.faults import Dealer, perform
 from amcast.world.load import Draw, Load
-from amcast.world.members import changes_done
+from amcast.world.members import ahead, changes_done
 from amcast.world.network import Network, NetworkConfig
 from amcast.world.plan import FaultPlan, scale_ns
 from amcast.world.timed import Timed
@@ -153,7 +153,7 @@ class Simulation:
             else:
                 self.agenda.schedule(event.at_ns, event.fault)
         random = stream(self.setup.seed, "faults")
-        dealer = Dealer(self.setup.kinds, self.setup.claims, random, self._scale_ns)
+        dealer = Dealer(self.setup.kinds, self.setup.claims, random, self._scale_ns, ahead(self.world, self._changing))
 
         def strike() -> None:
             dealt = dealer.deal(self.world)

@@ -67,7 +67,7 @@ class World:
         "_cuts", "_decode", "_encode", "_held", "_make", "_number", "_sent_ns", "_wants_packets", "absent", "agenda",
         "blocked", "broken", "changes", "completed", "deliveries", "disks", "down", "history", "leaving", "lives",
         "multicasts", "noted", "now", "operator", "owing", "packets", "paused", "positions", "processes", "recorder",
-        "remembers", "resolved", "senders", "skews", "smooth", "stale", "steps", "timers", "topology",
+        "remembers", "resolved", "senders", "skews", "smooth", "stale", "steps", "timers", "topology", "turned",
     )
     # fmt: on
 
@@ -97,6 +97,8 @@ class World:
         """Who is no member yet, or not any more; who is being removed (`world/members.py`)."""
         self.operator, self.changes = operator, 0
         """The client that asks for changes of members, and how many it asked for."""
+        self.turned: dict[ProcessId, int] = {}
+        """The number of the topology that a process has begun, and will not forget unless it forgets everything."""
         self.paused: set[ProcessId] = set()
         self.blocked: set[Pair] = set()
         """Links that hold everything back until they heal."""
@@ -429,6 +431,8 @@ class World:
         self.noted[name] = self.noted.get(name, 0) + 1
         if name == "installed" and value is not None:
             install(self, process, int(value))
+        elif name == "turned" and value is not None:
+            self.turned[process] = int(value)
         elif name == "retired":
             leave(self, process)
         if self.recorder is not None:

@@ -222,7 +222,7 @@ def _begin_what_was_forgotten_as_if_for_the_first_time(patch: pytest.MonkeyPatch
         ("whitebox", "none", 0, _count_what_was_discarded_as_delivered),
         ("treecast", "none", 0, _ask_nobody_whether_it_was_delivered),
         ("skeen", "none", 0, _leave_the_old_instance_at_once),
-        ("primcast", OVERTAKING, 4, _miss_that_the_barrier_was_overtaken),
+        ("primcast", OVERTAKING, 303, _miss_that_the_barrier_was_overtaken),
         ("whitebox", "amnesia+leaders", 8, _begin_what_was_forgotten_as_if_for_the_first_time),
     ],
 )

@@ -19,7 +19,14 @@ LOADS: dict[str, list[dict[str, object]]] = {
     "connections": [{"connections": 258, "outstanding": 1}],
     "lone": [{"connections": 1, "outstanding": 1}],
     "local": [
-        {"groups": groups, "replicas": 1, "destinations": 1, "connections": 2 * groups, "outstanding": 170}
+        {
+            "groups": groups,
+            "replicas": 1,
+            "destinations": 1,
+            "connections": 2 * groups,
+            "outstanding": 170,
+            "rate": 8500,
+        }
         for groups in (1, 2, 4, 8)
     ],
     "durable": [
@@ -32,9 +39,9 @@ LOADS: dict[str, list[dict[str, object]]] = {
     ],
 }
 COLUMNS = (
-    "groups", "replicas", "destinations", "connections", "outstanding", "durability", "trace", "throughput_per_s",
-    "replica_cpu_us", "replica_cpu_us_net", "replica_cpu_us_best", "client_cpu_us", "latency_us_p50", "latency_us_p99",
-    "verdict",
+    "groups", "replicas", "destinations", "connections", "outstanding", "rate", "durability", "trace",
+    "throughput_per_s", "replica_cpu_us", "replica_cpu_us_net", "replica_cpu_us_best", "client_cpu_us",
+    "latency_us_p50", "latency_us_p99", "verdict",
 )  # fmt: skip
 
 

@@ -58,7 +58,8 @@ def test_connections_take_the_sets_of_groups_in_turn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("groups", 0), ("destinations", 3), ("outstanding", 0), ("payload", -1), ("seconds", 0)]
+    ("field", "value"),
+    [("groups", 0), ("destinations", 3), ("outstanding", 0), ("payload", -1), ("seconds", 0), ("rate", 0)],
 )
 def test_a_wrong_plan_is_refused(field: str, value: int) -> None:
     with pytest.raises(WrongUse, match=f"{field} = {value}"):

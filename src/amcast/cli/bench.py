@@ -22,6 +22,12 @@ def bench(
     ] = None,
     connections: Annotated[int, typer.Option("--connections", help="Clients, each with a connection.")] = 6,
     outstanding: Annotated[int, typer.Option("--outstanding", help="Unanswered messages per connection.")] = 170,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            "--rate", help="Messages per second that each connection offers; default: as many as are answered."
+        ),
+    ] = None,
     payload: Annotated[int, typer.Option("--payload", help="Bytes of each message.")] = 64,
     seconds: Annotated[float, typer.Option("--seconds", help="How long to count, after warming up.")] = 5.0,
     protocol: Annotated[str, typer.Option("--protocol", "-p", help="What the cluster runs.")] = "primcast",
@@ -46,6 +52,8 @@ def bench(
     Example, many small clients: amcast bench --connections 258 --outstanding 1
 
     Example, local messages on durable logs: amcast bench --groups 4 --destinations 1 --durability fsync
+
+    Example, how late at this load: amcast bench --connections 12 --outstanding 10 --rate 1000
     """
     from amcast.lab.bench import Bench
     from amcast.lab.bench import bench as measure
@@ -62,6 +70,7 @@ def bench(
         "durability": durability,
         "trace": trace,
         "seed": seed,
+        "rate": rate,
     }
     result = measure(configured(Bench, given, "bench"), lambda line: err.print(line, markup=False))
     if json:
@@ -72,9 +81,10 @@ def bench(
 
 
 def _show(result: dict[str, object]) -> None:
+    pace = "" if result["rate"] is None else f" at {result['rate']:g}/s each"
     load = (
         f"{result['groups']} groups x {result['replicas']} replicas of {result['protocol']}, {result['durability']},"
-        f" {result['destinations']} destinations, {result['connections']} connections x {result['outstanding']},"
+        f" {result['destinations']} destinations, {result['connections']} connections x {result['outstanding']}{pace},"
         f" {result['payload']} bytes"
     )
     rows = [

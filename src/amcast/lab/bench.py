@@ -7,7 +7,8 @@ Every node is an operating-system process; all clients are in this one. What is 
     ..._net          without what the same replicas use while nobody multicasts, which weighs most where a busy
                      machine lets few multicasts through
     client_cpu_us    the same of the process with the clients (and of this measurement)
-    latency_us_...   from handing a message over until every destination group has answered
+    latency_us_...   from handing a message over (with a rate, from when it was due) until every destination group has
+                     answered
     tcp_us           a yardstick for comparing machines: the CPU time of one send and one receive of 64 bytes over TCP
                      on loopback, of which a lone multicast to two groups of three needs thirty or so
     ping_us          another: the time for 64 bytes to go to another process and back, which waking up takes most of; a
@@ -69,6 +70,8 @@ class Bench(Config, frozen=True):
     durability: Durability = "memory"
     seed: int = 0
     trace: TraceMode = "off"
+    rate: float | None = None
+    """Messages per second that each connection offers; None: as many as are answered."""
 
     def __post_init__(self) -> None:
         for name in ("groups", "replicas", "connections", "outstanding"):
@@ -80,6 +83,8 @@ class Bench(Config, frozen=True):
             raise ValueError(f"payload = {self.payload}; expected 0 bytes or more")
         if self.seconds <= 0:
             raise ValueError(f"seconds = {self.seconds}; expected more than 0")
+        if self.rate is not None and self.rate <= 0:
+            raise ValueError(f"rate = {self.rate:g}; expected more than 0 messages per second")
 
     def sets(self) -> list[tuple[GroupId, ...]]:
         """Where each connection multicasts: the sets of neighbouring groups in turn, from one that the seed draws."""
@@ -95,7 +100,7 @@ def bench(plan: Bench, say: Callable[[str], None] = lambda line: None) -> dict[s
     with tempfile.TemporaryDirectory(prefix="amcast-bench-") as folder:
         cluster = _configured(plan, Path(folder))
         recorder = _recorder(plan, cluster)
-        load = Load(Random(plan.seed).randbytes(plan.payload), plan.outstanding)
+        load = Load(Random(plan.seed).randbytes(plan.payload), plan.outstanding, plan.rate)
         say(f"starting {plan.groups} groups x {plan.replicas} replicas of {plan.protocol}")
         with launcher(cluster) as running:
             idle = _idle(cluster, running)

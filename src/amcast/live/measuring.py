@@ -1,13 +1,15 @@
 """A load for measurements, and what the replicas delivered under it, read back from them.
 
-Every connection keeps a number of messages on their way; when one is answered the next is sent. What is counted is
-taken in windows of half a second, because a machine that does other things as well disturbs some and not others.
+Every connection keeps a number of messages on their way; when one is answered the next is sent. Or it sends so many of
+them together, at a rate: then a message that could not be sent in time, because an earlier one was not answered, is
+late from the time at which it was due. What is counted is taken in windows of half a second, because a machine that
+does other things as well disturbs some and not others.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from amcast.kernel.errors import Unknown
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
@@ -34,14 +36,16 @@ class Window(NamedTuple):
 
 
 class Load:
-    """A closed loop over many connections."""
+    """A closed loop over many connections; with a rate (messages per second and connection), a paced one."""
 
-    def __init__(self, payload: bytes, outstanding: int) -> None:
+    def __init__(self, payload: bytes, outstanding: int, rate: float | None = None) -> None:
         self.done = 0
         self.latencies_ns: list[int] = []
         self.windows: list[Window] = []
         self._payload = payload
         self._outstanding = outstanding
+        self._every_ns = 0 if rate is None else round(1e9 * outstanding / rate)
+        """From one time to the next at which a connection sends; 0: whenever it is answered."""
         self._stopping = False
 
     async def run(
@@ -55,19 +59,22 @@ class Load:
         """Warm up, count for some seconds, let everything be answered. The n-th client goes to the n-th set."""
         for start in range(0, len(clients), AT_ONCE):
             await asyncio.gather(*(client.__aenter__() for client in clients[start : start + AT_ONCE]))
-        slots = [
-            asyncio.create_task(self._slot(client, groups))
-            for client, groups in zip(clients, sets, strict=True)
-            for _ in range(self._outstanding)
-        ]
+        tasks = [asyncio.create_task(task) for task in self._tasks(list(zip(clients, sets, strict=True)))]
         try:
-            await self._wait(warm_s, slots)
+            await self._wait(warm_s, tasks)
             self.latencies_ns.clear()
-            await self._count(seconds, slots, cpus_s)
+            await self._count(seconds, tasks, cpus_s)
         finally:
             self._stopping = True
-            await asyncio.gather(*slots)
+            await asyncio.gather(*tasks)
             await asyncio.gather(*(client.__aexit__(None, None, None) for client in clients))
+
+    def _tasks(self, places: list[tuple[Client, tuple[GroupId, ...]]]) -> list[Coroutine[Any, Any, None]]:
+        """What loads the cluster; connections with a rate take turns."""
+        if not self._every_ns:
+            return [self._slot(*place) for place in places for _ in range(self._outstanding)]
+        begin, every_ns = time.perf_counter_ns(), self._every_ns
+        return [self._pulses(*place, begin + turn * every_ns // len(places)) for turn, place in enumerate(places)]
 
     async def _slot(self, client: Client, groups: tuple[GroupId, ...]) -> None:
         payload, post, clock = self._payload, client.post, time.perf_counter_ns
@@ -77,23 +84,33 @@ class Load:
             self.latencies_ns.append(clock() - begin)
             self.done += 1
 
+    async def _pulses(self, client: Client, groups: tuple[GroupId, ...], due: int) -> None:
+        payload, post, clock = self._payload, client.post, time.perf_counter_ns
+        while not self._stopping:
+            await asyncio.sleep(max(0, due - clock()) / 1e9)
+            for receipt in [await post(groups, payload) for _ in range(self._outstanding)]:
+                await receipt
+                self.latencies_ns.append(clock() - due)
+                self.done += 1
+            due += self._every_ns
+
     async def _count(
-        self, seconds: float, slots: Sequence[asyncio.Task[None]], cpus_s: Callable[[], tuple[float, float]]
+        self, seconds: float, tasks: Sequence[asyncio.Task[None]], cpus_s: Callable[[], tuple[float, float]]
     ) -> None:
         end = time.perf_counter() + seconds
         before = (time.perf_counter(), self.done, *cpus_s())
         while (left := end - time.perf_counter()) > 0:
-            await self._wait(left if left < 2 * WINDOW_S else WINDOW_S, slots)
+            await self._wait(left if left < 2 * WINDOW_S else WINDOW_S, tasks)
             after = (time.perf_counter(), self.done, *cpus_s())
             at, done, replicas_s, clients_s = (b - a for a, b in zip(before, after, strict=True))
             self.windows.append(Window(at, int(done), replicas_s, clients_s))
             before = after
 
-    async def _wait(self, seconds: float, slots: Sequence[asyncio.Task[None]]) -> None:
-        """Slots only end when something is wrong."""
-        ended, _ = await asyncio.wait(slots, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
-        for slot in ended:
-            slot.result()
+    async def _wait(self, seconds: float, tasks: Sequence[asyncio.Task[None]]) -> None:
+        """They only end when something is wrong."""
+        ended, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+        for task in ended:
+            task.result()
 
 
 class Prefix(NamedTuple):

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from amcast.live.measuring import Load
@@ -55,6 +56,23 @@ def test_what_could_not_be_sent_in_time_is_late() -> None:
     assert len(load.latencies_ns) >= 3
     for number, latency_ns in enumerate(load.latencies_ns):
         assert latency_ns >= (39 + 29 * number) * 1_000_000, load.latencies_ns
+
+
+class Hasty(Load):
+    """As an event loop whose timers end early."""
+
+    async def _wait(self, seconds: float, tasks: Sequence["asyncio.Task[None]"]) -> None:
+        await super()._wait(max(0.0, seconds - 0.002), tasks)
+
+
+def test_a_moment_is_no_window() -> None:
+    """Of so little time nobody can say how much CPU a message took."""
+    load = Hasty(b"", 1)
+    loaded(load, [Cluster()], 1.2)
+    assert [round(window.seconds, 1) >= 0.5 for window in load.windows] == [True, True]
+    short = Hasty(b"", 1)
+    loaded(short, [Cluster()], 0.05)
+    assert len(short.windows) == 1, "however short, something is counted"
 
 
 def test_without_a_rate_answers_drive_it() -> None:

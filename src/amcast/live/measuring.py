@@ -99,7 +99,8 @@ class Load:
     ) -> None:
         end = time.perf_counter() + seconds
         before = (time.perf_counter(), self.done, *cpus_s())
-        while (left := end - time.perf_counter()) > 0:
+        # Timers may end a little early: what is left then is no window.
+        while (left := end - time.perf_counter()) > WINDOW_S / 2 or not self.windows:
             await self._wait(left if left < 2 * WINDOW_S else WINDOW_S, tasks)
             after = (time.perf_counter(), self.done, *cpus_s())
             at, done, replicas_s, clients_s = (b - a for a, b in zip(before, after, strict=True))

@@ -17,21 +17,20 @@ from amcast.parts import member
 from amcast.parts.bodies.gateway import Done, GatewayConfig
 from amcast.parts.bodies.node import NodeConfig
 from amcast.parts.bodies.session import MILLISECOND, SessionConfig
-from amcast.parts.gateway import (
+from amcast.parts.gateway import MOST_WAVES, REST, Gateway
+from amcast.parts.node import Node
+from amcast.parts.seen import Seen
+from amcast.parts.session import TIMER, Client
+from amcast.parts.wave import (
     HOPELESS,
     LEAST_PHASE_NS,
     MOST_PATIENCE_NS,
     MOST_REST_NS,
     PHASE,
-    REST,
     RETRIAL,
     TRIAL,
-    Gateway,
+    Wave,
 )
-from amcast.parts.gateway import _Wave as Wave
-from amcast.parts.node import Node
-from amcast.parts.seen import Seen
-from amcast.parts.session import TIMER, Client
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.protocols.skeen import Skeen
 from amcast.world.plan import plan_of
@@ -130,6 +129,20 @@ def test_who_was_answered_may_join_the_next_bundle_and_a_lone_client_never_waits
         (made,) = bundles(alone.step([], now))
         told = alone.step([Receive(0, Reply(made.id, 0)), Receive(3, Reply(made.id, 1))], now + 4000)
         assert not any(isinstance(effect, SetTimer) for effect in told)
+
+
+def test_what_is_known_of_sets_of_destinations_is_bounded() -> None:
+    topology = Topology.grid(11, 1, 2)
+    one = Gateway(0, topology, lambda topology, said: topology.addressed(said.destinations), GatewayConfig())
+    sets = [tuple(group for group in range(11) if bits >> group & 1) for bits in range(1, MOST_WAVES + 100)]
+    for round, groups in enumerate(sets):
+        for client in topology.clients:
+            one.take(message(client, round, groups))
+        one.rested()
+        (made,) = bundles(one.step([], 10 * round))
+        one.step([Receive(group, Reply(made.id, group)) for group in groups], 10 * round + 5)
+    assert (len(one._waves), one._flying, one._left_ns) == (99, {}, {})
+    assert len(one.snapshot().waves) == 99
 
 
 def rests_of(pairs: list[tuple[int, int]], took_ns: int = 4000) -> list[int]:

@@ -12,13 +12,8 @@ bundle of one and waits for nobody. While a bundle is on its way, what else come
 leaves when that is answered: the slower the order, the larger the bundles, and the less each message costs. An answer
 that does not come soon (a leader died) holds nobody up for long.
 
-Where several clients are at it, the next bundle leaves a little after the answer: those who have just been answered
-often ask again at once, and would otherwise always miss the bundle that the others take. It leaves when all of them
-have, or after twice the time that the answer took; after a quarter of it, if of those who were answered last time
-hardly anybody has asked again yet (with a trial now and then); never after more than 10 ms. So clients that work in
-rounds share bundles, and those that come and go hold nobody up. Many clients on a busy machine need longer than that
-to come back, and then the gateway has patience, up to 50 ms: if, as it tries out from time to time, messages wait no
-longer for their answers that way, or not many fewer are answered. That it does not pay must show twice in a row.
+Where several clients are at it, the next bundle leaves a little after the answer, so that those who have just been
+answered can be in it (`parts/wave.py`).
 
 The gateway is a client of its own protocol, with the session that every client has: it asks again, and holds back what
 would run too far ahead. When it dies its clients ask another gateway.
@@ -34,32 +29,15 @@ from amcast.kernel.events import Event, Submit
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
-from amcast.parts.bodies.gateway import Done, GatewayConfig, GatewayState, WaveState
-from amcast.parts.bodies.session import MILLISECOND, SessionConfig
+from amcast.parts.bodies.gateway import Done, GatewayConfig, GatewayState
+from amcast.parts.bodies.session import SessionConfig
 from amcast.parts.session import Client, Contact
+from amcast.parts.wave import Wave
 
 GATHER: Final = "gather"
 REST: Final = "rest"
-MOST_REST_NS: Final = 10 * MILLISECOND
-"""Over long distances an answer takes its time, and nobody gains from waiting for so long."""
-TRIAL: Final = 32
-"""After so many vain rests, one long one: the clients may have changed."""
-MOST_PATIENCE_NS: Final = 50 * MILLISECOND
-"""What patience waits for at most. An answer that takes longer itself comes from far away: no patience then."""
-PHASE: Final = 16
-LEAST_PHASE_NS: Final = 200 * MILLISECOND
-"""Patience, or haste, is tried for so many bundles, and for so long: less tells too little."""
-HOPELESS: Final = 3
-"""If so many times in a row hardly anybody comes back even with patience, there is none for the rest of the phase."""
-STRIKES: Final = 2
-"""So many times in a row patience must not pay."""
-RETRIAL: Final = 8
-MOST_RETRIAL: Final = 1024
-"""Whatever was found better is doubted after so many phases; where patience does not pay, after twice as many each
-time, because trying it keeps everybody waiting."""
-LONGEST_PHASE_NS: Final = 2000 * MILLISECOND
-"""A phase that lasts longer says nothing: clients came and went."""
-
+MOST_WAVES: Final = 1024
+"""Sets of destinations whose clients are known; before there are more, all are forgotten."""
 
 _id: Final = attrgetter("id")
 _sender: Final = attrgetter("sender")
@@ -70,127 +48,6 @@ _payload: Final = attrgetter("payload")
 
 def _bytes_of(messages: list[Message]) -> int:
     return sum(map(len, map(_payload, messages)))
-
-
-class _Wave:
-    """Those whom the last bundle to some destinations answered, and whether it pays to wait for them."""
-
-    # fmt: off
-    __slots__ = (
-        "answered", "began", "bundles", "calm", "doubts", "gap", "hasty", "missing", "next", "patient", "phases",
-        "strikes", "vain",
-    )
-    # fmt: on
-
-    def __init__(self) -> None:
-        self.answered = 0
-        self.missing: set[ProcessId] = set()
-        """Who of them has not asked again."""
-        self.vain = 0
-        """How often in a row it was not worth waiting for them."""
-        self.patient = False
-        """In this phase, those who were answered get all the time that they may need."""
-        self.hasty = (0, 0)
-        """The last phase without patience: how long it took for each answer, and how long a message waited, on average
-        (nanoseconds)."""
-        self.calm = (0, 0)
-        """The same for the last phase with it."""
-        self.phases = 0
-        self.doubts = False
-        """This phase tries the other way."""
-        self.next = 1
-        """After so many phases it is tried next."""
-        self.gap = RETRIAL
-        """How many there will be before patience is tried again, if it does not pay."""
-        self.strikes = 0
-        """How often in a row patience did not pay."""
-        self.bundles = 0
-        """Answered in this phase."""
-        self.began = (0, 0, 0)
-        """When the phase began, and what `Gateway.waited` was then."""
-
-    def judge(self) -> None:
-        """The next answer is there: how many of those before it have asked again?"""
-        came = self.answered - len(self.missing)
-        self.vain = self.vain + 1 if 8 * came < self.answered else 0
-        self.missing.clear()
-
-    def answer(self, clients: Iterable[ProcessId]) -> None:
-        self.missing.update(clients)
-        self.answered = len(self.missing)
-
-    def count(self, now: int, waited_ns: int, answers: int) -> None:
-        """A bundle was answered. At the end of a phase, keep to the better way, and now and then try the other."""
-        self.bundles += 1
-        began_ns, waited_before_ns, answers_before = self.began
-        lasted_ns = now - began_ns
-        if lasted_ns < LEAST_PHASE_NS or (self.bundles <= PHASE and lasted_ns <= LONGEST_PHASE_NS):
-            return
-        if self.bundles > PHASE:
-            count = answers - answers_before
-            seen = (lasted_ns // count, (waited_ns - waited_before_ns) // count)
-            if self.patient:
-                self.calm = seen
-            else:
-                self.hasty = seen
-            self.phases += 1
-            self._choose()
-        self.began, self.bundles = (now, waited_ns, answers), 0
-
-    def _choose(self) -> None:
-        """The way of the next phase. Only phases that follow each other are compared: machines and loads change."""
-        patient, vain = self.patient, self.patient and self.vain >= HOPELESS
-        if self.doubts:
-            self.doubts = False
-            patient, self.next = self._judged(vain)
-        elif vain:
-            patient = False  # they do not come back even so
-        elif self.phases >= self.next:
-            self.doubts = True
-            patient = not patient
-        if patient != self.patient:
-            self.patient = patient
-            self.vain = 0  # who does not come back in haste may with patience
-
-    def _judged(self, vain: bool) -> tuple[bool, int]:
-        """Both ways were tried: the one to keep to, and the phase after which it is doubted. That patience does not pay
-        must show twice in a row: clients, machines and loads have bad moments."""
-        if self._pays() and not vain:
-            self.strikes, self.gap = 0, RETRIAL
-            return True, self.phases + RETRIAL
-        self.strikes += 1
-        if self.strikes < STRIKES and not vain:
-            return not self.patient, self.phases + 1
-        self.strikes, self.gap = 0, min(2 * self.gap, MOST_RETRIAL)
-        return False, self.phases + self.gap
-
-    def _pays(self) -> bool:
-        """Patience makes larger bundles, which cost up to a third less, so messages may wait a little longer here. They
-        may even wait for three times as long if not many fewer are answered: then they waited elsewhere before, and
-        clients, who have nothing else to do, are answered not much later."""
-        between, wait = self.calm[0] / max(self.hasty[0], 1), self.calm[1] / max(self.hasty[1], 1)
-        return wait <= 1.1 or (wait <= 3 and between <= 1.25)
-
-    def rest_ns(self, took_ns: int) -> int:
-        """How long they get."""
-        if self.patient and self.vain < HOPELESS and took_ns < MOST_PATIENCE_NS:
-            return MOST_PATIENCE_NS
-        return min(took_ns // 4 if self.vain % TRIAL else 2 * took_ns, MOST_REST_NS)
-
-    def snapshot(self, groups: tuple[GroupId, ...]) -> WaveState:
-        return WaveState(
-            groups, self.answered, tuple(sorted(self.missing)), self.vain, self.patient, self.hasty, self.calm,
-            self.phases, self.bundles, self.began, self.doubts, self.next, self.gap, self.strikes,
-        )  # fmt: skip
-
-    @staticmethod
-    def restored(state: WaveState) -> "_Wave":
-        wave = _Wave()
-        wave.answered, wave.missing, wave.vain = state.answered, set(state.missing), state.vain
-        wave.patient, wave.hasty, wave.calm, wave.phases = state.patient, state.hasty, state.calm, state.phases
-        wave.bundles, wave.began = state.bundles, state.began
-        wave.doubts, wave.next, wave.gap, wave.strikes = state.doubts, state.next, state.gap, state.strikes
-        return wave
 
 
 class Gateway:
@@ -222,7 +79,7 @@ class Gateway:
         """Destinations whose next bundle waits for those who have just been answered."""
         self._rest_ns = -1
         """For how long, if the timer is not set yet."""
-        self._waves: dict[tuple[GroupId, ...], _Wave] = {}
+        self._waves: dict[tuple[GroupId, ...], Wave] = {}
         self.waited = (0, 0)
         """How long all messages together have waited here so far, and how many are answered."""
         self._since = (0, 0)
@@ -395,7 +252,7 @@ class Gateway:
                 continue
             parts = self._open.pop(effect.message)
             groups = parts[0].destinations
-            self._flying[groups] -= 1
+            self._landed(groups)
             took_ns = now - self._left_ns.pop(effect.message, now)
             self.waited = (self.waited[0], self.waited[1] + len(parts))
             lone = dict(zip(map(_sender, parts), map(_id, parts), strict=True))
@@ -403,6 +260,12 @@ class Gateway:
                 self._begin_rest(groups, lone, now, took_ns)
             self._tell(parts, lone, told)
         return told
+
+    def _landed(self, groups: tuple[GroupId, ...]) -> None:
+        """A bundle to these is answered."""
+        left = self._flying.pop(groups) - 1
+        if left:
+            self._flying[groups] = left
 
     def _tell(self, parts: list[Message], lone: dict[ProcessId, MessageId], told: list[Effect]) -> None:
         """All is done in a bundle; `lone` has a message of each of its clients."""
@@ -427,8 +290,10 @@ class Gateway:
     def _begin_rest(self, groups: tuple[GroupId, ...], clients: Iterable[ProcessId], now: int, took_ns: int) -> None:
         wave = self._waves.get(groups)
         if wave is None:
-            wave = self._waves[groups] = _Wave()
-        if not self._flying[groups]:
+            if len(self._waves) == MOST_WAVES:
+                self._waves.clear()
+            wave = self._waves[groups] = Wave()
+        if groups not in self._flying:
             wave.judge()
         wave.answer(clients)
         wave.count(now, *self.waited)
@@ -472,7 +337,7 @@ class Gateway:
         self._armed = state.armed
         self._left_ns = dict(state.left_ns)
         self._resting = set(state.resting)
-        self._waves = {wave.groups: _Wave.restored(wave) for wave in state.waves}
+        self._waves = {wave.groups: Wave.restored(wave) for wave in state.waves}
         self.waited, self._since = state.waited, state.since
         self._gathers_ns = dict(state.gathers_ns)
         self.session = self._session()

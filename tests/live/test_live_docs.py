@@ -50,7 +50,7 @@ def test_every_example_runs(tmp_path: Path) -> None:
                 )  # fmt: skip
                 assert done.returncode == 0, done.stderr
                 assert said in done.stdout, (example, done.stdout)
-        assert "was delivered in 2 groups" in commanded("send", "--config", str(file), "orders,stock", "hi\x1b[1m")
+        assert "was ordered in 2 groups" in commanded("send", "--config", str(file), "orders,stock", "hi\x1b[1m")
         told = commanded("tail", "--config", str(file), "stock", "--since", "0", "--count", "4", "--json")
         rows = [json.loads(line) for line in told.splitlines()]
         assert [row["payload"] for row in rows] == ["one coffee", "maybe", "hello", "hi\x1b[1m"]

@@ -46,7 +46,7 @@ def test_the_first_section_runs_as_it_stands(tmp_path: Path) -> None:
         check=False,
     )
     assert found.returncode == 0, found.stdout + found.stderr + (tmp_path / "up.log").read_text()
-    assert "was delivered in 2 groups" in found.stdout
+    assert "was ordered in 2 groups" in found.stdout
     assert "\nready\n" in found.stdout
     assert re.search(r"^amcast_position \d", found.stdout, re.M)
     assert (tmp_path / "status.json").read_text().count('"ready": true') == 6

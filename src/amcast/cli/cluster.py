@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from amcast.cli.output import EXIT_OF, JsonFlag, coloured, err, out, print_json
+from amcast.cli.output import EXIT_OF, HOLDS, UNKNOWN, JsonFlag, coloured, err, out, print_json
 from amcast.kernel.errors import WrongUse
 
 if TYPE_CHECKING:
     from amcast.live.batch import Delivery
 
+WATCH_S = 0.5
+"""How often `up` looks after its nodes."""
+LEAST_S = 0.1
+"""A shorter time-out says nothing."""
 ConfigOption = Annotated[Path, typer.Option("--config", help="The cluster.toml.")]
 AsOption = Annotated[
     str | None, typer.Option("--as", help="In which client's name, where certificates are used and there are several.")
@@ -105,6 +109,8 @@ def serve(
 def up(config: ConfigOption) -> None:
     """Start every node of a cluster.toml as a local process; stop them with Ctrl-C or SIGTERM.
 
+    A node that ends meanwhile is told, and not started again. Exit code 2: some did not end well.
+
     Example: amcast up --config cluster.toml
     """
     from amcast.live.config import read_cluster
@@ -117,42 +123,57 @@ def up(config: ConfigOption) -> None:
             host, port = cluster.addresses[process]
             out.print(f"{name}: process {process} at {host}:{port}, pid {running.pid(name)}, log {running.logs}")
         err.print("all nodes are ready; Ctrl-C stops them")
+        fell = 0
         try:
-            while True:
-                time.sleep(3600)
+            left = len(cluster.nodes())
+            while left:
+                time.sleep(WATCH_S)
+                for name, code in running.fallen().items():
+                    left -= 1
+                    fell += code != 0
+                    again = f"; to start it again: amcast serve --config {config} --node {name}" if code else ""
+                    err.print(f"{name} ended with {code}: {running.last_words(name)}{again}", markup=False)
         except KeyboardInterrupt:
             err.print("stopping")
+    raise typer.Exit(UNKNOWN if fell else HOLDS)
 
 
 def send(
     config: ConfigOption,
     groups: Annotated[str, typer.Argument(help="Destinations by name, separated by commas.")],
     text: Annotated[str, typer.Argument(help="The message.")],
-    timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for every group.")] = 30.0,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=LEAST_S, help="Seconds to wait, to be let in and for every group.")
+    ] = 30.0,
     client_name: AsOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """Multicast one message to a running cluster and wait until every destination group has delivered it.
+    """Multicast one message to a running cluster and wait until it has its place in the order of every destination.
+
+    Exit code 2: it is not known whether it has.
 
     Example: amcast send --config cluster.toml orders,stock "hello"
     """
+    from amcast.live.config import read_cluster
     from amcast.service import connect_blocking
 
+    cluster = read_cluster(config)
     wanted = {name for name in groups.split(",") if name}
     if not wanted:
         raise WrongUse(f"groups {groups!r}; expected names such as orders,stock")
-    begin = time.perf_counter()
-    with connect_blocking(config, client=client_name) as client:
+    for name in sorted(wanted):
+        cluster.group(name)
+    deadline = time.monotonic() + timeout
+    with connect_blocking(cluster, connect_s=timeout, client=client_name) as client:
         begin = time.perf_counter()
-        receipt = client.multicast(wanted, text.encode(), timeout)
+        receipt = client.multicast(wanted, text.encode(), max(deadline - time.monotonic(), LEAST_S))
         took_ms = (time.perf_counter() - begin) * 1000
     if json:
         destinations = list(receipt.destinations)
         print_json({"message": receipt.message, "destinations": destinations, "latency_ms": round(took_ms, 3)})
     else:
-        out.print(
-            f"message {receipt.message} was delivered in {len(receipt.destinations)} groups after {took_ms:.1f} ms"
-        )
+        count = len(receipt.destinations)
+        out.print(f"message {receipt.message} was ordered in {count} group{'s'[: count > 1]} after {took_ms:.1f} ms")
 
 
 def tail(

@@ -126,6 +126,8 @@ def explain(
 ) -> None:
     """Ask every replica what a message waits for, phase by phase, and who is late.
 
+    Exit code 2: no replica answers.
+
     Example: amcast explain --config cluster.toml 1048576000000003
     """
     from amcast.live.config import read_cluster
@@ -136,9 +138,11 @@ def explain(
     names = {str(process): name for name, process in cluster.nodes().items()}
     late = [names.get(process, process) for process in blockers(answers)]
     delivered = [name for name, answer in answers.items() if answer.get("delivered")]
+    silent = sum("error" in answer for answer in answers.values())
+    code = UNKNOWN if silent == len(answers) else HOLDS
     if json:
         print_json({"message": message, "delivered": delivered, "late": late, "nodes": answers})
-        return
+        raise typer.Exit(code)
     for name, answer in answers.items():
         if "error" in answer:
             out.print(f"{name}: no answer ({answer['error']})", markup=False)
@@ -149,7 +153,10 @@ def explain(
             out.print(
                 f"{name}: {mark} {phase['name']}: {phase['said']}{f' (late: {waits})' if waits else ''}", markup=False
             )
-    out.print(f"delivered by {', '.join(delivered) or 'nobody'}{f'; late: {late[0]}' if late else ''}")
+    if code == HOLDS:
+        nobody = "nobody who answers" if silent else "nobody"
+        out.print(f"delivered by {', '.join(delivered) or nobody}{f'; late: {late[0]}' if late else ''}")
+    raise typer.Exit(code)
 
 
 def roll(

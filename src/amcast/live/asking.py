@@ -34,6 +34,8 @@ from amcast.live.wiring import PLAIN, Wiring
 
 Address = tuple[str, int]
 CONNECT_S: Final = 3.0
+REFUSED: Final = "connection refused"
+"""Nobody listens there."""
 READ_BYTES: Final = 256 * KIB
 """What is read ahead of who reads an answer: TCP holds back the rest."""
 
@@ -114,7 +116,7 @@ class Asker:
                 secured = self._wiring.secured
                 reader, writer = await asyncio.open_connection(host, port, ssl=secured, limit=READ_BYTES)
         except (OSError, TimeoutError) as error:
-            raise Unanswered(f"{who} cannot be reached: {str(error) or 'it takes too long'}") from None
+            raise Unanswered(f"{who} cannot be reached: {_reason(error)}") from None
         self._check_server(process, who, writer)
         writer.write(visit_frame(Visit(WIRE_VERSION, self._cluster, process, question)))
         return Conversation(reader, writer, who, self.limits)
@@ -214,3 +216,7 @@ class Asker:
                 return process, None
 
         return dict(await asyncio.gather(*(one(process) for process in processes)))
+
+
+def _reason(error: OSError | TimeoutError) -> str:
+    return REFUSED if isinstance(error, ConnectionRefusedError) else str(error) or "it takes too long"

@@ -23,7 +23,7 @@ from amcast.kernel.message import Message
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
-from amcast.live.asking import Asker, Unanswered
+from amcast.live.asking import REFUSED, Asker, Unanswered
 from amcast.live.batch import Delivery
 from amcast.live.desk import Enrol, Issued, Return
 from amcast.live.gateway import Gateway, group_named
@@ -196,8 +196,18 @@ class Client:
                             self._issuer = server
                             return answer
                     await asyncio.sleep(self.limits.retry_low_s)
-        answers = "; ".join(said.values()) or "none answers"
-        raise Unknown(f"no server gave this client a number within {self._connect_s} s; {answers}")
+        raise Unknown(f"no server gave this client a number within {self._connect_s:g} s: {self._together(said)}")
+
+    def _together(self, said: dict[ProcessId, str]) -> str:
+        """What servers said, those together who said the same."""
+        where: dict[str, list[str]] = {}
+        for server, text in sorted(said.items()):
+            address = "{}:{}".format(*self._addresses[server])
+            where.setdefault(text.removeprefix(f"process {server} at {address} "), []).append(address)
+        if not where:
+            return "none answers"
+        running = "; is the cluster running?" if all(text.endswith(REFUSED) for text in where) else ""
+        return "; ".join(f"{', '.join(addresses)} {text}" for text, addresses in where.items()) + running
 
     def _catch_up(self, told: bytes) -> None:
         """Members may have changed since this client's configuration was written."""

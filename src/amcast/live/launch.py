@@ -146,6 +146,11 @@ class Launcher:
             if child.poll() is not None:
                 raise Unknown(f"node {node} ended with {child.returncode}: {self.last_words(node)}")
 
+    def fallen(self) -> dict[str, int]:
+        """Nodes that have ended by themselves since the last look, and their exit codes."""
+        codes = {node: code for node, child in self._children.items() if (code := child.poll()) is not None}
+        return {node: self.ended(node, 0.0) for node in codes}
+
     def ended(self, node: str, timeout_s: float) -> int:
         """Wait until a node ends by itself; its exit code."""
         try:

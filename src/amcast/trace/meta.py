@@ -98,7 +98,7 @@ def _meta(item: object, file: Path) -> Meta:
     try:
         meta = msgspec.convert(item, Meta, strict=True)
     except msgspec.ValidationError as error:
-        raise WrongUse(f"{file}: {explained(error)}") from None
+        raise WrongUse(f"{file}: {explained(error, Meta)}") from None
     if not meta.run:
         raise WrongUse(f"{file}: run is empty; expected a name")
     return meta

@@ -172,5 +172,5 @@ def action_of(line: str, where: str) -> AnyAction:
     try:
         action: AnyAction = _decoder.decode(line)
     except msgspec.DecodeError as error:
-        raise WrongUse(f"{where}: {explained(error)}") from None
+        raise WrongUse(f"{where}: {explained(error, AnyAction)}") from None
     return action

@@ -167,7 +167,7 @@ def _header(line: str, where: str) -> Header:
     try:
         header = msgspec.json.decode(line, type=Header)
     except msgspec.DecodeError as error:
-        raise WrongUse(f"{where}: {explained(error)}; expected the header of a script") from None
+        raise WrongUse(f"{where}: {explained(error, Header)}; expected the header of a script") from None
     if header.script != FORMAT:
         raise WrongUse(f"{where}: script = {header.script}; expected format {FORMAT}")
     if header.tick_ns < 0:

@@ -1,0 +1,50 @@
+"""Mistakes in configurations are told with the place, the value and what was expected."""
+
+from typing import Literal
+
+import pytest
+from msgspec import field
+
+from amcast.kernel.config import Config, configured
+from amcast.kernel.errors import WrongUse
+
+Colour = Literal["red", "green"]
+
+
+class Inner(Config, frozen=True):
+    """A table in a table."""
+
+    colour: Colour = "red"
+    level: Literal[1, 2] | None = None
+
+
+class Outer(Config, frozen=True):
+    """A file."""
+
+    name: str
+    inner: Inner = Inner()
+    tables: dict[str, Inner] = field(default_factory=dict)
+    row: tuple[Inner, ...] = ()
+    pair: tuple[int, Colour] | None = None
+    either: str | Inner = ""
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"name": 3}, "name: Expected `str`, got `int`"),
+        ({}, "Object missing required field `name`"),
+        ({"inner": {"colour": "blue"}}, "inner.colour: Invalid enum value 'blue'; expected one of: green, red"),
+        ({"inner": {"level": 3}}, "inner.level: Invalid enum value 3; expected one of: 1, 2"),
+        ({"tables": {"a": {"colour": "x"}}}, "tables[...].colour: Invalid enum value 'x'; expected one of: green, red"),
+        ({"row": [{}, {"colour": "x"}]}, "row[1].colour: Invalid enum value 'x'; expected one of: green, red"),
+        ({"pair": [1, "x"]}, "pair[1]: Invalid enum value 'x'; expected one of: green, red"),
+        ({"either": {"hue": 1}}, "either: Object contains unknown field `hue`; expected one of: colour, level"),
+        ({"hue": 1}, "Object contains unknown field `hue`; expected one of: name, inner, tables, row, pair, either"),
+    ],
+)
+def test_a_mistake_names_the_place_and_what_may_stand_there(values: dict[str, object], said: str) -> None:
+    named = values if "name" in values or not values else {"name": "x", **values}
+    with pytest.raises(WrongUse) as caught:
+        configured(Outer, named, "file.toml")
+    assert str(caught.value) == f"file.toml: {said}"

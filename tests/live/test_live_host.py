@@ -3,6 +3,7 @@
 import asyncio
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from live_cluster import SKEEN, Cluster, cluster, holds, ids, recorded, run
@@ -119,6 +120,33 @@ def test_a_message_too_large_is_refused_before_it_is_sent() -> None:
                 await client.multicast({0, 9}, b"")
             await made.settled(2)
         assert [len(message.payload) for message in made.delivered[0]] == [most]
+
+    run(main())
+
+
+def test_what_is_not_bytes_is_refused_and_spoils_nobodys_batch() -> None:
+    wrong: list[tuple[Any, str]] = [
+        ("text", "payload of type str; expected bytes; encode it first"),
+        (None, "payload of type NoneType; expected bytes"),
+        ([1, 2], "payload of type list; expected bytes"),
+    ]
+
+    async def main() -> None:
+        async with cluster(GROUPS) as made, made.client() as client:
+            changing = bytearray(b"second")
+            sound = [client.multicast({0}, b"first"), client.multicast({0}, changing)]  # type: ignore[arg-type]
+            outcomes = await asyncio.gather(*sound, *(client.multicast({0}, payload) for payload, _ in wrong),
+                                            client.multicast({0}, memoryview(b"third")),  # type: ignore[arg-type]
+                                            return_exceptions=True)  # fmt: skip
+            changing[:] = b"later."
+            assert [isinstance(one, WrongUse) for one in outcomes] == [False, False, True, True, True, False]
+            assert [str(one) for one in outcomes[2:5]] == [said for _, said in wrong]
+            with pytest.raises(WrongUse, match="destinations: the text 'a'; expected a set of groups"):
+                await client.multicast("a", b"x")
+            with pytest.raises(WrongUse, match="timeout_s = 0; expected more than 0 seconds"):
+                await client.multicast({0}, b"x", timeout_s=0)
+            await made.settled(3)
+        assert [message.payload for message in made.delivered[0]] == [b"first", b"second", b"third"]
 
     run(main())
 

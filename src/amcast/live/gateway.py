@@ -50,6 +50,15 @@ def group_named(topology: Topology, name: GroupId | str) -> GroupId:
     raise WrongUse(f"destinations: group {name!r} does not exist; expected some of {sorted(topology.names.values())}")
 
 
+def _bytes_of(payload: object) -> bytes:
+    """What else may be given for bytes: a copy, because whoever owns it may change it before it is sent. Nothing else
+    may get into a batch: the payloads of others are in it, too."""
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return bytes(payload)
+    said = "; encode it first" if isinstance(payload, str) else ""
+    raise WrongUse(f"payload of type {type(payload).__name__}; expected bytes{said}")
+
+
 _Waiting = tuple[bytes, "asyncio.Future[Receipt]"]
 
 
@@ -82,6 +91,8 @@ class Gateway:
         self, destinations: Iterable[GroupId | str], payload: bytes, timeout_s: float = 30.0
     ) -> Receipt:
         """Order one message at groups given by number or name; returns when it has its place in the order of each."""
+        if timeout_s <= 0:
+            raise WrongUse(f"timeout_s = {timeout_s}; expected more than 0 seconds")
         groups = self._checked(destinations)
         receipt = await self.post(groups, payload)
         try:
@@ -98,6 +109,8 @@ class Gateway:
         """Hand a message over, waiting only while too much is on its way already; the receipt comes later."""
         host = self._sound_host()
         groups = self._checked(destinations)
+        if type(payload) is not bytes:
+            payload = _bytes_of(payload)
         if len(payload) > self._limits.message_bytes:
             raise WrongUse(
                 f"payload of {len(payload)} bytes; expected at most {self._limits.message_bytes} (limits.message_bytes)"
@@ -145,6 +158,8 @@ class Gateway:
 
     def _checked(self, destinations: Iterable[GroupId | str]) -> tuple[GroupId, ...]:
         self._sound_host()
+        if isinstance(destinations, str):
+            raise WrongUse(f"destinations: the text {destinations!r}; expected a set of groups, such as {{'orders'}}")
         key = frozenset(destinations)
         groups = self._sets.get(key)
         if groups is None:

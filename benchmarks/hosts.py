@@ -48,13 +48,6 @@ class Wire:
         self.protocol = protocol
 
 
-class Turned(Host):
-    """A host that ticks when it is its turn."""
-
-    def _wake(self) -> None:
-        pass
-
-
 class Bench:
     """The replicas, and clients that each have one message on its way."""
 
@@ -64,7 +57,7 @@ class Bench:
         # Nothing here waits for a timer, so gateways do not rest either.
         spec = noded(bare, NodeConfig(omega=None, gateway=GatewayConfig(rest=False)))
         config = spec.configure({"records": False})
-        self.hosts = [Turned(spec.process(me, topology, config), spec) for me in topology.servers]
+        self.hosts = [Host(spec.process(me, topology, config), spec) for me in topology.servers]
         self.ends: dict[tuple[int, int], Connection] = {}
         for host in self.hosts:
             for other in topology.servers:
@@ -74,6 +67,7 @@ class Bench:
             host.network._addresses = dict.fromkeys(topology.servers, ("nowhere", 0))
             for link in host.network.links.values():
                 link.serves = True
+        self._others = {me: [other for other in topology.servers if other != me] for me in topology.servers}
         self.gateway = self.hosts[REPLICAS]
         self.clients = range(FIRST_CLIENT, FIRST_CLIENT + clients)
         for client in self.clients:
@@ -96,19 +90,27 @@ class Bench:
         end._view = memoryview(end._buffer)
 
     def round(self) -> float:
-        """Every client that may asks, every replica takes its turn; the CPU seconds of that."""
-        asked = [(client, self._ask(client)) for client in self.ready]
-        begin = time.process_time()
-        for client, frame in asked:
-            self.ends[self.gateway.me, client]._transport.protocol.data_received(frame)  # type: ignore[union-attr]
+        """Every client that may asks, every replica takes its turn; the CPU seconds of their code."""
+        asked = [(self.ends[self.gateway.me, client]._transport, self._ask(client)) for client in self.ready]
+        used = 0.0
         for host in self.hosts:
-            for other in self.hosts:
-                if other is not host:
-                    self._feed(self.ends[host.me, other.me], self._taken(other.me, host.me))
+            frames = [(self.ends[host.me, other], self._taken(other, host.me)) for other in self._others[host.me]]
+            read = [(end, data) for end, data in frames if data]
+            host._scheduled = True  # it ticks when it is its turn
+            begin = time.process_time()
+            if host is self.gateway:
+                for wire, frame in asked:
+                    wire.protocol.data_received(frame)  # type: ignore[union-attr]
+            for end, data in read:
+                while data:
+                    room = end.get_buffer(-1)
+                    count = min(len(room), len(data))
+                    room[:count], data = data[:count], data[count:]
+                    end.buffer_updated(count)
             if host._inbox or host.network.crowd.arrived:  # type: ignore[union-attr]
                 host.tick()
                 self.ticks += 1
-        used = time.process_time() - begin
+            used += time.process_time() - begin
         self.ready = [client for client in self.clients if self._taken(self.gateway.me, client)]
         self.done += len(self.ready)
         return used
@@ -120,14 +122,11 @@ class Bench:
         message = Message(message_id(client, number), client, tuple(range(GROUPS)), self.payload)
         return codec.frame(number + 1, number, [codec.encode(Request(message))])
 
-    def _taken(self, source: int, target: int) -> list[bytes]:
+    def _taken(self, source: int, target: int) -> bytes:
+        """What one has written to another, as a socket would give it: all of it."""
         wire: Wire = self.ends[source, target]._transport  # type: ignore[assignment]
         written, wire.written = wire.written, []
-        return written
-
-    def _feed(self, end: Connection, frames: list[bytes]) -> None:
-        for frame in frames:
-            end._read_bytes(memoryview(frame))
+        return b"".join(written)
 
 
 async def measured(clients: int, batch: int, payload: int, seconds: float) -> list[str]:

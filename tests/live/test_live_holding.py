@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -275,15 +276,17 @@ def ready(address: str) -> tuple[int, str]:
 
 
 def stood(running: Launcher, file: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
-    """`amcast status`, when all nodes know who holds what."""
-    for _ in range(100):
+    """`amcast status`, when all nodes know who holds what: they ask each other every other second."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
         running.check()
         assert command(["status", "--config", str(file), "--json"]) == 2
         told = json.loads(capsys.readouterr().out)
+        assert isinstance(told, dict)
         if all("2 of 2 others answer" in str(node.get("missing")) for node in told["nodes"].values()):
-            break
-    assert isinstance(told, dict)
-    return told
+            return told
+        time.sleep(0.1)
+    raise AssertionError(f"not all nodes know it: {told}")
 
 
 @pytest.mark.live

@@ -235,8 +235,15 @@ def test_a_folder_serves_one_process_at_a_time(tmp_path: Path) -> None:
     first = LogStore(tmp_path)
     with pytest.raises(WrongUse, match="in use by another process"):
         LogStore(tmp_path)
+    with pytest.raises(WrongUse, match="is this node running already"):
+        opened_store(tmp_path, "memory")
     first.close()
     LogStore(tmp_path).close()
+    second = opened_store(tmp_path, "memory")
+    with pytest.raises(WrongUse, match="in use by another process"):
+        opened_store(tmp_path, "memory")
+    second.close()
+    opened_store(tmp_path, "memory").close()
 
 
 def test_lives_count_up_and_a_damaged_count_is_refused(tmp_path: Path) -> None:
@@ -244,9 +251,11 @@ def test_lives_count_up_and_a_damaged_count_is_refused(tmp_path: Path) -> None:
     store = opened_store(tmp_path, "memory")
     assert isinstance(store, MemoryStore)
     assert store.life == 3
+    store.close()
     (tmp_path / "life").write_text("seven")
-    with pytest.raises(WrongUse, match="expected the number of the last life"):
-        next_life(tmp_path)
+    for _ in range(2):
+        with pytest.raises(WrongUse, match="expected the number of the last life"):
+            opened_store(tmp_path, "memory")
 
 
 def test_verify_says_what_is_not_there(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from amcast.kernel.errors import WrongUse
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.spec import Spec
-from amcast.live import logs
+from amcast.live import logs, owning
 from amcast.live.application import Application
 from amcast.live.asking import Asker
 from amcast.live.config import Cluster
@@ -71,37 +71,41 @@ def built(
 ) -> "tuple[Host, FolderRecorder | None]":
     """A replica as its configuration says, not started; and its recorder, to be closed at the end."""
     spec.check(cluster.topology)
-    wiring = cluster.node_wiring(cluster.name_of(me))
     logged = any(cluster.folder_of(me).glob("*.log"))
-    store = opened_store(cluster.folder_of(me), cluster.durability)
-    roster, first = kept(cluster, me, logged)
-    process = spec.process(me, first, spec.configure(options_of(cluster, spec)))
-    recorder, recorded = joined(cluster, me) if cluster.trace != "off" else (None, 0)
-    host = Host(
-        process,
-        spec,
-        cluster=cluster.name,
-        limits=cluster.limits,
-        store=store,
-        recorder=recorder,
-        steps=None if steps is None else StepLog(steps / f"{me}-{store.life}.steps", spec.name, me, store.life),
-        on_deliver=None if application is None else application.told,
-        on_installed=None if application is None else application.missing,
-        before_forgetting=_all_of(recorder.flush if recorder else None, application.save if application else None),
-        handed=0 if application is None else application.position,
-        recorded=recorded,
-        skew=None if skew is None else Skew(skew / cluster.name_of(me).replace("/", "-")),
-        wiring=wiring,
-    )
-    assert host.desk is not None
-    host.desk.watch = Watch(host, cluster.name_of(me), cluster.name, cluster.protocol, cluster.durability)
-    host.desk.holds = host.moving.holders.holds
-    host.moving.holders.durability = cluster.durability
-    host.moving.remember(roster, cluster.folder_of(me))
-    host.desk.numbers = Numbers(cluster.folder_of(me), me, store.life)
-    if application is not None:
-        application.serve(host, Asker(cluster.name, cluster.addresses, cluster.limits, wiring))
-    return host, recorder
+    with contextlib.ExitStack() as undo:
+        store = opened_store(cluster.folder_of(me), cluster.durability)
+        undo.callback(store.close)
+        wiring = cluster.node_wiring(cluster.name_of(me))
+        roster, first = kept(cluster, me, logged)
+        process = spec.process(me, first, spec.configure(options_of(cluster, spec)))
+        owning.claim(cluster, me)
+        recorder, recorded = joined(cluster, me) if cluster.trace != "off" else (None, 0)
+        host = Host(
+            process,
+            spec,
+            cluster=cluster.name,
+            limits=cluster.limits,
+            store=store,
+            recorder=recorder,
+            steps=None if steps is None else StepLog(steps / f"{me}-{store.life}.steps", spec.name, me, store.life),
+            on_deliver=None if application is None else application.told,
+            on_installed=None if application is None else application.missing,
+            before_forgetting=_all_of(recorder.flush if recorder else None, application.save if application else None),
+            handed=0 if application is None else application.position,
+            recorded=recorded,
+            skew=None if skew is None else Skew(skew / cluster.name_of(me).replace("/", "-")),
+            wiring=wiring,
+        )
+        assert host.desk is not None
+        host.desk.watch = Watch(host, cluster.name_of(me), cluster.name, cluster.protocol, cluster.durability)
+        host.desk.holds = host.moving.holders.holds
+        host.moving.holders.durability = cluster.durability
+        host.moving.remember(roster, cluster.folder_of(me))
+        host.desk.numbers = Numbers(cluster.folder_of(me), me, store.life)
+        if application is not None:
+            application.serve(host, Asker(cluster.name, cluster.addresses, cluster.limits, wiring))
+        undo.pop_all()
+        return host, recorder
 
 
 def options_of(cluster: Cluster, spec: Spec) -> dict[str, Any]:
@@ -149,6 +153,7 @@ def hold_memory() -> None:
 
 async def serve(cluster: Cluster, node: str, spec: Spec, steps: Path | None = None, skew: Path | None = None) -> None:
     """Be this node until SIGTERM or SIGINT, or until something fails."""
+    owning.check(cluster, cluster.node(node))
     cluster = recalled(cluster, node)
     me = cluster.node(node)
     host, recorder = built(cluster, me, spec, steps=steps, skew=skew)

@@ -16,7 +16,7 @@ from typing import Final
 from amcast.kernel.errors import Unknown, WrongUse
 from amcast.kernel.ids import GroupId
 from amcast.kernel.spec import Spec
-from amcast.live import node
+from amcast.live import node, owning
 from amcast.live.application import Application, Install, Journal, Take
 from amcast.live.batch import Delivery, opened_message
 from amcast.live.client import Client
@@ -50,6 +50,7 @@ class HostedReplica:
         on_missed: Callable[[int, int], None] | None = None,
         handed: int = 0,
     ) -> None:
+        owning.check(cluster, cluster.node(name))
         cluster = recalled(cluster, name)
         self.me = cluster.node(name)
         self.name = name

@@ -56,8 +56,10 @@ class MemoryStore:
 
     keeps = False
 
-    def __init__(self, life: int = 0) -> None:
+    def __init__(self, life: int = 0, lock_file: int = -1) -> None:
         self.life = life
+        self._lock_file = lock_file
+        """Held while this life lasts, if there is a folder that counts lives."""
 
     def records(self) -> Sequence[bytes]:
         return ()
@@ -72,7 +74,9 @@ class MemoryStore:
         return 0
 
     def close(self) -> None:
-        pass
+        if self._lock_file >= 0:
+            os.close(self._lock_file)
+            self._lock_file = -1
 
 
 class LogStore:
@@ -296,7 +300,13 @@ def opened_store(folder: Path, durability: Durability) -> Store:
     """The store that an operator asked for."""
     if durability == "memory":
         folder.mkdir(parents=True, exist_ok=True)
-        return MemoryStore(next_life(folder))
+        store = MemoryStore(lock_file=_locked(folder))
+        try:
+            store.life = next_life(folder)
+        except BaseException:
+            store.close()
+            raise
+        return store
     return LogStore(folder, durability)
 
 
@@ -307,7 +317,9 @@ def _locked(folder: Path) -> int:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(file)
-        raise WrongUse(f"{folder}: in use by another process; expected a folder per process") from None
+        raise WrongUse(
+            f"{folder}: in use by another process; expected a folder per process (is this node running already?)"
+        ) from None
     return file
 
 

@@ -283,7 +283,7 @@ def test_a_link_that_ends_between_the_hellos_of_both_is_dialled_again() -> None:
         transport = Handset()
         connection = Connection(high.network, QUICK, link)
         connection.connection_made(transport)  # type: ignore[arg-type]
-        answer = low.network.link(1).greeting("test", "skeen", 0, WIRE_VERSION, OLDEST_VERSION, "")
+        answer = low.network.link(1).greeting("test", "skeen", 0, WIRE_VERSION, OLDEST_VERSION, "", (-1, 0))
         link.overflow()
         high.network.greet(connection, answer)
         assert transport.aborted, "the peer was told of a link that is no more"
@@ -342,6 +342,10 @@ def test_another_wire_version_gets_a_clear_refusal(caplog: pytest.LogCaptureFixt
         (wire.hello_frame(Hello(1, "other", "skeen", 5, 0, 0, 1, None, 0)), "this is cluster 'amcast', not 'other'"),
         (wire.hello_frame(Hello(1, "amcast", "ring", 5, 0, 0, 1, None, 0)), "runs protocol 'skeen', not 'ring'"),
         (wire.hello_frame(Hello(1, "amcast", "skeen", 5, 9, 0, 1, None, 0)), "this is process 0, not 9"),
+        (
+            wire.hello_frame(Hello(1, "amcast", "skeen", 5, 0, 0, 1, None, 0, 1, "", 0, 17)),
+            "process 5 and process 0 have different groups or replicas in topology 0: is cluster.toml the same",
+        ),
     ],
 )
 def test_garbage_closes_its_connection_and_harms_nobody(

@@ -76,6 +76,10 @@ class Refused(Exception):  # noqa: N818
     """What the other side asks is not allowed; the connection ends, the sentence goes to the other side."""
 
 
+Standing = tuple[int, int]
+"""The number of the topology that a process goes by, and a digest of it."""
+
+
 class Hello(msgspec.Struct, frozen=True, array_like=True):
     """The first frame in both directions. New fields may only be added at the end."""
 
@@ -95,6 +99,10 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     """The sender speaks versions from here to `version`; 0: that one only."""
     region: str = ""
     """Where the sender is; links that imitate distances ask for it."""
+    number: int = -1
+    """Of the topology that the sender goes by; -1: it does not say."""
+    members: int = 0
+    """A digest of its groups and their members (`live/owning.py`)."""
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True):

@@ -24,8 +24,10 @@
     mode = "full"                            # off, sampled (some deliveries), deliveries (no packets) or full
     folder = "runs/shop"
 
-Groups are numbered 0, 1, 2 ... and processes likewise, in the order of the file: add new groups and replicas behind the
-old ones, or give numbers (`id` of a group, `process` of a replica). The node `orders/1` is the first replica of orders.
+Groups are numbered 0, 1, 2 ... and processes likewise, in the order of the file, or as it says (`id` of a group,
+`process` of a replica). The node `orders/1` is the first replica of orders. All nodes and clients must have the same
+file, addresses and folders apart; when a cluster has begun, its groups stay, and replicas are changed by `amcast
+change`, not by editing (`live/owning.py` sees to that).
 A replica's table may also say `listen` (where it listens, if that is not where others reach it) and `http` (where it
 answers health, readiness and metrics).
 

@@ -34,6 +34,7 @@ from amcast.live.limits import Limits
 from amcast.live.lost import record_lost
 from amcast.live.moving import Moving
 from amcast.live.network import Address, Network
+from amcast.live.owning import standing
 from amcast.live.skew import Skew
 from amcast.live.steps import StepLog
 from amcast.live.store import MemoryStore, Store
@@ -142,6 +143,7 @@ class Host(Barrier):
         )  # fmt: skip
         self.network.traces = self._traces
         self.network.on_gone = lambda peer: self.hand(Gone(peer))
+        self.network.standing = lambda: standing(self.process.topology)
         if recorder is not None and self._traces:
             self.network.on_lost = partial(record_lost, recorder, self.codec, self.me)
         self._crowd: Crowd | None = None

@@ -39,6 +39,7 @@ from amcast.live.codec import (
     Hello,
     Mark,
     Refused,
+    Standing,
     pack_front,
 )
 from amcast.live.connection import Connection
@@ -374,8 +375,12 @@ class Link:
 
     # Connections come and go
 
-    def greeting(self, cluster: str, protocol: str, me: ProcessId, version: int, oldest: int, region: str) -> Hello:
-        return Hello(version, cluster, protocol, me, self.peer, *self.mark, self.known, self._received, oldest, region)
+    def greeting(
+        self, cluster: str, protocol: str, me: ProcessId, version: int, oldest: int, region: str, standing: Standing
+    ) -> Hello:
+        return Hello(
+            version, cluster, protocol, me, self.peer, *self.mark, self.known, self._received, oldest, region, *standing
+        )
 
     def speak(self, version: int) -> None:
         """Both ends agreed on a version; what waits was made before that was known."""

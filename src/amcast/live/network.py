@@ -19,7 +19,7 @@ from amcast.kernel.ids import MAX_SENDER, GroupId, ProcessId
 from amcast.kernel.message import Body
 from amcast.kernel.topology import Topology
 from amcast.live import codec
-from amcast.live.codec import Codec, Frame, Hello, Refusal, Refused
+from amcast.live.codec import Codec, Frame, Hello, Refusal, Refused, Standing
 from amcast.live.connection import Connection
 from amcast.live.crowd import Crowd
 from amcast.live.door import Door, Strangers
@@ -43,7 +43,8 @@ class Network(Sending):
     # fmt: off
     __slots__ = (
         "_changed", "_connections", "_deaf", "_ending", "_gone", "_looking", "_proposals", "_server", "_tasks",
-        "cluster", "crowd", "full", "on_gone", "on_visit", "protocol", "refusals", "strangers", "versions", "wiring",
+        "cluster", "crowd", "full", "on_gone", "on_visit", "protocol", "refusals", "standing", "strangers", "versions",
+        "wiring",
     )
     # fmt: on
 
@@ -69,6 +70,8 @@ class Network(Sending):
         """Takes the first frame of a connection that only asks (`live/desk.py`)."""
         self.on_gone: Callable[[ProcessId], None] | None = None
         """Told when a peer's address refuses connections, once until the peer is back."""
+        self.standing: Callable[[], Standing] = lambda: (-1, 0)
+        """The topology that this process goes by."""
         self.crowd: Crowd | None = None
         """What clients have sent and nobody has read; those who have no clients have none."""
         self._gone: set[ProcessId] = set()
@@ -317,7 +320,8 @@ class Network(Sending):
         oldest, newest = self.versions
         said = version or self._proposals.get(link.peer, newest)
         region = "" if self.wiring.lines is None else self.wiring.lines.region
-        return codec.hello_frame(link.greeting(self.cluster, self.protocol, self.me, said, oldest, region))
+        standing = self.standing()
+        return codec.hello_frame(link.greeting(self.cluster, self.protocol, self.me, said, oldest, region, standing))
 
     def _check(self, connection: Connection, hello: Hello) -> int:
         """Refuse whom we cannot or must not talk to; else the version to talk in."""
@@ -335,6 +339,12 @@ class Network(Sending):
             raise Refused(f"process {hello.process} was removed; it is no member of cluster {self.cluster!r} any more")
         if hello.protocol != self.protocol:
             raise Refused(f"this cluster runs protocol {self.protocol!r}, not {hello.protocol!r}")
+        number, members = self.standing()
+        if hello.number == number >= 0 and hello.members != members:
+            raise Refused(
+                f"process {hello.process} and process {self.me} have different groups or replicas in topology {number}:"
+                f" is cluster.toml the same at both?"
+            )
         if not 0 <= hello.process <= MAX_SENDER:
             raise Refused(f"it says it is process {hello.process}; expected 0 to {MAX_SENDER}")
         if hello.process == self.me:

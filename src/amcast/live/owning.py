@@ -1,24 +1,34 @@
-"""Whose a data folder is.
+"""Whose a data folder is, and whether everybody means the same cluster.
 
 What a folder keeps are the promises of one process in one protocol. Read by another process, or by another protocol,
 they would be lies; and two files with the same `data`, one for tests and one for real, are easily made. So the folder
 says whose it is, in the file `node`, and who finds another name there does not start:
 
-    {"cluster": "shop", "process": 0, "protocol": "primcast"}
+    {"cluster": "shop", "node": "orders/1", "process": 0, "protocol": "primcast"}
 
 What a life with `durability = "memory"` promises is in no log. A log that lies there must not be taken, in a later
 life, for all that was promised: beside one, no life in memory begins.
+
+A promise is also one to certain others. If two processes took different ones for the members of a group, each could
+have a majority that the other does not know of. Members change by `amcast change`, which gives every change a number;
+for one number there is one answer to who is there. A node whose cluster.toml says something else than its folder, for
+the same number, does not start; and two processes that differ do not talk to each other.
 """
 
 import os
+import zlib
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from amcast.kernel.errors import WrongUse
-from amcast.kernel.ids import ProcessId
+from amcast.kernel.ids import GroupId, ProcessId
+from amcast.kernel.topology import Topology
+from amcast.live.codec import Standing
 from amcast.live.config import Cluster
+from amcast.live.moving import FILE as MEMBERS
+from amcast.live.moving import Roster
 
 FILE: Final = "node"
 
@@ -27,22 +37,31 @@ class Owner(msgspec.Struct, frozen=True):
     """The process whose promises a folder keeps."""
 
     cluster: str
+    node: str
     process: ProcessId
     protocol: str
 
     def __str__(self) -> str:
-        return f"process {self.process} of cluster {self.cluster!r} with protocol {self.protocol!r}"
+        return f"{self.node} (process {self.process}) of cluster {self.cluster!r} with protocol {self.protocol!r}"
+
+
+def owner(cluster: Cluster, me: ProcessId) -> Owner:
+    """This node."""
+    return Owner(cluster.name, cluster.name_of(me), me, cluster.protocol)
 
 
 def check(cluster: Cluster, me: ProcessId) -> None:
     """Refuse to be this node with somebody else's folder; nothing is changed."""
     folder = cluster.folder_of(me)
-    mine, found = Owner(cluster.name, me, cluster.protocol), _read(folder)
+    mine, found = owner(cluster, me), _read(folder)
     if found is not None and found != mine:
         raise WrongUse(
             f"{folder}: it keeps what {found} has promised; expected {mine}. Choose another folder (`data` in"
             f" cluster.toml), or empty this one if all of that cluster is to begin anew"
         )
+    roster = Roster.read(folder)
+    if roster is not None:
+        _check_members(cluster, Topology.from_dict(roster.now, str(folder / MEMBERS)), folder)
     if cluster.durability == "memory" and any(folder.glob("*.log")):
         raise WrongUse(
             f"{folder}: durability = 'memory', and there is a log; expected 'os' or 'fsync', or no log: it would miss"
@@ -51,13 +70,33 @@ def check(cluster: Cluster, me: ProcessId) -> None:
         )
 
 
+def _check_members(cluster: Cluster, known: Topology, folder: Path) -> None:
+    told = cluster.topology
+    if told.number != known.number or _members(told) == _members(known):
+        return
+    was, now = ("; ".join(f"{name} {list(some)}" for name, some in _members(one).values()) for one in (known, told))
+    raise WrongUse(
+        f"{cluster.file}: its groups are made of the processes {now}; expected {was}, as {folder} says (topology"
+        f" {known.number}). Replicas of a cluster that has begun are changed by `amcast change`, and its groups stay"
+    )
+
+
+def standing(topology: Topology) -> Standing:
+    """What processes compare when they meet."""
+    return topology.number, zlib.crc32(msgspec.json.encode(sorted(_members(topology).items())))
+
+
+def _members(topology: Topology) -> dict[GroupId, tuple[str, tuple[ProcessId, ...]]]:
+    return {group: (topology.names.get(group, str(group)), topology.members(group)) for group in topology.groups}
+
+
 def claim(cluster: Cluster, me: ProcessId) -> None:
     """The folder is this node's from now on."""
     folder = cluster.folder_of(me)
     if _read(folder) is None:
         early = folder / f".{FILE}"
         with early.open("wb") as out:
-            out.write(msgspec.json.encode(Owner(cluster.name, me, cluster.protocol)))
+            out.write(msgspec.json.encode(owner(cluster, me)))
             out.flush()
             os.fsync(out.fileno())
         early.replace(folder / FILE)

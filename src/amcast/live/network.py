@@ -164,7 +164,7 @@ class Network(Sending):
                     await self._changed.wait()
         except TimeoutError:
             raise TimeoutError(
-                f"process {self.me} is not connected to {missing} after {timeout_s} s{self._said(missing)}"
+                f"process {self.me} is not connected to {missing} after {timeout_s:.3g} s{self._said(missing)}"
             ) from None
 
     async def reached_one(self, peers: Iterable[ProcessId], timeout_s: float) -> None:
@@ -183,7 +183,7 @@ class Network(Sending):
                 await self._any_up()
         except TimeoutError:
             raise TimeoutError(
-                f"process {self.me} reaches none of {tried} after {timeout_s} s{self._said(tried)}"
+                f"process {self.me} reaches none of {tried} after {timeout_s:.3g} s{self._said(tried)}"
             ) from None
 
     async def _any_up(self) -> None:
@@ -200,7 +200,7 @@ class Network(Sending):
                     await self._changed.wait()
         except TimeoutError:
             raise TimeoutError(
-                f"process {self.me} reaches no majority of groups {silent} after {timeout_s} s"
+                f"process {self.me} reaches no majority of groups {silent} after {timeout_s:.3g} s"
                 f"{self._said(topology.servers)}"
             ) from None
 

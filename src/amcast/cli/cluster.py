@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 WATCH_S = 0.5
 """How often `up` looks after its nodes."""
+CONNECT_S = 10.0
+"""Who is not let in after so long need not wait for longer."""
 LEAST_S = 0.1
 """A shorter time-out says nothing."""
 ConfigOption = Annotated[Path, typer.Option("--config", help="The cluster.toml.")]
@@ -143,7 +145,8 @@ def send(
     groups: Annotated[str, typer.Argument(help="Destinations by name, separated by commas.")],
     text: Annotated[str, typer.Argument(help="The message.")],
     timeout: Annotated[
-        float, typer.Option("--timeout", min=LEAST_S, help="Seconds to wait, to be let in and for every group.")
+        float,
+        typer.Option("--timeout", min=LEAST_S, help="Seconds to wait: to be let in (10 at most), and for every group."),
     ] = 30.0,
     client_name: AsOption = None,
     json: JsonFlag = False,
@@ -164,7 +167,7 @@ def send(
     for name in sorted(wanted):
         cluster.group(name)
     deadline = time.monotonic() + timeout
-    with connect_blocking(cluster, connect_s=timeout, client=client_name) as client:
+    with connect_blocking(cluster, connect_s=min(timeout, CONNECT_S), client=client_name) as client:
         begin = time.perf_counter()
         receipt = client.multicast(wanted, text.encode(), max(deadline - time.monotonic(), LEAST_S))
         took_ms = (time.perf_counter() - begin) * 1000

@@ -12,7 +12,6 @@ replaced meanwhile, or all the others may have moved.
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -28,6 +27,7 @@ from amcast.kernel.topology import Topology
 from amcast.live.asking import Asker
 from amcast.live.catching import catch_up
 from amcast.live.config import Cluster, address_of
+from amcast.live.files import put
 from amcast.live.holding import Holders
 from amcast.live.peers import Address
 
@@ -73,12 +73,7 @@ class Roster(msgspec.Struct):
             ) from None
 
     def write(self, folder: Path) -> None:
-        early = folder / f".{FILE}"
-        with early.open("wb") as out:
-            out.write(msgspec.json.encode(self))
-            out.flush()
-            os.fsync(out.fileno())
-        early.replace(folder / FILE)
+        put(folder / FILE, msgspec.json.encode(self))
 
 
 def recalled(cluster: Cluster, node: str) -> Cluster:

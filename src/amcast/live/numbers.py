@@ -13,7 +13,6 @@ sequence number would tell groups that all earlier ones were answered. Nobody ca
 a secret goes with each number.
 """
 
-import os
 import secrets
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -22,6 +21,7 @@ import msgspec
 
 from amcast.kernel.errors import WrongUse
 from amcast.kernel.ids import MESSAGES_PER_SENDER, ProcessId
+from amcast.live.files import put
 
 STRIDE: Final = 64
 """Only processes below this number issue numbers: each 2**16 to every client that has a certificate, 2**25 without."""
@@ -112,14 +112,4 @@ class Numbers:
     def _write(self) -> None:
         """Reservations are on the disk before any number of them is issued."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        early = self._file.with_name(".numbers")
-        with early.open("wb") as out:
-            out.write(msgspec.json.encode(self._reserved))
-            out.flush()
-            os.fsync(out.fileno())
-        early.replace(self._file)
-        folder = os.open(self._file.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        put(self._file, msgspec.json.encode(self._reserved))

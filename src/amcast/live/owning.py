@@ -15,7 +15,6 @@ for one number there is one answer to who is there. A node whose cluster.toml sa
 the same number, does not start; and two processes that differ do not talk to each other.
 """
 
-import os
 import zlib
 from pathlib import Path
 from typing import Final
@@ -27,6 +26,7 @@ from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.topology import Topology
 from amcast.live.codec import Standing
 from amcast.live.config import Cluster
+from amcast.live.files import put
 from amcast.live.moving import FILE as MEMBERS
 from amcast.live.moving import Roster
 
@@ -94,12 +94,7 @@ def claim(cluster: Cluster, me: ProcessId) -> None:
     """The folder is this node's from now on."""
     folder = cluster.folder_of(me)
     if _read(folder) is None:
-        early = folder / f".{FILE}"
-        with early.open("wb") as out:
-            out.write(msgspec.json.encode(owner(cluster, me)))
-            out.flush()
-            os.fsync(out.fileno())
-        early.replace(folder / FILE)
+        put(folder / FILE, msgspec.json.encode(owner(cluster, me)))
 
 
 def _read(folder: Path) -> Owner | None:

@@ -8,12 +8,12 @@ The peers know the predecessor's last life; this asks them, and leaves the numbe
 it. Groups of protocols that cannot lose a member's memory refuse such a newcomer, and say so.
 """
 
-import os
 from typing import Final
 
 from amcast.kernel.errors import Unknown, WrongUse
 from amcast.kernel.ids import ProcessId
 from amcast.live.config import Cluster
+from amcast.live.files import put
 from amcast.live.inspection import Answers, inspected
 
 MARGIN: Final = 16
@@ -31,13 +31,7 @@ def prepare(cluster: Cluster, node: str, client: str | None, life: int | None = 
     if life < 1:
         raise WrongUse(f"life = {life}; expected 1 or more, and more than {node} ever had")
     folder.mkdir(parents=True, exist_ok=True)
-    early = folder / ".life"
-    with early.open("w") as out:
-        # What `next_life` adds one to.
-        out.write(f"{life - 1}\n")
-        out.flush()
-        os.fsync(out.fileno())
-    early.replace(folder / "life")
+    put(folder / "life", f"{life - 1}\n".encode())  # what `next_life` adds one to
     return life
 
 

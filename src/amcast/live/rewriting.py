@@ -5,7 +5,6 @@ and everything else stays as it is. The result is read and compared with what it
 way that this does not understand (inline tables, dotted keys) is written from its values, without comments.
 """
 
-import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from amcast.live.config import Cluster, key, value, written
+from amcast.live.files import put
 
 
 def rewritten(cluster: Cluster) -> str:
@@ -119,15 +119,6 @@ def replace_file(file: Path, text: str) -> Path | None:
     kept = None
     if file.exists():
         kept = file.with_name(f"{file.name}.old")
-        _write(kept, file.read_text())
-    _write(file, text)
+        put(kept, file.read_bytes())
+    put(file, text.encode())
     return kept
-
-
-def _write(file: Path, text: str) -> None:
-    early = file.with_name(f".{file.name}.new")
-    with early.open("w") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
-    early.replace(file)

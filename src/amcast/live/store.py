@@ -8,7 +8,6 @@ written at once: that survives the death of the process, not that of the machine
 A disk that fails, or is full, fails the store for good: what was not acknowledged never will be.
 """
 
-import contextlib
 import fcntl
 import logging
 import os
@@ -19,6 +18,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 
 from amcast.kernel.errors import WrongUse
 from amcast.live import segments
+from amcast.live.files import put, sync_folder
 from amcast.live.limits import MIB
 
 log = logging.getLogger("amcast.live")
@@ -194,7 +194,7 @@ class LogStore:
         self._write_commit(records[last:])
         for file in old:
             file.unlink()
-        _sync_folder(self._folder)
+        sync_folder(self._folder)
 
     def _write_commit(self, records: list[tuple[bytes, bool]]) -> None:
         data = segments.commit(self._next, records)
@@ -254,7 +254,7 @@ class LogStore:
         self._end = segments.FIRST_COMMIT
         self._sync()
         if self._syncs:
-            _sync_folder(self._folder)
+            sync_folder(self._folder)
 
 
 class Verified(NamedTuple):
@@ -286,13 +286,7 @@ def next_life(folder: Path) -> int:
         if not text.strip().isdigit():
             raise WrongUse(f"{file}: {text[:40]!r}; expected the number of the last life")
         life = int(text) + 1
-    early = folder / ".life"
-    with early.open("w") as out:
-        out.write(f"{life}\n")
-        out.flush()
-        os.fsync(out.fileno())
-    early.replace(file)
-    _sync_folder(folder)
+    put(file, f"{life}\n".encode())
     return life
 
 
@@ -321,10 +315,3 @@ def _locked(folder: Path) -> int:
             f"{folder}: in use by another process; expected a folder per process (is this node running already?)"
         ) from None
     return file
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    with contextlib.suppress(OSError):
-        os.fsync(handle)
-    os.close(handle)

@@ -100,6 +100,7 @@ def test_replicas_are_not_added_by_editing_the_file(tmp_path: Path, capsys: pyte
     assert "changed by `amcast change`" in said
 
 
+@pytest.mark.live
 def test_processes_with_different_files_do_not_talk(tmp_path: Path) -> None:
     """A node that is new has no folder that could tell; its peers do."""
     file = cluster_file(tmp_path, "cluster.toml", durability="memory")

@@ -3,6 +3,13 @@
 import contextlib
 import os
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from amcast.kernel.errors import WrongUse
+
+T = TypeVar("T")
 
 
 def put(file: Path, data: bytes) -> None:
@@ -14,6 +21,16 @@ def put(file: Path, data: bytes) -> None:
         os.fsync(out.fileno())
     early.replace(file)
     sync_folder(file.parent)
+
+
+def read_json(file: Path, kind: type[T], expected: str) -> T | None:
+    """What a node wrote there before; None if it did not."""
+    if not file.exists():
+        return None
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=kind)
+    except msgspec.MsgspecError as error:
+        raise WrongUse(f"{file}: {error}; expected {expected}") from None
 
 
 def sync_folder(folder: Path) -> None:

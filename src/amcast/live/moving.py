@@ -27,7 +27,7 @@ from amcast.kernel.topology import Topology
 from amcast.live.asking import Asker
 from amcast.live.catching import catch_up
 from amcast.live.config import Cluster, address_of
-from amcast.live.files import put
+from amcast.live.files import put, read_json
 from amcast.live.holding import Holders
 from amcast.live.peers import Address
 
@@ -62,15 +62,7 @@ class Roster(msgspec.Struct):
 
     @classmethod
     def read(cls, folder: Path) -> "Roster | None":
-        file = folder / FILE
-        if not file.exists():
-            return None
-        try:
-            return msgspec.json.decode(file.read_bytes(), type=cls)
-        except msgspec.MsgspecError as error:
-            raise WrongUse(
-                f"{file}: {error}; expected what this node wrote there about its cluster's members"
-            ) from None
+        return read_json(folder / FILE, cls, "what this node wrote there about its cluster's members")
 
     def write(self, folder: Path) -> None:
         put(folder / FILE, msgspec.json.encode(self))

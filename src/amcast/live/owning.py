@@ -26,7 +26,7 @@ from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.topology import Topology
 from amcast.live.codec import Standing
 from amcast.live.config import Cluster
-from amcast.live.files import put
+from amcast.live.files import put, read_json
 from amcast.live.moving import FILE as MEMBERS
 from amcast.live.moving import Roster
 
@@ -98,10 +98,4 @@ def claim(cluster: Cluster, me: ProcessId) -> None:
 
 
 def _read(folder: Path) -> Owner | None:
-    file = folder / FILE
-    if not file.exists():
-        return None
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=Owner)
-    except msgspec.MsgspecError as error:
-        raise WrongUse(f"{file}: {error}; expected what a node wrote there about itself") from None
+    return read_json(folder / FILE, Owner, "what a node wrote there about itself")

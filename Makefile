@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint bench compiled campaign clean
+.PHONY: help setup run test lint bench campaign clean
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -32,12 +32,9 @@ lint: setup  ## style and types
 bench: setup  ## speed, as ratios measured in one run; benchmarks/ has more
 	$(BIN)/python benchmarks/simulator.py
 
-compiled: setup  ## the same with pure rooms and hot path compiled to C: a wheel in dist/ (needs a C compiler)
-	$(BIN)/python tools/compiled.py
-
 campaign: setup  ## hours of searching: a million spoiled inputs at the wire, every protocol with thousands of seeds
-	$(BIN)/python tests/live/wire_fuzz.py --inputs 1000000
-	AMCAST_CAMPAIGN=1 $(BIN)/python -m pytest tests/live/test_live_faults.py
+	$(BIN)/python -m tests.live.wire.wire_fuzz --inputs 1000000
+	AMCAST_CAMPAIGN=1 $(BIN)/python -m pytest tests/live/test_faults.py
 	@for name in $$($(BIN)/amcast protocols --json | $(BIN)/python -c 'import json, sys; print(*(p["name"] for p in json.load(sys.stdin)))'); do \
 		$(BIN)/amcast fuzz --protocol $$name --seeds 0..5000 || exit 1; \
 		$(BIN)/amcast fuzz --plan plans/members.toml --protocol $$name --seeds 0..2000 || [ $$? -eq 2 ] || exit 1; \

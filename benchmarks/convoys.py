@@ -13,9 +13,9 @@ from typing import Any
 
 from amcast.lab.runs import prepare
 from amcast.protocols.catalogue import CATALOGUE
+from amcast.simulation.inputs.plan import plan_of
+from amcast.simulation.simulate import Simulation
 from amcast.trace.recorder import Recorder
-from amcast.world.plan import plan_of
-from amcast.world.simulate import Simulation
 
 KAPPAS: dict[str, dict[str, Any]] = {
     "a-ng": {"kappa": 1},

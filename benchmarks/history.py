@@ -28,11 +28,11 @@ import msgspec
 import amcast
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
-from amcast.lab.protocols import find
+from amcast.lab.protocol_lookup import find
 from amcast.lab.runs import build
-from amcast.protocols.flexcast import FlexCast
-from amcast.world.network import NetworkConfig
-from amcast.world.simulate import Setup, Simulation
+from amcast.protocols.flexcast.process import FlexCast
+from amcast.simulation.inputs.network import NetworkConfig
+from amcast.simulation.simulate import Setup, Simulation
 
 CLIENTS, OUTSTANDING, BYTES, DELAY_NS = 4, 8, 64, 1_000_000
 SIZES = (1_000, 10_000, 100_000, 1_000_000)

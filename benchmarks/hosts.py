@@ -16,12 +16,11 @@ import time
 from amcast.kernel.ids import message_id
 from amcast.kernel.message import Message, Request
 from amcast.kernel.topology import Topology
-from amcast.live.batch import batched
-from amcast.live.connection import Connection
-from amcast.live.host import Host
-from amcast.parts.bodies.gateway import GatewayConfig
-from amcast.parts.bodies.node import NodeConfig
-from amcast.parts.node import noded
+from amcast.live.client_batch import batched
+from amcast.live.host.host import Host
+from amcast.live.wire.connection import Connection
+from amcast.parts.node.messages import GatewayConfig, NodeConfig
+from amcast.parts.node.node import noded
 from amcast.protocols.catalogue import protocol
 
 GROUPS, REPLICAS = 2, 3

@@ -12,7 +12,7 @@ import json
 import sys
 
 from amcast.kernel.config import configured
-from amcast.lab.bench import Bench, bench
+from amcast.lab.live_benchmark import Bench, bench
 
 LOADS: dict[str, list[dict[str, object]]] = {
     "many": [{"connections": 6, "outstanding": 170}],

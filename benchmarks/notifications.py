@@ -23,14 +23,14 @@ from typing import Any
 
 from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.topology import Topology
-from amcast.lab.protocols import find
+from amcast.lab.protocol_lookup import find
 from amcast.lab.runs import build
-from amcast.parts.adapter import replicated
-from amcast.protocols.bodies.flexcast import Ack, FlexCastState, Full, Msg, Notif
-from amcast.protocols.flexcast import FlexCast, _Asked
+from amcast.parts.groups.replicated import replicated
+from amcast.protocols.flexcast.messages import Ack, FlexCastState, Full, Msg, Notif
+from amcast.protocols.flexcast.process import FlexCast, _Asked
+from amcast.simulation.inputs.network import NetworkConfig
+from amcast.simulation.simulate import Setup, Simulation
 from amcast.trace.recorder import Recorder
-from amcast.world.network import NetworkConfig
-from amcast.world.simulate import Setup, Simulation
 
 CLIENTS, OUTSTANDING, UNIT_NS = 4, 8, 1_000_000
 RULES = ("printed", "all", "next")

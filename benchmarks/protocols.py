@@ -36,11 +36,11 @@ from typing import Any
 import amcast
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
-from amcast.lab.protocols import find
+from amcast.lab.protocol_lookup import find
 from amcast.lab.runs import build
 from amcast.protocols.catalogue import CATALOGUE
-from amcast.world.network import NetworkConfig
-from amcast.world.simulate import Setup, Simulation
+from amcast.simulation.inputs.network import NetworkConfig
+from amcast.simulation.simulate import Setup, Simulation
 
 CLIENTS, OUTSTANDING, BYTES, DELAY_NS = 4, 8, 64, 1_000_000
 SIZES = (1_000, 10_000, 100_000)
@@ -244,10 +244,10 @@ def main() -> None:
     QUIET = given.json
     names = given.names or list(CATALOGUE)
     sizes = sorted({*given.messages, *([1_000_000] if given.million else [])})
-    about = {"python": platform.python_version(), "amcast": amcast.__version__, "pure": _pure()}
+    about = {"python": platform.python_version(), "amcast": amcast.__version__}
     cost = "calls" if given.calls else "CPU us"
     if not QUIET:
-        print(f"Python {about['python']}, protocols {'interpreted' if about['pure'] else 'compiled'}")
+        print(f"Python {about['python']}")
         print(f"{'protocol':<14}{'groups':>7}{'messages':>10}{'packets':>9}{cost:>12}{'peak +KiB':>12}")
     if given.groups:
         rows = by_groups([n for n in names if find(n).claims.genuine == "strict"], given.apart, given.calls)
@@ -255,13 +255,6 @@ def main() -> None:
         rows = by_messages(names, sizes, given.calls, given.burst)
     if given.json:
         print(json.dumps({**about, "rows": rows}, indent=1))
-
-
-def _pure() -> bool:
-    """Whether the protocols run as Python, not compiled."""
-    from amcast.kernel import process
-
-    return str(process.__file__).endswith(".py")
 
 
 if __name__ == "__main__":

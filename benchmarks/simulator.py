@@ -21,19 +21,18 @@ from random import Random
 
 import simpy
 
-from amcast.kernel import process
 from amcast.kernel.effects import Deliver, Send
 from amcast.kernel.events import Receive, Submit
 from amcast.kernel.ids import message_id
 from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
-from amcast.parts.sender import Sender
-from amcast.protocols.skeen import SPEC
-from amcast.trace.folder import FolderRecorder
+from amcast.parts.client.one_shot import Sender
+from amcast.protocols.skeen.process import SPEC
+from amcast.simulation.inputs.network import NetworkConfig
+from amcast.simulation.simulate import Setup, Simulation
 from amcast.trace.meta import Meta
 from amcast.trace.recorder import Recorder
-from amcast.world.network import NetworkConfig
-from amcast.world.simulate import Setup, Simulation
+from amcast.trace.run_folder import FolderRecorder
 
 GROUPS, CLIENTS, OUTSTANDING, DELAY_NS = 4, 8, 4, 1_000_000
 
@@ -204,7 +203,6 @@ def main() -> None:
     rows = best(measures, arguments.rounds)
     data = {
         "interpreter": f"{platform.python_implementation()} {platform.python_version()}",
-        "build": "pure" if str(process.__file__).endswith(".py") else "compiled",
         "packets_per_cpu_second": {name: round(rate) for name, rate in rows.items()},
         "ratio_to_simpy_store": {name: round(rate / rows["simpy store"], 2) for name, rate in rows.items()},
         "ratio_with_the_same_protocol": round(rows["amcast"] / rows["simpy store + skeen"], 2),
@@ -214,7 +212,7 @@ def main() -> None:
         json.dump(data, sys.stdout, indent=2)
         print()
         return
-    print(f"{data['interpreter']}, {data['build']}, {n} messages, best of {arguments.rounds}")
+    print(f"{data['interpreter']}, {n} messages, best of {arguments.rounds}")
     for name, rate in rows.items():
         print(f"{name:22} {rate:12,.0f} packets/s  {rate / rows['simpy store']:6.2f} x")
     print(f"with the same protocol on both sides: {data['ratio_with_the_same_protocol']} x")

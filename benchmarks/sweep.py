@@ -19,10 +19,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from amcast.lab.cells import estimated, normalised, run_cell
-from amcast.pipeline.cells import Cell, cells_of, grid_of
-from amcast.pipeline.jobs import sweep
-from amcast.pipeline.session import session, usable_cores
+from amcast.lab.sweep_cell import estimated, normalised, run_cell
+from amcast.pipeline.spark.session import session, usable_cores
+from amcast.pipeline.sweep import job as sweep
+from amcast.pipeline.sweep.grid import Cell, cells_of, grid_of
 
 sys.path.insert(0, str(Path(__file__).parent / "pipeline"))
 from run import cpu_seconds

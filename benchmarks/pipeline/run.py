@@ -93,15 +93,15 @@ class Peak:
 
 def spark_checks(folder: Path, parts: bool) -> Iterator[tuple[str, Callable[[], int]]]:
     """The parts of the Spark check one by one, then the whole as users run it; or only that."""
-    from amcast.pipeline import genuine
-    from amcast.pipeline.examine import Examination
-    from amcast.pipeline.files import source, spans
-    from amcast.pipeline.jobs.check import Limits, check
-    from amcast.pipeline.runner import spark_runner, warm
-    from amcast.pipeline.sequences import FiledSequences, separate
-    from amcast.pipeline.session import session
-    from amcast.pipeline.survey import fingerprint, merge_chains, survey_multicasts
-    from amcast.pipeline.view import filed_view
+    from amcast.pipeline.check import genuineness as genuine
+    from amcast.pipeline.check.examination import Examination
+    from amcast.pipeline.check.job import Limits, check
+    from amcast.pipeline.check.run_view import filed_view
+    from amcast.pipeline.check.survey import fingerprint, merge_chains, survey_multicasts
+    from amcast.pipeline.rows.files import source, spans
+    from amcast.pipeline.rows.sequences import FiledSequences, separate
+    from amcast.pipeline.spark.session import session
+    from amcast.pipeline.spark.tasks import spark_runner, warm
 
     with session() as spark:
         run = spark_runner(spark)

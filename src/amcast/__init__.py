@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from amcast.kernel.errors import Unknown, WrongUse
 
 if TYPE_CHECKING:
-    from amcast.live.batch import Delivery
-    from amcast.live.gateway import Receipt
-    from amcast.live.kept import Missed
-    from amcast.service import Replica, connect, connect_blocking, subscribe
+    from amcast.cluster import Replica, connect, connect_blocking, subscribe
+    from amcast.live.client.multicaster import Receipt
+    from amcast.live.client_batch import Delivery
+    from amcast.live.host.recent_deliveries import Missed
 
 __version__ = "0.1.0"
 __all__ = [
@@ -31,13 +31,13 @@ __all__ = [
     "subscribe",
 ]
 _PLACES = {
-    "Delivery": "amcast.live.batch",
-    "Missed": "amcast.live.kept",
-    "Receipt": "amcast.live.gateway",
-    "Replica": "amcast.service",
-    "connect": "amcast.service",
-    "connect_blocking": "amcast.service",
-    "subscribe": "amcast.service",
+    "Delivery": "amcast.live.client_batch",
+    "Missed": "amcast.live.host.recent_deliveries",
+    "Receipt": "amcast.live.client.multicaster",
+    "Replica": "amcast.cluster",
+    "connect": "amcast.cluster",
+    "connect_blocking": "amcast.cluster",
+    "subscribe": "amcast.cluster",
 }
 
 

@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from mutants.planted import Trace
+from tests.mutants.planted import Trace
 
 
 class Oracle:

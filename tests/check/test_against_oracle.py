@@ -4,10 +4,11 @@ import os
 
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
-from oracle import Oracle
 
-from amcast.check import judge, quick
-from mutants.planted import Trace
+from amcast.check import incremental as quick
+from amcast.check import judge
+from tests.check.oracle import Oracle
+from tests.mutants.planted import Trace
 
 SETTINGS = settings(
     deadline=None,

@@ -8,7 +8,7 @@ from amcast.check.cycles import core, shortest, shortest_pair
 from amcast.check.evidence import evidence_of
 from amcast.check.order import merge
 from amcast.kernel.errors import WrongUse
-from mutants.planted import MUTANTS, healthy, planted
+from tests.mutants.planted import MUTANTS, healthy, planted
 
 BY_NAME = {case.name: case for case in MUTANTS}
 

@@ -3,7 +3,7 @@
 from amcast.kernel.spec import Spec
 from amcast.lab.runs import Prepared, prepare
 from amcast.protocols.catalogue import CATALOGUE
-from amcast.world.plan import plan_of
+from amcast.simulation.inputs.plan import plan_of
 
 
 def sizes_of(spec: Spec) -> list[int]:

@@ -5,12 +5,12 @@ import msgspec
 from amcast.check.judge import judge
 from amcast.lab.delays import delays
 from amcast.protocols.catalogue import CATALOGUE
+from amcast.simulation.schedulers.fuzz import Fuzzer
+from amcast.simulation.simulate import Simulation
+from amcast.simulation.world.world import Hello
 from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run
-from amcast.world.fuzz import Fuzzer
-from amcast.world.simulate import Simulation
-from amcast.world.world import Hello
-from conformance.plans import planned, sizes_of
+from tests.conformance.plans import planned, sizes_of
 
 
 def test_delays_and_packets_are_as_claimed_to_the_digit(name: str) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from amcast.protocols.catalogue import CATALOGUE
+from amcast.simulation.inputs.network import MILLISECOND
+from amcast.simulation.simulate import Simulation
 from amcast.trace.recorder import Recorder
-from amcast.world.network import MILLISECOND
-from amcast.world.simulate import Simulation
-from conformance.plans import planned
+from tests.conformance.plans import planned
 
 FREE = {
     "multipaxos": "everybody orders everything: a local message does not wait, it is as slow as a global one",

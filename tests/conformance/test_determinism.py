@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from amcast.protocols.catalogue import CATALOGUE
-from conformance.plans import sizes_of
+from tests import ROOT
+from tests.conformance.plans import sizes_of
 
-ROOT = Path(__file__).parents[2]
 NEEDED = ("msgspec", "pyarrow", "rich", "typer")
 COMMAND = "from amcast.cli import main; main()"
 

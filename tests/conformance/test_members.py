@@ -5,10 +5,10 @@ import pytest
 from amcast.check.judge import judge
 from amcast.lab.runs import Prepared, fuzz_one, prepare
 from amcast.protocols.catalogue import CATALOGUE
+from amcast.simulation.inputs.plan import plan_of
+from amcast.simulation.simulate import Simulation
 from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run
-from amcast.world.plan import plan_of
-from amcast.world.simulate import Simulation
 
 MS = 1_000_000
 CHANGES = {

@@ -4,10 +4,10 @@ from amcast.check.judge import judge
 from amcast.kernel.spec import FAULTS
 from amcast.lab.runs import Prepared, fuzz_one
 from amcast.protocols.catalogue import CATALOGUE
+from amcast.simulation.simulate import Simulation
 from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run
-from amcast.world.simulate import Simulation
-from conformance.plans import planned
+from tests.conformance.plans import planned
 
 FUZZ_SEEDS = 60
 MOST_SEEDS = 300

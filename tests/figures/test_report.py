@@ -15,10 +15,10 @@ import pytest
 from amcast.cli.main import run
 from amcast.figures import style
 from amcast.figures.charts import Axis, Curve, Frame, compact, curves, heat
-from amcast.figures.page import scoped
-from amcast.lab.cells import normalised, run_cell
-from amcast.pipeline.cells import cells_of, grid_of
-from amcast.pipeline.jobs import sweep
+from amcast.figures.html_page import scoped
+from amcast.lab.sweep_cell import normalised, run_cell
+from amcast.pipeline.sweep import job as sweep
+from amcast.pipeline.sweep.grid import cells_of, grid_of
 
 PLAN = {
     "protocol": "primcast",

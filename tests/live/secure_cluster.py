@@ -8,11 +8,12 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, supp
 from pathlib import Path
 from typing import Any
 
+from amcast.cluster import Replica
 from amcast.kernel.ids import ProcessId
-from amcast.live import certs, logs
-from amcast.live.config import Cluster, read_cluster
-from amcast.live.launch import local_config
-from amcast.service import Replica
+from amcast.live import log_output as logs
+from amcast.live.config import certificates as certs
+from amcast.live.config.cluster import Cluster, read_cluster
+from amcast.live.operations.local_cluster import local_config
 
 CLIENTS = {
     "till": {"groups": "all", "operate": True},

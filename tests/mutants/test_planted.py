@@ -6,7 +6,7 @@ import pytest
 
 from amcast.check import judge
 from amcast.check.verdict import NAMES
-from mutants.planted import DOUBTS, HEALTHY, MUTANTS, Planted, planted
+from tests.mutants.planted import DOUBTS, HEALTHY, MUTANTS, Planted, planted
 
 
 def names(case: Planted) -> str:

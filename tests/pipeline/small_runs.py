@@ -9,10 +9,10 @@ import pyarrow as pa
 from amcast.check import judge
 from amcast.kernel.errors import WrongUse
 from amcast.trace.columns import TABLES
-from amcast.trace.folder import FolderRecorder
 from amcast.trace.meta import Meta
 from amcast.trace.parquet import TYPES
-from mutants.planted import DOUBTS, HEALTHY, MUTANTS, Trace, healthy, planted
+from amcast.trace.run_folder import FolderRecorder
+from tests.mutants.planted import DOUBTS, HEALTHY, MUTANTS, Trace, healthy, planted
 
 
 def planted_runs() -> dict[str, Trace]:

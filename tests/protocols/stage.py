@@ -6,21 +6,21 @@ Nodes without heartbeats, clients that retry: whoever must lead is told so by th
 from collections.abc import Callable
 from typing import Any
 
-from amcast.check.quick import quick
+from amcast.check.incremental import quick
 from amcast.kernel.ids import GroupId, ProcessId, message_id
 from amcast.kernel.message import Message
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
-from amcast.parts.bodies.node import NodeConfig
-from amcast.parts.bodies.session import SessionConfig
-from amcast.parts.node import Node
-from amcast.parts.session import Client
+from amcast.parts.client.messages import SessionConfig
+from amcast.parts.client.session import Client
+from amcast.parts.node.messages import NodeConfig
+from amcast.parts.node.node import Node
 from amcast.protocols.catalogue import CATALOGUE
+from amcast.simulation.schedulers.pending_actions import Pool
+from amcast.simulation.world.actions import Arrive, Block, Crash, Fire, Heal, Recover, Renew, Suggest, Sync
+from amcast.simulation.world.world import World
 from amcast.trace.recorder import Recorder
-from amcast.world.actions import Arrive, Block, Crash, Fire, Heal, Recover, Renew, Suggest, Sync
-from amcast.world.pool import Pool
-from amcast.world.world import World
 
 LIMIT = 20_000
 """Steps after which a scene that is not over never will be."""

@@ -1,9 +1,9 @@
 """What operators are told of a message that waits: which phase is open, and whose word is missing."""
 
 import pytest
-from stage import Stage
 
-from amcast.world.actions import Block
+from amcast.simulation.world.actions import Block
+from tests.protocols.stage import Stage
 
 NAMES = ["a-ge", "a-ge-star", "basecast", "fastcast", "primcast", "primcast-hc", "whitebox"]
 

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from amcast.parts.stamps import IN_ALL
-from protocols.stage import Stage
+from amcast.parts.groups.timestamped import IN_ALL
+from tests.protocols.stage import Stage
 
 PROTOCOLS = ("basecast", "fastcast", "multipaxos", "a-ge", "a-ge-star")
 WAYS = ("for ever", "with its disk", "without memory")

@@ -1,12 +1,13 @@
-"""What PrimCast and White-Box survive alike (`parts/member.py`): faults at every step, laggards, truncation."""
+"""What PrimCast and White-Box survive alike (`parts/groups/leader_group.py`): faults at every step, laggards,
+truncation."""
 
 from collections.abc import Callable
 
 import msgspec
 import pytest
 
-from protocols import enumerated
-from protocols.stage import Stage
+from tests.protocols import enumerated_faults as enumerated
+from tests.protocols.stage import Stage
 
 NAMES = ("primcast", "whitebox")
 pytestmark = pytest.mark.parametrize("name", NAMES)

@@ -7,7 +7,6 @@ may be killed in the next moment, and what nobody's log tells again is then nowh
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -16,16 +15,17 @@ import pytest
 from amcast.kernel.effects import Effect, Persist
 from amcast.kernel.ids import ProcessId
 from amcast.lab import runs
+from amcast.simulation.inputs.plan import plan_of, read_plan
+from amcast.simulation.schedulers import fuzz
+from amcast.simulation.schedulers.fuzz import Fuzzer
+from amcast.simulation.world.actions import Block
 from amcast.trace.recorder import Recorder
-from amcast.world import fuzz
-from amcast.world.actions import Block
-from amcast.world.fuzz import Fuzzer
-from amcast.world.plan import plan_of, read_plan
-from protocols import stage as stages
-from protocols.stage import Stage
-from protocols.traced import TracedWorld
+from tests import ROOT
+from tests.protocols import stage as stages
+from tests.protocols.stage import Stage
+from tests.protocols.traced_world import TracedWorld
 
-PLANS = Path(__file__).parents[2] / "plans"
+PLANS = ROOT / "plans"
 
 
 def test_a_state_that_is_handed_over_is_one_that_its_giver_would_come_back_to(monkeypatch: pytest.MonkeyPatch) -> None:

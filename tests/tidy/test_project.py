@@ -4,9 +4,9 @@ import re
 import subprocess
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests import ROOT
+
 TEXT = {".py", ".md", ".toml", ".yml", ".yaml", ".json", ".sh", ".cfg", ".txt", ""}
-LONGEST = 500
 
 
 def tracked() -> list[Path]:
@@ -25,13 +25,6 @@ def test_no_path_of_a_machine_and_no_host_of_a_registry() -> None:
             text = path.read_text(errors="replace")
             found = forbidden.search(text)
             assert found is None, f"{path.relative_to(ROOT)} names {found.group()}"
-
-
-def test_files_fit_a_sitting() -> None:
-    for path in tracked():
-        if path.suffix == ".py" and "src" in path.parts:
-            lines = len(path.read_text().splitlines())
-            assert lines <= LONGEST, f"{path.relative_to(ROOT)} has {lines} lines; split it (at most {LONGEST})"
 
 
 def test_every_module_teaches_what_it_is() -> None:

@@ -11,10 +11,10 @@ import pytest
 
 from amcast.check import judge
 from amcast.kernel.errors import WrongUse
-from amcast.trace.folder import FolderRecorder
 from amcast.trace.meta import encoded
 from amcast.trace.run import read, read_all
-from mutants.planted import healthy
+from amcast.trace.run_folder import FolderRecorder
+from tests.mutants.planted import healthy
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import pytest
 from amcast.check.judge import judge
 from amcast.kernel.errors import WrongUse
 from amcast.kernel.message import Message
-from amcast.trace.folder import FolderRecorder
 from amcast.trace.meta import Meta, RunClaims
 from amcast.trace.run import Run, read
+from amcast.trace.run_folder import FolderRecorder
 
 CLAIMS = RunClaims(complete=True, exactly_once=True)
 

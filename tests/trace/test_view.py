@@ -5,10 +5,10 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from amcast.kernel.errors import WrongUse
-from amcast.trace.picture import nice_step, picture
 from amcast.trace.run import Run
+from amcast.trace.spacetime_diagram import nice_step, picture
 from amcast.trace.view import Selection, clock, lines
-from mutants.planted import Trace, healthy
+from tests.mutants.planted import Trace, healthy
 
 SVG = "{http://www.w3.org/2000/svg}"
 

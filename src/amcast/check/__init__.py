@@ -4,8 +4,8 @@
 definitions and the proofs.
 """
 
+from amcast.check.incremental import quick
 from amcast.check.judge import judge
-from amcast.check.quick import quick
 from amcast.check.verdict import Finding, Report, Verdict
 
 __all__ = ["Finding", "Report", "Verdict", "judge", "quick"]

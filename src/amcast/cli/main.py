@@ -9,7 +9,13 @@ from pathlib import Path
 import typer
 
 from amcast import __version__
-from amcast.cli import bench, cluster, laboratory, members, operate, pipeline, searching, security, traces
+from amcast.cli.data import pipeline, traces
+from amcast.cli.lab import search as searching
+from amcast.cli.lab import simulate as laboratory
+from amcast.cli.live import bench, cluster
+from amcast.cli.live import certificates as security
+from amcast.cli.live import membership as members
+from amcast.cli.live import operations as operate
 from amcast.cli.output import INTERNAL, UNKNOWN, WRONG_USE, err, out
 from amcast.kernel.errors import Unknown, WrongUse
 
@@ -37,11 +43,8 @@ pipeline.register(app)
 
 @app.command()
 def version() -> None:
-    """Print the version, the interpreter, and whether the pure rooms are compiled."""
-    import amcast.kernel.process as pure
-
-    build = "compiled" if not str(pure.__file__).endswith(".py") else "pure"
-    out.print(f"amcast {__version__}, {build}, {sys.implementation.name} {sys.version.split()[0]}")
+    """Print the version and the interpreter."""
+    out.print(f"amcast {__version__}, {sys.implementation.name} {sys.version.split()[0]}")
 
 
 def main() -> None:

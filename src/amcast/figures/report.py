@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from amcast.figures.chart_selection import choose
 from amcast.figures.charts import Picture
-from amcast.figures.choice import choose
-from amcast.figures.page import Account, page
+from amcast.figures.html_page import Account, page
 from amcast.kernel.errors import WrongUse
 
 PAGE = "report.html"

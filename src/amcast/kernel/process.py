@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from amcast.kernel.diagnostics import Phase, Vitals
 from amcast.kernel.effects import (
     About,
     CancelTimer,
@@ -22,7 +23,6 @@ from amcast.kernel.effects import (
 )
 from amcast.kernel.events import Asked, Event, Gone, Leader, Peer, Receive, Started, Submit, Suspect, Timer
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
-from amcast.kernel.insight import Phase, Vitals
 from amcast.kernel.message import Body, Message, Record, Request, State
 from amcast.kernel.topology import Topology
 
@@ -147,7 +147,8 @@ class Process(ABC):
         return None
 
     def known(self, until: MessageId) -> tuple[State, ...] | None:
-        """What was delivered here over all lives, as `parts/seen.py` tells it; asked in the step that delivered
+        """What was delivered here over all lives, as `parts/ordering/delivered_set.py` tells it; asked in the step that
+        delivered
         `until`, and free to include whatever else was delivered in that step. None if this process does not know:
         it does not outlive its memory."""
         return None

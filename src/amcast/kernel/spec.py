@@ -70,7 +70,7 @@ class Claims:
     ranked: bool = False
     """Deliveries carry an order key that all processes agree on."""
     members: bool = True
-    """Its groups' members can be changed while it runs (`parts/changing.py`)."""
+    """Its groups' members can be changed while it runs (`parts/membership/reconfigurable.py`)."""
     quiescent: bool = True
     """Falls silent when everything is delivered (heartbeats apart)."""
     world: Literal["unit", "intergroup"] = "unit"

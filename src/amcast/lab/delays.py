@@ -14,15 +14,15 @@ from amcast.kernel.message import Message
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
 from amcast.lab.runs import build
+from amcast.simulation.inputs.load import Load
+from amcast.simulation.inputs.network import Network, NetworkConfig
+from amcast.simulation.inputs.random_streams import stream
+from amcast.simulation.schedulers.discrete_event import Timed
+from amcast.simulation.world.world import World
 from amcast.trace.meta import Meta
 from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run
 from amcast.trace.view import lines
-from amcast.world.chance import stream
-from amcast.world.load import Load
-from amcast.world.network import Network, NetworkConfig
-from amcast.world.timed import Timed
-from amcast.world.world import World
 
 UNIT_NS: Final = 1_000_000
 """Short against every retry timer, so that nothing is asked for twice."""

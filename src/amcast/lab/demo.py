@@ -10,14 +10,14 @@ from itertools import combinations
 from pathlib import Path
 from time import time_ns
 
+from amcast.cluster import cluster_spec, connect, launcher
 from amcast.kernel.errors import WrongUse
-from amcast.live.config import read_cluster
-from amcast.live.launch import local_config
-from amcast.live.node import run_loop
-from amcast.live.traffic import Traffic, play
-from amcast.service import cluster_spec, connect, launcher
-from amcast.trace.folder import FolderRecorder
+from amcast.live.config.cluster import read_cluster
+from amcast.live.load.closed_loop import Traffic, play
+from amcast.live.operations.local_cluster import local_config
+from amcast.live.server.node import run_loop
 from amcast.trace.meta import Meta, RunClaims, versions
+from amcast.trace.run_folder import FolderRecorder
 
 GROUPS = ("orders", "stock", "billing")
 VICTIM = "orders/1"

@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 from amcast.kernel.errors import WrongUse
-from amcast.parts.overlay import binary, star
+from amcast.parts.ordering.overlay import binary, star
 
 THESIS_GROUPS = 7
 

@@ -10,39 +10,37 @@ from pathlib import Path
 from typing import Any
 
 from amcast.check.judge import Report, judge
-from amcast.kernel.change import changed
 from amcast.kernel.config import Config
 from amcast.kernel.errors import WrongUse
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body
 from amcast.kernel.process import Process
+from amcast.kernel.reconfiguration import changed
 from amcast.kernel.spec import Spec, majorities_survive, nobody_crashes
 from amcast.kernel.topology import Topology
-from amcast.lab.protocols import find
-from amcast.parts.bodies.changing import ChangingConfig
-from amcast.parts.bodies.gateway import Done, GatewayConfig
-from amcast.parts.bodies.node import NodeConfig
-from amcast.parts.bodies.omega import Heartbeat, OmegaConfig
-from amcast.parts.bodies.session import Hint, SessionConfig
-from amcast.parts.changing import changeable
-from amcast.parts.node import Node
-from amcast.parts.sender import Sender
-from amcast.parts.session import Client
-from amcast.trace.folder import FolderRecorder
+from amcast.lab.protocol_lookup import find
+from amcast.parts.client.messages import Hint, SessionConfig
+from amcast.parts.client.one_shot import Sender
+from amcast.parts.client.session import Client
+from amcast.parts.membership.messages import ChangingConfig
+from amcast.parts.membership.reconfigurable import changeable
+from amcast.parts.node.messages import Done, GatewayConfig, Heartbeat, NodeConfig, OmegaConfig
+from amcast.parts.node.node import Node
+from amcast.simulation.inputs.environments import environment
+from amcast.simulation.inputs.faults import profile
+from amcast.simulation.inputs.load import Draw
+from amcast.simulation.inputs.network import NetworkConfig
+from amcast.simulation.inputs.plan import Plan, described, scale_ns
+from amcast.simulation.schedulers.fuzz import Case, Fuzzer, Outcome
+from amcast.simulation.simulate import Setup, Simulation, Summary
+from amcast.simulation.world.actions import Change
+from amcast.simulation.world.world import World
 from amcast.trace.meta import Meta, RunClaims, versions
 from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run, read
+from amcast.trace.run_folder import FolderRecorder
 from amcast.workloads.base import MAX_OUTSTANDING, Workload
 from amcast.workloads.catalogue import workload
-from amcast.world.actions import Change
-from amcast.world.environments import environment
-from amcast.world.faults import profile
-from amcast.world.fuzz import Case, Fuzzer, Outcome
-from amcast.world.load import Draw
-from amcast.world.network import NetworkConfig
-from amcast.world.plan import Plan, described, scale_ns
-from amcast.world.simulate import Setup, Simulation, Summary
-from amcast.world.world import World
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,8 @@ class Limits(Config, frozen=True):
     kept_bytes: int = 16 * MIB
     """Deliveries that a replica keeps for subscribers that come back; older ones are gone."""
     rest_us: int = 1000
-    """Under load leaders and gateways rest for up to so many microseconds after a tick (`live/resting.py`); 0: no."""
+    """Under load leaders and gateways rest for up to so many microseconds after a tick
+    (`live/host/wakeup_coalescer.py`); 0: no."""
     patience_us: int = 1_000_000
     """What followers need not hear at once is kept for up to so many microseconds, until there is more to tell them.
     They deliver sooner, by their primary's word, unless they miss that. 0: they are told everything at once."""

@@ -4,20 +4,18 @@ from typing import Final
 
 from amcast.kernel.errors import WrongUse
 from amcast.kernel.spec import Spec
-from amcast.protocols import (
-    basecast,
-    fastcast,
-    flexcast,
-    genuine,
-    multipaxos,
-    primcast,
-    ring,
-    rounds_dt,
-    rounds_ng,
-    skeen,
-    treecast,
-    whitebox,
-)
+from amcast.protocols.a_ge import process as genuine
+from amcast.protocols.basecast import process as basecast
+from amcast.protocols.fastcast import process as fastcast
+from amcast.protocols.flexcast import process as flexcast
+from amcast.protocols.multipaxos import process as multipaxos
+from amcast.protocols.primcast import process as primcast
+from amcast.protocols.ring import process as ring
+from amcast.protocols.rounds import a_dt as rounds_dt
+from amcast.protocols.rounds import a_ng as rounds_ng
+from amcast.protocols.skeen import process as skeen
+from amcast.protocols.treecast import process as treecast
+from amcast.protocols.whitebox import process as whitebox
 
 CATALOGUE: Final[dict[str, Spec]] = {
     spec.name: spec

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from amcast.kernel.errors import WrongUse
-from amcast.trace.arrays import arrowed
+from amcast.trace.arrow_columns import arrowed
 from amcast.trace.columns import TABLES, Column, ColumnType
 from amcast.trace.recorder import Row
 

@@ -2,7 +2,7 @@
 
 A driver calls one method per fact; rows are plain tuples in the order of the table's columns without `run`, which is
 the same in every row of a run and is added where rows become files. A recorder decides what becomes of them: kept in
-memory (`Recorder` itself), or written to a run folder (`trace/folder.py`).
+memory (`Recorder` itself), or written to a run folder (`trace/run_folder.py`).
 """
 
 from collections.abc import Sequence

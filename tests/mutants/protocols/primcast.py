@@ -9,13 +9,13 @@ from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body, Message
 from amcast.kernel.spec import Spec
 from amcast.lab.runs import fuzz_one, prepare
-from amcast.parts.bodies.member import Nack
-from amcast.protocols.bodies.primcast import Ack, NewState, Promise
-from amcast.protocols.primcast import HYBRID, SPEC, PrimCast
-from amcast.protocols.primcast_views import Proposal
-from amcast.world.plan import plan_of
-from protocols import test_primcast as scenes
-from protocols.stage import Stage
+from amcast.parts.groups.messages import Nack
+from amcast.protocols.primcast.messages import Ack, NewState, Promise
+from amcast.protocols.primcast.process import HYBRID, SPEC, PrimCast
+from amcast.protocols.primcast.progress import Proposal
+from amcast.simulation.inputs.plan import plan_of
+from tests.protocols.primcast import test_process as scenes
+from tests.protocols.stage import Stage
 
 
 @dataclass(frozen=True)

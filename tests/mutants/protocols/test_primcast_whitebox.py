@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from mutants.protocols import primcast, whitebox
-from mutants.protocols.primcast import Mutant
+from tests.mutants.protocols import primcast, whitebox
+from tests.mutants.protocols.primcast import Mutant
 
 MUTANTS = [("primcast", mutant) for mutant in primcast.MUTANTS] + [("whitebox", mutant) for mutant in whitebox.MUTANTS]
 

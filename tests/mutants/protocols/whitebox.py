@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from amcast.protocols.bodies.whitebox import NewLeaderAck
-from amcast.protocols.whitebox import SPEC, WhiteBox
-from amcast.protocols.whitebox_order import Item
-from mutants.protocols.primcast import BARE, Mutant
-from protocols import test_whitebox as scenes
+from amcast.protocols.whitebox.messages import NewLeaderAck
+from amcast.protocols.whitebox.process import SPEC, WhiteBox
+from amcast.protocols.whitebox.whitebox_order import Item
+from tests.mutants.protocols.primcast import BARE, Mutant
+from tests.protocols.whitebox import test_process as scenes
 
 
 class FirstAckOnly(WhiteBox):

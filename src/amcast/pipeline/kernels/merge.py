@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from amcast.pipeline.kernels.hashing import Ints, Small, compiled
+from amcast.pipeline.kernels.fingerprints import Ints, Small, compiled
 
 BUFFER_ENTRIES: Final = 1 << 20
 """Rows buffered over all chains together."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from amcast.pipeline.kernels.hashing import Ints, Small, compiled
+from amcast.pipeline.kernels.fingerprints import Ints, Small, compiled
 
 Numbers = NDArray[np.int32] | NDArray[np.int64]
 MAX_TABLE: Final = 1 << 22

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from amcast.pipeline.kernels.hashing import Ints, Words, compiled, mix
+from amcast.pipeline.kernels.fingerprints import Ints, Words, compiled, mix
 from amcast.pipeline.kernels.merge import NEVER, Rows
 
 

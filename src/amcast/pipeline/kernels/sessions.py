@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from amcast.pipeline.kernels.hashing import Ints, compiled
+from amcast.pipeline.kernels.fingerprints import Ints, compiled
 
 
 class Numbered:

@@ -1,0 +1,243 @@
+"""Commands of the pipeline: sweep, measure, report. Spark is imported when one of them runs, not before."""
+
+import json as plain_json
+import re
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from amcast.cli.output import EXIT_OF, HOLDS, JsonFlag, coloured, err, out, print_json, table
+from amcast.kernel.errors import WrongUse
+
+if TYPE_CHECKING:
+    from amcast.pipeline.measure.job import Measured
+
+MasterOption = Annotated[
+    str | None,
+    typer.Option("--master", help="Spark's master, such as spark://HOST:7077; default: all cores of this machine."),
+]
+EdgesOption = Annotated[bool, typer.Option("--keep-edges", help="Count the first and last 10 % of a run too.")]
+OrderOption = Annotated[
+    str | None,
+    typer.Option("--order", help="Groups in the order of an overlay, such as 8,1,2: ranks destinations by it."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command()(sweep)
+    app.command()(measure)
+    app.command()(report)
+
+
+def sweep(
+    plan: Annotated[Path, typer.Argument(help="A TOML plan with a [grid].")],
+    folder: Annotated[Path, typer.Option("--out", help="The sweep's folder; an existing sweep is resumed.")],
+    master: MasterOption = None,
+    traces: Annotated[bool, typer.Option(help="Keep every cell's trace (violated ones are kept anyway).")] = False,
+    packets: Annotated[bool, typer.Option(help="Record every packet (P6 needs them).")] = True,
+    timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds that one cell may take.")] = 600.0,
+    retry: Annotated[bool, typer.Option("--retry", help="Run cells again that ended with an error.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Run every cell of a plan's grid, on all cores or on a cluster; each result is one row.
+
+    Example: amcast sweep plans/five.toml --out sweeps/five --traces
+    """
+    _installed()
+    from amcast.lab.sweep_cell import estimated, normalised, run_cell
+    from amcast.pipeline.spark.session import session
+    from amcast.pipeline.sweep import job
+    from amcast.pipeline.sweep.grid import cells_of, grid_of
+    from amcast.simulation.inputs.plan import read_plan
+
+    if re.match(r"\w+:/", str(folder)):
+        raise WrongUse(f"--out {folder}: a sweep needs a folder that this machine and every worker see as a path")
+    values = read_plan(plan)
+    grid = grid_of(values, f"plan {plan}")
+    cells = cells_of(grid, normalised, f"plan {plan}")
+    settings = job.Settings(folder.absolute(), traces, packets, timeout, retry)
+    job.begin(settings, values, cells, grid.paths)
+    begun = time.monotonic()
+    left = job.pending(cells, settings)
+    if left:
+        err.print(f"{len(left)} of {len(cells)} cells to run")
+        with session(master, brief=True) as spark:
+            job.run(spark, left, run_cell, estimated, settings)
+    job.merge(settings.out)
+    result = job.swept(cells, len(left), begun, settings.out)
+    verdict = job.verdict_of(result.statuses)
+    if json:
+        print_json(
+            {
+                "verdict": verdict,
+                "folder": str(folder),
+                "cells": result.cells,
+                "run": result.run,
+                "seconds": round(result.seconds, 3),
+                "statuses": result.statuses,
+                "failures": [_replayed(row, folder) for row in result.failures],
+            }
+        )
+    else:
+        counts = ", ".join(f"{count} {status}" for status, count in result.statuses.items())
+        out.print(f"{result.cells} cells: {counts}; {result.run} run now, in {result.seconds:.1f} s")
+        for row in result.failures[:5]:
+            shown = _replayed(row, folder)
+            out.print(f"{shown['status']} {shown['varied']}: {shown['message']}", markup=False)
+            out.print(f"  {shown['replay']}", markup=False)
+        out.print(f"next:  amcast measure {folder}   |   amcast report {folder}")
+    raise typer.Exit(EXIT_OF[verdict])
+
+
+def _replayed(row: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A failure with a command that works from here."""
+    return {**row, "replay": (row["replay"] or "").replace("--plan plans/", f"--plan {folder}/plans/")}
+
+
+def measure(
+    folder: Annotated[str, typer.Argument(help="A run folder, a folder of runs, or a sweep.")],
+    target: Annotated[Path | None, typer.Option("--out", help="Where tables go; default: DIR/measures.")] = None,
+    master: MasterOption = None,
+    keep_edges: EdgesOption = False,
+    order: OrderOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Measure runs: tables of latency, throughput, packets, genuineness, convoys, fairness and recovery.
+
+    Example: amcast measure runs/latest
+    """
+    result = _measured(folder, target, master, keep_edges, _groups(order))
+    if json:
+        print_json({**vars(result), "out": str(result.out)})
+        return
+    edges = "all of every run" if not result.edge else f"first and last {result.edge:.0%} dropped"
+    out.print(f"{result.runs} runs, {result.method} percentiles, {edges}; tables in {result.out}, Parquet and CSV")
+    table(("table", "rows"), list(result.tables.items()))
+    if result.missing:
+        out.print(f"without packets there is no {', '.join(result.missing)}")
+
+
+def report(
+    folder: Annotated[str, typer.Argument(help="A run folder, a folder of runs, or a sweep.")],
+    target: Annotated[Path | None, typer.Option("--out", help="Where report.html goes; default: DIR.")] = None,
+    master: MasterOption = None,
+    keep_edges: EdgesOption = False,
+    order: OrderOption = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again, even if there are measures.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Write one self-contained HTML page about runs: the verdict first, then pictures and tables.
+
+    Example: amcast report sweeps/five
+    """
+    _installed()
+    from amcast.figures.report import read_tables, write_report
+    from amcast.lab import report_summary as account
+    from amcast.pipeline.sweep import job
+
+    if "://" in folder and target is None:
+        raise WrongUse(f"{folder}: a report is written to a local folder; give --out DIR")
+    place = Path(folder)
+    measures = (target or place) / "measures"
+    if fresh or keep_edges or order or not _current(place, measures):
+        _measured(folder, measures, master, keep_edges, _groups(order))
+    if (place / "sweep.json").is_file():
+        told = plain_json.loads((place / "sweep.json").read_text())
+        said = account.of_sweep(place, told, job.read_cells(place).to_pylist(), measures)
+    else:
+        said = account.of_runs(place, _judged(folder, master), read_tables(measures)["summary"], measures)
+    files = write_report(said, measures, target or place)
+    if json:
+        print_json({"verdict": said.verdict, "page": str(files[0]), "files": [str(file) for file in files[1:]]})
+    else:
+        out.print(f"{coloured(said.verdict)}; the page is {files[0]}, {len(files) - 1} more files in pictures/")
+    raise typer.Exit(EXIT_OF.get(said.verdict, HOLDS))
+
+
+def write_page(folder: str, target: Path, answer: dict[str, Any]) -> Path:
+    """The page about runs that were judged already; says where it is."""
+    from amcast.figures.report import read_tables, write_report
+    from amcast.lab import report_summary as account
+
+    measures = target / "measures"
+    _measured(folder, measures, None, False, None)
+    said = account.of_runs(Path(folder), answer, read_tables(measures)["summary"], measures)
+    return write_report(said, measures, target)[0]
+
+
+def _measured(
+    folder: str, target: Path | None, master: str | None, keep_edges: bool, order: list[int] | None
+) -> "Measured":
+    _installed()
+    from amcast.pipeline.measure import job
+    from amcast.pipeline.rows.files import SMALL_BYTES, size_of, sources
+    from amcast.pipeline.spark.session import session
+    from amcast.pipeline.sweep import job as sweep
+
+    if "://" in folder and target is None:
+        raise WrongUse(f"{folder}: tables are written to a local folder; give --out DIR")
+    place = Path(folder)
+    measures = target or place / "measures"
+    statuses = None
+    if (place / "sweep.json").is_file():
+        cells = sweep.read_cells(place).to_pylist()
+        statuses = {cell["cell"]: cell["status"] for cell in cells}
+        if not plain_json.loads((place / "sweep.json").read_text()).get("traces"):
+            return job.measure_cells(cells, measures)
+        folder = str(place / "runs")
+    elif "://" not in folder and not place.is_dir():
+        raise WrongUse(f"{folder}: no such folder; expected a run folder, a folder of runs, or a sweep")
+    with session(master, brief=size_of(sources(folder)) < SMALL_BYTES) as spark:
+        edge = 0.0 if keep_edges else job.EDGE
+        return job.measure(spark, folder, measures, edge=edge, order=order, statuses=statuses)
+
+
+def _current(place: Path, measures: Path) -> bool:
+    """Whether there are measures, made after everything that they measure."""
+    made = measures / "measures.json"
+    if not made.is_file() or not (measures / "summary.parquet").is_file():
+        return False
+    told = plain_json.loads(made.read_text())
+    facts = [
+        *place.glob("run.json"),
+        *place.glob("*/run.json"),
+        *place.glob("runs/*/run.json"),
+        *place.glob("cells/*/*"),
+    ]
+    newest = max((file.stat().st_mtime for file in facts), default=0.0)
+    return bool(told.get("tables")) and told.get("edge_dropped") != 0 and made.stat().st_mtime >= newest
+
+
+def _judged(folder: str, master: str | None) -> dict[str, Any]:
+    """The checker's answer: in this process for a few small runs, on Spark otherwise."""
+    from amcast.check.judge import judge
+    from amcast.pipeline.check.job import check, worst
+    from amcast.pipeline.rows.files import opened, sources
+    from amcast.trace.run import read
+
+    found = sources(folder)
+    rows = sum(opened(file).metadata.num_rows for source in found for files in source.tables.values() for file in files)
+    if rows > 500_000 or "://" in folder:
+        return check(folder, master)
+    reports = [judge(read(source.folder, meta.run)).as_dict() for source in found for meta in source.metas]
+    return {"verdict": worst([report["verdict"] for report in reports]), "runs": reports}
+
+
+def _installed() -> None:
+    """The pipeline's libraries are an extra; say how to get them, instead of an import error."""
+    for name in ("pyspark", "matplotlib", "pandas"):
+        if find_spec(name) is None:
+            raise WrongUse(f"{name} is not installed; the pipeline needs it: pip install 'amcast[spark]'")
+
+
+def _groups(order: str | None) -> list[int] | None:
+    if order is None:
+        return None
+    parts = order.split(",")
+    if not all(part.strip().isdigit() for part in parts) or len(set(parts)) < len(parts):
+        raise WrongUse(f"--order {order!r}; expected different group numbers, separated by commas, such as 8,1,2")
+    return [int(part) for part in parts]

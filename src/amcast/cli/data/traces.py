@@ -1,0 +1,149 @@
+"""Commands that look at traces: check and view."""
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from amcast.check.judge import judge
+from amcast.check.verdict import Report, Verdict
+from amcast.cli.data.verdicts import print_reports
+from amcast.cli.output import EXIT_OF, JsonFlag, coloured, out, print_json
+from amcast.kernel.errors import WrongUse
+from amcast.trace.run import read, read_all
+from amcast.trace.spacetime_diagram import picture
+from amcast.trace.view import Selection, lines
+
+if TYPE_CHECKING:
+    from amcast.pipeline.watch.job import Snapshot
+
+Engine = Literal["plain", "spark"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command()(check)
+    app.command()(view)
+    app.command()(watch)
+
+
+def check(
+    folder: Annotated[str, typer.Argument(help="A run folder, or a folder of run folders.")],
+    engine: Annotated[Engine, typer.Option("--engine", help="plain: in this process; spark: any size.")] = "plain",
+    master: Annotated[str | None, typer.Option("--master", help="Spark's master; default: this machine.")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Judge the trace of any run, whoever wrote it: P1 to P8, with a story for each violation.
+
+    Examples: amcast check runs/latest --json   |   amcast check runs/huge --engine spark
+    """
+    if master is not None and engine != "spark":
+        raise WrongUse(f"--master {master}: only for --engine spark")
+    reports = _judged_by_spark(folder, master) if engine == "spark" else [judge(run) for run in read_all(folder)]
+    verdict = worst([report.verdict for report in reports])
+    if json:
+        data: dict[str, Any] = {"verdict": verdict}
+        if len(reports) == 1:
+            data |= reports[0].as_dict()
+        else:
+            data["runs"] = [report.as_dict() for report in reports]
+        print_json(data)
+    else:
+        print_reports(reports)
+        if len(reports) > 1:
+            out.print(f"{len(reports)} runs: {coloured(verdict)}")
+    raise typer.Exit(EXIT_OF[verdict])
+
+
+def _judged_by_spark(folder: str, master: str | None) -> list[Report]:
+    from amcast.pipeline.check.job import check as judge_with_spark
+
+    return [Report.from_dict(report) for report in judge_with_spark(folder, master)["runs"]]
+
+
+def watch(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run that is still going on.")],
+    every: Annotated[float, typer.Option("--every", min=0.2, help="Seconds between two looks.")] = 1.0,
+    patience: Annotated[
+        float | None, typer.Option("--patience", min=1.0, help="Give up after so many seconds.")
+    ] = None,
+    master: Annotated[str | None, typer.Option("--master", help="Spark's master; default: this machine.")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Follow a run while it goes on: throughput, latency, lag per replica, and whether the order is broken.
+
+    Example: amcast watch runs/demo/trace
+    """
+    from amcast.pipeline.watch.job import watch as follow
+
+    def tell(now: Snapshot) -> None:
+        if not json:
+            out.print(_watched(now), markup=False)
+
+    found = follow(str(folder), tell, master=master, every_seconds=every, patience_seconds=patience)
+    if json:
+        print_json(dataclasses.asdict(found))
+    else:
+        for sentence in found.story:
+            out.print(sentence, markup=False)
+    raise typer.Exit(EXIT_OF[found.verdict])
+
+
+def _watched(now: "Snapshot") -> str:
+    latency = "" if now.latency_ns_p50 is None else f", p50 {now.latency_ns_p50 / 1e6:.2f} ms"
+    behind = [f"{process} by {count}" for process, count in sorted(now.lag.items()) if count]
+    lag = f", behind: {', '.join(behind[:5])}" if behind else ""
+    rate = f"{now.per_second:,.0f}/s"
+    return f"{now.multicasts} multicasts, {now.deliveries} deliveries, {rate}{latency}{lag}; order {now.verdict}"
+
+
+def view(
+    folder: Annotated[Path, typer.Argument(help="A run folder.")],
+    run_name: Annotated[str | None, typer.Option("--run", help="Which run, if the folder holds several.")] = None,
+    message: Annotated[int | None, typer.Option("--message", help="Only what is about this message.")] = None,
+    process: Annotated[int | None, typer.Option("--process", help="Only what happens at this process.")] = None,
+    window: Annotated[
+        str | None, typer.Option("--window", help="Only this time, A..B in milliseconds; either may be missing.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many lines.")] = 200,
+    picture_file: Annotated[
+        Path | None, typer.Option("--picture", help="Write a space-time picture (SVG) here instead.")
+    ] = None,
+    arrows: Annotated[int, typer.Option("--arrows", min=1, help="At most so many arrows in the picture.")] = 300,
+) -> None:
+    """Look at a run: one line per step in the terminal, or a space-time picture.
+
+    Examples: amcast view runs/latest --message 3000000002   |   amcast view runs/latest --window 0..20 --picture a.svg
+    """
+    run = read(folder, run_name)
+    selection = Selection(message, process, *_window(window))
+    if picture_file is None:
+        for line in lines(run, selection, limit):
+            out.print(line, markup=False)
+        return
+    text = picture(run, selection, arrows=arrows, marks=arrows)
+    try:
+        picture_file.write_text(text)
+    except OSError as error:
+        raise WrongUse(f"--picture {picture_file}: cannot be written: {error.strerror}") from None
+    out.print(f"the picture is in {picture_file}")
+
+
+def _window(text: str | None) -> tuple[int | None, int | None]:
+    """A..B in milliseconds as nanoseconds."""
+    if text is None:
+        return None, None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)?\.\.(\d+(?:\.\d+)?)?", text)
+    if not found:
+        raise WrongUse(f"--window {text!r}; expected milliseconds such as 0..20, 5.. or ..7.5")
+    since, until = (None if part is None else round(float(part) * 1e6) for part in found.groups())
+    return since, until
+
+
+def worst(verdicts: list[Verdict]) -> Verdict:
+    """Violated if any is; else unknown if any is, or if there is none."""
+    if "violated" in verdicts:
+        return "violated"
+    return "holds" if verdicts and all(verdict == "holds" for verdict in verdicts) else "unknown"

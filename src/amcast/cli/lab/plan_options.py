@@ -1,0 +1,74 @@
+"""Flags that several commands share, and how they are laid over a plan file."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from amcast.kernel.errors import WrongUse
+from amcast.kernel.spec import FAULTS
+from amcast.simulation.inputs.plan import read_plan
+
+ProtocolOption = Annotated[str | None, typer.Option("--protocol", "-p", help="A name of `amcast protocols`.")]
+PlanOption = Annotated[Path | None, typer.Option("--plan", help="A TOML file; flags are laid over it.")]
+FaultsOption = Annotated[
+    str | None,
+    typer.Option("--faults", help=f"none, all that the protocol claims, or some of {', '.join(FAULTS)}, joined by +."),
+]
+GroupsOption = Annotated[int | None, typer.Option("--groups", help="How many groups.")]
+ReplicasOption = Annotated[int | None, typer.Option("--replicas", help="Processes per group.")]
+DestinationsOption = Annotated[str | None, typer.Option("--destinations", help="Groups per message: 2, or 1..3.")]
+MessagesOption = Annotated[int | None, typer.Option("--messages", help="Messages in all.")]
+ClientsOption = Annotated[int | None, typer.Option("--clients", help="Client processes.")]
+OutstandingOption = Annotated[int | None, typer.Option("--outstanding", help="Messages in flight per client.")]
+EnvironmentOption = Annotated[str | None, typer.Option("--environment", help="A named network and placement.")]
+
+
+def planned(
+    plan: Path | None,
+    protocol_name: str | None,
+    groups: int | None,
+    replicas: int | None,
+    destinations: str | None,
+    messages: int | None,
+    clients: int | None,
+    outstanding: int | None,
+    environment: str | None,
+) -> dict[str, Any]:
+    """The plan's data with the flags laid over it."""
+    values: dict[str, Any] = read_plan(plan) if plan else {}
+    lay(values, "protocol", protocol_name)
+    if "protocol" not in values:
+        raise WrongUse("no protocol: give --protocol NAME, or a --plan that names one; `amcast protocols` lists them")
+    for path, value in (
+        ("topology.groups", groups),
+        ("topology.replicas", replicas),
+        ("topology.clients", clients),
+        ("topology.environment", environment),
+        ("workload.messages", messages),
+        ("workload.outstanding", outstanding),
+        ("workload.destinations", None if destinations is None else _range(destinations)),
+    ):
+        lay(values, path, value)
+    return values
+
+
+def lay(values: dict[str, Any], path: str, value: object) -> None:
+    """Set a field by its dotted path, if a flag gave a value."""
+    if value is None:
+        return
+    *tables, last = path.split(".")
+    for name in tables:
+        inner = values.setdefault(name, {})
+        if not isinstance(inner, dict):
+            raise WrongUse(f"plan: {name} = {inner!r}; expected a table")
+        values = inner
+    values[last] = value
+
+
+def _range(text: str) -> int | list[int]:
+    found = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", text)
+    if not found:
+        raise WrongUse(f"--destinations {text!r}; expected a number such as 2, or a range such as 1..3")
+    return int(found[1]) if found[2] is None else [int(found[1]), int(found[2])]

@@ -1,0 +1,328 @@
+"""Commands that search for trouble and tell it: fuzz, explore, replay, shrink."""
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from amcast.cli.lab.plan_options import (
+    ClientsOption,
+    DestinationsOption,
+    FaultsOption,
+    GroupsOption,
+    MessagesOption,
+    OutstandingOption,
+    PlanOption,
+    ProtocolOption,
+    ReplicasOption,
+    lay,
+    planned,
+)
+from amcast.cli.output import EXIT_OF, JsonFlag, coloured, err, out, print_json, progress
+from amcast.kernel.errors import WrongUse
+from amcast.lab.exhaustive_search import Search, patterns, search
+from amcast.lab.failure_scripts import prepared_for, script_of
+from amcast.lab.fuzz_campaign import campaign
+from amcast.lab.protocol_lookup import find
+from amcast.lab.runs import Prepared, judged, prepare
+from amcast.simulation.inputs.plan import plan_of
+from amcast.simulation.schedulers.fuzz import Outcome
+from amcast.simulation.schedulers.replay import narrate
+from amcast.simulation.schedulers.replay import replay as play
+from amcast.simulation.schedulers.scope import Budget
+from amcast.simulation.schedulers.script import Script, read_script
+from amcast.simulation.schedulers.shrink import shrink as make_small
+
+ScriptArgument = Annotated[Path, typer.Argument(help="A script that fuzz, explore or shrink wrote.")]
+ScriptOption = Annotated[Path | None, typer.Option("--script", help="Where the script of a failure goes.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command()(fuzz)
+    app.command()(explore)
+    app.command()(replay)
+    app.command()(shrink)
+
+
+def fuzz(
+    protocol_name: ProtocolOption = None,
+    seeds: Annotated[str, typer.Option("--seeds", help="A range A..B, B included, or one seed.")] = "0..99",
+    groups: GroupsOption = None,
+    replicas: ReplicasOption = None,
+    destinations: DestinationsOption = None,
+    messages: MessagesOption = None,
+    clients: ClientsOption = None,
+    outstanding: OutstandingOption = None,
+    plan: PlanOption = None,
+    faults: FaultsOption = None,
+    script: ScriptOption = None,
+    keep_going: Annotated[bool, typer.Option(help="Go on after a failure.")] = False,
+    jobs: Annotated[int, typer.Option("--jobs", min=0, help="Processes to use; 0: one per core.")] = 0,
+    json: JsonFlag = False,
+) -> None:
+    """Run many seeds, each with its own schedule, faults and bursts; safety is checked, then liveness demanded.
+
+    Example: amcast fuzz --protocol skeen --seeds 0..5000
+    """
+    first, last = seed_range(seeds)
+    values = planned(plan, protocol_name, groups, replicas, destinations, messages, clients, outstanding, None)
+    _fuzz_defaults(values, faults)
+    prepared = prepare(plan_of(values, f"plan {plan}" if plan else "flags"))
+    with progress("seeds", last - first + 1) as show:
+        found = campaign(prepared, range(first, last + 1), jobs or os.cpu_count() or 1, keep_going, show)
+    failures = found.failures
+    missed = found.missed(prepared.spec.goals)
+    data: dict[str, Any] = {
+        "protocol": prepared.spec.name,
+        "verdict": "violated" if failures else "unknown" if missed else "holds",
+        "seeds": [first, last],
+        "faults": sorted(prepared.kinds),
+        "runs": found.runs,
+        **found.tally,
+        "goals": {goal: found.notes.get(goal, 0) for goal in prepared.spec.goals},
+        "goals_missed": missed,
+        "failures": [{"seed": o.seed, "status": o.status, "story": o.story, "steps": o.steps} for o in failures],
+    }
+    if failures:
+        kept = _keep(script_of(prepared, failures[0]), script, f"{prepared.spec.name}-fuzz-{failures[0].seed}")
+        data["script"] = str(kept)
+    if json:
+        print_json(data)
+    else:
+        _print_fuzz(prepared, data, failures)
+    raise typer.Exit(EXIT_OF[data["verdict"]])
+
+
+def _fuzz_defaults(values: dict[str, Any], faults: str | None) -> None:
+    """Small runs, all faults that are claimed, the weakest links that are claimed."""
+    spec = find(values["protocol"])
+    claims = spec.claims
+    _default(values, "workload", "messages", 12)
+    _default(values, "workload", "outstanding", 3)
+    if _default(values, "topology", "replicas", 1 if claims.single_replica else 3) == 1:
+        claims = spec.alone or claims
+    groups = _default(values, "topology", "groups", 3)
+    if isinstance(groups, int) and "name" not in values["workload"]:
+        _default(values, "workload", "destinations", [1, max(1, min(3, groups))])
+    _default(values, "network", "links", claims.links)
+    _default(values, "faults", "profile", "all")
+    lay(values, "faults.profile", faults)
+
+
+def _default(values: dict[str, Any], table: str, field: str, value: object) -> object:
+    """Set a field of a plan's table if nobody did; what it is then."""
+    inner = values.setdefault(table, {})
+    if not isinstance(inner, dict):
+        raise WrongUse(f"plan: {table} = {inner!r}; expected a table")
+    return inner.setdefault(field, value)
+
+
+def seed_range(text: str) -> tuple[int, int]:
+    """A..B, both included; or one seed."""
+    found = re.fullmatch(r"(-?\d+)(?:\.\.(-?\d+))?", text)
+    if not found:
+        raise WrongUse(f"--seeds {text!r}; expected a range such as 0..99, or one seed")
+    first = int(found[1])
+    last = first if found[2] is None else int(found[2])
+    if last < first:
+        raise WrongUse(f"--seeds {text!r} is upside down; expected the smaller seed first: {last}..{first}")
+    return first, last
+
+
+def _keep(script: Script, target: Path | None, name: str) -> Path:
+    target = target or Path("runs") / f"{name.replace(':', '-')}.script"
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        script.write(target)
+    except OSError as error:
+        raise WrongUse(f"--script {target}: cannot be written: {error.strerror}") from None
+    return target
+
+
+def _print_fuzz(prepared: Prepared, data: dict[str, Any], failures: list[Outcome]) -> None:
+    faults = ", ".join(sorted(prepared.kinds)) or "none"
+    out.print(
+        f"{data['protocol']}: {data['runs']} runs, seeds {data['seeds'][0]}..{data['seeds'][1]}, faults: {faults}"
+    )
+    out.print(f"{data['holds']} hold, {data['violated']} violated, {data['stuck']} stuck, {data['error']} errors")
+    for goal in data["goals_missed"]:
+        err.print(f"goal {goal!r} was never reached: these runs are too tame to trust")
+    for failure in failures[:5]:
+        out.print(f"seed {failure.seed} {failure.status} after {failure.steps} steps: {failure.story}", markup=False)
+    _print_next(data)
+
+
+def _print_next(data: dict[str, Any]) -> None:
+    if "script" in data:
+        out.print(f"replay it:  amcast replay {data['script']}", markup=False)
+        out.print(f"shrink it:  amcast shrink {data['script']}", markup=False)
+
+
+def explore(
+    protocol_name: ProtocolOption = None,
+    groups: GroupsOption = 2,
+    replicas: ReplicasOption = 1,
+    messages: Annotated[int, typer.Option("--messages", min=1, max=8, help="How many, each from its own client.")] = 2,
+    destinations: Annotated[
+        str | None, typer.Option("--destinations", help="One pattern, such as 0,1/1,2; all patterns if not given.")
+    ] = None,
+    crashes: Annotated[int, typer.Option(min=0, help="At most so many crashes on one way.")] = 0,
+    recoveries: Annotated[int, typer.Option(min=0, help="At most so many restarts.")] = 0,
+    suggestions: Annotated[int, typer.Option(min=0, help="At most so many words of the leader oracle.")] = 0,
+    renewals: Annotated[int, typer.Option(min=0, help="At most so many links that begin anew.")] = 0,
+    drops: Annotated[int, typer.Option(min=0, help="At most so many lost packets (raw links).")] = 0,
+    timers: Annotated[int, typer.Option(min=0, help="At most so many timers that run out.")] = 0,
+    max_states: Annotated[int, typer.Option(min=1, help="Give up after so many states, and say so.")] = 300_000,
+    most_each: Annotated[
+        int | None, typer.Option("--most-each", min=1, help="Leave a pattern after so many states, and go on.")
+    ] = None,
+    plan: PlanOption = None,
+    links: Annotated[
+        str | None, typer.Option(help="fifo, reordering or raw; the weakest claimed if not given.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Without partial-order reduction.")] = False,
+    script: ScriptOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Visit every interleaving of a small scope: every pattern of destinations, every order of events.
+
+    Examples: amcast explore -p skeen   |   amcast explore -p skeen --groups 3 --destinations 0,1/1,2/0,2
+    """
+    values = planned(plan, protocol_name, groups, replicas, None, None, messages, None, None)
+    spec = find(values["protocol"])
+    lay(values, "network.links", links or (spec.alone if replicas == 1 and spec.alone else spec.claims).links)
+    lay(values, "nodes", False)
+    prepared = prepare(plan_of(values, f"plan {plan}" if plan else "flags"))
+    budget = Budget(timers, crashes, recoveries, drops, 0, renewals, suggestions)
+    every = patterns(prepared.topology.groups, messages)
+    chosen = [_pattern(destinations, prepared, messages)] if destinations else list(every)
+    with progress("states", max_states) as show:
+        found = search(prepared, chosen, budget, max_states, not full, show, most_each)
+    data = _explored(prepared, found)
+    if found.counterexample is not None:
+        case = found.counterexample
+        outcome = Outcome(0, case.status, case.story, list(case.script))
+        kept = _keep(script_of(prepared, outcome, tick_ns=0), script, f"{prepared.spec.name}-explore")
+        data["script"] = str(kept)
+    if json:
+        print_json(data)
+    else:
+        _print_explored(prepared, found, data)
+    raise typer.Exit(EXIT_OF[found.verdict])
+
+
+def _pattern(text: str, prepared: Prepared, messages: int) -> tuple[tuple[int, ...], ...]:
+    if not re.fullmatch(r"\d+(,\d+)*(/\d+(,\d+)*)*", text):
+        raise WrongUse(f"--destinations {text!r}; expected groups such as 0,1/1,2 for two messages")
+    pattern = tuple(prepared.topology.checked(int(group) for group in part.split(",")) for part in text.split("/"))
+    if len(pattern) != messages:
+        raise WrongUse(f"--destinations {text!r} is for {len(pattern)} messages; expected --messages {len(pattern)}")
+    return pattern
+
+
+def _explored(prepared: Prepared, found: Search) -> dict[str, Any]:
+    return {
+        "protocol": prepared.spec.name,
+        "verdict": found.verdict,
+        "links": prepared.network.links,
+        "patterns_chosen": found.chosen,
+        "patterns": found.patterns,
+        "patterns_exhausted": found.exhausted,
+        "states": found.states,
+        "transitions": found.transitions,
+        "deepest": found.deepest,
+        "endings": found.endings,
+        "goals": found.goals,
+        "limits": found.limits,
+        "terminal_states_with_timers_left": found.unspent,
+        "failed_pattern": found.failed,
+        "story": found.counterexample.story if found.counterexample else None,
+        "steps": len(found.counterexample.script) if found.counterexample else None,
+    }
+
+
+def _print_explored(prepared: Prepared, found: Search, data: dict[str, Any]) -> None:
+    out.print(
+        f"{data['protocol']} on {data['links']} links: {coloured(found.verdict)}; {found.exhausted} of"
+        f" {found.chosen} patterns exhausted ({found.share:.1%}), {found.states} states, {found.transitions}"
+        f" transitions, {found.deepest} steps deep, {found.endings} different endings"
+    )
+    shown = found.limits if len(found.limits) <= 5 else [*found.limits[:4], found.limits[-1]]
+    for limit in shown:
+        out.print(limit, markup=False)
+    if found.unspent:
+        out.print(f"{found.unspent} end states had timers left that the budget (--timers) did not let run out")
+    for goal in found.missed:
+        out.print(f"goal {goal!r} was never reached: this scope is too small to trust")
+    if found.counterexample is not None:
+        out.print(f"{found.counterexample.status}, shortest way, {data['steps']} steps:", markup=False)
+        kept = read_script(data["script"])
+        for line in narrate(kept, prepared.make, prepared.spec.claims, judged(prepared, 0)):
+            out.print(f"  {line}", markup=False)
+    _print_next(data)
+
+
+def replay(
+    script: ScriptArgument,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Only the verdict.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Run a script again, step by step, and tell what happens.
+
+    Example: amcast replay runs/skeen-fuzz-17.script
+    """
+    kept = read_script(script)
+    prepared = prepared_for(kept, str(script))
+    tell = None if quiet or json else lambda line: out.print(line, markup=False)
+    result = play(kept, prepared.make, prepared.spec.claims, judged(prepared, kept.seed or 0), tell=tell)
+    verdict = "holds" if result.status == "holds" else "violated"
+    if json:
+        data = {"verdict": verdict, "status": result.status, "story": result.story, "steps": len(result.actions)}
+        print_json({"protocol": kept.protocol, **data, "expected": kept.status})
+    elif quiet:
+        out.print(f"{result.status}: {result.story}" if result.story else result.status, markup=False)
+    raise typer.Exit(EXIT_OF[verdict])
+
+
+def shrink(
+    script: ScriptArgument,
+    target: Annotated[Path | None, typer.Option("--out", help="Where the small one goes.")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Make a failing script as short as it can be while it still fails in the same way.
+
+    Example: amcast shrink runs/skeen-fuzz-17.script
+    """
+    kept = read_script(script)
+    prepared = prepared_for(kept, str(script))
+    with progress("runs") as show:
+        small = make_small(
+            kept,
+            prepared.make,
+            prepared.spec.claims,
+            judged(prepared, kept.seed or 0),
+            lambda runs, steps: show(runs),
+        )
+    target = _keep(small.script, target or script.with_suffix(".small.script"), "")
+    data = {
+        "protocol": kept.protocol,
+        "status": small.script.status,
+        "story": small.script.story,
+        "steps_before": len(kept.actions),
+        "steps": len(small.script.actions),
+        "runs": small.runs,
+        "limit": small.limit,
+        "script": str(target),
+    }
+    if json:
+        print_json(data)
+        return
+    out.print(f"{data['steps_before']} steps became {data['steps']} in {small.runs} runs; the small one is in {target}")
+    if small.limit:
+        out.print(small.limit, markup=False)
+    for line in narrate(small.script, prepared.make, prepared.spec.claims, judged(prepared, kept.seed or 0)):
+        out.print(f"  {line}", markup=False)
+    out.print(f"replay it:  amcast replay {target}", markup=False)

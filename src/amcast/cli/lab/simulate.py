@@ -1,0 +1,296 @@
+"""Commands of the laboratory: protocols, delays, worst, simulate."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+import typer
+
+from amcast.cli.data.verdicts import print_report
+from amcast.cli.lab.plan_options import (
+    ClientsOption,
+    DestinationsOption,
+    EnvironmentOption,
+    FaultsOption,
+    GroupsOption,
+    MessagesOption,
+    OutstandingOption,
+    PlanOption,
+    ProtocolOption,
+    ReplicasOption,
+    lay,
+    planned,
+)
+from amcast.cli.output import (
+    EXIT_OF,
+    HOLDS,
+    VIOLATED,
+    JsonFlag,
+    coloured,
+    out,
+    print_json,
+    progress,
+    table,
+)
+from amcast.kernel.errors import WrongUse
+from amcast.kernel.spec import FAULTS, Spec
+from amcast.lab.delays import WorldName
+from amcast.lab.delays import delays as measure_delays
+from amcast.lab.protocol_lookup import find
+from amcast.lab.runs import Prepared, Result, prepare, record
+from amcast.lab.worst_case import bounded, search, skews
+from amcast.protocols.catalogue import CATALOGUE
+from amcast.simulation.inputs.plan import plan_of
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command()(protocols)
+    app.command()(delays)
+    app.command()(worst)
+    app.command()(simulate)
+
+
+def protocols(json: JsonFlag = False) -> None:
+    """List the protocols with what they claim.
+
+    Example: amcast protocols --json | jq '.[].name'
+    """
+    specs = list(CATALOGUE.values())
+    if json:
+        print_json([_described(spec) for spec in specs])
+        return
+    rows = [
+        (
+            spec.name,
+            spec.claims.genuine,
+            spec.claims.delays("max", 2, 1 if spec.claims.single_replica else 3),
+            "1" if spec.claims.single_replica else "2f+1",
+            _survives(spec),
+            "yes" if spec.claims.members else "no",
+            spec.summary,
+        )
+        for spec in specs
+    ]
+    table(("name", "genuine", "delays", "replicas", "survives", "members change", "in one line"), rows)
+    out.print("delays: of a lone multicast to 2 groups; survives delays: pauses, slowness, partitions, losses, skew")
+
+
+def _survives(spec: Spec) -> str:
+    """The kinds of faults, short: those that leave processes and links intact are one word."""
+    mild: list[str] = [kind for kind in FAULTS[:5] if kind in spec.claims.faults]
+    hard: list[str] = [kind for kind in FAULTS[5:] if kind in spec.claims.faults]
+    return " ".join((["delays"] if len(mild) == 5 else mild) + hard) or "none"
+
+
+def _described(spec: Spec) -> dict[str, Any]:
+    claims = spec.claims
+    replicas = 1 if claims.single_replica else 3
+    return {
+        "name": spec.name,
+        "summary": spec.summary,
+        "source": spec.source,
+        "genuine": claims.genuine,
+        "links": claims.links,
+        "faults": [kind for kind in FAULTS if kind in claims.faults],
+        "single_replica": claims.single_replica,
+        "members": claims.members,
+        "ranked": claims.ranked,
+        "quiescent": claims.quiescent,
+        "fifo": claims.fifo,
+        "exactly_once": claims.exactly_once,
+        "world": claims.world,
+        "delays": {str(k): claims.delays("max", k, replicas) for k in (1, 2, 4)},
+        "packets": {str(k): claims.packets(k, replicas) for k in (1, 2, 4)},
+    }
+
+
+def delays(
+    names: Annotated[list[str] | None, typer.Argument(help="Protocols; all if none is named.")] = None,
+    destinations: Annotated[
+        str, typer.Option("--destinations", help="How many groups, separated by commas.")
+    ] = "1,2,4",
+    replicas: Annotated[str, typer.Option("--replicas", help="Processes per group, separated by commas.")] = "1,3,5",
+    world: Annotated[
+        Literal["unit", "intergroup", "claimed", "both"],
+        typer.Option("--world", help="unit: every link 1; intergroup: 1 between groups, 0 inside; or the claimed one."),
+    ] = "both",
+    json: JsonFlag = False,
+) -> None:
+    """Count the message delays and packets of one lone multicast, and hold them against the claims.
+
+    Example: amcast delays skeen --destinations 2,4 --world claimed
+    """
+    worlds: dict[str, tuple[WorldName | None, ...]] = {"both": ("unit", "intergroup"), "claimed": (None,)}
+    specs = [find(name) for name in names] if names else list(CATALOGUE.values())
+    sizes = _numbers("--replicas", replicas)
+    rows = [
+        measure_delays(spec, k, n, world=chosen)
+        for spec in specs
+        for chosen in worlds.get(world, (cast(WorldName, world),))
+        for k in _numbers("--destinations", destinations)
+        for n in (sizes if not spec.claims.single_replica else [1])
+    ]
+    if json:
+        print_json([row.as_dict() for row in rows])
+    else:
+        table(
+            ("protocol", "world", "k", "n", "delays", "by role", "packets", "claimed", ""),
+            [
+                (
+                    row.protocol,
+                    row.world,
+                    row.destinations,
+                    row.replicas,
+                    "never" if row.delays_max is None else row.delays_max,
+                    _pairs(row.delays_by_role),
+                    row.packets,
+                    _pairs(row.claimed),
+                    coloured("holds" if row.holds else "violated"),
+                )
+                for row in rows
+            ],
+        )
+    raise typer.Exit(HOLDS if all(row.holds for row in rows) else VIOLATED)
+
+
+def worst(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Protocols; all that claim a bound if none is named.")
+    ] = None,
+    schedules: Annotated[
+        int, typer.Option("--schedules", min=1, help="How many to try, for each protocol and skew.")
+    ] = 1000,
+    seed: Annotated[int, typer.Option("--seed", help="Everything that is drawn is drawn from it.")] = 0,
+    json: JsonFlag = False,
+) -> None:
+    """Search the latest delivery under conflicts, every delay anywhere in [0, D], and hold it against the bound.
+
+    With --json each row carries the schedule that was worst.
+
+    Example: amcast worst primcast --schedules 2000
+    """
+    specs = [find(name) for name in names] if names else [spec for spec in CATALOGUE.values() if bounded(spec)]
+    cases = [(spec, skew) for spec in specs for skew in skews(spec)]
+    rows = []
+    with progress("searches", len(cases)) as show:
+        for number, (spec, skew) in enumerate(cases, 1):
+            rows += search(spec, schedules, seed, skew)
+            show(number)
+    if json:
+        print_json([row.as_dict() for row in rows])
+    else:
+        table(
+            ("protocol", "role", "skew", "latest", "bound", "share", "schedules", "seed", ""),
+            [
+                (
+                    row.protocol,
+                    row.role,
+                    row.skew,
+                    "never" if row.undelivered else f"{row.found:.3f}",
+                    f"{row.bound:g}",
+                    f"{row.found / row.bound:.1%}",
+                    row.schedules,
+                    row.seed,
+                    coloured("holds" if row.holds else "violated"),
+                )
+                for row in rows
+            ],
+        )
+    raise typer.Exit(HOLDS if all(row.holds for row in rows) else VIOLATED)
+
+
+def _numbers(name: str, text: str) -> list[int]:
+    if not re.fullmatch(r"[1-9]\d{0,3}(,[1-9]\d{0,3})*", text):
+        raise WrongUse(f"{name} {text!r}; expected numbers from 1 on, separated by commas, such as 1,2,4")
+    return [int(part) for part in text.split(",")]
+
+
+def _pairs(values: dict[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in values.items())
+
+
+def simulate(
+    protocol_name: ProtocolOption = None,
+    groups: GroupsOption = None,
+    replicas: ReplicasOption = None,
+    destinations: DestinationsOption = None,
+    messages: MessagesOption = None,
+    clients: ClientsOption = None,
+    outstanding: OutstandingOption = None,
+    environment: EnvironmentOption = None,
+    plan: PlanOption = None,
+    faults: FaultsOption = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Everything that is drawn is drawn from it.")] = None,
+    folder: Annotated[Path | None, typer.Option("--out", help="The run folder to write; default: runs/NAME.")] = None,
+    packets: Annotated[bool, typer.Option(help="Record every packet (P6 needs them).")] = True,
+    json: JsonFlag = False,
+) -> None:
+    """Simulate a run, record it, check it, and print verdicts and latencies.
+
+    Example: amcast simulate --protocol skeen --groups 4 --destinations 2 --messages 10000 --out runs/first
+    """
+    values = planned(plan, protocol_name, groups, replicas, destinations, messages, clients, outstanding, environment)
+    lay(values, "faults.profile", faults)
+    lay(values, "seed", seed)
+    prepared = prepare(plan_of(values, f"plan {plan}" if plan else "flags"))
+    target = folder or _free_folder(prepared)
+    with progress("multicasts", prepared.plan.messages) as show:
+        result = record(prepared, target, packets, lambda done, total: show(done))
+    data = _result(result)
+    if json:
+        print_json(data)
+    else:
+        _print_result(result, data)
+    raise typer.Exit(EXIT_OF[result.report.verdict])
+
+
+def _free_folder(prepared: Prepared) -> Path:
+    """runs/skeen-s7, or the first of its kind that is free."""
+    name = f"{prepared.spec.name}-s{prepared.plan.seed}"
+    for number in range(1, 10_000):
+        folder = Path("runs") / (name if number == 1 else f"{name}-{number}")
+        if not folder.exists():
+            return folder
+    raise WrongUse(f"runs/{name}-*: ten thousand runs are there already; give --out DIR")
+
+
+def _result(result: Result) -> dict[str, Any]:
+    summary = result.summary
+    return {
+        **result.report.as_dict(),
+        "folder": str(result.folder),
+        "protocol": result.run.meta.protocol,
+        "seed": result.run.meta.seed,
+        "end": summary.end,
+        "multicasts": summary.multicasts,
+        "deliveries": summary.deliveries,
+        "packets": summary.packets,
+        "simulated_ns": summary.simulated_ns,
+        "notes": summary.notes,
+        "latency_ns": _latencies(result),
+    }
+
+
+def _latencies(result: Result) -> dict[str, int]:
+    """From the a-multicast to each delivery: every delivery counts once."""
+    columns = result.run.deliveries
+    spans = sorted(
+        at - since for at, since in zip(columns["at_ns"], columns["multicast_ns"], strict=True) if since is not None
+    )
+    if not spans:
+        return {}
+    return {f"p{share:g}": spans[min(len(spans) - 1, int(len(spans) * share / 100))] for share in (50, 90, 95, 99, 100)}
+
+
+def _print_result(result: Result, data: dict[str, Any]) -> None:
+    summary = result.summary
+    out.print(
+        f"{data['protocol']}, seed {data['seed']}: {summary.multicasts} multicasts, {summary.deliveries} deliveries,"
+        f" {summary.packets} packets in {summary.simulated_ns / 1e9:.3f} simulated seconds; {summary.end}"
+    )
+    print_report(result.report)
+    if data["latency_ns"]:
+        row = [f"{value / 1e6:.3f} ms" for value in data["latency_ns"].values()]
+        table(tuple(data["latency_ns"]), [row], title="latency, a-multicast to each delivery")
+    out.print(f"recorded in {result.folder} (look at it: amcast view {result.folder})")

@@ -1,0 +1,236 @@
+"""Commands of the live cluster: demo, serve, up, send, tail, log."""
+
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from amcast.cli.output import EXIT_OF, HOLDS, UNKNOWN, JsonFlag, coloured, err, out, print_json
+from amcast.kernel.errors import WrongUse
+
+if TYPE_CHECKING:
+    from amcast.live.client_batch import Delivery
+
+WATCH_S = 0.5
+"""How often `up` looks after its nodes."""
+CONNECT_S = 10.0
+"""Who is not let in after so long need not wait for longer."""
+LEAST_S = 0.1
+"""A shorter time-out says nothing."""
+ConfigOption = Annotated[Path, typer.Option("--config", help="The cluster.toml.")]
+AsOption = Annotated[
+    str | None, typer.Option("--as", help="In which client's name, where certificates are used and there are several.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command()(demo)
+    app.command()(serve)
+    app.command()(up)
+    app.command()(send)
+    app.command()(tail)
+    logs = typer.Typer(help="Look at the durable log of a node.", no_args_is_help=True)
+    logs.command("verify")(verify)
+    app.add_typer(logs, name="log")
+
+
+def demo(
+    folder: Annotated[Path, typer.Option("--out", help="A new folder; default: runs/demo-NUMBER.")] = Path("runs/demo"),
+    protocol: Annotated[str, typer.Option("--protocol", "-p", help="What the cluster runs.")] = "primcast",
+    seconds: Annotated[float, typer.Option(min=3.0, help="How long clients multicast.")] = 12.0,
+    json: JsonFlag = False,
+) -> None:
+    """Run the main job on this machine: a real cluster, a killed leader, the trace checked with Spark, a report.
+
+    Example: amcast demo --out runs/demo
+    """
+    from amcast.cli.data.pipeline import write_page
+    from amcast.lab.demo import demonstrate
+    from amcast.pipeline.check.job import check
+
+    folder = _free(folder)
+    shown = demonstrate(folder, protocol, seconds, lambda line: err.print(line, markup=False))
+    err.print("checking the trace with Spark, and writing the report")
+    answer = check(str(shown.trace))
+    report = answer["runs"][0]
+    page = write_page(str(shown.trace), folder, answer)
+    data = {
+        "verdict": report["verdict"],
+        "folder": str(folder),
+        "trace": str(shown.trace),
+        "report": str(page),
+        "receipts": shown.receipts,
+        "unanswered": shown.unanswered,
+        "longest_gap_ms": round(shown.longest_gap_ms, 1),
+        "properties": {name: found["verdict"] for name, found in report["properties"].items()},
+    }
+    if json:
+        print_json(data)
+    else:
+        out.print(
+            f"{shown.receipts} multicasts acknowledged, {shown.unanswered} unanswered; the longest silence, when the"
+            f" leader was killed, was {shown.longest_gap_ms:.0f} ms"
+        )
+        findings = report["properties"].items()
+        verdicts = ", ".join(f"{name} {coloured(found['verdict'])}" for name, found in findings if found["claimed"])
+        apart = [name for name, found in findings if not found["claimed"]]
+        unclaimed = f"; {protocol} does not claim {', '.join(apart)}" if apart else ""
+        out.print(f"order: {coloured(report['verdict'])} ({verdicts}{unclaimed})")
+        out.print(f"the report to open: {page}")
+    raise typer.Exit(EXIT_OF[report["verdict"]])
+
+
+def _free(folder: Path) -> Path:
+    """The folder itself, or the first numbered one that is free."""
+    number = 1
+    chosen = folder
+    while chosen.exists():
+        number += 1
+        chosen = folder.with_name(f"{folder.name}-{number}")
+    return chosen
+
+
+def serve(
+    config: ConfigOption,
+    node: Annotated[str, typer.Option("--node", help="Which one: GROUP/NUMBER, such as orders/1.")],
+) -> None:
+    """Be one node of a cluster until SIGTERM.
+
+    Example: amcast serve --config cluster.toml --node orders/1
+    """
+    from amcast import cluster as service
+
+    raise typer.Exit(service.main([str(config), node]))
+
+
+def up(config: ConfigOption) -> None:
+    """Start every node of a cluster.toml as a local process; stop them with Ctrl-C or SIGTERM.
+
+    A node that ends meanwhile is told, and not started again. Exit code 2: some did not end well.
+
+    Example: amcast up --config cluster.toml
+    """
+    from amcast.cluster import launcher
+    from amcast.live.config.cluster import read_cluster
+
+    cluster = read_cluster(config)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with launcher(cluster) as running:
+        for name, process in cluster.nodes().items():
+            host, port = cluster.addresses[process]
+            out.print(f"{name}: process {process} at {host}:{port}, pid {running.pid(name)}, log {running.logs}")
+        err.print("all nodes are ready; Ctrl-C stops them")
+        fell = 0
+        try:
+            left = len(cluster.nodes())
+            while left:
+                time.sleep(WATCH_S)
+                for name, code in running.fallen().items():
+                    left -= 1
+                    fell += code != 0
+                    again = f"; to start it again: amcast serve --config {config} --node {name}" if code else ""
+                    err.print(f"{name} ended with {code}: {running.last_words(name)}{again}", markup=False)
+        except KeyboardInterrupt:
+            err.print("stopping")
+    raise typer.Exit(UNKNOWN if fell else HOLDS)
+
+
+def send(
+    config: ConfigOption,
+    groups: Annotated[str, typer.Argument(help="Destinations by name, separated by commas.")],
+    text: Annotated[str, typer.Argument(help="The message.")],
+    timeout: Annotated[
+        float,
+        typer.Option("--timeout", min=LEAST_S, help="Seconds to wait: to be let in (10 at most), and for every group."),
+    ] = 30.0,
+    client_name: AsOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Multicast one message to a running cluster and wait until it has its place in the order of every destination.
+
+    Exit code 2: it is not known whether it has.
+
+    Example: amcast send --config cluster.toml orders,stock "hello"
+    """
+    from amcast.cluster import connect_blocking
+    from amcast.live.config.cluster import read_cluster
+
+    cluster = read_cluster(config)
+    wanted = {name for name in groups.split(",") if name}
+    if not wanted:
+        raise WrongUse(f"groups {groups!r}; expected names such as orders,stock")
+    for name in sorted(wanted):
+        cluster.group(name)
+    deadline = time.monotonic() + timeout
+    with connect_blocking(cluster, connect_s=min(timeout, CONNECT_S), client=client_name) as client:
+        begin = time.perf_counter()
+        receipt = client.multicast(wanted, text.encode(), max(deadline - time.monotonic(), LEAST_S))
+        took_ms = (time.perf_counter() - begin) * 1000
+    if json:
+        destinations = list(receipt.destinations)
+        print_json({"message": receipt.message, "destinations": destinations, "latency_ms": round(took_ms, 3)})
+    else:
+        count = len(receipt.destinations)
+        out.print(f"message {receipt.message} was ordered in {count} group{'s'[: count > 1]} after {took_ms:.1f} ms")
+
+
+def tail(
+    config: ConfigOption,
+    group: Annotated[str, typer.Argument(help="The group, by name.")],
+    since: Annotated[
+        int | None, typer.Option("--since", min=0, help="From this position on, if it is kept; default: from now on.")
+    ] = None,
+    count: Annotated[int, typer.Option("--count", min=0, help="Stop after so many messages; 0: never.")] = 0,
+    client_name: AsOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Print what a group delivers, message by message, whichever of its replicas come and go; stop with Ctrl-C.
+
+    Example: amcast tail --config cluster.toml orders --since 0
+    """
+    from amcast.cluster import subscribe
+    from amcast.live.server.node import run_loop
+
+    async def follow() -> None:
+        left = count
+        async with subscribe(config, group, since=since, client=client_name) as deliveries:
+            async for delivery in deliveries:
+                _show(delivery, json)
+                left -= 1
+                if left == 0:
+                    return
+
+    with suppress(KeyboardInterrupt):
+        run_loop(follow())
+
+
+def _show(delivery: "Delivery", json: bool) -> None:
+    text = delivery.payload.decode(errors="replace")
+    if json:
+        typer.echo(msgspec.json.encode({**delivery._asdict(), "payload": text}))
+    else:
+        # What a client wrote must not move the cursor of whoever looks.
+        shown = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+        typer.echo(f"{delivery.position}.{delivery.place} from {delivery.sender}: {shown}")
+
+
+def verify(
+    folder: Annotated[Path, typer.Argument(help="A node's folder with its log segments.")], json: JsonFlag = False
+) -> None:
+    """Read a node's whole log and say whether it is sound, torn at the end, or damaged.
+
+    Example: amcast log verify data/process-00000
+    """
+    from amcast.live.storage.store import verify as verified
+
+    found = verified(folder)
+    if json:
+        print_json({"verdict": "holds", **found._asdict()})
+        return
+    torn = f"; a torn tail of {found.torn_bytes} bytes will be cut at the next start" if found.torn_bytes else ""
+    out.print(f"sound: {found.records} records in {found.segments} segments, {found.bytes} bytes{torn}")

@@ -1,0 +1,261 @@
+"""Commands for operators of a live cluster: status, explain, roll, replace, compare."""
+
+import subprocess
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from amcast.cli.live.cluster import ConfigOption
+from amcast.cli.output import HOLDS, UNKNOWN, VIOLATED, JsonFlag, err, out, print_json, table
+from amcast.kernel.errors import Unknown, WrongUse
+
+if TYPE_CHECKING:
+    from amcast.live.config.cluster import Cluster
+
+ClientOption = Annotated[
+    str | None, typer.Option("--as", help="In which client's name; default: the first that may operate.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command()(status)
+    app.command()(explain)
+    app.command()(roll)
+    app.command()(replace)
+    app.command()(compare)
+
+
+def status(
+    config: ConfigOption,
+    node: Annotated[str | None, typer.Option("--node", help="Only this one decides the exit code.")] = None,
+    wait: Annotated[float, typer.Option(min=0.0, help="Seconds to wait until everything asked for is ready.")] = 0.0,
+    client: ClientOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Show how every replica is: leader, epoch, position and lag, what is pending, what waits for peers and disk.
+
+    The exit code is 0 when all nodes (or the one of --node) are ready, else 2.
+
+    Example: amcast status --config cluster.toml --node orders/1 --wait 60
+    """
+    from amcast.live.config.cluster import read_cluster
+    from amcast.live.operations.cluster_status import advised, awaited, current, with_lags
+
+    cluster = current(read_cluster(config), client)
+    if node is not None:
+        cluster.node(node)
+    wanted = [node] if node is not None else list(cluster.nodes())
+    answers = with_lags(awaited(cluster, client, wanted, wait))
+    if json:
+        topology = {"number": cluster.topology.number, "members": cluster.members()}
+        print_json(
+            {
+                "cluster": cluster.name,
+                "protocol": cluster.protocol,
+                "topology": topology,
+                "advice": advised(answers),
+                "nodes": answers,
+            }
+        )
+    else:
+        names = {process: name for name, process in cluster.nodes().items()}
+        _print_status(answers, names)
+        _print_members(cluster, answers)
+        for advice in advised(answers):
+            err.print(advice, markup=False)
+    raise typer.Exit(HOLDS if all(answers[name].get("ready") for name in wanted) else UNKNOWN)
+
+
+def _print_status(answers: dict[str, dict[str, Any]], names: dict[int, str]) -> None:
+    headings = ["node", "state", "leader", "epoch", "position", "lag", "pending", "not durable", "queued", "life"]
+    rows = [[name, *_row(status, names)] for name, status in answers.items()]
+    table(headings, rows)
+    for name, status in answers.items():
+        if "error" in status:
+            err.print(f"{name}: {status['error']}", markup=False)
+            continue
+        for reason in status["missing"]:
+            err.print(f"{name} is not ready: {reason}", markup=False)
+        for link in status["links"]:
+            if link["pressed"]:
+                err.print(f"{name}: {names[link['peer']]} is slow; {link['queued_bytes']} bytes wait for it")
+        for link in status["slowest_clients"]:
+            if link["pressed"]:
+                err.print(f"{name}: client {link['peer']} is slow; {link['queued_bytes']} bytes wait for it")
+
+
+def _print_members(cluster: "Cluster", answers: dict[str, dict[str, Any]]) -> None:
+    """Who is there, if that has changed since the cluster began; and who has not followed yet."""
+    number = cluster.topology.number
+    if number:
+        groups = "; ".join(f"{group} = {', '.join(nodes)}" for group, nodes in cluster.members().items())
+        out.print(f"topology {number}: {groups}", markup=False)
+    for name, status in answers.items():
+        known = status.get("vitals", {}).get("number", number)
+        if known not in (number, -1):  # who waits to be told has said so
+            err.print(f"{name} is in topology {known}, not in {number}", markup=False)
+
+
+def _row(status: dict[str, Any], names: dict[int, str]) -> list[object]:
+    if "error" in status:
+        return ["no answer", *[None] * 8]
+    vitals, queues = status["vitals"], status["queues"]
+    state = "ready" if status["ready"] else "not ready"
+    role = vitals.get("role")
+    return [
+        f"{state}, {role}" if role else state,
+        names.get(vitals.get("leader", -1)),
+        vitals.get("epoch"),
+        vitals.get("position"),
+        status["lag"],
+        vitals.get("pending"),
+        queues["appended"] - queues["durable"],
+        sum(link["queued_bytes"] for link in status["links"]),
+        status["life"],
+    ]
+
+
+def explain(
+    config: ConfigOption,
+    message: Annotated[int, typer.Argument(help="The number of a message, as a receipt or a log tells it.")],
+    client: ClientOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Ask every replica what a message waits for, phase by phase, and who is late.
+
+    Exit code 2: no replica answers.
+
+    Example: amcast explain --config cluster.toml 1048576000000003
+    """
+    from amcast.live.config.cluster import read_cluster
+    from amcast.live.operations.cluster_status import blockers, current, inspected
+
+    cluster = current(read_cluster(config), client)
+    answers = inspected(cluster, client, message)
+    names = {str(process): name for name, process in cluster.nodes().items()}
+    late = [names.get(process, process) for process in blockers(answers)]
+    delivered = [name for name, answer in answers.items() if answer.get("delivered")]
+    silent = sum("error" in answer for answer in answers.values())
+    code = UNKNOWN if silent == len(answers) else HOLDS
+    if json:
+        print_json({"message": message, "delivered": delivered, "late": late, "nodes": answers})
+        raise typer.Exit(code)
+    for name, answer in answers.items():
+        if "error" in answer:
+            out.print(f"{name}: no answer ({answer['error']})", markup=False)
+            continue
+        for phase in answer["phases"]:
+            waits = ", ".join(names.get(str(process), str(process)) for process in phase["late"])
+            mark = "done" if phase["done"] else "waits"
+            out.print(
+                f"{name}: {mark} {phase['name']}: {phase['said']}{f' (late: {waits})' if waits else ''}", markup=False
+            )
+    if code == HOLDS:
+        nobody = "nobody who answers" if silent else "nobody"
+        out.print(f"delivered by {', '.join(delivered) or nobody}{f'; late: {late[0]}' if late else ''}")
+    raise typer.Exit(code)
+
+
+def roll(
+    config: ConfigOption,
+    command: Annotated[
+        str, typer.Argument(help="How to restart one node; {node}, {group}, {number} and {host} are filled in.")
+    ],
+    wait: Annotated[float, typer.Option(min=1.0, help="Seconds that a node may take to be ready again.")] = 120.0,
+    client: ClientOption = None,
+) -> None:
+    """Restart all nodes, one at a time, while the cluster serves: followers first, and each only when all are ready.
+
+    Example: amcast roll --config cluster.toml "ssh {host} systemctl restart amcast@{group}-{number}"
+    """
+    from amcast.live.config.cluster import read_cluster
+    from amcast.live.operations.cluster_status import current, rolled
+
+    cluster = current(read_cluster(config), client)
+
+    def restart(node: str) -> None:
+        group, _, number = node.rpartition("/")
+        host = cluster.addresses[cluster.node(node)][0]
+        filled = command
+        for field, value in (("node", node), ("group", group), ("number", number), ("host", host)):
+            filled = filled.replace("{" + field + "}", value)
+        done = subprocess.run(filled, shell=True, check=False)
+        if done.returncode:
+            raise Unknown(f"{filled!r} ended with {done.returncode}; the rolling restart ends here")
+
+    rolled(cluster, client, restart, wait, lambda line: err.print(line, markup=False))
+    out.print(f"{len(cluster.nodes())} nodes were restarted; all are ready")
+
+
+def replace(
+    config: ConfigOption,
+    node: Annotated[str, typer.Option("--node", help="The dead one, whose place this machine takes.")],
+    life: Annotated[int | None, typer.Option(help="Its next life, if nobody is left who knows the last one.")] = None,
+    client: ClientOption = None,
+) -> None:
+    """Make this machine ready to take the place of a dead replica, under the same name; then start it as any node.
+
+    Run it on the new machine, with the name of the node pointing there (or its address changed in every cluster.toml).
+
+    Example: amcast replace --config cluster.toml --node orders/2
+    """
+    from amcast.cluster import cluster_spec
+    from amcast.live.config.cluster import read_cluster
+    from amcast.live.operations.replacement import prepare
+
+    cluster = read_cluster(config)
+    if "amnesia" not in cluster_spec(cluster).claims.faults:
+        raise WrongUse(
+            f"protocol {cluster.protocol} does not claim to survive a member's lost memory; expected one that does"
+            " (`amcast protocols`)"
+        )
+    begins = prepare(cluster, node, client, life)
+    out.print(f"{node} will begin its life {begins} without memory, and be given its state by its group")
+    err.print(f"start it now: amcast serve --config {config} --node {node}", markup=False)
+
+
+def compare(
+    plan: Annotated[Path, typer.Argument(help="A plan, as `amcast simulate --plan` takes it.")],
+    folder: Annotated[Path, typer.Option("--out", help="A new folder for the live run.")] = Path("runs/compare"),
+    within: Annotated[float, typer.Option(min=0.0, help="How far the medians may differ, in per cent.")] = 5.0,
+    json: JsonFlag = False,
+) -> None:
+    """Run one plan in the simulator and live, with its distances imitated inside the links, and compare latencies.
+
+    Example: amcast compare plans/wan-compare.toml
+    """
+    from amcast.cli.live.cluster import _free
+    from amcast.lab.simulated_vs_live import compared
+    from amcast.simulation.inputs.plan import plan_of, read_plan
+
+    found = compared(plan_of(read_plan(plan), str(plan)), _free(folder), lambda line: err.print(line, markup=False))
+    agrees = found.agrees(within / 100)
+    fields = ("mean_ms", "p50_ms", "p95_ms")
+    if json:
+        print_json(
+            {
+                "agrees": agrees,
+                "folder": str(found.folder),
+                "simulated": asdict(found.simulated),
+                "live": asdict(found.live),
+                "difference_percent": {name: round(100 * found.difference(name), 2) for name in fields},
+            }
+        )
+    else:
+        rows = [
+            [
+                name,
+                f"{getattr(found.simulated, name):.2f}",
+                f"{getattr(found.live, name):.2f}",
+                f"{100 * found.difference(name):+.1f} %",
+            ]
+            for name in fields
+        ]
+        counts: list[object] = ["messages", found.simulated.messages, found.live.messages, None]
+        table(["latency", "simulated", "live", "difference"], [*rows, counts])
+        verdict = "agree" if agrees else "do not agree"
+        out.print(f"the medians {verdict} within {within:g} %; the live run is in {found.folder}")
+    raise typer.Exit(HOLDS if agrees else VIOLATED)

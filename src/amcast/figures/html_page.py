@@ -1,0 +1,257 @@
+"""The page: one HTML file that needs nothing else. The verdict first, then what was run, pictures, tables.
+
+No script, no font, no request: it can be mailed, archived and read without a network. Light or dark as its reader
+prefers; one column on a phone, two on a desk.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any, Final
+
+from amcast.figures import style
+from amcast.figures.chart_selection import Chosen
+from amcast.figures.charts import Picture, compact
+from amcast.figures.tables import Sheet
+
+MOST_FAILURES: Final = 20
+TALL: Final = 24
+FIRST: Final = 12
+"""Of a table with more than TALL rows, so many are shown at once."""
+WORDS: Final = {
+    "holds": ("Holds", "Every property that these runs claim holds."),
+    "violated": ("Violated", "A property that a run claims is violated."),
+    "unknown": ("Unknown", "Something could not be decided, or did not end well."),
+}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that did not end well."""
+
+    label: str
+    status: str
+    message: str
+    replay: str
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a page tells beside the measures."""
+
+    title: str
+    verdict: str
+    story: tuple[str, ...] = ()
+    """Sentences on what decided the verdict."""
+    tiles: tuple[tuple[str, str], ...] = ()
+    """Headline numbers: what, how much."""
+    facts: tuple[tuple[str, str], ...] = ()
+    """What was run: field, value."""
+    verdicts: tuple[Sheet, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    spacetime: str = ""
+    """An SVG of some part of a run."""
+    spacetime_caption: str = ""
+    notes: tuple[str, ...] = ()
+    """How the numbers were made."""
+
+
+def page(account: Account, chosen: Chosen) -> str:
+    """The whole file."""
+    word, meaning = WORDS[account.verdict]
+    parts = [
+        f'<header><p class="kicker">amcast report</p><h1>{escape(account.title)}</h1>',
+        f'<div class="verdict {account.verdict}" role="status"><strong>{word}</strong><span>{meaning}</span></div>',
+        *(f'<p class="story">{escape(sentence)}</p>' for sentence in account.story),
+        _tiles(account.tiles),
+        "</header><main>",
+        _facts(account.facts),
+        *(_section(sheet.title, _sheet(sheet)) for sheet in account.verdicts),
+        _failures(account.failures),
+        _pictures(chosen.pictures),
+        _spacetime(account),
+        *(_section(sheet.title, _sheet(sheet)) for sheet in chosen.sheets),
+        _notes([*chosen.left_out, *account.notes]),
+        "</main>",
+    ]
+    head = (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>{escape(account.title)}: {word.lower()}</title><style>{style.variables()}{CSS}</style></head><body>"
+    )
+    return head + "\n".join(part for part in parts if part) + "</body></html>\n"
+
+
+def _tiles(tiles: Sequence[tuple[str, str]]) -> str:
+    if not tiles:
+        return ""
+    inner = "".join(f"<div><dt>{escape(what)}</dt><dd>{escape(much)}</dd></div>" for what, much in tiles)
+    return f'<dl class="tiles">{inner}</dl>'
+
+
+def _facts(facts: Sequence[tuple[str, str]]) -> str:
+    if not facts:
+        return ""
+    rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in facts)
+    return _section("What was run", f'<div class="scroll"><table class="facts"><tbody>{rows}</tbody></table></div>')
+
+
+def _failures(failures: Sequence[Failure]) -> str:
+    if not failures:
+        return ""
+    items = "".join(
+        f'<li><p><b class="{escape(f.status)}">{escape(f.status)}</b> {escape(f.label)}</p>'
+        f"<p>{escape(f.message)}</p><pre>{escape(f.replay)}</pre></li>"
+        for f in failures[:MOST_FAILURES]
+    )
+    more = f"<p>{len(failures) - MOST_FAILURES} more are in the tables.</p>" if len(failures) > MOST_FAILURES else ""
+    return _section("What did not end well", f'<ul class="failures">{items}</ul>{more}')
+
+
+def _pictures(pictures: Sequence[Picture]) -> str:
+    if not pictures:
+        return ""
+    return _section("Pictures", '<div class="pictures">' + "".join(_picture(p) for p in pictures) + "</div>")
+
+
+def _picture(picture: Picture) -> str:
+    table = _table(picture.headings, [tuple(_shown(cell) for cell in row) for row in picture.rows[:300]])
+    more = f"<p>The first 300 of {len(picture.rows)} rows.</p>" if len(picture.rows) > 300 else ""
+    return (
+        f'<figure id="{escape(picture.name)}"><h3>{escape(picture.title)}</h3>{picture.inline}'
+        f"<figcaption>{escape(picture.caption)}</figcaption>"
+        f'<details><summary>Numbers</summary><div class="scroll">{table}</div>{more}'
+        f"<p>pictures/{escape(picture.name)}.svg, pictures/{escape(picture.name)}.csv</p></details></figure>"
+    )
+
+
+def _spacetime(account: Account) -> str:
+    if not account.spacetime:
+        return ""
+    drawing = scoped(account.spacetime[account.spacetime.index("<svg") :], "spacetime")
+    caption = f"<p>{escape(account.spacetime_caption)}</p>"
+    return _section("In space and time", f'{caption}<div class="scroll spacetime" tabindex="0">{drawing}</div>')
+
+
+def scoped(svg: str, name: str) -> str:
+    """An SVG whose style touches nothing but itself: every rule is put under a class."""
+
+    def under(rules: str) -> str:
+        return re.sub(
+            r"([^{}]+)\{([^{}]*)\}",
+            lambda rule: ",".join(f".{name} {one.strip()}" for one in rule[1].split(",")) + "{" + rule[2] + "}",
+            rules,
+        )
+
+    def scope(found: re.Match[str]) -> str:
+        plain, at, dark = found[1].partition("@media")
+        if not at:
+            return f"<style>{under(plain)}</style>"
+        condition, _, rules = dark.partition("{")
+        return f"<style>{under(plain)}@media{condition}{{{under(rules.rpartition('}')[0])}}}</style>"
+
+    return re.sub(r"<style>(.*?)</style>", scope, svg, flags=re.DOTALL)
+
+
+def _notes(notes: Iterable[str]) -> str:
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    return _section("How to read this", f"<ul>{items}</ul>") if items else ""
+
+
+def _section(title: str, inner: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>{inner}</section>"
+
+
+def _sheet(sheet: Sheet) -> str:
+    rows, rest = (sheet.rows, ()) if len(sheet.rows) <= TALL else (sheet.rows[:FIRST], sheet.rows[FIRST:])
+    table = _table(sheet.headings, rows)
+    if rest:
+        more = f'<div class="scroll" tabindex="0">{_table(sheet.headings, rest)}</div>'
+        table += f"<details><summary>{len(rest)} more rows</summary>{more}</details>"
+    note = f"<p>{escape(sheet.note)}</p>" if sheet.note else ""
+    file = f"<p>All numbers: {escape(sheet.file)}</p>" if sheet.file else ""
+    return f'<div class="scroll" tabindex="0">{table}</div>{note}{file}'
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    numeric = [bool(rows) and all(_is_number(row[place]) for row in rows) for place in range(len(headings))]
+    kinds = ['class="n"' if number else "" for number in numeric]
+    head = "".join(f"<th {kind}>{escape(text)}</th>" for text, kind in zip(headings, kinds, strict=True))
+    body = "".join(
+        "<tr>" + "".join(f"<td {kind}>{_cell(cell)}</td>" for cell, kind in zip(row, kinds, strict=True)) + "</tr>"
+        for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cell(cell: Any) -> str:
+    text = "" if cell is None else str(cell)
+    if text in ("holds", "ok", "violated", "unknown", "error", "crash", "timeout"):
+        return f'<b class="{text}">{text}</b>'
+    return escape(text)
+
+
+def _is_number(cell: Any) -> bool:
+    return bool(re.fullmatch(r"|-?[\d,.]+([eE][+-]?\d+)?[kMG]?( %)?( ± .*)?", "" if cell is None else str(cell)))
+
+
+def _shown(cell: Any) -> str:
+    if cell is None:
+        return ""
+    return compact(cell) if isinstance(cell, float) else str(cell)
+
+
+CSS: Final = """
+*{box-sizing:border-box}
+html{-webkit-text-size-adjust:100%}
+body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.5 system-ui,-apple-system,'Segoe UI',sans-serif}
+header,main{max-width:72rem;margin:0 auto;padding:0 1.25rem}
+header{padding-top:2.5rem}
+h1{font-size:clamp(1.5rem,4vw,2.2rem);line-height:1.15;margin:.1rem 0 1.2rem;letter-spacing:-.015em;
+overflow-wrap:anywhere}
+h2{font-size:1.2rem;margin:0 0 .9rem;letter-spacing:-.01em}
+h3{font-size:.98rem;margin:0 0 .5rem;font-weight:600}
+section{margin:2.6rem 0}
+p{margin:.5rem 0}
+.kicker{color:var(--soft);margin:0;font-size:.85rem;letter-spacing:.04em}
+.verdict{--tone:#8a6d00;display:flex;flex-wrap:wrap;gap:.2rem 1rem;align-items:baseline;padding:.9rem 1.1rem;
+border-left:5px solid var(--tone);background:color-mix(in srgb,var(--tone) 10%,var(--paper));border-radius:0 8px 8px 0}
+.verdict strong{font-size:1.35rem;color:var(--tone)}
+.verdict.holds{--tone:#0c7a4e}.verdict.violated{--tone:#c02626}
+b.holds,b.ok{color:#0c7a4e}b.violated,b.crash{color:#c02626}b.unknown,b.error,b.timeout{color:#8a6d00}
+.story{margin:.7rem 0 0;overflow-wrap:anywhere}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(8.2rem,1fr));margin:1.6rem 0 0;
+border:1px solid var(--grid);border-radius:8px;overflow:hidden}
+.tiles div{box-shadow:1px 1px 0 var(--grid);padding:.7rem .9rem}
+.tiles dt{color:var(--soft);font-size:.8rem}
+.tiles dd{margin:0;font-size:1.35rem;font-variant-numeric:tabular-nums;letter-spacing:-.01em}
+.scroll{overflow-x:auto;max-width:100%}
+table{border-collapse:collapse;font-size:.88rem;font-variant-numeric:tabular-nums}
+th,td{text-align:left;padding:.34rem .9rem .34rem 0;border-bottom:1px solid var(--grid);vertical-align:top}
+thead th{color:var(--soft);font-weight:500;white-space:nowrap}
+tbody tr:last-child td,tbody tr:last-child th{border-bottom:0}
+.n{text-align:right;white-space:nowrap}
+.facts th{color:var(--soft);font-weight:500;white-space:nowrap;padding-right:1.6rem}
+.facts td{overflow-wrap:anywhere}
+section>p,figcaption,details p{color:var(--soft);font-size:.86rem}
+.pictures{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,26rem),1fr));gap:2.2rem 2.4rem}
+figure{margin:0;min-width:0}
+figure svg{width:100%;height:auto;display:block}
+figcaption{margin:.5rem 0}
+details{font-size:.86rem}
+summary{cursor:pointer;color:var(--soft)}
+details .scroll{max-height:18rem;overflow:auto;margin:.5rem 0}
+.spacetime svg{min-width:56rem;width:100%;height:auto;display:block}
+.failures{list-style:none;padding:0;margin:0;display:grid;gap:1.1rem}
+.failures li{border-left:3px solid var(--grid);padding-left:1rem;min-width:0}
+.failures p{margin:.2rem 0;overflow-wrap:anywhere}
+pre{margin:.4rem 0 0;padding:.5rem .7rem;background:var(--wash);border-radius:6px;overflow-x:auto;font-size:.82rem}
+@media(prefers-color-scheme:dark){
+.verdict{--tone:#e3b341}.verdict.holds{--tone:#3fb97f}.verdict.violated{--tone:#f47067}
+b.holds,b.ok{color:#3fb97f}b.violated,b.crash{color:#f47067}b.unknown,b.error,b.timeout{color:#e3b341}}
+@media(max-width:36rem){header,main{padding:0 1rem}header{padding-top:1.5rem}section{margin:2rem 0}
+.tiles{grid-template-columns:repeat(2,1fr)}}
+@media print{details{display:none}figure,section{break-inside:avoid}}
+""".replace("\n", "")

@@ -1,0 +1,134 @@
+"""Exhaustive search of small scopes: every pattern of destinations, every interleaving of each.
+
+Messages have no names in the order they are judged by, so patterns that differ only in the order of messages are one.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, combinations_with_replacement
+
+from amcast.check.incremental import quick
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.lab.runs import Prepared
+from amcast.simulation.schedulers.explore import explore
+from amcast.simulation.schedulers.scope import Budget, Counterexample, Scope, Verdict
+
+Pattern = tuple[tuple[GroupId, ...], ...]
+
+
+@dataclass
+class Search:
+    """What was found over all patterns, and how far the search looked."""
+
+    chosen: int = 0
+    """Patterns that were to be searched."""
+    patterns: int = 0
+    """Patterns that were begun."""
+    exhausted: int = 0
+    """Patterns of which every interleaving was seen."""
+    states: int = 0
+    transitions: int = 0
+    deepest: int = 0
+    endings: int = 0
+    """Different outcomes: what the processes delivered, in which order."""
+    limits: list[str] = field(default_factory=list)
+    unspent: int = 0
+    goals: dict[str, bool] = field(default_factory=dict)
+    failed: Pattern | None = None
+    counterexample: Counterexample | None = None
+
+    @property
+    def missed(self) -> list[str]:
+        return [goal for goal, reached in self.goals.items() if not reached]
+
+    @property
+    def share(self) -> float:
+        """How much of what was to be searched was exhausted, in patterns."""
+        return self.exhausted / self.chosen if self.chosen else 0.0
+
+    @property
+    def verdict(self) -> Verdict:
+        """Holds only if nothing was left out, and everything that must be reached was."""
+        if self.counterexample is not None:
+            return "violated"
+        return "unknown" if self.limits or self.missed else "holds"
+
+
+def patterns(groups: Sequence[GroupId], messages: int) -> Iterator[Pattern]:
+    """Every way to address so many messages, up to renaming of messages; small ones first."""
+    sets = [subset for size in range(1, len(groups) + 1) for subset in combinations(groups, size)]
+    yield from combinations_with_replacement(sets, messages)
+
+
+def search(
+    prepared: Prepared,
+    chosen: Sequence[Pattern],
+    budget: Budget,
+    max_states: int,
+    reduced: bool = True,
+    progress: Callable[[int], None] = lambda states: None,
+    most_each: int | None = None,
+) -> Search:
+    """Explore pattern after pattern, until one fails, all were seen, or somebody interrupts. `max_states` is for all
+    of them together; `most_each`, if given, for each: a pattern with more is left, and the next begun."""
+    result = Search(chosen=len(chosen), goals=dict.fromkeys(prepared.spec.goals, False))
+    for pattern in chosen:
+        left = max_states - result.states
+        if left <= 0:
+            more = len(chosen) - result.patterns
+            result.limits.append(f"{max_states} states were seen; {more} of {len(chosen)} patterns were not begun")
+            break
+        scope = _scope(prepared, pattern, budget, min(left, most_each or left), reduced)
+        before = result.states
+        try:
+            found = explore(scope, lambda states, waiting, before=before: progress(before + states))  # type: ignore[misc]
+        except KeyboardInterrupt:
+            result.limits.append(
+                f"interrupted; {len(chosen) - result.patterns} of {len(chosen)} patterns were not seen"
+            )
+            break
+        result.patterns += 1
+        result.states += found.states
+        result.transitions += found.transitions
+        result.deepest = max(result.deepest, found.deepest)
+        result.endings += len(found.endings)
+        result.unspent += found.unspent
+        for goal, reached in found.goals.items():
+            result.goals[goal] = result.goals[goal] or reached
+        if found.counterexample is not None:
+            result.failed = pattern
+            result.counterexample = found.counterexample
+            break
+        if found.limit is not None:
+            result.limits.append(f"destinations {_shown(pattern)}: {found.limit}")
+        else:
+            result.exhausted += 1
+    return result
+
+
+def _scope(prepared: Prepared, pattern: Pattern, budget: Budget, max_states: int, reduced: bool) -> Scope:
+    """One pattern, each message from a client of its own, so that no order of sending is left out."""
+    topology = prepared.topology
+    groups = {process: topology.group_of(process) for process in topology.servers}
+
+    def always(
+        history: Mapping[ProcessId, Sequence[MessageId]], destinations: Mapping[MessageId, tuple[GroupId, ...]]
+    ) -> str | None:
+        return quick(history, destinations, groups)
+
+    return Scope(
+        topology=topology,
+        make=prepared.make,
+        messages=tuple(zip(topology.clients, pattern, strict=False)),
+        always=always,
+        claims=prepared.spec.claims,
+        links=prepared.network.links,
+        budget=budget,
+        goals=prepared.spec.goals,
+        max_states=max_states,
+        reduced=reduced,
+    )
+
+
+def _shown(pattern: Pattern) -> str:
+    return " ".join("{" + ",".join(str(group) for group in groups) + "}" for groups in pattern)

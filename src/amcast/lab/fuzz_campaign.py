@@ -1,0 +1,91 @@
+"""Many seeds of one plan, on all cores: what went well is counted, what went wrong is kept."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+
+from amcast.lab.runs import Prepared, fuzz_one, prepare
+from amcast.simulation.inputs.plan import Plan
+from amcast.simulation.schedulers.fuzz import Outcome
+
+CHUNK = 8
+"""Seeds per hand-over: long enough to hide its cost, short enough to show progress."""
+MAX_KEPT = 100
+"""Failures that are kept whole; more are only counted."""
+ENOUGH_RUNS = 50
+"""From so many runs on, a goal that was never reached makes them untrustworthy."""
+
+
+@dataclass
+class Campaign:
+    """How many seeds went."""
+
+    tally: dict[str, int] = field(default_factory=lambda: {"holds": 0, "violated": 0, "stuck": 0, "error": 0})
+    failures: list[Outcome] = field(default_factory=list)
+    notes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def runs(self) -> int:
+        return sum(self.tally.values())
+
+    def add(self, outcome: Outcome) -> None:
+        self.tally[outcome.status] += 1
+        for name, count in outcome.notes.items():
+            self.notes[name] = self.notes.get(name, 0) + count
+        if outcome.status != "holds" and len(self.failures) < MAX_KEPT:
+            self.failures.append(outcome)
+
+    def missed(self, goals: tuple[str, ...]) -> list[str]:
+        """Goals that enough runs should have reached and did not."""
+        return [goal for goal in goals if goal not in self.notes] if self.runs >= ENOUGH_RUNS else []
+
+
+def campaign(
+    prepared: Prepared,
+    seeds: range,
+    jobs: int = 1,
+    keep_going: bool = False,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Campaign:
+    """Run the seeds in order; stop at the first failure unless told to go on. The result does not depend on `jobs`."""
+    result = Campaign()
+    outcomes = _one_by_one(prepared, seeds) if jobs <= 1 or len(seeds) <= CHUNK else _spread(prepared, seeds, jobs)
+    for outcome in outcomes:
+        result.add(outcome)
+        progress(result.runs)
+        if result.failures and not keep_going:
+            break
+    return result
+
+
+def _one_by_one(prepared: Prepared, seeds: range) -> Iterator[Outcome]:
+    for seed in seeds:
+        yield fuzz_one(prepared, seed)
+
+
+def _spread(prepared: Prepared, seeds: range, jobs: int) -> Iterator[Outcome]:
+    """In chunks over processes of their own, taken back in the order of the seeds."""
+    chunks = [seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)]
+    with ProcessPoolExecutor(jobs, get_context("spawn"), _begin, (prepared.plan,)) as pool:
+        try:
+            for outcomes in pool.map(_chunk, chunks):
+                yield from outcomes
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+_prepared: Prepared
+
+
+def _begin(plan: Plan) -> None:
+    global _prepared
+    _prepared = prepare(plan)
+
+
+def _chunk(seeds: range) -> list[Outcome]:
+    outcomes = [fuzz_one(_prepared, seed) for seed in seeds]
+    for outcome in outcomes:
+        if outcome.status == "holds":
+            outcome.script = []
+    return outcomes

@@ -1,0 +1,291 @@
+"""What a report tells beside its measures: the verdict and its story, what was run, and one scene worth looking at.
+
+The scene is the violation, if there is one; else the message that took longest.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from amcast.check.judge import judge
+from amcast.figures.html_page import Account, Failure
+from amcast.figures.tables import Sheet, ms, number
+from amcast.kernel.errors import WrongUse
+from amcast.pipeline.sweep.grid import spoken
+from amcast.trace.meta import read_metas
+from amcast.trace.run import Run, read
+from amcast.trace.spacetime_diagram import picture
+from amcast.trace.view import Selection
+
+SCENE_ROWS: Final = 2_000_000
+"""Beyond so many deliveries no scene is looked for: it would mean to read them all in one process."""
+SCENE_ARROWS: Final = 120
+METHOD: Final = {
+    "exact": "Percentiles are exact, by the nearest rank.",
+    "sketch": "Percentiles come from a sketch: each is within 0.5 % of the exact one.",
+    "cells": "The numbers are those that the cells of the sweep measured themselves; percentiles are exact.",
+}
+
+Row = Mapping[str, Any]
+
+
+def of_sweep(folder: Path, told: Row, cells: Sequence[Row], measures: Path) -> Account:
+    """The account of a sweep."""
+    statuses: dict[str, dict[str, int]] = {}
+    for cell in cells:
+        line = statuses.setdefault(cell["protocol"], {})
+        line[cell["status"]] = line.get(cell["status"], 0) + 1
+    kinds = [
+        kind
+        for kind in ("ok", "violated", "unknown", "error", "timeout", "crash")
+        if any(kind in line for line in statuses.values())
+    ]
+    bad = [cell for cell in cells if cell["status"] != "ok"]
+    verdict = "violated" if any("violated" in line for line in statuses.values()) else "unknown" if bad else "holds"
+    worst = [cell for cell in bad if cell["status"] == "violated"] or bad
+    story = tuple(
+        f"{len(bad)} of {len(cells)} cells did not end well. The first: {cell['message']}" for cell in worst[:1]
+    )
+    sheet = Sheet(
+        "Verdicts",
+        ("protocol", "cells", *kinds),
+        tuple((p, sum(line.values()), *(line.get(kind, "") for kind in kinds)) for p, line in sorted(statuses.items())),
+        "cells/",
+    )
+    drawing, caption = _scene_of_sweep(folder, cells)
+    return Account(
+        title=f"Sweep {folder.resolve().name}",
+        verdict=verdict,
+        story=story,
+        tiles=(
+            ("cells", number(len(cells))),
+            ("protocols", number(len(statuses))),
+            ("multicasts", number(sum(cell["multicasts"] or 0 for cell in cells))),
+            ("deliveries", number(sum(cell["deliveries"] or 0 for cell in cells))),
+            ("packets", number(sum(cell["packets"] or 0 for cell in cells))),
+        ),
+        facts=_plan_facts(told.get("plan", {})),
+        verdicts=(sheet,),
+        failures=tuple(_failure(cell, folder) for cell in bad),
+        spacetime=drawing,
+        spacetime_caption=caption,
+        notes=_notes(measures),
+    )
+
+
+def of_runs(folder: Path, answer: Row, summary: Sequence[Row], measures: Path) -> Account:
+    """The account of one run or of several; `answer` is what the checker said, as JSON."""
+    reports = answer["runs"]
+    sheet = _properties(reports[0]) if len(reports) == 1 else _verdicts(reports)
+    story = [sentence for report in reports for sentence in _stories(report)]
+    drawing, caption = _scene_of_runs(reports, summary)
+    name = reports[0]["run"] if len(reports) == 1 else f"{len(reports)} runs in {folder.resolve().name}"
+    return Account(
+        title=f"Run {name}" if len(reports) == 1 else name,
+        verdict=answer["verdict"],
+        story=tuple(story[:8]),
+        tiles=_tiles(summary),
+        facts=_run_facts(summary),
+        verdicts=(sheet,),
+        spacetime=drawing,
+        spacetime_caption=caption,
+        notes=_notes(measures),
+    )
+
+
+# What was run
+
+
+def _plan_facts(plan: Row) -> tuple[tuple[str, str], ...]:
+    varied = _flat(plan.get("grid", {}))
+    facts = [(f"varies: {path}", _listed(value)) for path, value in varied.items()]
+    for name in ("zip", "override", "exclude"):
+        facts += [(name, spoken(_flat(table))) for table in plan.get(name, [])]
+    base = {key: value for key, value in plan.items() if key not in ("grid", "zip", "override", "exclude")}
+    return tuple(facts + [(path, _listed(value)) for path, value in _flat(base).items() if path not in varied])
+
+
+def _run_facts(summary: Sequence[Row]) -> tuple[tuple[str, str], ...]:
+    plans = [_flat(json.loads(row["plan"])) for row in summary]
+    facts = [("folder", _listed(sorted({row["folder"] for row in summary})))]
+    seeds = [row["seed"] for row in summary if row["seed"] is not None]
+    if seeds:
+        facts.append(("seed", _listed(seeds)))
+    for path in dict.fromkeys(path for plan in plans for path in plan):
+        values = list(dict.fromkeys(json.dumps(plan.get(path)) for plan in plans))
+        if values != ["null"]:
+            facts.append((path, _listed([json.loads(value) for value in values])))
+    return tuple(facts)
+
+
+def _tiles(summary: Sequence[Row]) -> tuple[tuple[str, str], ...]:
+    tiles = [
+        ("runs", number(len(summary))) if len(summary) > 1 else ("protocol", str(summary[0]["protocol"] or "unsaid")),
+        ("multicasts", number(sum(row["multicasts"] or 0 for row in summary))),
+        ("deliveries", number(sum(row["deliveries"] or 0 for row in summary))),
+    ]
+    if len(summary) == 1:
+        row = summary[0]
+        tiles += [
+            ("messages per second", number(row["throughput_per_s"]) or "too short"),
+            ("median latency", f"{ms(row['latency_ns_p50'])} ms" if row["latency_ns_p50"] is not None else "none"),
+            ("99 % within", f"{ms(row['latency_ns_p99'])} ms" if row["latency_ns_p99"] is not None else "none"),
+        ]
+    return tuple(tiles)
+
+
+def _flat(table: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    pending = list(table.items()) if isinstance(table, Mapping) else []
+    while pending:
+        path, value = pending.pop(0)
+        if isinstance(value, Mapping) and value:
+            pending = [(f"{path}.{key}", inner) for key, inner in value.items()] + pending
+        elif value not in (None, {}, []):
+            fields[path] = value
+    return fields
+
+
+def _listed(values: Any, most: int = 24) -> str:
+    if not isinstance(values, list):
+        return str(values)
+    shown = ", ".join(json.dumps(value) if isinstance(value, (list, dict)) else str(value) for value in values[:most])
+    return shown + (f" and {len(values) - most} more" if len(values) > most else "")
+
+
+def _notes(measures: Path) -> tuple[str, ...]:
+    told = json.loads((measures / "measures.json").read_text())
+    edge = told.get("edge_dropped", 0)
+    notes = [METHOD.get(told.get("method", ""), "")]
+    notes.append(
+        f"The first and last {edge:.0%} of the messages of a run are dropped, in order of their multicast."
+        if edge
+        else "Nothing is dropped at the edges of a run."
+    )
+    notes.append("Latency is counted from the a-multicast to the first delivery in a destination group.")
+    if told.get("missing"):
+        notes.append(f"Without packets there are no tables of: {', '.join(told['missing'])}.")
+    return tuple(note for note in notes if note)
+
+
+# Verdicts
+
+
+def _properties(report: Row) -> Sheet:
+    rows = [
+        (
+            name,
+            p["name"],
+            p["verdict"],
+            "" if p["claimed"] else "not claimed",
+            ", ".join(f"{count} {what}" for what, count in p["checked"].items()),
+        )
+        for name, p in report["properties"].items()
+    ]
+    return Sheet("Verdicts", ("", "property", "verdict", "", "checked"), tuple(rows), "")
+
+
+def _verdicts(reports: Sequence[Row]) -> Sheet:
+    order = {"violated": 0, "unknown": 1, "holds": 2}
+    names = list(reports[0]["properties"])
+    rows = [
+        (
+            report["run"],
+            report["protocol"] or "",
+            report["verdict"],
+            *(report["properties"][name]["verdict"] for name in names),
+        )
+        for report in sorted(reports, key=lambda report: order[report["verdict"]])
+    ]
+    note = f"The first 60 of {len(rows)} runs, the worst first." if len(rows) > 60 else ""
+    return Sheet("Verdicts", ("run", "protocol", "verdict", *names), tuple(rows[:60]), "", note)
+
+
+def _stories(report: Row) -> list[str]:
+    return [
+        f"{name} {p['name']} is {p['verdict']}: {' '.join(p['story'])}"
+        for verdict in ("violated", "unknown")
+        for name, p in report["properties"].items()
+        if p["claimed"] and p["verdict"] == verdict
+    ]
+
+
+def _failure(cell: Row, folder: Path) -> Failure:
+    replay = (cell["replay"] or "").replace("--plan plans/", f"--plan {folder}/plans/")
+    return Failure(spoken(json.loads(cell["varied"])), cell["status"], cell["message"] or "", replay)
+
+
+# The scene
+
+
+def _scene_of_sweep(folder: Path, cells: Sequence[Row]) -> tuple[str, str]:
+    traced = [cell for cell in cells if (folder / "runs" / cell["cell"] / "run.json").is_file()]
+    violated = [cell for cell in traced if cell["status"] == "violated"]
+    slowest = sorted(traced, key=lambda cell: -(cell["latency_ns_max"] or 0))
+    for cell in (violated or slowest)[:1]:
+        place = folder / "runs" / cell["cell"]
+        # A cell's row tells the story in words; its witnesses are found again from its trace.
+        suspects = sorted(_messages(judge(read(place)).as_dict()["properties"])) if violated else []
+        return scene(place, None, suspects, f"{cell['protocol']}, seed {cell['seed']}")
+    return "", ""
+
+
+def _scene_of_runs(reports: Sequence[Row], summary: Sequence[Row]) -> tuple[str, str]:
+    folders = {row["run"]: row for row in summary}
+    bad = next((report for report in reports if report["verdict"] == "violated"), None)
+    slowest = max(summary, key=lambda row: row["latency_ns_max"] or 0, default=None)
+    name = bad["run"] if bad else slowest["run"] if slowest else None
+    if name is None or "://" in folders[name]["folder"]:
+        return "", ""
+    suspects = sorted(_messages(bad["properties"])) if bad else []
+    row = folders[name]
+    called = f"{row['protocol'] or 'run'}, seed {row['seed']}" if row["seed"] is not None else str(name)
+    return scene(Path(row["folder"]), name, suspects, called)
+
+
+def _messages(properties: Row) -> set[int]:
+    """The messages that violated findings name."""
+    found: set[int] = set()
+    for finding in properties.values():
+        if finding["verdict"] == "violated" and finding["claimed"]:
+            for witness in finding["witness"]:
+                for key, value in witness.items():
+                    if key in ("message", "before", "after", "first", "second", "next") and isinstance(value, int):
+                        found.add(value)
+    return found
+
+
+def scene(folder: Path, name: str | None, suspects: Sequence[int], called: str) -> tuple[str, str]:
+    """A picture of the time around some messages, or around the slowest one; and what it shows."""
+    if len(read_metas(folder)) > 1 and name is None:
+        raise WrongUse(f"{folder}: holds several runs; expected the name of one")
+    run = read(folder, name)
+    sent = dict(zip(run.multicasts["message"], run.multicasts["at_ns"], strict=True))
+    if not sent or len(run.deliveries["message"]) > SCENE_ROWS:
+        return "", ""
+    known = [message for message in suspects if message in sent][:4]
+    ends: dict[int, int] = {}
+    for message, at in zip(run.deliveries["message"], run.deliveries["at_ns"], strict=True):
+        if message in sent:
+            ends[message] = max(ends.get(message, 0), at)
+    if not ends:
+        return "", ""
+    slowest = max(sorted(ends), key=lambda message: ends[message] - sent[message])
+    shown = known or [slowest]
+    begin, end = min(sent[m] for m in shown), max(ends.get(m) or sent[m] for m in shown)
+    selection = Selection(since_ns=begin, until_ns=end)
+    around = "everything between its multicast and its last delivery"
+    if _arrows(run, begin, end) > SCENE_ARROWS:
+        selection = Selection(message=shown[0])
+        around = "what is about it"
+    drawing = picture(run, selection, arrows=SCENE_ARROWS)
+    took = f"{(ends.get(shown[0], sent[shown[0]]) - sent[shown[0]]) / 1e6:.3f} ms"
+    what = f"the violation, with message {shown[0]}" if known else f"message {slowest}, the slowest: {took}"
+    return drawing, f"{called}: {what}; {around}."
+
+
+def _arrows(run: Run, begin: int, end: int) -> int:
+    if run.packets is None:
+        return 0
+    return sum(1 for batch in run.packets.batches("sent_ns") for at in batch["sent_ns"] if begin <= at <= end)

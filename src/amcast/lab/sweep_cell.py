@@ -1,0 +1,179 @@
+"""One cell of a sweep: from a plan as plain data to one row of results. Sweeps are handed these functions.
+
+    normalised   a plan checked and completed, so that equal cells look equal
+    estimated    about how many seconds a cell will take, to balance them
+    run_cell     the run itself, with its judgement and its headline numbers
+
+Everything in a row follows from the plan: two machines that run a cell get the same row.
+"""
+
+import os
+import platform
+import shutil
+from collections.abc import Sequence
+from functools import lru_cache
+from math import ceil
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from amcast.check.judge import Report, judge
+from amcast.kernel.errors import WrongUse
+from amcast.lab.runs import Prepared, prepare
+from amcast.simulation.inputs.plan import described, plan_of
+from amcast.simulation.simulate import Simulation, Summary
+from amcast.trace.recorder import Recorder
+from amcast.trace.run import Run
+from amcast.trace.run import read as read_run
+from amcast.trace.run_folder import FolderRecorder
+
+EDGE: Final = 0.1
+"""The share of messages that is dropped at either end: warming up and draining are not the steady state."""
+SHARES: Final = (50, 90, 95, 99)
+SECONDS_PER_PACKET: Final = 3e-5
+"""Simulated, recorded and judged; measured on one slow core. Only the balance of a sweep depends on it."""
+
+
+def normalised(values: dict[str, Any], where: str) -> dict[str, Any]:
+    """A plan with every field said, after finding everything that it names."""
+    plain = described(plan_of(values, where))
+    try:
+        said = _checked(msgspec.json.encode({**plain, "seed": 0}, order="sorted"))
+    except WrongUse as error:
+        raise WrongUse(f"{where}: {error}; [[exclude]] leaves cells out, [[override]] changes them") from None
+    return {**plain, "workload": {**said, **plain["workload"]}}
+
+
+@lru_cache(maxsize=4096)
+def _checked(plan: bytes) -> dict[str, Any]:
+    """What the workload's table leaves unsaid. Cells that differ in their seed alone are right or wrong together."""
+    prepared = prepare(plan_of(msgspec.json.decode(plan)))
+    said: dict[str, Any] = {"name": prepared.plan.workload_name, "messages": prepared.plan.messages}
+    load = prepared.workload(0)
+    return said if load.open_loop else {**said, "outstanding": load.outstanding}
+
+
+def estimated(values: dict[str, Any]) -> float:
+    """About how many seconds a cell takes."""
+    return _weight(msgspec.json.encode({**values, "seed": 0}, order="sorted"))
+
+
+@lru_cache(maxsize=4096)
+def _weight(values: bytes) -> float:
+    prepared = prepare(plan_of(msgspec.json.decode(values)))
+    topology, plan = prepared.topology, prepared.plan
+    replicas = max(len(topology.members(group)) for group in topology.groups)
+    said = plan.workload.get("destinations", 2)
+    wide = max(said) if isinstance(said, (list, tuple)) and said else said
+    k = max(1, min(int(wide) if isinstance(wide, int) else 2, len(topology.groups)))
+    packets = prepared.spec.claims.packets(k, replicas) or 2 * (k * replicas) ** 2
+    return 0.02 + plan.messages * packets * SECONDS_PER_PACKET
+
+
+def run_cell(values: dict[str, Any], folder: str | None = None, packets: bool = True) -> dict[str, Any]:
+    """Run a cell, judge it, and say how it went. With a folder, its trace is kept there.
+
+    The trace of a run that violates a property is kept in any case, if there is a folder to keep it in:
+    `folder` ending in "?" means only then.
+    """
+    prepared = prepare(plan_of(values))
+    only_if_violated = folder is not None and folder.endswith("?")
+    target = Path(folder.removesuffix("?")) if folder is not None else None
+    if target is not None and not only_if_violated:
+        summary, run = _recorded(prepared, target, packets)
+    else:
+        recorder = Recorder()
+        recorder.wants_packets = packets
+        summary = Simulation(prepared.setup(), recorder).run()
+        run = Run.of(recorder, prepared.meta(target.name if target else "cell").claiming(complete=summary.complete))
+    report = judge(run)
+    if only_if_violated and target is not None and report.verdict == "violated":
+        _recorded(prepared, target, packets)
+    return row(summary, run, report)
+
+
+def _recorded(prepared: Prepared, target: Path, packets: bool) -> tuple[Summary, Run]:
+    """Simulate into a folder that appears when it is whole: a killed cell leaves only a dot-folder behind."""
+    # A name of its own: the same cell may be run again elsewhere while a machine that was given up still works on it.
+    early = target.parent / f".{target.name}-{platform.node()}-{os.getpid()}"
+    for old in (early, target):
+        shutil.rmtree(old, ignore_errors=True)
+    with FolderRecorder(early, prepared.meta(target.name), packets=packets, latest=False) as recorder:
+        summary = Simulation(prepared.setup(), recorder).run()
+        recorder.close(complete=summary.complete)
+    early.rename(target)
+    return summary, read_run(target)
+
+
+def row(summary: Summary, run: Run, report: Report) -> dict[str, Any]:
+    """The result of a cell, without anything that depends on who ran it."""
+    status = {"holds": "ok"}.get(report.verdict, report.verdict)
+    message = " ".join(sentence.strip() for sentence in report.story())
+    return {
+        "status": status,
+        "message": message or None,
+        "end": summary.end,
+        "multicasts": summary.multicasts,
+        "deliveries": summary.deliveries,
+        "packets": summary.packets,
+        "steps": summary.steps,
+        "simulated_ns": summary.simulated_ns,
+        "notes": summary.notes,
+        **_measured(run),
+    }
+
+
+def _measured(run: Run) -> dict[str, Any]:
+    """Throughput and latency in the steady part of a run: every (message, group) counts once, by its first replica."""
+    sent = dict(zip(run.multicasts["message"], run.multicasts["at_ns"], strict=True))
+    owed = {m: len(d) for m, d in zip(run.multicasts["message"], run.multicasts["destinations"], strict=True)}
+    if not sent:
+        return {}
+    low, high = edges(sorted(sent.values()))
+    first: dict[tuple[int, int], int] = {}
+    table = run.deliveries
+    for message, group, at in zip(table["message"], table["group"], table["at_ns"], strict=True):
+        key = (message, group)
+        if at < first.get(key, at + 1):
+            first[key] = at
+    spans, last = [], dict.fromkeys(sent, 0)
+    for (message, _), at in first.items():
+        if message in sent:
+            owed[message] -= 1
+            last[message] = max(last[message], at)
+            if low <= sent[message] <= high:
+                spans.append(at - sent[message])
+    done = [at for message, at in last.items() if owed[message] == 0]
+    size = sum(sum(batch["bytes"]) for batch in run.packets.batches("bytes")) if run.packets is not None else None
+    return {
+        "bytes": size,
+        "throughput_per_s": throughput(done),
+        **latencies(sorted(spans)),
+    }
+
+
+def edges(times: Sequence[int]) -> tuple[int, int]:
+    """Where the steady part of sorted times begins and ends."""
+    return tuple(times[max(0, ceil(len(times) * share) - 1)] for share in (EDGE, 1 - EDGE))  # type: ignore[return-value]
+
+
+def throughput(done: Sequence[int]) -> float | None:
+    """Completions per second, the first and the last ones apart."""
+    if not done:
+        return None
+    low, high = edges(sorted(done))
+    steady = sum(1 for at in done if low < at <= high)
+    return steady * 1e9 / (high - low) if high > low else None
+
+
+def latencies(spans: Sequence[int]) -> dict[str, Any]:
+    """Percentiles of sorted nanoseconds, by the nearest rank: each is a latency that occurred."""
+    if not spans:
+        return {}
+    found: dict[str, Any] = {
+        "latency_ns_mean": sum(spans) / len(spans),
+        **{f"latency_ns_p{share}": spans[max(0, ceil(len(spans) * share / 100) - 1)] for share in SHARES},
+        "latency_ns_max": spans[-1],
+    }
+    return found

@@ -1,0 +1,229 @@
+"""A client: one process that multicasts for any number of coroutines, over one connection per server.
+
+    async with connect("cluster.toml") as client:
+        receipt = await client.multicast({"orders", "stock"}, b"...")
+        async for delivery in client.deliveries("orders"):
+            ...
+
+The process that asks, waits and asks again is handed in: it is the object that the simulator runs. Its number comes
+from a server (`live/storage/client_ids.py`), unless it was given one.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from types import TracebackType
+from weakref import WeakSet
+
+from amcast.kernel.errors import Unknown
+from amcast.kernel.ids import GroupId, ProcessId
+from amcast.kernel.message import Message
+from amcast.kernel.process import Process
+from amcast.kernel.spec import Spec
+from amcast.kernel.topology import Topology
+from amcast.live.client.multicaster import Gateway, group_named
+from amcast.live.client_batch import Delivery
+from amcast.live.host.host import Host
+from amcast.live.limits import Limits
+from amcast.live.membership.state_survey import Doubt
+from amcast.live.membership.topology_follower import placed, topology_of
+from amcast.live.rpc.client import REFUSED, Asker, Unanswered
+from amcast.live.rpc.server import Enrol, Issued, Return
+from amcast.live.rpc.subscription import Subscription
+from amcast.live.storage.client_ids import STRIDE
+from amcast.live.storage.store import MemoryStore
+from amcast.live.wire.network import Address
+from amcast.live.wire.transport import PLAIN, Wiring
+from amcast.trace.recorder import Recorder
+
+log = logging.getLogger("amcast.live")
+
+RETURN_S = 1.0
+"""How long a client that ends tries to give its number back."""
+
+
+class Client:
+    """Connects when entered, hangs up when left."""
+
+    def __init__(
+        self,
+        make: Callable[[ProcessId], Process],
+        topology: Topology,
+        spec: Spec,
+        addresses: Mapping[ProcessId, Address],
+        *,
+        me: ProcessId | None = None,
+        life: int = 0,
+        cluster: str = "amcast",
+        limits: Limits | None = None,
+        recorder: Recorder | None = None,
+        batches: bool = True,
+        connect_s: float = 10.0,
+        wiring: Wiring = PLAIN,
+        lazy: bool = False,
+    ) -> None:
+        self.limits = limits or Limits()
+        self._topology = topology
+        self._make = make
+        self._spec = spec
+        self._addresses = addresses
+        self._me = me
+        self._life = life
+        self._cluster = cluster
+        self._recorder = recorder
+        self._connect_s = connect_s
+        self._wiring = wiring
+        self._lazy = lazy
+        """Talk to few servers: connect to one, and to others when something must be sent to them."""
+        self._issued: Issued | None = None
+        self._issuer: ProcessId = -1
+        self._subscriptions: WeakSet[Subscription] = WeakSet()
+        self._asker = Asker(cluster, addresses, self.limits, wiring)
+        self.gateway = Gateway(recorder, batches=batches)
+        self.gateway.doubt = Doubt(self._asker, lambda: self._topology, spec.claims.genuine == "strict")
+        self.multicast = self.gateway.multicast
+        """Order one message: `await client.multicast({"orders", "stock"}, b"...")`."""
+        self.post = self.gateway.post
+        """Hand one over and get its receipt later."""
+
+    @property
+    def topology(self) -> Topology:
+        """Who is there, as far as this client knows."""
+        return self._topology
+
+    def _turn(self, topology: Topology) -> None:
+        self._topology = topology
+        self._asker.follow(topology)
+
+    @property
+    def me(self) -> ProcessId:
+        """The number of this client, when it has connected."""
+        assert self._me is not None, "a client has its number when it has connected"
+        return self._me
+
+    def deliveries(
+        self, group: GroupId | str, *, since: int | None = None, after: Delivery | None = None
+    ) -> Subscription:
+        """What a group delivers, in its order, each message once.
+
+        From now on; or from a position on that is still kept; or behind a delivery that was read before.
+        """
+        known = group_named(self.topology, group)
+        subscription = Subscription(self._asker, known, self.topology.members(known), since=since, after=after)
+        self._subscriptions.add(subscription)
+        return subscription
+
+    async def __aenter__(self) -> "Client":
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        first = 0
+        if self._me is None:
+            issued = self._issued = await self._enrolled()
+            self._me, self._life, first = issued.number, issued.life, issued.sequence
+            self._catch_up(issued.topology)
+        process = self._make(self._me)
+        process.topology = self._topology
+        host = self.host = Host(
+            process,
+            self._spec,
+            cluster=self._cluster,
+            limits=self.limits,
+            store=MemoryStore(self._life),
+            recorder=self._recorder,
+            on_resolve=self.gateway.resolved,
+            wiring=self._wiring,
+        )
+        host.moving.on_turned = self._turn
+        self.gateway.sit_on(host, first)
+        servers = self._topology.servers
+        found = {**dict(placed(self._topology, servers)), **self._addresses}
+        host.start({server: found[server] for server in servers if server in found}, self._lazy)
+        patience_s = max(0.0, self._connect_s - (loop.time() - begin))
+        try:
+            if self._lazy:
+                await host.network.reached_one(self._favourites(host.process), patience_s)
+            else:
+                await host.network.reached(self.topology, patience_s)
+        except TimeoutError as error:
+            if self._lazy or not self._do_without_the_missing(host):
+                await host.stop()
+                await self._give_back()
+                raise Unknown(str(error)) from None
+        return self
+
+    def _do_without_the_missing(self, host: Host) -> bool:
+        """Whether the protocol goes on without all whom this client cannot reach: a whole group may be lost (A_dt)."""
+        missing = frozenset(server for server in self.topology.servers if not host.network.is_up(server))
+        return self._spec.claims.tolerates(self.topology, missing)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for subscription in list(self._subscriptions):
+            subscription.close()
+        await self.host.stop()
+        await self._give_back()
+        self.gateway.close()
+
+    def _favourites(self, process: Process) -> list[ProcessId]:
+        """Servers, those first that this client would ask."""
+        groups = self.topology.groups
+        asked = [
+            process.contacts(Message(0, self.me, groups)),
+            *(process.contacts(Message(0, self.me, (g,))) for g in groups),
+        ]
+        return list(dict.fromkeys(server for contacts in (*asked, self.topology.servers) for server in contacts))
+
+    # The number
+
+    async def _enrolled(self) -> Issued:
+        """Ask one server after the other for a number."""
+        servers = [server for server in self._addresses if server < STRIDE]
+        random.shuffle(servers)
+        said: dict[ProcessId, str] = {}
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._connect_s):
+                while True:
+                    for server in servers:
+                        try:
+                            answer = await self._asker.once(server, Enrol())
+                        except Unanswered as error:
+                            said[server] = str(error)
+                            continue
+                        if isinstance(answer, Issued):
+                            self._issuer = server
+                            return answer
+                    await asyncio.sleep(self.limits.retry_low_s)
+        raise Unknown(f"no server gave this client a number within {self._connect_s:g} s: {self._together(said)}")
+
+    def _together(self, said: dict[ProcessId, str]) -> str:
+        """What servers said, those together who said the same."""
+        where: dict[str, list[str]] = {}
+        for server, text in sorted(said.items()):
+            address = "{}:{}".format(*self._addresses[server])
+            where.setdefault(text.removeprefix(f"process {server} at {address} "), []).append(address)
+        if not where:
+            return "none answers"
+        running = "; is the cluster running?" if all(text.endswith(REFUSED) for text in where) else ""
+        return "; ".join(f"{', '.join(addresses)} {text}" for text, addresses in where.items()) + running
+
+    def _catch_up(self, told: bytes) -> None:
+        """Members may have changed since this client's configuration was written."""
+        topology = topology_of(told) if told else None
+        if topology is not None and topology.number > self._topology.number:
+            self._turn(topology)
+
+    async def _give_back(self) -> None:
+        """Somebody else may go on with my number, unless something of mine is unanswered."""
+        issued, self._issued = self._issued, None
+        if issued is None:
+            return
+        self._me = None
+        if self.gateway.outstanding:
+            return
+        done = Return(issued.number, issued.secret, issued.life + 1, self.gateway.sequence)
+        with suppress(TimeoutError, Unanswered):
+            async with asyncio.timeout(RETURN_S):
+                await self._asker.tell(self._issuer, done)

@@ -1,0 +1,217 @@
+"""Certificates for a development cluster: an authority of its own, and one certificate for each node and client.
+
+It writes, into the folder that `[security]` names: `ca.pem` and `ca.key`, `node-orders-1.pem` and `.key`,
+`client-till.pem` and `.key`. Keys are readable by their owner only. What is there and still good is left alone, so the
+command may be repeated after a node or a client was added; what expires soon is renewed by the same authority.
+
+The `cryptography` package makes them (extra `secure`), and nothing else needs it: a running cluster uses Python's own
+`ssl`. The openssl program was the alternative; its options and defaults differ between versions and systems, and a
+URI in subjectAltName needs a configuration file. In production, any authority will do that puts the URI of
+`live/security/permissions.py` into its certificates.
+"""
+
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from amcast.kernel.errors import WrongUse
+from amcast.live.config.cluster import Cluster
+from amcast.live.security.permissions import Subject
+
+if TYPE_CHECKING:
+    from cryptography import x509
+
+DAYS: Final = 365
+AUTHORITY_DAYS: Final = 3650
+EARLY: Final = timedelta(minutes=5)
+"""Clocks of machines differ; a certificate counts from a little before it was made."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """What became of one certificate."""
+
+    file: Path
+    name: str
+    fresh: bool
+    """Made now; False: it was there and is good."""
+    until: datetime
+
+
+def subjects(cluster: Cluster) -> list[Subject]:
+    """Everybody who needs a certificate: nodes, then clients."""
+    nodes = [Subject(cluster.name, "node", name) for name in cluster.nodes()]
+    return nodes + [Subject(cluster.name, "client", name) for name in cluster.clients]
+
+
+def make(cluster: Cluster, days: int = DAYS, renew_days: int = 30, renew: bool = False) -> list[Made]:
+    """Make what is missing or ends within `renew_days`; with `renew`, make all but the authority anew."""
+    if days < 1:
+        raise WrongUse(f"days = {days}; expected 1 or more")
+    _needs_cryptography()
+    base = cluster.file.parent
+    folder = base / cluster.security.certificates
+    file = base / cluster.security.authority
+    folder.mkdir(parents=True, exist_ok=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    fresh = not file.exists()
+    authority = Authority.create(file, cluster.name) if fresh else Authority.read(file)
+    made = [Made(file, "authority", fresh, authority.certificate.not_valid_after_utc)]
+    soon = datetime.now(UTC) + timedelta(days=min(renew_days, days - 1))
+    for subject in subjects(cluster):
+        target = folder / f"{subject.stem}.pem"
+        until = None if renew or fresh else authority.good_until(target, subject)
+        if until is None or until < soon:
+            made.append(Made(target, str(subject), True, authority.issue(target, subject, days)))
+        else:
+            made.append(Made(target, str(subject), False, until))
+    return made
+
+
+def _needs_cryptography() -> None:
+    try:
+        import cryptography  # noqa: F401
+    except ImportError:
+        raise WrongUse(
+            "the package cryptography is not installed; expected: pip install 'amcast[secure]',"
+            " or certificates of your own authority (docs/operate.md)"
+        ) from None
+
+
+class Authority:
+    """A certificate authority in two files."""
+
+    def __init__(self, certificate: "x509.Certificate", key: Any) -> None:
+        self.certificate = certificate
+        self._key = key
+
+    @classmethod
+    def create(cls, file: Path, cluster: str) -> "Authority":
+        """A new one, which signs itself."""
+        from cryptography import x509
+        from cryptography.hazmat.primitives.asymmetric import ec
+
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"amcast {cluster[:40]} development CA")])
+        usage = _usage(signs_certificates=True)
+        builder = _builder(name, name, key.public_key(), AUTHORITY_DAYS)
+        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        certificate = _signed(builder.add_extension(usage, critical=True), key, key.public_key())
+        _write_key(file.with_suffix(".key"), key)
+        _write(file, certificate)
+        return cls(certificate, key)
+
+    @classmethod
+    def read(cls, file: Path) -> "Authority":
+        """One that was made before, here or elsewhere."""
+        from cryptography import x509
+        from cryptography.hazmat.primitives import serialization
+
+        keys = file.with_suffix(".key")
+        try:
+            certificate = x509.load_pem_x509_certificate(file.read_bytes())
+            key = serialization.load_pem_private_key(keys.read_bytes(), None)
+        except (OSError, ValueError, TypeError) as error:
+            said = error.strerror if isinstance(error, OSError) else "it is not a PEM file without a password"
+            raise WrongUse(f"{file} and {keys.name}: {said}; expected an authority that `amcast certs` made") from None
+        return cls(certificate, key)
+
+    def issue(self, file: Path, subject: Subject, days: int) -> datetime:
+        """Write a certificate and a new key for one owner; says until when it is good."""
+        from cryptography import x509
+        from cryptography.hazmat.primitives.asymmetric import ec
+        from cryptography.x509.oid import ExtendedKeyUsageOID as Use
+
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, str(subject)[:64])])
+        uses = [Use.CLIENT_AUTH, Use.SERVER_AUTH] if subject.kind == "node" else [Use.CLIENT_AUTH]
+        builder = _builder(name, self.certificate.subject, key.public_key(), days)
+        for extension, critical in (
+            (x509.BasicConstraints(ca=False, path_length=None), True),
+            (_usage(signs_certificates=False), True),
+            (x509.ExtendedKeyUsage(uses), False),
+            (x509.SubjectAlternativeName([x509.UniformResourceIdentifier(subject.uri)]), False),
+        ):
+            builder = builder.add_extension(extension, critical=critical)
+        certificate = _signed(builder, self._key, self.certificate.public_key())
+        _write_key(file.with_suffix(".key"), key)
+        _write(file, certificate)
+        return certificate.not_valid_after_utc
+
+    def good_until(self, file: Path, subject: Subject) -> datetime | None:
+        """When a certificate ends; None if it is missing, of another authority or of another owner."""
+        from cryptography import x509
+        from cryptography.exceptions import InvalidSignature
+
+        if not file.exists() or not file.with_suffix(".key").exists():
+            return None
+        try:
+            certificate = x509.load_pem_x509_certificate(file.read_bytes())
+            certificate.verify_directly_issued_by(self.certificate)
+            names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
+            return None
+        owners = names.get_values_for_type(x509.UniformResourceIdentifier)
+        return certificate.not_valid_after_utc if owners == [subject.uri] else None
+
+
+def _builder(name: Any, issuer: Any, public: Any, days: int) -> "x509.CertificateBuilder":
+    from cryptography import x509
+
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - EARLY)
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+    )
+
+
+def _signed(builder: "x509.CertificateBuilder", key: Any, public: Any) -> "x509.Certificate":
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+
+    named = x509.AuthorityKeyIdentifier.from_issuer_public_key(public)
+    return builder.add_extension(named, critical=False).sign(key, hashes.SHA256())
+
+
+def _usage(signs_certificates: bool) -> Any:
+    from cryptography import x509
+
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _write(file: Path, certificate: "x509.Certificate") -> None:
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    early = file.with_name(f".{file.name}")
+    early.write_bytes(certificate.public_bytes(Encoding.PEM))
+    early.replace(file)
+
+
+def _write_key(file: Path, key: Any) -> None:
+    """Readable by its owner only, from the first byte on."""
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    early = file.with_name(f".{file.name}")
+    early.unlink(missing_ok=True)
+    handle = os.open(early, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as out:
+        out.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    early.replace(file)

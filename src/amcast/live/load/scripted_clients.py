@@ -1,0 +1,51 @@
+"""Clients that ask for what somebody else draws: each its own row of messages, so many at a time, to the end."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from amcast.kernel.ids import GroupId
+from amcast.live.client.client import Client
+
+SETTLE_S = 1.0
+"""After connecting, before the first message: lines and leaders come to rest."""
+ANSWER_S = 120.0
+
+
+class Ask(NamedTuple):
+    """What to multicast next, and after which pause."""
+
+    destinations: Sequence[GroupId]
+    size: int
+    after_ns: int = 0
+
+
+@dataclass
+class Loop:
+    """One client's part."""
+
+    client: Client
+    ask: Callable[[], Ask]
+    left: int
+    outstanding: int = 1
+
+
+async def drive(loops: Sequence[Loop]) -> None:
+    """All of them at once, until everything is answered."""
+    await asyncio.gather(*(_drive(loop) for loop in loops))
+
+
+async def _drive(loop: Loop) -> None:
+    async with loop.client:
+        await asyncio.sleep(SETTLE_S)
+        await asyncio.gather(*(_slot(loop) for _ in range(loop.outstanding)))
+
+
+async def _slot(loop: Loop) -> None:
+    while loop.left > 0:
+        loop.left -= 1
+        destinations, size, after_ns = loop.ask()
+        if after_ns:
+            await asyncio.sleep(after_ns / 1e9)
+        await loop.client.multicast(destinations, bytes(size), timeout_s=ANSWER_S)

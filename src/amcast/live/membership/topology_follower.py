@@ -1,0 +1,275 @@
+"""A host follows the members of its groups as they change (`parts/membership/reconfigurable.py`).
+
+The ordered changes tell who is there: a process holds the current topology, and in it the name and the address of
+everybody whom a change added. When that topology turns, the host of a replica or a client meets the new members (opens
+links, believes their certificates) and, after a while, parts from those that left.
+
+A replica keeps what it knows in its data folder (`members`), so that it finds its peers again whichever cluster.toml
+it is started with: the changes win over an older file about who is there, the file about the addresses of those whom it
+names. One that is out of touch with its group asks every replica that it knows who is there now: it may have been
+replaced meanwhile, or all the others may have moved.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from amcast.kernel.effects import Effect, Send
+from amcast.kernel.errors import WrongUse
+from amcast.kernel.ids import ProcessId
+from amcast.kernel.reconfiguration import decoded
+from amcast.kernel.topology import Topology
+from amcast.live.config.cluster import Cluster, address_of
+from amcast.live.membership.catch_up import catch_up
+from amcast.live.membership.state_survey import Holders
+from amcast.live.rpc.client import Asker
+from amcast.live.storage.atomic_files import put, read_json
+from amcast.live.wire.peers import Address
+
+if TYPE_CHECKING:
+    from amcast.live.host.host import Host
+
+log = logging.getLogger("amcast.live")
+
+PART_S: Final = 60.0
+"""So long a process that left may come back and hear what it missed; then it is a stranger."""
+ASK_S: Final = 2.0
+"""How often a replica looks whether it is out of touch; ever less often while it is."""
+FILE: Final = "members"
+
+
+class Removed(Exception):  # noqa: N818
+    """This node is no member of its group any more."""
+
+
+# What a replica keeps
+
+
+class Roster(msgspec.Struct):
+    """What a replica's data folder tells about members, over all its lives."""
+
+    first: dict[str, Any]
+    """The topology in which it began: what the first records of its log are about."""
+    now: dict[str, Any]
+    """The last one that it heard of."""
+    retired: int | None = None
+    """The number of the one that it had to leave in."""
+
+    @classmethod
+    def read(cls, folder: Path) -> "Roster | None":
+        return read_json(folder / FILE, cls, "what this node wrote there about its cluster's members")
+
+    def write(self, folder: Path) -> None:
+        put(folder / FILE, msgspec.json.encode(self))
+
+
+def recalled(cluster: Cluster, node: str) -> Cluster:
+    """The cluster as this node last knew it, if that is newer than the file."""
+    me = cluster.node(node)
+    roster = Roster.read(cluster.folder_of(me))
+    if roster is None:
+        return cluster
+    now = Topology.from_dict(roster.now, str(cluster.folder_of(me) / FILE))
+    if roster.retired is not None or (cluster.durability == "memory" and now.group_of(me) is None):
+        number = now.number if roster.retired is None else roster.retired
+        raise Removed(f"{node} was removed from its group by topology {number}; nothing is left to do")
+    if now.number <= cluster.topology.number or now.group_of(me) is None:
+        return cluster
+    log.info(
+        "%s tells topology %d; this node knows %d, and goes on with that",
+        cluster.file,
+        cluster.topology.number,
+        now.number,
+    )
+    return cluster.followed(now)
+
+
+def kept(cluster: Cluster, me: ProcessId, logged: bool) -> tuple[Roster, Topology]:
+    """What this node's folder tells, and the topology that its process begins with; the folder is this process'."""
+    folder = cluster.folder_of(me)
+    roster = Roster.read(folder)
+    told = cluster.topology
+    if roster is None:
+        roster = Roster(told.describe(), told.describe())
+        roster.write(folder)
+        return roster, told
+    first = Topology.from_dict(roster.first, str(folder / FILE))
+    # Without a log there is nothing that an earlier topology would explain.
+    return roster, first if logged and first.number < told.number else told
+
+
+# While it runs
+
+
+class Moving:
+    """Keeps what one host knows of its peers in step with the topology of its process."""
+
+    def __init__(self, host: "Host") -> None:
+        self.topology = host.process.topology
+        """The last one that the process was seen with."""
+        self.servers = set(self.topology.servers)
+        """Whoever is, or was in this life, a member of some group."""
+        self.retired_ns: int | None = None
+        """When this process, which was removed from its group, was not needed any more."""
+        self.on_turned: Callable[[Topology], object] | None = None
+        """Told of a new topology."""
+        self.on_retired: Callable[[], object] | None = None
+        self.holders = Holders(host)
+        self._host = host
+        self._roster: Roster | None = None
+        self._folder = Path()
+
+    def told(self) -> Topology | None:
+        """Who is there, for whoever asks; None while this process itself waits to be told."""
+        process = self._host.process
+        return None if int(process.vitals().get("number", 0)) < 0 else process.topology
+
+    def fellows(self) -> list[ProcessId]:
+        """The other members of this process' group, now."""
+        desk = self._host.desk
+        assert desk is not None
+        return [member for member in self.topology.members(desk.group) if member != self._host.me]
+
+    def remember(self, roster: Roster, folder: Path) -> None:
+        """Keep in this folder what becomes of the members."""
+        self._roster, self._folder = roster, folder
+
+    def turn(self) -> list[Effect]:
+        """The members have changed. Whom the process now speaks to must be known before anything is sent; what it does
+        not say itself, because it does not know who is connected, comes back."""
+        host = self._host
+        known, topology = self.topology, host.process.topology
+        self.topology = topology
+        self.servers.update(topology.servers)
+        security = host.network.wiring.security
+        if security is not None:
+            security.rights.follow(topology)
+        self._meet(topology)
+        loop = asyncio.get_running_loop()
+        for peer in known.servers:
+            if topology.group_of(peer) is None and peer != host.me:
+                loop.call_later(PART_S, self._part, peer)
+        if topology.group_of(host.me) is None and host.desk is not None:
+            loop.call_later(PART_S, lambda: self.retire(topology.number, time.time_ns()))
+        log.info("process %d is in topology %d: %s", host.me, topology.number, shown(topology))
+        self._keep()
+        if self.on_turned is not None:
+            self.on_turned(topology)
+        news = host.process.news()
+        clients = tuple(sorted(peer for peer in host.network.links if peer not in self.servers))
+        return [] if news is None or not clients else [Send(clients, news)]
+
+    def retire(self, number: int, now: int) -> None:
+        """The process is no member any more, since this topology, and nobody needs it."""
+        if self.retired_ns is None:
+            self.retired_ns = now
+            log.info("process %d was removed from its group by topology %d, and leaves", self._host.me, number)
+            self._keep(number)
+            if self.on_retired is not None:
+                self.on_retired()
+
+    def _keep(self, retired: int | None = None) -> None:
+        if self._roster is not None:
+            self._roster.now = self.topology.describe()
+            self._roster.retired = retired
+            self._roster.write(self._folder)
+
+    def _meet(self, topology: Topology) -> None:
+        network = self._host.network
+        for peer, address in placed(topology, topology.servers):
+            if peer not in network.addresses and peer != network.me:
+                network.meet(peer, address)
+
+    def _part(self, peer: ProcessId) -> None:
+        if self.topology.group_of(peer) is None:
+            self._host.network.part(peer)
+
+    async def attend(self, asker: Asker) -> None:
+        """What a replica does beside its protocol: find out when it has caught up, whether its group still holds its
+        state, and whether it lost touch."""
+        host = self._host
+        assert host.desk is not None
+        self.on_turned = asker.follow
+        joins = host.life > 0 or self.topology.number > 0
+        catching = asyncio.get_running_loop().create_task(catch_up(host.desk, asker, host.me, self.fellows, joins))
+        waited, wait = 0.0, ASK_S
+        try:
+            while True:
+                await asyncio.sleep(ASK_S)
+                await self.holders.look(asker, self.fellows())
+                waited += ASK_S
+                if not self._out_of_touch():
+                    waited, wait = 0.0, ASK_S
+                elif waited >= wait:
+                    await self._ask(asker)
+                    waited, wait = 0.0, min(2 * wait, PART_S)
+        finally:
+            catching.cancel()
+
+    def _out_of_touch(self) -> bool:
+        """With so few of its group it can do nothing; perhaps the group is elsewhere."""
+        host = self._host
+        assert host.desk is not None
+        if host.leaving or self.topology.group_of(host.me) is None:
+            return False
+        up = sum(one == host.me or host.network.is_up(one) for one in self.topology.members(host.desk.group))
+        return up < self.topology.quorum(host.desk.group)
+
+    async def _ask(self, asker: Asker) -> None:
+        host = self._host
+        newest = await asker.members([peer for peer in host.network.addresses if peer != host.me])
+        if newest is None:
+            return
+        asker.follow(newest)
+        if newest.group_of(host.me) is None and newest.number > self.topology.number:
+            self.retire(newest.number, time.time_ns())
+            return
+        self.servers.update(newest.servers)
+        self._meet(newest)
+
+
+def placed(topology: Topology, processes: Iterable[ProcessId]) -> list[tuple[ProcessId, Address]]:
+    """Where changes say that some processes are; an address that is none (nobody checked it) is nobody's."""
+    found = []
+    for process in processes:
+        name, address = topology.places.get(process, ("", ""))
+        if address:
+            try:
+                found.append((process, address_of(address, name)))
+            except WrongUse as error:
+                log.error("process %d cannot be reached: %s", process, error)
+    return found
+
+
+def shown(topology: Topology) -> str:
+    """The members, for logs."""
+    groups = (f"{topology.names.get(g, g)} = {list(topology.members(g))}" for g in topology.groups)
+    return ", ".join(groups)
+
+
+async def current(cluster: Cluster, asker: Asker) -> Cluster | None:
+    """The cluster as its nodes know it, from whichever of them answer; None if none knows as much as the file."""
+    known = -1
+    while True:
+        newest = await asker.members(cluster.addresses)
+        if newest is None or newest.number < cluster.topology.number:
+            return None
+        if newest.number == known:
+            return cluster
+        known = newest.number
+        asker.follow(newest)
+        # Of the same number, what was ordered knows more: a file does not tell who left.
+        cluster = cluster.followed(newest)
+
+
+def topology_of(data: bytes) -> Topology | None:
+    """What a peer said; None if that is no topology."""
+    try:
+        return decoded(data)
+    except WrongUse:
+        return None

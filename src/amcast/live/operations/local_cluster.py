@@ -1,0 +1,243 @@
+"""A local cluster of real operating-system processes: start, wait until ready, stop, kill.
+
+    with Launcher(cluster, command) as running:
+        running.kill("orders/1")            # SIGKILL: no goodbye
+        running.start("orders/1")
+
+`command` starts one node: it is given the configuration file and the node's name as its last arguments.
+"""
+
+import asyncio
+import os
+import random
+import select
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from amcast.kernel.errors import Unknown, WrongUse
+from amcast.kernel.ids import GroupId, ProcessId
+from amcast.live.config.cluster import Cluster, read_cluster, written
+from amcast.live.rpc.client import Asker
+from amcast.live.server.node import READY
+from amcast.trace.recorder import Recorder
+
+FIRST_PORT: Final = 20_000
+LAST_PORT: Final = 32_000
+"""Below the ports that the system gives to outgoing connections, which could otherwise take a stopped node's port."""
+
+SETTLE_POLL_S: Final = 0.2
+
+
+def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+    """Ports that nobody listens on now."""
+    chance = random.Random()
+    found: list[int] = []
+    tried = 0
+    while len(found) < count:
+        tried += 1
+        if tried > 1000 + 10 * count:
+            raise WrongUse(f"no {count} free ports between {FIRST_PORT} and {LAST_PORT}")
+        port = chance.randint(FIRST_PORT, LAST_PORT)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError:
+                continue
+        if port not in found:
+            found.append(port)
+    return found
+
+
+def local_config(groups: Mapping[str, int], **fields: Any) -> str:
+    """The text of a cluster.toml on loopback: group name -> number of replicas, and any other fields."""
+    ports = iter(free_ports(sum(groups.values())))
+    tables = {name: {"replicas": [f"127.0.0.1:{next(ports)}" for _ in range(n)]} for name, n in groups.items()}
+    return written({"name": "local", "security": {"mode": "plain"}, **fields, "groups": tables})
+
+
+class Launcher:
+    """The nodes of one cluster, as children of this process."""
+
+    def __init__(self, cluster: Cluster, command: Sequence[str], logs: Path | None = None) -> None:
+        self.cluster = cluster
+        self.logs = logs or cluster.data / "logs"
+        self._command = list(command)
+        self._children: dict[str, subprocess.Popen[str]] = {}
+        self._died: dict[str, tuple[ProcessId, GroupId | None, str, int]] = {}
+        """Nodes that do not run because they were killed, or died: process, group, region, and when."""
+
+    def __enter__(self) -> "Launcher":
+        try:
+            self.start(*self.cluster.nodes())
+        except BaseException:
+            self.kill(*self._children)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop(*self._children)
+
+    def start(self, *nodes: str, ready_s: float = 60.0) -> None:
+        """Start some nodes and wait until each says that it is ready."""
+        self.logs.mkdir(parents=True, exist_ok=True)
+        for node in nodes:
+            self.cluster.node(node)
+            if node in self._children:
+                raise WrongUse(f"node {node} is running already")
+            self._died.pop(node, None)
+            with self._log(node).open("a") as log:
+                self._children[node] = subprocess.Popen(
+                    [*self._command, str(self.cluster.file), node], stdout=subprocess.PIPE, stderr=log, text=True
+                )
+        deadline = time.monotonic() + ready_s
+        for node in nodes:
+            self._await_ready(node, deadline)
+
+    def follow(self, file: Path) -> None:
+        """The cluster's members have changed: nodes are started with this file from now on."""
+        self.cluster = read_cluster(file)
+
+    def pid(self, node: str) -> int:
+        return self._children[node].pid
+
+    def cpu_s(self, node: str) -> float:
+        """CPU seconds that a node has used, user and system: to the nanosecond, where the system counts that way."""
+        try:
+            return sum(int(file.read_text().split()[0]) for file in self._tasks(node)) / 1e9
+        except (OSError, ValueError):
+            pass
+        fields = Path(f"/proc/{self.pid(node)}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def _tasks(self, node: str) -> list[Path]:
+        found = list(Path(f"/proc/{self.pid(node)}/task").glob("*/schedstat"))
+        if not found:
+            raise OSError("the system does not count so precisely")
+        return found
+
+    def signal(self, node: str, number: signal.Signals) -> None:
+        """SIGSTOP and SIGCONT, for example."""
+        self._children[node].send_signal(number)
+
+    def kill(self, *nodes: str) -> None:
+        """kill -9."""
+        for node in list(nodes):
+            self._children[node].kill()
+        for node in list(nodes):
+            self._bury(node)
+            self._reap(node, 10.0)
+
+    def _bury(self, node: str) -> None:
+        process, topology = self.cluster.node(node), self.cluster.topology
+        self._died[node] = (process, topology.group_of(process), topology.region(process), time.time_ns())
+
+    def check(self) -> None:
+        """Complain about nodes that ended by themselves."""
+        for node, child in self._children.items():
+            if child.poll() is not None:
+                raise Unknown(f"node {node} ended with {child.returncode}: {self.last_words(node)}")
+
+    def fallen(self) -> dict[str, int]:
+        """Nodes that have ended by themselves since the last look, and their exit codes."""
+        codes = {node: code for node, child in self._children.items() if (code := child.poll()) is not None}
+        return {node: self.ended(node, 0.0) for node in codes}
+
+    def ended(self, node: str, timeout_s: float) -> int:
+        """Wait until a node ends by itself; its exit code."""
+        try:
+            code = self._children[node].wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise Unknown(f"node {node} still runs after {timeout_s} s") from None
+        if code:
+            self._bury(node)
+        self._reap(node, 0.0)
+        return code
+
+    def tell_dead(self, recorder: Recorder) -> None:
+        """The facts that nodes which died and were not started again cannot record themselves."""
+        for process, group, region, died_ns in self._died.values():
+            recorder.process(process, group, region, died_ns)
+
+    def stop(self, *nodes: str, patience_s: float = 10.0) -> None:
+        """Ask to stop and wait; one that ends otherwise than well is reported with the end of its log."""
+        stopping = list(nodes)
+        for node in stopping:
+            self._children[node].send_signal(signal.SIGCONT)
+            self._children[node].terminate()
+        failed = {node: code for node in stopping if (code := self._reap(node, patience_s)) != 0}
+        if failed:
+            raise Unknown(
+                "; ".join(f"node {node} ended with {code}: {self.last_words(node)}" for node, code in failed.items())
+            )
+
+    def settled(self, timeout_s: float = 60.0) -> None:
+        """Wait until the nodes that run have caught up, and those of a group stand at the same position.
+
+        Without new multicasts this means that everything is delivered everywhere.
+        """
+        if self._children:
+            asyncio.run(self._settle(timeout_s))
+
+    async def _settle(self, timeout_s: float) -> None:
+        cluster = self.cluster
+        running = {cluster.node(node): node for node in self._children}
+        wiring = cluster.node_wiring(next(iter(running.values())))
+        asker = Asker(cluster.name, cluster.addresses, cluster.limits, wiring)
+        deadline = time.monotonic() + timeout_s
+        before: dict[ProcessId, int] = {}
+        while True:
+            standings = await asker.standings(running)
+            now = {process: stands.next for process, stands in standings.items()}
+            level = all(
+                len({now[member] for member in cluster.topology.members(group) if member in now}) <= 1
+                for group in cluster.topology.groups
+            )
+            if level and now == before and len(now) == len(running) and all(s.caught_up for s in standings.values()):
+                return
+            if time.monotonic() > deadline:
+                told = ", ".join(f"{node} at {now.get(process, 'no answer')}" for process, node in running.items())
+                moving = "still moving" if now != before else "standing still"
+                raise Unknown(f"the nodes are not level after {timeout_s} s, and {moving}: {told}")
+            before = now
+            await asyncio.sleep(SETTLE_POLL_S)
+
+    def last_words(self, node: str) -> str:
+        """The last line of a node's log."""
+        lines = self._log(node).read_text().strip().splitlines()
+        return lines[-1] if lines else "its log is empty"
+
+    def _log(self, node: str) -> Path:
+        return self.logs / f"{node.replace('/', '-')}.log"
+
+    def _reap(self, node: str, patience_s: float) -> int:
+        child = self._children.pop(node)
+        try:
+            code = child.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            code = child.wait()
+        if child.stdout is not None:
+            child.stdout.close()
+        return code
+
+    def _await_ready(self, node: str, deadline: float) -> None:
+        out = self._children[node].stdout
+        assert out is not None
+        while True:
+            ready, _, _ = select.select([out], [], [], max(0.0, deadline - time.monotonic()))
+            line = out.readline() if ready else ""
+            if line.strip() == READY:
+                return
+            if not line:
+                self._children[node].kill()
+                code = self._reap(node, 10.0)
+                raise Unknown(f"node {node} did not become ready (exit code {code}): {self.last_words(node)}")

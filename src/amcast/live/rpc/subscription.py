@@ -1,0 +1,229 @@
+"""Deliveries of a group, read from outside: in the group's order, each exactly once, whichever replicas come and go.
+
+    async for delivery in client.deliveries("orders"):
+        ...
+
+All members of a group deliver the same messages at the same positions, so a subscription is a position: it reads from
+one replica and, when that fails, falls silent or falls behind, goes on at the same position with another one. Each
+replica keeps its last deliveries (`limits.kept_bytes`). A subscription that comes back after they are gone everywhere
+raises `Missed`, which says from where one could go on.
+
+When the group's members change, it follows: the change itself is a message that it reads, and does not tell.
+
+Reading is pulled: nothing is read ahead but what the socket buffers, so a slow reader needs no more memory than a
+fast one.
+"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Final
+
+from amcast.kernel.errors import Unknown, WrongUse
+from amcast.kernel.ids import GroupId, ProcessId
+from amcast.kernel.reconfiguration import is_change
+from amcast.live.client_batch import Delivery, opened_message
+from amcast.live.host.recent_deliveries import Missed
+from amcast.live.rpc.client import Asker, Conversation, Unanswered
+from amcast.live.rpc.server import Beat, Gone, Stands, Subscribe, Told
+
+PATIENCE_S: Final = 30.0
+"""Without any replica that answers for so long, a subscription gives up."""
+
+
+class Subscription:
+    """An asynchronous iterator over one group's deliveries; with `async with`, it starts where the group is then."""
+
+    def __init__(
+        self,
+        asker: Asker,
+        group: GroupId,
+        members: Sequence[ProcessId],
+        *,
+        since: int | None = None,
+        after: Delivery | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        if since is not None and after is not None:
+            raise WrongUse("both since and after are given; expected at most one of them")
+        if since is not None and since < 0:
+            raise WrongUse(f"since = {since}; expected a position from 0 on")
+        self.switches = 0
+        """How often another replica took over."""
+        self._asker = asker
+        self._group = group
+        self._members = list(members)
+        random.shuffle(self._members)
+        self._position: int | None = since if after is None else after.position
+        self._after = -1 if after is None else after.place
+        """The last place of the first batch that the reader has already."""
+        self._patience_s = patience_s
+        self._ready: deque[Delivery] = deque()
+        self._conversation: Conversation | None = None
+        self.source: ProcessId = -1
+        """The replica that is read from."""
+        self._refusals: dict[ProcessId, str] = {}
+        self._number = 0
+        """Of the topology that the members are from."""
+        self._outdated = False
+        """A change of members went by."""
+        self._moved_at = 0.0
+
+    @property
+    def position(self) -> int | None:
+        """Everything before this position was given to the reader, or is about to be; None before it has begun."""
+        return self._position
+
+    async def __aenter__(self) -> "Subscription":
+        if self._position is None:
+            self._position = await self._now()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __aiter__(self) -> "Subscription":
+        return self
+
+    async def __anext__(self) -> Delivery:
+        if self._position is None:
+            await self.__aenter__()
+        while not self._ready:
+            await self._read()
+        return self._ready.popleft()
+
+    def close(self) -> None:
+        """Hang up; iterating on goes on where it was."""
+        if self._conversation is not None:
+            self._conversation.close()
+            self._conversation = None
+
+    # Reading
+
+    async def _read(self) -> None:
+        """Take one answer, or find another replica."""
+        if self._outdated:
+            await self._follow()
+        conversation = self._conversation or await self._found()
+        try:
+            answer = await conversation.answer()
+        except Unanswered as error:
+            self._leave(str(error))
+            return
+        match answer:
+            case Told():
+                self._take(answer)
+            case Beat():
+                await self._compare()
+            case Gone(first):
+                self._leave(f"deliveries before {first} are no longer kept at process {self.source}")
+            case _:
+                self._leave(f"process {self.source} answers with {type(answer).__name__}")
+
+    def _take(self, told: Told) -> None:
+        assert self._position is not None
+        if told.position != self._position:
+            self._leave(f"process {self.source} tells position {told.position}; expected {self._position}")
+            return
+        for position, message in enumerate(told.messages, told.position):
+            self._outdated = self._outdated or is_change(message)
+            for delivery in opened_message(message, position):
+                if delivery.place > self._after:
+                    self._ready.append(delivery)
+            self._after = -1
+        self._position += len(told.messages)
+        self._moved_at = asyncio.get_running_loop().time()
+
+    def _leave(self, why: str) -> None:
+        """This replica is of no use any more."""
+        self.close()
+        self._refusals[self.source] = why
+        self.switches += 1
+        if self.source in self._members:
+            self._members.remove(self.source)
+            self._members.append(self.source)
+
+    async def _follow(self) -> None:
+        """Read from those who are members now."""
+        self._outdated = False
+        newest = await self._asker.members()
+        if newest is None or newest.number <= self._number or self._group not in newest.groups:
+            return
+        self._number = newest.number
+        self._asker.follow(newest)
+        members = newest.members(self._group)
+        stayed = [member for member in self._members if member in members]
+        self._members = stayed + [member for member in members if member not in stayed]
+
+    # Choosing a replica
+
+    async def _found(self) -> Conversation:
+        """Somebody who has what comes next."""
+        assert self._position is not None
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._patience_s
+        wait = self._asker.limits.retry_low_s
+        while True:
+            standings = await self._asker.standings(self._members)
+            conversation = await self._chosen(standings, self._position)
+            if conversation is not None:
+                self._conversation = conversation
+                self._moved_at = loop.time()
+                return conversation
+            if standings and all(stands.first > self._position for stands in standings.values()):
+                first = min(stands.first for stands in standings.values())
+                raise Missed(f"group {self._group}", self._position, first)
+            if loop.time() > deadline:
+                raise Unknown(self._despair())
+            await asyncio.sleep(wait)
+            await self._follow()
+            wait = min(2 * wait, self._asker.limits.retry_high_s)
+
+    async def _chosen(self, standings: Mapping[ProcessId, Stands], position: int) -> Conversation | None:
+        """Of those who keep the position: who has already delivered what comes next, and whom we left longest ago."""
+        able = [member for member in self._members if member in standings and standings[member].first <= position]
+        for member in sorted(able, key=lambda one: standings[one].next <= position):
+            try:
+                conversation = await self._asker.ask(member, Subscribe(self._group, position))
+            except Unanswered as error:
+                self._refusals[member] = str(error)
+            else:
+                self.source = member
+                return conversation
+        return None
+
+    def _despair(self) -> str:
+        said = "".join(f"; {why}" for why in self._refusals.values())
+        return f"no replica of group {self._group} answers for {self._patience_s} s{said}"
+
+    async def _compare(self) -> None:
+        """A replica that tells nothing for a while may be behind: leave it if another one is further."""
+        now = asyncio.get_running_loop().time()
+        if now - self._moved_at < self._asker.limits.silence_s:
+            return
+        self._moved_at = now
+        others = [member for member in self._members if member != self.source]
+        standings = await self._asker.standings(others)
+        assert self._position is not None
+        if any(stands.first <= self._position < stands.next for stands in standings.values()):
+            self._leave(f"process {self.source} is behind")
+
+    async def _now(self) -> int:
+        """Where the group is: as far as the furthest of its members that answer, and a majority must."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._patience_s
+        while True:
+            standings = await self._asker.standings(self._members)
+            if 2 * len(standings) > len(self._members):
+                return max(stands.next for stands in standings.values())
+            if loop.time() > deadline:
+                raise Unknown(
+                    f"{len(standings)} of {len(self._members)} replicas of group {self._group} answer;"
+                    f" expected more than half within {self._patience_s} s"
+                )
+            await asyncio.sleep(0.1)
+            await self._follow()

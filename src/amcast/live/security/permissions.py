@@ -1,0 +1,287 @@
+"""Who is who, and who may do what: nodes by name, clients by name, and the groups that each client may address.
+
+A certificate names its owner with one URI in its subjectAltName, never with an address:
+
+    amcast://shop/node/orders/1           the node orders/1 of the cluster shop
+    amcast://shop/client/till             the client till
+
+On the wire processes have numbers. A node's number is in cluster.toml; every named client owns a block of numbers, so
+that many programs may share one name and the number alone says whose rights count. A peer that claims a number which
+its certificate does not own is refused.
+"""
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+from urllib.parse import quote, unquote
+
+from amcast.kernel.config import Config
+from amcast.kernel.errors import WrongUse
+from amcast.kernel.ids import MAX_SENDER, GroupId, ProcessId
+from amcast.kernel.topology import Topology
+from amcast.live.wire.frames import Refused
+
+Mode = Literal["tls", "plain"]
+SCHEME: Final = "amcast://"
+FIRST_CLIENT: Final = 1 << 20
+"""Clients draw a number from here on; those below are for processes that a configuration names."""
+BLOCK: Final = 1 << 22
+"""Numbers that one named client owns."""
+MOST_CLIENTS: Final = (MAX_SENDER + 1 - FIRST_CLIENT) // BLOCK
+
+
+class SecurityTable(Config, frozen=True):
+    """`[security]` of a cluster.toml."""
+
+    mode: Mode = "tls"
+    """"plain" sends everything in the clear and believes every name: loopback only, unless forced below."""
+    authority: str = "certs/ca.pem"
+    """The certificate authority that all sides trust; relative to the file."""
+    certificates: str = "certs"
+    """The folder with the certificates and keys that `amcast certs` writes: node-orders-1.pem, client-till.key ..."""
+    plain_beyond_loopback: bool = False
+    """Allow mode "plain" on addresses that other machines can reach."""
+    http_beyond_loopback: bool = False
+    """Allow the HTTP address of a node (health, metrics) to be reached by other machines; it is not encrypted."""
+
+
+class ClientTable(Config, frozen=True):
+    """`[clients.NAME]` of a cluster.toml."""
+
+    groups: tuple[str, ...] | str = ()
+    """The groups that this client may address, or "all"."""
+    operate: bool = False
+    """It may ask nodes for their status and what blocks a message."""
+    subscribe: bool = True
+    """It may read what the groups that it may address deliver."""
+    change: bool = False
+    """It may change groups' replicas (`amcast change`); it must be allowed to address all groups."""
+    id: int | None = None
+    """Its number; by default its place in the file, so add new clients behind the old ones or give numbers."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Whom a certificate names."""
+
+    cluster: str
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+    @property
+    def uri(self) -> str:
+        """As it stands in the certificate."""
+        return f"{SCHEME}{quote(self.cluster, safe='')}/{self.kind}/{quote(self.name)}"
+
+    @property
+    def stem(self) -> str:
+        """The name of its files: node-orders-1, client-till."""
+        return f"{self.kind}-{quote(self.name.replace('/', '-'), safe='')}"
+
+    @classmethod
+    def read(cls, uris: list[str]) -> "Subject":
+        """The one owner that a certificate names; none, several or something else is refused."""
+        ours = [uri for uri in uris if uri.startswith(SCHEME)]
+        if len(ours) != 1:
+            raise Refused(f"its certificate names {len(ours)} amcast owners; expected 1 ({SCHEME}CLUSTER/KIND/NAME)")
+        cluster, _, rest = ours[0].removeprefix(SCHEME).partition("/")
+        kind, _, name = rest.partition("/")
+        if kind not in ("node", "client") or not cluster or not name:
+            raise Refused(f"its certificate names {ours[0]!r}; expected {SCHEME}CLUSTER/node/NAME or .../client/NAME")
+        return cls(unquote(cluster), kind, unquote(name))
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client that the configuration names."""
+
+    name: str
+    number: int
+    groups: frozenset[GroupId]
+    operate: bool
+    subscribe: bool
+    change: bool = False
+
+    @property
+    def first(self) -> ProcessId:
+        return FIRST_CLIENT + self.number * BLOCK
+
+    @property
+    def last(self) -> ProcessId:
+        return self.first + BLOCK - 1
+
+
+class Rights:
+    """What every name may be and do, as one cluster.toml says."""
+
+    def __init__(self, cluster: str, nodes: Mapping[str, ProcessId], clients: Mapping[str, Client]) -> None:
+        self.cluster = cluster
+        self.nodes = dict(nodes)
+        self.clients = dict(clients)
+        self.number = -1
+        """Of the topology that this is about."""
+        self.left: dict[str, ProcessId] = {}
+        """Nodes that were members: they may hear that they are none any more, and that is all."""
+        self._by_number = {client.number: client for client in clients.values()}
+
+    def follow(self, topology: Topology) -> None:
+        """The members have changed: some names are new, and some are those of nobody any more."""
+        if topology.number <= self.number:
+            return
+        self.number = topology.number
+        for process, (name, address) in topology.places.items():
+            (self.nodes if address else self.left)[name] = process
+        for name in [name for name, process in self.nodes.items() if topology.group_of(process) is None]:
+            self.left[name] = self.nodes.pop(name)
+        for name in self.nodes:
+            self.left.pop(name, None)
+
+    def check(self, subject: Subject, process: ProcessId) -> None:
+        """Refuse a peer that claims a process which its certificate does not name."""
+        client = self.check_visitor(subject)
+        if client is None:
+            if process != self.nodes.get(subject.name, self.left.get(subject.name)):
+                raise Refused(f"it claims to be process {process}, but its certificate names {subject}")
+        elif not client.first <= process <= client.last:
+            raise Refused(
+                f"it claims to be process {process}, but its certificate names {subject},"
+                f" who owns {client.first} to {client.last}"
+            )
+
+    def check_visitor(self, subject: Subject) -> "Client | None":
+        """The same as `check_known`, but for nodes that were members."""
+        if subject.kind == "node" and subject.name in self.left:
+            self._check_cluster(subject)
+            return None
+        return self.check_known(subject)
+
+    def check_change(self, process: ProcessId) -> None:
+        """Refuse a client that may not change the members of groups."""
+        client = self._by_number.get((process - FIRST_CLIENT) // BLOCK)
+        if client is None or not client.change:
+            name = self.name_of(process)
+            raise Refused(f"client {name} may not change groups' members; expected clients.{name}.change = true")
+
+    def check_known(self, subject: Subject) -> "Client | None":
+        """Refuse whoever is not in the configuration; None for a node."""
+        self._check_cluster(subject)
+        if subject.kind != "node":
+            return self._client(subject)
+        if subject.name in self.left:
+            raise Refused(f"its certificate names {subject}, which was removed from cluster {self.cluster!r}")
+        if subject.name not in self.nodes:
+            raise Refused(f"its certificate names {subject}, which is no node of cluster {self.cluster!r}")
+        return None
+
+    def check_operator(self, subject: Subject) -> None:
+        """Refuse whoever may not look inside: nodes may, and clients with `operate`."""
+        client = self.check_known(subject)
+        if client is not None and not client.operate:
+            raise Refused(f"{subject} may not ask for status; expected clients.{client.name}.operate = true")
+
+    def check_node(self, subject: Subject) -> None:
+        """Refuse whoever is no node of this cluster."""
+        if self.check_known(subject) is not None:
+            raise Refused(f"{subject} is no node; only nodes may copy an application's state")
+
+    def check_reader(self, subject: Subject, group: GroupId) -> None:
+        """Refuse whoever may not read what a group delivers."""
+        client = self.check_known(subject)
+        if client is not None and not (client.subscribe and group in client.groups):
+            raise Refused(
+                f"{subject} may not read group {group}; it may read {sorted(client.groups) if client.subscribe else []}"
+            )
+
+    def block_of(self, subject: Subject) -> tuple[ProcessId, ProcessId]:
+        """First and last of the numbers that a client owns."""
+        client = self.check_known(subject)
+        if client is None:
+            raise Refused(f"{subject} has a number already")
+        return client.first, client.last
+
+    def groups_of(self, process: ProcessId) -> frozenset[GroupId]:
+        """The groups that a client of this number may address."""
+        client = self._by_number.get((process - FIRST_CLIENT) // BLOCK)
+        return client.groups if client is not None else frozenset()
+
+    def name_of(self, process: ProcessId) -> str:
+        """The client behind a number, for logs."""
+        client = self._by_number.get((process - FIRST_CLIENT) // BLOCK)
+        return client.name if client is not None else f"process {process}"
+
+    def _check_cluster(self, subject: Subject) -> None:
+        if subject.cluster != self.cluster:
+            raise Refused(f"its certificate is for cluster {subject.cluster!r}; this is {self.cluster!r}")
+
+    def _client(self, subject: Subject) -> Client:
+        client = self.clients.get(subject.name)
+        if client is None:
+            raise Refused(f"{subject} is not in the configuration; expected one of {sorted(self.clients)}")
+        return client
+
+
+def clients_of(tables: Mapping[str, ClientTable], groups: Mapping[str, GroupId]) -> dict[str, Client]:
+    """The clients of a cluster.toml; a mistake names the field."""
+    made: dict[str, Client] = {}
+    numbers: dict[int, str] = {}
+    for place, (name, table) in enumerate(tables.items()):
+        number = place if table.id is None else table.id
+        if not name or name != name.strip():
+            raise WrongUse(f"clients: the name {name!r}; expected one without spaces around it")
+        if not 0 <= number < MOST_CLIENTS:
+            raise WrongUse(f"clients.{name}.id = {number}; expected 0 to {MOST_CLIENTS - 1}")
+        if number in numbers:
+            raise WrongUse(f"clients.{name}.id = {number}; {numbers[number]} has this number already")
+        numbers[number] = name
+        wanted = tuple(groups) if table.groups == "all" else table.groups
+        if isinstance(wanted, str):
+            raise WrongUse(f'clients.{name}.groups = {wanted!r}; expected "all" or a list of groups')
+        for group in wanted:
+            if group not in groups:
+                raise WrongUse(f"clients.{name}.groups: {group!r} does not exist; expected some of {list(groups)}")
+        if table.change and set(wanted) != set(groups):
+            raise WrongUse(
+                f'clients.{name}.change = true with groups = {list(wanted)}; expected groups = "all", because a change'
+                " of members is a message to all of them"
+            )
+        addressed = frozenset(groups[group] for group in wanted)
+        made[name] = Client(name, number, addressed, table.operate, table.subscribe, table.change)
+    return made
+
+
+def is_loopback(host: str) -> bool:
+    """Only this machine can reach it."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_exposure(
+    table: SecurityTable, clients: Mapping[str, ClientTable], hosts: list[str], https: list[str]
+) -> None:
+    """Refuse what would be open to strangers without having been asked for by name."""
+    if table.mode == "plain":
+        for host in hosts:
+            if not table.plain_beyond_loopback and not is_loopback(host):
+                raise WrongUse(
+                    f'security.mode = "plain" with the address {host!r}; expected mode "tls", loopback addresses,'
+                    " or security.plain_beyond_loopback = true"
+                )
+        if clients:
+            raise WrongUse(
+                f'clients.{next(iter(clients))} with security.mode = "plain"; expected mode "tls",'
+                " because without certificates nobody can tell one client from another"
+            )
+    for host in https:
+        if not table.http_beyond_loopback and not is_loopback(host):
+            raise WrongUse(
+                f"the http address {host!r} can be reached by other machines; expected loopback,"
+                " or security.http_beyond_loopback = true"
+            )

@@ -1,0 +1,272 @@
+"""A program of the user's on top of a replica: it is handed every delivery, and never misses a state.
+
+Three things take deliveries away from a program. A restarted replica begins at the end of what its log still tells; a
+replica that was down for long, or lost its memory, takes over a snapshot of the protocol in the place of deliveries;
+and a machine may die between a delivery and what the program makes of it. A program that can `take` its state as bytes
+and `install` such bytes is safe from all three:
+
+- with a log on disk, what the log forgets is first written to a journal beside it, with the program's own state in
+  front; a new life installs the last state, hands over the journal, and goes on;
+- when positions are missing, a fellow is asked for the state of its program after those, and that is installed; what
+  was delivered meanwhile follows from `live/host/recent_deliveries.py`.
+
+A program without `take` and `install` is told of a hole by `on_missed`, and goes on behind it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from amcast.kernel.effects import Deliver
+from amcast.kernel.errors import Unknown, WrongUse
+from amcast.kernel.message import Message
+from amcast.live.client_batch import Delivery, opened_message
+from amcast.live.host.host import Host
+from amcast.live.host.recent_deliveries import Kept
+from amcast.live.limits import KIB, MIB
+from amcast.live.rpc.client import Asker
+from amcast.live.storage.store import Durability, LogStore
+
+log = logging.getLogger("amcast.live")
+
+Take = Callable[[], bytes]
+Install = Callable[[bytes, int], None]
+Fetch = Callable[[int], Awaitable[tuple[int, bytes]]]
+"""The state of a fellow's program after at least so many deliveries."""
+JOURNAL_BYTES: Final = 8 * MIB
+"""So much is journalled, or four times the last state if that is more, before the program's state is taken again."""
+CHUNK_BYTES: Final = 128 * KIB
+SEGMENT_BYTES: Final = 2 * MIB
+RETRY_S: Final = 0.5
+
+
+class Page(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Some deliveries, the first at this position."""
+
+    position: int
+    messages: list[Message]
+
+
+class State(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The program after so many deliveries."""
+
+    position: int
+    data: bytes
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(Page | State)
+
+
+class Journal:
+    """What a program was handed, since the last state of it that was taken."""
+
+    def __init__(self, folder: Path, durability: Durability) -> None:
+        self._store = LogStore(folder, durability, SEGMENT_BYTES, threaded=False)
+        self._written = 0
+        self._state_bytes = 0
+        self._waiting: list[Message] = []
+        self._first = 0
+        self._failed: Exception | None = None
+        self._store.start(lambda ticket: None, self._fail)
+
+    def replay(self, install: Install, hand: Callable[[int, Message], None]) -> int:
+        """Install the last state, hand over what came after it; the position reached."""
+        position = 0
+        for record in self._store.records():
+            match _decoder.decode(record):
+                case State(position=at, data=data):
+                    install(data, at)
+                    position = at
+                    self._state_bytes = len(data)
+                case Page(position=at, messages=messages):
+                    assert at == position, f"the journal tells position {at} after {position}"
+                    for message in messages:
+                        hand(position, message)
+                        position += 1
+                    self._written += len(record)
+        self._first = position
+        return position
+
+    def add(self, message: Message) -> None:
+        self._waiting.append(message)
+
+    def write(self) -> None:
+        """Make durable what was added."""
+        if self._waiting:
+            page = _encoder.encode(Page(self._first, self._waiting))
+            self._first += len(self._waiting)
+            self._waiting = []
+            self._append(page, False)
+            self._written += len(page)
+
+    def begin(self, position: int, state: bytes) -> None:
+        """This state takes the place of everything before."""
+        self._waiting = []
+        self._first = position
+        self._written = 0
+        self._state_bytes = len(state)
+        self._append(_encoder.encode(State(position, state)), True)
+
+    @property
+    def long(self) -> bool:
+        """A state would be shorter."""
+        return self._written > max(JOURNAL_BYTES, 4 * self._state_bytes)
+
+    def close(self) -> None:
+        if self._failed is None:
+            self.write()
+        self._store.close()
+
+    def _append(self, record: bytes, replaces: bool) -> None:
+        self._store.append(record, replaces)
+        self._store.commit()
+        if self._failed is not None:
+            raise self._failed
+
+    def _fail(self, error: Exception) -> None:
+        self._failed = error
+
+
+class Application:
+    """Hands deliveries to a program, each once and in order, over all lives of its replica."""
+
+    def __init__(
+        self,
+        on_delivery: Callable[[Delivery], None] | None,
+        *,
+        take: Take | None = None,
+        install: Install | None = None,
+        on_missed: Callable[[int, int], None] | None = None,
+        handed: int = 0,
+        journal: Journal | None = None,
+    ) -> None:
+        if (take is None) != (install is None):
+            raise WrongUse("take and install belong together; expected both or none of them")
+        self.position = handed
+        """The program has everything before."""
+        self._on_delivery = on_delivery
+        self._take = take
+        self._install = install
+        self._on_missed = on_missed
+        self._journal = journal
+        self._kept: Kept | None = None
+        self._fetch: Fetch | None = None
+        self._failed: Callable[[Exception], object] = lambda error: None
+        """Told when the program failed while it caught up."""
+        self._catching: asyncio.Task[None] | None = None
+        self._moved = asyncio.Event()
+        if journal is not None and install is not None:
+            self.position = journal.replay(install, self._give)
+
+    # What the host calls
+
+    def told(self, effect: Deliver) -> None:
+        """A delivery; one that comes while a state is awaited is kept elsewhere, and handed over later."""
+        if effect.position < self.position or self._catching is not None:
+            return
+        if effect.position > self.position and self.missing(effect.position):
+            return
+        self._hand(effect.position, effect.message)
+
+    def missing(self, position: int) -> bool:
+        """Deliveries before this position will not come; True if a state is awaited in their place."""
+        if position <= self.position or self._catching is not None:
+            return self._catching is not None
+        if self._install is None:
+            first, self.position = self.position, position
+            if self._on_missed is not None:
+                self._on_missed(first, position)
+            elif self._on_delivery is not None:
+                log.warning("the program missed deliveries %d to %d: a snapshot took their place", first, position - 1)
+            return False
+        self._catching = asyncio.get_running_loop().create_task(self._caught(position))
+        return True
+
+    def save(self) -> None:
+        """The replica's log is about to forget what was handed over."""
+        if self._journal is None:
+            return
+        if self._journal.long:
+            assert self._take is not None
+            self._journal.begin(self.position, self._take())
+        else:
+            self._journal.write()
+
+    async def copied(self, position: int) -> tuple[int, bytes]:
+        """The program's state after at least so many deliveries, for a fellow."""
+        assert self._take is not None
+        while self.position < position or self._catching is not None:
+            self._moved.clear()
+            await self._moved.wait()
+        return self.position, self._take()
+
+    def serve(self, host: Host, asker: Asker) -> None:
+        """Be the application of this host, which has not started."""
+        assert host.desk is not None
+        self._kept = host.desk.kept
+        self._fetch = lambda position: self._copied_from(host, asker, position)
+        self._failed = host.fail
+        if self._take is not None:
+            host.desk.application = self.copied
+
+    async def _copied_from(self, host: Host, asker: Asker, position: int) -> tuple[int, bytes]:
+        asker.follow(host.moving.topology)
+        return await asker.copy(host.moving.fellows(), position)
+
+    async def close(self) -> None:
+        if self._catching is not None:
+            self._catching.cancel()
+            await asyncio.gather(self._catching, return_exceptions=True)
+        if self._journal is not None:
+            self._journal.close()
+
+    # Inside
+
+    def _hand(self, position: int, message: Message) -> None:
+        if self._journal is not None:
+            self._journal.add(message)
+        self._give(position, message)
+        self.position = position + 1
+        self._moved.set()
+
+    def _give(self, position: int, message: Message) -> None:
+        if self._on_delivery is not None:
+            for delivery in opened_message(message, position):
+                self._on_delivery(delivery)
+
+    async def _caught(self, position: int) -> None:
+        try:
+            await self._catch_up(position)
+        except Exception as error:
+            self._failed(error)
+
+    async def _catch_up(self, position: int) -> None:
+        """Get a state from a fellow, then hand over what followed; again, if that is gone meanwhile."""
+        kept = self._kept
+        assert kept is not None
+        assert self._fetch is not None
+        assert self._install is not None
+        while True:
+            try:
+                reached, state = await self._fetch(max(position, kept.first))
+            except Unknown as error:
+                log.warning("no fellow has the state of its program after %d deliveries: %s", position, error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            if reached >= kept.first:
+                break
+        self._install(state, reached)
+        log.info("the program took over a fellow's state after %d deliveries", reached)
+        self.position = reached
+        if self._journal is not None:
+            self._journal.begin(reached, state)
+        while self.position < kept.next:
+            for message in kept.since(self.position, CHUNK_BYTES):
+                self._hand(self.position, message)
+        self._catching = None
+        self._moved.set()

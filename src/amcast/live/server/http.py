@@ -1,0 +1,117 @@
+"""The node's HTTP answers, for probes and scrapers: small, read-only, and never on the way of a message.
+
+    GET /health      200 while the process runs, 503 when its replica has failed
+    GET /ready       200 when it serves; 503 and why while it catches up, lacks its state, misses majorities or leaves
+    GET /metrics     for Prometheus
+    GET /status      JSON: what `amcast status` shows of this node
+
+Plain HTTP, on loopback unless `security.http_beyond_loopback` allows more. A request is at most REQUEST_BYTES, must
+come within REQUEST_S, and there are at most MOST_CONNECTIONS at a time.
+"""
+
+import asyncio
+import json
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from amcast.kernel.errors import WrongUse
+from amcast.live.limits import KIB
+from amcast.live.log_output import complain
+from amcast.live.server import metrics
+from amcast.live.server.status import Watch
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+log = logging.getLogger("amcast.live")
+
+REQUEST_BYTES: Final = 8 * KIB
+REQUEST_S: Final = 5.0
+MOST_CONNECTIONS: Final = 64
+TEXT: Final = "text/plain; charset=utf-8"
+JSON: Final = "application/json"
+_REASONS: Final = {
+    200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 501: "Not Implemented",
+    503: "Service Unavailable",
+}  # fmt: skip
+
+Answer = tuple[int, str, bytes]
+"""Status, kind of content, content."""
+
+
+class HttpServer:
+    """Answers for one node."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._server: asyncio.Server | None = None
+        self._open = 0
+        self._registry: CollectorRegistry | None = None
+        self._unmeasured = ""
+        try:
+            self._registry = metrics.registry(watch)
+        except WrongUse as error:
+            self._unmeasured = str(error)
+
+    async def listen(self, host: str, port: int) -> None:
+        """Begin to answer."""
+        try:
+            self._server = await asyncio.start_server(self._accept, host, port, limit=REQUEST_BYTES)
+        except OSError as error:
+            raise WrongUse(f"node {self._watch.name} cannot answer HTTP on {host}:{port}: {error}") from None
+
+    async def close(self) -> None:
+        """Answer no more."""
+        if self._server is not None:
+            self._server.close()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open += 1
+        try:
+            if self._open > MOST_CONNECTIONS:
+                complain("http", "an HTTP connection was closed: more than %d are open", MOST_CONNECTIONS)
+                return
+            with suppress(OSError, TimeoutError):
+                async with asyncio.timeout(REQUEST_S):
+                    await self._serve(reader, writer)
+        finally:
+            self._open -= 1
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            status, kind, content = 400, TEXT, b"expected an HTTP request\n"
+        else:
+            status, kind, content = self.answer(head.split(b"\r\n", 1)[0])
+        writer.write(
+            f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\nContent-Length: {len(content)}\r\n"
+            "Cache-Control: no-store\r\nConnection: close\r\n\r\n".encode()
+            + content
+        )
+        await writer.drain()
+
+    def answer(self, line: bytes) -> Answer:
+        """To the first line of a request."""
+        words = line.split()
+        if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
+            return 400, TEXT, b"expected an HTTP request\n"
+        if words[0] not in (b"GET", b"HEAD"):
+            return 405, TEXT, b"expected GET\n"
+        match words[1].split(b"?", 1)[0]:
+            case b"/health":
+                failed = self._watch.host.ended.done()
+                return (503, TEXT, b"the replica has stopped\n") if failed else (200, TEXT, b"ok\n")
+            case b"/ready":
+                missing = self._watch.missing()
+                said = "\n".join((*missing, *self._watch.host.moving.holders.advice()))
+                return (503, TEXT, f"{said}\n".encode()) if missing else (200, TEXT, b"ready\n")
+            case b"/status":
+                return 200, JSON, json.dumps(self._watch.status(), indent=2).encode()
+            case b"/metrics":
+                if self._registry is None:
+                    return 501, TEXT, f"{self._unmeasured}\n".encode()
+                return 200, "text/plain; version=0.0.4; charset=utf-8", metrics.text(self._registry)
+        return 404, TEXT, b"expected /health, /ready, /metrics or /status\n"

@@ -1,0 +1,438 @@
+"""A member of a group with a leader, where leaders change, links fail, processes restart and disks are lost.
+
+PrimCast and White-Box disagree on what a leader's word means and who answers it. They agree on everything around it,
+which is here; a protocol adds its order, and the bodies that carry it.
+
+    campaigns   whoever the oracle names goes above every ballot it heard of. The reign of one ballot is an epoch. Who
+                promised a higher one refuses (Nack), and who is refused tries again, if the oracle still means it.
+    letters     what is said because something changed waits until the change is on its way to the disk: `_write`
+                collects, and the protocol's `on_step_end` sends.
+    records     a record tells what changed since the last; now and then a checkpoint replaces them all. The first life
+                begins with a record, so that an empty disk means lost memory.
+    repair      one timer, which runs while anything is open: what is still open when it runs out is asked for.
+    lost memory told below.
+
+A member without memory may have voted for what it no longer knows. It has no vote until (a) so many fellows have said
+Welcome that every majority it was part of has one of them, and (b) the leader of an epoch at least as high as any that
+they had promised then has sent it that epoch's state. (b) restores what its lost votes may have helped to decide; the
+Welcomes restore its clock. Its lost promises no longer count: who said Welcome tells, with everything it says, in which
+life that member lost its memory (`_births`), and whoever hears of it discards what the member said before.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Final, Generic, TypeVar
+
+from amcast.kernel.effects import About
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.message import Body, Record, State
+from amcast.kernel.process import Process
+from amcast.kernel.topology import Topology
+from amcast.parts.client.messages import Known
+from amcast.parts.consensus.quorum import next_ballot, place_of
+from amcast.parts.groups.messages import Join, MemberConfig, MemberState, Nack, Welcome
+from amcast.parts.ordering.delivered_set import Seen
+from amcast.parts.ordering.obligations import Debts, Rank
+
+REPAIR: Final = "repair"
+MAX_QUESTIONS: Final = 64
+"""Messages asked for at a time, oldest first."""
+
+
+class Open:
+    """A message that is heard of and not delivered; heirs say what is known of it."""
+
+    __slots__ = ("old",)
+
+    old: bool
+    """It was open already when the repair timer was set."""
+
+
+I = TypeVar("I", bound=Open)  # noqa: E741
+
+
+class Member(Process, Generic[I]):
+    """One member of one group. `_role` is "candidate", "member", "joining" or the protocol's word for who leads."""
+
+    # fmt: off
+    __slots__ = (
+        "_armed", "_births", "_checkpoint_due", "_clock", "_committed", "_config", "_debts", "_durable_births",
+        "_durable_clock", "_durable_promised", "_epoch", "_fellows", "_first", "_handed", "_heard_epoch", "_items",
+        "_lag", "_letters", "_life", "_mark", "_members", "_oracle", "_place", "_places", "_positions", "_promised",
+        "_quorum", "_records", "_role", "_seen", "_turn", "_welcomes", "home",
+    )
+    # fmt: on
+
+    def __init__(self, me: ProcessId, topology: Topology, config: MemberConfig, leading: str) -> None:
+        super().__init__(me, topology)
+        assert self.group is not None, f"process {me} is a client"
+        self.home: GroupId = self.group
+        self._config = config
+        self._members = topology.members(self.home)
+        self._fellows = tuple(member for member in self._members if member != me)
+        self._places = {member: place for place, member in enumerate(self._members)}
+        self._place = self._places[me]
+        self._quorum = topology.quorum(self.home)
+        self._life = 0
+
+        self._epoch = 0
+        """The ballot whose state I hold."""
+        self._promised = 0
+        """I take no part in lower ones; at least `_epoch`."""
+        self._role = leading if self._place == 0 else "member"
+        self._oracle = self._members[0]
+        """Whom the oracle named last."""
+        self._heard_epoch = 0
+        """The highest that anybody of my group spoke of."""
+        self._births: tuple[int, ...] = (0,) * len(self._members)
+        """By place: the life in which a member lost its memory; 0 if it never did."""
+        self._welcomes: dict[int, Welcome] = {}
+        self._turn = 0
+        """Whom to ask next."""
+
+        self._clock = 0
+        self._items: dict[MessageId, I] = {}
+        """Everything open: heard of and not delivered."""
+        self._seen = Seen()
+        """Everything delivered."""
+        self._mark: Rank = (0, 0)
+        """The rank of what was delivered last."""
+        self._first = 0
+        """The position of the first delivery that I still can tell my fellows."""
+        self._handed = 0
+        """Deliveries before this position have left the process."""
+        self._debts = Debts()
+        self._positions = [0] * len(self._members)
+        """How much each fellow has delivered, as far as I know."""
+        self._committed: set[MessageId] = set()
+        """Whose final timestamp became known in this step."""
+
+        self._letters: list[tuple[tuple[ProcessId, ...], Body, About]] = []
+        """Bodies of this step that must not leave before what changed is durable."""
+        self._lag = False
+        """I know that I miss something, and will ask."""
+        self._armed = False
+        """The repair timer runs."""
+        self._checkpoint_due = False
+        self._durable_promised = -1
+        self._durable_clock = 0
+        self._durable_births = self._births
+        self._records = 0
+        """Since the last checkpoint."""
+
+    def has_delivered(self, message: MessageId) -> bool:
+        return message in self._seen
+
+    def has_delivered_any(self, messages: Sequence[MessageId]) -> bool:
+        return self._seen.has_any(messages)
+
+    def known(self, until: MessageId) -> tuple[State, ...]:
+        return self._seen.snapshot()
+
+    def _active(self) -> bool:
+        """I hold the state of the epoch that I promised, and vote."""
+        return self._promised == self._epoch and self._role != "joining"
+
+    def _leader(self, ballot: int) -> ProcessId:
+        return self._members[place_of(ballot)]
+
+    def _write(self, targets: tuple[ProcessId, ...], body: Body, about: About = None) -> None:
+        self._letters.append((targets, body, about))
+
+    # A life begins
+
+    def on_start(self, records: Sequence[Record], life: int) -> None:
+        self._life = life
+        for record in records:
+            self._recall(record)
+        if life == 0:
+            self._persist_progress()  # so that an empty disk means lost memory
+        elif not records:
+            self._join()
+        else:
+            self._note_durable()
+            self._records = len(records)
+            self._role = "member"
+            self._lag = True
+            self._write(self._fellows, self._whereabouts(True))
+            self._return()
+
+    @abstractmethod
+    def _recall(self, record: Record) -> None:
+        """Take over what a record of an earlier life tells."""
+
+    @abstractmethod
+    def _return(self) -> None:
+        """My memory is back; what else must be said or forgotten."""
+
+    @abstractmethod
+    def _whereabouts(self, full: bool) -> Body:
+        """Where I am, for a fellow to send me what I lack: if `full`, its deliveries too. A member that is joining
+        holds no epoch."""
+
+    # Records
+
+    @abstractmethod
+    def _checkpoint(self) -> Record:
+        """Everything that must survive."""
+
+    @abstractmethod
+    def _persist_progress(self) -> None:
+        """Make durable what changed since the last record."""
+
+    def _persist_checkpoint(self) -> None:
+        self.persist(self._checkpoint(), replaces=True)
+        self._checkpoint_due = False
+        self._records = 0
+        self._note_durable()
+
+    def _note_durable(self) -> None:
+        self._durable_promised = self._promised
+        self._durable_clock = self._clock
+        self._durable_births = self._births
+
+    # Campaigns
+
+    def on_leader(self, group: GroupId, leader: ProcessId) -> None:
+        if group != self.home or leader not in self._members:
+            return
+        self._oracle = leader
+        if leader == self.me and self._role != "joining":
+            if self._role == "member":
+                self._campaign()
+            else:
+                self._write(self._fellows, self._whereabouts(False))
+
+    def _campaign(self) -> None:
+        self._role = "candidate"
+        self._promised = next_ballot(max(self._promised, self._heard_epoch), self._life, self._place)
+        self._stand()
+
+    @abstractmethod
+    def _stand(self) -> None:
+        """Ask all members to follow me into the ballot that I just promised; answers to earlier ones are void."""
+
+    @abstractmethod
+    def _press(self, members: tuple[ProcessId, ...]) -> None:
+        """Say again what a candidate said last."""
+
+    def _hear_candidate(self, sender: ProcessId, ballot: int) -> bool:
+        """Somebody asks to be followed. Whether I promise; if I had promised more, it hears of it."""
+        self._heard_epoch = max(self._heard_epoch, ballot)
+        if self._role == "joining":
+            return False
+        if ballot < self._promised:
+            self._write((sender,), Nack(self._promised))
+            return False
+        if ballot > self._promised:
+            self._promised = ballot
+            self._role = "member"
+        return ballot > self._epoch
+
+    def _hear_nack(self, ballot: int) -> None:
+        """I am refused. If the oracle still means me, I go above; else whoever it means will."""
+        self._heard_epoch = max(self._heard_epoch, ballot)
+        if ballot > self._promised and self._role not in ("member", "joining") and self._oracle == self.me:
+            self.note("nack")
+            self._campaign()
+
+    def _refuse(self, sender: ProcessId, ballot: int) -> None:
+        """The leader of an epoch that I left must hear of it."""
+        if self._role != "joining" and 0 <= ballot < self._promised and self._leader(ballot) == sender:
+            self._write((sender,), Nack(self._promised))
+
+    def _enter(self, ballot: int, clock: int, births: tuple[int, ...]) -> None:
+        """Hold another epoch's state from now on."""
+        self._hear_births(births)
+        if ballot > self._promised or self._leader(ballot) != self.me:
+            self._role = "member"
+        self._epoch = self._promised = ballot
+        self._clock = max(self._clock, clock)
+        self._checkpoint_due = True
+        self.note("adopted", value=float(ballot))
+
+    # Lost memory
+
+    def _join(self) -> None:
+        self._role = "joining"
+        births = list(self._births)
+        births[self._place] = self._life
+        self._births = tuple(births)
+        self._ask_to_join(-1)
+
+    def _ask_to_join(self, helper: ProcessId) -> None:
+        self._write(self._fellows, Join(self._life, helper))
+
+    def _hear_join(self, sender: ProcessId, body: Join) -> None:
+        if self._role == "joining":
+            return
+        births = list(self._births)
+        place = self._places[sender]
+        births[place] = max(births[place], body.birth)
+        self._hear_births(tuple(births))
+        self._write((sender,), Welcome(body.birth, self._promised, self._clock))
+        if body.helper == self.me:
+            self.note("helped")
+            self._campaign()
+        else:
+            self._share(sender)
+
+    @abstractmethod
+    def _share(self, sender: ProcessId) -> None:
+        """If I lead: all that my epoch holds, to one that lost its memory."""
+
+    def _hear_births(self, births: tuple[int, ...]) -> None:
+        """What a member said before it lost its memory no longer counts."""
+        known = self._births
+        if births != known:
+            self._births = tuple(map(max, known, births))
+            for place in reborn(known, births):
+                self._forget(place)
+
+    @abstractmethod
+    def _forget(self, place: int) -> None:
+        """Discard what a fellow said in its earlier lives."""
+
+    def _hear_welcome(self, sender: ProcessId, body: Welcome) -> None:
+        if self._role != "joining" or body.birth != self._life:
+            return
+        before = self._welcomed()
+        self._welcomes[self._places[sender]] = body
+        self._clock = max(self._clock, body.clock)
+        if self._welcomed() and not before:
+            self._seek_admission()
+
+    def _welcomed(self) -> bool:
+        """Every majority that I was part of contains one of those who answered."""
+        return len(self._welcomes) > len(self._members) - self._quorum
+
+    def _lowest_epoch(self) -> int:
+        return max(welcome.promised for welcome in self._welcomes.values())
+
+    def _seek_admission(self) -> None:
+        """Ask the leader for its state, or, if it was I, the next fellow to become leader."""
+        leader = self._leader(max(self._lowest_epoch(), self._heard_epoch))
+        if leader == self.me or self._turn > 1:
+            self._ask_to_join(self._fellows[self._turn % len(self._fellows)])
+        else:
+            self._write((leader,), self._whereabouts(True))
+        self._turn += 1
+
+    def _admits(self, ballot: int, births: tuple[int, ...]) -> bool:
+        """Its leader must know of my lost memory, and tell it with all that it says from now on."""
+        return self._welcomed() and ballot >= self._lowest_epoch() and births[self._place] == self._life
+
+    def _admitted(self) -> None:
+        self._role = "member"
+        self._welcomes = {}
+        self.note("admitted")
+
+    # Whoever may have missed something
+
+    def _meet(self, fellow: ProcessId) -> None:
+        """The link to a fellow begins anew."""
+        if self._role == "joining":
+            self._ask_to_join(-1)
+            return
+        self._write((fellow,), self._whereabouts(True))
+        if self._role == "candidate":
+            self._press((fellow,))
+
+    def _hear_of(self, ballot: int) -> None:
+        """A fellow is in this epoch; if I am not there yet, its state is on its way to me, or lost."""
+        if ballot > self._epoch:
+            self._heard_epoch = max(self._heard_epoch, ballot)
+            self._lag = True
+
+    def _leap(self, position: int, mark: Rank, seen: tuple[Known, ...]) -> None:
+        """Take over how far my group is, without the deliveries that led there."""
+        self.position = self._first = position
+        self._mark = mark
+        self._seen.restore(seen)
+        self._debts = Debts()
+        self._clock = max(self._clock, mark[0])
+        self._checkpoint_due = True
+
+    # The timer
+
+    def on_timer(self, name: str) -> None:
+        assert name == REPAIR, f"process {self.me} has no timer {name}"
+        self._armed = False
+        if self._role == "joining":
+            if self._welcomed():
+                self._seek_admission()
+            self._ask_to_join(-1)
+        elif self._role == "candidate":
+            self._press(self._members)
+        elif self._role == "member" and self._oracle == self.me:
+            self._campaign()
+        old = [item for item in self._items.values() if item.old]
+        if (old or self._lag) and self._fellows:
+            self._lag = False
+            self._turn += 1
+            self._ask_fellows(self._fellows[self._turn % len(self._fellows)])
+        for item in old[:MAX_QUESTIONS]:
+            self._ask_about(item)
+        for item in self._items.values():
+            item.old = True
+
+    @abstractmethod
+    def _ask_fellows(self, helper: ProcessId) -> None:
+        """Tell fellows, of whom one shall help, where I am."""
+
+    @abstractmethod
+    def _ask_about(self, item: I) -> None:
+        """Whatever is missing of an open message, from whoever should have it."""
+
+    def _watch(self) -> None:
+        """The timer runs while something is open. It is not cancelled: most messages come and go within one run."""
+        if self._armed:
+            return
+        waits = (
+            bool(self._items)
+            or self._lag
+            or self._role in ("joining", "candidate")
+            or (self._role == "member" and self._oracle == self.me)
+        )
+        if waits:
+            self._armed = True
+            self.set_timer(REPAIR, self._config.repair_ns)
+
+    # Snapshots
+
+    def _member_state(self) -> MemberState:
+        return MemberState(
+            self.position,
+            self._life,
+            self._role,
+            tuple(self._positions),
+            self._oracle,
+            self._heard_epoch,
+            tuple(sorted(self._welcomes.items())),
+            self._turn,
+            self._armed,
+            self._lag,
+            (self._durable_promised, self._durable_clock),
+            self._durable_births,
+            self._records,
+        )
+
+    def _restore_member(self, state: MemberState) -> None:
+        self.position = state.position
+        self._life = state.life
+        self._role = state.role
+        self._positions = list(state.positions)
+        self._oracle = state.oracle
+        self._heard_epoch = state.heard_epoch
+        self._welcomes = dict(state.welcomes)
+        self._turn = state.turn
+        self._armed = state.armed
+        self._lag = state.lag
+        self._durable_promised, self._durable_clock = state.durable
+        self._durable_births = state.durable_births
+        self._records = state.records
+
+
+def reborn(known: tuple[int, ...], births: tuple[int, ...]) -> list[int]:
+    """The places of those who lost their memory since."""
+    return [place for place, (old, new) in enumerate(zip(known, births, strict=True)) if new > old]

@@ -1,0 +1,223 @@
+"""What members of groups with a leader say, whatever their protocol, and what they know
+(`parts/groups/leader_group.py`).
+
+What replicated groups say to each other, and know, beyond Paxos.
+
+What groups that agree on timestamps say to each other, and what their members know.
+"""
+
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from amcast.kernel.config import Config
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.message import Body, Message, State
+from amcast.parts.client.messages import Known
+from amcast.parts.consensus.messages import Pass, PaxosConfig, PaxosState
+
+MILLISECOND: Final = 1_000_000
+
+
+class MemberConfig(Config, frozen=True):
+    repair_ns: tuple[int, int] = (1000 * MILLISECOND, 1500 * MILLISECOND)
+    """How long to wait before what should have come is asked for."""
+    keep: int = 256
+    """How many deliveries a process remembers for fellows that lag, and records between two checkpoints."""
+
+    def __post_init__(self) -> None:
+        low, high = self.repair_ns
+        if not 0 < low <= high:
+            raise ValueError(f"repair_ns = {list(self.repair_ns)}; expected a range above 0, lower end first")
+        if not 1 <= self.keep <= 1_000_000:
+            raise ValueError(f"keep = {self.keep}; expected 1 to 1000000 deliveries")
+
+
+class Entry(Struct, frozen=True, array_like=True, gc=False):
+    """A message and its group's timestamp."""
+
+    message: Message
+    timestamp: int
+
+
+class Nack(Body, frozen=True):
+    """The sender has promised this higher ballot."""
+
+    ballot: int
+
+
+class Join(Body, frozen=True):
+    """The sender lost its memory in this life. The helper, if any, shall start an epoch to take it in."""
+
+    birth: int
+    helper: ProcessId
+
+
+class Welcome(Body, frozen=True):
+    """The answer: nothing that the forgetful member did before that life counts here any more."""
+
+    birth: int
+    promised: int
+    clock: int
+
+
+class MemberState(State, frozen=True):
+    """What a member knows beside its durable state and its protocol's; see the fields of `parts.member.Member`."""
+
+    position: int
+    life: int
+    role: str
+    positions: tuple[int, ...]
+    oracle: ProcessId
+    heard_epoch: int
+    welcomes: tuple[tuple[int, Welcome], ...]
+    turn: int
+    armed: bool
+    lag: bool
+    durable: tuple[int, int]
+    durable_births: tuple[int, ...]
+    records: int
+
+
+class AdapterConfig(PaxosConfig, frozen=True):
+    """What a protocol for single processes can be told when it is lifted to groups."""
+
+
+class Carry(Body, frozen=True):
+    """What one group says to another, as its leader's packet: the n-th body on this channel, encoded."""
+
+    group: GroupId
+    number: int
+    about: MessageId
+    """-1: no message."""
+    body: bytes
+
+
+class Taken(Body, frozen=True):
+    """My group's log has everything below `upto` that yours said."""
+
+    group: GroupId
+    upto: int
+
+
+class AdapterCore(State, frozen=True):
+    """What the log determines, and which outputs other groups may not have taken."""
+
+    position: int
+    inner: bytes
+    asked: tuple[Known, ...]
+    delivered: tuple[Known, ...]
+    taken: tuple[tuple[GroupId, int], ...]
+    sent: tuple[tuple[GroupId, int], ...]
+    outgoing: tuple[tuple[GroupId, tuple[Carry, ...]], ...]
+    settled: tuple[tuple[GroupId, int], ...]
+
+
+class AdapterState(State, frozen=True):
+    core: AdapterCore
+    paxos: PaxosState
+    waiting: tuple[Message, ...]
+    fresh: tuple[MessageId, ...]
+    old: tuple[MessageId, ...]
+    arrived: tuple[tuple[GroupId, tuple[Carry, ...]], ...]
+    next: tuple[tuple[GroupId, int], ...]
+    old_sent: tuple[tuple[GroupId, int], ...]
+    led: int
+    armed: bool
+
+
+REPLICATED_BODIES: tuple[type[Body], ...] = (Carry, Taken)
+
+
+SET: Final = 0
+"""An entry with a message: give it the group's timestamp."""
+SYNC: Final = 1
+"""An entry with another group's (or the own) timestamp for a message."""
+SOFT: Final = 2
+"""The same, but a guess."""
+FINAL: Final = 3
+"""An entry with a message's final timestamp."""
+
+
+class StampConfig(PaxosConfig, frozen=True):
+    consensus: Literal["paxos", "ring"] = "paxos"
+    """How a group agrees: everybody tells everybody, or round a ring (what 004 ran on)."""
+    settle: int = 64
+    """So many messages are confirmed to another group (or, if delivered ahead of the log, written to it) at a time."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.settle <= 100_000:
+            raise ValueError(f"settle = {self.settle}; expected 1 to 100000 messages")
+
+
+class Stamp(Body, frozen=True):
+    """SEND-HARD: the timestamp that a group's log gave a message. `ask`: please tell me yours, or that you are done."""
+
+    message: MessageId
+    group: GroupId
+    timestamp: int
+    ask: bool = False
+
+
+class Settled(Body, frozen=True):
+    """The final timestamps of these messages are in my group's log: yours need not be remembered for us."""
+
+    messages: tuple[MessageId, ...]
+
+
+class Ask(Body, frozen=True):
+    """To fellow members: do you know the final timestamps of these messages?"""
+
+    messages: tuple[MessageId, ...]
+
+
+class Told(Body, frozen=True):
+    """Final timestamps that I know."""
+
+    finals: tuple[tuple[MessageId, int], ...]
+
+
+class PendingState(State, frozen=True):
+    """What is known of a message that the log stamped, until it is delivered and settled."""
+
+    message: Message
+    own: int
+    heard: tuple[tuple[GroupId, int], ...]
+    synced: tuple[tuple[GroupId, int], ...]
+    soft: tuple[tuple[GroupId, int], ...]
+    final: int
+    settled: bool
+    delivered: bool
+    confirmed: tuple[GroupId, ...]
+    committed_ns: int
+    old: bool
+    proposed: int
+
+
+class StampCore(State, frozen=True):
+    """What a fellow member needs in order to go on from here."""
+
+    position: int
+    clock: int
+    last: tuple[int, MessageId]
+    pending: tuple[PendingState, ...]
+    seen: tuple[Known, ...]
+    kept: tuple[tuple[GroupId, tuple[tuple[MessageId, int], ...]], ...]
+    confirming: tuple[tuple[GroupId, tuple[MessageId, ...]], ...]
+
+
+class StampState(State, frozen=True):
+    core: StampCore
+    paxos: PaxosState
+    waiting: tuple[Message, ...]
+    old: tuple[MessageId, ...]
+    early: tuple[tuple[MessageId, tuple[tuple[GroupId, int], ...]], ...]
+    starting: tuple[MessageId, ...]
+    fresh: tuple[MessageId, ...]
+    ahead: tuple[MessageId, ...]
+    led: int
+    armed: bool
+
+
+TIMESTAMP_BODIES: tuple[type[Body], ...] = (Stamp, Settled, Ask, Told, Pass)

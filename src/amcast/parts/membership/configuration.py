@@ -1,0 +1,136 @@
+"""One number's instance of a protocol, and how a process finds its instances again in its records."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from amcast.kernel.events import Event, Started
+from amcast.kernel.ids import ProcessId
+from amcast.kernel.message import Record
+from amcast.kernel.process import Process
+from amcast.kernel.reconfiguration import decoded, encoded
+from amcast.kernel.topology import Topology
+from amcast.parts.membership.messages import Begin, InstanceState, NumberedRecord, Overtaken, Passed, Waiting
+from amcast.parts.ordering.delivered_set import Seen
+
+Make = Callable[[ProcessId, Topology], Process]
+
+NUMBER: Final = "#"
+"""How the names of timers of later numbers begin: "#2:retry"."""
+
+
+class Instance:
+    """What one number's topology runs at one process."""
+
+    def __init__(self, begin: Begin, topology: Topology, process: Process | None, life: int) -> None:
+        self.begin = begin
+        self.number = begin.number
+        self.topology = topology
+        self.process = process
+        """None where this process is no member (any more)."""
+        self.life = life
+        """The life in which it was begun after a loss of memory; 0 if there was none."""
+        self.base = Seen()
+        """What my group delivered under earlier numbers."""
+        self.base.restore(begin.seen)
+        self.overtaken = False
+        """A fellow's state was taken over that lies beyond the barrier: what is delivered here is worth nothing."""
+        self.barrier = -1
+        """My group's position at the end of this number, if a fellow told it."""
+        self.own: Seen | None = None
+        """What was delivered, where the protocol cannot say."""
+        if process is not None and process.known(-1) is None:
+            self.own = Seen()
+        self.inbox: list[Event] = []
+
+    def delivered(self, message: int) -> bool:
+        """Whether my group delivered it, under this number or before."""
+        if message in self.base:
+            return True
+        if self.overtaken or self.process is None:
+            return False
+        return message in self.own if self.own is not None else self.process.has_delivered(message)
+
+    def delivered_any(self, messages: Sequence[int]) -> bool:
+        """Whether my group delivered some of them."""
+        if self.base.has_any(messages):
+            return True
+        if self.overtaken or self.process is None:
+            return False
+        return self.own.has_any(messages) if self.own is not None else self.process.has_delivered_any(messages)
+
+    def timer(self, name: str) -> str:
+        """The name under which the driver knows a timer of mine."""
+        return f"{NUMBER}{self.number}:{name}" if self.number else name
+
+    def snapshot(self) -> InstanceState:
+        return InstanceState(
+            self.begin,
+            self.life,
+            None if self.process is None else self.process.snapshot(),
+            self.overtaken,
+            self.barrier,
+            None if self.own is None else self.own.snapshot(),
+        )
+
+    @classmethod
+    def restored(cls, state: InstanceState, me: ProcessId, make: Make) -> "Instance":
+        topology = decoded(state.begin.topology)
+        process = None if state.process is None else make(me, topology)
+        instance = cls(state.begin, topology, process, state.life)
+        if process is not None and state.process is not None:
+            process.restore(state.process)
+        if instance.own is not None and state.own is not None:
+            instance.own.restore(state.own)
+        instance.overtaken = state.overtaken
+        instance.barrier = state.barrier
+        return instance
+
+
+def recovered(
+    records: Sequence[Record], life: int, me: ProcessId, first: Topology, make: Make, old: int
+) -> list[Instance]:
+    """The instances that records tell of, oldest first, each about to start; none if there are no records."""
+    passed: dict[int, Passed] = {}
+    kept: dict[int, list[Record]] = {}
+    overtaken: set[int] = set()
+    for record in records:
+        match record:
+            case Passed():
+                passed[record.begin.number] = record
+            case NumberedRecord(number, replaces, inner, begin):
+                if begin is not None:
+                    passed, kept = {number: Passed(begin, b"", 0)}, {}
+                if replaces:
+                    kept[number] = []
+                kept.setdefault(number, []).append(inner)
+            case Overtaken(number):
+                overtaken.add(number)
+            case Waiting():
+                pass
+            case _:
+                kept.setdefault(0, []).append(record)
+    numbers = sorted({*passed, *kept})
+    found = []
+    for number in numbers[-old - 1 :]:
+        begun = passed.get(number)
+        if begun is not None:
+            begin = begun.begin
+        elif number + 1 in passed and passed[number + 1].before:
+            begin = Begin(number, passed[number + 1].before)
+        elif number == first.number:
+            begin = Begin(number, encoded(first))
+        else:
+            continue
+        lost = 0 if begun is None else begun.life
+        found.append(_reopened(begin, kept.get(number, []), life, lost, me, make))
+        found[-1].overtaken = number in overtaken
+    return found
+
+
+def _reopened(begin: Begin, records: list[Record], life: int, lost: int, me: ProcessId, make: Make) -> Instance:
+    """Nothing was said in an instance of which there is no record, unless its memory was lost."""
+    topology = decoded(begin.topology)
+    process = None if topology.group_of(me) is None else make(me, topology)
+    instance = Instance(begin, topology, process, lost)
+    instance.inbox.append(Started(tuple(records), life if records or lost else 0))
+    return instance

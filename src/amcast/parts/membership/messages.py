@@ -1,0 +1,178 @@
+"""What processes say, keep and know about changes of members."""
+
+from functools import cache
+from typing import Any, Union
+
+import msgspec
+
+from amcast.kernel.config import Config
+from amcast.kernel.ids import GroupId, ProcessId
+from amcast.kernel.message import Body, Message, Record, Request, State
+from amcast.parts.client.messages import MILLISECOND, Known
+
+
+class ChangingConfig(Config, frozen=True):
+    retry_ns: tuple[int, int] = (500 * MILLISECOND, 1000 * MILLISECOND)
+    """How long a process that is behind, or new, waits before it asks its fellows."""
+    held: int = 10_000
+    """Bodies of a number that is not reached yet are kept back, so many."""
+    old: int = 64
+    """So many numbers before the current one are kept running for those who have not passed them."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.retry_ns[0] <= self.retry_ns[1]:
+            raise ValueError(f"retry_ns = {list(self.retry_ns)}; expected a range above 0, lower end first")
+        for name in ("held", "old"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} = {getattr(self, name)}; expected 1 or more")
+
+
+class Begin(State, frozen=True):
+    """Where a number begins, for one group: what any member must know in order to take part in it."""
+
+    number: int
+    topology: bytes
+    position: int = 0
+    """How many messages the group delivered before."""
+    rank: int = 0
+    """Added to the ranks of this number: they rise from number to number."""
+    seen: tuple[Known, ...] = ()
+    """What the group delivered before."""
+
+
+class Turned(Body, frozen=True):
+    """A process, which has passed into this number, tells everybody; clients learn whom to ask."""
+
+    number: int
+    topology: bytes
+
+
+class Where(Body, frozen=True):
+    """A process that is behind (or new) asks those of its group for a number above this one."""
+
+    number: int
+    group: GroupId
+
+
+class Here(Body, frozen=True):
+    """The answer of a fellow."""
+
+    begin: Begin
+    done: int
+    """Nobody needs the instances of numbers below this one."""
+
+
+class Vouch(Body, frozen=True):
+    """A contact that is no destination asks one whether a message was delivered under an earlier number."""
+
+    message: Message
+
+
+class Again(Body, frozen=True):
+    """Bodies were lost before I reached this number: take the link as begun anew."""
+
+    number: int
+
+
+class Numbered(Body, frozen=True):
+    """A body of one number's instance. `numbered` makes the kind for a protocol's bodies."""
+
+    number: int
+    body: Any
+    barrier: int = -1
+    """The sender has passed the end of that number: its group's position there."""
+
+
+class Passed(Record, frozen=True):
+    """I passed into a number; before it was another topology, whose instance goes on for a while."""
+
+    begin: Begin
+    before: bytes
+    life: int
+    """The life in which this number's instance was begun without memory; 0 if with it."""
+
+
+class Waiting(Record, frozen=True):
+    """I am new, and wait to be told: whoever finds this has lost no memory."""
+
+
+class Overtaken(Record, frozen=True):
+    """What a fellow told me inside this number's instance lies beyond its end: I need a Here."""
+
+    number: int
+
+
+class NumberedRecord(Record, frozen=True):
+    """A record of one number's instance. `kept` makes the kind for a protocol's records."""
+
+    number: int
+    replaces: bool
+    """It replaces that number's earlier ones."""
+    record: Any
+    begin: Begin | None = None
+    """This record alone is enough: nothing is left of earlier numbers."""
+
+
+class InstanceState(State, frozen=True):
+    begin: Begin
+    life: int
+    process: State | None
+    overtaken: bool
+    barrier: int
+    own: tuple[Known, ...] | None
+
+
+class ChangingState(State, frozen=True):
+    position: int
+    life: int
+    instances: tuple[InstanceState, ...]
+    """Oldest first; none of a new process that was not told anything."""
+    turned: tuple[tuple[ProcessId, int], ...]
+    early: tuple[tuple[ProcessId, int, Body, int], ...]
+    lost: tuple[tuple[ProcessId, int], ...]
+    leaders: tuple[tuple[GroupId, ProcessId], ...]
+    suspects: tuple[tuple[GroupId, bool], ...]
+    newest: tuple[int, bytes]
+    armed: bool
+    retired: bool
+    vouched: tuple[tuple[ProcessId, int], ...]
+    reported: tuple[tuple[ProcessId, int], ...]
+    done: int
+
+
+BODIES = (Turned, Where, Here, Again)
+
+
+@cache
+def numbered(bodies: tuple[type[Body], ...]) -> type[Numbered]:
+    """The envelope for some bodies: encoded and decoded with its content in one go."""
+    inside: Any = Union[tuple(dict.fromkeys((*bodies, Request, Vouch)))]  # noqa: UP007
+    made: Any = msgspec.defstruct(
+        "Numbered",
+        [("number", int), ("body", inside), ("barrier", int, -1)],
+        bases=(Numbered,),
+        frozen=True,
+        array_like=True,
+        tag="Numbered",
+        gc=False,
+    )
+    kind: type[Numbered] = made
+    return kind
+
+
+@cache
+def kept(records: tuple[type[Record], ...]) -> type[NumberedRecord]:
+    """The same for records."""
+    if not records:
+        return NumberedRecord
+    made: Any = msgspec.defstruct(
+        "NumberedRecord",
+        [("number", int), ("replaces", bool), ("record", Union[records]), ("begin", Begin | None, None)],  # noqa: UP007
+        bases=(NumberedRecord,),
+        frozen=True,
+        array_like=True,
+        tag="NumberedRecord",
+        gc=False,
+    )
+    kind: type[NumberedRecord] = made
+    return kind

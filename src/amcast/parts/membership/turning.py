@@ -1,0 +1,344 @@
+"""How a process goes from number to number of its topology, and finds its way when it is behind, new or forgetful.
+
+Whoever passes a barrier begins the next number's instance, and tells everybody (Turned). Whoever hears of a number that
+it has not reached waits for its own instance to get there; if that takes long it asks its fellows (Where), and the
+answer (Here) is all that it needs to begin. A process without memory does not know in which numbers it took part. It
+asks that first, and begins as one without memory every number that its fellows may have begun before it came back.
+
+`parts/membership/reconfigurable.py` says what numbers are for, and what becomes of bodies, timers, records and
+deliveries.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from amcast.kernel.diagnostics import Phase, Vitals
+from amcast.kernel.events import Leader, Peer, Started, Suspect
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.message import Body, Message, State
+from amcast.kernel.process import Process
+from amcast.kernel.reconfiguration import decoded, encoded
+from amcast.kernel.topology import Topology
+from amcast.parts.membership.configuration import Instance, Make
+from amcast.parts.membership.messages import (
+    Again,
+    Begin,
+    ChangingConfig,
+    ChangingState,
+    Here,
+    Passed,
+    Turned,
+    Where,
+)
+
+TIMER: Final = "change"
+NEXT: Final = -1
+"""The number that comes next, whatever it is."""
+REPORT: Final = -2
+"""Asked for by who lost its memory: fellows say in any case which number they are in."""
+
+
+class Turning(Process):
+    """One server and its instances."""
+
+    def __init__(self, me: ProcessId, topology: Topology, make: Make, config: ChangingConfig) -> None:
+        super().__init__(me, topology)
+        assert self.group is not None, f"process {me} is a client"
+        self.home: GroupId = self.group
+        self.config = config
+        self.retired = False
+        """I am no member any more, and nobody needs me."""
+        self._first = topology
+        """What I began with; if I join, of the number that made me a member."""
+        self._make = make
+        self._instances: list[Instance] = []
+        """Oldest first; the last is the current one."""
+        self._turned: dict[ProcessId, int] = {}
+        """Which number each process is known to have passed into."""
+        self._newest: tuple[int, bytes] = (0, b"")
+        """The latest number that I heard of, and its topology."""
+        self._early: list[tuple[ProcessId, int, Body, int]] = []
+        """Bodies of numbers that I have not reached: sender, number, body, barrier."""
+        self._lost: dict[ProcessId, int] = {}
+        """Whose bodies of which number were too many to be kept."""
+        self._leaders: dict[GroupId, ProcessId] = {}
+        self.trusts: Callable[[ProcessId], bool] = lambda member: True
+        """Whether a fellow is there, as far as the owner's oracle knows."""
+        self._suspects: dict[GroupId, bool] = {}
+        self._vouched: dict[ProcessId, int] = {}
+        """Per client: the first message that was not delivered under earlier numbers."""
+        self._life = 0
+        """The life that I began without memory; 0 if I have it."""
+        self._reported: dict[ProcessId, int] = {}
+        """The number that each fellow was in when it first spoke to me in such a life."""
+        self._done = 0
+        """Instances of numbers below this one are known to be needed by nobody."""
+        self._armed = False
+
+    @property
+    def number(self) -> int:
+        """The current number; -1 while I wait to be told."""
+        return self._instances[-1].number if self._instances else -1
+
+    @property
+    def current(self) -> Instance | None:
+        return self._instances[-1] if self._instances else None
+
+    def _follow(self, topology: Topology) -> None:
+        self.topology = topology
+        self.group = topology.group_of(self.me)
+        self._newest = max(self._newest, (topology.number, encoded(topology)))
+
+    @abstractmethod
+    def _arrive(self, sender: ProcessId, number: int, body: Body, barrier: int) -> None:
+        """A body of an instance comes."""
+
+    def _hold(self, sender: ProcessId, number: int, body: Body, barrier: int) -> None:
+        """Too early. What is too much is lost, and asked for again when its number begins."""
+        if self._newest[0] < number:
+            self._newest = (number, b"")
+        if len(self._early) < self.config.held:
+            self._early.append((sender, number, body, barrier))
+        else:
+            self.note("overflow")
+            if number != NEXT:  # what a client asks for it asks for again
+                self._lost[sender] = max(number, self._lost.get(sender, 0))
+
+    # From number to number
+
+    def _forgotten(self, number: int, topology: Topology) -> int:
+        """The life in which a number begins for me without memory of it; 0 if I never took part in it. If I did, and
+        it matters, I was in a majority of my group; so many fellows that one of them was in it, too, had not begun
+        this number when my life began."""
+        if self._life == 0:
+            return 0
+        members = topology.members(self.home)
+        before = sum(self._reported.get(member, number) < number for member in members)
+        return 0 if before > len(members) - topology.quorum(self.home) else self._life
+
+    def _enter(self, begin: Begin, topology: Topology) -> None:
+        """Begin an instance, and say so. Its record comes first: nothing is said in it before that is durable. A later
+        life begins where the instance does, and may not reach the end of the one before it again."""
+        before = self.current
+        life = self._forgotten(begin.number, topology)
+        self.persist(Passed(begin, encoded(before.topology) if before is not None else b"", life), ends=True)
+        self._follow(topology)
+        process = None if self.group is None else self._make(self.me, topology)
+        instance = Instance(begin, topology, process, life)
+        instance.inbox.append(Started((), life))
+        for group, leader in sorted(self._leaders.items()):
+            if leader in topology.members(group):
+                instance.inbox.append(Leader(group, leader))
+        instance.inbox += [Suspect(group, up) for group, up in sorted(self._suspects.items())]
+        self._instances.append(instance)
+        del self._instances[: -self.config.old - 1]
+        self._vouched = {}
+        self._turned[self.me] = begin.number
+        self.note("turned", value=float(begin.number))
+        self._announce()
+        self._catch_up(instance)
+
+    def _announce(self) -> None:
+        """Tell everybody of old and new which number I am in."""
+        if self.number > 0:
+            everybody = {process for instance in self._instances for process in instance.topology.processes}
+            everybody.update(self.topology.processes)
+            self.send_all(tuple(sorted(everybody - {self.me})), self.turn())
+
+    def lingers(self) -> bool:
+        """Whether an instance of an earlier number still runs."""
+        return len(self._instances) > 1
+
+    def turn(self) -> Turned:
+        """Which number I am in, for whoever must know."""
+        return Turned(self.number, encoded(self.topology))
+
+    def _catch_up(self, instance: Instance) -> None:
+        """What came too early for this instance is in time now."""
+        early, self._early = self._early, []
+        for sender, number, body, barrier in early:
+            self._arrive(sender, instance.number if number == NEXT else number, body, barrier)
+        for sender in [sender for sender, number in sorted(self._lost.items()) if number <= instance.number]:
+            del self._lost[sender]
+            self.send(sender, Again(instance.number))
+            instance.inbox.append(Peer(sender, 0))
+
+    def _hear_turned(self, sender: ProcessId, number: int, topology: bytes) -> None:
+        self._turned[sender] = max(number, self._turned.get(sender, 0))
+        if self._life:
+            self._reported.setdefault(sender, number)
+        if (number, topology) > self._newest:
+            self._newest = (number, topology)
+        if self.current is None:
+            new = decoded(topology)
+            if new.group_of(sender) == self.home and new.group_of(self.me) is not None:
+                self.send(sender, Where(self.number, self.home))
+
+    def _drop_old(self) -> None:
+        """An instance goes when a majority of every group of a later number has begun that. It need not be the next:
+        of its members some may have left since, and what they said of it was lost."""
+        for later in reversed(self._instances[1:]):
+            if later.number <= self._done or self._passed(later.number - 1, later.topology):
+                self._done = max(self._done, later.number)
+                break
+        while len(self._instances) > 1 and self._instances[0].number < self._done:
+            del self._instances[0]
+        if len(self._instances) > 1:
+            return
+        current = self.current
+        if current is not None and current.process is None:
+            self._retire(current.number)
+
+    def _retire(self, number: int) -> None:
+        if not self.retired:
+            self.retired = True
+            self.note("retired", value=float(number))
+
+    def _passed(self, old: int, topology: Topology) -> bool:
+        """Whether majorities of a later topology are known to be beyond a number. Groups that are lost as a whole do
+        not count, for protocols that survive this."""
+        for group in topology.groups:
+            there = sum(self._turned.get(member, 0) > old for member in topology.members(group))
+            if there < topology.quorum(group) and self._suspects.get(group, True):
+                return False
+        return True
+
+    # Being behind
+
+    def _behind(self) -> bool:
+        """There is a number to reach; or I was removed, and do not know yet whether somebody needs me."""
+        current = self.current
+        if current is None or current.overtaken:
+            return not self.retired
+        if current.process is not None:
+            return self._newest[0] > current.number
+        return len(self._instances) > 1
+
+    def _watch(self) -> None:
+        if self._behind() and not self._armed:
+            self._armed = True
+            self.set_timer(TIMER, self.config.retry_ns)
+
+    def _ask(self, number: int) -> None:
+        """Ask everybody who may be a fellow of mine."""
+        fellows = set(self.topology.members(self.home))
+        if self._newest[1]:
+            fellows.update(decoded(self._newest[1]).members(self.home))
+        fellows.discard(self.me)
+        if fellows:
+            self.send_all(tuple(sorted(fellows)), Where(number, self.home))
+
+    def _answer(self, sender: ProcessId, number: int, group: GroupId) -> None:
+        """Fellows that were removed are told, too: they must know that they were. And they are told of every number
+        that still runs, not only of the last: their votes may be needed in any in which they are members."""
+        current = self.current
+        if number == REPORT and current is not None:
+            self.send(sender, self.turn())
+        if current is None or current.number <= max(number, 0):
+            return
+        if group != self.home:
+            self.send(sender, self.turn())
+            return
+        for instance in self._instances:
+            if instance.number > max(number, 0):
+                self.send(sender, Here(instance.begin, self._done))
+
+    def _hear_told(self, sender: ProcessId, begin: Begin, done: int) -> None:
+        """A fellow tells where a number begins. What my group delivered before counts as delivered here."""
+        self._done = max(self._done, done)
+        if begin.number <= self.number:
+            return
+        topology = decoded(begin.topology)
+        current = self.current
+        if current is None and topology.group_of(self.me) is None and begin.number > self._first.number:
+            self._retire(begin.number)  # it was removed while it was away, and has no memory that somebody could need
+            return
+        takes_part = current is not None and current.process is not None
+        if topology.group_of(sender) != self.home or not (takes_part or topology.group_of(self.me) is not None):
+            return
+        if begin.position > self.position:
+            self.installed(begin.position)
+        self._enter(begin, topology)
+
+    # For the node and its driver
+
+    def has_delivered(self, message: MessageId) -> bool:
+        current = self.current
+        return current is not None and current.delivered(message)
+
+    def has_delivered_any(self, messages: Sequence[MessageId]) -> bool:
+        current = self.current
+        return current is not None and current.delivered_any(messages)
+
+    def tidings(self, message: Message) -> Body | None:
+        current = self.current
+        return None if current is None or current.process is None else current.process.tidings(message)
+
+    def text(self, message: MessageId) -> Message | None:
+        for instance in reversed(self._instances):
+            if instance.process is not None:
+                found = instance.process.text(message)
+                if found is not None:
+                    return found
+        return None
+
+    def vitals(self) -> Vitals:
+        current = self.current
+        inner: Vitals = {} if current is None or current.process is None else current.process.vitals()
+        return {**inner, "position": self.position, "number": self.number, "instances": len(self._instances)}
+
+    def explain(self, message: MessageId) -> list[Phase]:
+        current = self.current
+        if current is None:
+            said = f"process {self.me} is new, and was not told yet where its group is"
+            return [Phase("joining", False, said, self.topology.members(self.home))]
+        return [] if current.process is None else current.process.explain(message)
+
+    def contacts(self, message: Message) -> tuple[ProcessId, ...]:
+        current = self.current
+        return () if current is None or current.process is None else current.process.contacts(message)
+
+    def on_submit(self, message: Message) -> None:
+        raise AssertionError("events go to instances")
+
+    def on_receive(self, sender: ProcessId, body: Body) -> None:
+        raise AssertionError("events go to instances")
+
+    def snapshot(self) -> ChangingState:
+        return ChangingState(
+            self.position,
+            self._life,
+            tuple(instance.snapshot() for instance in self._instances),
+            tuple(sorted(self._turned.items())),
+            tuple(self._early),
+            tuple(sorted(self._lost.items())),
+            tuple(sorted(self._leaders.items())),
+            tuple(sorted(self._suspects.items())),
+            self._newest,
+            self._armed,
+            self.retired,
+            tuple(sorted(self._vouched.items())),
+            tuple(sorted(self._reported.items())),
+            self._done,
+        )
+
+    def restore(self, state: State) -> None:
+        assert isinstance(state, ChangingState)
+        self.position = state.position
+        self._life = state.life
+        self._instances = [Instance.restored(one, self.me, self._make) for one in state.instances]
+        self._turned = dict(state.turned)
+        self._early = list(state.early)
+        self._lost = dict(state.lost)
+        self._leaders = dict(state.leaders)
+        self._suspects = dict(state.suspects)
+        self._newest = state.newest
+        self._armed = state.armed
+        self.retired = state.retired
+        self._vouched = dict(state.vouched)
+        self._reported = dict(state.reported)
+        self._done = state.done
+        if self._instances:
+            self.topology = self._instances[-1].topology
+            self.group = self.topology.group_of(self.me)

@@ -1,0 +1,260 @@
+"""What a task does: each function here reads a share of one run and says what it found. No Spark, no verdicts.
+
+A large run is surveyed by many such calls in parallel, a small one by the same calls one after the other.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amcast.pipeline.check.run_view import NONE, Table, multicasts_in
+from amcast.pipeline.kernels.fingerprints import Fingerprint, Ints, buckets_of, in_buckets
+from amcast.pipeline.kernels.merge import Loose, Merged, Rows, merge
+from amcast.pipeline.kernels.pairs import Common, Commons
+from amcast.pipeline.kernels.replicas import Replica, Slice
+from amcast.pipeline.kernels.unique_ids import Growing
+from amcast.pipeline.rows.sequences import Entries, Sequences
+
+Segment = tuple[int, int, int]
+"""(process, low, high): some positions of a chain, as that process recorded them."""
+
+
+@dataclass(frozen=True)
+class ChainPlan:
+    """A sequence of a group, or of one of its members: who recorded it, part by part."""
+
+    group: int
+    process: int
+    """Whose sequence it is."""
+    segments: tuple[Segment, ...]
+    gap: int | None = None
+    """The first position that nobody recorded: what comes after it is not all that there was."""
+    skipped: int = 0
+    """Entries at the beginning that do not matter any more."""
+
+    @staticmethod
+    def of(group: int, process: int, end: int) -> "ChainPlan":
+        """What one process recorded."""
+        return ChainPlan(group, process, ((process, 0, end),))
+
+
+def compare(sequences: Sequences, members: tuple[int, ...], ends: dict[int, int], low: int, high: int) -> list[Replica]:
+    """Compare the replicas of a group at the positions low .. high - 1."""
+    piece = Slice(low, high)
+    return [
+        piece.absorb(member, sequences.rows(member, low, min(high, ends.get(member, 0))), ends.get(member, 0))
+        for member in members
+        if ends.get(member, 0) > low
+    ]
+
+
+def entries_of(sequences: Sequences, plan: ChainPlan) -> Iterator[Entries]:
+    skip = plan.skipped
+    for process, low, high in plan.segments:
+        for rows in sequences.entries(process, low, high):
+            if skip >= rows.messages.size:
+                skip -= rows.messages.size
+                continue
+            yield rows if not skip else rows.after(skip)
+            skip = 0
+
+
+def loose(sequences: Sequences, plan: ChainPlan, with_group: int | None = None) -> Loose:
+    """How many entries of a plan come before its hole, and the messages of the others, sorted.
+
+    Of those that are addressed to another group too, if one is given.
+    """
+    certain, late = 0, [np.zeros(0, np.int64)]
+    for rows in entries_of(sequences, plan):
+        assert plan.gap is not None
+        common = rows.addressed_to(with_group) if with_group is not None else np.ones(rows.messages.size, np.bool_)
+        after = rows.positions >= plan.gap
+        certain += int((common & ~after).sum())
+        late.append(rows.messages[common & after])
+    return Loose(certain, np.sort(np.concatenate(late)))
+
+
+def merge_chains(sequences: Sequences, plans: list[ChainPlan], buckets: int) -> tuple[Merged, Fingerprint]:
+    """Merge the groups' chains into one order; on the way, fingerprint what they delivered."""
+    prints = Fingerprint(buckets)
+    route = Route(plans)
+    holes = {number: loose(sequences, plan) for number, plan in enumerate(plans) if plan.gap is not None}
+    return merge([_counted(sequences, plan, route, prints) for plan in plans], holes), prints
+
+
+def _counted(sequences: Sequences, plan: ChainPlan, route: "Route", prints: Fingerprint) -> Iterator[Rows]:
+    for rows in entries_of(sequences, plan):
+        prints.delivered(rows.messages, rows.offsets, rows.values, rows.sent, plan.group)
+        yield Rows(rows.messages, *route.chains(rows))
+
+
+class Route:
+    """From groups to the numbers of their chains: one each, or one per member where the members do not agree."""
+
+    def __init__(self, plans: list[ChainPlan]) -> None:
+        highest = max((plan.group for plan in plans), default=0)
+        self.first: NDArray[np.int32] = np.full(highest + 2, -1, np.int32)
+        self.count: NDArray[np.int64] = np.zeros(highest + 2, np.int64)
+        for number, plan in enumerate(plans):
+            if self.first[plan.group] < 0:
+                self.first[plan.group] = number
+            self.count[plan.group] += 1
+        self.single = bool((self.count <= 1).all())
+
+    def chains(self, rows: Entries) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """The destinations of some entries as chain numbers."""
+        values = np.where((rows.values >= 0) & (rows.values < self.first.size), rows.values, self.first.size - 1)
+        if self.single:
+            return rows.offsets, self.first[values]
+        counts = self.count[values]
+        ends = np.concatenate([[0], np.cumsum(counts)])
+        inside = np.arange(int(ends[-1])) - np.repeat(ends[:-1], counts)
+        return ends[rows.offsets].astype(np.int32), (np.repeat(self.first[values], counts) + inside).astype(np.int32)
+
+
+def fingerprint(sequences: Sequences, plan: ChainPlan, buckets: int) -> Fingerprint:
+    """What one process (or chain) delivered."""
+    prints = Fingerprint(buckets)
+    for rows in entries_of(sequences, plan):
+        prints.delivered(rows.messages, rows.offsets, rows.values, rows.sent, plan.group)
+    return prints
+
+
+def early(sequences: Sequences, process: int, end: int, buckets: int) -> NDArray[np.bool_]:
+    """The buckets of messages that a process delivered before they were multicast."""
+    found: list[int] = []
+    for rows in sequences.rows(process, 0, end):
+        found += rows.messages[rows.at < rows.sent].tolist()
+    return buckets_of(found, buckets)
+
+
+def doubled(sequences: Sequences, process: int, end: int, buckets: int) -> NDArray[np.bool_]:
+    """The buckets of messages that a process delivered at a position where it had delivered another one."""
+    found: list[int] = []
+    last = (-1, -1)
+    for rows in sequences.rows(process, 0, end):
+        at = np.concatenate([[last[0]], rows.positions])
+        message = np.concatenate([[last[1]], rows.messages])
+        again = np.nonzero(at[1:] == at[:-1])[0]
+        found += [*message[again].tolist(), *message[again + 1].tolist()]
+        last = (int(at[-1]), int(message[-1]))
+    return buckets_of(found, buckets)
+
+
+@dataclass
+class Sent:
+    """What the multicasts say, in all."""
+
+    prints: Fingerprint
+    growing: Growing = field(default_factory=Growing)
+    rows: int = 0
+    correct: int = 0
+    """Messages whose sender did not crash for good."""
+    sessions: int = 0
+    """Messages that say their session."""
+    of_session: int | None = None
+    """One of them."""
+    of_sender: dict[int, int] = field(default_factory=dict)
+    """Every sender, with one message of its."""
+    of_group: dict[int, int] = field(default_factory=dict)
+    """Every addressed group, with one message to it."""
+    aimless: int | None = None
+    """A message without destinations."""
+
+    def follow(self, later: "Sent") -> None:
+        """Add what another task found in the rows after these."""
+        self.prints += later.prints
+        self.growing.follow(later.growing)
+        self.rows += later.rows
+        self.correct += later.correct
+        self.sessions += later.sessions
+        self.of_session = self.of_session if self.of_session is not None else later.of_session
+        self.of_sender = {**later.of_sender, **self.of_sender}
+        self.of_group = {**later.of_group, **self.of_group}
+        self.aimless = self.aimless if self.aimless is not None else later.aimless
+
+
+def survey_multicasts(table: Table, crashed: dict[int, int], buckets: int) -> Sent:
+    """Read multicasts once: fingerprint, ids, who sends, who is addressed."""
+    sent = Sent(Fingerprint(buckets))
+    down: Ints = np.array(sorted(crashed), np.int64)
+    for rows in multicasts_in(table):
+        sent.prints.addressed(rows.messages, rows.offsets, rows.values, rows.at)
+        sent.growing.absorb(rows.messages)
+        sent.rows += rows.messages.size
+        sent.correct += int((~np.isin(rows.senders, down)).sum()) if down.size else rows.messages.size
+        served = np.nonzero(rows.sessions != NONE)[0]
+        sent.sessions += served.size
+        if sent.of_session is None and served.size:
+            sent.of_session = int(rows.messages[served[0]])
+        for sender, at in zip(*_firsts(rows.senders), strict=True):
+            sent.of_sender.setdefault(sender, int(rows.messages[at]))
+        used = rows.values[rows.offsets[0] : rows.offsets[-1]]
+        owner = np.repeat(rows.messages, np.diff(rows.offsets))
+        for group, at in zip(*_firsts(used), strict=True):
+            sent.of_group.setdefault(group, int(owner[at]))
+        if sent.aimless is None and (np.diff(rows.offsets) == 0).any():
+            sent.aimless = int(rows.messages[np.diff(rows.offsets) == 0][0])
+    return sent
+
+
+def _firsts(values: NDArray[np.int32] | Ints) -> tuple[list[int], list[int]]:
+    """Distinct values, and where each comes first."""
+    low = int(values.min()) if values.size else 0
+    if values.size and int(values.max()) - low < 1 << 20:
+        place = np.full(int(values.max()) - low + 1, -1, np.int64)
+        place[values[::-1] - low] = np.arange(values.size - 1, -1, -1)
+        there = np.nonzero(place >= 0)[0]
+        return (there + low).tolist(), place[there].tolist()
+    names, at = np.unique(values, return_index=True)
+    return names.tolist(), at.tolist()
+
+
+def in_common(
+    sequences: Sequences, plans: list[ChainPlan], number: int, limits: dict[int, int] | None = None
+) -> Common:
+    """What one chain has in common with each of the others, in its order."""
+    route, commons = Route(plans), Commons(number, len(plans), limits)
+    for rows in entries_of(sequences, plans[number]):
+        commons.absorb(Rows(rows.messages, *route.chains(rows)))
+    return commons.found()
+
+
+def stuck_pair(sequences: Sequences, one: ChainPlan, other: ChainPlan) -> tuple[int, int] | None:
+    """Two chains restricted to what is addressed to both: the messages at which their merge stops, if it does."""
+    pair = ((one, other.group), (other, one.group))
+    holes = {at: loose(sequences, plan, group) for at, (plan, group) in enumerate(pair) if plan.gap is not None}
+    merged = merge([_common(sequences, plan, group) for plan, group in pair], holes)
+    return (merged.heads[0].message, merged.heads[1].message) if merged.heads else None
+
+
+def _common(sequences: Sequences, plan: ChainPlan, group: int) -> Iterator[Rows]:
+    for rows in entries_of(sequences, plan):
+        messages = rows.messages[rows.addressed_to(group)]
+        both = np.tile(np.array([0, 1], np.int32), messages.size)
+        yield Rows(messages, np.arange(0, both.size + 1, 2, dtype=np.int32), both)
+
+
+def window(sequences: Sequences, plans: list[ChainPlan], size: int) -> set[int]:
+    """The first messages of each chain, `size` of them at most."""
+    found: set[int] = set()
+    for plan in plans:
+        left = size
+        for rows in entries_of(sequences, plan):
+            found.update(rows.messages[:left].tolist())
+            left -= rows.messages.size
+            if left <= 0:
+                break
+    return found
+
+
+def marked(sequences: Sequences, process: int, end: int, chosen: NDArray[np.bool_]) -> list[tuple[int, int, int]]:
+    """A process' rows (position, message, at_ns) about messages in the chosen buckets."""
+    found: list[tuple[int, int, int]] = []
+    for rows in sequences.rows(process, 0, end):
+        keep = in_buckets(rows.messages, chosen)
+        columns = (rows.positions[keep], rows.messages[keep], rows.at[keep])
+        found += zip(*(column.tolist() for column in columns), strict=True)
+    return found

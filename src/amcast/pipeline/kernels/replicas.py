@@ -1,0 +1,139 @@
+"""Do the replicas of a group agree? Their sequences are compared position by position.
+
+Every replica of a group must have delivered a prefix of one sequence. The positions are cut into slices, so that a
+task holds one slice of the sequence and never a whole one. Replicas may have holes (an installed snapshot, a lost tail
+of a trace): a position that several replicas recorded must hold the same message in all of them, and the holes are
+counted. What comes out is exact: no hashing.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amcast.pipeline.kernels.fingerprints import Ints, compiled
+
+SLICE_POSITIONS: Final = 1 << 21
+MAX_HOLES: Final = 1024
+_NEXT, _ROWS, _CONFLICT, _DISORDER, _EARLY, _UNLIKE = range(6)
+
+
+class Deliveries(NamedTuple):
+    """Some rows of one process, in order."""
+
+    positions: Ints
+    messages: Ints
+    at: Ints
+    sent: Ints
+    """When each message was multicast."""
+
+
+@dataclass(frozen=True)
+class Replica:
+    """What one replica's rows in a slice say. Positions are -1 where there is nothing to say."""
+
+    process: int
+    rows: int
+    conflict: int
+    """The first position at which another replica recorded another message."""
+    disorder: int
+    """The first position that does not come after the one before it."""
+    early: int
+    """The first position that was delivered before its message was multicast."""
+    unlike: int
+    """The first position for which another replica states another time of multicast."""
+    holes: tuple[tuple[int, int], ...]
+    """Ranges low .. high - 1 of positions that are missing below its last one; the last of MAX_HOLES may hold rows."""
+
+    @property
+    def alike(self) -> bool:
+        """Nothing here that must be looked at row by row."""
+        return self.conflict < 0 and self.disorder < 0 and self.early < 0 and self.unlike < 0
+
+
+@compiled
+def _absorb(
+    positions: Any,
+    messages: Any,
+    at: Any,
+    sent: Any,
+    low: Any,
+    reference: Any,
+    known: Any,
+    taken: Any,
+    state: Any,
+    holes: Any,
+) -> Any:
+    expected = state[0]
+    count = 0
+    for row in range(positions.size):
+        position = positions[row]
+        if position < expected:
+            if state[3] < 0:
+                state[3] = position
+            continue
+        if position > expected and count < holes.shape[0]:
+            holes[count, 0], holes[count, 1] = expected, position
+            count += 1
+        expected = position + 1
+        place = position - low
+        if not taken[place]:
+            taken[place] = True
+            reference[place] = messages[row]
+            known[place] = sent[row]
+        else:
+            if reference[place] != messages[row] and state[2] < 0:
+                state[2] = position
+            if known[place] != sent[row] and state[5] < 0:
+                state[5] = position
+        if at[row] < sent[row] and state[4] < 0:
+            state[4] = position
+    state[0] = expected
+    state[1] += positions.size
+    return count
+
+
+class Slice:
+    """The positions low .. high - 1 of one group's sequence."""
+
+    def __init__(self, low: int, high: int) -> None:
+        assert 0 <= low < high, f"slice {low} .. {high} is empty"
+        self.low = low
+        self.high = high
+        self.reference: Ints = np.zeros(high - low, np.int64)
+        self.sent: Ints = np.zeros(high - low, np.int64)
+        self.taken: NDArray[np.bool_] = np.zeros(high - low, np.bool_)
+
+    def absorb(self, process: int, batches: Iterable[Deliveries], end: int) -> Replica:
+        """Compare one replica's rows, in order, with what the others recorded; its sequence stops before `end`."""
+        state = np.array([self.low, 0, -1, -1, -1, -1], np.int64)
+        found: list[tuple[int, int]] = []
+        holes = np.zeros((MAX_HOLES, 2), np.int64)
+        for rows in batches:
+            rows = self._inside(rows)
+            count = _absorb(*rows, self.low, self.reference, self.sent, self.taken, state, holes)
+            found += [(int(a), int(b)) for a, b in holes[:count]]
+        stop = min(end, self.high)
+        if state[_NEXT] < stop:
+            found.append((int(state[_NEXT]), stop))
+        if len(found) >= MAX_HOLES:
+            # Too many to tell apart: from here on nothing counts as recorded without a hole.
+            found[MAX_HOLES - 1 :] = [(found[MAX_HOLES - 1][0], stop)]
+        return Replica(
+            process,
+            int(state[_ROWS]),
+            int(state[_CONFLICT]),
+            int(state[_DISORDER]),
+            int(state[_EARLY]),
+            int(state[_UNLIKE]),
+            tuple(found),
+        )
+
+    def _inside(self, rows: Deliveries) -> Deliveries:
+        at = rows.positions
+        if not at.size or (at.min() >= self.low and at.max() < self.high):
+            return rows
+        inside: NDArray[np.bool_] = (at >= self.low) & (at < self.high)
+        return Deliveries(*(column[inside] for column in rows))

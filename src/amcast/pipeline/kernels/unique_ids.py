@@ -1,0 +1,70 @@
+"""Is every message id used once? A proof by order, without sorting or remembering ids.
+
+An id is its sender's number times 10^9 plus a count. If, in the order of the files, the ids of every sender only grow,
+then no id comes twice. Senders that do not keep to this are no fault: the question is then open ("unsure") and an exact
+count must answer it.
+"""
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amcast.kernel.ids import MESSAGES_PER_SENDER
+from amcast.pipeline.kernels.fingerprints import Ints, compiled
+
+MAX_SENDERS: Final = 1 << 22
+
+
+@compiled
+def _grow(messages: Any, per: Any, first: Any, last: Any) -> Any:
+    for row in range(messages.size):
+        message = messages[row]
+        sender = message // per
+        if last[sender] >= message:
+            return False
+        if last[sender] < 0:
+            first[sender] = message
+        last[sender] = message
+    return True
+
+
+class Growing:
+    """The first and the last id of every sender over some consecutive rows, as long as they grow."""
+
+    def __init__(self) -> None:
+        self.sure = True
+        self.first: Ints = np.full(1024, -1, np.int64)
+        self.last: Ints = np.full(1024, -1, np.int64)
+
+    def absorb(self, messages: Ints) -> None:
+        """More rows, in the order of the files."""
+        if not self.sure or not messages.size:
+            return
+        most = int(messages.max()) // MESSAGES_PER_SENDER
+        if int(messages.min()) < 0 or most >= MAX_SENDERS:
+            self.sure = False
+            return
+        if most >= self.last.size:
+            self._enlarge(2 * most + 1)
+        self.sure = bool(_grow(messages, MESSAGES_PER_SENDER, self.first, self.last))
+
+    def follow(self, later: "Growing") -> None:
+        """Append what another task saw in the rows after mine."""
+        if not (self.sure and later.sure):
+            self.sure = False
+            return
+        if later.last.size > self.last.size:
+            self._enlarge(later.last.size)
+        seen: NDArray[np.intp] = np.nonzero(later.last >= 0)[0]
+        if (self.last[seen] >= later.first[seen]).any():
+            self.sure = False
+            return
+        fresh = seen[self.last[seen] < 0]
+        self.first[fresh] = later.first[fresh]
+        self.last[seen] = later.last[seen]
+
+    def _enlarge(self, size: int) -> None:
+        extra = np.full(size - self.last.size, -1, np.int64)
+        self.first = np.concatenate([self.first, extra])
+        self.last = np.concatenate([self.last, extra])

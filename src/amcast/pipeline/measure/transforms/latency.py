@@ -1,0 +1,47 @@
+"""Latency per destination: over all, by the number of destinations, by rank, by order of response, by group."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from amcast.pipeline.measure.transforms import distribution as D  # noqa: N812
+
+KEYS = ("run", "by", "place")
+
+
+def views(answers: DataFrame, exact: bool) -> DataFrame:
+    """Histograms of the steady responses, one per run and view: the finest one is counted once and then added up."""
+    fine = ("run", "destinations", "rank", "response", "group")
+    counts = D.histogram(answers.where("steady"), fine, "latency_ns", exact)
+    seen = F.array(
+        *[
+            F.struct(F.lit(by).alias("by"), place.cast("int").alias("place"))
+            for by, place in (
+                ("all", F.lit(0)),
+                ("destinations", F.col("destinations")),
+                ("rank", F.col("rank")),
+                ("response", F.col("response")),
+                ("group", F.col("group")),
+            )
+        ]
+    )
+    spread = counts.select("run", F.explode(seen).alias("view"), "batch", "value", "count", "total")
+    added = spread.groupBy("run", "view.by", "view.place", "batch", "value").agg(
+        F.sum("count").alias("count"), F.sum("total").alias("total")
+    )
+    return added.select(*KEYS, "batch", "value", "count", "total")
+
+
+def latency(counts: DataFrame, exact: bool) -> DataFrame:
+    """One row per run and view."""
+    return D.distribution(counts, KEYS, "latency_ns", exact)
+
+
+def latency_cdf(counts: DataFrame) -> DataFrame:
+    """The curves of all, by rank and by response."""
+    return D.cdf(counts.where(F.col("by").isin("all", "rank", "response")), KEYS, "latency_ns")
+
+
+def routes(answers: DataFrame, exact: bool) -> DataFrame:
+    """Per run, region of the sender and destination group: how long the way takes."""
+    keys = ("run", "sender_region", "group")
+    return D.distribution(D.histogram(answers.where("steady"), keys, "latency_ns", exact), keys, "latency_ns", exact)

@@ -1,0 +1,106 @@
+"""Deliveries of a large run, written again so that every row group holds one process, in order of position.
+
+Recorders write what happens as it happens: all processes in one file. The order kernels want to read one process at a
+time. A task sorts one stretch of a file and writes it to scratch, with the two optional columns that the kernels need:
+from the rows themselves, or looked up in the multicasts. The same fact told twice is written once.
+"""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from amcast.pipeline.check.run_view import Lookup, Table
+from amcast.pipeline.rows import files
+from amcast.pipeline.rows.files import Span, filesystem, spans
+from amcast.pipeline.rows.sequences import listed, longs
+
+STRETCH_ROWS: Final = 4_000_000
+COLUMNS: Final = ["process", "position", "message", "at_ns", "multicast_ns", "destinations"]
+SCHEMA: Final = pa.schema(
+    [
+        ("process", pa.int32()),
+        ("position", pa.int64()),
+        ("message", pa.int64()),
+        ("at_ns", pa.int64()),
+        ("multicast_ns", pa.int64()),
+        ("destinations", pa.list_(pa.int32())),
+    ]
+)
+
+
+def stretches(found: list[Span]) -> list[list[tuple[str, int]]]:
+    """The row groups, in order, in stretches that fit into a task's memory."""
+    parts: list[list[tuple[str, int]]] = []
+    rows = STRETCH_ROWS
+    for span in found:
+        if rows + span.rows > STRETCH_ROWS:
+            parts.append([])
+            rows = 0
+        parts[-1].append((span.path, span.row_group))
+        rows += span.rows
+    return parts
+
+
+def sort_stretch(pieces: list[tuple[str, int]], multicasts: Table | None, run: str, out: str) -> list[Span]:
+    """Sort some row groups by process and position into one file; with `multicasts`, look up what rows lack."""
+    tables = []
+    for path, row_group in pieces:
+        file = files.opened(path)
+        present = [name for name in (*COLUMNS, "run") if name in file.schema_arrow.names]
+        tables.append(file.read_row_group(row_group, columns=present, use_threads=False))
+    data = pa.concat_tables(tables, promote_options="default").combine_chunks()
+    names = data.column("run").to_numpy(zero_copy_only=False)
+    if (names != run).any():
+        data = data.filter(pa.array(names == run)).combine_chunks()
+    if not data.num_rows:
+        return []
+    process, position, message, at = (longs(_one(data, name)) for name in COLUMNS[:4])
+    order = np.lexsort((at, message, position, process))
+    fresh = np.ones(order.size, np.bool_)
+    fresh[1:] = False
+    for column in (process, position, message):
+        fresh[1:] |= column[order][1:] != column[order][:-1]
+    order = order[fresh]
+    if multicasts is not None:
+        known = Lookup.of([multicasts])
+        offsets, values, sent = known.of_places(known.places(message[order]))
+        destinations = pa.ListArray.from_arrays(offsets, values)
+    else:
+        sent = longs(_one(data, "multicast_ns"))[order]
+        destinations = _lists(_one(data, "destinations"), order)
+    columns = [process[order].astype(np.int32), position[order], message[order], at[order], sent, destinations]
+    return _write(pa.table([pa.array(column) for column in columns], schema=SCHEMA), out)
+
+
+def _lists(column: pa.Array, order: np.ndarray) -> pa.Array:
+    offsets, values = listed(column)
+    return pa.ListArray.from_arrays(offsets, values).take(pa.array(order))
+
+
+def _one(data: pa.Table, name: str) -> pa.Array:
+    return data.column(name).chunk(0)
+
+
+def _write(table: pa.Table, out: str) -> list[Span]:
+    """One row group per process; the file gets its name when it is complete."""
+    found, inner = filesystem(out)
+    hidden = str(Path(inner).with_name(f".{Path(inner).name}"))
+    delta = dict.fromkeys(("position", "message", "at_ns", "multicast_ns"), "DELTA_BINARY_PACKED")
+    process = _one(table, "process").to_numpy()
+    bounds = [0, *(np.nonzero(np.diff(process))[0] + 1).tolist(), process.size]
+    with pq.ParquetWriter(
+        hidden,
+        SCHEMA,
+        filesystem=found,
+        compression="zstd",
+        use_dictionary=["process", "destinations.list.element"],
+        column_encoding=delta,
+    ) as writer:
+        for low, high in pairwise(bounds):
+            writer.write_table(table.slice(low, high - low), row_group_size=high - low)
+    found.move(hidden, inner)
+    return spans((out,))

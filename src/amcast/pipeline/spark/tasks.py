@@ -1,0 +1,73 @@
+"""Calls in Spark tasks: one task per call, the answers back in the order of the calls.
+
+The tasks read their own files with Arrow; Spark schedules them, retries them when a worker is lost, and moves nothing
+but the calls and their small answers.
+"""
+
+import gc
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from amcast.kernel.errors import Unknown, WrongUse
+
+ANSWER: Final = "call long, answer binary"
+_frozen = False
+
+
+def spark_runner(spark: SparkSession) -> Callable[[list[Any]], list[Any]]:
+    """A runner that makes each call in a Spark task of its own."""
+
+    def run(calls: list[Any]) -> list[Any]:
+        if not calls:
+            return []
+        packed = spark.sparkContext.broadcast([pickle.dumps(call) for call in calls])
+        frame = spark.range(0, len(calls), 1, len(calls)).mapInArrow(_in_task(packed), ANSWER)
+        answers = {row.call: pickle.loads(row.answer) for row in frame.collect()}
+        packed.destroy()
+        for answer in answers.values():
+            if isinstance(answer, (WrongUse, Unknown)):
+                raise answer
+        return [answers[number] for number in range(len(calls))]
+
+    return run
+
+
+def _in_task(packed: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                answer = answered(packed.value[number])
+                yield pa.RecordBatch.from_arrays(
+                    [pa.array([number], pa.int64()), pa.array([answer], pa.binary())], ["call", "answer"]
+                )
+
+    return work
+
+
+def answered(packed: bytes) -> bytes:
+    """Make one call; a refusal is an answer too, so that it reaches the user in one sentence."""
+    function, arguments = pickle.loads(packed)
+    try:
+        answer = function(*arguments)
+    except (WrongUse, Unknown) as refusal:
+        answer = refusal
+    return pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def warm(_: int) -> None:
+    """Load the kernels in this worker, so that the first real call does not pay for it."""
+    import amcast.pipeline.check.examination  # noqa: F401
+
+
+def settle() -> None:
+    """Once per Python worker: what is loaded stays; collecting it after every task would cost 20 ms each time."""
+    global _frozen
+    if not _frozen:
+        gc.collect()
+        gc.freeze()
+        _frozen = True

@@ -1,0 +1,397 @@
+"""A sweep: every cell of a plan run in a Spark task, every result one row.
+
+    DIR/sweep.json                         the plan, and how many cells it spans
+    DIR/cells/protocol=NAME/*.parquet      one row per cell: what it was, how it ended, its headline numbers
+    DIR/timings/*.parquet                  how long each cell took, and where: all that may differ between two sweeps
+    DIR/plans/CELL.toml                    the plan of each cell that did not end well
+    DIR/runs/CELL/                         traces: of all cells, or of violated ones only
+    DIR/journal/*.jsonl                    results that are not in the tables yet
+
+A task appends each result to its journal at once, so an interrupted sweep loses only what was being run; starting it
+again skips what is finished. At the end the journal is merged into the tables, in one order whoever ran what where.
+DIR must be a folder that all workers see.
+"""
+
+import json
+import os
+import pickle
+import platform
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from amcast.kernel.errors import WrongUse
+from amcast.pipeline.spark.progress import progress
+from amcast.pipeline.spark.tasks import settle
+from amcast.pipeline.sweep.grid import Cell, Values, bundles, identity, toml
+from amcast.pipeline.sweep.worker import Helper, Outcome
+
+RunCell = Callable[..., dict[str, Any]]
+"""(plan, folder, packets) -> row: handed in, because the pipeline knows no protocol."""
+
+FINISHED: Final = ("ok", "violated", "unknown", "error")
+"""Statuses that are final: the same plan would end so again. The others may be a machine's fault and are tried anew."""
+STATUSES: Final = (*FINISHED, "timeout", "crash")
+
+_LONG, _DOUBLE, _TEXT = pa.int64(), pa.float64(), pa.string()
+CELLS: Final = pa.schema(
+    [
+        ("cell", _TEXT),
+        ("protocol", _TEXT),
+        ("environment", _TEXT),
+        ("groups", _LONG),
+        ("replicas", _LONG),
+        ("clients", _LONG),
+        ("workload", _TEXT),
+        ("outstanding", _LONG),
+        ("messages", _LONG),
+        ("faults", _TEXT),
+        ("seed", _LONG),
+        ("varied", _TEXT),
+        ("plan", _TEXT),
+        ("status", _TEXT),
+        ("message", _TEXT),
+        ("replay", _TEXT),
+        ("end", _TEXT),
+        ("multicasts", _LONG),
+        ("deliveries", _LONG),
+        ("packets", _LONG),
+        ("bytes", _LONG),
+        ("steps", _LONG),
+        ("simulated_ns", _LONG),
+        ("throughput_per_s", _DOUBLE),
+        ("latency_ns_mean", _DOUBLE),
+        ("latency_ns_p50", _LONG),
+        ("latency_ns_p90", _LONG),
+        ("latency_ns_p95", _LONG),
+        ("latency_ns_p99", _LONG),
+        ("latency_ns_max", _LONG),
+        ("notes", pa.map_(_TEXT, _LONG)),
+    ]
+)
+TIMINGS: Final = pa.schema([("cell", _TEXT), ("seconds", _DOUBLE), ("host", _TEXT)])
+ORDER: Final = (
+    *("protocol", "environment", "groups", "replicas", "clients", "workload", "outstanding", "messages", "faults"),
+    *("seed", "cell"),
+)
+"""The canonical order of cells."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a sweep is run; nothing here changes a result."""
+
+    out: Path
+    traces: bool = False
+    packets: bool = True
+    timeout_s: float = 600.0
+    retry: bool = False
+    """Run cells again that ended with an error."""
+    least_s: float = 2.0
+    """A task is filled with cells up to about so many seconds: starting one costs 15 ms."""
+
+
+@dataclass
+class Swept:
+    """What a sweep did."""
+
+    cells: int
+    run: int
+    """How many were run now; the others were finished before."""
+    seconds: float
+    statuses: dict[str, int] = field(default_factory=dict)
+    failures: list[dict[str, Any]] = field(default_factory=list)
+    """The first few rows that did not end well."""
+
+
+def begin(settings: Settings, grid: Values, cells: Sequence[Cell], paths: Sequence[str]) -> None:
+    """Make the folder a sweep's folder, or refuse one that holds something else."""
+    out = settings.out
+    if out.exists() and not out.is_dir():
+        raise WrongUse(f"--out {out}: a file; expected a folder")
+    if out.is_dir() and any(out.iterdir()) and not (out / "sweep.json").is_file():
+        raise WrongUse(
+            f"--out {out}: not empty and no sweep; expected a new folder, or the folder of a sweep to resume"
+        )
+    try:
+        for name in ("journal", "plans", "runs"):
+            (out / name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WrongUse(f"--out {out}: cannot be written: {error.strerror}") from None
+    said = {"plan": grid, "varied": list(paths), "cells": len(cells), "traces": settings.traces}
+    early = out / ".sweep.json"
+    early.write_text(json.dumps(said, indent=2, ensure_ascii=False) + "\n")
+    early.rename(out / "sweep.json")
+
+
+def finished(out: Path) -> dict[str, str]:
+    """The status of every cell that has one, from the tables and the journals."""
+    known: dict[str, str] = {}
+    _restore(out, "cells")
+    if (out / "cells").is_dir():
+        table = _read(out, "cells", CELLS)
+        known.update(zip(table["cell"].to_pylist(), table["status"].to_pylist(), strict=True))
+    for file in sorted((out / "journal").glob("*.jsonl")):
+        known.update((row["cell"], row["status"]) for row in journal_rows(file))
+    return known
+
+
+def pending(cells: Sequence[Cell], settings: Settings) -> list[Cell]:
+    """The cells that are still to be run."""
+    known = finished(settings.out)
+    final = [status for status in FINISHED if status != "error" or not settings.retry]
+    left = [cell for cell in cells if known.get(cell.id) not in final]
+    if settings.traces:
+        ids = {cell.id for cell in left}
+        left += [
+            cell
+            for cell in cells
+            if cell.id not in ids and known[cell.id] != "error" and not (settings.out / "runs" / cell.id).is_dir()
+        ]
+    return left
+
+
+def run(
+    spark: SparkSession,
+    cells: Sequence[Cell],
+    run_cell: RunCell,
+    estimated: Callable[[Values], float],
+    settings: Settings,
+) -> None:
+    """Run cells in Spark tasks. Results are in the journal when this returns, or as far as it got."""
+    if not cells:
+        return
+    weights = [estimated(cell.plan) for cell in cells]
+    slots = spark.sparkContext.defaultParallelism
+    tasks = [[cells[place] for place in task] for task in bundles(weights, slots, settings.least_s)]
+    # Each task unpacks its own cells only: a worker that unpacked all of them for every task would do little else.
+    packed = spark.sparkContext.broadcast([_packed((task, run_cell, settings)) for task in tasks])
+    written = JournalCount(settings.out / "journal")
+    with progress(spark, "sweeping", count=lambda: (written(), len(cells)), unit="cells"):
+        spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(worker(packed), "cells long").collect()
+    packed.destroy()
+
+
+def _packed(bundle: Any) -> bytes:
+    dumped: bytes = cloudpickle.dumps(bundle)  # type: ignore[no-untyped-call]
+    return dumped
+
+
+def worker(packed: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What a Spark task does: one bundle of cells."""
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            counts = [in_worker(packed.value[number]) for number in batch.column(0).to_pylist()]
+            yield pa.RecordBatch.from_pydict({"cells": pa.array(counts, pa.int64())})
+
+    return work
+
+
+_helper = Helper()
+"""One per Python worker of Spark; its child outlives the task, as the worker does."""
+
+
+def in_worker(packed: bytes) -> int:
+    """Unpack a bundle and run it."""
+    cells, run_cell, settings = pickle.loads(packed)
+    settle()
+    return run_bundle(cells, run_cell, settings, _helper)
+
+
+def run_bundle(cells: Sequence[Cell], run_cell: RunCell, settings: Settings, helper: Helper | None = None) -> int:
+    """Run some cells in a child process and write down each result at once."""
+    mine = helper or Helper()
+    try:
+        return _run_bundle(cells, run_cell, settings, mine)
+    finally:
+        if helper is None:
+            mine.end()
+
+
+def _run_bundle(cells: Sequence[Cell], run_cell: RunCell, settings: Settings, helper: Helper) -> int:
+    name = blake2b(" ".join(cell.id for cell in cells).encode(), digest_size=10).hexdigest()
+    file = settings.out / "journal" / f"{name}.jsonl"
+    # A task that is tried again, after its machine was lost, goes on where it stopped.
+    known = {row["cell"] for row in journal_rows(file) if row["status"] in FINISHED} if file.exists() else set()
+    left = [cell for cell in cells if cell.id not in known]
+
+    def one(cell: Cell) -> dict[str, Any]:
+        folder = str(settings.out / "runs" / cell.id) + ("" if settings.traces else "?")
+        return run_cell(cell.plan, folder, settings.packets)
+
+    with file.open("a+b") as journal:
+        _mend(journal)
+        for cell, outcome in zip(left, helper.outcomes(one, left, settings.timeout_s), strict=True):
+            row = row_of(cell, outcome)
+            if row["status"] != "ok":
+                (settings.out / "plans" / f"{cell.id}.toml").write_text(toml(cell.plan))
+            journal.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+            journal.flush()
+    return len(left)
+
+
+def row_of(cell: Cell, outcome: Outcome) -> dict[str, Any]:
+    """A line of the journal."""
+    if outcome.status == "done":
+        told = outcome.value
+    else:
+        told = {"status": outcome.status, "message": outcome.message}
+    replay = None
+    if told["status"] != "ok":
+        replay = f"amcast simulate --plan plans/{cell.id}.toml --seed {cell.plan.get('seed', 0)}"
+    return {**identity(cell), "replay": replay, **told, "seconds": outcome.seconds, "host": platform.node()}
+
+
+def journal_rows(file: Path) -> Iterator[dict[str, Any]]:
+    """The whole lines of a journal."""
+    with file.open("rb") as lines:
+        for line in lines:
+            if line.endswith(b"\n"):
+                try:
+                    yield json.loads(line)
+                except ValueError:
+                    continue
+
+
+class JournalCount:
+    """How many lines were added to the journals since this was made; each is read once, and only what is new."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read: dict[Path, int] = {}
+        self._lines = self._before = 0
+        self._before = self()
+
+    def __call__(self) -> int:
+        for file in self._folder.glob("*.jsonl"):
+            at = self._read.get(file, 0)
+            with file.open("rb") as journal:
+                journal.seek(at)
+                fresh = journal.read()
+            self._read[file] = at + len(fresh)
+            self._lines += fresh.count(b"\n")
+        return self._lines - self._before
+
+
+def _mend(journal: Any) -> None:
+    """A writer that was killed may have left half a line: end it, so that ours stands alone."""
+    journal.seek(0, os.SEEK_END)
+    if journal.tell():
+        journal.seek(-1, os.SEEK_END)
+        if journal.read(1) != b"\n":
+            journal.write(b"\n")
+
+
+# From the journal to the tables
+
+
+def merge(out: Path) -> None:
+    """Bring the journal into the tables. Interrupted anywhere, it can be done again. Equal results, equal bytes."""
+    for left in (out / "runs").glob(".*"):
+        # What a cell that was killed had recorded.
+        shutil.rmtree(left, ignore_errors=True)
+    files = sorted((out / "journal").glob("*.jsonl"))
+    if not files:
+        return
+    rows: dict[str, dict[str, Any]] = {}
+    for file in files:
+        for row in journal_rows(file):
+            known = rows.get(row["cell"])
+            # A result rather than a timeout or a crash, whichever came first.
+            if known is None or known["status"] not in FINISHED:
+                rows[row["cell"]] = row
+    for table, schema in (("cells", CELLS), ("timings", TIMINGS)):
+        _restore(out, table)
+        fresh = pa.Table.from_pylist([_plain(row, schema) for row in rows.values()], schema)
+        if (out / table).is_dir():
+            old = _read(out, table, schema)
+            mine = pc.is_in(old["cell"], value_set=pa.array(list(rows), pa.string()))
+            fresh = pa.concat_tables([old.filter(pc.invert(mine)), fresh])
+        _write(fresh, out / f".{table}-new", table)
+    for table in ("cells", "timings"):
+        _swap(out, table)
+    for file in files:
+        file.unlink()
+
+
+def _plain(row: dict[str, Any], schema: pa.Schema) -> dict[str, Any]:
+    plain = {name: row.get(name) for name in schema.names}
+    if "notes" in plain:
+        plain["notes"] = sorted((row.get("notes") or {}).items())
+    return plain
+
+
+def _write(rows: pa.Table, folder: Path, table: str) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    if table != "cells":
+        folder.mkdir()
+        pq.write_table(rows.sort_by("cell"), folder / "part-00000.parquet", compression="zstd")
+        return
+    rows = rows.sort_by([(name, "ascending") for name in ORDER])
+    for protocol in pc.unique(rows["protocol"]).to_pylist():
+        part = folder / f"protocol={protocol}"
+        part.mkdir(parents=True)
+        mine = rows.filter(pc.equal(rows["protocol"], protocol)).drop_columns(["protocol"])
+        pq.write_table(mine, part / "part-00000.parquet", compression="zstd")
+
+
+def _read(out: Path, table: str, schema: pa.Schema) -> pa.Table:
+    # The folder's name says the protocol; left to guess, Arrow would read a protocol called 2 as a number.
+    hive = pads.partitioning(pa.schema([("protocol", pa.string())]), flavor="hive") if table == "cells" else None
+    try:
+        return pads.dataset(out / table, schema=schema, format="parquet", partitioning=hive).to_table()
+    except (pa.ArrowException, OSError) as error:
+        raise WrongUse(f"{out / table}: {str(error).splitlines()[0]}; expected the tables of a sweep") from None
+
+
+def _swap(out: Path, table: str) -> None:
+    new, now, old = out / f".{table}-new", out / table, out / f".{table}-old"
+    if now.is_dir():
+        now.rename(old)
+    new.rename(now)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _restore(out: Path, table: str) -> None:
+    """A merge that was interrupted between two renames left the table under its old name."""
+    if not (out / table).is_dir() and (out / f".{table}-old").is_dir():
+        (out / f".{table}-old").rename(out / table)
+
+
+def read_cells(out: Path) -> pa.Table:
+    """All rows, in canonical order."""
+    if not (out / "cells").is_dir():
+        raise WrongUse(f"{out}: no table of cells; expected the folder of a sweep with at least one finished cell")
+    return _read(out, "cells", CELLS).sort_by([(name, "ascending") for name in ORDER])
+
+
+def swept(cells: Sequence[Cell], ran: int, begun: float, out: Path) -> Swept:
+    """Count how the plan's cells ended."""
+    wanted = {cell.id for cell in cells}
+    result = Swept(len(cells), ran, time.monotonic() - begun)
+    for row in read_cells(out).select(["cell", "protocol", "varied", "status", "message", "replay"]).to_pylist():
+        if row["cell"] in wanted:
+            result.statuses[row["status"]] = result.statuses.get(row["status"], 0) + 1
+            if row["status"] != "ok" and len(result.failures) < 20:
+                result.failures.append(row)
+    result.statuses = {status: result.statuses[status] for status in STATUSES if status in result.statuses}
+    return result
+
+
+def verdict_of(statuses: dict[str, int]) -> str:
+    """Violated if any cell is; unknown if any cell did not end well; else holds."""
+    if statuses.get("violated"):
+        return "violated"
+    return "holds" if set(statuses) == {"ok"} else "unknown"

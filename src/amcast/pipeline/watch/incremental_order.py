@@ -1,0 +1,213 @@
+"""Order while a run is still going on: what was delivered so far, and whether it already contradicts itself.
+
+Rows come in batches, of any processes, in any order. Each process' rows are put in sequence; the replicas of a group
+are compared; the groups' chains are merged as far as all of them have got. What is merged is forgotten. Heads that wait
+for each other form a circle: that is certain at once, because what is undelivered can only come later.
+
+A chain that is merely behind waits, it does not contradict. Where a process fell so far behind that its group's
+messages were forgotten, or a chain waits for too long a time, the check says so instead of holding ever more memory.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amcast.pipeline.kernels.fingerprints import Ints, Small
+from amcast.pipeline.kernels.merge import NEVER, Head, advance, head_cycle
+
+REMEMBERED: Final = 1_000_000
+"""Entries of a group that are kept for replicas which are behind."""
+WAITING: Final = 5_000_000
+"""Entries that may wait to be merged, over all groups."""
+
+
+@dataclass
+class Member:
+    """How far one process has got."""
+
+    group: int
+    next: int = 0
+    early: dict[int, int] = field(default_factory=dict)
+    """position -> message, of rows that came before their turn."""
+
+
+@dataclass
+class Chain:
+    """A group's sequence: what is kept of it, and how far it was merged."""
+
+    base: int = 0
+    """The position of the first entry that is kept."""
+    messages: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    holder: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Which process told each entry first."""
+    merged: int = 0
+    """The position up to which entries were merged."""
+
+    @property
+    def end(self) -> int:
+        return self.base + int(self.messages.size)
+
+
+class Ongoing:
+    """The order of a run so far."""
+
+    def __init__(self, remembered: int = REMEMBERED, waiting: int = WAITING) -> None:
+        self.members: dict[int, Member] = {}
+        self.chains: dict[int, Chain] = {}
+        self.destinations: dict[int, tuple[int, ...]] = {}
+        """Of messages that are delivered somewhere and not merged yet."""
+        self.merged = 0
+        self.story: list[str] = []
+        """Why the order is violated; empty as long as it is not."""
+        self.doubts: list[str] = []
+        self._remembered = remembered
+        self._waiting = waiting
+
+    def absorb(
+        self, processes: Ints, groups: Ints, positions: Ints, messages: Ints, offsets: Small, values: Small
+    ) -> None:
+        """More deliveries, with the groups that each message is addressed to."""
+        for row in np.lexsort((positions, processes)).tolist():
+            process, message = int(processes[row]), int(messages[row])
+            member = self.members.setdefault(process, Member(int(groups[row])))
+            addressed = tuple(values[offsets[row] : offsets[row + 1]].tolist())
+            if not addressed:
+                self._doubt(
+                    f"deliveries of {message} do not state its destinations: order between groups is not judged"
+                )
+            self.destinations.setdefault(message, addressed)
+            member.early[int(positions[row])] = message
+        for process, member in sorted(self.members.items()):
+            self._extend(process, member)
+        if not self.story:
+            self._merge()
+
+    def _extend(self, process: int, member: Member) -> None:
+        """Put what is next in a process' sequence beside what its group delivered."""
+        chain = self.chains.setdefault(member.group, Chain())
+        fresh: list[int] = []
+        while member.next in member.early:
+            message = member.early.pop(member.next)
+            at, member.next = member.next, member.next + 1
+            if at < chain.base:
+                self._doubt(f"process {process} is too far behind group {member.group} to be compared with it")
+            elif at < chain.end:
+                self._compare(process, chain, at, message)
+            else:
+                fresh.append(message)
+        if fresh:
+            chain.messages = np.concatenate([chain.messages, np.array(fresh, np.int64)])
+            chain.holder = np.concatenate([chain.holder, np.full(len(fresh), process, np.int64)])
+
+    def _compare(self, process: int, chain: Chain, at: int, message: int) -> None:
+        known = int(chain.messages[at - chain.base])
+        if known != message and not self.story:
+            other = int(chain.holder[at - chain.base])
+            self.story = [
+                f"replicas of one group disagree: at position {at} process {other} delivered {known},"
+                f" but process {process} delivered {message}"
+            ]
+
+    def _merge(self) -> None:
+        """Take away what every addressed chain has reached; then look for heads that wait for each other."""
+        names = sorted(self.chains)
+        number = {group: at for at, group in enumerate(names)}
+        waiting = [
+            self.chains[group].messages[self.chains[group].merged - self.chains[group].base :] for group in names
+        ]
+        index = self._advanced(waiting, number)
+        heads = []
+        for at, group in enumerate(names):
+            chain, taken = self.chains[group], int(index[at])
+            if taken < waiting[at].size:
+                message = int(waiting[at][taken])
+                heads.append(Head(at, chain.merged + taken, message, self._numbers(message, number)))
+            chain.merged += taken
+            self._forget(chain)
+        circle = head_cycle(heads)
+        if circle:
+            self.story = self._told(circle, names)
+        if sum(chain.end - chain.merged for chain in self.chains.values()) > self._waiting:
+            self._doubt("too much waits for a group that delivers nothing: order between groups is no longer judged")
+            for chain in self.chains.values():
+                chain.merged = chain.end
+        kept = {m for chain in self.chains.values() for m in chain.messages[chain.merged - chain.base :].tolist()}
+        kept |= {message for member in self.members.values() for message in member.early.values()}
+        self.destinations = {message: groups for message, groups in self.destinations.items() if message in kept}
+
+    def _advanced(self, waiting: list[Ints], number: dict[int, int]) -> Ints:
+        """How many entries of each chain can be taken away.
+
+        A chain that is merely behind ends in a guard that is never taken: it is addressed to the first of two extra
+        chains whose heads wait for each other for ever.
+        """
+        count = len(waiting)
+        width = max((entries.size for entries in waiting), default=0) + 1
+        messages = np.full((count + 2, width), -1, np.int64)
+        offsets = np.zeros((count + 2, width + 1), np.int32)
+        lists: list[list[int]] = []
+        for at, entries in enumerate(waiting):
+            messages[at, : entries.size] = entries
+            messages[at, entries.size] = -2 - at
+            flat: list[int] = []
+            for row, message in enumerate(entries.tolist()):
+                flat += self._numbers(message, number)
+                offsets[at, row + 1] = len(flat)
+            flat.append(count)
+            offsets[at, entries.size + 1 :] = len(flat)
+            lists.append(flat)
+        messages[count, 0], messages[count + 1, 0] = -2 - count, -3 - count
+        offsets[count, 1:], offsets[count + 1, 1:] = 1, 1
+        lists += [[count + 1], [count]]
+        values = np.zeros((count + 2, max(len(flat) for flat in lists)), np.int32)
+        for at, flat in enumerate(lists):
+            values[at, : len(flat)] = flat
+        index = np.zeros(count + 2, np.int64)
+        end = np.array([*(entries.size + 1 for entries in waiting), 1, 1], np.int64)
+        done, queued = np.zeros(count + 2, np.bool_), np.zeros(count + 2, np.bool_)
+        none = (np.full(count + 2, NEVER, np.int64), np.zeros(0, np.int64), np.zeros(count + 3, np.int64))
+        stack = np.zeros(count + 2, np.int64)
+        self.merged += int(advance(messages, offsets, values, index, end, done, stack, queued, *none))
+        return index[:count]
+
+    def _numbers(self, message: int, number: dict[int, int]) -> tuple[int, ...]:
+        """The chains of a message's destinations; a group that has delivered nothing yet holds it back as the guard."""
+        return tuple(number.get(group, len(number)) for group in self.destinations[message])
+
+    def _forget(self, chain: Chain) -> None:
+        spare = chain.merged - chain.base - self._remembered
+        if spare > self._remembered // 4:
+            chain.base += spare
+            chain.messages, chain.holder = chain.messages[spare:], chain.holder[spare:]
+
+    def _told(self, circle: tuple[Head, ...], names: list[int]) -> list[str]:
+        # Each head waits for the next one, so the next one precedes it: tell the circle in the order of delivery.
+        ring = list(reversed(circle))
+        messages = [head.message for head in ring]
+        story = [
+            f"{len(ring)} messages precede each other in a circle: {' -> '.join(map(str, [*messages, messages[0]]))}"
+        ]
+        for head, after in zip(ring, [*messages[1:], messages[0]], strict=True):
+            chain = self.chains[names[head.chain]]
+            process = int(chain.holder[head.index - chain.base])
+            start = f"process {process} delivered {head.message} at position {head.index}"
+            later = np.nonzero(chain.messages[head.index - chain.base :] == after)[0]
+            if later.size:
+                story.append(f"{start}, before {after} at position {head.index + int(later[0])}")
+            else:
+                story.append(f"{start} and has not delivered {after}, which is addressed to it, so far")
+        return story
+
+    def _doubt(self, sentence: str) -> None:
+        if sentence not in self.doubts and len(self.doubts) < 10:
+            self.doubts.append(sentence)
+
+    def lag(self) -> dict[int, int]:
+        """How many messages each process is behind the longest of its group."""
+        return {
+            process: self.chains[member.group].end - member.next
+            for process, member in sorted(self.members.items())
+            if member.group in self.chains
+        }

@@ -1,0 +1,198 @@
+"""`amcast watch DIR`: a run that is still going on, as Structured Streaming sees its files appear.
+
+Every second or so: how much was delivered, how fast, which replicas lag, and whether the order is already broken. The
+run may be written by many processes; a file counts when it has its final name. The watch ends when run.json appears and
+every file was read, when the order is violated, or when the caller says so.
+"""
+
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from pyspark.sql import DataFrame, SparkSession
+
+from amcast.check.verdict import Verdict
+from amcast.kernel.errors import WrongUse
+from amcast.pipeline.kernels.fingerprints import Ints
+from amcast.pipeline.rows.schemas import SCHEMAS
+from amcast.pipeline.rows.sequences import listed, longs
+from amcast.pipeline.spark.session import plain_errors, session
+from amcast.pipeline.watch.incremental_order import Ongoing
+from amcast.pipeline.watch.window import newly_delivered, newly_multicast
+from amcast.trace.columns import TABLES
+from amcast.trace.meta import EARLY, NAME
+
+FILES_PER_BATCH: Final = 16
+RECENT: Final = 1_000_000
+"""Multicasts whose times are remembered, for latencies."""
+
+
+@dataclass
+class Snapshot:
+    """What is known of the run so far; rates and latencies are those of the latest batch."""
+
+    deliveries: int = 0
+    multicasts: int = 0
+    per_second: float = 0.0
+    latency_ns_p50: int | None = None
+    latency_ns_p99: int | None = None
+    merged: int = 0
+    """Messages whose place in one order is certain."""
+    lag: dict[int, int] = field(default_factory=dict)
+    """process -> deliveries behind its group."""
+    verdict: Verdict = "holds"
+    """Of the order so far: violated is final, holds is not."""
+    story: list[str] = field(default_factory=list)
+
+
+class Watch:
+    """Gathers what the streams bring; both call it from threads of their own."""
+
+    def __init__(self, tell: Callable[[Snapshot], None]) -> None:
+        self.snapshot = Snapshot()
+        self.ended = threading.Event()
+        self._tell = tell
+        self._order = Ongoing()
+        self._batches: list[tuple[Ints, Ints]] = []
+        """(message, at_ns) of the latest multicasts, batch by batch."""
+        self._sent: tuple[Ints, Ints] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
+        """The same in one piece, sorted by message."""
+        self._unmatched = self._sent
+        """(message, at_ns) of deliveries whose multicast was not read yet."""
+        self._lock = threading.Lock()
+
+    def multicasts(self, rows: DataFrame, _: int) -> None:
+        data = newly_multicast(rows).toArrow().combine_chunks()
+        if not data.num_rows:
+            return
+        message, at = (longs(data.column(name).chunk(0)) for name in ("message", "at_ns"))
+        with self._lock:
+            self.snapshot.multicasts += message.size
+            self._batches.append((message, at))
+            while len(self._batches) > 1 and sum(ids.size for ids, _ in self._batches) > RECENT:
+                del self._batches[0]
+            message, at = (np.concatenate([batch[column] for batch in self._batches]) for column in (0, 1))
+            order = np.argsort(message, kind="stable")
+            self._sent = (message[order], at[order])
+            self._look_up(*self._unmatched)
+
+    def deliveries(self, rows: DataFrame, _: int) -> None:
+        data = newly_delivered(rows).toArrow().combine_chunks()
+        if not data.num_rows:
+            return
+        names = ("process", "group", "position", "message", "at_ns")
+        process, group, position, message, at = (longs(data.column(name).chunk(0)) for name in names)
+        with self._lock:
+            self._order.absorb(process, group, position, message, *listed(data.column("destinations").chunk(0)))
+            self._measure(message, at, data)
+            self._judge()
+            self._tell(self.snapshot)
+
+    def _measure(self, message: Ints, at: Ints, data: Any) -> None:
+        now = self.snapshot
+        now.deliveries += message.size
+        span = int(at.max() - at.min())
+        now.per_second = message.size / (span / 1e9) if span else 0.0
+        sent = data.column("multicast_ns").chunk(0)
+        if not sent.null_count:
+            self._tell_latency(at - longs(sent))
+        else:
+            early, since = self._unmatched
+            self._look_up(np.concatenate([early, message]), np.concatenate([since, at]))
+
+    def _look_up(self, message: Ints, at: Ints) -> None:
+        """Latencies from the multicasts that were read; deliveries that came before theirs wait for them."""
+        ids, times = self._sent
+        place = np.minimum(np.searchsorted(ids, message), max(0, ids.size - 1))
+        known = ids[place] == message if ids.size else np.zeros(message.size, np.bool_)
+        self._tell_latency(at[known] - times[place[known]])
+        self._unmatched = (message[~known][-RECENT:], at[~known][-RECENT:])
+
+    def _tell_latency(self, latency: Ints) -> None:
+        if latency.size:
+            median, tail = (int(value) for value in np.percentile(latency, (50, 99)))
+            self.snapshot.latency_ns_p50, self.snapshot.latency_ns_p99 = median, tail
+
+    def _judge(self) -> None:
+        now, order = self.snapshot, self._order
+        now.merged, now.lag = order.merged, order.lag()
+        if order.story:
+            now.verdict, now.story = "violated", order.story
+            self.ended.set()
+        elif order.doubts:
+            now.verdict, now.story = "unknown", order.doubts
+
+
+def watch(
+    folder: str,
+    tell: Callable[[Snapshot], None],
+    master: str | None = None,
+    every_seconds: float = 1.0,
+    patience_seconds: float | None = None,
+) -> Snapshot:
+    """Watch a run folder until the run is over or its order is violated; `tell` hears of every batch.
+
+    With `patience_seconds`, also stop when nothing new has come for so long.
+    """
+    place = Path(folder)
+    if not place.is_dir():
+        raise WrongUse(f"{folder}: no such folder; expected the folder of a run that is going on")
+    if not any((place / name).exists() for name in (NAME, EARLY, *TABLES)):
+        raise WrongUse(f"{folder}: neither {NAME} nor a table; expected the folder of a run that is going on")
+    seen = Watch(tell)
+    with (
+        session(master) as spark,
+        tempfile.TemporaryDirectory(prefix="amcast-watch-") as notes,
+        _streams(spark, place, seen, notes, every_seconds) as queries,
+    ):
+        _wait(place, seen, queries, patience_seconds)
+    return seen.snapshot
+
+
+@contextmanager
+def _streams(spark: SparkSession, folder: Path, seen: Watch, notes: str, every_seconds: float) -> Iterator[list[Any]]:
+    queries: list[Any] = []
+    try:
+        for table, take in (("multicasts", seen.multicasts), ("deliveries", seen.deliveries)):
+            (folder / table).mkdir(exist_ok=True)
+            rows = (
+                spark.readStream.schema(SCHEMAS[table])
+                .option("maxFilesPerTrigger", FILES_PER_BATCH)
+                .parquet(str(folder / table))
+            )
+            queries.append(
+                rows.writeStream.foreachBatch(take)
+                .option("checkpointLocation", f"{notes}/{table}")
+                .trigger(processingTime=f"{round(1000 * every_seconds)} milliseconds")
+                .start()
+            )
+        yield queries
+    finally:
+        for query in queries:
+            query.stop()
+
+
+def _wait(folder: Path, seen: Watch, queries: list[Any], patience_seconds: float | None) -> None:
+    """Until the order is violated, or the run is over and read, or patience ends."""
+    quiet, rows = 0.0, -1
+    step = 0.25
+    while not seen.ended.wait(step):
+        for query in queries:
+            failure = query.exception()
+            if failure is not None:
+                with plain_errors():
+                    raise failure
+        total = seen.snapshot.deliveries + seen.snapshot.multicasts
+        quiet = quiet + step if total == rows else 0.0
+        rows = total
+        if patience_seconds is not None and quiet >= patience_seconds:
+            return
+        if (folder / NAME).exists():
+            for query in queries:
+                query.processAllAvailable()
+            return

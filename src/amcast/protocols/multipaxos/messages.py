@@ -1,0 +1,37 @@
+"""What MultiPaxos says beyond Paxos, and what it knows."""
+
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.message import Body, Message, State
+from amcast.parts.client.messages import Known
+from amcast.parts.consensus.messages import PaxosConfig, PaxosState
+
+
+class MultiPaxosConfig(PaxosConfig, frozen=True):
+    ordering: GroupId | str | None = None
+    """The group that orders everything, by number or by name; none: the first of the topology."""
+
+
+class Stored(Body, frozen=True):
+    """A learner made durable what it was after everything below `upto`."""
+
+    upto: int
+
+
+class MultiPaxosCore(State, frozen=True):
+    """What the log alone determines; the same at every process after the same prefix."""
+
+    ordered: int
+    positions: tuple[tuple[GroupId, int], ...]
+    seen: tuple[Known, ...]
+
+
+class MultiPaxosState(State, frozen=True):
+    position: int
+    core: MultiPaxosCore
+    paxos: PaxosState
+    waiting: tuple[Message, ...]
+    old: tuple[MessageId, ...]
+    fresh: tuple[MessageId, ...]
+    led: int
+    stored: tuple[tuple[ProcessId, int], ...]
+    armed: bool

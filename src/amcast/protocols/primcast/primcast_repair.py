@@ -1,0 +1,298 @@
+"""PrimCast when something was missed: lost links, restarts, laggards.
+
+Links lose what was in flight when they begin anew, and a restarted process has only its records. Inside a group both
+ends say where they are (Sync) and the one that is ahead sends the rest: entries of the log if it is the primary, past
+deliveries, or the bare position if those are gone. Between groups nothing is numbered per link: who still waits for a
+message after a while asks the other destinations for the message or for their group's timestamp (Query, Decided). A
+group answers for a delivered message until a majority of each other destination has delivered it too.
+"""
+
+from amcast.kernel.bundle import is_bundle, labels_of
+from amcast.kernel.effects import Note
+from amcast.kernel.ids import ProcessId
+from amcast.kernel.message import Record
+from amcast.kernel.topology import Topology
+from amcast.parts.ordering.obligations import Debts
+from amcast.protocols.primcast.messages import (
+    CatchUp,
+    Checkpoint,
+    Decided,
+    Fact,
+    Handed,
+    Install,
+    NewState,
+    Past,
+    PrimCastConfig,
+    Progress,
+    Query,
+    Start,
+    Sync,
+)
+from amcast.protocols.primcast.primcast_epochs import Epochs
+from amcast.protocols.primcast.progress import Item
+
+
+class Repair(Epochs):
+    """A member that catches up and helps others to."""
+
+    __slots__ = ("_durable_length",)
+
+    def __init__(self, me: ProcessId, topology: Topology, config: PrimCastConfig) -> None:
+        super().__init__(me, topology, config)
+        self._durable_length = 0
+
+    # A life begins
+
+    def _recall(self, record: Record) -> None:
+        match record:
+            case Checkpoint():
+                self._reopen(record)
+            case Progress():
+                self._replay(record)
+
+    def _return(self) -> None:
+        self._durable_length, self._undurable = self._length, []
+        self._established = False
+        self._due = True
+        if self._active():
+            self._tell_others(self._open(), None)
+
+    def _reopen(self, kept: Checkpoint) -> None:
+        self._restore_kept(kept)
+        if kept.first > kept.handed:
+            self._jumped(kept.past[0].place if kept.past else kept.served)
+        for past in kept.past[max(0, kept.handed - kept.first) :]:
+            bundle = is_bundle(past.message.id)
+            self._emit(past, len(labels_of(past.message)) - len(past.repeats) if bundle else -1, None)
+
+    def _restore_kept(self, kept: Checkpoint) -> None:
+        """Everything durable, as it was."""
+        self._promised = kept.promised
+        self._epoch = kept.epoch
+        self._clock = kept.clock
+        self._births = kept.births
+        self._seen.restore(kept.seen)
+        self._mark = (kept.time, kept.tie)
+        self._handed = kept.handed
+        self._first = kept.first
+        self._past = {past.message.id: past for past in kept.past}
+        self._debts = Debts()
+        for fact in kept.facts:
+            self._debts.owe(fact.id, fact.timestamp, fact.final, fact.groups)
+        self.position = kept.first + len(kept.past)
+        self._served = kept.served
+        self._replace(NewState(kept.epoch, kept.clock, kept.base, kept.floor, kept.entries, kept.births))
+
+    def _replay(self, record: Progress) -> None:
+        self._promised = record.promised
+        self._clock = max(self._clock, record.clock)
+        self._births = record.births
+        gap = record.first > self._length
+        if gap:
+            # What lay between was delivered and trimmed before it was durable: its places are taken for good.
+            for index in range(self._base, self._length):
+                del self._log[index]
+            self._base = self._length = self._decided = record.first
+        for place, entry in enumerate(record.entries, record.first):
+            if place == self._length:
+                self._place_in_log(self._held(entry), entry.timestamp)
+        for handed in record.delivered:
+            message = handed.message or self.text(handed.id)
+            assert message is not None, f"process {self.me}: no record has the text of message {handed.id}"
+            self._hand_over(message, handed.timestamp, handed.final, None)
+        if gap:
+            self._floor = max(self._floor, self.position)
+
+    # Records
+
+    def _checkpoint(self) -> Checkpoint:
+        return Checkpoint(
+            self._promised,
+            self._epoch,
+            self._clock,
+            self._births,
+            self._base,
+            self._floor,
+            self._entries(self._base),
+            self._handed,
+            self._first,
+            tuple(self._past.values()),
+            *self._mark,
+            self._seen.snapshot(),
+            self._known_facts(),
+            self._served,
+        )
+
+    def _known_facts(self) -> tuple[Fact, ...]:
+        return tuple([Fact(*debt) for debt in self._debts.listed()])
+
+    def _make_durable(self) -> None:
+        """Before anything is said: promises, clock, accepted entries, deliveries, in one record."""
+        if not self._recorded:
+            self._undurable = []
+            return
+        if self._role == "joining":
+            return
+        if self._checkpoint_due or self._records >= self._config.keep:
+            self._persist_checkpoint()
+            self._durable_length, self._undurable = self._length, []
+        elif (
+            self._length > self._durable_length
+            or self._clock > self._durable_clock
+            or self._undurable
+            or self._promised > self._durable_promised
+            or self._births != self._durable_births
+        ):
+            self._persist_progress()
+
+    def _persist_progress(self) -> None:
+        if not self._recorded:
+            return
+        first = self._durable_length if self._durable_length > self._base else self._base
+        entries = self._entries(first) if first < self._length else ()
+        undurable = self._undurable
+        delivered = tuple([self._handed_record(past, index, first) for past, index in undurable]) if undurable else ()
+        promised, clock, births = self._promised, self._clock, self._births
+        self.persist(Progress(promised, clock, births, first, entries, delivered))
+        self._records += 1
+        self._durable_promised, self._durable_clock, self._durable_births = promised, clock, births
+        self._durable_length = self._length
+        if undurable:
+            self._undurable = []
+
+    def _handed_record(self, past: Past, index: int, first: int) -> Handed:
+        """With the text, unless it was an entry of an earlier record or is one of this, which begins at `first`."""
+        told = 0 <= index < self._durable_length or index >= first
+        return Handed(past.message.id, past.timestamp, past.final, None if told else past.message)
+
+    # Inside the group
+
+    def on_peer(self, peer: ProcessId, life: int) -> None:
+        if peer in self._fellows:
+            self._meet(peer)
+        elif self.topology.group_of(peer) is not None and self._active():
+            self._tell_others(self._open(), peer)
+            group = self.topology.group_of(peer)
+            for item in [item for item in self._items.values() if item.message is not None]:
+                assert item.message is not None
+                if group in item.message.destinations and group not in item.decided:
+                    self._write((peer,), Query(item.id, item.message), item.id)
+
+    def _hear_sync(self, sender: ProcessId, body: Sync) -> None:
+        self._hear_of(body.epoch)
+        self._refuse(sender, body.epoch)
+        if self._active():
+            if self._leader(self._epoch) == self.me:
+                self._send_log(sender, body)
+            self._write((sender,), self._ack())
+        if body.full and body.position < self.position:
+            self._help(sender, body.position)
+        elif body.position > self.position:
+            self._lag = True
+
+    def _send_log(self, sender: ProcessId, body: Sync) -> None:
+        if body.epoch != self._epoch or body.length < self._base:
+            self._write((sender,), self._whole_state())
+        elif body.length < self._length:
+            entries = self._entries(body.length)
+            self._write((sender,), NewState(self._epoch, self._clock, body.length, self._floor, entries, self._births))
+
+    def _help(self, sender: ProcessId, position: int) -> None:
+        """Tell a fellow what it has not delivered. Who does not have that any more gives it the outcome only, if one of
+        the two leads: followers are a little behind, each by its own time, and their leader lets them deliver."""
+        if position >= self._first:
+            past = tuple(self._past.values())[position - self._first :]
+            self._write((sender,), CatchUp(position, past))
+        elif self._leader(self._epoch) in (self.me, sender) or self._leader(self._promised) == sender:
+            told = Install(self.position, *self._mark, self._seen.snapshot(), self._known_facts(), self._served)
+            self._write((sender,), told)
+
+    def _catch_up(self, body: CatchUp) -> None:
+        for past in body.past[max(0, self.position - body.first) :] if body.first <= self.position else ():
+            self.note("caught-up", past.message.id)
+            self._hand_over(past.message, past.timestamp, past.final, None)
+
+    def _install(self, body: Install) -> None:
+        if body.position <= self.position:
+            return
+        self._leap(body.position, (body.time, body.tie), body.seen)
+        self._served = body.served
+        self._jumped(body.served)
+        for id in [id for id in self._items if id in self._seen]:
+            item = self._items.pop(id)
+            item.delivered_at = body.position - 1
+            self._finals -= item.final >= 0
+            self._unproposed.pop(id, None)
+        self._past = {}
+        self._undurable = []
+        for fact in body.facts:
+            self._debts.owe(fact.id, fact.timestamp, fact.final, fact.groups)
+        self._due = True
+
+    def _jumped(self, served: int) -> None:
+        """A snapshot of another member was taken over: what it delivered counts as delivered here."""
+        self._outbox.append(Note("installed", None, float(served)))
+
+    def _trim(self) -> None:
+        """Forget what a majority delivered from the log, and what everybody delivered from the past."""
+        base, decided = self._base, self._decided
+        if base < decided:
+            log = self._log
+            delivered = sorted(self._positions)[self._view.rank]
+            while base < decided and 0 <= (at := log[base].delivered_at) < delivered:
+                if at >= self._floor:
+                    self._floor = at + 1
+                del log[base]
+                base += 1
+            self._base = base
+        past, first = self._past, self._first
+        if past and first < self._handed:
+            keep = self._config.keep
+            everybody = min(self._positions)
+            while past and first < self._handed and (first < everybody or len(past) > keep):
+                del past[next(iter(past))]
+                first += 1
+            self._first = first
+
+    # Between groups
+
+    def _answer(self, sender: ProcessId, body: Query) -> None:
+        if body.message is not None:
+            self.on_submit(body.message)
+        answer = self._debts.answer(body.id)
+        item = self._items.get(body.id)
+        if answer is not None:
+            self._write((sender,), Decided(body.id, self.home, answer), body.id)
+        elif item is not None and self.home in item.decided:
+            self._write((sender,), Decided(body.id, self.home, item.decided[self.home]), body.id)
+        if body.message is None:
+            message = self.text(body.id)
+            if message is not None:
+                self._write((sender,), Start(message), body.id)
+
+    def _hear_decided(self, body: Decided) -> None:
+        if body.id not in self._seen:
+            item = self._item(body.id)
+            self._hear_time(item, body.group, body.timestamp)
+            self._decide(item, body.group, body.timestamp)
+
+    # What the timer asks for
+
+    def _ask_fellows(self, helper: ProcessId) -> None:
+        for fellow in self._fellows:
+            full = fellow == helper or fellow == self._leader(self._promised)
+            if full or self._role != "joining":
+                self._write((fellow,), self._whereabouts(full))
+
+    def _ask_about(self, item: Item) -> None:
+        self.note("asked", item.id)
+        if item.message is None:
+            for group in sorted(item.heard):
+                others = tuple(member for member in self.topology.members(group) if member != self.me)
+                self._write(others, Query(item.id, None), item.id)
+            return
+        if item.index < 0:
+            self._write(self._fellows, Start(item.message), item.id)
+        for group in item.message.destinations:
+            if group != self.home and group not in item.decided:
+                self._write(self.topology.members(group), Query(item.id, item.message), item.id)

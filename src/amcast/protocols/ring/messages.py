@@ -1,0 +1,30 @@
+"""What the ring's groups say and know."""
+
+from amcast.kernel.ids import GroupId, MessageId
+from amcast.kernel.message import Body, Message, State
+from amcast.parts.client.messages import Known
+from amcast.parts.groups.messages import AdapterConfig
+
+
+class RingConfig(AdapterConfig, frozen=True):
+    order: tuple[GroupId, ...] = ()
+    """The order in which a message visits its destinations; unsaid: that of the groups' ids."""
+
+
+class Pass(Body, frozen=True):
+    """A group hands a message to the next destination."""
+
+    message: Message
+
+
+class End(Body, frozen=True):
+    """The last destination has delivered this message: go on."""
+
+    message: MessageId
+
+
+class RingState(State, frozen=True):
+    position: int
+    seen: tuple[Known, ...]
+    queue: tuple[tuple[Message, int], ...]
+    locked: MessageId | None

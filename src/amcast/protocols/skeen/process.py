@@ -1,0 +1,179 @@
+"""Skeen's protocol: every destination proposes a timestamp, the highest wins.
+
+Source: D. Skeen, unpublished, as told by Birman and Joseph (1987); here after papers 000 (section 3) and 002 (3.1).
+
+    client      p0          p1
+      |--Request->|           |
+      |--Request------------->|
+      |           |--Propose->|      each destination stamps the message with its clock + 1
+      |           |<-Propose--|      and tells all destinations, itself among them
+      |        deliver     deliver   at max(proposals), once nothing older can come
+
+Claims: genuine; two message delays; links that lose nothing, in any order; groups of one correct process. Groups of
+several, some of which may crash, run it by `parts/groups/replicated.py`: six message delays.
+Deviations: ties are broken by message id, as (timestamp, id) pairs; a proposal may arrive before its message.
+"""
+
+from heapq import heappop, heappush, heapreplace
+
+from amcast.kernel.diagnostics import Phase, Vitals
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.message import Body, Message, State
+from amcast.kernel.process import Process
+from amcast.kernel.spec import Claims, Spec
+from amcast.kernel.topology import Topology
+from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS
+from amcast.parts.groups.claims import MILD, lifted
+from amcast.parts.groups.messages import REPLICATED_BODIES, AdapterState
+from amcast.parts.groups.replicated import replicated
+from amcast.protocols.skeen.messages import Propose, SkeenConfig, SkeenPending, SkeenState
+
+
+class _Pending:
+    """What is known of a message that is not delivered yet."""
+
+    __slots__ = ("committed_ns", "heard", "highest", "message", "proposed")
+
+    def __init__(self) -> None:
+        self.message: Message | None = None
+        self.proposed = 0
+        """My own timestamp; 0 before the message arrived. The final one is never lower."""
+        self.highest = 0
+        """The highest timestamp heard; final once every destination was heard."""
+        self.heard: set[GroupId] = set()
+        self.committed_ns = -1
+        """When the final timestamp was known here; -1 before."""
+
+
+class Skeen(Process):
+    """One destination process, a group of its own."""
+
+    def __init__(self, me: ProcessId, topology: Topology, config: SkeenConfig) -> None:
+        super().__init__(me, topology)
+        self._clock = 0
+        """No message that arrives from now on is proposed at or below it."""
+        self._pending: dict[MessageId, _Pending] = {}
+        self._queue: list[tuple[int, MessageId]] = []
+        """Heap over the pending messages that I proposed for: a lower bound of each one's final (timestamp, id)."""
+
+    def on_submit(self, message: Message) -> None:
+        assert self.group in message.destinations, f"process {self.me} is no destination of message {message.id}"
+        id = message.id
+        entry = self._pending.get(id) or self._entry(id)
+        if entry.message is not None:
+            return
+        self._clock = clock = self._clock + 1
+        entry.message = message
+        entry.proposed = clock
+        heappush(self._queue, (clock, id))
+        self.send_all(self.topology.addressed(message.destinations), Propose(id, self.group, clock), id)
+
+    def on_receive(self, sender: ProcessId, body: Body) -> None:
+        assert type(body) is Propose, f"Skeen's processes do not say {body!r}"
+        self._count(body.message, body.group, body.timestamp)
+
+    def _entry(self, message: MessageId) -> _Pending:
+        """Begin to know of a message."""
+        entry = self._pending[message] = _Pending()
+        return entry
+
+    def _count(self, message: MessageId, group: GroupId, timestamp: int) -> None:
+        entry = self._pending.get(message) or self._entry(message)
+        entry.heard.add(group)
+        if timestamp > entry.highest:
+            entry.highest = timestamp
+        if entry.message is None:
+            self.note("early", message)
+        elif len(entry.heard) == len(entry.message.destinations):
+            # My own proposal comes by a link too: that all were heard implies that the message is here.
+            entry.committed_ns = self.now
+            self.clear(entry.message)
+            if entry.highest > self._clock:
+                self._clock = entry.highest
+            self._deliver_ready(message)
+
+    def _deliver_ready(self, committed: MessageId) -> None:
+        queue = self._queue
+        while queue:
+            bound, message = queue[0]
+            entry = self._pending[message]
+            if entry.committed_ns < 0:
+                break
+            if entry.highest > bound:
+                heapreplace(queue, (entry.highest, message))
+                continue
+            heappop(queue)
+            del self._pending[message]
+            assert entry.message is not None
+            if message != committed:
+                self.note("waited", message)
+            self.deliver(entry.message, entry.highest, message, entry.committed_ns)
+
+    def vitals(self) -> Vitals:
+        return {"position": self.position, "pending": len(self._queue), "clock": self._clock}
+
+    def explain(self, message: MessageId) -> list[Phase]:
+        entry = self._pending.get(message)
+        if entry is None:
+            return [Phase("text", False, f"process {self.me} does not know of it, or has delivered it")]
+        if entry.message is None:
+            return [Phase("text", False, f"groups {sorted(entry.heard)} have proposed; the message has not come")]
+        groups = entry.message.destinations
+        told = [Phase("text", True, f"the message is here, for groups {list(groups)}; proposed: {entry.proposed}")]
+        missing = [group for group in groups if group not in entry.heard]
+        if missing:
+            late = self.topology.addressed(tuple(missing))
+            return [*told, Phase("proposed", False, f"no proposal has come from groups {missing}", late)]
+        first = self._queue[0][1]
+        said = f"its timestamp is {entry.highest}; message {first}, which may be earlier, is not delivered"
+        return [*told, Phase("proposed", True, "every group has"), Phase("first", False, said)]
+
+    def snapshot(self) -> SkeenState:
+        return SkeenState(
+            self.position,
+            self._clock,
+            tuple(
+                SkeenPending(id, e.message, e.proposed, e.highest, tuple(sorted(e.heard)), e.committed_ns)
+                for id, e in sorted(self._pending.items())
+            ),
+        )
+
+    def restore(self, state: State) -> None:
+        assert isinstance(state, SkeenState)
+        self.position = state.position
+        self._clock = state.clock
+        self._pending = {}
+        self._queue = []
+        for kept in state.pending:
+            entry = self._pending[kept.id] = _Pending()
+            entry.message = kept.message
+            entry.proposed = kept.proposed
+            entry.highest = kept.highest
+            entry.heard = set(kept.heard)
+            entry.committed_ns = kept.committed_ns
+            if kept.message is not None:
+                heappush(self._queue, (kept.proposed, kept.id))
+
+
+ALONE = Claims(
+    genuine="strict",
+    links="reordering",
+    faults=MILD,
+    ranked=True,
+    delays=lambda role, destinations, replicas: 2 if destinations > 1 else 1,
+    packets=lambda destinations, replicas: destinations + destinations * destinations,
+)
+
+SPEC = Spec(
+    name="skeen",
+    summary="every destination proposes a timestamp, the highest wins",
+    source="Skeen, told by Birman and Joseph 1987; papers 000 section 3, 002 section 3.1",
+    process=replicated(Skeen, (Propose,), SkeenState),
+    config=SkeenConfig,
+    bodies=(Propose, *REPLICATED_BODIES, *PAXOS_BODIES),
+    records=PAXOS_RECORDS,
+    states=(SkeenState, SkeenPending, AdapterState),
+    claims=lifted(ALONE),
+    alone=ALONE,
+    goals=("waited", "early"),
+)

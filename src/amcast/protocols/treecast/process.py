@@ -1,0 +1,187 @@
+"""TreeCast: messages enter a tree of groups at the lowest common ancestor of their destinations and go down in order.
+
+Source: paper 004 (thesis), section 3.2, algorithm 2, and 4.1.2; ByzCast (Coelho et al., 2018) without Byzantine groups.
+
+    client        A            B            C           A above B and C; message m to B and C
+      |--Request->|            |            |
+      |           |--Forward-->|            |           A orders m, and delivers it only if it is a destination
+      |           |--Forward--------------->|
+      |           |         deliver      deliver
+      |           |<-Confirm---|            |
+      |           |<-Confirm----------------|
+      |<--Reply---|                                     once for every destination
+
+Every group orders what arrives, from clients and from its parent, in one line; children keep their parent's order,
+because the links between them are FIFO. Whichever group is the highest to handle two messages orders them for all.
+
+Claims: d + 1 message delays at a destination d levels below the lowest common ancestor; not genuine, but for messages
+to one group; FIFO links; one process per group (or several, by `parts/groups/replicated.py`).
+
+Deviations: FIFO links are assumed by the paper and not said; a message is recognised and dropped before it is
+forwarded, so that copies do not multiply on the way down; the confirmation comes as one Reply per destination.
+"""
+
+from amcast.kernel.diagnostics import Phase, Vitals
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.message import Body, Message, Reply, State
+from amcast.kernel.process import Process
+from amcast.kernel.spec import Claims, Contact, Spec
+from amcast.kernel.topology import Topology
+from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS
+from amcast.parts.groups.claims import MILD, lifted
+from amcast.parts.groups.messages import REPLICATED_BODIES, AdapterState
+from amcast.parts.groups.replicated import replicated
+from amcast.parts.ordering.delivered_set import Seen
+from amcast.parts.ordering.overlay import Tree, ancestral, tree_of
+from amcast.protocols.treecast.messages import Confirm, Forward, TreeCastConfig, TreeCastState, TreeCastWaiting
+
+
+class _Waiting:
+    """A message that was ordered here and is not confirmed by all children that it was forwarded to."""
+
+    __slots__ = ("destinations", "missing", "sender")
+
+    def __init__(self, sender: ProcessId, destinations: tuple[GroupId, ...], missing: set[GroupId]) -> None:
+        self.sender = sender
+        self.destinations = destinations
+        self.missing = missing
+
+
+class TreeCast(Process):
+    """One group."""
+
+    answers = True
+
+    def __init__(self, me: ProcessId, topology: Topology, config: TreeCastConfig) -> None:
+        super().__init__(me, topology)
+        assert self.group is not None, f"process {me} is a client"
+        self.home: GroupId = self.group
+        self.config = config
+        self.tree: Tree = tree_of(config.edges, topology)
+        self.parent = self.tree.parent[self.home]
+        self._asked_for = Seen()
+        """What clients asked this group to order, each client in its order. A message comes once from the parent."""
+        self._waiting: dict[MessageId, _Waiting] = {}
+
+    def contacts(self, message: Message) -> tuple[ProcessId, ...]:
+        return self.topology.members(self.tree.lca(message.destinations))
+
+    def on_submit(self, message: Message) -> None:
+        if self.tree.lca(message.destinations) == self.home and self._asked_for.add(message.id):
+            self._order(message)
+
+    def on_receive(self, sender: ProcessId, body: Body) -> None:
+        match body:
+            case Forward(message):
+                self._order(message)
+            case Confirm(message_id):
+                group = self.topology.group_of(sender)
+                assert group is not None, f"process {sender} is a client and confirms message {message_id}"
+                self._hear_confirm(message_id, group)
+            case Reply():
+                pass  # this process multicast the message itself
+            case _:
+                raise AssertionError(f"TreeCast's groups do not say {body!r}")
+
+    def _order(self, message: Message) -> None:
+        below = self.tree.involved(self.home, message.destinations)
+        for child in below:
+            self.send_all(self.topology.members(child), Forward(message), message.id)
+        if self.home in message.destinations:
+            self.deliver(message)
+        else:
+            self.note("passed", message.id)
+        if self.config.confirm:
+            self._waiting[message.id] = _Waiting(message.sender, message.destinations, set(below))
+            self._confirm(message.id)
+
+    def _hear_confirm(self, message: MessageId, child: GroupId) -> None:
+        self._waiting[message].missing.discard(child)
+        self._confirm(message)
+
+    def _confirm(self, message: MessageId) -> None:
+        """Tell the parent, or the client, once all below is done."""
+        waiting = self._waiting[message]
+        if waiting.missing:
+            return
+        del self._waiting[message]
+        if self.tree.lca(waiting.destinations) != self.home:
+            assert self.parent is not None, f"the root is below the common ancestor of {waiting.destinations}"
+            self.send_all(self.topology.members(self.parent), Confirm(message), message)
+            return
+        self.note("confirmed", message)
+        for group in waiting.destinations:
+            self.send(waiting.sender, Reply(message, group), message)
+
+    def vitals(self) -> Vitals:
+        return {"position": self.position, "pending": len(self._waiting)}
+
+    def explain(self, message: MessageId) -> list[Phase]:
+        waiting = self._waiting.get(message)
+        if waiting is None:
+            above = () if self.parent is None else self.topology.members(self.parent)
+            said = f"group {self.home} does not know of it, or is done with it; it comes from a client or from above"
+            return [Phase("text", False, said, above)]
+        late = self.topology.addressed(tuple(sorted(waiting.missing)))
+        said = f"groups {sorted(waiting.missing)} below have not confirmed it"
+        return [
+            Phase("text", True, f"the message was ordered here, for groups {list(waiting.destinations)}"),
+            Phase("confirmed", False, said, late),
+        ]
+
+    def snapshot(self) -> TreeCastState:
+        return TreeCastState(
+            self.position,
+            self._asked_for.snapshot(),
+            tuple(
+                TreeCastWaiting(id, w.sender, w.destinations, tuple(sorted(w.missing)))
+                for id, w in sorted(self._waiting.items())
+            ),
+        )
+
+    def restore(self, state: State) -> None:
+        assert isinstance(state, TreeCastState)
+        self.position = state.position
+        self._asked_for.restore(state.asked_for)
+        self._waiting = {kept.id: _Waiting(kept.sender, kept.destinations, set(kept.missing)) for kept in state.waiting}
+
+
+def contacting(config: TreeCastConfig) -> Contact:
+    """The lowest common ancestor, in the tree that a configuration names."""
+    return ancestral(lambda topology: tree_of(config.edges, topology))
+
+
+def _delays(role: str, destinations: int, replicas: int) -> int | None:
+    """A lone message to all groups of the default tree: its root is the lowest common ancestor."""
+    depth = (destinations.bit_length() - 1) if role == "max" else int(role.removeprefix("depth-"))
+    return depth + 1
+
+
+def _packets(destinations: int, replicas: int) -> int:
+    """The request, down and up along every edge, and an answer for every destination."""
+    return 1 + 2 * (destinations - 1) + destinations
+
+
+def _role(topology: Topology, process: ProcessId) -> str:
+    group = topology.group_of(process)
+    return f"depth-{(topology.groups.index(group) + 1).bit_length() - 1}" if group is not None else "client"
+
+
+ALONE = Claims(genuine="no", faults=MILD, delays=_delays, packets=_packets)
+
+SPEC = Spec(
+    name="treecast",
+    summary="a tree of groups; messages go down from the lowest common ancestor of their destinations",
+    source="paper 004 sections 3.2 and 4.1.2",
+    process=replicated(TreeCast, (Forward, Confirm), TreeCastState),
+    config=TreeCastConfig,
+    bodies=(Forward, Confirm, *REPLICATED_BODIES, *PAXOS_BODIES),
+    records=PAXOS_RECORDS,
+    states=(TreeCastState, AdapterState),
+    claims=lifted(ALONE),
+    alone=ALONE,
+    roles=_role,
+    contact=contacting(TreeCastConfig()),
+    contacting=contacting,
+    goals=("passed", "confirmed"),
+)

@@ -1,0 +1,312 @@
+"""Faults: what each does to a world, and profiles that deal them at random within what a protocol claims.
+
+A run has a fault phase and then heals; a dealer never brings about what the protocol does not claim to survive, so
+that after healing everything that must be delivered is demanded.
+"""
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Protocol
+
+from amcast.kernel.errors import WrongUse
+from amcast.kernel.ids import ProcessId
+from amcast.kernel.spec import FAULTS, Claims
+from amcast.kernel.topology import Topology
+from amcast.simulation.world.actions import (
+    Block,
+    Change,
+    Crash,
+    Fault,
+    Heal,
+    Lossy,
+    Pause,
+    Recover,
+    Renew,
+    Resume,
+    Skew,
+    Slow,
+    Suggest,
+    Suspicion,
+)
+from amcast.simulation.world.membership import change, in_force, may_change
+from amcast.simulation.world.world import World
+
+
+class Disturbed(Protocol):
+    """What faults ask of an agenda."""
+
+    slow: dict[ProcessId, int]
+
+    def resumed(self, process: ProcessId) -> None:
+        """A paused process goes on."""
+
+    def healed(self) -> None:
+        """Blocked links work again."""
+
+    def lossy(self, loss: float) -> None:
+        """Links lose this share from now on."""
+
+
+def perform(world: World, agenda: Disturbed, fault: Fault) -> bool:
+    """Let a fault happen, if it still makes sense; says whether it did."""
+    if not _sensible(world, fault):
+        return False
+    _tell(world, fault)
+    match fault:
+        case Crash(process, kept):
+            world.crash(process, kept)
+        case Recover(process, amnesia):
+            world.recover(process, amnesia)
+        case Pause(process):
+            world.paused.add(process)
+        case Resume(process):
+            world.paused.discard(process)
+            agenda.resumed(process)
+        case Slow(process, extra_ns):
+            if extra_ns:
+                agenda.slow[process] = extra_ns
+            else:
+                agenda.slow.pop(process, None)
+        case Block(pairs):
+            world.blocked.update(pairs)
+        case Heal():
+            world.blocked.clear()
+            agenda.healed()
+        case Lossy(loss):
+            agenda.lossy(loss)
+        case Renew(one, other):
+            world.renew(one, other)
+        case Suggest(process, group, leader):
+            world.suggest(process, group, leader)
+        case Suspicion(process, group, up):
+            world.suspect(process, group, up)
+        case Skew(process, offset_ns, drift):
+            world.skews[process] = (offset_ns, drift)
+        case Change(group, add, remove):
+            change(world, group, add, remove)
+    return True
+
+
+def _tell(world: World, fault: Fault) -> None:
+    """A note for the trace, so that recovery can be measured; what changes nothing, and oracles, are no news."""
+    if world.recorder is None:
+        return
+    match fault:
+        case Suggest() | Suspicion() | Slow(_, 0) | Lossy(0.0):
+            return
+        case Heal():
+            if not world.blocked:
+                return
+            process = world.topology.processes[0]
+        case Lossy():
+            process = world.topology.processes[0]
+        case Block(pairs):
+            process = pairs[0][0] if pairs else world.topology.processes[0]
+        case Renew(one):
+            process = one
+        case Change():
+            process = world.topology.processes[0] if world.operator is None else world.operator
+        case _:
+            process = fault.process
+    world.recorder.note(process, world.now, f"fault-{type(fault).__name__.lower()}")
+
+
+def _sensible(world: World, fault: Fault) -> bool:
+    """A process that is down cannot crash, nobody hears an oracle while paused, and so on."""
+    match fault:
+        case Crash(process):
+            return process in world.processes
+        case Recover(process):
+            return process in world.down
+        case Pause(process):
+            return process in world.processes and process not in world.paused
+        case Resume(process):
+            return process in world.paused or process in world.down
+        case Suggest(process) | Suspicion(process):
+            return process in world.processes and process not in world.paused
+        case Change(_, add):
+            return may_change(world, add)
+        case Renew(one, other):
+            return one != other and one in world.processes and other in world.processes
+        case _:
+            return True
+
+
+def profile(name: str, claims: Claims, protocol: str) -> frozenset[str]:
+    """The kinds of faults of a profile: "none", one kind, several joined by "+", or "all" that the protocol claims."""
+    if name == "none":
+        return frozenset()
+    if name == "all":
+        return frozenset(claims.faults)
+    kinds = frozenset(name.split("+"))
+    for kind in sorted(kinds):
+        if kind not in FAULTS:
+            known = ", ".join(FAULTS)
+            raise WrongUse(f"faults = {name!r}: no kind {kind!r}; expected none, all, or kinds joined by +: {known}")
+        if kind not in claims.faults:
+            claimed = ", ".join(k for k in FAULTS if k in claims.faults) or "none"
+            raise WrongUse(f"faults = {name!r}: {protocol} does not claim to survive {kind!r}; it claims {claimed}")
+    return kinds
+
+
+class Dealer:
+    """Deals faults of some kinds, never more than claimed, and knows how to heal them all."""
+
+    def __init__(
+        self,
+        kinds: frozenset[str],
+        claims: Claims,
+        random: Random,
+        scale_ns: int,
+        topologies: tuple[Topology, ...] = (),
+    ) -> None:
+        self._kinds = [kind for kind in FAULTS if kind in kinds]
+        self._claims = claims
+        self._random = random
+        self._scale_ns = scale_ns
+        """About one message delay: the unit of durations and skews."""
+        self._topologies = topologies
+        """All that there will ever be, where members change (`simulation/world/membership.py`)."""
+        self._gone: set[ProcessId] = set()
+        """Crashed for good."""
+        self._forgetful: set[ProcessId] = set()
+        """Restarted with an empty disk: it may not count for anybody's quorum until it has caught up."""
+
+    def deal(self, world: World) -> tuple[Fault, ...]:
+        """The next fault, and what makes it end (to be performed some time later); nothing if none fits now."""
+        if not self._kinds:
+            return ()
+        kind = self._random.choice(self._kinds)
+        dealers: dict[str, Callable[[World], tuple[Fault, ...]]] = {
+            "pause": self._pause,
+            "slow": self._slow,
+            "partition": self._partition,
+            "loss": lambda world: (Lossy(self._random.choice((0.1, 0.3, 0.6))), Lossy(0.0)),
+            "skew": self._skew,
+            "leaders": self._leaders,
+            "suspects": self._suspects,
+            "links": self._links,
+            "crash": self._crash,
+            "recovery": self._recovery,
+            "amnesia": self._amnesia,
+        }
+        return dealers[kind](world)
+
+    def heal(self, world: World) -> list[Fault]:
+        """Everything that must happen for the system to be as well as the claims demand."""
+        healing: list[Fault] = [Heal(), Lossy(0.0)]
+        healing += [Resume(process) for process in sorted(world.paused)]
+        healing += [Slow(process, 0) for process in world.topology.processes]
+        healing += [Crash(process) for process in sorted(self._gone) if process in world.processes]
+        back = sorted(process for process in world.down if process not in self._gone and process not in world.absent)
+        healing += [Recover(process, process in self._forgetful) for process in back]
+        return healing
+
+    def leaders(self, world: World) -> list[Fault]:
+        """A stable, correct leader for every group, told to everybody: what an oracle settles on in the end."""
+        said: list[Fault] = []
+        for group in world.topology.groups:
+            members = [member for member in world.topology.members(group) if member in world.processes]
+            if members:
+                said += [Suggest(process, group, members[0]) for process in sorted(world.processes)]
+        return said
+
+    def trust(self, world: World) -> list[Fault]:
+        """The truth about every group, told to everybody: where wrong suspicions end."""
+        said: list[Fault] = []
+        for group in world.topology.groups:
+            up = any(member in world.processes for member in world.topology.members(group))
+            said += [Suspicion(process, group, up) for process in sorted(world.processes)]
+        return said
+
+    def _up(self, world: World) -> list[ProcessId]:
+        return [process for process in world.topology.servers if process in world.processes]
+
+    def _pause(self, world: World) -> tuple[Fault, ...]:
+        awake = [process for process in sorted(world.processes) if process not in world.paused]
+        if not awake:
+            return ()
+        process = self._random.choice(awake)
+        return (Pause(process), Resume(process))
+
+    def _slow(self, world: World) -> tuple[Fault, ...]:
+        process = self._random.choice(world.topology.processes)
+        return (Slow(process, self._random.randint(1, 3) * self._scale_ns), Slow(process, 0))
+
+    def _partition(self, world: World) -> tuple[Fault, ...]:
+        """Cut off one side from the other, in one direction or both."""
+        processes = list(world.topology.processes)
+        self._random.shuffle(processes)
+        side = set(processes[: self._random.randint(1, max(1, len(processes) // 2))])
+        rest = [process for process in world.topology.processes if process not in side]
+        ways = self._random.choice((1, 2, 3))
+        pairs = [(a, b) for a in sorted(side) for b in rest] if ways & 1 else []
+        pairs += [(b, a) for a in sorted(side) for b in rest] if ways & 2 else []
+        return (Block(tuple(pairs)), Heal())
+
+    def _skew(self, world: World) -> tuple[Fault, ...]:
+        process = self._random.choice(world.topology.processes)
+        offset = self._random.choice((-100, -3, 3, 100)) * self._scale_ns
+        return (Skew(process, offset, self._random.choice((0.0, 0.0, -0.01, 0.01))),)
+
+    def _leaders(self, world: World) -> tuple[Fault, ...]:
+        group = self._random.choice(world.topology.groups)
+        leader = self._random.choice(world.topology.members(group))
+        listeners = [process for process in sorted(world.processes) if process not in world.paused]
+        if listeners and self._random.random() < 0.7:
+            return (Suggest(self._random.choice(listeners), group, leader),)
+        return tuple(Suggest(process, group, leader) for process in world.topology.members(group))
+
+    def _suspects(self, world: World) -> tuple[Fault, ...]:
+        group = self._random.choice(world.topology.groups)
+        process = self._random.choice(self._up(world) or list(world.topology.servers))
+        return (Suspicion(process, group, False), Suspicion(process, group, True))
+
+    def _links(self, world: World) -> tuple[Fault, ...]:
+        one, other = self._random.sample(world.topology.processes, 2)
+        return (Renew(one, other),)
+
+    def _crash(self, world: World) -> tuple[Fault, ...]:
+        process = self._victim(world)
+        if process is None:
+            return ()
+        doomed = self._doomed(world, process)
+        self._gone.update(doomed)
+        return tuple(Crash(one, self._kept(world, one)) for one in doomed)
+
+    def _doomed(self, world: World, process: ProcessId) -> tuple[ProcessId, ...]:
+        """Who crashes for good: this process or, where that is claimed to be survived, its whole group."""
+        group = world.topology.group_of(process)
+        members = () if group is None else world.topology.members(group)
+        alone = self._bearable(world, (process,))
+        if self._bearable(world, members) and (not alone or self._random.random() < 0.5):
+            return (process, *(member for member in members if member != process and member in world.processes))
+        return (process,) if alone else ()
+
+    def _bearable(self, world: World, doomed: Sequence[ProcessId]) -> bool:
+        """Whether these may be lost, too: of the old members, while they are needed, and of all that are to come."""
+        lost = frozenset(self._gone.union(self._forgetful, doomed))
+        return all(
+            self._claims.tolerates(topology, lost)
+            for topology in in_force(world, self._topologies or (world.topology,))
+        )
+
+    def _recovery(self, world: World) -> tuple[Fault, ...]:
+        process = self._victim(world)
+        if process is None:
+            return ()
+        return (Crash(process, self._kept(world, process)), Recover(process, process in self._forgetful))
+
+    def _amnesia(self, world: World) -> tuple[Fault, ...]:
+        process = self._victim(world)
+        if process is None or not self._bearable(world, (process,)):
+            return ()
+        self._forgetful.add(process)
+        return (Crash(process), Recover(process, True))
+
+    def _victim(self, world: World) -> ProcessId | None:
+        up = self._up(world)
+        return self._random.choice(up) if up else None
+
+    def _kept(self, world: World, process: ProcessId) -> int:
+        return self._random.randint(0, len(world.disks[process].waiting))

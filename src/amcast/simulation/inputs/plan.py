@@ -1,0 +1,173 @@
+"""A plan: everything that a simulated run is made of, as one TOML file. Same plan and seed, same run.
+
+protocol = "skeen"
+seed = 7
+
+[topology]                 # or: environment = "aws-12", which also sets the network
+groups = 3
+replicas = 1
+clients = 4
+
+[network]                  # simulation/inputs/network.py lists every field
+delay_ns = 1_000_000
+
+[workload]
+name = "micro"
+messages = 1000            # in all
+outstanding = 1            # per client
+destinations = 2           # further fields belong to the workload of that name
+
+[faults]
+profile = "pause+partition"
+count = 8
+until_ns = 200_000_000
+events = [{ at_ns = 5_000_000, do = "pause", process = 1 }]
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import field
+
+from amcast.kernel.config import Config, configured
+from amcast.kernel.errors import WrongUse
+from amcast.simulation.inputs.network import MILLISECOND, NetworkConfig
+from amcast.simulation.world.actions import Fault
+
+MAX_MESSAGES = 1_000_000_000
+
+
+class TopologyPlan(Config, frozen=True):
+    """How many of each; or the sizes for an environment."""
+
+    groups: int = 3
+    replicas: int = 1
+    clients: int = 4
+    environment: str = ""
+    """Name of a placement with its network, see `amcast environments`; "" is one place with equal delays."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of the environment."""
+
+
+class FaultEvent(Config, frozen=True):
+    """A fault at a time."""
+
+    at_ns: int
+    fault: Fault
+
+
+class FaultPlan(Config, frozen=True):
+    """What goes wrong: drawn from a profile, written one by one, or both."""
+
+    profile: str = "none"
+    count: int = 8
+    until_ns: int = 0
+    """When everything heals; 0 chooses a hundred message delays (or the last written event)."""
+    events: tuple[FaultEvent, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.count <= 100_000:
+            raise ValueError(f"count = {self.count}; expected 0 to 100000")
+        if self.until_ns < 0:
+            raise ValueError(f"until_ns = {self.until_ns}; expected 0 or more")
+
+
+class Plan(Config, frozen=True):
+    """One run. Sweeps span many of these."""
+
+    protocol: str
+    seed: int = 0
+    options: dict[str, Any] = field(default_factory=dict)
+    """The protocol's own options."""
+    topology: TopologyPlan = TopologyPlan()
+    network: dict[str, Any] = field(default_factory=dict)
+    """Fields of `NetworkConfig`, over those of the environment."""
+    workload: dict[str, Any] = field(default_factory=dict)
+    """`name`, `messages`, and the fields of that workload."""
+    faults: FaultPlan = FaultPlan()
+    nodes: bool | None = None
+    """Whether processes run as whole nodes (leader election, client sessions with retries and replies) or bare;
+    unsaid: as nodes where the protocol claims to survive crashes."""
+    gateways: bool = False
+    """Nodes that bundle their clients' messages, as in a live cluster; clients ask one of them."""
+    until_ns: int = 0
+    """Cut the run off at this time, finished or not; 0 lets it finish."""
+    settle_ns: int = 0
+    """The liveness bound: so long without any delivery after healing, with deliveries owed, is stuck. 0 chooses."""
+
+    def __post_init__(self) -> None:
+        if not -(2**63) <= self.seed < 2**63:
+            raise ValueError(f"seed = {self.seed}; expected a 64-bit integer")
+        if self.until_ns < 0 or self.settle_ns < 0:
+            raise ValueError("until_ns and settle_ns: expected 0 or more")
+
+    @property
+    def messages(self) -> int:
+        return int(self.workload.get("messages", 100))
+
+    @property
+    def workload_name(self) -> str:
+        return str(self.workload.get("name", "micro"))
+
+    @property
+    def workload_options(self) -> dict[str, Any]:
+        return {key: value for key, value in self.workload.items() if key not in ("name", "messages")}
+
+    def network_config(self, environment: dict[str, Any] | None = None) -> NetworkConfig:
+        """The network: the environment's, with what the plan says on top."""
+        return configured(NetworkConfig, {**(environment or {}), **self.network}, "network")
+
+
+def read_plan(file: Path) -> dict[str, Any]:
+    """A plan file as plain data, before flags are laid over it."""
+    try:
+        text = file.read_bytes().decode()
+    except OSError as error:
+        raise WrongUse(f"plan {file}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise WrongUse(f"plan {file}: not UTF-8 text; expected TOML") from None
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise WrongUse(f"plan {file}: not TOML: {error}") from None
+
+
+def plan_of(values: dict[str, Any], where: str = "plan") -> Plan:
+    """Plain data as a plan; mistakes name the place, the field, the value and what was expected."""
+    if "protocol" not in values:
+        raise WrongUse(f"{where}: protocol is missing; expected a name of `amcast protocols`")
+    values = {**values, "faults": _events(values.get("faults", {}), where)}
+    plan = configured(Plan, values, where)
+    messages = plan.workload.get("messages", 0)
+    if type(messages) is not int or not 0 <= messages <= MAX_MESSAGES:
+        raise WrongUse(f"{where}: workload.messages = {messages!r}; expected a whole number from 0 to {MAX_MESSAGES}")
+    if not isinstance(plan.workload.get("name", ""), str):
+        raise WrongUse(f"{where}: workload.name = {plan.workload['name']!r}; expected a name of `amcast workloads`")
+    return plan
+
+
+def _events(faults: Any, where: str) -> Any:
+    """`{ at_ns = 5, do = "pause", process = 1 }` is easier to write than two nested tables."""
+    if not isinstance(faults, dict) or not isinstance(faults.get("events"), list):
+        return faults
+    events = []
+    for place, event in enumerate(faults["events"]):
+        if not isinstance(event, dict) or "at_ns" not in event:
+            raise WrongUse(f"{where}: faults.events[{place}] = {event!r}; expected a table with at_ns and do")
+        events.append({"at_ns": event["at_ns"], "fault": {k: v for k, v in event.items() if k != "at_ns"}})
+    return {**faults, "events": events}
+
+
+def described(plan: Plan) -> dict[str, Any]:
+    """A plan as plain data that `plan_of` reads back."""
+    plain: dict[str, Any] = msgspec.to_builtins(plan)
+    plain["faults"]["events"] = [{"at_ns": e["at_ns"], **e["fault"]} for e in plain["faults"]["events"]]
+    return plain
+
+
+def scale_ns(network: NetworkConfig) -> int:
+    """About the longest message delay: the unit for durations that nobody chose."""
+    longest = max([network.delay_ns, *(ns for row in network.matrix_ns.values() for ns in row.values())])
+    return max(longest, MILLISECOND // 1000)

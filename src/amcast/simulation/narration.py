@@ -1,0 +1,220 @@
+"""Runs in words: one sentence for each action, with what came of it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from amcast.kernel.effects import CancelTimer, Deliver, Effect, Note, Persist, Resolve, Send, SendEach, SetTimer
+from amcast.kernel.events import Event, Gone, Leader, Peer, Receive, Started, Submit, Suspect, Timer
+from amcast.kernel.ids import ProcessId
+from amcast.kernel.message import Message, State
+from amcast.kernel.process import Process
+from amcast.kernel.topology import Topology
+from amcast.simulation.world.actions import (
+    AnyAction,
+    Arrive,
+    Block,
+    Change,
+    Crash,
+    Drop,
+    Fire,
+    Heal,
+    Lossy,
+    Multicast,
+    Pause,
+    Recover,
+    Renew,
+    Repeat,
+    Resume,
+    Skew,
+    Slow,
+    Suggest,
+    Suspicion,
+    Sync,
+)
+
+Witnessed = tuple[ProcessId, Sequence[Event], Sequence[Effect]]
+LONGEST = 400
+"""Characters of one description; what is cut off is marked."""
+
+
+class Witness:
+    """Stands before a process and writes down its steps."""
+
+    def __init__(self, process: Process, log: list[Witnessed]) -> None:
+        self._process = process
+        self._log = log
+
+    def step(self, events: Sequence[Event], now: int) -> list[Effect]:
+        self._log.append((self._process.me, events, []))
+        effects = self._process.step(events, now)
+        self._log[-1] = (self._process.me, events, effects)
+        return effects
+
+    def named(self, effects: list[Effect]) -> list[Effect]:
+        return self._process.named(effects)
+
+    @property
+    def topology(self) -> Topology:
+        return self._process.topology
+
+    def snapshot(self) -> State:
+        return self._process.snapshot()
+
+    def restore(self, state: State) -> None:
+        self._process.restore(state)
+
+
+def told(action: AnyAction, steps: Sequence[Witnessed]) -> str:
+    """An action and the steps that it caused, as one line."""
+    head = "; then ".join(_heard(process, events) for process, events, _ in steps if _speaks(action))
+    results = "; ".join(text for _, _, effects in steps for text in _effects(effects))
+    return (head or act(action)) + (f" -> {results}" if results else "")
+
+
+def _speaks(action: AnyAction) -> bool:
+    """Whether the events say more than the action does."""
+    return isinstance(action, Arrive)
+
+
+def act(action: AnyAction) -> str:
+    """An action, without what it causes."""
+    match action:
+        case Multicast(sender, message, destinations):
+            return f"process {sender} multicasts message {message} to {_groups(destinations)}"
+        case Arrive(target, packets):
+            return f"process {target} takes what is in flight from {_list(source for source, _ in packets)}"
+        case Fire(process, timer):
+            return f"timer {timer!r} of process {process} runs out"
+        case Sync(process, count):
+            return f"the disk of process {process} makes {_records(count)} durable, and what waited for it happens"
+        case Drop(source, target, place):
+            return f"packet {place} on the link from {source} to {target} is lost"
+        case Repeat(source, target, place):
+            return f"packet {place} on the link from {source} to {target} will come twice"
+        case Crash(process, kept):
+            return f"process {process} crashes; {kept} of the records that waited for its disk survive"
+        case Recover(process, amnesia):
+            return f"process {process} starts again, with {'an empty' if amnesia else 'its'} disk"
+        case Block(pairs):
+            return "links hold back everything: " + _list(f"{source} to {target}" for source, target in pairs)
+        case _:
+            return _act_further(action)
+
+
+def _act_further(action: AnyAction) -> str:
+    match action:
+        case Heal():
+            return "all links work again"
+        case Pause(process):
+            return f"process {process} pauses"
+        case Resume(process):
+            return f"process {process} goes on"
+        case Slow(process, extra_ns):
+            return f"process {process} needs {extra_ns} ns more for each packet"
+        case Lossy(loss):
+            return f"links lose {loss:.0%} of packets"
+        case Renew(one, other):
+            return f"the link between {one} and {other} begins anew"
+        case Suggest(process, group, leader):
+            return f"process {process} is told that {leader} leads group {group}"
+        case Suspicion(process, group, up):
+            return f"process {process} is told that group {group} is {'up' if up else 'down'}"
+        case Skew(process, offset_ns, drift):
+            return f"the clock of process {process} is off by {offset_ns} ns and {drift:+.0%}"
+        case Change(group, add, remove):
+            who = f"one member more, {add}" if add is not None else f"one member fewer, {remove}"
+            return f"the operator asks for a group {group} with {who}"
+        case _:
+            raise AssertionError(f"nobody can tell {action!r}")
+
+
+def _heard(process: ProcessId, events: Sequence[Event]) -> str:
+    return f"process {process} " + " and ".join(_event(event) for event in events)
+
+
+def _event(event: Event) -> str:
+    match event:
+        case Receive(sender, body):
+            return f"receives {shown(body)} from {sender}"
+        case Peer(peer, life):
+            return f"hears that the link with {peer} (life {life}) began anew"
+        case Submit(message):
+            return f"multicasts message {message.id}"
+        case Timer(name):
+            return f"sees timer {name!r} run out"
+        case Leader(group, leader):
+            return f"is told that {leader} leads group {group}"
+        case Suspect(group, up):
+            return f"is told that group {group} is {'up' if up else 'down'}"
+        case Gone(peer):
+            return f"is told that process {peer} is gone"
+        case Started(records, life):
+            return f"starts (life {life}, {len(records)} records)"
+        case _:
+            return repr(event)
+
+
+def _effects(effects: Sequence[Effect]) -> list[str]:
+    texts = []
+    waits = False
+    for effect in effects:
+        text = _effect(effect)
+        if text:
+            held = waits and not isinstance(effect, SetTimer | CancelTimer | Persist)
+            texts.append(text + (" (once that is durable)" if held else ""))
+        waits = waits or isinstance(effect, Persist)
+    return texts
+
+
+def _effect(effect: Effect) -> str:
+    match effect:
+        case Send(targets, body):
+            return f"sends {shown(body)} to {_list(targets)}"
+        case SendEach(targets, bodies):
+            return f"sends {shown(bodies[0])} and the like to {_list(targets)}"
+        case Deliver(message, position):
+            return f"DELIVERS message {message.id} at position {position}"
+        case Resolve(message):
+            return f"tells its user that message {message} is done"
+        case SetTimer(name):
+            return f"sets timer {name!r}"
+        case CancelTimer(name):
+            return f"cancels timer {name!r}"
+        case Persist(record, replaces, ends):
+            how = " in place of all before" if replaces else " behind what was delivered before" if ends else ""
+            return f"writes {shown(record)}{how}"
+        case Note(name, message):
+            return f"notes {name!r}" + (f" of {message}" if message is not None else "")
+        case _:
+            return repr(effect)
+
+
+def shown(value: Any) -> str:
+    """A body, record or field for people: names of fields, messages by id, nothing endless."""
+    match value:
+        case Message():
+            text = str(value.id)
+        case msgspec.Struct():
+            fields = ", ".join(f"{name}={shown(getattr(value, name))}" for name in value.__struct_fields__)
+            text = f"{type(value).__name__}({fields})"
+        case tuple() | list():
+            text = "[" + ", ".join(shown(item) for item in value[:20]) + (", ..." if len(value) > 20 else "") + "]"
+        case bytes():
+            text = f"{len(value)} bytes"
+        case _:
+            text = repr(value)
+    return text if len(text) <= LONGEST else text[:LONGEST] + "..."
+
+
+def _groups(groups: Sequence[int]) -> str:
+    return ("group " if len(groups) == 1 else "groups ") + _list(groups)
+
+
+def _records(count: int) -> str:
+    return "all records" if count == 0 else f"{count} record" + ("s" if count > 1 else "")
+
+
+def _list(items: Any) -> str:
+    return ", ".join(str(item) for item in items)

@@ -1,0 +1,298 @@
+"""The random agenda: a seed draws everything that a run leaves open, faults included, and then demands liveness.
+
+The seed also draws how it draws (its style): even or starved links, steps of one event or bursts, how often timers
+overtake messages. A run ends healed: blocked links open, the paused go on, whoever may come back does, and then all
+that must be delivered is demanded within a stated number of steps.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final, Literal
+
+from amcast.kernel.ids import ProcessId
+from amcast.kernel.message import Body
+from amcast.kernel.process import Process
+from amcast.kernel.spec import Claims, Links
+from amcast.kernel.topology import Topology
+from amcast.simulation.inputs.faults import Dealer
+from amcast.simulation.inputs.load import Draw, Load
+from amcast.simulation.inputs.network import MILLISECOND
+from amcast.simulation.inputs.random_streams import stream
+from amcast.simulation.schedulers.heal import owes
+from amcast.simulation.schedulers.pending_actions import Pool
+from amcast.simulation.world.actions import AnyAction, Arrive, Change, Drop, Fault, Fire, Multicast, Repeat, Sync
+from amcast.simulation.world.membership import ahead, changes_done, may_change
+from amcast.simulation.world.world import Pair, World
+from amcast.trace.recorder import Recorder
+
+SETTLE_STEPS: Final = 60_000
+"""The liveness bound: so many steps after healing, everything owed must be delivered."""
+
+Status = Literal["holds", "violated", "stuck", "error"]
+Judge = Callable[[World, Recorder, bool], str | None]
+"""World, what it recorded, whether the run is complete: the first violation as a sentence, or None."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is fuzzed: everything but the seed."""
+
+    topology: Topology
+    make: Callable[[ProcessId], Process]
+    draw: Callable[[int], Draw]
+    """From a seed, the clients' destinations and sizes."""
+    claims: Claims
+    kinds: frozenset[str]
+    """Kinds of faults."""
+    messages: int = 8
+    outstanding: int = 2
+    replies: bool = False
+    senders: tuple[ProcessId, ...] = ()
+    links: Links = "fifo"
+    wire: tuple[type[Body], ...] = ()
+    """Pass every body through the codec in some of the runs."""
+    absent: frozenset[ProcessId] = frozenset()
+    """Who is no member at first, and may join."""
+    operator: ProcessId | None = None
+    changes: tuple[Change, ...] = ()
+    """Changes of members, in this order; the seed draws when."""
+
+
+@dataclass
+class Outcome:
+    """How one seed went."""
+
+    seed: int
+    status: Status
+    story: str
+    script: list[AnyAction] = field(default_factory=list)
+    steps: int = 0
+    notes: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a seed chooses."""
+
+    fault_steps: int
+    fault_rate: float
+    timer_rate: float
+    burst_rate: float
+    starved: float
+    """Share of links that are chosen a hundred times less often."""
+    eager: float
+    """How readily clients multicast."""
+    coded: bool
+
+
+def style_of(random: Random, faulty: bool) -> Style:
+    return Style(
+        fault_steps=random.choice((40, 150, 500)),
+        fault_rate=random.choice((0.01, 0.04, 0.12)) if faulty else 0.0,
+        timer_rate=random.choice((0.0, 0.01, 0.1)),
+        burst_rate=random.choice((0.0, 0.0, 0.3, 0.9)),
+        starved=random.choice((0.0, 0.2, 0.6)),
+        eager=random.choice((0.02, 0.2, 0.9)),
+        coded=random.random() < 0.1,
+    )
+
+
+class Fuzzer(Pool):
+    """One run of one seed."""
+
+    def __init__(self, case: Case, seed: int, recorder: Recorder) -> None:
+        super().__init__(case.links)
+        self.case = case
+        self.seed = seed
+        self._random = stream(seed, "fuzz")
+        self.style = style_of(self._random, bool(case.kinds))
+        self.recorder = recorder
+        self.world = World(
+            case.topology,
+            case.make,
+            self,
+            recorder,
+            wire=case.wire if self.style.coded else (),
+            absent=case.absent,
+            operator=case.operator,
+        )
+        self._changes = list(case.changes)
+        self.load = Load(case.topology, case.draw(seed), case.messages, case.outstanding, case.senders, case.replies)
+        self.script: list[AnyAction] = []
+        self._dealer = Dealer(
+            case.kinds, case.claims, stream(seed, "faults"), MILLISECOND, ahead(self.world, case.changes)
+        )
+        self._ends: list[tuple[int, Fault]] = []
+        """What ends a fault that was dealt, and at which step."""
+        self._weights: dict[Pair, float] = {}
+        self._lossy = case.links == "raw"
+
+    def run(self, judge: Judge) -> Outcome:
+        world = self.world
+        try:
+            world.start()
+            while world.steps < self.style.fault_steps and not self._settled():
+                self._disturb()
+                if not self._one(fair=False):
+                    break
+                if world.broken:
+                    break
+            self._heal()
+            bound = world.steps + SETTLE_STEPS
+            while not world.broken and not self._settled() and world.steps < bound and self._one(fair=True):
+                pass
+            self._drain()
+        except Exception as error:  # a process that raises is a finding like any other
+            return self._outcome("error", f"{type(error).__name__}: {error}")
+        complete = self._settled()
+        story = world.broken[0] if world.broken else judge(world, self.recorder, complete)
+        if story is not None:
+            return self._outcome("violated", story)
+        if not complete:
+            return self._outcome("stuck", self._stuck())
+        return self._outcome("holds", "")
+
+    # Phases
+
+    def _settled(self) -> bool:
+        if self.load.left > 0 and any(sender in self.world.processes for sender in self.load.senders):
+            return False
+        return not self._changes and changes_done(self.world) and not owes(self.world)
+
+    def _disturb(self) -> None:
+        for due in [due for due in self._ends if due[0] <= self.world.steps]:
+            self._ends.remove(due)
+            self._do(due[1])
+        if self._random.random() < self.style.fault_rate:
+            dealt = self._dealer.deal(self.world)
+            if dealt:
+                self._do(dealt[0])
+                for end in dealt[1:]:
+                    self._ends.append((self.world.steps + self._random.randint(1, 120), end))
+
+    def _heal(self) -> None:
+        for fault in self._dealer.heal(self.world):
+            self._do(fault)
+        if not self.case.replies and self.case.kinds & {"leaders", "crash", "recovery", "amnesia"}:
+            for fault in self._dealer.leaders(self.world):
+                self._do(fault)
+        if "suspects" in self.case.kinds:
+            for fault in self._dealer.trust(self.world):
+                self._do(fault)
+
+    def _drain(self) -> None:
+        """Let late packets arrive too: what is delivered once must not be delivered again."""
+        for _ in range(4 * sum(len(link) for link in self.links.values())):
+            if self.world.broken or not any(self.open(pair) for pair in self.links):
+                return
+            self._one(fair=True)
+
+    # Choosing
+
+    def _one(self, fair: bool) -> bool:
+        """Choose one action and let it happen; False when nothing can."""
+        if self._changes and self._random.random() < 0.05 and may_change(self.world, self._changes[0].add):
+            self._do(self._changes.pop(0))
+        action = self._choose(fair)
+        if action is None:
+            return False
+        self._do(action)
+        self.load.settle(self.world)
+        return True
+
+    def _do(self, action: AnyAction) -> None:
+        self.script.append(action)
+        if not self.apply(action):
+            self.script.pop()  # a fault that no longer made sense
+
+    def _choose(self, fair: bool) -> AnyAction | None:
+        random = self._random
+        senders = self.load.ready(self.world)
+        if senders and random.random() < (0.3 if fair else self.style.eager):
+            return self._multicast(random.choice(senders))
+        if not fair and self.style.timer_rate and random.random() < self.style.timer_rate:
+            timers = self.live_timers()
+            if timers:
+                return Fire(*random.choice(timers))
+        syncs = [process for process, disk in self.world.disks.items() if disk.busy]
+        if syncs and random.random() < 0.4:
+            process = random.choice(syncs)
+            return Sync(process, random.choice((0, 0, 1, 2)))
+        pair = self._link(fair)
+        if pair is not None:
+            return self._packet(pair, fair)
+        if syncs:
+            return Sync(random.choice(syncs))
+        if senders:
+            return self._multicast(random.choice(senders))
+        return self._earliest()
+
+    def _multicast(self, sender: ProcessId) -> Multicast:
+        message, _ = self.load.take(sender)
+        return Multicast(sender, message.id, message.destinations, len(message.payload))
+
+    def _link(self, fair: bool) -> Pair | None:
+        links = self.links
+        if self.world.paused or self.world.blocked:
+            candidates = [pair for pair in links if self.open(pair)]
+        else:
+            candidates = list(links)
+        if not candidates:
+            return None
+        random = self._random
+        if fair or not self.style.starved:
+            return random.choice(candidates)
+        pair = random.choice(candidates)
+        for _ in range(6):
+            weight = self._weights.get(pair)
+            if weight is None:
+                weight = self._weights[pair] = 0.01 if random.random() < self.style.starved else 1.0
+            if random.random() < weight:
+                return pair
+            pair = random.choice(candidates)
+        return pair
+
+    def _packet(self, pair: Pair, fair: bool) -> AnyAction:
+        random = self._random
+        place = random.randrange(self.places(pair))
+        if self._lossy and not fair and self.may_lose(pair, place):
+            chance = random.random()
+            if chance < 0.05 or chance < self.loss:
+                return Drop(pair[0], pair[1], place)
+            if chance > 0.95:
+                return Repeat(pair[0], pair[1], place)
+        if self.style.burst_rate and random.random() < self.style.burst_rate:
+            return self._burst(pair[1])
+        return Arrive(pair[1], ((pair[0], place),))
+
+    def _burst(self, target: ProcessId) -> Arrive:
+        """Any number of what could arrive at a process, each link in its order."""
+        packets = []
+        for pair in sorted(self.links):
+            if pair[1] == target and self.open(pair):
+                packets += [(pair[0], 0)] * self._random.randint(0, len(self.links[pair]))
+        if not packets:
+            pair = next(pair for pair in self.links if pair[1] == target and self.open(pair))
+            packets = [(pair[0], 0)]
+        return Arrive(target, tuple(packets))
+
+    def _earliest(self) -> Fire | None:
+        """Nothing else can happen: time passes until the first timer."""
+        timers = self.live_timers()
+        if not timers:
+            return None
+        return Fire(*min(timers, key=lambda key: (self.timers[key][1], key)))
+
+    # Telling
+
+    def _outcome(self, status: Status, story: str) -> Outcome:
+        return Outcome(self.seed, status, story, self.script, self.world.steps, self.world.noted)
+
+    def _stuck(self) -> str:
+        owed = self.world.owed()
+        if not owed:
+            return f"{self.load.left} messages could not be multicast: clients never heard that earlier ones were done"
+        message, process = owed[0]
+        more = f" ({len(owed)} deliveries are owed in all)" if len(owed) > 1 else ""
+        return f"process {process} never delivered message {message}, {SETTLE_STEPS} steps after healing{more}"

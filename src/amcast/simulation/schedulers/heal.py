@@ -1,0 +1,98 @@
+"""The fair end of any run: everything heals, the oracles tell the truth, and nothing waits for ever.
+
+What a protocol promises to deliver in the end is demanded after this. No chance is involved: the oldest packet arrives
+first, disks answer at once, and when nothing else can happen the timer that fired least often fires.
+"""
+
+from collections.abc import Iterator
+from random import Random
+from typing import Final
+
+from amcast.kernel.ids import ProcessId
+from amcast.kernel.spec import Claims
+from amcast.simulation.inputs.faults import Dealer
+from amcast.simulation.schedulers.pending_actions import Pool
+from amcast.simulation.world.actions import AnyAction, Arrive, Fire, Heal, Lossy, Recover, Resume, Sync
+from amcast.simulation.world.membership import present
+from amcast.simulation.world.world import World
+
+SETTLE_STEPS: Final = 20_000
+"""The liveness bound: so many actions after healing, everything owed must be delivered."""
+
+
+def settle(pool: Pool, claims: Claims, bound: int = SETTLE_STEPS) -> list[AnyAction]:
+    """Let a run end fairly: until nothing is owed, nothing can happen, or the bound is reached. Says what happened."""
+    done: list[AnyAction] = []
+    world = pool.world
+    for action in _healing(pool, claims):
+        if pool.apply(action):
+            done.append(action)
+    fair = _fair(pool)
+    while len(done) < bound and not world.broken and owes(world):
+        chosen = next(fair, None)
+        if chosen is None:
+            break
+        done.append(chosen)
+        pool.apply(chosen)
+    return done
+
+
+def owes(world: World) -> bool:
+    """Whether anything is owed (`World.owed`); asked after every step, so it stops at the first."""
+    down = world.down
+    for message, missing in world.owing.items():
+        if not down:
+            return True
+        said = world.senders[message]
+        promised = said.sender not in down or len(missing) < len(world.topology.addressed(said.destinations))
+        if promised and any(process not in down for process in missing):
+            return True
+    return False
+
+
+def stuck_story(pool: Pool, settled: list[AnyAction]) -> str:
+    """Who still waits for what, in a sentence."""
+    owed = pool.world.owed()
+    message, process = owed[0]
+    more = f" ({len(owed)} deliveries are owed in all)" if len(owed) > 1 else ""
+    end = "within the liveness bound of" if len(settled) >= SETTLE_STEPS else "and nothing more can happen after"
+    return f"process {process} never delivers message {message}, {end} {len(settled)} fair steps{more}"
+
+
+def _healing(pool: Pool, claims: Claims) -> Iterator[AnyAction]:
+    world = pool.world
+    if world.blocked:
+        yield Heal()
+    if pool.loss:
+        yield Lossy(0.0)
+    for process in sorted(world.paused):
+        yield Resume(process)
+    lost = world.down.keys() - world.absent
+    if not claims.tolerates(present(world), frozenset(lost)):
+        for process in sorted(lost):
+            yield Recover(process)
+    dealer = Dealer(frozenset(), claims, Random(0), 1)
+    if claims.faults & {"leaders", "crash", "recovery", "amnesia"}:
+        yield from dealer.leaders(world)
+    if "suspects" in claims.faults:
+        yield from dealer.trust(world)
+
+
+def _fair(pool: Pool) -> Iterator[AnyAction]:
+    """The next action that fairness demands, until there is none. The caller lets each happen before it asks again."""
+    fired: dict[tuple[ProcessId, str], int] = {}
+    disks = pool.world.disks
+    while True:
+        busy = [process for process in sorted(disks) if disks[process].busy]
+        if busy:
+            yield Sync(busy[0])
+        elif pool.links:
+            source, target = min(pool.links, key=lambda pair: pool.links[pair][0][0])
+            yield Arrive(target, ((source, 0),))
+        else:
+            timers = pool.live_timers()
+            if not timers:
+                return
+            timer = min(timers, key=lambda key: (fired.get(key, 0), pool.timers[key][2], key))
+            fired[timer] = fired.get(timer, 0) + 1
+            yield Fire(*timer)

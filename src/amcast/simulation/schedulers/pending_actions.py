@@ -1,0 +1,186 @@
+"""What untimed agendas share: everything that could happen now, and how a chosen action happens.
+
+The random, the enumerated and the scripted agenda differ only in how they choose. Time hardly exists here: each action
+takes a microsecond, and a timer is never too early.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from amcast.kernel.effects import About
+from amcast.kernel.ids import MessageId, ProcessId
+from amcast.kernel.message import Body, Message
+from amcast.kernel.spec import Links
+from amcast.simulation.inputs.faults import perform
+from amcast.simulation.world.actions import AnyAction, Arrive, Drop, Fire, Multicast, Repeat, Sync
+from amcast.simulation.world.world import Envelope, Hello, Pair, World
+
+TICK_NS: Final = 1_000
+
+
+class Pool:
+    """All that is in flight, by link; all timers; all disks that owe an answer."""
+
+    def __init__(self, links: Links = "fifo", tick_ns: int = TICK_NS) -> None:
+        self.world: World
+        self.tick_ns = tick_ns
+        """How long each action takes; 0: time stands still, even for timers."""
+        self.slow: dict[ProcessId, int] = {}
+        self.kind = links
+        self.links: dict[Pair, tuple[tuple[int, Envelope], ...]] = {}
+        """Links with something in flight, in the order in which it was sent; never changed in place, so that a copy
+        of the dictionary is a picture of everything in flight."""
+        self.timers: dict[tuple[ProcessId, str], tuple[int, int, int]] = {}
+        """Ticket, earliest and latest time."""
+        self.loss = 0.0
+        self.multicasts: dict[MessageId, Message] = {}
+        """What was multicast so far."""
+
+    # Offers
+
+    def arriving(self, number: int, envelope: Envelope) -> None:
+        if envelope[1] in self.world.processes:
+            self.put(number, envelope)
+        else:
+            # Whoever is down gets it never: a new life begins with new links.
+            self.world.lose(envelope)
+
+    def put(self, number: int, envelope: Envelope) -> None:
+        """Behind everything else that is in flight on this link."""
+        pair = (envelope[0], envelope[1])
+        self.links[pair] = (*self.links.get(pair, ()), (number, envelope))
+
+    def take(self, pair: Pair, place: int) -> tuple[int, Envelope]:
+        """Out of what is in flight on this link."""
+        link = self.links[pair]
+        if len(link) == 1:
+            del self.links[pair]
+        else:
+            self.links[pair] = link[:place] + link[place + 1 :]
+        return link[place]
+
+    def spreading(
+        self, number: int, source: ProcessId, targets: Sequence[ProcessId], body: Body, about: About, size: int
+    ) -> None:
+        for target in targets:
+            self.arriving(number, (source, target, body, about, size, self.world.now))
+            number += 1
+
+    def ticking(self, process: ProcessId, name: str, ticket: int, low_ns: int, high_ns: int) -> None:
+        if self.tick_ns:
+            self.timers[(process, name)] = (ticket, self.world.now + low_ns, self.world.now + high_ns)
+        else:
+            self.timers[(process, name)] = (ticket, 0, 0)
+
+    def syncing(self, process: ProcessId) -> None:
+        """Nothing to do: a disk that owes an answer is busy."""
+
+    def severed(self, source: ProcessId, target: ProcessId) -> None:
+        for _, envelope in self.links.pop((source, target), ()):
+            self.world.lose(envelope)
+
+    # Faults
+
+    def resumed(self, process: ProcessId) -> None:
+        """Nothing to do: what a paused process missed is still in flight."""
+
+    def healed(self) -> None:
+        """Nothing to do: what a blocked link held back is still in flight."""
+
+    def lossy(self, loss: float) -> None:
+        self.loss = loss
+
+    # What could happen now
+
+    def open(self, pair: Pair) -> bool:
+        """Whether something could arrive over this link now."""
+        world = self.world
+        return pair[1] not in world.paused and pair not in world.blocked
+
+    def places(self, pair: Pair) -> int:
+        """How many of the packets in flight could be the next: one on a link in order, all on others."""
+        link = self.links[pair]
+        if self.kind == "fifo" or type(link[0][1][2]) is Hello:
+            return 1
+        return len(link)
+
+    def may_lose(self, pair: Pair, place: int) -> bool:
+        """Whether a packet may be lost or doubled: not on the way to oneself, and greetings are link control."""
+        link = self.links.get(pair, ())
+        return self.kind == "raw" and pair[0] != pair[1] and place < len(link) and type(link[place][1][2]) is not Hello
+
+    def live_timers(self) -> list[tuple[ProcessId, str]]:
+        """Timers that are still set; forgets the others."""
+        timers = self.world.timers
+        gone = [key for key, (ticket, _, _) in self.timers.items() if timers[key[0]].get(key[1]) != ticket]
+        for key in gone:
+            del self.timers[key]
+        return [key for key in self.timers if key[0] not in self.world.paused]
+
+    def apply(self, action: AnyAction) -> bool:
+        """Let a chosen action happen; False if it cannot happen now (and then nothing did)."""
+        self.world.now += self.tick_ns
+        happened = self._apply(action)
+        if not happened:
+            self.world.now -= self.tick_ns
+        return happened
+
+    def _apply(self, action: AnyAction) -> bool:
+        match action:
+            case Arrive(target, packets):
+                return self._arrive(target, packets)
+            case Multicast(sender, message, destinations, size):
+                return self._submit(Message(message, sender, destinations, bytes(size)))
+            case Fire(process, timer):
+                return self._fire(process, timer)
+            case Sync(process, count):
+                if not self.world.disks[process].busy:
+                    return False
+                self.world.durable(process, count)
+                return True
+            case Drop(source, target, place):
+                return self._drop((source, target), place)
+            case Repeat(source, target, place):
+                return self._repeat((source, target), place)
+            case _:
+                return perform(self.world, self, action)
+
+    def _submit(self, message: Message) -> bool:
+        sender = message.sender
+        if sender not in self.world.processes or sender in self.world.paused or message.id in self.multicasts:
+            return False
+        self.multicasts[message.id] = message
+        self.world.submit(sender, message)
+        return True
+
+    def _arrive(self, target: ProcessId, packets: tuple[tuple[ProcessId, int], ...]) -> bool:
+        taken = []
+        for source, place in packets:
+            pair = (source, target)
+            if pair in self.links and self.open(pair) and place < self.places(pair):
+                taken.append(self.take(pair, place))
+        if not taken:
+            return False
+        self.world.burst(target, taken)
+        return True
+
+    def _fire(self, process: ProcessId, timer: str) -> bool:
+        known = self.timers.get((process, timer))
+        if known is None or process in self.world.paused or self.world.timers[process].get(timer) != known[0]:
+            return False
+        del self.timers[(process, timer)]
+        self.world.now = max(self.world.now, known[1])
+        self.world.fire(process, timer, known[0])
+        return True
+
+    def _drop(self, pair: Pair, place: int) -> bool:
+        if not self.may_lose(pair, place):
+            return False
+        self.world.lose(self.take(pair, place)[1])
+        return True
+
+    def _repeat(self, pair: Pair, place: int) -> bool:
+        if not self.may_lose(pair, place):
+            return False
+        self.put(*self.links[pair][place])
+        return True

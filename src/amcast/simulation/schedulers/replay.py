@@ -1,0 +1,148 @@
+"""The scripted agenda: a run repeated action by action, and told in words.
+
+Strict: an action that cannot happen is a mistake in the script, and its line is named. Lenient: it is passed over,
+which is what makes scripts shrink. A script that ends with something still owed is followed by a fair ending
+(`simulation/schedulers/heal.py`), so that "stuck" can be judged.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from amcast.kernel.errors import WrongUse
+from amcast.kernel.ids import ProcessId
+from amcast.kernel.process import Process
+from amcast.kernel.spec import Claims, Links
+from amcast.kernel.topology import Topology
+from amcast.simulation.narration import Witness, Witnessed, act, told
+from amcast.simulation.schedulers.fuzz import Judge, Status
+from amcast.simulation.schedulers.heal import settle, stuck_story
+from amcast.simulation.schedulers.pending_actions import TICK_NS, Pool
+from amcast.simulation.schedulers.script import Script
+from amcast.simulation.world.actions import AnyAction
+from amcast.simulation.world.world import World
+from amcast.trace.recorder import Recorder
+
+Tell = Callable[[str], None]
+
+
+@dataclass
+class Replayed:
+    """How a script went."""
+
+    status: Status
+    story: str
+    actions: list[AnyAction] = field(default_factory=list)
+    """Those of the script that happened."""
+    skipped: int = 0
+    ending: list[AnyAction] = field(default_factory=list)
+    """The fair ending that followed, if one was needed."""
+    notes: dict[str, int] = field(default_factory=dict)
+
+
+class Player(Pool):
+    """A world that does as it is told."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        make: Callable[[ProcessId], Process],
+        links: Links = "fifo",
+        tick_ns: int = TICK_NS,
+        recorder: Recorder | None = None,
+        tell: Tell | None = None,
+        absent: tuple[ProcessId, ...] = (),
+        operator: ProcessId | None = None,
+    ) -> None:
+        super().__init__(links, tick_ns)
+        self._log: list[Witnessed] = []
+        self._tell = tell
+        self._told = 0
+        seen = make if tell is None else lambda process: cast(Process, Witness(make(process), self._log))
+        self.world = World(topology, seen, self, recorder, absent=frozenset(absent), operator=operator)
+
+    def apply(self, action: AnyAction) -> bool:
+        if self._tell is None:
+            return super().apply(action)
+        self._log.clear()
+        try:
+            happened = super().apply(action)
+        except Exception:
+            self._narrate(action)
+            raise
+        if happened:
+            self._narrate(action)
+        return happened
+
+    def _narrate(self, action: AnyAction) -> None:
+        assert self._tell is not None
+        self._told += 1
+        self._tell(f"{self._told}. {told(action, self._log)}")
+
+
+def replay(
+    script: Script,
+    make: Callable[[ProcessId], Process],
+    claims: Claims,
+    judge: Judge,
+    *,
+    strict: bool = True,
+    tell: Tell | None = None,
+) -> Replayed:
+    """Run a script and judge it. `tell` gets one line per step, as it happens."""
+    recorder = Recorder()
+    player = Player(script.topology, make, script.links, script.tick_ns, recorder, tell, script.absent, script.operator)
+    result = Replayed("holds", "")
+    result.notes = player.world.noted
+    try:
+        player.world.start()
+        _play(script, player, result, strict)
+        _judge(player, recorder, claims, judge, result, tell)
+    except WrongUse:
+        raise
+    except Exception as error:  # a process that raises is a finding like any other
+        result.status, result.story = "error", f"{type(error).__name__}: {error}"
+    if tell is not None:
+        tell(f"{result.status}: {result.story}" if result.story else result.status)
+    return result
+
+
+def _play(script: Script, player: Player, result: Replayed, strict: bool) -> None:
+    for place, action in enumerate(script.actions):
+        result.actions.append(action)
+        if not player.apply(action):
+            if strict:
+                raise WrongUse(f"{script.where(place)} of the script: cannot happen there: {act(action)}")
+            result.actions.pop()
+            result.skipped += 1
+        if player.world.broken:
+            return
+
+
+def _judge(
+    player: Player, recorder: Recorder, claims: Claims, judge: Judge, result: Replayed, tell: Tell | None
+) -> None:
+    world = player.world
+    story = verdict(world, recorder, judge, complete=not world.owed())
+    if story is None and world.owed():
+        if tell is not None:
+            tell("the script is over; everything heals and goes on fairly:")
+        result.ending = settle(player, claims)
+        story = verdict(world, recorder, judge, complete=not world.owed())
+    if story is not None:
+        result.status, result.story = "violated", story
+    elif world.owed():
+        result.status, result.story = "stuck", stuck_story(player, result.ending)
+
+
+def verdict(world: World, recorder: Recorder, judge: Judge, complete: bool) -> str | None:
+    """The first violation; a judge may be asked more than once about one run."""
+    recorder.processes.clear()
+    return world.broken[0] if world.broken else judge(world, recorder, complete)
+
+
+def narrate(script: Script, make: Callable[[ProcessId], Process], claims: Claims, judge: Judge) -> Sequence[str]:
+    """A script as a story: numbered steps, and the verdict at the end."""
+    lines: list[str] = []
+    replay(script, make, claims, judge, strict=False, tell=lines.append)
+    return lines

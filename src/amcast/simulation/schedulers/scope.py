@@ -1,0 +1,125 @@
+"""What an exhaustive search is about, and what it says in the end."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
+
+from amcast.kernel.errors import WrongUse
+from amcast.kernel.ids import GroupId, MessageId, ProcessId, message_id
+from amcast.kernel.process import Process
+from amcast.kernel.spec import Claims, Links
+from amcast.kernel.topology import Topology
+from amcast.simulation.schedulers.fuzz import Status
+from amcast.simulation.world.actions import AnyAction, Multicast
+from amcast.simulation.world.world import World
+from amcast.trace.recorder import Recorder
+
+MAX_STATES: Final = 1_000_000
+
+Always = Callable[[Mapping[ProcessId, Sequence[MessageId]], Mapping[MessageId, tuple[GroupId, ...]]], str | None]
+"""From what each process delivered and where each message goes: the first violation as a sentence, or None."""
+
+Verdict = Literal["holds", "violated", "unknown"]
+
+
+class Budget(NamedTuple):
+    """How often each thing may happen on one way through the scope."""
+
+    timers: int = 0
+    crashes: int = 0
+    recoveries: int = 0
+    drops: int = 0
+    repeats: int = 0
+    renewals: int = 0
+    suggestions: int = 0
+
+    def spent(self, name: str) -> "Budget":
+        return self._replace(**{name: getattr(self, name) - 1})
+
+
+NO_FAULTS: Final = Budget()
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What is explored."""
+
+    topology: Topology
+    make: Callable[[ProcessId], Process]
+    messages: tuple[tuple[ProcessId, tuple[GroupId, ...]], ...]
+    """Sender and destinations; each sender multicasts its own in this order."""
+    always: Always
+    claims: Claims
+    links: Links = "fifo"
+    budget: Budget = NO_FAULTS
+    amnesia: bool = False
+    """Whether a process may also come back with an empty disk."""
+    goals: tuple[str, ...] = ()
+    max_states: int = MAX_STATES
+    reduced: bool = True
+    """Skip other orders of steps that commute."""
+
+    def __post_init__(self) -> None:
+        if self.max_states < 1:
+            raise WrongUse(f"max_states = {self.max_states}; expected at least 1")
+        for name, value in zip(Budget._fields, self.budget, strict=True):
+            if value < 0:
+                raise WrongUse(f"budget.{name} = {value}; expected 0 or more")
+        if (self.budget.drops or self.budget.repeats) and self.links != "raw":
+            raise WrongUse(f"budget.drops and budget.repeats: links are {self.links!r}; only raw links lose and double")
+        for sender, destinations in self.messages:
+            if sender not in self.topology.processes:
+                raise WrongUse(f"messages: sender {sender} does not exist; expected one of {self.topology.processes}")
+            if self.topology.checked(destinations) != destinations:
+                raise WrongUse(f"messages: destinations {destinations}; expected sorted and without repetition")
+
+    def judge(self, world: World, recorder: Recorder, complete: bool) -> str | None:
+        """The same `always` for replays and for shrinking."""
+        destinations: Any = {row[0]: row[2] for row in recorder.multicasts}
+        return self.always(world.history, destinations)
+
+    def multicasts(self) -> tuple[Multicast, ...]:
+        """The messages with their ids."""
+        sent: dict[ProcessId, int] = {}
+        actions = []
+        for sender, destinations in self.messages:
+            sequence = sent.get(sender, 0)
+            sent[sender] = sequence + 1
+            actions.append(Multicast(sender, message_id(sender, sequence), destinations))
+        return tuple(actions)
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """A shortest way into trouble. If it is "stuck", the fair ending that follows the script delivers too little."""
+
+    status: Status
+    story: str
+    script: list[AnyAction]
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """What a search found, and how far it looked."""
+
+    verdict: Verdict
+    states: int
+    transitions: int
+    deepest: int
+    """Actions on the longest of the shortest ways."""
+    terminals: int
+    """States in which nothing but faults can happen."""
+    endings: frozenset[tuple[tuple[MessageId, ...], ...]]
+    """What the servers had delivered in those states."""
+    goals: dict[str, bool]
+    """The `sometimes` of this search: which notes were seen."""
+    limit: str | None = None
+    """What kept the search from being exhaustive, in a sentence."""
+    unspent: int = 0
+    """Terminal states with timers that the budget did not let fire; what was owed there came in a fair ending."""
+    counterexample: Counterexample | None = None
+
+    @property
+    def missed(self) -> list[str]:
+        """Goals that were not reached: a reason not to trust this scope."""
+        return [goal for goal, reached in self.goals.items() if not reached]

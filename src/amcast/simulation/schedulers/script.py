@@ -1,0 +1,214 @@
+"""A script file: one run, action by action, in JSON lines that a person can read, edit and send to a friend.
+
+    {"script": 1, "protocol": "skeen", "topology": {...}, "links": "reordering", "status": "violated", "story": "..."}
+    {"do": "multicast", "sender": 2, "message": 2000000000, "destinations": [0, 1]}
+    {"do": "arrive", "target": 0, "packets": [[2, 0]]}
+
+The first line says what runs and what is expected of it; each further line is one action
+(`simulation/world/actions.py`). Empty lines are allowed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from amcast.kernel.config import explained
+from amcast.kernel.errors import WrongUse
+from amcast.kernel.ids import GroupId, ProcessId
+from amcast.kernel.spec import Links
+from amcast.kernel.topology import Topology
+from amcast.simulation.schedulers.fuzz import Status
+from amcast.simulation.schedulers.pending_actions import TICK_NS
+from amcast.simulation.world.actions import (
+    AnyAction,
+    Arrive,
+    Block,
+    Change,
+    Crash,
+    Drop,
+    Fire,
+    Multicast,
+    Pause,
+    Recover,
+    Renew,
+    Repeat,
+    Resume,
+    Skew,
+    Slow,
+    Suggest,
+    Suspicion,
+    Sync,
+    action_of,
+    written,
+)
+
+FORMAT: Final = 1
+MAX_LINES: Final = 10_000_000
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The first line."""
+
+    script: int
+    """The version of the format."""
+    protocol: str
+    topology: dict[str, Any]
+    options: dict[str, Any] = {}
+    """The protocol's options."""
+    plan: dict[str, Any] = {}
+    """What else is needed to build the same processes."""
+    links: Links = "fifo"
+    tick_ns: int = TICK_NS
+    """How long each action takes; 0 in scripts that a search wrote."""
+    seed: int | None = None
+    """Where the script came from, if it came from a seed."""
+    status: Status = "holds"
+    """What is expected."""
+    story: str = ""
+    absent: tuple[ProcessId, ...] = ()
+    """Who is no member at first, and may join."""
+    operator: ProcessId | None = None
+    """Who asks for changes of members."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """A run to repeat."""
+
+    protocol: str
+    topology: Topology
+    actions: Sequence[AnyAction]
+    options: dict[str, Any] = field(default_factory=dict)
+    plan: dict[str, Any] = field(default_factory=dict)
+    links: Links = "fifo"
+    tick_ns: int = TICK_NS
+    seed: int | None = None
+    status: Status = "holds"
+    story: str = ""
+    absent: tuple[ProcessId, ...] = ()
+    operator: ProcessId | None = None
+    lines: Sequence[int] = ()
+    """Where each action stands in its file; empty if it never was in one."""
+
+    def header(self) -> Header:
+        return Header(
+            script=FORMAT,
+            protocol=self.protocol,
+            topology=self.topology.describe(),
+            options=self.options,
+            plan=self.plan,
+            links=self.links,
+            tick_ns=self.tick_ns,
+            seed=self.seed,
+            status=self.status,
+            story=self.story,
+            absent=self.absent,
+            operator=self.operator,
+        )
+
+    def text(self) -> str:
+        return msgspec.json.encode(self.header()).decode() + "\n" + written(self.actions)
+
+    def write(self, file: Path | str) -> None:
+        """Write the file; it appears whole or not at all."""
+        file = Path(file)
+        early = file.with_name(f".{file.name}")
+        early.write_text(self.text(), encoding="utf-8")
+        early.replace(file)
+
+    def where(self, place: int) -> str:
+        """How to name an action in a complaint."""
+        return f"line {self.lines[place]}" if self.lines else f"action {place + 1}"
+
+
+def read_script(file: Path | str) -> Script:
+    """A script file, or one sentence naming file, line and field of what is wrong with it."""
+    file = Path(file)
+    if not file.is_file():
+        raise WrongUse(f"{file}: no such file; expected a script")
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise WrongUse(f"{file}: not text ({error.reason} at byte {error.start}); expected JSON lines") from None
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    if not lines:
+        raise WrongUse(f"{file}: empty; expected a header line and actions")
+    if len(lines) > MAX_LINES:
+        raise WrongUse(f"{file}: {len(lines)} lines; expected at most {MAX_LINES}")
+    where = f"{file}, line {lines[0][0]}"
+    header = _header(lines[0][1], where)
+    topology = Topology.from_dict(header.topology, f"{where}: topology")
+    actions = []
+    for number, line in lines[1:]:
+        action = action_of(line, f"{file}, line {number}")
+        check_action(action, topology, f"{file}, line {number}")
+        actions.append(action)
+    return Script(
+        protocol=header.protocol,
+        topology=topology,
+        actions=actions,
+        options=header.options,
+        plan=header.plan,
+        links=header.links,
+        tick_ns=header.tick_ns,
+        seed=header.seed,
+        status=header.status,
+        story=header.story,
+        absent=header.absent,
+        operator=header.operator,
+        lines=[number for number, _ in lines[1:]],
+    )
+
+
+def _header(line: str, where: str) -> Header:
+    try:
+        header = msgspec.json.decode(line, type=Header)
+    except msgspec.DecodeError as error:
+        raise WrongUse(f"{where}: {explained(error, Header)}; expected the header of a script") from None
+    if header.script != FORMAT:
+        raise WrongUse(f"{where}: script = {header.script}; expected format {FORMAT}")
+    if header.tick_ns < 0:
+        raise WrongUse(f"{where}: tick_ns = {header.tick_ns}; expected 0 or more")
+    return header
+
+
+def check_action(action: AnyAction, topology: Topology, where: str) -> None:
+    """Refuse an action about somebody who does not exist."""
+    match action:
+        case Multicast(sender, _, destinations):
+            _check_groups(destinations, topology, where)
+            named: tuple[ProcessId, ...] = (sender,)
+        case Arrive(target, packets):
+            named = (target, *(source for source, _ in packets))
+        case Drop(source, target) | Repeat(source, target) | Renew(source, target):
+            named = (source, target)
+        case Block(pairs):
+            named = tuple(process for pair in pairs for process in pair)
+        case Change(group, add, remove):
+            _check_groups((group,), topology, where)
+            named = tuple(process for process in (add, remove) if process is not None)
+        case Suggest(process, group) | Suspicion(process, group):
+            _check_groups((group,), topology, where)
+            named = (process,)
+        case (
+            Fire(process) | Sync(process) | Crash(process) | Recover(process)
+            | Pause(process) | Resume(process) | Slow(process) | Skew(process)
+        ):  # fmt: skip
+            named = (process,)
+        case _:
+            named = ()
+    for process in named:
+        if process not in topology.processes:
+            raise WrongUse(f"{where}: process {process} does not exist; expected one of {list(topology.processes)}")
+
+
+def _check_groups(groups: tuple[GroupId, ...], topology: Topology, where: str) -> None:
+    try:
+        checked = topology.checked(groups)
+    except WrongUse as error:
+        raise WrongUse(f"{where}: {error}") from None
+    if checked != groups:
+        raise WrongUse(f"{where}: destinations {list(groups)}; expected sorted and without repetition")

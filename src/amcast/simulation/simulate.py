@@ -1,0 +1,221 @@
+"""One timed run: boot, load, faults, healing, and an end that is either everything delivered or a stated reason."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
+
+from amcast.kernel.ids import ProcessId
+from amcast.kernel.process import Process
+from amcast.kernel.spec import Claims
+from amcast.kernel.topology import Topology
+from amcast.simulation.inputs.faults import Dealer, perform
+from amcast.simulation.inputs.load import Draw, Load
+from amcast.simulation.inputs.network import Network, NetworkConfig
+from amcast.simulation.inputs.plan import FaultPlan, scale_ns
+from amcast.simulation.inputs.random_streams import stream
+from amcast.simulation.schedulers.discrete_event import Timed
+from amcast.simulation.world.actions import Change
+from amcast.simulation.world.membership import ahead, changes_done
+from amcast.simulation.world.world import World
+from amcast.trace.recorder import Recorder
+
+End = Literal["delivered", "stuck", "cut off"]
+"""Everything owed was delivered; the liveness bound passed; the plan's time was over."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What one timed run needs, with every part handed in."""
+
+    topology: Topology
+    make: Callable[[ProcessId], Process]
+    draw: Draw
+    claims: Claims
+    network: NetworkConfig
+    seed: int
+    messages: int
+    outstanding: int
+    replies: bool = False
+    senders: tuple[ProcessId, ...] = ()
+    faults: FaultPlan = field(default_factory=FaultPlan)
+    kinds: frozenset[str] = frozenset()
+    until_ns: int = 0
+    settle_ns: int = 0
+    absent: frozenset[ProcessId] = frozenset()
+    """Who is no member at first, and may join."""
+    operator: ProcessId | None = None
+    """The client that asks for changes of members."""
+
+
+@dataclass
+class Summary:
+    """How a run went."""
+
+    end: End
+    multicasts: int
+    deliveries: int
+    packets: int
+    steps: int
+    simulated_ns: int
+    crashed: dict[ProcessId, int]
+    broken: list[str]
+    owed: int
+    notes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """Whether a missing delivery counts: the run was let finish, or its liveness bound passed."""
+        return self.end != "cut off"
+
+
+class Simulation:
+    """A timed run, in pieces that a caller may watch; `simulate` does it in one go."""
+
+    def __init__(self, setup: Setup, recorder: Recorder | None = None, remembers: bool = False) -> None:
+        self.setup = setup
+        network = Network(setup.network, setup.topology, stream(setup.seed, "network"))
+        self.agenda = Timed(network, stream(setup.seed, "timers"))
+        self.world = World(
+            setup.topology,
+            setup.make,
+            self.agenda,
+            recorder,
+            measures=network.measures,
+            remembers=remembers or setup.operator is not None,
+            absent=setup.absent,
+            operator=setup.operator,
+        )
+        self._changing: list[Change] = []
+        """Changes of members that the plan has and that did not happen yet, in order."""
+        self.agenda.world = self.world
+        self.load = Load(setup.topology, setup.draw, setup.messages, setup.outstanding, setup.senders, setup.replies)
+        self._scale_ns = scale_ns(setup.network)
+        self._settle_ns = setup.settle_ns or 2000 * self._scale_ns
+        self._heal_at = 0
+        self._stuck = False
+        self._seen = -1
+
+    def run(self, progress: Callable[[int, int], None] | None = None) -> Summary:
+        """Run to the end. `progress` is told now and then how many multicasts are done, of how many."""
+        self._plan_faults()
+        self._watch()
+        self.world.start()
+        if progress is not None:
+            self._report(progress, self.setup.messages)
+        until = self.setup.until_ns or 2**62
+        self.agenda.run(self.load, until, self._over)
+        return self._summary(until)
+
+    def _over(self) -> bool:
+        if self._stuck:
+            return True
+        if self._changing or self.world.now < self._heal_at or (self.load.left > 0 and self._alive()):
+            return False
+        return changes_done(self.world) and (not self.world.owing or not self.world.owed())
+
+    def _alive(self) -> bool:
+        return any(sender in self.world.processes for sender in self.load.senders)
+
+    def _watch(self) -> None:
+        """Every liveness bound: was anything delivered since, if anything is owed?"""
+
+        def look() -> None:
+            if self.world.now >= self._heal_at + self._settle_ns and self.world.deliveries == self._seen:
+                self._stuck = bool(self.world.owed()) or self.load.left > 0 or bool(self._changing)
+                if self._stuck:
+                    return
+            self._seen = self.world.deliveries
+            if not self._over():
+                self.agenda.schedule(self.world.now + self._settle_ns, look)
+
+        self.agenda.schedule(self._settle_ns, look)
+
+    def _report(self, progress: Callable[[int, int], None], total: int) -> None:
+        def tell() -> None:
+            progress(total - self.load.left, total)
+            if not self._over():
+                self.agenda.schedule(self.world.now + 20 * self._scale_ns, tell)
+
+        self.agenda.schedule(0, tell)
+
+    def _plan_faults(self) -> None:
+        plan = self.setup.faults
+        events = plan.events
+        if not self.setup.kinds and not events:
+            return
+        last = max((event.at_ns for event in events), default=0)
+        self._heal_at = plan.until_ns or max(100 * self._scale_ns, last + self._scale_ns)
+        for event in events:
+            if isinstance(event.fault, Change):
+                self._changing.append(event.fault)
+                self.agenda.schedule(event.at_ns, partial(self._change, event.fault))
+            else:
+                self.agenda.schedule(event.at_ns, event.fault)
+        random = stream(self.setup.seed, "faults")
+        dealer = Dealer(self.setup.kinds, self.setup.claims, random, self._scale_ns, ahead(self.world, self._changing))
+
+        def strike() -> None:
+            dealt = dealer.deal(self.world)
+            for fault in dealt[:1]:
+                self.agenda.schedule(self.world.now, fault)
+            for fault in dealt[1:]:
+                self.agenda.schedule(self.world.now + random.randint(1, 20) * self._scale_ns, fault)
+
+        for at in sorted(random.randrange(self._heal_at) for _ in range(plan.count if self.setup.kinds else 0)):
+            self.agenda.schedule(at, strike)
+
+        def heal() -> None:
+            for fault in dealer.heal(self.world):
+                self.agenda.schedule(self.world.now, fault)
+            self.agenda.schedule(self.world.now, settle)
+
+        def settle() -> None:
+            for fault in dealer.leaders(self.world) + (
+                dealer.trust(self.world) if "suspects" in self.setup.kinds else []
+            ):
+                self.agenda.schedule(self.world.now, fault)
+
+        if self.setup.kinds:
+            self.agenda.schedule(self._heal_at, heal)
+
+    def _change(self, change: Change) -> None:
+        """Changes happen one after the other: one that comes too soon waits."""
+        if self._changing[0] is change and perform(self.world, self.agenda, change):
+            del self._changing[0]
+        elif not self._stuck:
+            self.agenda.schedule(self.world.now + 5 * self._scale_ns, partial(self._change, change))
+
+    def _summary(self, until: int) -> Summary:
+        world = self.world
+        owed = world.owed()
+        if not owed and not self._changing and (self.load.left <= 0 or not self._alive()):
+            end: End = "delivered"
+        elif world.now >= until:
+            end = "cut off"
+        else:
+            end = "stuck"
+        recorder = world.recorder
+        if recorder is not None:
+            for process in self.setup.topology.processes:
+                group = self.setup.topology.group_of(process)
+                recorder.process(process, group, self.setup.topology.region(process), world.down.get(process))
+        return Summary(
+            end,
+            world.multicasts,
+            world.deliveries,
+            world.packets,
+            world.steps,
+            world.now,
+            dict(world.down),
+            world.broken,
+            len(owed),
+            dict(sorted(world.noted.items())),
+        )
+
+
+def simulate(
+    setup: Setup, recorder: Recorder | None = None, progress: Callable[[int, int], None] | None = None
+) -> Summary:
+    """Run a setup from boot to end, recording as it goes."""
+    return Simulation(setup, recorder).run(progress)

@@ -1,0 +1,239 @@
+"""Pictures of a whole world, to go back to: what makes it possible to try everything that could happen next.
+
+A picture holds one cell per process (what it knows, its timers, its disk, what it delivered) and everything in flight.
+A step changes one process, so a new picture shares all other cells with the one before it, going back loads only the
+cells that differ, and only the changed cell is encoded anew for the fingerprint. Time stands still at 0: two ways to
+the same knowledge are the same state, however long they took.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from amcast.kernel.effects import Effect
+from amcast.kernel.events import Event
+from amcast.kernel.ids import MessageId, ProcessId
+from amcast.kernel.message import Body, Message, Record, State
+from amcast.kernel.process import Process
+from amcast.kernel.spec import Links
+from amcast.kernel.topology import Topology
+from amcast.simulation.schedulers.pending_actions import Pool
+from amcast.simulation.world.world import Envelope, Hello, Pair, World
+
+FINGERPRINT_BYTES: Final = 16
+_encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
+
+
+Packet = tuple[int, Envelope]
+
+
+class Cell(NamedTuple):
+    """One process, with all that belongs to it alone."""
+
+    state: State | None
+    """None: it is down."""
+    life: int
+    timers: tuple[str, ...]
+    records: tuple[Record, ...]
+    waiting: tuple[Effect, ...]
+    history: tuple[MessageId, ...]
+    code: bytes
+    """All of the above, encoded."""
+
+
+class Picture(NamedTuple):
+    """A whole world."""
+
+    cells: tuple[Cell, ...]
+    """In the order of `topology.processes`."""
+    links: dict[Pair, tuple[Packet, ...]]
+    stale: frozenset[Pair]
+    multicasts: tuple[Message, ...]
+    """Sorted by id."""
+
+
+class BranchingWorld(World):
+    """A world that knows which processes its actions changed."""
+
+    def __init__(self, topology: Topology, make: Callable[[ProcessId], Process], agenda: Pool) -> None:
+        super().__init__(topology, make, agenda)
+        self.touched: set[ProcessId] = set()
+
+    def step(self, process: ProcessId, events: Sequence[Event]) -> None:
+        self.touched.add(process)
+        super().step(process, events)
+
+    def durable(self, process: ProcessId, count: int = 0) -> None:
+        self.touched.add(process)
+        super().durable(process, count)
+
+    def crash(self, process: ProcessId, kept: int = 0) -> None:
+        self.touched.add(process)
+        super().crash(process, kept)
+
+    def load(self, process: ProcessId, cell: Cell) -> None:
+        """Put a process back to what a cell describes; as a new object, so that nothing of another branch is left."""
+        if cell.state is None:
+            self.processes.pop(process, None)
+            self.down[process] = 0
+        else:
+            self.down.pop(process, None)
+            self.processes[process] = self._make(process)
+            self.processes[process].restore(cell.state)
+        self.lives[process] = cell.life
+        self.timers[process] = dict.fromkeys(cell.timers, 0)
+        disk = self.disks[process]
+        disk.records = list(cell.records)
+        disk.waiting = deque(cell.waiting)
+        disk.busy = bool(cell.waiting)
+        (self._held.add if cell.waiting else self._held.discard)(process)
+        self.history[process] = list(cell.history)
+        self.positions[process] = len(cell.history)
+
+    def cell(self, process: ProcessId) -> Cell:
+        """A process as it stands."""
+        up = self.processes.get(process)
+        disk = self.disks[process]
+        parts: tuple[Any, ...] = (
+            None if up is None else up.snapshot(),
+            self.lives[process],
+            tuple(sorted(self.timers[process])),
+            tuple(disk.records),
+            tuple(disk.waiting),
+            tuple(self.history.get(process, ())),
+        )
+        return Cell._make((*parts, _encode(parts)))
+
+    def forget(self) -> None:
+        """Drop what a search does not look at: it can be told again from histories (`recall`)."""
+        self.owing.clear()
+        self.senders.clear()
+        self.completed.clear()
+        self.resolved.clear()
+        self._cuts.clear()
+
+    def recall(self, multicasts: Sequence[Message]) -> None:
+        """Who has not delivered what."""
+        self.forget()
+        for message in multicasts:
+            addressed = self.topology.addressed(message.destinations)
+            missing = {process for process in addressed if message.id not in self.history[process]}
+            if missing:
+                self.owing[message.id] = missing
+                self.senders[message.id] = message
+
+
+class BranchingPool(Pool):
+    """An untimed agenda that can take a picture of its world and go back to it."""
+
+    def __init__(self, topology: Topology, make: Callable[[ProcessId], Process], links: Links) -> None:
+        super().__init__(links, tick_ns=0)
+        self.branching = BranchingWorld(topology, make, self)
+        self.world = self.branching
+        self._places = {process: place for place, process in enumerate(topology.processes)}
+        self._shown: Picture | None = None
+        """What the world shows, but for what was touched since."""
+        self.offered: list[Packet] = []
+        """What was put in flight lately."""
+        self._steps: dict[tuple[ProcessId, ProcessId, bytes, Body], tuple[Cell, tuple[Packet, ...]]] = {}
+        """By target, source, the target's cell and what it heard: its next cell, and what it sent."""
+
+    def picture(self) -> Picture:
+        """The world as it stands."""
+        world = self.branching
+        before = self._shown
+        if before is None:
+            cells = tuple(world.cell(process) for process in self._places)
+        else:
+            changed = list(before.cells)
+            for process in world.touched:
+                changed[self._places[process]] = world.cell(process)
+            cells = tuple(changed)
+        multicasts = before.multicasts if before is not None else ()
+        if len(multicasts) != len(self.multicasts):
+            multicasts = tuple(message for _, message in sorted(self.multicasts.items()))
+        return Picture(cells, self.links.copy(), frozenset(world.stale), multicasts)
+
+    def show(self, picture: Picture) -> None:
+        """Make the world what it was when the picture was taken."""
+        world = self.branching
+        before = self._shown
+        for process, place in self._places.items():
+            cell = picture.cells[place]
+            if before is None or cell is not before.cells[place] or process in world.touched:
+                self._load(process, cell)
+        world.touched.clear()
+        world.forget()
+        self.links = picture.links.copy()
+        world.stale = set(picture.stale)
+        if before is not picture or len(self.multicasts) != len(picture.multicasts):
+            self.multicasts = {message.id: message for message in picture.multicasts}
+        self._shown = picture
+
+    def arriving(self, number: int, envelope: Envelope) -> None:
+        self.offered.append((number, envelope))
+        super().arriving(number, envelope)
+
+    def after(self, picture: Picture, pair: Pair, place: int, happen: Callable[[], None]) -> Picture:
+        """The picture after a packet arrived: a process in the same state that hears the same does the same, so each
+        such step is taken once (by `happen`, in the world) and remembered."""
+        source, target = pair
+        body = picture.links[pair][place][1][2]
+        at = self._places[target]
+        if picture.stale or type(body) is Hello:
+            self.show(picture)
+            happen()
+            return self.picture()
+        key = (target, source, picture.cells[at].code, body)
+        known = self._steps.get(key)
+        if known is None:
+            self.show(picture)
+            self.offered.clear()
+            happen()
+            after = self.picture()
+            self._steps[key] = (after.cells[at], tuple(self.offered))
+            return after
+        cell, offered = known
+        return picture._replace(
+            cells=(*picture.cells[:at], cell, *picture.cells[at + 1 :]),
+            links=self._links_after(picture, pair, place, offered),
+        )
+
+    def _links_after(
+        self, picture: Picture, pair: Pair, place: int, offered: Sequence[Packet]
+    ) -> dict[Pair, tuple[Packet, ...]]:
+        links = picture.links.copy()
+        link = links.pop(pair)
+        if len(link) > 1:
+            links[pair] = link[:place] + link[place + 1 :]
+        for packet in offered:
+            goal = packet[1][:2]
+            if picture.cells[self._places[goal[1]]].state is not None:
+                links[goal] = (*links.get(goal, ()), packet)
+        return links
+
+    def _load(self, process: ProcessId, cell: Cell) -> None:
+        for name in self.world.timers[process]:
+            self.timers.pop((process, name), None)
+        for name in cell.timers:
+            self.timers[(process, name)] = (0, 0, 0)
+        self.branching.load(process, cell)
+
+    def fingerprint(self, picture: Picture, extra: object = None) -> bytes:
+        """Equal for equal worlds, whatever way led there."""
+        ordered = self.kind == "fifo"
+        flight: list[Any] = []
+        for pair, link in sorted(picture.links.items()):
+            bodies: list[Any] = [packet[1][2] for packet in link]
+            if not ordered and len(bodies) > 1:
+                # On links without order, the order of sending makes no difference any more.
+                bodies = sorted(map(_encode, bodies))
+            flight.append(pair)
+            flight.append(bodies)
+        stale = sorted(picture.stale) if picture.stale else None
+        rest = (flight, stale, [message.id for message in picture.multicasts], extra)
+        text = b"".join([cell.code for cell in picture.cells]) + _encode(rest)
+        return blake2b(text, digest_size=FINGERPRINT_BYTES).digest()

@@ -1,0 +1,79 @@
+"""A change of members: one step at a time, or one sentence about what is wrong."""
+
+import pytest
+
+from amcast.kernel.errors import WrongUse
+from amcast.kernel.message import Message
+from amcast.kernel.reconfiguration import (
+    change_message,
+    changed,
+    check_change,
+    decoded,
+    encoded,
+    is_change,
+    next_topology,
+)
+from amcast.kernel.topology import Topology
+
+OLD = Topology({0: (0, 1, 2), 1: (3,)}, (7, 8), {0: "here"}, {0: "zero"})
+
+
+def test_one_member_more_is_the_last_and_one_fewer_leaves_the_others_in_order() -> None:
+    more = changed(OLD, 0, add=4)
+    assert (more.number, more.members(0), more.members(1)) == (1, (0, 1, 2, 4), (3,))
+    fewer = changed(more, 0, remove=0)
+    assert (fewer.number, fewer.members(0)) == (2, (1, 2, 4))
+    check_change(OLD, more)
+    check_change(more, fewer)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ({"group": 5, "add": 4}, "group 5 does not exist; expected one of \\[0, 1\\]"),
+        ({"group": 0}, "expected one of them, one at a time"),
+        ({"group": 0, "add": 4, "remove": 1}, "expected one of them, one at a time"),
+        ({"group": 0, "add": 3}, "process 3 is a member of group 1"),
+        ({"group": 0, "add": 7}, "process 7 is a client"),
+        ({"group": 0, "remove": 3}, "process 3 is no member; expected one of \\[0, 1, 2\\]"),
+        ({"group": 1, "remove": 3}, "process 3 is its last member; expected 1 or more"),
+    ],
+)
+def test_what_cannot_be_changed_is_refused(wanted: dict[str, int], said: str) -> None:
+    with pytest.raises(WrongUse, match=said):
+        changed(OLD, **wanted)
+
+
+@pytest.mark.parametrize(
+    ("new", "said"),
+    [
+        (Topology({0: (0, 1), 1: (3,)}, number=2), "number = 2; expected 1"),
+        (Topology({0: (0, 1, 2)}, number=1), "groups \\[0\\]; expected \\[0, 1\\]"),
+        (Topology({0: (0, 1, 2), 1: (3,)}, number=1), "nobody differs; expected one member of one group"),
+        (Topology({0: (0, 1, 4), 1: (3,)}, number=1), "process 2 of group 0, process 4 of group 0 differs"),
+        (Topology({0: (0, 1), 1: (3, 4)}, number=1), "process 2 of group 0, process 4 of group 1 differs"),
+        (Topology({0: (0, 1, 2, 8), 1: (3,)}, number=1), "process 8 is a client"),
+    ],
+)
+def test_a_topology_that_is_not_one_step_away_is_refused(new: Topology, said: str) -> None:
+    with pytest.raises(WrongUse, match=said):
+        check_change(OLD, new)
+    assert next_topology(OLD, change_message(9, 7, new)) is None
+
+
+def test_a_change_travels_as_a_message_to_all_groups() -> None:
+    new = changed(OLD, 1, add=4)
+    message = change_message(9, 7, new)
+    assert message.destinations == (0, 1)
+    assert is_change(message)
+    assert next_topology(OLD, message) == new
+    assert next_topology(new, message) is None, "a number comes once"
+    assert next_topology(OLD, Message(9, 7, (0,), message.payload)) is None, "all groups must hear of it"
+    assert next_topology(OLD, Message(9, 7, (0, 1), message.payload[:-1])) is None
+    assert decoded(encoded(new)) == new
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"\x01", encoded(OLD)[:-3], b"\x80"])
+def test_bytes_that_are_no_topology_are_refused(data: bytes) -> None:
+    with pytest.raises(WrongUse, match="topology"):
+        decoded(data)

@@ -1,0 +1,88 @@
+"""What the page of a run says: the verdict, the story, and the scene that explains it. No Spark: measures by hand."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amcast.check.judge import judge
+from amcast.figures.report import PAGE, write_report
+from amcast.lab import report_summary as account
+from amcast.pipeline.measure import comparison as compare
+from amcast.pipeline.measure.job import Measured, over_runs, prepared
+from amcast.trace.run import read
+from amcast.trace.run_folder import FolderRecorder
+from tests.mutants.planted import MUTANTS, healthy, planted
+
+
+def written(folder: Path, name: str) -> None:
+    """A planted trace as a run folder."""
+    trace = healthy() if name == "healthy" else planted(next(case for case in MUTANTS if case.name == name))
+    told = trace.recorder()
+    with FolderRecorder(folder, trace.meta(name), latest=False) as files:
+        for table in ("processes", "multicasts", "deliveries", "packets", "notes"):
+            getattr(files, table).extend(getattr(told, table))
+        files.close(complete=True)
+
+
+def reported(folder: Path, out: Path) -> tuple[account.Account, str]:
+    run = read(folder)
+    verdict = judge(run).as_dict()
+    described: dict[str, Any] = compare.described(run.meta, str(folder))
+    extra = {
+        run.meta.run: {
+            "multicasts": 4,
+            "deliveries": 9,
+            "latency_ns_p50": 1.5e6,
+            "latency_ns_p95": 2e6,
+            "latency_ns_p99": 2e6,
+        }
+    }
+    prepared(out / "measures")
+    rows = compare.summaries([described], extra)
+    over_runs(Measured(out / "measures", 1, "exact", 0.1), rows)
+    said = account.of_runs(folder, {"verdict": verdict["verdict"], "runs": [verdict]}, rows, out / "measures")
+    write_report(said, out / "measures", out)
+    return said, (out / PAGE).read_text()
+
+
+@pytest.mark.parametrize("name", ["two_groups_disagree", "circle_of_three", "delivered_twice", "nobody_delivers"])
+def test_a_violation_is_told_and_drawn(name: str, tmp_path: Path) -> None:
+    written(tmp_path / "run", name)
+    said, page = reported(tmp_path / "run", tmp_path / "out")
+    assert said.verdict == "violated"
+    assert said.story
+    assert "the violation, with message" in said.spacetime_caption
+    assert page.index("Violated") < page.index("is violated:") < page.index("In space and time")
+    assert (tmp_path / "out" / "pictures" / "spacetime.svg").read_text() == said.spacetime
+    assert ".spacetime " in page
+
+
+def test_a_healthy_run_shows_its_slowest_message(tmp_path: Path) -> None:
+    written(tmp_path / "run", "healthy")
+    said, page = reported(tmp_path / "run", tmp_path / "out")
+    assert said.verdict == "holds"
+    assert said.story == ()
+    assert "the slowest" in said.spacetime_caption
+    assert "P1" in page
+    assert "Percentiles are exact" in page
+
+
+def test_a_violated_cell_of_a_sweep_shows_its_witness_and_not_the_slowest(tmp_path: Path) -> None:
+    """The cell's row has words only; the messages that contradict each other are found from its trace."""
+    written(tmp_path / "runs" / "good", "healthy")
+    written(tmp_path / "runs" / "bad", "circle_of_three")
+    report = judge(read(tmp_path / "runs" / "bad"))
+    circle = {edge["message"] for edge in report.properties["P5"].witness}
+    cells = [
+        {**dict.fromkeys(("message", "replay", "multicasts", "deliveries", "packets")), "cell": name, "status": status,
+         "protocol": "skeen", "seed": 3, "latency_ns_max": slow, "varied": "{}"}
+        for name, status, slow in (("good", "ok", 10**9), ("bad", "violated", 10))
+    ]  # fmt: skip
+    prepared(tmp_path / "measures")
+    said = account.of_sweep(tmp_path, {"plan": {}}, cells, tmp_path / "measures")
+    assert said.verdict == "violated"
+    assert "the violation, with message" in said.spacetime_caption
+    assert any(f"message {message};" in said.spacetime_caption for message in circle)
+    fine = account.of_sweep(tmp_path, {"plan": {}}, cells[:1], tmp_path / "measures")
+    assert "the slowest" in fine.spacetime_caption

@@ -1,0 +1,109 @@
+"""The search for the worst case: strong enough to get far above the conflict-free delays, and never above a bound."""
+
+from dataclasses import replace
+
+import pytest
+
+from amcast.kernel.errors import WrongUse
+from amcast.kernel.spec import Spec
+from amcast.lab.worst_case import UNIT_NS, Cast, Schedule, replay, search, skews, topology
+from amcast.protocols.catalogue import CATALOGUE
+from amcast.trace.recorder import Recorder
+
+SCHEDULES = 300
+
+CASES = [
+    ("basecast", 0.0, {"leader": 8.4, "follower": 7.4}),
+    ("fastcast", 0.0, {"leader": 5.9, "follower": 5.9}),
+    ("whitebox", 0.0, {"leader": 4.4, "follower": 5.4}),
+    ("primcast", 0.0, {"primary": 4.9, "member": 4.9}),
+    ("primcast-hc", 0.0, {"primary": 3.9, "member": 3.9}),
+    ("primcast-hc", 0.25, {"primary": 3.9, "member": 3.9}),
+    ("primcast-hc", 1.0, {"primary": 3.9, "member": 4.4}),
+]
+
+
+@pytest.mark.parametrize(("name", "skew", "reached"), CASES)
+def test_no_schedule_exceeds_the_bound_and_the_search_gets_near(
+    name: str, skew: float, reached: dict[str, float]
+) -> None:
+    for row in search(CATALOGUE[name], SCHEDULES, seed=1, skew=skew):
+        again = f"amcast worst {name} --schedules {SCHEDULES} --seed 1 --json"
+        assert row.holds, f"{row.found} D at a {row.role}, skew {skew}, bound {row.bound}: {again}"
+        assert row.found >= reached[row.role], f"too tame: {row.found} D at a {row.role}, skew {skew}: {again}"
+
+
+def test_a_found_schedule_replays_to_the_same_latency() -> None:
+    spec = CATALOGUE["primcast"]
+    for row in search(spec, 60, seed=3):
+        said = Schedule.of_dict(row.as_dict()["schedule"])
+        assert said == row.schedule
+        assert replay(spec, said).latest[row.role] == row.found
+
+
+def test_a_bound_that_is_too_low_is_found_out() -> None:
+    spec = CATALOGUE["primcast"]
+    proud = replace(spec, claims=replace(spec.claims, bound=lambda role, skew: 3))
+    assert not all(row.holds for row in search(proud, 60, seed=0))
+
+
+def test_the_search_is_the_same_twice() -> None:
+    spec = CATALOGUE["whitebox"]
+    first, second = (search(spec, 60, seed=5) for _ in range(2))
+    assert first == second
+    assert first != search(spec, 60, seed=6)
+
+
+def test_no_packet_takes_longer_than_its_bound_or_overtakes() -> None:
+    there = topology()
+    client, first = there.clients[0], there.members(0)[0]
+    chosen = {(client, first, 0): UNIT_NS // 2, (first, 1, 0): UNIT_NS, (first, 1, 1): 0}
+    recorder = Recorder()
+    schedule = Schedule((Cast(0, (0, 1)), Cast(UNIT_NS // 4, (0,))), {}, chosen)
+    assert not replay(CATALOGUE["primcast"], schedule, recorder).undelivered
+    arrived: dict[tuple[int, int], int] = {}
+    for row in recorder.packets:
+        source, target, sent_ns, received_ns = (int(str(row[place])) for place in (2, 3, 5, 6))
+        assert 0 <= received_ns - sent_ns <= UNIT_NS
+        assert received_ns >= arrived.get((source, target), 0)
+        arrived[source, target] = received_ns
+
+
+def test_a_protocol_without_a_bound_is_refused() -> None:
+    spec: Spec = CATALOGUE["skeen"]
+    with pytest.raises(WrongUse, match="claims no bound"):
+        skews(spec)
+
+
+# Schedules by hand, to show what the search should find
+
+
+def meeting(after: float, skew: float) -> Schedule:
+    """Group 1 is ahead, so a message to groups 0 and 1 ends above group 0's clock. Just before group 0 learns that,
+    another message reaches group 0 at once, but group 2 slowly: it comes first, and both wait for group 2."""
+    there = topology()
+    start = 50 * UNIT_NS
+    casts = [Cast(number * UNIT_NS, (1,)) for number in range(3)]
+    casts += [Cast(start, (0, 1)), Cast(start + int(after * UNIT_NS) - 1, (0, 2))]
+    rival = there.clients[len(casts) - 1]
+    clocks = {
+        member: int(sign * skew * UNIT_NS) for group, sign in ((0, -1), (1, 1)) for member in there.members(group)
+    }
+    return Schedule(tuple(casts), {(rival, member): 0 for member in there.members(0)}, {}, clocks if skew else {})
+
+
+@pytest.mark.parametrize(
+    ("name", "skew", "after", "latest"),
+    [
+        ("basecast", 0, 4, {"leader": 10, "follower": 9}),
+        ("fastcast", 0, 2, {"leader": 6, "follower": 6}),
+        ("whitebox", 0, 2, {"leader": 5, "follower": 6}),
+        ("primcast", 0, 2, {"primary": 5, "member": 5}),
+        ("primcast-hc", 0, 1, {"primary": 4, "member": 4}),
+        ("primcast-hc", 0.25, 1.5, {"primary": 4.5, "member": 4.5}),
+        ("primcast-hc", 1, 2, {"primary": 5, "member": 5}),
+    ],
+)
+def test_two_messages_that_meet(name: str, skew: float, after: float, latest: dict[str, float]) -> None:
+    found = replay(CATALOGUE[name], meeting(after, skew)).latest
+    assert {role: round(value, 3) for role, value in found.items()} == latest

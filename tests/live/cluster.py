@@ -1,0 +1,144 @@
+"""A cluster of hosts in this very process, over real sockets on loopback; and a look at what it did."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from amcast.check.judge import judge
+from amcast.kernel.ids import ProcessId
+from amcast.kernel.spec import Spec
+from amcast.kernel.topology import Topology
+from amcast.live import log_output as logs
+from amcast.live.client.client import Client
+from amcast.live.client_batch import Delivery, opened
+from amcast.live.host.host import Host
+from amcast.live.host.step_log import StepLog
+from amcast.live.limits import Limits
+from amcast.live.storage.store import Store
+from amcast.live.wire.network import Address
+from amcast.parts.client.messages import SessionConfig
+from amcast.parts.client.session import Client as Session
+from amcast.parts.node.messages import NodeConfig
+from amcast.parts.node.node import noded
+from amcast.protocols.catalogue import protocol
+from amcast.trace.meta import Meta, RunClaims
+from amcast.trace.recorder import Recorder
+from amcast.trace.run import Run
+
+SKEEN = noded(protocol("skeen"), NodeConfig(omega=None))
+"""What a cluster runs: the protocol in a node that answers clients. Groups of one process need no oracle."""
+CLAIMS = RunClaims(genuine="strict", complete=True, exactly_once=True)
+QUICK = Limits(beat_s=0.05, silence_s=2.0, retry_low_s=0.005, retry_high_s=0.05)
+
+
+def run(main: Coroutine[Any, Any, None], timeout_s: float = 30.0) -> None:
+    """Run a test's coroutine on uvloop; a test that hangs is a test that failed. What tests before it complained of
+    does not count: nothing is left out of its log."""
+    logs.sparing.forget()
+
+    async def limited() -> None:
+        async with asyncio.timeout(timeout_s):
+            await main
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(limited())
+
+
+class Cluster:
+    """Hosts by process, with what each delivered."""
+
+    def __init__(self, topology: Topology, spec: Spec = SKEEN, limits: Limits = QUICK) -> None:
+        self.topology = topology
+        self.spec = spec
+        self.limits = limits
+        self.recorder = Recorder()
+        self.hosts: dict[ProcessId, Host] = {}
+        self.addresses: dict[ProcessId, Address] = {}
+        self.delivered: dict[ProcessId, list[Delivery]] = {}
+        self.steps: dict[ProcessId, Path] = {}
+        self._numbers = count(1000)
+
+    async def up(
+        self,
+        *,
+        folder: Path | None = None,
+        store: Callable[[ProcessId], Store] | None = None,
+        via: Mapping[ProcessId, Address] | None = None,
+    ) -> None:
+        for me in self.topology.servers:
+            await self.prepare(me, folder=folder, store=store(me) if store else None)
+        self.addresses.update(via or {})
+        for host in self.hosts.values():
+            host.start(self.addresses)
+        for host in self.hosts.values():
+            await host.network.connected(set(self.topology.servers), 10)
+
+    async def prepare(self, me: ProcessId, *, folder: Path | None = None, store: Store | None = None) -> Host:
+        """A host that listens, at its old address if it had one, and has not started."""
+        steps = None
+        if folder is not None:
+            self.steps[me] = folder / f"{me}.steps"
+            steps = StepLog(self.steps[me], self.spec.name, me)
+        self.delivered[me] = []
+        host = Host(
+            self.spec.process(me, self.topology, self.spec.configure()),
+            self.spec,
+            limits=self.limits,
+            recorder=self.recorder,
+            steps=steps,
+            store=store,
+            on_deliver=lambda effect: self.delivered[me].extend(opened(effect)),
+        )
+        self.hosts[me] = host
+        self.addresses[me] = await host.listen(self.addresses.get(me, ("127.0.0.1", 0)))
+        return host
+
+    def client(self, me: ProcessId | None = None, *, batches: bool = True, **options: Any) -> Client:
+        options.setdefault("limits", self.limits)
+        options.setdefault("recorder", self.recorder)
+        number = next(self._numbers) if me is None else me
+
+        def session(number: ProcessId) -> Session:
+            return Session(number, self.topology, self.spec.contact, SessionConfig())
+
+        return Client(session, self.topology, self.spec, self.addresses, me=number, batches=batches, **options)
+
+    async def settled(self, count: int) -> None:
+        """Wait until so many deliveries happened, all processes together."""
+        while sum(map(len, self.delivered.values())) < count:
+            await asyncio.sleep(0.005)
+
+    async def down(self) -> None:
+        for host in self.hosts.values():
+            await host.stop()
+
+
+@asynccontextmanager
+async def cluster(topology: Topology, limits: Limits = QUICK, **options: Any) -> AsyncIterator[Cluster]:
+    made = Cluster(topology, limits=limits)
+    try:
+        await made.up(**options)
+        yield made
+    finally:
+        await made.down()
+
+
+def holds(run: Run) -> None:
+    """Every claimed property of the run holds: P1 to P5, and nothing travelled where it need not."""
+    report = judge(run)
+    assert report.verdict == "holds", "\n".join(report.story())
+
+
+def recorded(recorder: Recorder) -> Run:
+    """What hosts in this process have told, when all of them have stopped."""
+    return Run.of(recorder, Meta(run="live", claims=CLAIMS))
+
+
+def ids(delivered: Mapping[ProcessId, list[Delivery]]) -> dict[ProcessId, list[int]]:
+    """What was ordered, process by process, a batch once."""
+    return {process: [one.message for one in row if one.place == 0] for process, row in delivered.items()}

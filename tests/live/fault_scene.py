@@ -1,0 +1,172 @@
+"""A scene for faults: a replicated cluster of real processes under traffic, and the judgement of what it left."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+from amcast.check.judge import judge
+from amcast.cluster import connect, launcher, subscribe
+from amcast.kernel.errors import Unknown
+from amcast.kernel.ids import sender_of
+from amcast.live.client.client import Client
+from amcast.live.config.cluster import Cluster, read_cluster
+from amcast.live.host.recent_deliveries import Missed
+from amcast.live.operations.local_cluster import Launcher, local_config
+from amcast.live.security.permissions import FIRST_CLIENT
+from amcast.trace.meta import Meta, RunClaims
+from amcast.trace.run import Run, read
+from amcast.trace.run_folder import FolderRecorder
+from tests.live.cluster import run
+
+GROUPS: Mapping[str, int] = {"orders": 3, "stock": 3}
+DESTINATIONS = (("orders", "stock"), ("orders",), ("stock",))
+CAMPAIGN = "AMCAST_CAMPAIGN" in os.environ
+"""Longer plays, and every protocol: `make campaign` sets it."""
+EVERYBODY = tuple(f"{group}/{place}" for group in GROUPS for place in (1, 2, 3))
+
+
+class Scene:
+    """What a play can do to a cluster while some logical clients multicast one message after the other."""
+
+    def __init__(self, cluster: Cluster, running: Launcher) -> None:
+        self.cluster = cluster
+        self.running = running
+        self.acknowledged: list[int] = []
+        self.payload = b"x"
+        self.read: list[tuple[int, int]] = []
+        """(position, message) of everything that a subscriber to orders was told."""
+        self._stopping = False
+
+    async def use(self, client: Client, number: int) -> None:
+        while not self._stopping:
+            try:
+                receipt = await client.multicast(DESTINATIONS[number % 3], self.payload, timeout_s=60)
+            except Unknown:
+                continue
+            self.acknowledged.append(receipt.message)
+            await asyncio.sleep(0.01)
+
+    async def follow(self) -> None:
+        """Be a subscriber, from the first delivery on."""
+        async for delivery in subscribe(self.cluster, "orders", since=0):
+            if delivery.place == 0:
+                self.read.append((delivery.position, delivery.message))
+
+    async def more(self, count: int) -> None:
+        """Wait until so many more messages are acknowledged."""
+        goal = len(self.acknowledged) + count * (5 if CAMPAIGN else 1)
+        while len(self.acknowledged) < goal:
+            self.running.check()
+            await asyncio.sleep(0.01)
+
+    async def logged(self, node: str, text: str) -> None:
+        """Wait until a node has said this."""
+        while text not in self.log(node):
+            self.running.check()
+            await asyncio.sleep(0.05)
+
+    async def kill(self, *nodes: str) -> None:
+        await self.do(lambda: self.running.kill(*nodes))
+
+    async def start(self, *nodes: str) -> None:
+        await self.do(lambda: self.running.start(*nodes))
+
+    def silence(self) -> None:
+        """End the traffic."""
+        self._stopping = True
+
+    async def do(self, act: Callable[[], object]) -> None:
+        """Something that takes its time, beside the traffic."""
+        await asyncio.get_running_loop().run_in_executor(None, act)
+
+    def log(self, node: str) -> str:
+        return (self.running.logs / f"{node.replace('/', '-')}.log").read_text()
+
+
+Play = Callable[[Scene], Awaitable[None]]
+
+
+def staged(
+    folder: Path,
+    play: Play,
+    *,
+    config: str | None = None,
+    around: AbstractAsyncContextManager[Any] | None = None,
+    skew: Path | None = None,
+    reads_all: bool = False,
+    timeout_s: float = 240,
+    **fields: Any,
+) -> Run:
+    """Start, let clients talk, play, let everything settle, stop; then P1 to P8 hold and no receipt was a lie."""
+    file = folder / "cluster.toml"
+    settings = {"protocol": "primcast", "durability": "os", "trace": {"mode": "deliveries", "folder": "run"}, **fields}
+    file.write_text(config or local_config(GROUPS, **settings))
+    cluster = read_cluster(file)
+    meta = Meta(run=cluster.run, claims=RunClaims(complete=True, exactly_once=True))
+    scenes: list[Scene] = []
+    recorder = FolderRecorder(cluster.trace_folder, meta, packets=cluster.trace == "full", writer="clients")
+    with recorder:
+        with launcher(cluster, skew=skew) as running:
+            scenes.append(Scene(cluster, running))
+            run(_played(scenes[0], play, recorder, around or nullcontext()), timeout_s)
+        running.tell_dead(recorder)
+    found = judged(cluster, scenes[0])
+    if reads_all:
+        rows = delivered_in_orders(found)
+        assert len(scenes[0].read) + len(changes_in(rows)) == 1 + max(position for _, position, _ in rows)
+    return found
+
+
+async def _played(scene: Scene, play: Play, recorder: FolderRecorder, around: AbstractAsyncContextManager[Any]) -> None:
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(around)
+        clients = [connect(scene.cluster, me=me, recorder=recorder, connect_s=60) for me in (100, 101)]
+        one, two = [await stack.enter_async_context(client) for client in clients]
+        tasks = [asyncio.create_task(scene.use(client, n)) for client in (one, two) for n in range(6)]
+        following = asyncio.create_task(scene.follow())
+        for task in (*tasks, following):
+            stack.callback(task.cancel)  # else users of clients that are closed would try again for ever
+        await scene.more(50)
+        await play(scene)
+        await scene.more(50)
+        scene.silence()
+        await asyncio.gather(*tasks)
+        await scene.do(scene.running.settled)
+        await asyncio.sleep(0.5)
+        if not following.done():
+            following.cancel()
+        with suppress(asyncio.CancelledError, Missed):
+            await following
+
+
+def judged(cluster: Cluster, scene: Scene) -> Run:
+    """The trace holds, and everything acknowledged is in it."""
+    found = read(cluster.trace_folder)
+    report = judge(found)
+    assert report.verdict == "holds", "\n".join(report.story())
+    delivered = set(found.deliveries["message"])
+    assert [message for message in scene.acknowledged if message not in delivered] == []
+    assert len(scene.acknowledged) > 100
+    rows = delivered_in_orders(found)
+    told = {position: message for _, position, message in rows}
+    assert len(told) > 10  # batches, each of up to a dozen messages
+    hidden = changes_in(rows)
+    last = scene.read[-1][0] if scene.read else -1
+    assert [position for position, _ in scene.read] == [place for place in range(last + 1) if place not in hidden]
+    assert [told[position] for position, _ in scene.read] == [message for _, message in scene.read]
+    return found
+
+
+def changes_in(rows: list[tuple[int, int, int]]) -> set[int]:
+    """The positions of changes of members, which readers do not see: the clients of a scene have small numbers."""
+    return {position for _, position, message in rows if sender_of(message) >= FIRST_CLIENT}
+
+
+def delivered_in_orders(found: Run) -> list[tuple[int, int, int]]:
+    """(process, position, message) of all deliveries of group 0."""
+    table = found.deliveries
+    rows = zip(table["process"], table["group"], table["position"], table["message"], strict=True)
+    return [(process, position, message) for process, group, position, message in rows if group == 0]

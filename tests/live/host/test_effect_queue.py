@@ -1,0 +1,227 @@
+"""Persist is a barrier: nothing that follows it happens before the record is durable, and timers do not wait."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from amcast.kernel.message import Body, Message, Record, Request, State
+from amcast.kernel.process import Process
+from amcast.kernel.spec import Claims, Spec
+from amcast.kernel.topology import Topology
+from amcast.live.host.host import Host
+from amcast.live.storage.store import LogStore
+from amcast.trace.recorder import Recorder
+from tests.live.cluster import run
+
+pytestmark = pytest.mark.live
+
+
+ENDS = 100
+"""Messages from here on end something, and are not delivered."""
+
+
+class Kept(Record, frozen=True):
+    number: int
+
+
+class Careful(Process):
+    """Persists each message before it sends it to itself, and delivers what it got back."""
+
+    def __init__(self, me: int, topology: Topology, config: object = None) -> None:
+        super().__init__(me, topology)
+        self.known: list[int] = []
+        self.rang: list[str] = []
+
+    def on_start(self, records: Sequence[Record], life: int) -> None:
+        self.known = [record.number for record in records if isinstance(record, Kept)]
+        self.life = life
+
+    def on_multicast(self, message: Message) -> None:
+        if message.id >= ENDS:
+            self.persist(Kept(message.id), ends=True)
+            return
+        self.note("before", message.id)
+        self.persist(Kept(message.id))
+        self.set_timer("soon", (0, 0))
+        self.deliver(message)
+
+    def on_timer(self, name: str) -> None:
+        self.rang.append(name)
+
+    def on_submit(self, message: Message) -> None:
+        self.deliver(message)
+
+    def on_receive(self, sender: int, body: Body) -> None:
+        raise AssertionError
+
+    def snapshot(self) -> State:
+        return State()
+
+    def restore(self, state: State) -> None:
+        raise AssertionError
+
+
+SPEC = Spec("careful", "", "", Careful, Claims("no"), records=(Kept,))
+
+
+class SlowLog(LogStore):
+    """A disk that takes its time: records become durable when the test says so."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, "os")
+        self.tickets: list[int] = []
+        self.appended = 0
+
+    def append(self, record: bytes, replaces: bool = False) -> int:
+        self.appended = super().append(record, replaces)
+        return self.appended
+
+    def start(self, durable: Callable[[int], object], failed: Callable[[Exception], object]) -> None:
+        super().start(durable, failed)
+        self.finish = durable
+
+    def commit(self) -> int:
+        self.tickets.append(super().commit())
+        return 0
+
+
+def host_of(
+    store: LogStore,
+    delivered: list[int],
+    recorder: Recorder | None = None,
+    before_forgetting: Callable[[], None] | None = None,
+) -> tuple[Host, Careful]:
+    process = Careful(0, Topology.grid(1, 1))
+    return Host(
+        process,
+        SPEC,
+        store=store,
+        recorder=recorder,
+        on_deliver=lambda effect: delivered.append(effect.message.id),
+        before_forgetting=before_forgetting,
+    ), process
+
+
+def message(number: int) -> Message:
+    return Message(number, 0, (0,))
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+
+
+def test_deliveries_wait_for_the_disk_and_steps_and_timers_do_not(tmp_path: Path) -> None:
+    async def main() -> None:
+        store, delivered, recorder = SlowLog(tmp_path), [], Recorder()
+        host, process = host_of(store, delivered, recorder)
+        host.start({})
+        host.submit(message(1))
+        await settle()
+        host.submit(message(2))
+        await settle()
+        assert delivered == []
+        assert process.rang == ["soon", "soon"]
+        assert [row[3] for row in recorder.notes] == [1, 2]
+        store.finish(1)
+        await settle()
+        assert delivered == [1]
+        store.finish(2)
+        await settle()
+        assert delivered == [1, 2]
+        await host.stop()
+
+    run(main())
+
+
+def test_a_record_that_ends_something_waits_for_the_deliveries_before_it_and_later_records_for_it(
+    tmp_path: Path,
+) -> None:
+    """Killed at any moment, a process has told its trace what its log will not tell it again."""
+
+    async def main() -> None:
+        store, delivered, told = SlowLog(tmp_path), [], []
+        host, _ = host_of(store, delivered, before_forgetting=lambda: told.append(list(delivered)))
+        host.start({})
+        for number in (1, ENDS, 2, ENDS + 1, 3):
+            host.submit(message(number))
+            await settle()
+        assert (store.appended, delivered, told) == (1, [], [])
+        store.finish(1)
+        await settle()
+        assert (store.appended, delivered, told) == (3, [1], [[1]])
+        store.finish(2)
+        await settle()
+        assert (store.appended, delivered, told) == (3, [1], [[1]])
+        store.finish(3)
+        await settle()
+        assert (store.appended, delivered, told) == (5, [1, 2], [[1], [1, 2]])
+        store.finish(5)
+        await settle()
+        assert delivered == [1, 2, 3]
+        assert host.queues() == {"inbox": 0, "held": 0, "appended": 5, "durable": 5}
+        await host.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("mode", ["fsync", "os"])
+def test_records_that_wait_for_deliveries_reach_the_disk_in_their_order(tmp_path: Path, mode: str) -> None:
+    numbers = (1, ENDS, 2, 3, ENDS + 1, ENDS + 2, 4)
+
+    async def main() -> None:
+        delivered: list[int] = []
+        told: list[list[int]] = []
+        store = LogStore(tmp_path, mode)  # type: ignore[arg-type]
+        host, _ = host_of(store, delivered, before_forgetting=lambda: told.append(list(delivered)))
+        host.start({})
+        for number in numbers:
+            host.submit(message(number), wake=False)
+        host.tick()
+        while len(delivered) < 4:
+            await asyncio.sleep(0.001)
+        assert told == [[1], [1, 2, 3], [1, 2, 3]]
+        await host.stop()
+        later = LogStore(tmp_path, mode)  # type: ignore[arg-type]
+        host, process = host_of(later, [])
+        host.start({})
+        await settle()
+        assert process.known == list(numbers)
+        await host.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("mode", ["fsync", "os"])
+def test_a_later_life_gets_the_records_and_its_number(tmp_path: Path, mode: str) -> None:
+    async def main() -> None:
+        for life in range(3):
+            delivered: list[int] = []
+            host, process = host_of(LogStore(tmp_path, mode), delivered)  # type: ignore[arg-type]
+            host.start({})
+            await settle()
+            assert (process.life, process.known) == (life, list(range(life * 10)))
+            for number in range(life * 10, life * 10 + 10):
+                host.submit(message(number))
+            while len(delivered) < 10:
+                await asyncio.sleep(0.001)
+            assert delivered == list(range(life * 10, life * 10 + 10))
+            await host.stop()
+
+    run(main())
+
+
+def test_a_process_that_fails_stops_alone_and_says_why(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    async def main() -> None:
+        host, _ = host_of(LogStore(tmp_path), [])
+        host.start({})
+        host.network.send((0,), b"", None)
+        host.hand(Request(message(1)))  # type: ignore[arg-type]
+        with pytest.raises(AssertionError, match="no process knows the event"):
+            await host.ended
+        await host.stop()
+
+    run(main())
+    assert "process 0 stops: no process knows the event" in caplog.text

@@ -1,0 +1,161 @@
+"""The same Skeen object that the simulator runs, over TCP: order, trace and replay."""
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amcast.kernel.errors import Unknown, WrongUse
+from amcast.kernel.events import Receive
+from amcast.kernel.message import Message, Request
+from amcast.kernel.topology import Topology
+from amcast.live.client.client import Client
+from amcast.live.host.step_log import read_steps, replay
+from amcast.live.wire.frames import Codec
+from tests.live.cluster import SKEEN, Cluster, cluster, holds, ids, recorded, run
+
+pytestmark = pytest.mark.live
+
+GROUPS = Topology.grid(3, 1)
+
+
+async def chatter(client: Client, count: int, seed: int) -> int:
+    """Multicast to random destinations from several logical clients at once; how many deliveries that must give."""
+    chance = random.Random(seed)
+    plans = [tuple(chance.sample(range(3), chance.randint(1, 3))) for _ in range(count)]
+
+    async def logical(share: list[tuple[int, ...]]) -> None:
+        for groups in share:
+            receipt = await client.multicast(groups, chance.randbytes(chance.randint(0, 100)))
+            assert receipt.destinations == tuple(sorted(groups))
+
+    await asyncio.gather(*(logical(plans[start::5]) for start in range(5)))
+    return sum(map(len, plans))
+
+
+async def crowd(cluster: Cluster, *, batches: bool, clients: int = 3, count: int = 100) -> int:
+    async def one(seed: int) -> int:
+        async with cluster.client(batches=batches) as client:
+            return await chatter(client, count, seed)
+
+    return sum(await asyncio.gather(*(one(seed) for seed in range(clients))))
+
+
+@pytest.mark.parametrize("batches", [False, True])
+def test_concurrent_clients_same_order_and_a_whole_trace(batches: bool) -> None:
+    async def main() -> None:
+        async with cluster(GROUPS) as made:
+            expected = await crowd(made, batches=batches)
+            await made.settled(expected)
+        trace = made.recorder
+        holds(recorded(trace))
+        assert expected == sum(map(len, made.delivered.values()))
+        assert len(trace.deliveries) == sum(len(row[2]) for row in trace.multicasts)
+        assert (len(trace.multicasts) == 300) is not batches, "batches of several must have occurred"
+        by_process: dict[int, list[tuple[int, int]]] = {}
+        for process, _group, position, message, *_ in trace.deliveries:
+            by_process.setdefault(process, []).append((position, message))
+        for process, rows in by_process.items():
+            assert [position for position, _ in sorted(rows)] == list(range(len(rows)))
+            assert [message for _, message in sorted(rows)] == ids(made.delivered)[process]
+        assert {row[0] for row in trace.processes} >= {0, 1, 2}
+
+    run(main())
+
+
+def test_packets_are_recorded_once_by_the_receiver_as_many_as_claimed() -> None:
+    async def main() -> None:
+        async with cluster(GROUPS) as made, made.client(me=7, batches=False) as client:
+            receipt = await client.multicast({0, 1}, b"x" * 10)
+            await made.settled(2)
+            await asyncio.sleep(0.05)
+        rows = [row for row in made.recorder.packets if row[1] != "Reply"]
+        assert len(rows) == SKEEN.on(Topology.grid(2, 1)).claims.packets(2, 1)
+        assert {row[0] for row in rows} == {receipt.message}
+        for _, body, source, target, size, sent_ns, received_ns, *_ in rows:
+            assert body in ("Request", "Propose")
+            assert source in (7, 0, 1)
+            assert target in (0, 1)
+            assert size > 10 or body == "Propose"
+            assert sent_ns <= received_ns
+
+    run(main())
+
+
+def test_a_fresh_object_repeats_every_live_step(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(GROUPS, folder=tmp_path) as made:
+            await made.settled(await crowd(made, batches=True))
+        codec = Codec(SKEEN.wire(), SKEEN.records)
+        for me, path in made.steps.items():
+            assert replay(path, codec, SKEEN.process(me, GROUPS, SKEEN.configure())) == made.hosts[me].steps_taken
+            effects = [effect for step in read_steps(path, codec) for effect in step.effects]
+            assert any(type(effect).__name__ == "Deliver" for effect in effects)
+
+    run(main())
+
+
+def test_replay_tells_a_process_that_behaves_differently(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(GROUPS, folder=tmp_path) as made:
+            await made.settled(await crowd(made, batches=True, clients=1, count=10))
+        wrong = SKEEN.process(0, GROUPS, SKEEN.configure())
+        wrong.step([Receive(99, Request(Message(99_000_000_000, 99, (0,))))], 0)
+        with pytest.raises(WrongUse, match=r"step [0-9]+ differs"):
+            replay(made.steps[0], Codec(SKEEN.wire()), wrong)
+
+    run(main())
+
+
+def test_a_message_too_large_is_refused_before_it_is_sent() -> None:
+    async def main() -> None:
+        async with cluster(GROUPS) as made, made.client() as client:
+            most = client.limits.message_bytes
+            with pytest.raises(WrongUse, match=f"payload of {most + 1} bytes; expected at most {most}"):
+                await client.multicast({0, 1}, b"x" * (most + 1))
+            await client.multicast({0, 1}, b"x" * most)
+            with pytest.raises(WrongUse, match="group 9 does not exist"):
+                await client.multicast({0, 9}, b"")
+            await made.settled(2)
+        assert [len(message.payload) for message in made.delivered[0]] == [most]
+
+    run(main())
+
+
+def test_what_is_not_bytes_is_refused_and_spoils_nobodys_batch() -> None:
+    wrong: list[tuple[Any, str]] = [
+        ("text", "payload of type str; expected bytes; encode it first"),
+        (None, "payload of type NoneType; expected bytes"),
+        ([1, 2], "payload of type list; expected bytes"),
+    ]
+
+    async def main() -> None:
+        async with cluster(GROUPS) as made, made.client() as client:
+            changing = bytearray(b"second")
+            sound = [client.multicast({0}, b"first"), client.multicast({0}, changing)]  # type: ignore[arg-type]
+            outcomes = await asyncio.gather(*sound, *(client.multicast({0}, payload) for payload, _ in wrong),
+                                            client.multicast({0}, memoryview(b"third")),  # type: ignore[arg-type]
+                                            return_exceptions=True)  # fmt: skip
+            changing[:] = b"later."
+            assert [isinstance(one, WrongUse) for one in outcomes] == [False, False, True, True, True, False]
+            assert [str(one) for one in outcomes[2:5]] == [said for _, said in wrong]
+            with pytest.raises(WrongUse, match="destinations: the text 'a'; expected a set of groups"):
+                await client.multicast("a", b"x")
+            with pytest.raises(WrongUse, match="timeout_s = 0; expected more than 0 seconds"):
+                await client.multicast({0}, b"x", timeout_s=0)
+            await made.settled(3)
+        assert [message.payload for message in made.delivered[0]] == [b"first", b"second", b"third"]
+
+    run(main())
+
+
+def test_no_answer_is_unknown_not_an_error_that_pretends() -> None:
+    async def main() -> None:
+        async with cluster(GROUPS) as made, made.client() as client:
+            await made.hosts[1].stop()
+            with pytest.raises(Unknown, match="may or may not be delivered"):
+                await client.multicast({0, 1}, b"x", timeout_s=0.1)
+
+    run(main())

@@ -1,0 +1,172 @@
+"""What a replica keeps for subscribers: whole bundles, opened by who reads them, and found from either end."""
+
+import asyncio
+
+import pytest
+
+from amcast.kernel.bundle import bundled, gateway_number, parts_of
+from amcast.kernel.effects import Deliver
+from amcast.kernel.ids import message_id
+from amcast.kernel.message import Message
+from amcast.live.host.delivery_sink import Handing
+from amcast.live.host.recent_deliveries import LARGE_SHARE, OVERHEAD_BYTES, Kept
+from tests.live.cluster import run
+
+PLENTY = 10_000_000
+
+
+def bundle(first: int, count: int, size: int = 10) -> tuple[Message, list[Message]]:
+    """A bundle, and the messages in it; they are numbered as they will be delivered."""
+    parts = [Message(message_id(9, number), 9, (0,), bytes(size)) for number in range(first, first + count)]
+    return bundled(gateway_number(1, 0), first, (0,), parts), parts
+
+
+def keep(kept: Kept, count: int, size: int = 10) -> int:
+    """One more bundle; how many bytes its text has."""
+    made, parts = bundle(kept.next, count, size)
+    if not kept.hold(kept.next, made, count):
+        kept.extend(kept.next, parts)
+    return len(made.payload)
+
+
+def numbers(messages: list[Message]) -> list[int]:
+    return [message.id % 1_000_000_000 for message in messages]
+
+
+class Opened:
+    """What was opened, bundle by bundle."""
+
+    def __init__(self) -> None:
+        self.first: list[int] = []
+
+    def __call__(self, made: Message) -> list[Message]:
+        parts = parts_of(made)
+        self.first.append(numbers(parts)[0])
+        return parts
+
+
+def test_every_position_is_found_from_either_end_and_in_the_middle_of_bundles() -> None:
+    kept = Kept(PLENTY, parts_of)
+    for count in (3, 1, 8, 2, 5, 1, 1, 9):
+        keep(kept, count)
+        kept.add(kept.next, bundle(kept.next, 1)[1][0])
+    end = kept.next
+    assert (kept.first, end) == (0, 38)
+    for position in range(end + 1):
+        assert numbers(kept.since(position, PLENTY)) == list(range(position, end))
+
+
+def test_only_what_is_read_is_opened() -> None:
+    opened = Opened()
+    kept = Kept(PLENTY, opened)
+    for _ in range(100):
+        keep(kept, 10)
+    assert opened.first == []
+    assert numbers(kept.since(984, PLENTY)) == list(range(984, 1000))
+    assert opened.first == [980, 990], "found from the end"
+    opened.first.clear()
+    assert numbers(kept.since(980, PLENTY)) == list(range(980, 1000))
+    assert opened.first == [980, 990], "and nothing before a boundary"
+    opened.first.clear()
+    assert len(kept.since(15, 10 * (10 + OVERHEAD_BYTES))) == 10
+    assert opened.first == [10, 20], "found from the beginning, and no more than asked for"
+
+
+def test_a_reader_goes_on_where_it_stopped_in_a_bundle() -> None:
+    kept = Kept(PLENTY, parts_of)
+    for _ in range(5):
+        keep(kept, 7)
+    got: list[Message] = []
+    while kept.next > len(got):
+        some = kept.since(len(got), 3 * (10 + OVERHEAD_BYTES))
+        assert 1 <= len(some) <= 3
+        got += some
+    assert numbers(got) == list(range(35))
+
+
+def test_bundles_go_as_a_whole_when_there_is_no_room() -> None:
+    room = Kept(PLENTY, parts_of)
+    size = keep(room, 10) + OVERHEAD_BYTES
+    kept = Kept(LARGE_SHARE * 2 * size, parts_of)
+    for number in range(100):
+        keep(kept, 10)
+        assert kept.next == 10 * (number + 1)
+        assert kept.first % 10 == 0
+        assert numbers(kept.since(kept.first, PLENTY)) == list(range(kept.first, kept.next))
+    # Ids have as many digits, so bundles do not differ much in length.
+    assert 25 * 10 <= kept.next - kept.first <= 33 * 10
+
+
+def test_a_bundle_costs_less_than_its_messages() -> None:
+    whole, single = Kept(20_000, parts_of), Kept(20_000)
+    for _ in range(100):
+        keep(whole, 10)
+        keep(single, 10)
+    assert whole.next == single.next
+    assert whole.next - whole.first > 2 * (single.next - single.first)
+
+
+def test_a_large_bundle_goes_message_by_message() -> None:
+    opened = Opened()
+    kept = Kept(LARGE_SHARE * 1000, opened)
+    keep(kept, 5)
+    keep(kept, 40, size=100)
+    assert numbers(kept.since(5, PLENTY)) == list(range(kept.next))[5:]
+    assert opened.first == []
+    assert kept.first == 0
+    keep(kept, 40, size=100)
+    assert 5 < kept.first < 45, "it goes message by message, too"
+    assert numbers(kept.since(kept.first, PLENTY)) == list(range(kept.first, kept.next))
+
+
+def test_behind_a_jump_everything_begins_anew() -> None:
+    kept = Kept(PLENTY, parts_of)
+    keep(kept, 4)
+    kept.jump(50)
+    assert (kept.first, kept.next) == (50, 50)
+    assert kept.since(50, PLENTY) == []
+    keep(kept, 4)
+    assert numbers(kept.since(52, PLENTY)) == [52, 53]
+    made, parts = bundle(80, 3)
+    assert not kept.hold(80, made, 3), "not where it belongs"
+    kept.extend(80, parts)
+    assert (kept.first, kept.next) == (80, 83), "a gap is a jump"
+    made, parts = bundle(81, 3)
+    assert not kept.hold(81, made, 3)
+    kept.extend(81, parts)
+    assert numbers(kept.since(80, PLENTY)) == [80, 81, 82, 83], "what is told again changes nothing"
+
+
+def test_of_a_bundle_with_repeats_the_fresh_messages_are_kept() -> None:
+    """A delivery says whether a bundle holds just what is fresh; where it does not, it cannot be opened anew."""
+    handing = Handing(0, 0, None, None, 0, 0)
+    handing.kept = kept = Kept(PLENTY, parts_of)
+    made, parts = bundle(0, 6)
+    handing.take(Deliver(made, 0, count=len(parts)), 0)
+    again, _ = bundle(4, 5)
+    handing.take(Deliver(again, 6, count=3, repeats=(0, 1)), 0)
+    last, rest = bundle(9, 2)
+    handing.take(Deliver(last, 9, count=len(rest)), 0)
+    assert numbers(kept.since(0, PLENTY)) == list(range(11))
+    for position in range(11):
+        assert numbers(kept.since(position, 1)) == [position]
+
+
+def test_a_bundle_that_does_not_hold_what_was_delivered_is_noticed() -> None:
+    kept = Kept(PLENTY, parts_of)
+    kept.hold(0, bundle(0, 6)[0], 4)
+    with pytest.raises(AssertionError, match="bundle at 0: 6 messages, and 4 were delivered"):
+        kept.since(0, PLENTY)
+
+
+def test_who_waits_hears_of_a_bundle_once() -> None:
+    async def main() -> None:
+        kept = Kept(PLENTY, parts_of)
+        waiting = asyncio.ensure_future(kept.changed(10))
+        await asyncio.sleep(0)
+        keep(kept, 5)
+        assert await waiting
+        assert not await kept.changed(0.01)
+        assert len(kept.since(0, PLENTY)) == 5
+
+    run(main())

@@ -1,0 +1,85 @@
+"""The load of measurements: no faster than it was told to be, and honest about what it could not send in time."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from amcast.live.load.load_generator import Load
+
+BOTH = (0, 1)
+
+
+class Cluster:
+    """A client that is answered after some time, by nobody."""
+
+    def __init__(self, after_s: float = 0.0) -> None:
+        self.posted: list[int] = []
+        self._after_s = after_s
+
+    async def __aenter__(self) -> "Cluster":
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        pass
+
+    async def post(self, groups: tuple[int, ...], payload: bytes) -> "asyncio.Future[None]":
+        assert groups == BOTH
+        self.posted.append(time.perf_counter_ns())
+        receipt: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_later(self._after_s, receipt.set_result, None)
+        return receipt
+
+
+def loaded(load: Load, clients: list[Any], seconds: float) -> float:
+    """How long it took, in seconds."""
+    begin = time.perf_counter()
+    asyncio.run(load.run(clients, [BOTH] * len(clients), 0.0, seconds, lambda: (0.0, 0.0)))
+    return time.perf_counter() - begin
+
+
+def test_a_rate_is_not_exceeded_and_messages_leave_together() -> None:
+    clients = [Cluster(), Cluster()]
+    load = Load(b"", 10, rate=1000)
+    before = time.perf_counter_ns()
+    took_s = loaded(load, clients, 0.2)
+    assert load.done == sum(len(client.posted) for client in clients)
+    for client in clients:
+        assert len(client.posted) % 10 == 0
+        assert 10 <= len(client.posted) <= 1000 * took_s + 10, "ten at once, a hundred times a second"
+    assert clients[1].posted[0] - before >= 4_000_000, "connections take turns"
+
+
+def test_what_could_not_be_sent_in_time_is_late() -> None:
+    """Answers take four times as long as there is from one message to the next: the n-th is late by three times n."""
+    load = Load(b"", 1, rate=100)
+    loaded(load, [Cluster(after_s=0.04)], 0.5)
+    assert len(load.latencies_ns) >= 3
+    for number, latency_ns in enumerate(load.latencies_ns):
+        assert latency_ns >= (39 + 29 * number) * 1_000_000, load.latencies_ns
+
+
+class Hasty(Load):
+    """As an event loop whose timers end early."""
+
+    async def _wait(self, seconds: float, tasks: Sequence["asyncio.Task[None]"]) -> None:
+        await super()._wait(max(0.0, seconds - 0.002), tasks)
+
+
+def test_a_moment_is_no_window() -> None:
+    """Of so little time nobody can say how much CPU a message took."""
+    load = Hasty(b"", 1)
+    loaded(load, [Cluster()], 1.2)
+    assert sum(window.seconds for window in load.windows) >= 1.1
+    assert all(window.seconds >= 0.2 for window in load.windows)
+    short = Hasty(b"", 1)
+    loaded(short, [Cluster()], 0.05)
+    assert len(short.windows) == 1, "however short, something is counted"
+
+
+def test_without_a_rate_answers_drive_it() -> None:
+    client = Cluster()
+    load = Load(b"", 3)
+    loaded(load, [client], 0.05)
+    assert load.done == len(client.posted) > 3
+    assert sum(window.multicasts for window in load.windows) <= load.done

@@ -1,0 +1,118 @@
+"""A data folder serves one process of one cluster in one protocol, and no life in memory beside a log; and for one
+number of members there is one answer to who they are."""
+
+import asyncio
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from amcast import cluster as service
+from amcast.kernel.errors import Unknown, WrongUse
+from amcast.live.config.cluster import read_cluster, written
+from amcast.live.membership.data_folder import FILE
+from amcast.live.operations.local_cluster import free_ports, local_config
+
+
+def cluster_file(folder: Path, title: str, **fields: str) -> Path:
+    """Two groups of one; all such files of a folder have the same `data`."""
+    file = folder / title
+    file.write_text(local_config({"orders": 1, "stock": 1}, data=str(folder / "data"), **fields))
+    return file
+
+
+def begun(file: Path) -> None:
+    """Be orders/1 for a moment."""
+
+    async def moment() -> None:
+        async with service.Replica(file, "orders/1"):
+            pass
+
+    asyncio.run(moment())
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"protocol": "primcast-hc"}, "expected orders/1 (process 0) of cluster 'local' with protocol 'primcast-hc'"),
+        ({"name": "test"}, "expected orders/1 (process 0) of cluster 'test' with protocol 'primcast'"),
+        ({"durability": "memory"}, "durability = 'memory', and there is a log; expected 'os' or 'fsync', or no log"),
+    ],
+)
+def test_another_cluster_protocol_or_memory_is_refused(
+    tmp_path: Path, fields: dict[str, str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = cluster_file(tmp_path, "cluster.toml", durability="os")
+    begun(file)
+    folder = tmp_path / "data" / "process-00000"
+    before = {one.name: one.read_bytes() for one in folder.iterdir()}
+    other = cluster_file(tmp_path, "other.toml", **{"durability": "os", **fields})
+    assert service.main([str(other), "orders/1"]) == 64
+    assert said in capsys.readouterr().err
+    with pytest.raises(WrongUse, match="process-00000: "):
+        service.Replica(other, "orders/1")
+    assert {one.name: one.read_bytes() for one in folder.iterdir()} == before, "nothing was changed"
+    begun(file)
+
+
+def test_another_nodes_folder_and_a_damaged_name_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = cluster_file(tmp_path, "cluster.toml", durability="os")
+    begun(file)
+    data = read_cluster(file).data
+    (data / "process-00000").rename(data / "process-00001")
+    assert service.main([str(file), "stock/1"]) == 64
+    assert (
+        "it keeps what orders/1 (process 0) of cluster 'local' with protocol 'primcast' has promised"
+        in capsys.readouterr().err
+    )
+    (data / "process-00001" / FILE).write_text("{}")
+    assert service.main([str(file), "stock/1"]) == 64
+    assert "expected what a node wrote there about itself" in capsys.readouterr().err
+
+
+def test_a_log_may_follow_lives_in_memory(tmp_path: Path) -> None:
+    begun(cluster_file(tmp_path, "first.toml", durability="memory"))
+    begun(cluster_file(tmp_path, "first.toml", durability="memory"))
+    begun(cluster_file(tmp_path, "second.toml", durability="os"))
+    assert (tmp_path / "data" / "process-00000" / "life").read_text() == "2\n", "it knows that it has forgotten"
+
+
+def edited(file: Path, replicas: list[str]) -> None:
+    """The replicas of orders are others now."""
+    values = tomllib.loads(file.read_text())
+    values["groups"]["orders"]["replicas"] = replicas
+    file.write_text(written(values))
+
+
+def test_replicas_are_not_added_by_editing_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They would shift the numbers of the others, and change the majorities of their group."""
+    file = cluster_file(tmp_path, "cluster.toml", durability="os")
+    begun(file)
+    places = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    edited(file, places[:1])
+    begun(file)  # a node may move
+    edited(file, places)
+    assert service.main([str(file), "orders/1"]) == 64
+    said = capsys.readouterr().err
+    assert "its groups are made of the processes orders [0, 1]; stock [2]; expected orders [0]; stock [1]" in said
+    assert "changed by `amcast change`" in said
+
+
+@pytest.mark.live
+def test_processes_with_different_files_do_not_talk(tmp_path: Path) -> None:
+    """A node that is new has no folder that could tell; its peers do."""
+    file = cluster_file(tmp_path, "cluster.toml", durability="memory")
+    with service.launcher(read_cluster(file)):
+        with service.connect_blocking(file) as client:
+            client.multicast({"orders", "stock"}, b"x")
+        values = tomllib.loads(file.read_text())
+        values["groups"]["stock"]["replicas"].append("127.0.0.1:1")
+        other = tmp_path / "other.toml"
+        other.write_text(written(values))
+        with (
+            pytest.raises(Unknown, match="different groups or replicas in topology 0: is"),
+            service.connect_blocking(other, connect_s=2.0) as client,
+        ):
+            client.multicast({"orders"}, b"x", 2.0)

@@ -1,0 +1,329 @@
+"""A group that has lost its state cannot go on: everybody who looks is told so, and what to do."""
+
+import asyncio
+import json
+import shutil
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from amcast.cli.main import run as command
+from amcast.cluster import Replica, connect, launcher
+from amcast.kernel.errors import Unknown
+from amcast.kernel.ids import ProcessId
+from amcast.kernel.topology import Topology
+from amcast.live.config.cluster import Cluster, read_cluster, written
+from amcast.live.membership import state_survey as holding
+from amcast.live.membership import topology_follower as moving
+from amcast.live.membership.state_survey import Doubt, Found, found
+from amcast.live.operations.cluster_status import advised
+from amcast.live.operations.local_cluster import Launcher, free_ports
+from amcast.live.rpc.client import Asker
+from amcast.live.rpc.server import Stands
+from amcast.live.server import http
+from amcast.live.server.status import Watch
+from tests.live.cluster import run
+from tests.live.secure_cluster import listening, plain, replicas, until
+
+THREE = {"orders": 3}
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look often, and lose patience soon."""
+    monkeypatch.setattr(moving, "ASK_S", 0.05)
+    monkeypatch.setattr(holding, "PATIENT_S", 0.3)
+
+
+def watch_of(replica: Replica) -> Watch:
+    watch = replica.desk.watch
+    assert watch is not None
+    return watch
+
+
+class Group:
+    """Three replicas in this process, of which some begin new lives, without memory."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.running: dict[str, Replica] = {}
+
+    async def __aenter__(self) -> "Group":
+        await self.start(*self.cluster.nodes())
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.stop(*self.running)
+
+    async def start(self, *names: str) -> None:
+        for name in names:
+            self.running[name] = await Replica(self.cluster, name).__aenter__()
+
+    async def stop(self, *names: str) -> None:
+        for name in names:
+            await self.running.pop(name).__aexit__(None, None, None)
+
+    def watch(self, name: str) -> Watch:
+        return watch_of(self.running[name])
+
+
+# What is lost, and what is not
+
+
+@pytest.mark.parametrize(
+    ("members", "quorum", "holding", "silent", "lost"),
+    [
+        (1, 1, 0, 0, True),
+        (1, 1, 0, 1, False),
+        (3, 2, 2, 0, False),
+        (3, 2, 1, 0, True),
+        (3, 2, 0, 1, True),
+        (3, 2, 1, 1, False),
+        (3, 2, 0, 3, False),
+        (4, 3, 2, 0, False),
+        (4, 3, 1, 0, True),
+        (5, 3, 2, 0, True),
+        (5, 3, 2, 1, False),
+    ],
+)
+def test_a_state_is_lost_when_those_who_may_have_it_miss_some_majority(
+    members: int, quorum: int, holding: int, silent: int, lost: bool
+) -> None:
+    assert Found(members, quorum, holding, members - holding - silent, silent).lost == lost
+
+
+def test_who_does_not_answer_is_silent_and_others_say_what_they_hold() -> None:
+    topology = Topology.grid(2, 3)
+    answers = {0: Stands(0, 5, True, 0), 2: Stands(0, 0, False, 1, holds=False), 4: Stands(0, 0, True, 0)}
+    assert found(topology, 0, answers) == Found(3, 2, holding=1, lacking=1, silent=1)
+    assert found(topology, 1, answers) == Found(3, 2, holding=1, lacking=0, silent=2)
+
+
+# In one process
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("protocol", ["primcast", "whitebox", "skeen", "a-ng"])
+def test_when_all_have_lost_it_each_says_so_and_the_log_once(tmp_path: Path, hasty: None, protocol: str) -> None:
+    cluster = plain(tmp_path, THREE, protocol=protocol)
+
+    async def main() -> None:
+        async with replicas(cluster), connect(cluster) as client:
+            await client.multicast({"orders"}, b"x")
+        async with replicas(cluster) as running:
+            watches = [watch_of(replica) for replica in running.values()]
+            await until(lambda: all(watch.host.moving.holders.found == Found(3, 2, 0, 3, 0) for watch in watches))
+            for watch in watches:
+                assert watch.missing() == [
+                    "it lost its memory, and waits for its group to give it its state (2 of 2 others answer, none has"
+                    " it): group orders has lost it for good"
+                ]
+                told = watch.status()
+                assert not told["ready"]
+                assert told["group_state"] == {
+                    "holds": False, "members": 3, "quorum": 2, "holding": 0, "lacking": 3, "silent": 0, "lost": True,
+                }  # fmt: skip
+                code, _, content = http.HttpServer(watch).answer(b"GET /ready HTTP/1.1")
+                assert code == 503
+                assert b"lost it for good\nwhere too few replicas" in content
+                assert b"empty the data folder of every node" in content
+                assert b'"fsync" instead of "memory"' in content
+            assert len(advised({watch.name: watch.status() for watch in watches})) == 1
+            await until(lambda: len(heard.having("lost it for good")) == 3)
+            await asyncio.sleep(0.5)
+            assert len(heard.having("lost it for good")) == 3, "each has said it, and does not repeat it"
+            assert not any(replica.desk.caught_up.is_set() for replica in running.values())
+
+    with listening() as heard:
+        run(main())
+    assert not heard.having("has caught up")
+
+
+@pytest.mark.live
+def test_one_that_kept_it_alone_is_not_ready_either(tmp_path: Path, hasty: None) -> None:
+    cluster = plain(tmp_path, THREE)
+
+    async def main() -> None:
+        async with Group(cluster) as group:
+            keeper = group.watch("orders/3")
+            await until(lambda: all(group.watch(name).status()["ready"] for name in group.running))
+            assert keeper.host.moving.holders.found is None, "nobody was restarted, so there is nothing to ask"
+            await group.stop("orders/1", "orders/2")
+            await group.start("orders/1", "orders/2")
+            await until(lambda: bool(keeper.host.moving.holders.advice()))
+            assert keeper.missing() == [
+                "1 of 3 members of its group have its state (2 of 2 others answer, none has it): group orders has lost"
+                " it for good"
+            ]
+            assert keeper.status()["group_state"]["holds"]
+            first = group.watch("orders/1")
+            await until(lambda: "2 of 2 others answer, 1 has it): group orders has lost" in str(first.missing()))
+
+    run(main())
+
+
+@pytest.mark.live
+def test_one_that_is_given_it_again_is_ready_and_nobody_complains(
+    tmp_path: Path, hasty: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = plain(tmp_path, THREE)
+    monkeypatch.setattr(holding, "PATIENT_S", 5.0)
+
+    async def main() -> None:
+        async with Group(cluster) as group, connect(cluster) as client:
+            await client.multicast({"orders"}, b"x")
+            await group.stop("orders/2")
+            await group.start("orders/2")
+            await until(lambda: group.watch("orders/2").status()["ready"])
+            for name in ("orders/1", "orders/3"):  # they have noticed its new life, and asked
+                holders = group.watch(name).host.moving.holders
+                await until(lambda holders=holders: holders.found == Found(3, 2, 3, 0, 0))
+                assert holders.advice() == []
+
+    with listening() as heard:
+        run(main())
+    assert not heard.having("its state")
+    assert heard.having("has caught up")
+
+
+@pytest.mark.live
+def test_who_does_not_answer_may_have_it(tmp_path: Path, hasty: None) -> None:
+    cluster = plain(tmp_path, THREE)
+
+    async def main() -> None:
+        async with replicas(cluster):
+            pass
+        async with Replica(cluster, "orders/1") as alone:
+            watch = watch_of(alone)
+            await until(lambda: watch.host.moving.holders.found is not None)
+            assert watch.missing()[0] == (
+                "it lost its memory, and waits for its group to give it its state (0 of 2 others answer, none has it)"
+            )
+            assert watch.status()["advice"] == []
+            await until(lambda: bool(heard.having("0 of 2 others answer")))
+
+    with listening() as heard:
+        run(main())
+
+
+# Clients
+
+
+class Answering:
+    """Replicas that answer what they are told to, and count how often they are asked."""
+
+    def __init__(self, answers: dict[ProcessId, Stands]) -> None:
+        self.answers = answers
+        self.asked = 0
+
+    async def standings(self, processes: object, within_s: float) -> dict[ProcessId, Stands]:
+        self.asked += 1
+        await asyncio.sleep(0.01)
+        return self.answers
+
+
+def test_a_client_says_what_it_may_know_and_asks_once_for_all_its_messages() -> None:
+    topology = Topology.grid(2, 3)
+    holds, lacks = Stands(0, 1, True, 0), Stands(0, 0, False, 1, holds=False)
+
+    async def told(answers: dict[ProcessId, Stands], genuine: bool = True) -> list[str]:
+        asker = Answering(answers)
+        doubt = Doubt(cast(Asker, asker), lambda: topology, genuine)
+        said = await asyncio.gather(*(doubt.about((0,), 1.0) for _ in range(50)))
+        assert asker.asked == 1
+        return list(said)
+
+    async def main() -> None:
+        well = dict.fromkeys(topology.servers, holds)
+        assert set(await told(well)) == {""}
+        forgotten = {**well, **dict.fromkeys((0, 1, 2), lacks)}
+        (said,) = set(await told(forgotten))
+        assert said == (
+            "; group 0 has lost its state (3 of 3 replicas answer, none with it) and cannot go on: see `amcast status`"
+        )
+        assert set(await told({0: holds})) == {"; of group 0, 1 of 3 replicas answer"}
+        (said,) = set(await told({**well, 1: lacks, 2: lacks}))
+        assert "group 0 has lost its state (3 of 3 replicas answer, 1 with it)" in said
+        (said,) = set(await told({0: holds, 1: lacks, 3: holds, 4: holds}))
+        assert said == "; group 0 waits for its state (2 of 3 replicas answer, 1 with it)"
+        elsewhere = {**well, **dict.fromkeys((3, 4, 5), lacks)}
+        assert set(await told(elsewhere)) == {""}
+        (said,) = set(await told(elsewhere, genuine=False))
+        assert "group 1 has lost its state" in said, "without it, nobody orders anything"
+        hurried = Answering({})
+        assert await Doubt(cast(Asker, hurried), lambda: topology, genuine=True).about((0,), 0.1) == ""
+        assert hurried.asked == 0
+
+    run(main())
+
+
+# Real processes
+
+
+async def sent(cluster: Cluster, timeout_s: float) -> None:
+    async with connect(cluster) as client:
+        await client.multicast({"orders"}, b"x", timeout_s=timeout_s)
+
+
+def ready(address: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{address}/ready", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read().decode()
+
+
+def stood(running: Launcher, file: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+    """`amcast status`, when all nodes know who holds what: they ask each other every other second."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        running.check()
+        assert command(["status", "--config", str(file), "--json"]) == 2
+        told = json.loads(capsys.readouterr().out)
+        assert isinstance(told, dict)
+        if all("2 of 2 others answer" in str(node.get("missing")) for node in told["nodes"].values()):
+            return told
+        time.sleep(0.1)
+    raise AssertionError(f"not all nodes know it: {told}")
+
+
+@pytest.mark.live
+def test_a_cluster_in_memory_that_was_killed_says_so_and_begins_anew_in_empty_folders(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "cluster.toml"
+    at, *ports = (f"127.0.0.1:{port}" for port in free_ports(4))
+    groups = {"orders": {"replicas": [{"address": ports[0], "http": at}, *ports[1:]]}}
+    file.write_text(written({"name": "local", "durability": "memory", "security": {"mode": "plain"}, "groups": groups}))
+    cluster = read_cluster(file)
+    with launcher(cluster) as running:
+        asyncio.run(sent(cluster, 30))
+        running.kill(*cluster.nodes())
+        running.start(*cluster.nodes())
+        told = stood(running, file, capsys)
+        assert command(["status", "--config", str(file)]) == 2
+        shown = capsys.readouterr().err
+        for name in cluster.nodes():
+            assert f"{name} is not ready: it lost its memory" in shown
+        assert shown.count("To begin anew, stop all nodes") == len(told["advice"]) == 1  # type: ignore[arg-type]
+        code, why = ready(at)
+        assert code == 503
+        assert "2 of 2 others answer, none has it" in why
+        assert "To begin anew" in why
+        with pytest.raises(Unknown, match=r"may or may not be delivered; group orders has lost its state \(3 of 3"):
+            asyncio.run(sent(cluster, 1.0))
+        for name in cluster.nodes():
+            log = running.logs / f"{name.replace('/', '-')}.log"
+            asyncio.run(until(lambda log=log: "group orders has lost it for good" in log.read_text()))
+            assert log.read_text().count("lost it for good") == 1
+        running.stop(*cluster.nodes())
+        for process in cluster.nodes().values():
+            shutil.rmtree(cluster.folder_of(process))
+        running.start(*cluster.nodes())
+        assert command(["status", "--config", str(file), "--wait", "30"]) == 0
+        asyncio.run(sent(cluster, 30))
+        assert ready(at) == (200, "ready\n")

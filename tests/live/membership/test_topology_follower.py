@@ -1,0 +1,255 @@
+"""What a cluster.toml says about members that have changed, and what hosts, rights and programs make of a change."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from amcast.cluster import Replica, connect, subscribe
+from amcast.kernel.errors import WrongUse
+from amcast.kernel.reconfiguration import change_payload
+from amcast.live.client_batch import Delivery
+from amcast.live.config.cluster import Cluster, read_cluster
+from amcast.live.config.rewrite import replace_file, rewritten
+from amcast.live.membership import topology_follower as moving
+from amcast.live.operations import reconfiguration as changes
+from amcast.live.operations.local_cluster import free_ports
+from amcast.live.rpc.client import Asker
+from amcast.live.security.permissions import Rights, Subject
+from amcast.live.wire.frames import Refused
+from tests.live.cluster import run
+from tests.live.secure_cluster import plain, until
+
+TEXT = """\
+# The shop's cluster. Keep in step with the firewall.
+name = "shop"
+durability = "memory"
+
+[groups.orders]        # three machines
+replicas = [
+    { address = "127.0.0.1:7001", http = "127.0.0.1:9001" },   # in the cellar [old]
+    "127.0.0.1:7002",
+    "127.0.0.1:7003",
+]
+
+[groups."back office"]
+replicas = ["127.0.0.1:7004"]
+
+[security]
+mode = "plain"         # for now
+"""
+
+
+def shop(folder: Path, text: str = TEXT) -> Cluster:
+    file = folder / "cluster.toml"
+    file.write_text(text)
+    return read_cluster(file)
+
+
+def after(cluster: Cluster, *wishes: changes.Wish) -> Cluster:
+    for wish in wishes:
+        cluster = cluster.followed(changes.next_topology(cluster, wish))
+    return cluster
+
+
+def test_the_next_file_keeps_names_numbers_and_comments(tmp_path: Path) -> None:
+    cluster = after(shop(tmp_path), changes.Wish("orders/7", "127.0.0.1:7009"), changes.Wish("orders/2"))
+    kept = replace_file(cluster.file, rewritten(cluster))
+    assert kept is not None
+    assert kept.read_text() == TEXT
+    text = cluster.file.read_text()
+    for comment in ("# The shop's cluster. Keep in step with the firewall.", "# three machines", "# for now"):
+        assert comment in text
+    read = read_cluster(cluster.file)
+    assert read.nodes() == {"orders/1": 0, "orders/3": 2, "orders/7": 4, "back office/1": 3}
+    assert (read.topology.number, read.topology.unused) == (2, 5)
+    assert read.addresses == cluster.addresses
+    assert read.https == cluster.https
+    again = after(read, changes.Wish("back office/2", "127.0.0.1:7010"), changes.Wish("back office/1"))
+    replace_file(again.file, rewritten(again))
+    assert again.file.read_text().count("[members]") == 1
+    assert read_cluster(again.file).nodes() == {"orders/1": 0, "orders/3": 2, "orders/7": 4, "back office/2": 5}
+    assert read_cluster(again.file).topology.number == 4
+
+
+def test_a_file_of_another_build_is_written_from_its_values(tmp_path: Path) -> None:
+    text = 'name = "shop"\nsecurity = { mode = "plain" }\ngroups = { orders = { replicas = ["127.0.0.1:7001"] } }\n'
+    cluster = after(shop(tmp_path, text), changes.Wish("orders/2", "[::1]:7002", region="eu"))
+    replace_file(cluster.file, rewritten(cluster))
+    read = read_cluster(cluster.file)
+    assert read.addresses == {0: ("127.0.0.1", 7001), 1: ("::1", 7002)}
+    assert read.topology.region(1) == "eu"
+
+
+@pytest.mark.parametrize(
+    ("members", "replicas", "said"),
+    [
+        ("number = 1\nnext = 2", '["127.0.0.1:1"]', "replicas[0] says no process or no name"),
+        ("number = 1", '[{ address = "127.0.0.1:1", name = "a/1", process = 0 }]', "members.next = None"),
+        ("next = 1", '[{ address = "127.0.0.1:1", name = "a/1", process = 0 }]', "expected both, as"),
+        (
+            "number = -1",
+            '[{ address = "127.0.0.1:1", name = "a/1", process = 0 }]',
+            "members.number = -1; expected 0 or more",
+        ),
+        ("number = 1\nnext = 3", '[{ address = "127.0.0.1:1", name = "a/1", process = 3 }]', "next = 3; expected 4"),
+        ("", '[{ address = "127.0.0.1:1", name = "b/1" }]', "the name 'b/1'; expected a/NUMBER"),
+        ("", '[{ address = "127.0.0.1:1", name = "a/0" }]', "the name 'a/0'; expected a/NUMBER"),
+        ("", '[{ address = "127.0.0.1:1", name = "a/2" }, "127.0.0.1:2"]', "the name a/2 appears twice"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_a_sentence(tmp_path: Path, members: str, replicas: str, said: str) -> None:
+    text = f'name = "shop"\n[security]\nmode = "plain"\n[groups.a]\nreplicas = {replicas}\n[members]\n{members}\n'
+    with pytest.raises(WrongUse) as refused:
+        shop(tmp_path, text)
+    assert said in str(refused.value)
+    assert "cluster.toml: " in str(refused.value)
+
+
+def test_rights_follow_names_and_a_removed_node_may_only_hear_that_it_was(tmp_path: Path) -> None:
+    cluster = shop(tmp_path)
+    rights: Rights = cluster.rights()
+    gone, fresh = Subject("shop", "node", "orders/2"), Subject("shop", "node", "orders/4")
+    with pytest.raises(Refused, match="which is no node"):
+        rights.check(fresh, 4)
+    rights.follow(after(cluster, changes.Wish("orders/4", "127.0.0.1:7009")).topology)
+    rights.check(fresh, 4)
+    rights.check_node(gone)
+    rights.follow(after(cluster, changes.Wish("orders/4", "127.0.0.1:7009"), changes.Wish("orders/2")).topology)
+    rights.follow(cluster.topology)  # what is older changes nothing
+    rights.check_visitor(gone)
+    checks: list[Callable[[Subject], object]] = [rights.check_node, rights.check_operator, rights.block_of]
+    for check in checks:
+        with pytest.raises(Refused, match="was removed from cluster 'shop'"):
+            check(gone)
+
+
+def test_a_client_must_reach_all_groups_to_change_members(tmp_path: Path) -> None:
+    text = TEXT.replace('"plain"', '"tls"') + '[clients.ops]\ngroups = ["orders"]\nchange = true\n'
+    with pytest.raises(WrongUse, match=r'clients.ops.change = true .*; expected groups = "all"'):
+        shop(tmp_path, text)
+
+
+async def order(cluster: Cluster, wish: changes.Wish) -> Cluster:
+    """What `amcast change` does, without its file."""
+    asker = Asker(cluster.name, cluster.addresses, cluster.limits, cluster.client_wiring())
+    topology = changes.next_topology(cluster, wish)
+    async with connect(cluster, batches=False) as operator:
+        assert await changes.ordered(operator, asker, cluster.topology, topology, 20) == "done"
+    return cluster.followed(topology)
+
+
+def test_programs_on_replicas_that_come_and_go_have_the_same_state(tmp_path: Path) -> None:
+    """A newcomer gets the program's state, nobody is handed a change, and readers end where their replica does."""
+
+    class Book:
+        def __init__(self) -> None:
+            self.lines: list[bytes] = []
+
+        def told(self, delivery: Delivery) -> None:
+            self.lines.append(delivery.payload)
+
+        def take(self) -> bytes:
+            return b"\n".join(self.lines)
+
+        def install(self, data: bytes, position: int) -> None:
+            self.lines = data.split(b"\n") if data else []
+
+    async def main() -> None:
+        cluster = plain(tmp_path, {"orders": 3})
+        books = {name: Book() for name in ("orders/1", "orders/2", "orders/3", "orders/4")}
+        async with AsyncExitStack() as stack:
+
+            async def enter(cluster: Cluster, name: str) -> Replica:
+                book = books[name]
+                replica = Replica(cluster, name, book.told, take=book.take, install=book.install)
+                await stack.enter_async_context(replica)
+                return replica
+
+            leaver, *_ = [await enter(cluster, name) for name in cluster.nodes()]
+            read = asyncio.create_task(_all(leaver, 0))
+            client = await stack.enter_async_context(connect(cluster))
+            reader = await stack.enter_async_context(subscribe(cluster, "orders", since=0))
+            for number in range(10):
+                await client.multicast(["orders"], b"%d" % number)
+            cluster = await order(cluster, changes.Wish("orders/4", f"127.0.0.1:{free_ports(1)[0]}"))
+            await enter(cluster, "orders/4")
+            await until(lambda: len(books["orders/4"].lines) == 10)
+            cluster = await order(cluster, changes.Wish("orders/1"))
+            for number in range(10, 20):
+                await client.multicast(["orders"], b"%d" % number)
+            await until(lambda: client.topology.members(0) == (1, 2, 3))
+            lines = [(await anext(reader)).payload for _ in range(20)]
+            assert lines == [b"%d" % number for number in range(20)]
+            await until(lambda: all(len(books[name].lines) == 20 for name in ("orders/2", "orders/3", "orders/4")))
+            assert [books[name].lines == lines for name in ("orders/2", "orders/3", "orders/4")] == [True] * 3
+            async with asyncio.timeout(10):
+                assert [delivery.payload for delivery in await read] == lines[:10]
+            assert leaver.host.ended.done()
+
+    run(main(), timeout_s=60)
+
+
+async def _all(replica: Replica, since: int) -> list[Delivery]:
+    return [delivery async for delivery in replica.deliveries(since)]
+
+
+def test_a_replica_that_comes_back_after_its_group_has_moved_finds_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody talks to it any more, so it asks: one that was removed retires, one that was not goes on."""
+    monkeypatch.setattr(moving, "PART_S", 0.05)
+    monkeypatch.setattr(moving, "ASK_S", 0.1)
+
+    async def main() -> None:
+        first = cluster = plain(tmp_path, {"orders": 3}, durability="os")
+        async with AsyncExitStack() as stack:
+            leaver = Replica(cluster, "orders/1")
+            for replica in (Replica(cluster, "orders/2"), Replica(cluster, "orders/3")):
+                await stack.enter_async_context(replica)
+            async with leaver:
+                client = await stack.enter_async_context(connect(cluster))
+                await client.multicast(["orders"], b"x")
+            cluster = await order(cluster, changes.Wish("orders/4", f"127.0.0.1:{free_ports(1)[0]}"))
+            await stack.enter_async_context(Replica(cluster, "orders/4"))
+            cluster = await order(cluster, changes.Wish("orders/1"))
+            await client.multicast(["orders"], b"y")
+            await asyncio.sleep(0.2)
+            async with Replica(first, "orders/1") as late:
+                await until(lambda: late.host.moving.retired_ns is not None)
+            with pytest.raises(moving.Removed, match="orders/1 was removed from its group by topology 2"):
+                Replica(first, "orders/1")
+
+    run(main(), timeout_s=60)
+
+
+def test_a_cluster_that_does_not_change_members_refuses(tmp_path: Path) -> None:
+    async def main() -> None:
+        cluster = plain(tmp_path, {"orders": 1}, members={"change": False})
+        topology = changes.next_topology(cluster, changes.Wish("orders/2", f"127.0.0.1:{free_ports(1)[0]}"))
+        async with Replica(cluster, "orders/1") as replica, connect(cluster, batches=False) as client:
+            receipt = await client.post(["orders"], change_payload(topology))
+            await until(lambda: replica.host.network.strangers.refused > 0)
+            assert not receipt.done()
+            assert replica.host.process.topology.number == 0
+
+    run(main())
+
+
+def test_a_removal_that_would_leave_no_majority_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        cluster = plain(tmp_path, {"orders": 3})
+        asker = Asker(cluster.name, cluster.addresses, cluster.limits, cluster.client_wiring())
+        async with Replica(cluster, "orders/1"), Replica(cluster, "orders/2"):
+            for node, fits in (("orders/3", True), ("orders/1", False)):
+                wish = changes.Wish(node)
+                topology = changes.next_topology(cluster, wish)
+                if fits:
+                    await changes.check_rest(asker, topology, wish)
+                    continue
+                with pytest.raises(WrongUse, match=r"of the 2 replicas that would remain in orders, 1 answer"):
+                    await changes.check_rest(asker, topology, wish)
+
+    run(main())

@@ -1,0 +1,240 @@
+"""Groups' replicas change while real processes serve real clients: nothing acknowledged is lost, doubled or disordered.
+
+Each play goes through several changes, because starting six processes takes longer than any of them.
+"""
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amcast.cli.main import run as command
+from amcast.cluster import connect, launcher
+from amcast.kernel.errors import Unknown
+from amcast.kernel.reconfiguration import change_payload
+from amcast.live.config.cluster import Cluster, read_cluster
+from amcast.live.membership.topology_follower import Removed, recalled
+from amcast.live.operations import cluster_status as inspection
+from amcast.live.operations import reconfiguration as changes
+from amcast.live.operations.local_cluster import Launcher, free_ports
+from amcast.live.rpc.client import Asker
+from amcast.protocols.catalogue import CATALOGUE
+from amcast.trace.run import Run
+from tests.live.cluster import run
+from tests.live.fault_scene import CAMPAIGN, GROUPS, Scene, staged
+from tests.live.secure_cluster import secured
+
+pytestmark = [pytest.mark.live, pytest.mark.slow]
+
+RESTARTING = sorted(name for name, spec in CATALOGUE.items() if "recovery" in spec.claims.faults)
+PROTOCOLS = RESTARTING if CAMPAIGN else ["primcast"]
+"""The second play runs another one in any case."""
+
+
+async def change(scene: Scene, *wish: str) -> None:
+    """As an operator does: ask, and go on with the new file."""
+    codes: list[int] = []
+    file = str(scene.running.cluster.file)
+    await scene.do(lambda: codes.append(command(["change", "--config", file, *wish])))
+    assert codes == [0], wish
+    scene.running.follow(Path(file))
+
+
+async def add(scene: Scene, node: str) -> None:
+    await change(scene, "--add", f"{node}=127.0.0.1:{free_ports(1)[0]}")
+    await scene.start(node)
+
+
+async def remove(scene: Scene, node: str) -> None:
+    """It ends by itself, and well."""
+    await change(scene, "--remove", node)
+    codes: list[int] = []
+    await scene.do(lambda: codes.append(scene.running.ended(node, 20)))
+    assert codes == [0], scene.log(node)
+    assert "was removed from its group by topology" in scene.log(node)
+
+
+def crashed(found: Run) -> dict[int, bool]:
+    """What the trace says of each replica, those that came and those that went."""
+    table = found.processes
+    rows = zip(table["process"], table["group"], table["crashed_at_ns"], strict=True)
+    return {process: at is not None for process, group, at in rows if group is not None}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_replicas_come_and_go_under_traffic(tmp_path: Path, protocol: str) -> None:
+    first = tmp_path / "first.toml"
+
+    async def play(scene: Scene) -> None:
+        file = scene.running.cluster.file
+        shutil.copy(file, first)
+        await add(scene, "orders/4")
+        await scene.more(30)
+        await remove(scene, "orders/1")  # the leader
+        await scene.more(30)
+        await scene.kill("orders/3", "stock/3")
+        await scene.more(10)
+        scene.running.follow(first)  # a file that knows of no change
+        await scene.start("orders/3", "stock/3")
+        scene.running.follow(file)
+        assert "this node knows 2, and goes on with that" in scene.log("orders/3")
+        await scene.kill("stock/1")  # a machine that will not come back, and its successor
+        await add(scene, "stock/4")
+        await change(scene, "--remove", "stock/1")
+        await scene.more(30)
+
+    found = staged(tmp_path, play, protocol=protocol, reads_all=True)
+    assert crashed(found) == {0: True, 1: False, 2: False, 6: False, 3: True, 4: False, 5: False, 7: False}
+    table = found.deliveries
+    assert {0, 6, 3, 7} <= set(table["process"])
+    last = dict(zip(table["process"], table["position"], strict=True))
+    assert last[1] == last[2] == last[6] > last[0]
+
+
+def test_everybody_dies_after_a_change_and_comes_back_from_disk(tmp_path: Path) -> None:
+    first = tmp_path / "first.toml"
+
+    async def play(scene: Scene) -> None:
+        shutil.copy(scene.running.cluster.file, first)
+        old = [f"{group}/{place}" for group in GROUPS for place in (1, 2, 3)]
+        await add(scene, "orders/4")
+        await remove(scene, "orders/2")
+        old.remove("orders/2")
+        await scene.more(30)
+        file = scene.running.cluster.file
+        await scene.kill(*old, "orders/4")
+        scene.running.follow(first)
+        await scene.start(*old)
+        scene.running.follow(file)
+        await scene.start("orders/4")
+        await scene.more(30)
+
+    found = staged(tmp_path, play, protocol="multipaxos", durability="fsync")
+    assert crashed(found) == {0: False, 1: True, 2: False, 6: False, 3: False, 4: False, 5: False}
+
+
+CLIENTS = {"till": {"groups": "all", "operate": True}, "ops": {"groups": "all", "operate": True, "change": True}}
+
+
+def test_with_certificates_rights_and_refusals(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = secured(tmp_path, {"orders": 3, "stock": 1}, CLIENTS)
+    first = tmp_path / "first.toml"
+    shutil.copy(cluster.file, first)
+    file = str(cluster.file)
+    with launcher(cluster) as running:
+        for wish, said in REFUSALS.items():
+            assert command(["change", "--config", file, *wish.split()]) == 64, wish
+            assert said in capsys.readouterr().err
+        run(unlawful(cluster, running))
+        run(served(cluster))
+        assert command(["change", "--config", file, "--add", f"orders/4=127.0.0.1:{free_ports(1)[0]}", "--json"]) == 0
+        made = json.loads(capsys.readouterr().out)
+        assert (made["number"], made["members"]["orders"]) == (1, ["orders/1", "orders/2", "orders/3", "orders/4"])
+        assert Path(made["old_file"]).read_text() == first.read_text()
+        assert command(["certs", "--config", file]) == 0
+        running.follow(Path(file))
+        running.start("orders/4")
+        assert command(["change", "--config", file, "--remove", "orders/1"]) == 0
+        assert running.ended("orders/1", 20) == 0
+        running.follow(Path(file))
+        run(served(cluster))  # a client with a file of before
+        running.kill("orders/2")
+        third = tmp_path / "third.toml"  # an operator with such a file, too
+        assert command(["change", "--config", str(first), "--remove", "orders/2", "--write", str(third)]) == 0
+        running.follow(first)
+        running.start("orders/2")
+        assert running.ended("orders/2", 30) == 0, "it came back, was told that it was removed, and left"
+        running.follow(third)
+        with pytest.raises(Removed, match=r"orders/2 was removed from its group by topology 3"):
+            recalled(cluster, "orders/2")
+        capsys.readouterr()
+        assert command(["status", "--config", str(first), "--wait", "20", "--json"]) == 0
+        status = json.loads(capsys.readouterr().out)
+        assert status["topology"] == {
+            "number": 3,
+            "members": {"orders": ["orders/3", "orders/4"], "stock": ["stock/1"]},
+        }
+        run(rivals(read_cluster(first)))
+        assert command(["change", "--config", str(first), "--follow"]) == 0
+        assert read_cluster(first).topology.number == 4
+        assert read_cluster(first).topology.unused == 6
+        overtaken(first, capsys, monkeypatch)
+
+
+REFUSALS = {
+    "": "one replica at a time",
+    "--add orders/4=127.0.0.1:7001 --remove orders/1": "one replica at a time",
+    "--add orders/4": "expected GROUP/NUMBER=HOST:PORT",
+    "--add shop/1=127.0.0.1:7001": "group 'shop' does not exist",
+    "--add orders/3=127.0.0.1:7001": "there is such a node",
+    "--add orders/x=127.0.0.1:7001": "a whole number from 1 on",
+    "--remove orders/9": "node 'orders/9' does not exist",
+    "--remove stock/1": "is its last member",
+    "--remove orders/1 --as till": "client till may not change groups' replicas",
+}
+
+
+async def unlawful(cluster: Cluster, running: Launcher) -> None:
+    """A client without the right that asks nevertheless is refused by the nodes."""
+    topology = changes.next_topology(cluster, changes.Wish("orders/1"))
+    async with connect(cluster, client="till", batches=False) as till:
+        with pytest.raises(Unknown):
+            await till.multicast(topology.groups, change_payload(topology), timeout_s=1.5)
+    said = "".join(log.read_text() for log in running.logs.iterdir())
+    assert "client till may not change groups' members; expected clients.till.change = true" in said
+    assert "is in topology 1" not in said
+
+
+async def served(cluster: Cluster) -> None:
+    async with connect(cluster, client="till") as till:
+        for _ in range(5):
+            await till.multicast(["orders", "stock"], b"x")
+
+
+async def rivals(cluster: Cluster) -> None:
+    """Two operators ask for the same number of the topology: one gets it, and the other is told."""
+    cluster = await asyncio.get_running_loop().run_in_executor(None, inspection.current, cluster, "ops")
+    asker = Asker(cluster.name, cluster.addresses, cluster.limits, cluster.client_wiring("ops"))
+    wishes = [changes.Wish(f"orders/{name}", f"127.0.0.1:{free_ports(1)[0]}") for name in (5, 6)]
+    topologies = [changes.next_topology(cluster, wish) for wish in wishes]
+    async with (
+        connect(cluster, client="ops", batches=False) as one,
+        connect(cluster, client="ops", batches=False) as two,
+    ):
+        found = await asyncio.gather(
+            *(
+                changes.ordered(client, asker, cluster.topology, topology, 20)
+                for client, topology in zip((one, two), topologies, strict=True)
+            )
+        )
+    assert sorted(found) == ["done", "stale"]
+
+
+def overtaken(file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator's command has read the topology when somebody else's changes it."""
+    carried_out = changes.carried_out
+    [newest] = [node for node in read_cluster(file).names if node in ("orders/5", "orders/6")]
+    other = file.with_name("other.toml")
+
+    def late(*asked: Any) -> tuple[changes.Outcome, bool]:
+        monkeypatch.setattr(changes, "carried_out", carried_out)
+        assert command(["change", "--config", str(file), "--remove", newest, "--write", str(other)]) == 0
+        capsys.readouterr()
+        return carried_out(*asked)
+
+    monkeypatch.setattr(changes, "carried_out", late)
+    before = file.read_text()
+    wish = ["--add", f"orders/7=127.0.0.1:{free_ports(1)[0]}"]
+    assert command(["change", "--config", str(file), *wish, "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["outcome"], told["file"]) == ("stale", None)
+    assert told["said"] == "orders/7: stale, somebody else's change to topology 5 came first; ask again"
+    assert file.read_text() == before, "only what was done is written"
+    assert read_cluster(other).topology.number == 5
+    assert command(["status", "--config", str(other), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["topology"]["members"]["orders"] == ["orders/3", "orders/4"]

@@ -1,0 +1,72 @@
+"""A dead replica is replaced by a machine with an empty disk, under the same name, while the others serve."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import pytest
+
+from amcast.check.judge import judge
+from amcast.cli.main import run as command
+from amcast.cluster import connect, launcher
+from amcast.kernel.errors import Unknown, WrongUse
+from amcast.live.operations import replacement as replacing
+from amcast.live.operations.cluster_status import awaited
+from amcast.trace.meta import Meta, RunClaims
+from amcast.trace.run import read
+from amcast.trace.run_folder import FolderRecorder
+from tests.live.cluster import run
+from tests.live.secure_cluster import plain
+
+pytestmark = [pytest.mark.live, pytest.mark.slow]
+
+
+def test_a_new_machine_takes_a_dead_ones_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = plain(tmp_path, {"orders": 3}, durability="os", trace={"mode": "deliveries", "folder": "run"})
+    meta = Meta(run=cluster.run, claims=RunClaims(complete=True, exactly_once=True))
+    replace = ["replace", "--config", str(cluster.file), "--node", "orders/2"]
+
+    async def multicast(number: int) -> None:
+        async with connect(cluster, recorder=recorder) as client:
+            for _ in range(number):
+                await client.multicast({"orders"}, b"x", timeout_s=60)
+
+    async def briefly() -> None:
+        async with connect(cluster, recorder=recorder, connect_s=1.0) as client:
+            await client.multicast({"orders"}, b"nobody knows", timeout_s=1.0)
+
+    tracing = FolderRecorder(cluster.trace_folder, meta, packets=False, writer="clients")
+    with tracing as recorder, launcher(cluster) as running:
+        run(multicast(20), timeout_s=90)
+        assert command(replace) == 64
+        assert "process-00001 is not empty" in capsys.readouterr().err
+        running.kill("orders/2")
+        shutil.move(cluster.folder_of(1), tmp_path / "the old machine")
+        running.kill("orders/3")
+        with pytest.raises(Unknown, match=r"not within|no server|not answered"):
+            run(briefly(), timeout_s=60)
+        running.start("orders/3")
+        assert not awaited(cluster, None, ["orders/3"], 60)["orders/3"].get("error")
+        run(multicast(20), timeout_s=90)
+        elsewhere = dataclasses.replace(cluster, data=tmp_path / "elsewhere")
+        with pytest.raises(WrongUse, match="orders/3 answers at its address: it is alive"):
+            replacing.prepare(elsewhere, "orders/3", None)
+        assert command(replace) == 0
+        assert "will begin its life 16 without memory" in capsys.readouterr().out
+        running.start("orders/2")
+        status = awaited(cluster, None, ["orders/2"], 90)["orders/2"]
+        assert status["ready"], status
+        assert status["life"] == 16
+        assert status["vitals"]["position"] >= 40, "by a snapshot, or by what its fellows had not forgotten yet"
+        running.kill("orders/1")  # now the newcomer's vote is needed
+        run(multicast(20), timeout_s=90)
+        running.start("orders/1")
+        running.settled()
+    report = judge(read(cluster.trace_folder))
+    assert report.verdict == "holds", "\n".join(report.story())
+
+
+def test_a_protocol_that_cannot_lose_memory_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = plain(tmp_path, {"orders": 1, "stock": 1}, protocol="skeen")
+    assert command(["replace", "--config", str(cluster.file), "--node", "orders/1"]) == 64
+    assert "protocol skeen does not claim to survive a member's lost memory" in capsys.readouterr().err

@@ -1,0 +1,226 @@
+"""Reading a group's deliveries from outside: no gap and no repetition, whatever replicas and readers do."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from amcast.cluster import Replica, connect, connect_blocking, launcher, subscribe
+from amcast.kernel.errors import Unknown, WrongUse
+from amcast.kernel.message import Message
+from amcast.live.client.client import Client
+from amcast.live.client_batch import Delivery
+from amcast.live.config.cluster import Cluster, read_cluster
+from amcast.live.host.recent_deliveries import Kept, Missed
+from amcast.live.operations.local_cluster import local_config
+from amcast.live.rpc.client import Asker
+from amcast.live.rpc.subscription import Subscription
+from tests.live.cluster import run
+
+pytestmark = pytest.mark.live
+
+QUICK = {"beat_s": 0.05, "silence_s": 1.0, "retry_low_s": 0.01, "retry_high_s": 0.1}
+
+
+def configured(folder: Path, **fields: object) -> Cluster:
+    settings = {"protocol": "primcast", "durability": "memory", "limits": QUICK, **fields}
+    (folder / "cluster.toml").write_text(local_config({"orders": 3}, **settings))
+    return read_cluster(folder / "cluster.toml")
+
+
+class Members:
+    """The replicas of one group, hosted by the test, which can take each away and bring it back."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.running: dict[str, Replica] = {}
+
+    async def start(self, *names: str) -> None:
+        for name in names:
+            self.running[name] = Replica(self.cluster, name)
+            await self.running[name].__aenter__()
+
+    async def stop(self, *names: str) -> None:
+        for name in names:
+            await self.running.pop(name).__aexit__(None, None, None)
+
+    async def __aenter__(self) -> "Members":
+        await self.start(*self.cluster.nodes())
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.stop(*self.running)
+
+
+async def talk(client: Client, first: int, count: int) -> None:
+    for number in range(first, first + count):
+        await client.multicast({"orders"}, b"%d" % number)
+
+
+async def read(subscription: Subscription, count: int) -> list[Delivery]:
+    async with asyncio.timeout(20):
+        return [await anext(subscription) for _ in range(count)]
+
+
+def numbers(deliveries: list[Delivery]) -> list[int]:
+    return [int(delivery.payload) for delivery in deliveries]
+
+
+def test_a_subscription_begins_now_or_where_it_is_told(tmp_path: Path) -> None:
+    async def main() -> None:
+        cluster = configured(tmp_path)
+        async with Members(cluster), connect(cluster) as client:
+            await talk(client, 0, 20)
+            async with client.deliveries("orders") as now:
+                await talk(client, 20, 10)
+                assert numbers(await read(now, 10)) == list(range(20, 30))
+            everything = await read(client.deliveries("orders", since=0), 30)
+            assert numbers(everything) == list(range(30))
+            assert [delivery.position for delivery in everything] == sorted(d.position for d in everything)
+            rest = await read(subscribe(cluster, "orders", after=everything[11]), 18)
+            assert rest == everything[12:]
+
+    run(main())
+
+
+def test_a_batch_can_be_left_in_the_middle_and_taken_up_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        cluster = configured(tmp_path)
+        async with Members(cluster), connect(cluster) as client:
+            await asyncio.gather(*(client.multicast({"orders"}, b"%d" % number) for number in range(50)))
+            everything = await read(client.deliveries("orders", since=0), 50)
+            assert max(delivery.place for delivery in everything) > 5, "a batch of several must have occurred"
+            for index in (3, 20, 48):
+                assert (
+                    await read(client.deliveries("orders", after=everything[index]), 49 - index)
+                    == everything[index + 1 :]
+                )
+
+    run(main())
+
+
+def test_whoever_serves_may_go_and_come_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        cluster = configured(tmp_path, durability="os")
+        async with Members(cluster) as members, connect(cluster) as client:
+            subscription = client.deliveries("orders", since=0)
+            got: list[Delivery] = []
+            for turn in range(4):
+                await talk(client, turn * 10, 10)
+                got += await read(subscription, 10)
+                serving = cluster.name_of(subscription.source)
+                await members.stop(serving)
+                await talk(client, 1000 + turn, 1)
+                got += await read(subscription, 1)
+                assert cluster.name_of(subscription.source) != serving
+                await members.start(serving)
+                await members.running[serving].caught_up()
+            expected = [number for turn in range(4) for number in (*range(turn * 10, turn * 10 + 10), 1000 + turn)]
+            assert numbers(got) == expected
+            assert subscription.switches >= 4
+
+    run(main(), timeout_s=60)
+
+
+def test_a_position_that_nobody_keeps_is_an_honest_error(tmp_path: Path) -> None:
+    async def main() -> None:
+        cluster = configured(tmp_path, limits={**QUICK, "kept_bytes": 5000})
+        async with Members(cluster), connect(cluster) as client:
+            slow = client.deliveries("orders", since=0)
+            await read_nothing_while(talk(client, 0, 60))
+            with pytest.raises(Missed, match=r"group 0: deliveries 0 to \d+ are no longer kept") as missed:
+                await read(slow, 1)
+            first = missed.value.first
+            assert numbers(await read(client.deliveries("orders", since=first), 60 - first)) == list(range(first, 60))
+
+    run(main())
+
+
+async def read_nothing_while(work: object) -> None:
+    await work  # type: ignore[misc]
+
+
+def test_a_reader_that_stops_reading_costs_no_memory(tmp_path: Path) -> None:
+    async def main() -> None:
+        cluster = configured(tmp_path, limits={**QUICK, "kept_bytes": 2_000_000})
+        async with Members(cluster) as members, connect(cluster) as client:
+            slow = client.deliveries("orders", since=0)
+            await client.multicast({"orders"}, b"0")
+            await read(slow, 1)
+            serving = members.running[cluster.name_of(slow.source)]
+            for _ in range(40):
+                await client.multicast({"orders"}, bytes(500_000))
+            waiting = [one._transport.get_write_buffer_size() for one in serving.host.network._connections]
+            assert max(waiting) < 2_000_000, "one chunk more than the socket takes, and no more"
+            with pytest.raises(Missed):
+                await read(slow, 41)
+
+    run(main(), timeout_s=60)
+
+
+def test_a_replica_that_is_behind_is_left_for_one_that_is_not(tmp_path: Path) -> None:
+    async def main() -> None:
+        cluster = configured(tmp_path)
+        async with Members(cluster) as members, connect(cluster) as client:
+            subscription = client.deliveries("orders", since=0)
+            await talk(client, 0, 5)
+            await read(subscription, 5)
+            behind = members.running[cluster.name_of(subscription.source)]
+            for link in behind.host.network.links.values():
+                link._put = lambda data: None
+                link._on_bodies = lambda peer, bodies: None
+            await talk(client, 5, 5)
+            assert numbers(await read(subscription, 5)) == list(range(5, 10))
+            assert cluster.name_of(subscription.source) != behind.name
+
+    run(main())
+
+
+def test_what_cannot_be_is_said(tmp_path: Path) -> None:
+    async def main() -> None:
+        cluster = configured(tmp_path)
+        with pytest.raises(WrongUse, match="since = -1"):
+            subscribe(cluster, "orders", since=-1)
+        with pytest.raises(WrongUse, match="group 'nobody' does not exist"):
+            subscribe(cluster, "nobody")
+        asker = Asker(cluster.name, cluster.addresses, cluster.limits)
+        members = cluster.topology.members(0)
+        with pytest.raises(Unknown, match="no replica of group 0 answers for"):
+            await read(Subscription(asker, 0, members, since=0, patience_s=0.2), 1)
+        with pytest.raises(Unknown, match="0 of 3 replicas of group 0 answer"):
+            await read(Subscription(asker, 0, members, patience_s=0.2), 1)
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(Members(cluster))
+            stranger = Asker("another", cluster.addresses, cluster.limits)
+            with pytest.raises(Unknown, match="no replica of group 0 answers"):
+                await read(Subscription(stranger, 0, members, since=0, patience_s=0.2), 1)
+
+    run(main())
+
+
+def test_a_blocking_client_reads_too(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text(local_config({"orders": 1}, protocol="skeen", durability="memory"))
+    with launcher(read_cluster(file)), connect_blocking(file) as client:
+        deliveries = client.deliveries("orders")
+        for number in range(3):
+            client.multicast({"orders"}, b"%d" % number)
+        assert [next(deliveries).payload for _ in range(3)] == [b"0", b"1", b"2"]
+        again = client.deliveries("orders", since=0)
+        assert [next(again).payload for _ in range(3)] == [b"0", b"1", b"2"]
+
+
+def test_what_is_kept_has_no_gap_and_a_bound() -> None:
+    kept = Kept(10_000)
+    for position in range(100):
+        kept.add(position, Message(position, 0, (0,), bytes(100)))
+    assert (kept.first, kept.next) == (67, 100)
+    assert [message.id for message in kept.since(98, 1)] == [98]
+    assert [message.id for message in kept.since(90, 10**6)] == list(range(90, 100))
+    kept.add(99, Message(99, 0, (0,)))
+    assert kept.next == 100, "what is told again changes nothing"
+    kept.add(150, Message(150, 0, (0,)))
+    assert (kept.first, kept.next) == (150, 151), "behind a gap everything begins anew"
+    kept.jump(200)
+    assert kept.since(200, 1) == []

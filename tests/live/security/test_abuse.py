@@ -1,0 +1,194 @@
+"""Abuse of a node with certificates, a real process: each refused with a log line, service to others unharmed.
+
+What clients with rights of their own may not do is in test_secure_tls.py; here are those who want to be a nuisance.
+"""
+
+import asyncio
+import socket
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from amcast.cluster import cluster_spec, connect, launcher
+from amcast.kernel.message import Message, Request
+from amcast.live.client.client import Client
+from amcast.live.config.cluster import Cluster
+from amcast.live.operations.local_cluster import Launcher
+from amcast.live.security.permissions import BLOCK, FIRST_CLIENT
+from amcast.live.wire import frames as wire
+from amcast.live.wire.frames import HEAD, Codec, Hello
+from tests.live.cluster import run
+from tests.live.secure_cluster import say, secured
+
+pytestmark = [pytest.mark.live, pytest.mark.slow]
+
+Running = tuple[Cluster, Launcher]
+STRANGERS = 50
+REPLAYER = FIRST_CLIENT + BLOCK - 1
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    cluster = secured(
+        tmp_path_factory.mktemp("abuse"), {"orders": 1, "stock": 1}, limits={"strangers": STRANGERS, "greet_s": 2.0}
+    )
+    with launcher(cluster) as nodes:
+        yield cluster, nodes
+
+
+def resident_mib(nodes: Launcher, node: str = "orders/1") -> float:
+    return int(Path(f"/proc/{nodes.pid(node)}/statm").read_text().split()[1]) * 4 / 1024
+
+
+def log_of(nodes: Launcher, node: str = "orders/1") -> str:
+    return (nodes.logs / f"{node.replace('/', '-')}.log").read_text()
+
+
+async def latency_ms(client: Client, count: int = 20) -> float:
+    """The median of some multicasts, one after the other."""
+    taken = []
+    for _ in range(count):
+        begin = time.perf_counter()
+        await client.multicast({"orders", "stock"}, b"x")
+        taken.append((time.perf_counter() - begin) * 1000)
+    return statistics.median(taken)
+
+
+def unharmed(before_ms: float, during_ms: float) -> None:
+    """Slower, because the abuser uses the same two cores; not stuck."""
+    assert during_ms < 50 * before_ms + 250, f"{during_ms:.1f} ms under abuse, {before_ms:.1f} ms before"
+
+
+def knock(address: tuple[str, int], count: int) -> None:
+    for _ in range(count):
+        socket.create_connection(address).close()
+
+
+def test_a_stranger_who_talks_garbage(running: Running) -> None:
+    cluster, nodes = running
+
+    async def main() -> None:
+        async with connect(cluster, client="till") as client:
+            before = await latency_ms(client)
+            said = [
+                b"GET / HTTP/1.1\r\n\r\n",
+                b"\x00" * 5000,
+                b"\x16\x03\x01\xff\xff" + b"\xee" * 70_000,
+                b"SSH-2.0-x\r\n",
+            ]
+            await asyncio.gather(*(say(cluster.addresses[0], words) for words in said for _ in range(3)))
+            context = cluster.client_wiring("guest").secured
+            insiders = [b"\xff" * 6000, wire.framed(77, b""), wire.framed(wire.HELLO, b"\xc1"), wire.framed(3, b"\x90")]
+            await asyncio.gather(*(say(cluster.addresses[0], words, context) for words in insiders))
+            unharmed(before, await latency_ms(client))
+
+    run(main(), timeout_s=60)
+    said = log_of(nodes)
+    for words in (
+        "refused: TLS: http request",
+        "a frame of kind 77",
+        "a HELLO that cannot be read",
+        "BODIES before HELLO",
+    ):
+        assert words in said, words
+
+
+def test_ten_thousand_connections_opened_and_dropped(running: Running) -> None:
+    cluster, nodes = running
+
+    async def main() -> None:
+        async with connect(cluster, client="till") as client:
+            before = await latency_ms(client)
+            memory = resident_mib(nodes)
+            knocking = asyncio.get_running_loop().run_in_executor(None, knock, cluster.addresses[0], 10_000)
+            during = await latency_ms(client)
+            await knocking
+            unharmed(before, during)
+            await latency_ms(client, 3)
+            assert resident_mib(nodes) < memory + 40
+
+    run(main(), timeout_s=180)
+    said = log_of(nodes)
+    assert "refused: TLS" in said or "connections have not said hello" in said
+    assert said.count("\n") < 1000, "a flood must not fill the log"
+
+
+def test_slow_strangers_hold_nobody_up(running: Running) -> None:
+    """Several times as many as may stand at the door, each sending a byte now and then; newcomers get in."""
+    cluster, nodes = running
+
+    async def main() -> None:
+        async with connect(cluster, client="till") as client:
+            before = await latency_ms(client)
+            with ExitStack() as stack:
+                slow = [
+                    stack.enter_context(socket.create_connection(cluster.addresses[0])) for _ in range(4 * STRANGERS)
+                ]
+                for sock in slow:
+                    sock.setblocking(False)
+                    with ExitStack() as broken:
+                        broken.push(lambda *_: True)
+                        sock.send(b"\x16")
+                unharmed(before, await latency_ms(client))
+                async with connect(cluster, client="guest") as newcomer:
+                    await newcomer.multicast({"stock"}, b"x")
+                await asyncio.sleep(2.5)
+                gone = 0
+                for sock in slow:
+                    try:
+                        gone += sock.recv(1) == b""
+                    except BlockingIOError:
+                        pass
+                    except OSError:
+                        gone += 1
+                assert gone == len(slow), f"{len(slow) - gone} slow strangers are still connected"
+
+    run(main(), timeout_s=60)
+    assert f"more than {STRANGERS} connections have not said hello (limits.strangers)" in log_of(nodes)
+
+
+def test_replayed_frames_are_not_taken_twice(running: Running) -> None:
+    """A client with a certificate says again what it said: in one connection, in the next, and from an older life."""
+    cluster, nodes = running
+    context = cluster.client_wiring("till").secured
+    coder = Codec(cluster_spec(cluster).wire())
+
+    def hello(link: int, life: int = 1) -> bytes:
+        said = Hello(2, cluster.name, cluster.protocol, REPLAYER, 0, life, link, None, 0, 1)
+        return wire.hello_frame(said)
+
+    frame = coder.frame(1, 0, [coder.encode(Request(Message(REPLAYER * 10**9, REPLAYER, (0,), b"once")))])
+
+    async def main() -> None:
+        async with connect(cluster, client="till") as client:
+            deliveries = client.deliveries("orders")
+            got: list[bytes] = []
+
+            async def read() -> None:
+                async for delivery in deliveries:
+                    got.append(delivery.payload)
+
+            reading = asyncio.create_task(read())
+            await client.multicast({"orders"}, b"first")
+            first = await say(cluster.addresses[0], hello(1) + frame + frame, context)
+            assert HEAD.unpack_from(first)[2] == wire.HELLO
+            again = await say(cluster.addresses[0], hello(1) + frame, context)
+            assert b"has forgotten our link" in again
+            older = await say(cluster.addresses[0], hello(9, life=0) + frame, context)
+            assert b"life 1, link 1 was seen before" in older
+            await say(cluster.addresses[0], hello(2) + frame + wire.ack_frame(0) * 1000 + frame, context)
+            await client.multicast({"orders"}, b"last")
+            async with asyncio.timeout(10):
+                while b"last" not in got:
+                    await asyncio.sleep(0.01)
+            reading.cancel()
+            assert got.count(b"once") == 1
+
+    run(main(), timeout_s=60)
+    said = log_of(nodes)
+    assert "it sent frame 1; expected 2" in said
+    assert "has forgotten our link" in said

@@ -1,0 +1,409 @@
+"""Mutual TLS: certificates that name their owner, and everybody refused whose name, number or rights do not fit."""
+
+import asyncio
+import shutil
+import socket
+import ssl
+import stat
+from pathlib import Path
+
+import pytest
+
+from amcast.cluster import Replica, cluster_spec, connect
+from amcast.kernel.errors import Unknown, WrongUse
+from amcast.kernel.message import Message, Request
+from amcast.live.config import certificates as certs
+from amcast.live.config.cluster import read_cluster
+from amcast.live.log_output import configure
+from amcast.live.security.permissions import BLOCK, FIRST_CLIENT, Subject
+from amcast.live.security.tls import Security
+from amcast.live.server.node import renew
+from amcast.live.wire import frames as wire
+from amcast.live.wire.frames import Codec, Hello, Refused
+from tests.live.cluster import run
+from tests.live.secure_cluster import CLIENTS, listening, plain, replicas, say, secured, until
+
+TILL = FIRST_CLIENT
+GUEST = FIRST_CLIENT + BLOCK
+
+needs_sockets = pytest.mark.live
+
+
+def greeting(process: int, target: int, cluster: str = "local", protocol: str = "primcast") -> bytes:
+    return wire.hello_frame(Hello(wire.WIRE_VERSION, cluster, protocol, process, target, 0, 1, None, 0, 1))
+
+
+@needs_sockets
+def test_clients_with_certificates_multicast_and_keep_to_their_groups(tmp_path: Path) -> None:
+    cluster = secured(tmp_path, {"orders": 3, "stock": 3})
+
+    async def main() -> None:
+        async with replicas(cluster) as running:
+            async with connect(cluster, client="till") as till:
+                for _ in range(20):
+                    await till.multicast({"orders", "stock"}, b"x")
+                assert TILL <= till.me < TILL + BLOCK
+            async with connect(cluster, client="guest") as guest:
+                await guest.multicast({"stock"}, b"x")
+                assert GUEST <= guest.me < GUEST + BLOCK
+                with pytest.raises(WrongUse, match="guest may not address"):
+                    await guest.multicast({"orders"}, b"x")
+            await until(lambda: all(replica.position >= 20 for replica in running.values()))
+
+    run(main())
+
+
+@needs_sockets
+def test_nothing_travels_in_the_clear(tmp_path: Path) -> None:
+    cluster = secured(tmp_path)
+    taps: list[bytes] = []
+
+    async def main() -> None:
+        async with replicas(cluster):
+            host, port = cluster.addresses[0]
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(greeting(TILL, 0))
+            taps.append(await reader.read())
+            writer.close()
+            async with connect(cluster, client="till") as till:
+                await till.multicast({"orders"}, b"a secret sentence")
+
+    with listening() as heard:
+        run(main())
+    assert b"process" not in taps[0]
+    assert len(heard.having("refused: TLS:")) == 1
+    assert not heard.having("a secret sentence")
+
+
+@needs_sockets
+@pytest.mark.parametrize(
+    ("who", "process", "target", "said"),
+    [
+        ("client-guest", TILL, 0, "but its certificate names client guest, who owns"),
+        ("client-guest", 1, 0, "it claims to be process 1, but its certificate names client guest"),
+        ("node-stock-1", TILL, 0, "but its certificate names node stock/1"),
+        ("node-stock-1", 1, 0, ""),
+        ("client-gone", GUEST + BLOCK, 0, "client gone is not in the configuration"),
+        ("node-stock-9", 1, 0, "node stock/9, which is no node of cluster 'local'"),
+    ],
+)
+def test_a_peer_that_claims_another_name_is_refused(
+    tmp_path: Path, who: str, process: int, target: int, said: str
+) -> None:
+    """The authority is ours, the certificate is good; only the claim is a lie (but for the one honest row)."""
+    cluster = secured(tmp_path)
+    kind, _, name = who.partition("-")
+    subject = Subject("local", kind, name.replace("-", "/"))
+    authority = certs.Authority.read(tmp_path / "certs" / "ca.pem")
+    authority.issue(tmp_path / "certs" / f"{who}.pem", subject, 1)
+    context = Security(tmp_path / "certs" / "ca.pem", tmp_path / "certs", subject, cluster.rights()).client
+    answers: list[bytes] = []
+
+    async def main() -> None:
+        async with replicas(cluster) as running:
+            if said:
+                answers.append(await say(cluster.addresses[target], greeting(process, target), context))
+            async with connect(cluster, client="till") as till:
+                await till.multicast({"orders", "stock"}, b"x")
+            await until(lambda: running[0].host.network.is_up(1))
+
+    with listening() as heard:
+        run(main())
+    if said:
+        assert said.encode() in answers[0]
+        assert len(heard.having(said)) == 1
+    assert bool(heard.having("refused")) is bool(said)
+
+
+@needs_sockets
+def test_certificates_of_strangers_are_not_accepted(tmp_path: Path) -> None:
+    """Another authority, another cluster of the same authority, an expired one, and none at all."""
+    cluster = secured(tmp_path)
+    (tmp_path / "other").mkdir()
+    other = secured(tmp_path / "other", name="local")
+    authority = certs.Authority.read(tmp_path / "certs" / "ca.pem")
+    authority.issue(tmp_path / "certs" / "client-alien.pem", Subject("elsewhere", "client", "till"), 1)
+
+    def showing(file: Path | None) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=tmp_path / "certs" / "ca.pem")
+        context.check_hostname = False
+        if file is not None:
+            context.load_cert_chain(file, file.with_suffix(".key"))
+        return context
+
+    cases = {
+        "TLS: certificate not accepted": showing(other.file.parent / "certs" / "client-till.pem"),
+        "for cluster 'elsewhere'; this is 'local'": showing(tmp_path / "certs" / "client-alien.pem"),
+        "TLS: peer did not return a certificate": showing(None),
+    }
+
+    async def main() -> None:
+        async with replicas(cluster):
+            for said, context in cases.items():
+                await say(cluster.addresses[0], greeting(TILL, 0), context)
+                await until(lambda said=said: heard.having(said))
+            old = showing(None)
+            old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_2
+            await say(cluster.addresses[0], greeting(TILL, 0), old)
+            await until(lambda: heard.having("TLS: unsupported protocol"))
+            async with connect(cluster, client="till") as till:
+                await till.multicast({"orders", "stock"}, b"x")
+
+    with listening() as heard:
+        run(main())
+
+
+@needs_sockets
+def test_a_client_that_lies_about_its_rights_is_told_at_the_door(tmp_path: Path) -> None:
+    cluster = secured(tmp_path)
+    context = cluster.client_wiring("guest").secured
+    coder = Codec(cluster_spec(cluster).wire())
+    asked = Request(Message(GUEST * 10**9, GUEST, (0,), b"let me in"))
+    answers: list[bytes] = []
+
+    async def main() -> None:
+        async with replicas(cluster) as running:
+            sent = greeting(GUEST, 0) + coder.frame(1, 0, [coder.encode(asked)])
+            answers.append(await say(cluster.addresses[0], sent, context))
+            async with connect(cluster, client="till") as till:
+                await till.multicast({"orders"}, b"x")
+            assert running[0].position == 1
+
+    with listening() as heard:
+        run(main())
+    assert b"client guest may not address groups [0]" in answers[0]
+    assert len(heard.having("client guest may not address groups [0]")) == 1
+    assert not heard.having("let me in")
+
+
+@needs_sockets
+def test_who_dials_a_node_finds_that_node_or_hangs_up(tmp_path: Path) -> None:
+    """Somebody with a good certificate of another node listens at a node's address."""
+    cluster = secured(tmp_path, {"orders": 1, "stock": 1})
+    folder = tmp_path / "certs"
+    for suffix in (".pem", ".key"):
+        shutil.copy(folder / f"node-stock-1{suffix}", folder / f"impostor{suffix}")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "impostor.pem", folder / "impostor.key")
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readexactly(wire.HEAD_BYTES)
+        await reader.readexactly(wire.HEAD.unpack(head)[0] - 2)
+        writer.write(greeting(0, 1))
+        await reader.read()
+        writer.close()
+
+    async def main() -> None:
+        server = await asyncio.start_server(answer, *cluster.addresses[0], ssl=context)
+        try:
+            async with connect(cluster, client="till", me=TILL, connect_s=1.0):
+                pass
+        except Unknown:
+            pass
+        finally:
+            server.close()
+
+    with listening() as heard:
+        run(main())
+    assert heard.having("refused: it claims to be process 0, but its certificate names node stock/1")
+
+
+def test_the_certificates_that_are_made(tmp_path: Path) -> None:
+    cluster = secured(tmp_path)
+    folder = tmp_path / "certs"
+    for key in folder.glob("*.key"):
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    assert not any(made.fresh for made in certs.make(cluster))
+    assert before == {file.name: file.read_bytes() for file in folder.iterdir()}
+    (folder / "client-till.key").unlink()
+    assert [made.name for made in certs.make(cluster) if made.fresh] == ["client till"]
+    shutil.copy(folder / "client-till.pem", folder / "client-guest.pem")
+    assert [made.name for made in certs.make(cluster) if made.fresh] == ["client guest"]
+    assert [made.name for made in certs.make(cluster, renew=True) if not made.fresh] == ["authority"]
+    assert len([made for made in certs.make(cluster, days=400) if made.fresh]) == 0
+    with pytest.raises(WrongUse, match="days = 0; expected 1 or more"):
+        certs.make(cluster, 0)
+    (folder / "ca.key").write_text("nonsense")
+    with pytest.raises(WrongUse, match=r"ca\.key.*expected an authority"):
+        certs.make(cluster)
+
+
+def swap(folder: Path) -> None:
+    for suffix in ("pem", "key"):
+        shutil.copy(folder / f"node-stock-1.{suffix}", folder / f"node-orders-1.{suffix}")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda at: (at / "ca.pem").unlink(), r"ca\.pem does not exist; expected the authority's certificate"),
+        (lambda at: (at / "node-orders-1.key").unlink(), r"node-orders-1\.key does not exist; expected the key"),
+        (lambda at: (at / "ca.pem").write_text("x"), r"ca\.pem: .*; expected a PEM certificate"),
+        (lambda at: (at / "node-orders-1.pem").write_text("x"), r"node-orders-1\.pem: .*; expected a PEM"),
+        (lambda at: shutil.copy(at / "ca.key", at / "node-orders-1.key"), "expected a PEM certificate with"),
+        (swap, r"names node stock/1 of cluster 'local'; expected node orders/1"),
+    ],
+)
+def test_wrong_certificates_are_found_at_the_start(tmp_path: Path, spoil: object, said: str) -> None:
+    cluster = secured(tmp_path)
+    spoil(tmp_path / "certs")  # type: ignore[operator]
+    with pytest.raises(WrongUse, match=said):
+        cluster.node_wiring("orders/1")
+
+
+def test_a_certificate_of_another_authority_is_found_at_the_start(tmp_path: Path) -> None:
+    cluster = secured(tmp_path)
+    shutil.move(tmp_path / "certs" / "ca.pem", tmp_path / "old.pem")
+    (tmp_path / "other").mkdir()
+    shutil.copy(secured(tmp_path / "other").file.parent / "certs" / "ca.pem", tmp_path / "certs" / "ca.pem")
+    with pytest.raises(WrongUse, match=r"node-orders-1\.pem: certificate not accepted"):
+        cluster.node_wiring("orders/1")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[security]\nmode = 'ssl'", "security.mode: Invalid enum value 'ssl'"),
+        ("[security]\ntls = true", "security: Object contains unknown field `tls`"),
+        ("[security]\nmode = 'plain'", 'security.mode = "plain" with the address \'10.0.0.1\'; expected mode "tls"'),
+        ("[clients.a]\ngroups = ['x']", "clients.a.groups: 'x' does not exist; expected some of ['orders']"),
+        ("[clients.a]\ngroups = 'some'", "clients.a.groups = 'some'; expected \"all\" or a list of groups"),
+        ("[clients.a]\nid = -1", "clients.a.id = -1; expected 0 to 510"),
+        ("[clients.a]\nid = 1\n[clients.b]", "clients.b.id = 1; a has this number already"),
+        ("[clients.' a']", "clients: the name ' a'; expected one without spaces around it"),
+        ("[clients.a]\nrights = 1", "unknown field `rights`"),
+        ("wire = [2, 1]", "wire = [2, 1]; expected [oldest, newest] between 1 and 2"),
+        ("wire = [0, 2]", "wire = [0, 2]; expected"),
+        ("wire = [1, 99]", "wire = [1, 99]; expected"),
+        ("logs = 'xml'", "logs: Invalid enum value 'xml'"),
+    ],
+)
+def test_wrong_security_is_refused_with_the_field_named(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "cluster.toml"
+    groups = "[groups.orders]\nreplicas = ['10.0.0.1:7001']\n"
+    top, tables = ("", text) if text.startswith("[") else (text, "")
+    file.write_text(f"name = 'x'\n{top}\n{groups}{tables}\n")
+    with pytest.raises(WrongUse) as refused:
+        read_cluster(file)
+    assert str(file) in str(refused.value)
+    assert said in str(refused.value)
+
+
+def test_plain_is_for_loopback_unless_forced(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+
+    def text(address: str, more: str = "", table: str = "") -> str:
+        return (
+            f"name = 'x'\n[security]\nmode = 'plain'\n{more}\n"
+            f"[groups.orders]\nreplicas = [{{ address = '{address}:7001'{table} }}]\n"
+        )
+
+    for address in ("127.0.0.1", "127.8.9.10", "[::1]", "localhost"):
+        file.write_text(text(address))
+        read_cluster(file)
+    for address in ("0.0.0.0", "10.1.2.3", "example.com", "[::]"):
+        file.write_text(text(address))
+        with pytest.raises(WrongUse, match="plain_beyond_loopback = true"):
+            read_cluster(file)
+    file.write_text(text("10.1.2.3", "plain_beyond_loopback = true"))
+    assert read_cluster(file).client_wiring().security is None
+    file.write_text(text("localhost", table=", listen = '0.0.0.0:7001'"))
+    with pytest.raises(WrongUse, match=r"the address '0\.0\.0\.0'"):
+        read_cluster(file)
+    file.write_text(text("localhost", table=", http = '0.0.0.0:9001'"))
+    with pytest.raises(WrongUse, match="http_beyond_loopback = true"):
+        read_cluster(file)
+    file.write_text(text("localhost") + "[clients.a]\ngroups = 'all'\n")
+    with pytest.raises(WrongUse, match=r'clients\.a with security\.mode = "plain"'):
+        read_cluster(file)
+
+
+def test_whose_client_must_be_said_where_there_are_several(tmp_path: Path) -> None:
+    cluster = secured(tmp_path)
+    with pytest.raises(WrongUse, match=r"client None does not exist in .*; expected one of: till, guest"):
+        cluster.client_wiring()
+    with pytest.raises(WrongUse, match="client 'nobody' does not exist"):
+        cluster.client_wiring("nobody")
+    (tmp_path / "one").mkdir()
+    assert (
+        str(secured(tmp_path / "one", clients={"till": CLIENTS["till"]}).client_wiring().security.me) == "client till"
+    )  # type: ignore[union-attr]
+    (tmp_path / "two").mkdir()
+    assert plain(tmp_path / "two").client_wiring("anybody").security is None
+
+
+@pytest.mark.parametrize(
+    "uris",
+    [[], ["http://x"], ["amcast://shop/node/a/1", "amcast://shop/node/a/2"], ["amcast://shop"], ["amcast://shop/king/a"],
+     ["amcast:///node/a"], ["amcast://shop/node/"]],
+)  # fmt: skip
+def test_certificates_that_name_nobody_or_several_are_refused(uris: list[str]) -> None:
+    with pytest.raises(Refused):
+        Subject.read(uris)
+
+
+def test_names_survive_the_way_through_a_certificate() -> None:
+    for name in ("orders/1", "größe/2", "a b/3", "a%2Fb/1", "../../etc/4"):
+        subject = Subject("my shop/ä", "node", name)
+        assert Subject.read([subject.uri]) == subject
+        assert "/" not in subject.stem
+        assert ".." not in subject.stem.replace("..%2F", "").replace("..-", "") or "/" not in subject.stem
+
+
+def test_a_key_never_reaches_a_log_or_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = secured(tmp_path)
+    configure("orders/1")
+    key = (tmp_path / "certs" / "node-orders-1.key").read_text().splitlines()[1]
+    said = [repr(cluster), repr(cluster.node_wiring("orders/1")), str(cluster.security)]
+    (tmp_path / "certs" / "node-orders-1.pem").write_text((tmp_path / "certs" / "node-orders-1.key").read_text())
+    with pytest.raises(WrongUse) as refused:
+        cluster.node_wiring("orders/1")
+    said += [str(refused.value), *capsys.readouterr()]
+    assert not any(key in text for text in said)
+
+
+@needs_sockets
+def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
+    cluster = secured(tmp_path)
+
+    async def main() -> None:
+        with socket.create_server(cluster.addresses[0]), pytest.raises(WrongUse, match="cannot listen on"):
+            async with replicas(cluster):
+                pass
+
+    run(main())
+
+
+@needs_sockets
+def test_renewed_certificates_are_used_without_a_restart(tmp_path: Path) -> None:
+    cluster = secured(tmp_path)
+
+    def serial(replica: Replica) -> str:
+        context = cluster.client_wiring("till").secured
+        assert context is not None
+        with socket.create_connection(cluster.addresses[replica.me]) as raw, context.wrap_socket(raw) as shown:
+            certificate = shown.getpeercert()
+            assert certificate is not None
+            return str(certificate["serialNumber"])
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        async with replicas(cluster) as running, connect(cluster, client="till") as client:
+            before = await loop.run_in_executor(None, serial, running[0])
+            certs.make(cluster, renew=True)
+            assert await loop.run_in_executor(None, serial, running[0]) == before
+            for replica in running.values():
+                renew(replica.host)
+            assert await loop.run_in_executor(None, serial, running[0]) != before
+            await client.multicast({"orders", "stock"}, b"the old connection goes on")
+            async with connect(cluster, client="till") as newcomer:
+                await newcomer.multicast({"orders", "stock"}, b"and new ones come")
+            (tmp_path / "certs" / "node-orders-1.pem").write_text("nonsense")
+            renew(running[0].host)
+            assert heard.having("the old certificates stay in use")
+            await client.multicast({"orders", "stock"}, b"still")
+
+    with listening() as heard:
+        run(main())
+    assert len(heard.having("the certificates were read again")) == 2

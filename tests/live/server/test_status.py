@@ -1,0 +1,245 @@
+"""What operators see: status, what blocks a message, health and readiness, metrics, logs."""
+
+import asyncio
+import json
+import logging
+import re
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amcast.cli.main import run as command
+from amcast.cluster import connect, launcher
+from amcast.kernel.process import Process
+from amcast.live import log_output as logs
+from amcast.live.operations.cluster_status import blockers, with_lags
+from amcast.live.rpc.client import Asker, Unanswered
+from amcast.live.rpc.server import Inspect
+from amcast.live.security.permissions import FIRST_CLIENT
+from amcast.live.server import http
+from amcast.live.server.metrics import METRICS
+from amcast.protocols.skeen.process import Skeen
+from tests import ROOT
+from tests.live.cluster import run
+from tests.live.secure_cluster import listening, plain, replicas, secured, until
+
+pytestmark = pytest.mark.live
+
+
+async def fetch(address: tuple[str, int], request: bytes) -> tuple[int, str]:
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(request)
+    answer = (await reader.read()).decode()
+    writer.close()
+    return int(answer.split()[1]), answer.split("\r\n\r\n", 1)[1]
+
+
+def test_the_status_of_every_node(tmp_path: Path) -> None:
+    cluster = plain(tmp_path, {"orders": 3, "stock": 1})
+
+    async def main() -> None:
+        async with replicas(cluster) as running, connect(cluster) as client:
+            for _ in range(10):
+                await client.multicast({"orders", "stock"}, b"x")
+            await until(lambda: all(replica.position == 10 for replica in running.values()))
+            told = {name: running[me].desk.watch.status() for name, me in cluster.nodes().items()}  # type: ignore[union-attr]
+        json.dumps(told)
+        for name, status in with_lags(told).items():
+            assert status["node"] == name
+            assert status["ready"], status["missing"]
+            assert status["lag"] == 0
+            assert status["vitals"]["position"] == status["kept"]["next"] == 10
+            assert status["vitals"]["leader"] in (0, 3)
+            assert status["vitals"]["pending"] == 0
+            assert len(status["links"]) == 3
+            assert all(link["up"] and link["version"] == 2 for link in status["links"])
+
+    run(main())
+
+
+def test_explain_names_the_phase_and_who_is_late(tmp_path: Path) -> None:
+    """Two of three members of stock are gone: what is for stock is stamped, and never decided."""
+    cluster = plain(tmp_path, {"orders": 3, "stock": 3})
+    told: dict[str, dict[str, Any]] = {}
+
+    async def main() -> None:
+        async with replicas(cluster) as running, connect(cluster, me=FIRST_CLIENT) as client:
+            await client.multicast({"orders", "stock"}, b"x")
+            for me in (4, 5):
+                await running[me].host.stop()
+            await client.post({"orders", "stock"}, b"stuck")
+            message = FIRST_CLIENT * 10**9 + 1
+            explain = running[0].desk.watch.explain  # type: ignore[union-attr]
+            # Until their own group has decided.
+            await until(lambda: "groups [1] has" in str(explain(message)["phases"][-1]["said"]), 20)
+            for name, me in cluster.nodes().items():
+                told[name] = running[me].desk.watch.explain(message)  # type: ignore[union-attr]
+            early = FIRST_CLIENT * 10**9
+            assert explain(early)["delivered"]
+            assert explain(early)["phases"][-1]["name"] == "delivered"
+            assert "never heard" in explain(7)["phases"][-1]["said"]
+
+    run(main())
+    phases = {phase["name"]: phase for phase in told["orders/1"]["phases"]}
+    assert phases["text"]["done"]
+    assert phases["proposed"]["done"]
+    assert not phases["decided"]["done"]
+    assert "no majority of groups [1]" in phases["decided"]["said"]
+    assert phases["decided"]["late"] == [4, 5]
+    assert blockers(told)[:2] == ["4", "5"]
+    assert not any(answer["delivered"] for answer in told.values())
+
+
+def test_a_protocol_that_cannot_tell_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = plain(tmp_path, {"orders": 1, "stock": 1}, protocol="skeen")
+
+    async def main() -> None:
+        async with replicas(cluster) as running, connect(cluster, me=FIRST_CLIENT) as client:
+            await client.multicast({"orders", "stock"}, b"x")
+            watch = running[0].desk.watch
+            assert watch is not None
+            assert watch.explain(FIRST_CLIENT * 10**9)["delivered"]
+            assert [phase["name"] for phase in watch.explain(5)["phases"]] == ["text"]
+            monkeypatch.setattr(Skeen, "explain", Process.explain)
+            assert watch.explain(5)["phases"] == [
+                {"name": "delivered", "done": False, "late": [],
+                 "said": "it is not delivered here; skeen cannot tell what it waits for"}
+            ]  # fmt: skip
+
+    run(main())
+
+
+def test_only_operators_may_look_inside(tmp_path: Path) -> None:
+    cluster = secured(tmp_path)
+
+    async def main() -> None:
+        async with replicas(cluster):
+            for name in ("till", "guest"):
+                asker = Asker(cluster.name, cluster.addresses, cluster.limits, cluster.client_wiring(name))
+                if name == "till":
+                    await asker.once(0, Inspect())
+                else:
+                    with pytest.raises(Unanswered, match="client guest may not ask for status"):
+                        await asker.once(0, Inspect())
+
+    with listening() as heard:
+        run(main())
+    assert len(heard.having("may not ask for status")) == 1
+
+
+def test_health_readiness_and_metrics_over_http(tmp_path: Path) -> None:
+    cluster = plain(tmp_path, {"orders": 3, "stock": 1})
+
+    async def main() -> None:
+        async with replicas(cluster) as running, connect(cluster) as client:
+            await client.multicast({"orders"}, b"x")
+            watch = running[0].desk.watch
+            assert watch is not None
+            server = http.HttpServer(watch)
+            await server.listen("127.0.0.1", 0)
+            assert server._server is not None
+            address = server._server.sockets[0].getsockname()
+            assert await fetch(address, b"GET /health HTTP/1.1\r\n\r\n") == (200, "ok\n")
+            assert await fetch(address, b"GET /ready HTTP/1.1\r\n\r\n") == (200, "ready\n")
+            assert (await fetch(address, b"GET / HTTP/1.1\r\n\r\n"))[0] == 404
+            assert (await fetch(address, b"POST /status HTTP/1.1\r\n\r\n"))[0] == 405
+            assert (await fetch(address, b"nonsense\r\n\r\n"))[0] == 400
+            assert (await fetch(address, b"x" * 20_000))[0] == 400
+            assert json.loads((await fetch(address, b"GET /status HTTP/1.1\r\n\r\n"))[1])["node"] == "orders/1"
+            status, text = await fetch(address, b"GET /metrics HTTP/1.1\r\n\r\n")
+            assert status == 200
+            for told in METRICS:
+                assert re.search(rf"^{told.name}{'_total' if told.kind == 'counter' else ''}[ {{]", text, re.M), (
+                    told.name
+                )
+            assert 'amcast_link_up{peer="1"} 1.0' in text
+            await running[3].host.stop()
+            await until(lambda: watch.missing() == ["it reaches 0 of 1 members of group 1"])
+            assert await fetch(address, b"GET /ready HTTP/1.1\r\n\r\n") == (
+                503,
+                "it reaches 0 of 1 members of group 1\n",
+            )
+            await running[0].host.stop()
+            assert (await fetch(address, b"GET /health HTTP/1.1\r\n\r\n"))[0] == 503
+            await server.close()
+
+    run(main())
+
+
+def test_the_documented_metrics_are_those_that_exist() -> None:
+    page = (ROOT / "docs" / "operate.md").read_text()
+    documented = set(re.findall(r"^\| `(amcast_\w+)` \|", page, re.M))
+    assert documented == {f"{told.name}{'_total' if told.kind == 'counter' else ''}" for told in METRICS}
+
+
+def test_the_dashboard_asks_for_metrics_that_exist() -> None:
+    board = json.loads((ROOT / "deploy" / "grafana-dashboard.json").read_text())
+    asked = set(re.findall(r"amcast_\w+", json.dumps(board["panels"])))
+    known = {f"{told.name}{'_total' if told.kind == 'counter' else ''}" for told in METRICS}
+    assert asked
+    assert asked <= known
+
+
+def test_logs_as_json_lines() -> None:
+    stream = StringIO()
+    before = logging.getLogger().handlers[:], logging.getLogger().level
+    try:
+        logs.configure("orders/1", "json", stream)
+        logs.complain("test", "connection with %s refused: %s", "here", "a line\nthat breaks")
+        try:
+            raise ValueError("a reason")
+        except ValueError:
+            logging.getLogger("amcast.live").exception("it failed")
+    finally:
+        logging.getLogger().handlers[:], level = before
+        logging.getLogger().setLevel(level)
+    rows = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [row["node"] for row in rows] == ["orders/1"] * 2
+    assert rows[0]["text"] == "connection with here refused: a line\nthat breaks"
+    assert rows[0]["kind"] == "test"
+    assert "ValueError: a reason" in rows[1]["error"]
+
+
+def test_a_flood_of_complaints_is_a_few_lines() -> None:
+    sparing = logs.Sparing(lines=3, while_s=0.05)
+    with listening() as heard:
+        for _ in range(1000):
+            sparing.complain("flood", "again")
+        assert heard.lines == ["again"] * 3
+        run(asyncio.sleep(0.06))
+        sparing.complain("flood", "later")
+    assert heard.lines[3:] == [heard.having("997 more of 'flood'")[0], "later"]
+    assert sparing.left_out == 997
+
+
+def test_text_lines_keep_what_peers_send_on_one_line() -> None:
+    line = logs.TextLines("n").format(logging.LogRecord("x", 30, "", 0, "said %s", ("\x1b[31m\nevil",), None))
+    assert line.endswith("n WARNING said \\x1b[31m\\nevil")
+
+
+@pytest.mark.slow
+def test_the_commands_against_real_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = secured(tmp_path, {"orders": 3, "stock": 1}, logs="json")
+    config = ["--config", str(cluster.file)]
+    with launcher(cluster) as running:
+        assert command(["status", *config, "--wait", "30", "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)["nodes"]
+        assert sorted(told) == ["orders/1", "orders/2", "orders/3", "stock/1"]
+        assert all(status["ready"] for status in told.values())
+        running.kill("orders/3")
+        assert command(["status", *config]) == 2
+        assert "no answer" in capsys.readouterr().out
+        assert command(["status", *config, "--node", "orders/1"]) == 0
+        assert command(["status", *config, "--as", "guest", "--node", "orders/1"]) == 2
+        assert command(["status", *config, "--node", "orders/9"]) == 64
+        capsys.readouterr()
+        assert command(["explain", *config, "5", "--json"]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        assert answer["delivered"] == []
+        assert "error" in answer["nodes"]["orders/3"]
+        assert command(["explain", *config, "5"]) == 0
+        assert "orders/1: waits text: process 0 has never heard of it" in capsys.readouterr().out
+        lines = (running.logs / "orders-1.log").read_text().splitlines()
+    assert all(json.loads(line)["node"] == "orders/1" for line in lines)

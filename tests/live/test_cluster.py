@@ -1,0 +1,177 @@
+"""A cluster of real operating-system processes: configuration, start, kill -9, stop, and the run folder it leaves."""
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from amcast.cluster import cluster_spec, connect, launcher
+from amcast.kernel.effects import SendEach
+from amcast.kernel.errors import Unknown, WrongUse
+from amcast.kernel.events import Asked
+from amcast.kernel.ids import message_id
+from amcast.kernel.message import Message
+from amcast.live.config.cluster import Cluster, read_cluster
+from amcast.live.host.step_log import StepLog, read_header, read_steps, replay
+from amcast.live.operations.local_cluster import free_ports, local_config
+from amcast.live.storage.store import next_life
+from amcast.live.wire.frames import Codec
+from amcast.parts.node.messages import Done, NodeConfig
+from amcast.parts.node.node import noded
+from amcast.protocols.catalogue import CATALOGUE
+from amcast.trace.meta import Meta
+from amcast.trace.run import read
+from amcast.trace.run_folder import FolderRecorder
+from tests.live.cluster import CLAIMS, holds, run
+
+THREE = {"orders": 1, "stock": 1, "users": 1}
+
+
+def configured(folder: Path, **fields: object) -> Cluster:
+    text = local_config(THREE, **{"protocol": "skeen", "durability": "memory", **fields})
+    (folder / "cluster.toml").write_text(text)
+    return read_cluster(folder / "cluster.toml")
+
+
+async def talk(cluster: Cluster, me: int, recorder: FolderRecorder, count: int) -> int:
+    chance = random.Random(me)
+    deliveries = 0
+    async with connect(cluster, me=me, recorder=recorder) as client:
+        for _ in range(count // 10):
+            sets = [chance.sample(sorted(THREE), chance.randint(1, 3)) for _ in range(10)]
+            receipts = await asyncio.gather(*(client.multicast(names, b"x" * 20) for names in sets))
+            deliveries += sum(len(receipt.destinations) for receipt in receipts)
+    return deliveries
+
+
+@pytest.mark.live
+def test_real_processes_leave_a_trace_in_which_all_orders_agree(tmp_path: Path) -> None:
+    cluster = configured(tmp_path, trace={"mode": "full", "folder": "runs/one"})
+    steps = tmp_path / "steps"
+    expected = 0
+
+    async def clients(recorder: FolderRecorder) -> None:
+        nonlocal expected
+        expected = sum(await asyncio.gather(*(talk(cluster, me, recorder, 100) for me in (100, 101, 102))))
+
+    folder = FolderRecorder(cluster.trace_folder, Meta(run=cluster.run, claims=CLAIMS), writer="clients")
+    with folder as recorder, launcher(cluster, steps=steps):
+        run(clients(recorder))
+    found = read(tmp_path / "runs" / "latest")
+    holds(found)
+    assert 30 <= len(found.multicasts["message"]) < 300
+    assert len(found.deliveries["message"]) == sum(map(len, found.multicasts["destinations"])) < expected
+    assert sorted(found.processes["process"]) == [0, 1, 2, 100, 101, 102]
+    assert found.packets is not None
+    assert len(found.packets) > 200
+    spec = cluster_spec(cluster)
+    for file in steps.glob("*.steps"):
+        me = read_header(file).process
+        fresh = spec.process(me, cluster.topology, spec.configure(cluster.options))
+        assert replay(file, Codec(spec.wire(), spec.records), fresh) > 10
+
+
+def test_a_step_log_tells_what_was_asked_and_said_for_many(tmp_path: Path) -> None:
+    spec = noded(CATALOGUE["primcast"], NodeConfig(omega=None))
+    messages = [Message(message_id(client, 0), client, (0,), b"x") for client in (6, 7)]
+    ids = tuple(message.id for message in messages)
+    told = SendEach((6, 7), tuple(Done((id,)) for id in ids), ids)
+    log = StepLog(tmp_path / "0.steps", spec.name, 0)
+    log.write(5, [Asked(messages)], [told])
+    log.close()
+    steps = list(read_steps(log.path, Codec(spec.wire(), spec.records)))
+    assert steps == [(5, [Asked(messages)], [told])]
+
+
+@pytest.mark.live
+def test_kill_and_restart_is_a_new_life_and_the_others_go_on(tmp_path: Path) -> None:
+    cluster = configured(tmp_path)
+
+    async def talk_to(*names: str) -> None:
+        async with connect(cluster) as client:
+            await client.multicast(names, b"x")
+
+    with launcher(cluster) as running:
+        run(talk_to("orders", "users"))
+        old = running.pid("orders/1")
+        running.kill("orders/1")
+        with pytest.raises(Unknown, match=r"reaches no majority of groups \[0\]"):
+            run(_connect_briefly(cluster))
+        running.start("orders/1")
+        assert running.pid("orders/1") != old
+        run(talk_to("orders"))
+        run(talk_to("stock", "users"))
+        assert running.cpu_s("orders/1") > 0
+    assert next_life(cluster.data / "process-00000") == 2
+    assert next_life(cluster.data / "process-00001") == 1
+
+
+async def _connect_briefly(cluster: Cluster) -> None:
+    async with connect(cluster, connect_s=0.3):
+        pass
+
+
+@pytest.mark.live
+def test_a_node_that_cannot_start_says_why(tmp_path: Path) -> None:
+    cluster = configured(tmp_path, options={"speed": 9})
+    with pytest.raises(Unknown, match=r"exit code 64.*options of protocol skeen.*speed"), launcher(cluster):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name = 1", "name: Expected `str`, got `int`"),
+        ("name = 'x'", "missing required field `groups`"),
+        ("name = 'x'\ncolour = 1\ngroups = {}", "unknown field `colour`"),
+        ("name = 'x'\n[groups]", "0 groups; expected 1"),
+        ("name = ''\n[groups.a]\nreplicas=['h:1']", "name is empty"),
+        ("name = 'x'\n[groups.a]\nreplicas=[]", "0 members; expected 1"),
+        ("name = 'x'\n[groups.a]\nreplicas=['h']", "the address 'h'; expected host:port"),
+        ("name = 'x'\n[groups.a]\nreplicas=['h:70000']", "expected host:port with a port from 1 to 65535"),
+        ("name = 'x'\n[groups.a]\nreplicas=['h:1', 'h:1']", "the address h:1 appears twice"),
+        ("name = 'x'\n[groups.a]\nid=1\nreplicas=['h:1']\n[groups.b]\nreplicas=['h:2']", "a has this number already"),
+        ("name = 'x'\n[groups.'a/b']\nreplicas=['h:1']", "expected one without '/'"),
+        ("name = 'x'\ndurability='disk'\n[groups.a]\nreplicas=['h:1']", "durability: Invalid enum value 'disk'"),
+        ("name = 'x'\n[groups.a]\nreplicas=['h:1']\n[limits]\nbeat_s=0", "limits.beat_s = 0"),
+        ("name = 'x'\n[groups.a]\nreplicas=['h:1']\n[limits]\nframe_bytes=1", "expected at least twice message_bytes"),
+        ("name = ", "expected TOML"),
+    ],
+)
+def test_a_wrong_configuration_is_refused_with_the_field_named(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text(text)
+    with pytest.raises(WrongUse) as refused:
+        read_cluster(file)
+    assert str(file) in str(refused.value)
+    assert said in str(refused.value)
+
+
+def test_a_configuration_places_everybody(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text("""
+        name = "shop"
+        durability = "os"
+        [groups.orders]
+        replicas = ["10.0.0.1:7001", { address = "[::1]:7002", region = "eu", process = 9 }]
+        [groups.stock]
+        id = 4
+        replicas = ["10.0.0.1:7003"]
+    """)
+    cluster = read_cluster(file)
+    assert cluster.nodes() == {"orders/1": 0, "orders/2": 9, "stock/1": 10}
+    assert cluster.addresses == {0: ("10.0.0.1", 7001), 9: ("::1", 7002), 10: ("10.0.0.1", 7003)}
+    assert cluster.topology.members(4) == (10,)
+    assert cluster.topology.region(9) == "eu"
+    assert cluster.node("orders/2") == 9
+    assert cluster.data == tmp_path / "data"
+    for wrong in ("orders/3", "orders/0", "orders", "nobody/1", "orders/x"):
+        with pytest.raises(WrongUse, match="does not exist"):
+            cluster.node(wrong)
+    with pytest.raises(WrongUse, match="expected a cluster's configuration"):
+        read_cluster(tmp_path / "nothing.toml")
+
+
+def test_free_ports_are_distinct() -> None:
+    assert len(set(free_ports(50))) == 50

@@ -1,0 +1,64 @@
+"""Followers deliver soon although what can wait is kept for long: their primary tells them what it has delivered."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from amcast.cluster import Replica, connect
+from amcast.live.client.client import Client
+from amcast.live.config.cluster import read_cluster
+from amcast.live.operations.local_cluster import local_config
+from tests.live.cluster import run
+
+pytestmark = pytest.mark.live
+
+PATIENCE_S = 20
+LIMITS = {
+    "beat_s": 0.05, "silence_s": 2.0, "retry_low_s": 0.01, "retry_high_s": 0.1, "patience_us": PATIENCE_S * 1_000_000,
+}  # fmt: skip
+BOTH = {"orders", "stock"}
+
+
+async def one_by_one(client: Client) -> int:
+    for number in range(10):
+        await client.multicast(BOTH, b"%d" % number)
+    return 10
+
+
+async def many_at_once(client: Client) -> int:
+    for turn in range(3):
+        await asyncio.gather(*(client.multicast(BOTH, b"%d.%d" % (turn, number)) for number in range(40)))
+    return 120
+
+
+@pytest.mark.parametrize("talk", [one_by_one, many_at_once])
+@pytest.mark.parametrize("replicas", [3, 5])
+def test_followers_do_not_wait_for_what_is_kept_back(tmp_path: Path, talk: object, replicas: int) -> None:
+    minute_ns = 60_000_000_000
+    settings = {
+        "protocol": "primcast",
+        "durability": "memory",
+        "limits": LIMITS,
+        "options": {"repair_ns": [minute_ns, minute_ns]},  # who misses something asks for it after that time
+    }
+    (tmp_path / "cluster.toml").write_text(local_config({"orders": replicas, "stock": replicas}, **settings))
+    cluster = read_cluster(tmp_path / "cluster.toml")
+    rows: dict[str, list[bytes]] = {name: [] for name in cluster.nodes()}
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            for name in cluster.nodes():
+                row = rows[name]
+                await stack.enter_async_context(Replica(cluster, name, lambda told, row=row: row.append(told.payload)))
+            client = await stack.enter_async_context(connect(cluster))
+            count = await talk(client)  # type: ignore[operator]
+            async with asyncio.timeout(PATIENCE_S / 2):
+                while min(map(len, rows.values())) < count:
+                    await asyncio.sleep(0.01)
+            first, *others = rows.values()
+            assert len(first) == len(set(first)) == count
+            assert all(row == first for row in others), "all destinations are the same, and so is the order"
+
+    run(main(), timeout_s=60)

@@ -1,0 +1,147 @@
+"""Faults against a replicated cluster of real processes: nothing acknowledged is lost, doubled or out of order.
+
+Each play goes through several faults, because starting six processes takes longer than any of them.
+"""
+
+import asyncio
+import random
+import resource
+import signal
+from pathlib import Path
+
+import pytest
+
+from amcast.live.config.cluster import written
+from amcast.live.operations.local_cluster import free_ports
+from amcast.protocols.catalogue import CATALOGUE
+from tests.live.fault_scene import CAMPAIGN, EVERYBODY, GROUPS, Scene, staged
+from tests.live.proxies import Wires, between
+
+pytestmark = [pytest.mark.live, pytest.mark.slow]
+
+SERVERS = range(6)
+PAUSE_S = 10.0 if CAMPAIGN else 1.0
+RESTARTING = sorted(name for name, spec in CATALOGUE.items() if "recovery" in spec.claims.faults)
+PROTOCOLS = RESTARTING if CAMPAIGN else ["primcast"]
+
+
+def test_memory_is_lost_with_a_leader_and_comes_back_from_its_fellows(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        await scene.kill("orders/1")
+        await scene.more(50)
+        await scene.start("orders/1")
+
+    staged(tmp_path, play, durability="memory", reads_all=True)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_leaders_followers_a_minority_everywhere_and_everybody_die_and_come_back(tmp_path: Path, protocol: str) -> None:
+    async def play(scene: Scene) -> None:
+        for victims in (("orders/1",), ("orders/3", "stock/1"), ("stock/1", "stock/2", "stock/3"), EVERYBODY):
+            await scene.kill(*victims)
+            if len(victims) < 3:
+                await scene.more(30)
+            await scene.start(*victims)
+            await scene.more(30)
+
+    staged(tmp_path, play, protocol=protocol)
+
+
+def test_a_full_disk_stops_one_replica_and_fsync_survives_kill_nine_of_everybody(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        scene.payload = bytes(4000)
+        resource.prlimit(scene.running.pid("orders/1"), resource.RLIMIT_FSIZE, (300_000, 300_000))
+        codes: list[int] = []
+        await scene.do(lambda: codes.append(scene.running.ended("orders/1", 60)))
+        assert codes == [1]
+        assert "cannot be written any more: [Errno 27] File too large" in scene.running.last_words("orders/1")
+        scene.payload = b"x"
+        await scene.more(30)
+        await scene.start("orders/1")
+        await scene.more(30)
+        await scene.kill(*EVERYBODY)
+        await scene.start(*EVERYBODY)
+
+    staged(tmp_path, play, durability="fsync")
+
+
+def test_paused_slow_and_long_absent_replicas_do_no_harm_and_who_stays_dead_is_told(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        scene.running.signal("orders/1", signal.SIGSTOP)
+        await scene.more(60)
+        await asyncio.sleep(PAUSE_S)
+        scene.running.signal("orders/1", signal.SIGCONT)
+        await scene.more(30)
+        await scene.kill("orders/3")
+        for _ in range(20):
+            scene.running.signal("stock/2", signal.SIGSTOP)
+            await asyncio.sleep(0.08)
+            scene.running.signal("stock/2", signal.SIGCONT)
+            await asyncio.sleep(0.01)
+        await scene.more(250)
+        await scene.start("orders/3")
+        await scene.logged("orders/3", "installed a snapshot")
+        await scene.kill("stock/3")
+        await scene.more(30)
+
+    found = staged(tmp_path, play, options={"keep": 16}, reads_all=True)
+    crashed = dict(zip(found.processes["process"], found.processes["crashed_at_ns"], strict=True))
+    assert [process for process, at_ns in crashed.items() if at_ns is not None] == [5]
+    assert sorted(crashed) == [*SERVERS, 100, 101]
+
+
+def test_clocks_that_jump_change_nothing_but_time(tmp_path: Path) -> None:
+    skew = tmp_path / "skew"
+    skew.mkdir()
+
+    async def play(scene: Scene) -> None:
+        for node, seconds in (("orders/1", 3600), ("stock/2", -7200), ("orders/2", 86400), ("orders/1", -3600)):
+            (skew / node.replace("/", "-")).write_text(str(seconds))
+            await asyncio.sleep(0.1)
+            await scene.more(30)
+        await scene.kill("orders/1")
+        await scene.more(30)
+        await scene.start("orders/1")
+
+    staged(tmp_path, play, protocol="primcast-hc", skew=skew, reads_all=True)
+
+
+def test_links_that_are_cut_frozen_and_healed(tmp_path: Path) -> None:
+    ports = free_ports(12)
+    places = [(("127.0.0.1", ports[n]), ("127.0.0.1", ports[6 + n])) for n in SERVERS]
+    text = written(
+        {
+            "name": "local",
+            "durability": "os",
+            "security": {"mode": "plain"},
+            "limits": {"silence_s": 1.0, "beat_s": 0.1, "retry_high_s": 0.2},
+            "trace": {"mode": "full", "folder": "run"},
+        }
+    )
+    for group, name in enumerate(GROUPS):
+        inside = places[3 * group : 3 * group + 3]
+        rows = ", ".join(f'{{ address = "{_said(proxy)}", listen = "{_said(node)}" }}' for proxy, node in inside)
+        text += f"[groups.{name}]\nreplicas = [{rows}]\n"
+    wires = Wires({n: places[n][0] for n in SERVERS}, {n: places[n][1] for n in SERVERS})
+    chance = random.Random(8)
+
+    async def play(scene: Scene) -> None:
+        wires.cut(between([0], SERVERS))
+        await scene.more(50)
+        wires.heal()
+        await scene.more(30)
+        wires.freeze(between((0, 1, 2), (3, 4, 5)))
+        await asyncio.sleep(2.5)
+        wires.heal()
+        await scene.more(30)
+        for _ in range(30):
+            wires.cut([frozenset(chance.sample(SERVERS, 2))])
+            await asyncio.sleep(0.05)
+            wires.heal()
+        assert wires.cuts > 10
+
+    staged(tmp_path, play, config=text, around=wires, reads_all=True)
+
+
+def _said(address: tuple[str, int]) -> str:
+    return f"{address[0]}:{address[1]}"

@@ -1,0 +1,106 @@
+"""What a user's program imports: replicas inside it, and clients with and without an event loop."""
+
+import asyncio
+import threading
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from amcast.cluster import Replica, cluster_spec, connect, connect_blocking, launcher
+from amcast.kernel.errors import Unknown, WrongUse
+from amcast.live.client_batch import Delivery
+from amcast.live.config.cluster import read_cluster
+from amcast.live.operations.local_cluster import local_config
+from amcast.live.server.node import options_of
+from tests.live.cluster import run
+
+pytestmark = pytest.mark.live
+
+
+def test_replicas_in_a_program_of_ones_own_get_every_message_in_one_order(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text(local_config({"orders": 1, "stock": 1}, protocol="skeen", durability="memory"))
+    got: dict[str, list[Delivery]] = {"orders/1": [], "stock/1": []}
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            for name, deliveries in got.items():
+                await stack.enter_async_context(Replica(file, name, deliveries.append))
+            client = await stack.enter_async_context(connect(file))
+            jobs = [client.multicast({"orders", "stock"}, b"%d" % number) for number in range(50)]
+            receipts = await asyncio.gather(*jobs)
+        assert [(one.message, one.place) for one in got["orders/1"]] == sorted((r.message, r.place) for r in receipts)
+
+    run(main())
+    assert [one.payload for one in got["orders/1"]] == [b"%d" % number for number in range(50)]
+    assert got["orders/1"] == got["stock/1"]
+
+
+def test_threads_share_a_blocking_client(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text(local_config({"orders": 1, "stock": 1}, protocol="skeen", durability="memory"))
+    cluster = read_cluster(file)
+    with pytest.raises(Unknown, match="no server gave this client a number"), connect_blocking(cluster, connect_s=0.2):
+        pass
+    receipts = []
+    with launcher(cluster), connect_blocking(cluster) as client:
+
+        def talk() -> None:
+            receipts.extend(client.multicast({"orders", "stock"}, b"x") for _ in range(20))
+
+        threads = [threading.Thread(target=talk) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        with pytest.raises(WrongUse, match="group 'nobody' does not exist"):
+            client.multicast({"nobody"}, b"x")
+    assert len({(receipt.message, receipt.place) for receipt in receipts}) == 80
+    with pytest.raises(WrongUse, match="not connected"):
+        client.multicast({"orders"}, b"x")
+
+
+def test_who_waits_when_a_client_hangs_up_is_told_that_it_is_unknown(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text(local_config({"orders": 1}, protocol="skeen", durability="memory"))
+
+    async def main() -> None:
+        async with Replica(file, "orders/1") as replica:
+            async with connect(file) as client:
+                replica.host.network.pause_reading(True)
+                asking = asyncio.create_task(client.multicast({"orders"}, b"x"))
+                await asyncio.sleep(0.05)
+            replica.host.network.pause_reading(False)
+            with pytest.raises(Unknown, match="the client has hung up; the message may or may not be delivered"):
+                await asking
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("protocol", "durability", "trace", "records"),
+    [
+        ("primcast", "memory", "off", False),
+        ("primcast", "memory", "deliveries", False),
+        ("primcast", "memory", "full", None),
+        ("primcast", "os", "off", None),
+        ("whitebox", "memory", "off", None),
+    ],
+)
+def test_where_nothing_is_kept_no_records_are_made(
+    tmp_path: Path, protocol: str, durability: str, trace: str, records: bool | None
+) -> None:
+    file = tmp_path / "cluster.toml"
+    settings = {"protocol": protocol, "durability": durability, "trace": {"mode": trace}}
+    file.write_text(local_config({"orders": 3}, **settings))
+    cluster = read_cluster(file)
+    assert options_of(cluster, cluster_spec(cluster)).get("records") is records
+
+
+def test_a_log_without_records_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text(local_config({"orders": 3}, protocol="primcast", durability="fsync", options={"records": False}))
+    cluster = read_cluster(file)
+    with pytest.raises(WrongUse, match=r"options\.records = false; expected true, or no such option, with .*'fsync'"):
+        options_of(cluster, cluster_spec(cluster))

@@ -1,0 +1,127 @@
+"""Bodies larger than a frame: whole or not at all, over connections that break, and from servers only."""
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from amcast.cluster import Replica, connect
+from amcast.kernel.errors import WrongUse
+from amcast.kernel.message import Body, Message, Request
+from amcast.live.config.cluster import read_cluster
+from amcast.live.limits import Limits
+from amcast.live.operations.local_cluster import free_ports, local_config
+from amcast.live.wire.fragments import Joining
+from amcast.live.wire.frames import BadFrame, Codec, Frame, Piece
+from amcast.live.wire.network import Network
+from tests.live.cluster import SKEEN, run
+from tests.live.proxies import Wires, between
+
+SMALL = Limits(
+    beat_s=0.05, retry_low_s=0.005, retry_high_s=0.05, message_bytes=1000, frame_bytes=4000, join_bytes=2000,
+    queue_bytes=20_000, pressure_bytes=10_000, body_bytes=2_000_000,
+)  # fmt: skip
+
+
+class End:
+    """One process' network, and the sizes of the payloads that came out of it."""
+
+    def __init__(self, me: int) -> None:
+        self.me = me
+        self.got: list[int] = []
+        self.peers: list[tuple[int, int]] = []
+        self.codec = Codec(SKEEN.wire(), limits=SMALL)
+        self.network = Network(
+            me, 0, "test", "skeen", self.codec, self._take, self._take_traced,
+            lambda *peer: self.peers.append(peer), random.Random(1),
+        )  # fmt: skip
+
+    def _take(self, peer: int, bodies: list[Body]) -> None:
+        self.got.extend(len(body.message.payload) for body in bodies if isinstance(body, Request))
+
+    def _take_traced(self, peer: int, frame: Frame) -> None:
+        self._take(peer, frame.bodies)
+
+    def say(self, payload: int, sent_ns: int | None = None) -> None:
+        body = Request(Message(1, 1, (0,), bytes(payload)))
+        self.network.traces = sent_ns is not None
+        self.network.send((1 - self.me,), self.codec.encode(body), 1)
+        self.network.flush(sent_ns)
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("sent_ns", [None, 17])
+def test_a_body_larger_than_a_frame_and_a_queue_travels_over_broken_connections(sent_ns: int | None) -> None:
+    async def main() -> None:
+        listening, proxied = (("127.0.0.1", port) for port in free_ports(2))
+        low, high = End(0), End(1)
+        async with Wires({0: proxied}, {0: listening}) as wires:
+            await low.network.listen(listening)
+            for end in (low, high):
+                end.network.start({0: proxied, 1: ("127.0.0.1", 1)})
+            await high.network.connected({0}, 5)
+            for size in (1, 900_000, 2, 1_500_000):
+                high.say(size, sent_ns)
+            while wires.cuts < 5:
+                await asyncio.sleep(0.002)
+                wires.cut(between([0], [1]))
+                wires.heal()
+            high.say(3, sent_ns)
+            while len(low.got) < 5:
+                await asyncio.sleep(0.002)
+            assert low.got == [1, 900_000, 2, 1_500_000, 3]
+            assert low.peers == high.peers == [], "the link never began anew"
+            with pytest.raises(WrongUse, match=r"body Request has \d+ bytes; expected at most 2000000"):
+                high.say(2_000_001)
+            await high.network.stop()
+            await low.network.stop()
+
+    run(main())
+
+
+def test_pieces_that_make_no_sense_are_refused() -> None:
+    joining = Joining(10)
+    assert joining.add(Piece(0, 2, b"12345", 0, None)) is None
+    with pytest.raises(BadFrame, match="piece 0 of 2; expected piece 1"):
+        joining.add(Piece(0, 2, b"12345", 0, None))
+    with pytest.raises(BadFrame, match="more than 10 bytes"):
+        joining.add(Piece(1, 2, b"123456", 0, None))
+    joining.clear()
+    assert joining.add(Piece(0, 1, b"123", 0, None)) == b"123"
+
+
+@pytest.mark.live
+def test_a_state_larger_than_a_frame_is_transferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces: list[Piece] = []
+    cut_for_real = Codec.piece
+
+    def cut(self: Codec, number: int, ack: int, piece: Piece, version: int) -> bytes:
+        pieces.append(piece)
+        return cut_for_real(self, number, ack, piece, version)
+
+    monkeypatch.setattr(Codec, "piece", cut)
+    limits = {"message_bytes": 4000, "frame_bytes": 10_000, "join_bytes": 8000, "beat_s": 0.05}
+    file = tmp_path / "cluster.toml"
+    file.write_text(local_config({"orders": 3}, protocol="primcast", durability="os", limits=limits))
+    cluster = read_cluster(file)
+
+    async def main() -> None:
+        replicas = {name: Replica(cluster, name) for name in cluster.nodes()}
+        for one in replicas.values():
+            await one.__aenter__()
+        async with connect(cluster) as client:
+            await replicas["orders/3"].__aexit__(None, None, None)
+            for _ in range(100):
+                await client.multicast({"orders"}, bytes(3900))
+            replicas["orders/3"] = Replica(cluster, "orders/3")
+            await replicas["orders/3"].__aenter__()
+            await replicas["orders/3"].caught_up()
+            await client.multicast({"orders"}, b"y")
+            while replicas["orders/3"].position < 101:
+                await asyncio.sleep(0.01)
+        for one in replicas.values():
+            await one.__aexit__(None, None, None)
+
+    run(main())
+    assert max(piece.count for piece in pieces) > 10

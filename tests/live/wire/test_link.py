@@ -1,0 +1,517 @@
+"""Links: what a broken connection, a restarted peer, a full queue, a stranger and another version do to them."""
+
+import asyncio
+import logging
+import random
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+
+import msgspec
+import pytest
+
+from amcast.kernel.errors import Unknown
+from amcast.kernel.message import Body, Message, Request
+from amcast.kernel.topology import Topology
+from amcast.live.limits import Limits
+from amcast.live.wire import frames as wire
+from amcast.live.wire.connection import Connection
+from amcast.live.wire.frames import HEAD, OLDEST_VERSION, WIRE_VERSION, Codec, Hello
+from amcast.live.wire.network import Address, Network
+from amcast.protocols.skeen.messages import Propose
+from tests.live.cluster import QUICK, SKEEN, cluster, holds, ids, recorded, run
+
+pytestmark = pytest.mark.live
+
+LOCAL = ("127.0.0.1", 0)
+
+
+class End:
+    """One process' network, and what came out of it."""
+
+    def __init__(self, me: int, life: int = 0, limits: Limits = QUICK) -> None:
+        self.got: list[int] = []
+        self.peers: list[tuple[int, int]] = []
+        self.codec = Codec(SKEEN.wire(), limits=limits)
+        self.network = Network(
+            me, life, "test", "skeen", self.codec, self._take, lambda peer, frame: self._take(peer, frame.bodies),
+            lambda *peer: self.peers.append(peer), random.Random(1),
+        )  # fmt: skip
+
+    def _take(self, peer: int, bodies: list[Body]) -> None:
+        self.got.extend(body.timestamp for body in bodies if isinstance(body, Propose))
+
+    def say(self, target: int, number: int, payload: int = 0) -> None:
+        body = Request(Message(1, 1, (0,), b"x" * payload)) if payload else Propose(1, 0, number)
+        self.network.send((target,), self.codec.encode(body), None)
+
+    def flush(self) -> None:
+        self.network.flush(None)
+
+
+class Wire:
+    """Between a dialler and a listener: passes bytes on, and cuts when told."""
+
+    def __init__(self, target: Callable[[], Address]) -> None:
+        self._target = target
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.blocked = False
+        self.cuts = 0
+
+    async def open(self) -> None:
+        self._server = await asyncio.start_server(self._accept, *LOCAL)
+        self.address: Address = self._server.sockets[0].getsockname()[:2]
+
+    async def close(self) -> None:
+        self._server.close()
+        self.cut()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def cut(self) -> None:
+        """Both sockets die at once, with whatever they held."""
+        self.cuts += 1
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._tasks.add(asyncio.current_task())  # type: ignore[arg-type]
+        if self.blocked:
+            writer.transport.abort()
+            return
+        with suppress(OSError):
+            far_reader, far_writer = await asyncio.open_connection(*self._target())
+            self._writers |= {writer, far_writer}
+            await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(1024):
+                writer.write(data)
+                await writer.drain()
+        writer.transport.abort()
+
+
+@asynccontextmanager
+async def pair(limits: Limits = QUICK) -> AsyncIterator[tuple[End, End, Wire]]:
+    """Process 0 listens, process 1 dials it through a wire."""
+    low, high = End(0, limits=limits), End(1, limits=limits)
+    address = await low.network.listen(LOCAL)
+    between = Wire(lambda: address)
+    await between.open()
+    high.network.start({0: between.address})
+    low.network.start({})
+    await high.network.connected({0}, 5)
+    try:
+        yield low, high, between
+    finally:
+        await high.network.stop()
+        await low.network.stop()
+        await between.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_cut_connections_lose_double_and_reorder_nothing(seed: int) -> None:
+    async def main() -> None:
+        chance = random.Random(seed)
+        async with pair() as (low, high, between):
+            for number in range(3000):
+                low.say(1, number)
+                high.say(0, number)
+                if chance.random() < 0.1:
+                    low.flush()
+                    high.flush()
+                    await asyncio.sleep(0)
+                if chance.random() < 0.01:
+                    between.cut()
+                    await asyncio.sleep(chance.random() * 0.02)
+            low.flush()
+            high.flush()
+            await until(lambda: len(low.got) >= 3000 and len(high.got) >= 3000)
+            await asyncio.sleep(0.05)
+            assert between.cuts > 10
+            assert low.got == high.got == list(range(3000)), f"seed {seed}"
+            assert low.peers == high.peers == []
+
+    run(main())
+
+
+def test_acknowledged_frames_are_forgotten() -> None:
+    async def main() -> None:
+        async with pair() as (low, high, _):
+            for number in range(100):
+                high.say(0, number)
+                high.flush()
+            await until(lambda: high.network.links[0].queued_bytes == 0)
+            assert low.got == list(range(100))
+
+    run(main())
+
+
+def test_a_beat_acknowledges_what_no_frame_has() -> None:
+    async def main() -> None:
+        async with pair(Limits(beat_s=60.0)) as (low, high, _):
+            link, waiting = low.network.links[1], high.network.links[0]
+            high.say(0, 1)
+            high.flush()
+            await until(lambda: low.got == [1])
+            now = asyncio.get_running_loop().time()
+            link._beaten = (-1, 0)
+            link.beat(now)
+            await asyncio.sleep(0.1)
+            assert waiting.queued_bytes > 0, (
+                "it has just come, and something was said meanwhile: the next frame will do"
+            )
+            link._beaten = (-1, link._received)
+            link.beat(now)
+            await until(lambda: waiting.queued_bytes == 0)
+
+    run(main())
+
+
+def test_who_stops_says_what_has_arrived() -> None:
+    async def main() -> None:
+        async with pair(Limits(beat_s=60.0)) as (low, high, _):
+            high.say(0, 1)
+            high.flush()
+            await until(lambda: low.got == [1])
+            assert high.network.links[0].queued_bytes > 0
+            await low.network.stop()
+            await until(lambda: high.network.links[0].queued_bytes == 0)
+
+    run(main())
+
+
+def test_a_new_life_is_told_and_begins_anew() -> None:
+    async def main() -> None:
+        async with pair() as (low, high, between):
+            low.say(1, 1)
+            high.say(0, 1)
+            low.flush()
+            high.flush()
+            await until(lambda: low.got == [1] and high.got == [1])
+            await high.network.stop()
+            low.say(1, 2)
+            low.flush()
+            again = End(1, life=1)
+            again.say(0, 7)
+            again.network.start({0: between.address})
+            again.say(0, 8)
+            again.flush()
+            await until(lambda: low.got == [1, 8])
+            low.say(1, 3)
+            low.flush()
+            await until(lambda: again.got == [3])
+            assert low.peers == [(1, 1)]
+            assert again.peers == []
+            await again.network.stop()
+
+    run(main())
+
+
+def test_a_restart_that_hides_its_loss_of_memory_is_refused() -> None:
+    async def main() -> None:
+        async with pair() as (low, high, between):
+            high.say(0, 1)
+            high.flush()
+            await until(lambda: low.got == [1])
+            await high.network.stop()
+            again = End(1, life=0)
+            again.network.start({0: between.address})
+            with pytest.raises(TimeoutError, match=r"life 0 again but has forgotten.*start it with a later life"):
+                await again.network.connected({0}, 0.2)
+            await again.network.stop()
+
+    run(main())
+
+
+def test_an_overflow_ends_the_life_of_the_link_at_both_ends() -> None:
+    async def main() -> None:
+        limits = msgspec.structs.replace(QUICK, queue_bytes=100_000, pressure_bytes=10_000)
+        async with pair(limits) as (low, high, between):
+            between.blocked = True
+            between.cut()
+            await until(lambda: not high.network.is_up(0) and not low.network.is_up(1))
+            low.say(1, 5)
+            low.flush()
+            for number in range(200):
+                high.say(0, number, payload=1000)
+                high.flush()
+            assert high.network.links[0].queued_bytes == 0
+            assert high.peers == []
+            between.blocked = False
+            await until(lambda: high.peers == [(0, 0)] and low.peers == [(1, 0)])
+            high.say(0, 1)
+            high.flush()
+            low.say(1, 2)
+            low.flush()
+            await until(lambda: low.got == [1] and high.got == [2])
+
+    run(main())
+
+
+class Handset:
+    """A transport of which nothing comes out."""
+
+    aborted = False
+
+    def write(self, data: bytes) -> None:
+        pass
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def set_write_buffer_limits(self, high: int, low: int) -> None:
+        pass
+
+    def get_extra_info(self, name: str) -> object:
+        return None
+
+
+def test_a_link_that_ends_between_the_hellos_of_both_is_dialled_again() -> None:
+    async def main() -> None:
+        low, high = End(0), End(1)
+        link = high.network.link(0)
+        transport = Handset()
+        connection = Connection(high.network, QUICK, link)
+        connection.connection_made(transport)  # type: ignore[arg-type]
+        answer = low.network.link(1).greeting("test", "skeen", 0, WIRE_VERSION, OLDEST_VERSION, "", (-1, 0))
+        link.overflow()
+        high.network.greet(connection, answer)
+        assert transport.aborted, "the peer was told of a link that is no more"
+        assert link.connection is None
+
+    run(main())
+
+
+def test_whoever_can_wait_waits_for_a_slow_peer() -> None:
+    async def main() -> None:
+        limits = msgspec.structs.replace(QUICK, pressure_bytes=100_000, silence_s=10.0)
+        async with pair(limits) as (low, high, _):
+            low.network.pause_reading(True)
+            for _ in range(50):
+                high.say(0, 0, payload=10_000)
+                high.flush()
+            assert high.network.pressed
+            waiter = asyncio.create_task(high.network.room())
+            await asyncio.sleep(0.2)
+            assert not waiter.done()
+            low.network.pause_reading(False)
+            await waiter
+            assert not high.network.pressed
+
+    run(main())
+
+
+def test_another_wire_version_gets_a_clear_refusal(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with pair() as (low, _, _):
+            hello = Hello(99, "test", "skeen", 5, 0, 0, 1, None, 0)
+            _, port = low.network._server.sockets[0].getsockname()  # type: ignore[union-attr]
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(wire.hello_frame(hello))
+            answer = await reader.read()
+            length, version, kind = HEAD.unpack_from(answer)
+            assert (length, version, kind) == (len(answer) - 4, wire.WIRE_VERSION, wire.REFUSE)
+            assert (
+                wire.read_refusal(answer[HEAD.size :]).reason
+                == "process 5 speaks wire version 99; process 0 speaks 1 to 2"
+            )
+            writer.close()
+
+    with caplog.at_level(logging.WARNING, "amcast.live"):
+        run(main())
+    assert "speaks wire version 99" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("bytes_sent", "said"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "a frame of 1195725856 bytes"),
+        (struct.pack("!IBB", 2, 1, 77), "a frame of kind 77"),
+        (struct.pack("!IBB", 5, 1, 0) + b"\xc1\xc1\xc1", "a HELLO that cannot be read"),
+        (struct.pack("!IBB", 5, 1, 3) + b"\x90\x90\x90", "BODIES before HELLO"),
+        (wire.hello_frame(Hello(1, "other", "skeen", 5, 0, 0, 1, None, 0)), "this is cluster 'amcast', not 'other'"),
+        (wire.hello_frame(Hello(1, "amcast", "ring", 5, 0, 0, 1, None, 0)), "runs protocol 'skeen', not 'ring'"),
+        (wire.hello_frame(Hello(1, "amcast", "skeen", 5, 9, 0, 1, None, 0)), "this is process 0, not 9"),
+        (
+            wire.hello_frame(Hello(1, "amcast", "skeen", 5, 0, 0, 1, None, 0, 1, "", 0, 17)),
+            "process 5 and process 0 have different groups or replicas in topology 0: is cluster.toml the same",
+        ),
+    ],
+)
+def test_garbage_closes_its_connection_and_harms_nobody(
+    bytes_sent: bytes, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with cluster(Topology.grid(2, 1)) as made, made.client() as client:
+            await client.multicast({0, 1}, b"before")
+            reader, writer = await asyncio.open_connection(*made.addresses[0])
+            writer.write(bytes_sent)
+            with suppress(ConnectionError):
+                await reader.read()
+            writer.close()
+            await client.multicast({0, 1}, b"after")
+            await made.settled(4)
+            assert [message.payload for message in made.delivered[0]] == [b"before", b"after"]
+
+    with caplog.at_level(logging.WARNING, "amcast.live"):
+        run(main())
+    assert said in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (Propose(1, 0, 1), "clients may only send requests"),
+        (Request(Message(5_000_000_000, 6, (0,), b"")), "in the name of 6"),
+        (Request(Message(6_000_000_000, 5, (0,), b"")), "in the name of 5"),
+        (Request(Message(5_000_000_000, 5, (1, 0), b"")), r"destinations (1, 0); expected (0, 1)"),
+        (Request(Message(5_000_000_000, 5, (0, 7), b"")), "group 7 does not exist"),
+        (Request(Message(5_000_000_000, 5, (), b"")), "expected at least one group"),
+        (Request(Message(5_000_000_000, 5, (1,), b"")), "none of process 0's business"),
+        (Request(Message(5_000_000_000, 5, (0,), b"x" * 2_000_000)), "has 2000000 bytes; expected at most"),
+    ],
+)
+def test_a_client_that_asks_for_what_it_may_not_is_told(
+    body: Propose | Request, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with cluster(Topology.grid(2, 1)) as made, made.client() as client:
+            reader, writer = await asyncio.open_connection(*made.addresses[0])
+            writer.write(wire.hello_frame(Hello(1, "amcast", "skeen", 5, 0, 0, 1, None, 0)))
+            coder = Codec(SKEEN.wire())
+            writer.write(coder.frame(1, 0, [coder.encode(body)]))
+            answer = await reader.read()
+            assert said.encode() in answer
+            writer.close()
+            await client.multicast({0, 1}, b"after")
+            await made.settled(2)
+            assert [message.payload for message in made.delivered[0]] == [b"after"]
+
+    with caplog.at_level(logging.WARNING, "amcast.live"):
+        run(main())
+    assert said in caplog.text
+
+
+def test_a_payload_that_is_no_batch_is_delivered_as_it_is_everywhere() -> None:
+    async def main() -> None:
+        async with cluster(Topology.grid(2, 1)) as made, made.client(batches=False) as client:
+            await client.multicast({0, 1}, b"\xc1 not msgpack")
+            await made.settled(2)
+            assert ids(made.delivered)[0] == ids(made.delivered)[1]
+            assert made.delivered[0][0].payload == b"\xc1 not msgpack"
+
+    run(main())
+
+
+def test_a_client_of_another_cluster_learns_why() -> None:
+    async def main() -> None:
+        async with cluster(Topology.grid(1, 1)) as made:
+            with pytest.raises(Unknown, match="process 0 said: this is cluster 'amcast', not 'elsewhere'"):
+                async with made.client(cluster="elsewhere", connect_s=0.3):
+                    pass
+
+    run(main())
+
+
+def test_skeen_survives_connections_that_are_cut_again_and_again() -> None:
+    async def main() -> None:
+        topology = Topology.grid(3, 1)
+        async with cluster(topology) as made, made.client() as client:
+            chance = random.Random(4)
+
+            async def cut() -> None:
+                while True:
+                    await asyncio.sleep(0.01)
+                    host = made.hosts[chance.randrange(3)]
+                    up = [link.connection for link in host.network.links.values() if link.connection is not None]
+                    if up:
+                        chance.choice(up).abort()
+
+            cutter = asyncio.create_task(cut())
+            jobs = [client.multicast(chance.sample(range(3), 2), b"%d" % n, 20) for n in range(100)]
+            for start in range(0, 100, 10):
+                await asyncio.gather(*jobs[start : start + 10])
+            cutter.cancel()
+            await made.settled(200)
+            await asyncio.sleep(0.1)
+            assert sum(map(len, made.delivered.values())) == 200
+        holds(recorded(made.recorder))
+
+    run(main())
+
+
+def test_whose_address_refuses_is_gone_and_who_dialled_us_is_looked_for() -> None:
+    async def scene() -> None:
+        low, high = End(0), End(1)
+        gone: dict[int, asyncio.Queue[int]] = {0: asyncio.Queue(), 1: asyncio.Queue()}
+        low.network.on_gone = gone[0].put_nowait
+        high.network.on_gone = gone[1].put_nowait
+        addresses = {0: await low.network.listen(LOCAL), 1: await high.network.listen(LOCAL)}
+        low.network.start(addresses)
+        high.network.start(addresses)
+        await high.network.connected({0}, 5)
+        await high.network.stop()
+        assert await gone[0].get() == 1, "process 1 dials; process 0 looks for it"
+
+        again = End(1, life=1)
+        again.network.on_gone = gone[1].put_nowait
+        await again.network.listen(addresses[1])
+        again.network.start(addresses)
+        await low.network.connected({1}, 5)
+        await low.network.stop()
+        assert await gone[1].get() == 0
+        await again.network.stop()
+        assert gone[0].empty()
+        assert gone[1].empty(), "once, however often it dials"
+
+    run(scene())
+
+
+def test_a_peer_that_loses_its_connections_before_its_door_is_gone_when_that_is_shut() -> None:
+    async def scene() -> None:
+        low, high = End(0), End(1)
+        gone: asyncio.Queue[int] = asyncio.Queue()
+        low.network.on_gone = gone.put_nowait
+        addresses = {0: await low.network.listen(LOCAL), 1: await high.network.listen(LOCAL)}
+        low.network.start(addresses)
+        high.network.start(addresses)
+        await high.network.connected({0}, 5)
+        for task in high.network._dialling.values():
+            task.cancel()
+        connection = high.network.links[0].connection
+        assert connection is not None
+        connection.abort()
+        await until(lambda: not low.network.is_up(1))
+        await asyncio.sleep(0.1)
+        assert gone.empty(), "somebody opens"
+        await high.network.stop()
+        async with asyncio.timeout(5):
+            assert await gone.get() == 1
+        await low.network.stop()
+
+    run(scene())
+
+
+def test_a_broken_wire_is_nobodys_end() -> None:
+    async def scene() -> None:
+        async with pair() as (low, high, wire):
+            gone: list[int] = []
+            low.network.on_gone = high.network.on_gone = gone.append
+            wire.cut()
+            high.say(0, 1)
+            high.flush()
+            while low.got != [1]:
+                await asyncio.sleep(0.01)
+            assert gone == []
+
+    run(scene())

@@ -1,0 +1,111 @@
+"""Codec and handshake under fire: arbitrary bytes, and good ones spoiled, from strangers, clients and false servers."""
+
+import asyncio
+import logging
+import random
+import tracemalloc
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from amcast.live.wire import frames as wire
+from amcast.live.wire.frames import BadFrame, Hello
+from tests.live.cluster import run
+from tests.live.wire.wire_fuzz import LIMITS, Target, campaign, mutated, seeds
+
+SETTINGS = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+
+LARGE = st.integers(-5, 2**62)
+
+
+@pytest.fixture(autouse=True)
+def silent() -> object:
+    """Every input is complained about."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def thrown(*inputs: bytes) -> Target:
+    made: list[Target] = []
+
+    async def main() -> None:
+        target = Target()
+        made.append(target)
+        for data in inputs:
+            target.take(data)
+        await asyncio.sleep(0)
+        await target.host.stop()
+
+    run(main())
+    return made[0]
+
+
+@SETTINGS
+@given(st.lists(st.binary(max_size=300), max_size=20))
+def test_arbitrary_bytes_bring_nothing_down(inputs: list[bytes]) -> None:
+    thrown(*inputs)
+
+
+@SETTINGS
+@given(st.integers(0, 2**32), st.integers(1, 30))
+def test_good_bytes_spoiled_bring_nothing_down(seed: int, count: int) -> None:
+    chance = random.Random(seed)
+    corpus = seeds()
+    thrown(*(mutated(chance, corpus) for _ in range(count)))
+
+
+def test_the_seeds_reach_where_they_should() -> None:
+    """A search is untrusted until the things it must reach were reached."""
+    assert thrown(*seeds()).frames >= 5
+
+
+@SETTINGS
+@given(
+    st.integers(-1, 2**63), st.text(max_size=20), st.text(max_size=20), LARGE, LARGE, LARGE, LARGE,
+    st.none() | st.tuples(LARGE, LARGE), LARGE, LARGE,
+)  # fmt: skip
+def test_any_hello_is_answered_or_refused(
+    version: int, cluster: str, protocol: str, process: int, target: int, life: int, link: int,
+    known: tuple[int, int] | None, received: int, oldest: int,
+) -> None:  # fmt: skip
+    hello = Hello(version, cluster, protocol, process, target, life, link, known, received, oldest)
+    assert wire.read_hello(wire._encoder.encode(hello)) == hello
+    frame = wire.framed(wire.HELLO, wire._encoder.encode(hello))
+    honest = wire.framed(wire.HELLO, wire._encoder.encode(Hello(
+        2, "amcast", "primcast", process, 0, life, link, known, received, 1)))  # fmt: skip
+    thrown(b"\x00\x00\x00" + frame, b"\x00\x00\x00" + honest, b"\x00\x00\x00" + honest)
+
+
+@pytest.mark.parametrize("process", [-1, 2**31, 2**40])
+def test_numbers_that_no_process_has_get_no_link(process: int) -> None:
+    """Numbers above those of processes name gateways' bundles: nobody may speak in their name."""
+    hello = Hello(2, "amcast", "primcast", process, 0, 0, 1, None, 0, 1)
+    target = thrown(b"\x00\x00\x00" + wire.hello_frame(hello))
+    assert target.frames == 0
+    assert process not in target.network.links
+
+
+@SETTINGS
+@given(st.binary(max_size=200))
+def test_whatever_the_codec_cannot_read_it_says_so(data: bytes) -> None:
+    for read in (wire.read_hello, wire.read_ack, wire.read_refusal):
+        try:
+            read(data)
+        except BadFrame:
+            continue
+
+
+def test_deep_nesting_and_huge_lengths_cost_nothing() -> None:
+    bombs = [b"\x91" * 3000, b"\xdd\xff\xff\xff\xff" * 100, b"\xdf\xff\xff\xff\xff" * 100, b"\xc6\xff\xff\xff\xff\x00"]
+    tracemalloc.start()
+    thrown(*(bytes((mode, 0, 0)) + bomb for bomb in bombs for mode in range(7)))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 20 * LIMITS.frame_bytes + 4_000_000
+
+
+def test_a_short_campaign_grows_no_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    run(campaign(5_000, seed=7))
+    assert "5000 inputs" in capsys.readouterr().out

@@ -1,0 +1,308 @@
+"""Throw bytes at a node's door: no crash, no hang, no memory that grows, whatever a stranger, a client or a false
+server says. `target` takes one input; `make campaign` throws a million, with atheris if it is installed (it watches
+which lines an input reaches) and else with mutations of its own.
+
+    python tests/live/wire_fuzz.py --inputs 1000000 --seed 0
+"""
+
+import argparse
+import asyncio
+import logging
+import random
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from amcast.kernel.message import Message, Request
+from amcast.kernel.topology import Topology
+from amcast.live.host.host import Host
+from amcast.live.limits import KIB, Limits
+from amcast.live.rpc.server import Enrol, Return, Stand, Subscribe, Visit, visit_frame
+from amcast.live.wire import frames as wire
+from amcast.live.wire.connection import Connection
+from amcast.live.wire.frames import BadFrame, Codec, Hello
+from amcast.parts.node.messages import GatewayConfig, NodeConfig
+from amcast.parts.node.node import noded
+from amcast.protocols.catalogue import protocol
+
+SPEC = noded(protocol("primcast"), NodeConfig(omega=None, gateway=GatewayConfig()))
+TOPOLOGY = Topology.grid(2, 1)
+LIMITS = Limits(
+    message_bytes=4 * KIB, frame_bytes=16 * KIB, queue_bytes=64 * KIB, pressure_bytes=16 * KIB, join_bytes=4 * KIB,
+    kept_bytes=64 * KIB, peers=50, strangers=20, linger_s=0.01, beat_s=0.01, silence_s=0.5,
+)  # fmt: skip
+CLIENT = 1 << 20
+MODES = 7
+FRESH = 20_000
+"""Inputs that one node takes."""
+
+
+class Sink(asyncio.Transport):
+    """A socket that swallows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = 0
+        self.closing = False
+        self.protocol: Any = None
+        """Who reads, if that is not the connection itself."""
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 9) if name == "peername" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def write(self, data: Any) -> None:
+        self.written += len(data)
+
+    def close(self) -> None:
+        self.closing = True
+
+    def abort(self) -> None:
+        self.closing = True
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def is_reading(self) -> bool:
+        return not self.closing
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+    def set_protocol(self, protocol: Any) -> None:
+        self.protocol = protocol
+
+
+class Target:
+    """A node that runs, without a network, and whoever talks to it."""
+
+    def __init__(self) -> None:
+        process = SPEC.process(0, TOPOLOGY, SPEC.configure())
+        self.host = Host(process, SPEC, limits=LIMITS, chance=random.Random(1))
+        self.host.start({0: ("127.0.0.1", 1)})
+        self.network = self.host.network
+        taken = self.network._on_bodies
+        # Servers are believed, a false one is kept out by its certificate: under fire is what reads it, no protocol.
+        self.network._on_bodies = lambda peer, bodies: taken(peer, bodies) if peer >= CLIENT else None
+        self.coder = Codec(SPEC.wire(), limits=LIMITS)
+        self._links = 0
+        self.frames = 0
+        """Inputs that got as far as a link."""
+
+    def hello(self, process: int = CLIENT) -> bytes:
+        self._links += 1
+        return wire.hello_frame(Hello(2, "amcast", SPEC.name, process, 0, 0, self._links, None, 0, 1))
+
+    def take(self, data: bytes) -> None:
+        """One input: its first bytes choose who speaks and where reads are cut, the rest is said."""
+        if len(data) < 3:
+            return
+        mode, cut, rest = data[0] % MODES, data[1] * 257 + data[2], data[3:]
+        if mode == 5:
+            self._read(rest)
+            return
+        dials = None
+        if mode == 6:
+            dials = self.network.link(1)
+        connection = Connection(self.network, LIMITS, dials)
+        sink = Sink()
+        connection.connection_made(sink)
+        said = self._said(mode, rest)
+        for piece in _pieces(said, cut):
+            if sink.protocol is not None and not sink.closing:
+                sink.protocol.data_received(piece)
+                continue
+            room = connection.get_buffer(len(piece))
+            while piece and not sink.closing:
+                count = min(len(room), len(piece))
+                assert count > 0, f"mode {mode}: no room for what a socket reads"
+                room[:count] = piece[:count]
+                piece = piece[count:]
+                connection.buffer_updated(count)
+                room = connection.get_buffer(len(piece))
+        self.frames += connection.link is not None
+        assert len(connection._buffer) <= LIMITS.frame_bytes + 8 * KIB
+        connection.connection_lost(None)
+        self.host.tick()
+        assert not self.host.ended.done(), "the process was brought down"
+
+    def _said(self, mode: int, rest: bytes) -> bytes:
+        match mode:
+            case 0:
+                return rest
+            case 1:
+                return self.hello() + rest
+            case 2:
+                kind = rest[0] % 8 if rest else 0
+                return self.hello() + wire.framed(kind, rest[1:][: LIMITS.frame_bytes])
+            case 3:
+                sequence = int.from_bytes(rest[:2], "big")
+                message = Message(CLIENT * 10**9 + sequence, CLIENT, (0,), rest[2:][:8192])
+                return self.hello() + self.coder.frame(1, 0, [self.coder.encode(Request(message))]) + rest
+            case 4:
+                return wire.framed(wire.VISIT, rest[:4000])
+            case _:
+                return self.hello(process=1) + rest
+
+    def _read(self, rest: bytes) -> None:
+        """What a fellow server might say: the codec alone."""
+        for kind in (wire.BODIES, wire.TRACED):
+            try:
+                self.coder.read(kind, rest)
+            except BadFrame:
+                continue
+
+
+def _pieces(data: bytes, cut: int) -> Iterator[bytes]:
+    """The same bytes in reads of other sizes."""
+    size = len(data) // (cut % 4 + 1) + cut % 3 + 1
+    for start in range(0, len(data), size):
+        yield data[start : start + size]
+
+
+def seeds() -> list[bytes]:
+    """Things that mean something: what mutations start from."""
+    target = Codec(SPEC.wire(), limits=LIMITS)
+    message = Message(CLIENT * 10**9, CLIENT, (0, 1), b"payload")
+    frame = target.frame(1, 0, [target.encode(Request(message))])
+    hello = wire.hello_frame(Hello(2, "amcast", SPEC.name, CLIENT + 1, 0, 0, 1, None, 0, 1))
+    visits = [
+        visit_frame(Visit(2, "amcast", 0, question))
+        for question in (Stand(), Subscribe(0, 0), Enrol(), Return(1, b"x" * 16, 1, 1))
+    ]
+    states = [msgspec.msgpack.encode(kind) for kind in ([1, 0, []], [1, 0, [["Request", [1, 1, [0], b""]]]])]
+    return [
+        b"\x00\x00\x00" + hello + frame,
+        b"\x01\x00\x00" + frame + wire.ack_frame(0) + frame,
+        b"\x02\x00\x00\x03" + frame[6:],
+        b"\x03\x00\x00\x00\x01hello",
+        *(b"\x04\x00\x00" + visit[6:] for visit in visits),
+        *(b"\x05\x00\x00" + state for state in states),
+        b"\x06\x00\x00" + frame,
+        b"\x00\x00\x00" + wire.refusal_frame("no"),
+    ]
+
+
+def mutated(chance: random.Random, corpus: list[bytes]) -> bytes:
+    """A seed with some bytes changed, doubled, dropped, or another seed's bytes behind its own."""
+    data = bytearray(chance.choice(corpus))
+    for _ in range(chance.randint(1, 6)):
+        where = chance.randrange(len(data)) if data else 0
+        match chance.randrange(7):
+            case 0 if data:
+                data[where] = chance.randrange(256)
+            case 1 if data:
+                data[where] ^= 1 << chance.randrange(8)
+            case 2:
+                data[where:where] = chance.randbytes(chance.randint(1, 8))
+            case 3:
+                del data[where : where + chance.randint(1, 8)]
+            case 4:
+                data[where:where] = chance.choice((b"\xff\xff\xff\xff", b"\xdd\xff\xff\xff\xff", b"\x00", b"\x91" * 40))
+            case 5:
+                data += chance.choice(corpus)[3:]
+            case _ if data:
+                data[0] = chance.randrange(MODES)
+    return bytes(data)
+
+
+async def campaign(inputs: int, seed: int) -> None:
+    """So many inputs; memory is looked at after a tenth of them, and must not have grown since at the end."""
+    target = Target()
+    chance = random.Random(seed)
+    corpus = seeds()
+    begin = time.monotonic()
+    early = reached = 0
+    for number in range(inputs):
+        data = mutated(chance, corpus)
+        try:
+            target.take(data)
+        except BaseException:
+            print(f"input {number} of seed {seed}: {data.hex()}", file=sys.stderr)
+            raise
+        if number % 64 == 0:
+            await asyncio.sleep(0)
+        if number % FRESH == FRESH - 1:
+            # Good requests to the group that is not there wait for ever, and make every step dearer: begin anew.
+            await target.host.stop()
+            reached += target.frames
+            target = Target()
+        if number == inputs // 10:
+            early = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    late = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(
+        f"{inputs} inputs of seed {seed} in {time.monotonic() - begin:.0f} s,"
+        f" {reached + target.frames} of them reached a link;"
+        f" memory {early // KIB} MiB after a tenth, {late // KIB} MiB at the end"
+    )
+    assert late < early * 1.2 + 20 * KIB, "memory grows with the inputs"
+    await target.host.stop()
+
+
+def with_atheris(inputs: int, seed: int) -> None:
+    """Guided by which branches an input reaches."""
+    import atheris
+
+    loop = asyncio.new_event_loop()
+
+    async def made() -> Target:
+        return Target()
+
+    target = loop.run_until_complete(made())
+
+    async def one(data: bytes) -> None:
+        target.take(data)
+
+    def take(data: bytes) -> None:
+        loop.run_until_complete(one(data))
+
+    folder = Path("runs/fuzz-corpus")
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, data in enumerate(seeds()):
+        (folder / f"seed-{number:02d}").write_bytes(data)
+    for module in (wire, sys.modules["amcast.live.wire.connection"], sys.modules["amcast.live.wire.link"]):
+        for name in dir(module):
+            thing = getattr(module, name)
+            if callable(thing) and getattr(thing, "__module__", "") == module.__name__ and not isinstance(thing, type):
+                setattr(module, name, atheris.instrument_func(thing))
+    for kind in (Connection, sys.modules["amcast.live.wire.link"].Link, Codec):
+        for name, thing in vars(kind).items():
+            if callable(thing) and not name.startswith("__"):
+                setattr(kind, name, atheris.instrument_func(thing))
+    options = [f"-runs={inputs}", f"-seed={seed or 1}", "-max_len=4096", "-rss_limit_mb=1000", "-timeout=10"]
+    atheris.Setup([sys.argv[0], str(folder), *options], take)
+    atheris.Fuzz()
+
+
+def main() -> None:
+    """The campaign's command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--inputs", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--engine", choices=("own", "atheris", "both"), default="both")
+    given = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    if given.engine in ("own", "both"):
+        asyncio.run(campaign(given.inputs, given.seed))
+    if given.engine == "own":
+        return
+    try:
+        import atheris  # noqa: F401
+    except ImportError:
+        print("atheris is not installed (extra `fuzz`); the mutations above are all there is")
+        return
+    with_atheris(given.inputs, given.seed)
+
+
+if __name__ == "__main__":
+    main()

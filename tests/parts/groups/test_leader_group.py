@@ -1,0 +1,279 @@
+"""A member of a group with a leader, seen through the smallest protocol that has one: it orders nothing."""
+
+from typing import Any
+
+import pytest
+
+from amcast.kernel.effects import Note, Persist, Send, SetTimer
+from amcast.kernel.events import Leader, Started, Timer
+from amcast.kernel.ids import ProcessId
+from amcast.kernel.message import Body, Message, Record, State
+from amcast.kernel.topology import Topology
+from amcast.parts.consensus.quorum import place_of
+from amcast.parts.groups.leader_group import MAX_QUESTIONS, REPAIR, Member, Open, reborn
+from amcast.parts.groups.messages import Join, MemberConfig, MemberState, Nack, Welcome
+
+FIVE = Topology.grid(1, 5)
+
+
+class Here(Body, frozen=True):
+    epoch: int
+    full: bool
+
+
+class Follow(Body, frozen=True):
+    ballot: int
+
+
+class Holding(Body, frozen=True):
+    ballot: int
+    births: tuple[int, ...]
+
+
+class Asked(Body, frozen=True):
+    id: int
+
+
+class Kept(Record, frozen=True):
+    promised: int
+
+
+class Item(Open):
+    def __init__(self, id: int) -> None:
+        self.id = id
+        self.old = False
+
+
+class Toy(Member[Item]):
+    """Leaders change, and that is all."""
+
+    def __init__(self, me: ProcessId) -> None:
+        super().__init__(me, FIVE, MemberConfig(), "leader")
+        self.forgotten: list[int] = []
+
+    def on_submit(self, message: Message) -> None:
+        self._items[message.id] = Item(message.id)
+
+    def on_receive(self, sender: ProcessId, body: Body) -> None:
+        match body:
+            case Follow(ballot):
+                if self._hear_candidate(sender, ballot):
+                    self.send(sender, Here(self._epoch, True))
+            case Holding(ballot, births):
+                if self._role != "joining":
+                    self._enter(ballot, 0, births)
+                elif self._admits(ballot, births):
+                    self._admitted()
+                    self._enter(ballot, 0, births)
+            case Nack(ballot):
+                self._hear_nack(ballot)
+            case Join():
+                self._hear_join(sender, body)
+            case Welcome():
+                self._hear_welcome(sender, body)
+
+    def on_step_end(self) -> None:
+        for targets, body, about in self._letters:
+            self.send_all(targets, body, about)
+        self._letters = []
+        self._watch()
+
+    def _recall(self, record: Record) -> None:
+        assert isinstance(record, Kept)
+        self._promised = record.promised
+
+    def _return(self) -> None:
+        pass
+
+    def _whereabouts(self, full: bool) -> Body:
+        return Here(-1 if self._role == "joining" else self._epoch, full)
+
+    def _checkpoint(self) -> Record:
+        return Kept(self._promised)
+
+    def _persist_progress(self) -> None:
+        self.persist(Kept(self._promised))
+
+    def _stand(self) -> None:
+        self._press(self._members)
+
+    def _press(self, members: tuple[ProcessId, ...]) -> None:
+        self._write(members, Follow(self._promised))
+
+    def _share(self, sender: ProcessId) -> None:
+        if self._role == "leader":
+            self._write((sender,), Holding(self._epoch, self._births))
+
+    def _forget(self, place: int) -> None:
+        self.forgotten.append(place)
+
+    def _ask_fellows(self, helper: ProcessId) -> None:
+        self._write((helper,), self._whereabouts(True))
+
+    def _ask_about(self, item: Item) -> None:
+        self._write(self._fellows, Asked(item.id), item.id)
+
+    def snapshot(self) -> State:
+        return self._member_state()
+
+    def restore(self, state: State) -> None:
+        assert isinstance(state, MemberState)
+        self._restore_member(state)
+
+
+def started(me: ProcessId, life: int = 0, *records: Record) -> tuple[Toy, list[Any]]:
+    toy = Toy(me)
+    return toy, toy.step([Started(records, life)], 0)
+
+
+def heard(toy: Toy, sender: ProcessId, body: Body) -> list[Body]:
+    """What a member answers."""
+    toy.on_receive(sender, body)
+    return said(toy.step((), 0))
+
+
+def said(effects: list[Any]) -> list[Body]:
+    return [effect.body for effect in effects if isinstance(effect, Send)]
+
+
+def notes(effects: list[Any]) -> list[str]:
+    return [effect.name for effect in effects if isinstance(effect, Note)]
+
+
+def test_a_first_life_writes_so_that_an_empty_disk_means_lost_memory() -> None:
+    _, effects = started(1)
+    assert [effect.record for effect in effects if isinstance(effect, Persist)] == [Kept(0)]
+    toy, effects = started(1, 1, Kept(2048))
+    assert said(effects) == [Here(0, True)]
+    assert toy._promised == 2048
+    toy, effects = started(1, 1)
+    assert said(effects) == [Join(1, -1)]
+    assert toy._role == "joining"
+
+
+def test_who_is_refused_goes_above_while_the_oracle_means_it() -> None:
+    toy, _ = started(1)
+    [first] = said(toy.step([Leader(0, 1)], 0))
+    assert isinstance(first, Follow)
+    assert place_of(first.ballot) == 1
+    [second] = heard(toy, 2, Nack(first.ballot + 10**9))
+    assert isinstance(second, Follow)
+    assert second.ballot > first.ballot + 10**9
+    assert not heard(toy, 2, Nack(second.ballot - 1)), "an old refusal"
+    toy.step([Leader(0, 3)], 0)
+    assert not heard(toy, 2, Nack(second.ballot + 10**9)), "whoever the oracle means now will"
+    assert not said(toy.step([Leader(0, 99)], 0)), "no member of the group"
+
+
+def test_a_promise_is_kept() -> None:
+    toy, _ = started(4)
+    assert heard(toy, 2, Follow(2048 + 2)) == [Here(0, True)]
+    assert heard(toy, 2, Follow(2048 + 2)) == [Here(0, True)], "asked again, promised again"
+    assert heard(toy, 1, Follow(1024 + 1)) == [Nack(2048 + 2)]
+    heard(toy, 2, Holding(2048 + 2, (0,) * 5))
+    assert not heard(toy, 2, Follow(2048 + 2)), "I am there already"
+
+
+def test_a_leader_hears_that_its_epoch_was_left() -> None:
+    toy, _ = started(4)
+    heard(toy, 2, Follow(2048 + 2))
+    toy._refuse(1, 0)
+    toy._refuse(0, -1)
+    assert not said(toy.step((), 0)), "not its leader; no epoch at all"
+    toy._refuse(0, 0)
+    assert said(toy.step((), 0)) == [Nack(2048 + 2)]
+
+
+def test_a_member_without_memory_is_admitted_by_enough_and_by_none_too_early() -> None:
+    toy, _ = started(4, 1)
+    births = (0, 0, 0, 0, 1)
+    heard(toy, 0, Welcome(1, 0, 10))
+    heard(toy, 1, Welcome(0, 0, 90))  # an answer to an earlier life
+    heard(toy, 1, Welcome(1, 2048 + 2, 30))
+    heard(toy, 1, Welcome(1, 2048 + 2, 30))
+    heard(toy, 2, Holding(2048 + 2, births))
+    assert toy._role == "joining", "two of five may miss a majority that I was part of"
+    assert heard(toy, 2, Welcome(1, 0, 20)) == [Here(-1, True)], "the leader is asked for its state"
+    assert toy._clock == 30
+    heard(toy, 0, Holding(0, births))
+    heard(toy, 2, Holding(2048 + 2, (0,) * 5))
+    assert toy._role == "joining", "a left epoch; a leader that does not know of my loss"
+    toy.on_receive(2, Holding(2048 + 2, births))
+    assert notes(toy.step((), 0)) == ["admitted", "adopted"]
+    assert (toy._role, toy._epoch) == ("member", 2048 + 2)
+
+
+def test_a_member_that_led_asks_a_fellow_to_lead() -> None:
+    toy, _ = started(0, 1)
+    heard(toy, 1, Welcome(1, 0, 0))
+    heard(toy, 2, Welcome(1, 0, 0))
+    [ask] = heard(toy, 3, Welcome(1, 0, 0))
+    assert isinstance(ask, Join)
+    assert ask.helper in (1, 2, 3, 4)
+    helper, _ = started(ask.helper)
+    welcome, follow = heard(helper, 0, ask)
+    assert welcome == Welcome(1, 0, 0)
+    assert isinstance(follow, Follow)
+    assert helper.forgotten == [0]
+    assert helper._births == (1, 0, 0, 0, 0)
+
+
+def test_only_who_leads_shares_and_who_is_lost_itself_says_nothing() -> None:
+    leader, _ = started(0)
+    assert heard(leader, 3, Join(2, -1)) == [Welcome(2, 0, 0), Holding(0, (0, 0, 0, 2, 0))]
+    follower, _ = started(1)
+    assert heard(follower, 3, Join(2, -1)) == [Welcome(2, 0, 0)]
+    lost, _ = started(1, 1)
+    assert not heard(lost, 3, Join(2, -1))
+
+
+def test_births_only_rise_and_are_forgotten_once() -> None:
+    toy, _ = started(1)
+    toy._hear_births((2, 0, 0, 1, 0))
+    toy._hear_births((1, 0, 0, 1, 3))
+    assert toy._births == (2, 0, 0, 1, 3)
+    assert toy.forgotten == [0, 3, 4]
+    with pytest.raises(ValueError, match="shorter"):
+        reborn((0, 0), (1,))
+
+
+def test_the_timer_runs_while_something_is_open_and_asks_for_what_is_old() -> None:
+    toy, effects = started(1)
+    assert not any(isinstance(effect, SetTimer) for effect in effects)
+    for number in range(MAX_QUESTIONS + 1):
+        toy.on_submit(Message(number, 5, (0,)))
+    assert any(isinstance(effect, SetTimer) for effect in toy.step((), 0))
+    assert not said(toy.step([Timer(REPAIR)], 0)), "it came after the timer was set"
+    first, *asked = said(toy.step([Timer(REPAIR)], 0))
+    assert first == Here(0, True)
+    assert asked == [Asked(number) for number in range(MAX_QUESTIONS)]
+    helpers = set()
+    for _ in toy._fellows:
+        effects = toy.step([Timer(REPAIR)], 0)
+        helpers |= {e.targets for e in effects if isinstance(e, Send) and isinstance(e.body, Here)}
+    assert helpers == {(0,), (2,), (3,), (4,)}, "everybody is asked in turn"
+    toy._items.clear()
+    assert not any(isinstance(effect, SetTimer) for effect in toy.step([Timer(REPAIR)], 0))
+
+
+def test_a_leap_leaves_nothing_owed_and_writes_a_checkpoint() -> None:
+    toy, _ = started(1)
+    toy._debts.owe(1, 1, 1, (1,))
+    toy._leap(40, (17, 3), ())
+    assert (toy.position, toy._first, toy._clock, toy._checkpoint_due) == (40, 40, 17, True)
+    assert not toy._debts.listed()
+    toy._persist_checkpoint()
+    [kept] = [effect for effect in toy.step((), 0) if isinstance(effect, Persist)]
+    assert kept.replaces
+    assert not toy._checkpoint_due
+
+
+def test_a_snapshot_can_be_taken_over() -> None:
+    toy, _ = started(4, 3)
+    heard(toy, 0, Welcome(3, 1024 + 1, 10))
+    toy.step([Leader(0, 2), Timer(REPAIR)], 5)
+    other = Toy(4)
+    other.restore(toy.snapshot())
+    assert other.snapshot() == toy.snapshot()
+    assert other._welcomes == toy._welcomes
+    assert (other._life, other._role, other._oracle) == (3, "joining", 2)

@@ -1,0 +1,108 @@
+"""Histories: diffs, dependency tests against a plain search, forgetting."""
+
+from random import Random
+
+from amcast.parts.ordering.history import History
+from amcast.parts.ordering.messages import Link
+
+
+def plain_open(history: History, message: int) -> set[int]:
+    """Every open message before this one, by searching all there is."""
+    found: set[int] = set()
+    stack, seen = [message], {message}
+    while stack:
+        for before in history._vertices[stack.pop()].before:
+            if before not in seen:
+                seen.add(before)
+                stack.append(before)
+                if history._vertices[before].open:
+                    found.add(before)
+    return found
+
+
+def test_delivering_makes_a_line_and_diffs_are_told_once() -> None:
+    history = History(0, (1, 2))
+    history.append(10, (0, 1))
+    history.append(11, (0, 2))
+    assert history.since(1) == (Link(10, (0, 1), None), Link(11, (0, 2), 10))
+    assert history.since(1) == ()
+    history.append(12, (0, 1))
+    assert history.since(1) == (Link(12, (0, 1), 11),)
+    assert len(history.since(2)) == 3
+
+
+def test_what_two_groups_say_alike_is_learned_once() -> None:
+    history = History(2, (3,))
+    told = (Link(10, (0, 1), None), Link(11, (0, 1), 10))
+    history.learn(told)
+    history.learn(told)
+    assert history.since(3) == told
+    assert history.learned == 2
+
+
+def test_a_blocker_is_an_open_message_before() -> None:
+    history = History(2, ())
+    history.learn((Link(10, (0, 2), None), Link(11, (0, 1), 10), Link(12, (1, 2), 11)))
+    assert history.blocker(12) == 10
+    history.append(10, (0, 2))
+    assert history.blocker(12) is None
+    assert history.blocker(99) is None, "nothing is known of it"
+
+
+def test_whom_a_history_concerns() -> None:
+    history = History(0, (1, 2, 3))
+    history.append(10, (0, 1, 3))
+    assert not history.concerns(1, (3,)), "3 gets the only message to 1 itself"
+    assert history.concerns(1, (2, 3))
+    assert not history.concerns(2, (3,))
+    history.append(-1, (0, 1, 2, 3))
+    assert not history.concerns(2, (1,)), "flushes do not count"
+
+
+def test_a_flush_leaves_what_is_not_before_it() -> None:
+    history = History(2, (3,))
+    history.learn((Link(10, (0, 1), None), Link(-1, (0, 1, 2, 3), 10), Link(11, (0, 2), -1)))
+    history.append(-1, (0, 1, 2, 3))
+    history.since(3)
+    history.prune()
+    assert 10 not in history
+    assert history.blocker(11) is None
+    assert len(history) == 2
+    assert history.since(3) == ()
+    assert history.concerns(0, (1,)), "message 11 still counts"
+
+
+def test_the_quick_search_finds_what_a_plain_one_finds() -> None:
+    for seed in range(200):
+        random = Random(seed)
+        history = History(9, ())
+        lines: list[list[int]] = [[] for _ in range(3)]
+        for id in range(30):
+            group = random.randrange(3)
+            destinations = (group, 9) if random.random() < 0.4 else (group,)
+            lines[group].append(id)
+            before = lines[group][-2] if len(lines[group]) > 1 else None
+            history.learn((Link(id, destinations, before),))
+            if random.random() < 0.3:
+                other = random.choice([line for line in lines if line])
+                history.learn((Link(id, destinations, other[-1]),) if other[-1] < id else ())
+            ready = [m for m in range(id + 1) if history._vertices[m].open and not plain_open(history, m)]
+            for message in range(id + 1):
+                found = history.blocker(message)
+                assert (found is None) == (not plain_open(history, message)), f"seed {seed}, message {message}"
+                assert found is None or found in plain_open(history, message)
+            if ready and random.random() < 0.5:
+                message = random.choice(ready)
+                history.append(message, history._vertices[message].destinations)
+
+
+def test_a_restored_history_is_the_same() -> None:
+    history = History(1, (2, 3))
+    history.learn((Link(10, (0, 1), None), Link(11, (0, 2), 10)))
+    history.append(10, (0, 1))
+    history.since(2)
+    again = History(1, (2, 3))
+    again.restore(history.snapshot())
+    assert again.snapshot() == history.snapshot()
+    assert again.since(3) == history.since(3)
+    assert again.concerns(2, (3,)) == history.concerns(2, (3,))

@@ -1,0 +1,96 @@
+"""Overlays: lowest common ancestors, reach, and refusals that name what is wrong."""
+
+from itertools import combinations
+
+import pytest
+
+from amcast.kernel.errors import WrongUse
+from amcast.kernel.topology import Topology
+from amcast.lab.overlays import names, overlay
+from amcast.parts.ordering.overlay import Order, Tree, binary, order_of, star, tree_of
+
+
+def test_an_order_knows_ranks_and_relatives() -> None:
+    order = Order((3, 1, 0, 2))
+    assert [order.rank[group] for group in (3, 1, 0, 2)] == [0, 1, 2, 3]
+    assert order.lca((0, 2)) == 0
+    assert order.lca((2, 1, 0)) == 1
+    assert order.ancestors(0) == (3, 1)
+    assert order.descendants(1) == (0, 2)
+    assert order.reach(0) == {0, 2}
+    assert order.sorted((0, 1, 2, 3)) == (3, 1, 0, 2)
+    assert len(order.edges()) == 6
+    assert all(order.rank[low] < order.rank[high] for low, high in order.edges())
+
+
+def test_the_lca_of_a_tree_is_the_lowest_group_that_reaches_all() -> None:
+    tree = tree_of((), Topology.grid(7, 1))
+    assert tree.edges() == binary(range(7))
+    for size in (1, 2, 3):
+        for wanted in combinations(range(7), size):
+            lca = tree.lca(wanted)
+            assert set(wanted) <= tree.reach(lca)
+            assert not any(set(wanted) <= tree.reach(child) for child in tree.children(lca))
+    assert tree.lca((3, 4)) == 1
+    assert tree.lca((4, 5)) == 0
+    assert tree.lca((5,)) == 5
+    assert tree.involved(0, (4, 5)) == (1, 2)
+    assert tree.involved(0, (0, 3)) == (1,)
+    assert tree.ancestors(4) == (0, 1)
+    assert tree.descendants(2) == (5, 6)
+    assert [tree.depth[group] for group in range(7)] == [0, 1, 1, 2, 2, 2, 2]
+
+
+def test_a_tree_may_be_deep_without_recursion() -> None:
+    chain = tuple((group, group + 1) for group in range(3_000))
+    tree = Tree(0, chain)
+    assert tree.depth[3_000] == 3_000
+    assert tree.lca((3_000, 17)) == 17
+
+
+@pytest.mark.parametrize("name", names())
+def test_named_overlays_fit_their_groups(name: str) -> None:
+    options = overlay(name)
+    topology = Topology.grid(7 if name.startswith("C") else 12, 1)
+    if "order" in options:
+        assert sorted(order_of(options["order"], topology).groups) == list(topology.groups)
+    else:
+        tree = tree_of([(parent, child) for parent, child in options["edges"]], topology)
+        assert sorted(tree.groups) == list(topology.groups)
+
+
+def test_the_trees_of_the_thesis() -> None:
+    star_of_seven, two = overlay("C1")["edges"], overlay("C2")["edges"]
+    assert star_of_seven == [list(edge) for edge in star(range(7))]
+    assert max(Tree(0, [tuple(edge) for edge in two]).depth.values()) == 2
+    assert len(overlay("C1", 4)["edges"]) == 3
+    assert overlay("T1")["edges"][0] == [5, 4], "the papers count from 1"
+
+
+@pytest.mark.parametrize(
+    ("edges", "complaint"),
+    [
+        ([(0, 1)], "2 groups without a parent"),
+        ([(0, 1), (0, 9)], "group 9 of"),
+        ([(0, 1), (0, 2), (1, 2)], "group 2 has the parents 0 and 1"),
+        ([(0, 1), (1, 0), (0, 2)], "0 groups without a parent"),
+        ([(1, 2), (2, 1)], "is below itself"),
+    ],
+)
+def test_what_is_no_tree_is_refused(edges: list[tuple[int, int]], complaint: str) -> None:
+    with pytest.raises(WrongUse, match=complaint):
+        tree_of(edges, Topology.grid(3, 1))
+
+
+@pytest.mark.parametrize(
+    ("order", "complaint"),
+    [((0, 1), r"missing: \[2\]"), ((0, 1, 2, 7), r"unknown: \[7\]"), ((0, 1, 1, 2), r"twice: \[1\]")],
+)
+def test_what_is_no_order_is_refused(order: tuple[int, ...], complaint: str) -> None:
+    with pytest.raises(WrongUse, match=complaint):
+        order_of(order, Topology.grid(3, 1))
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(WrongUse, match="expected one of: O1"):
+        overlay("O9")

@@ -1,0 +1,39 @@
+"""How far a long job is, told in what its user counts. No Spark: the job says itself how far it is."""
+
+import io
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amcast.pipeline.spark import progress as shown
+from amcast.pipeline.sweep.job import JournalCount
+
+
+def test_lines_tell_what_the_job_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shown, "LINE_SECONDS", 0.02)
+    stream, done = io.StringIO(), iter(range(1000))
+    nobody: Any = None
+    with shown.progress(nobody, "sweeping", stream, lambda: (next(done), 1000), "cells"):
+        deadline = time.monotonic() + 10
+        while stream.getvalue().count("\n") < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    lines = stream.getvalue().splitlines()
+    assert lines[0].startswith("sweeping: 0 of 1000 cells, ")
+    assert lines[2].startswith("sweeping: 2 of 1000 cells, ")
+
+
+def test_a_journal_is_counted_from_now_on_and_whole_lines_only(tmp_path: Path) -> None:
+    (tmp_path / "old.jsonl").write_bytes(b"{}\n{}\n")
+    count = JournalCount(tmp_path)
+    assert count() == 0
+    with (tmp_path / "old.jsonl").open("ab") as old, (tmp_path / "new.jsonl").open("ab") as new:
+        for file, text in ((old, b"{}\n{"), (new, b"{}\n{}\n")):
+            file.write(text)
+            file.flush()
+        assert count() == 3
+        old.write(b"}\n")
+        old.flush()
+        assert count() == 4
+    assert count() == 4

@@ -1,0 +1,190 @@
+"""The cells of a plan: which there are, what they are called, how they are grouped into tasks."""
+
+import tomllib
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from amcast.kernel.errors import WrongUse
+from amcast.lab.sweep_cell import normalised
+from amcast.pipeline.sweep.grid import Cell, bundles, cell_id, cells_of, grid_of, identity, toml
+from amcast.simulation.inputs.plan import described, plan_of
+from tests import ROOT
+
+
+def plain(values: dict[str, Any], where: str) -> dict[str, Any]:
+    return values
+
+
+def varied(text: str) -> list[dict[str, Any]]:
+    return [cell.varied for cell in cells_of(grid_of(tomllib.loads(text)), plain)]
+
+
+def test_a_grid_is_every_combination_in_the_order_of_the_file() -> None:
+    found = varied("""
+        protocol = "a"
+        [grid]
+        protocol = ["a", "b"]
+        seed = "3..4"
+        "topology.groups" = [2]
+    """)
+    assert [(f["protocol"], f["seed"], f["topology.groups"]) for f in found] == [
+        ("a", 3, 2), ("a", 4, 2), ("b", 3, 2), ("b", 4, 2),
+    ]  # fmt: skip
+
+
+def test_dotted_and_quoted_paths_are_the_same() -> None:
+    assert varied("[grid]\ntopology.groups = [2, 4]") == varied('[grid]\n"topology.groups" = [2, 4]')
+
+
+def test_zipped_fields_change_together() -> None:
+    found = varied("[[zip]]\ntopology.clients = [4, 16]\nworkload.outstanding = [1, 8]\n[grid]\nseed = [0, 1]")
+    assert sorted((f["topology.clients"], f["workload.outstanding"], f["seed"]) for f in found) == [
+        (4, 1, 0), (4, 1, 1), (16, 8, 0), (16, 8, 1),
+    ]  # fmt: skip
+
+
+def test_overrides_change_cells_and_equal_cells_are_one() -> None:
+    found = varied("""
+        [grid]
+        protocol = ["skeen", "other"]
+        topology.replicas = [3, 5]
+        [[override]]
+        where = { protocol = "skeen" }
+        set = { topology.replicas = 1 }
+    """)
+    assert [(f["protocol"], f["topology.replicas"]) for f in found] == [("skeen", 1), ("other", 3), ("other", 5)]
+
+
+def test_excluded_cells_are_left_out_also_by_fields_of_the_base() -> None:
+    text = """
+        protocol = "a"
+        [grid]
+        seed = "0..3"
+        topology.groups = [2, 8]
+        [[exclude]]
+        protocol = "a"
+        seed = [1, 2]
+        topology.groups = 8
+    """
+    assert len(varied(text)) == 6
+
+
+def test_a_value_of_a_choice_may_be_a_list() -> None:
+    assert [f["workload.destinations"] for f in varied("[grid]\nworkload.destinations = [2, [1, 3]]")] == [2, [1, 3]]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("grid = 3", "grid = 3; expected a table"),
+        ("[grid]\nseed = 3", "grid.seed = 3; expected a list of values, or a range"),
+        ("[grid]\nseed = []", "grid.seed = []; expected a list of values"),
+        ('[grid]\nseed = "9..0"', "grid.seed = '9..0'; expected a range A..B upwards"),
+        ("[grid]\nseed = [1, 1]", "names a value twice"),
+        ('[grid]\na = "0..999"\nb = "0..999"', "spans 1000000 cells; expected at most 250000"),
+        ("[[zip]]\na = [1, 2]\nb = [1]", "expected lists of one length"),
+        ("zip = 1", "expected tables, each written [[zip]]"),
+        ("[[override]]\nwhere = {a = 1}", "expected two tables, where = {...} and set = {...}"),
+        ("[[exclude]]", "exclude[0] is empty"),
+        ("[grid]\na = [1]\n[[exclude]]\na = 1", "every cell is excluded"),
+        ("a = 1\n[grid]\na.b = [1]", "a.b: a = 1; expected a table"),
+    ],
+)
+def test_mistakes_are_one_sentence(text: str, expected: str) -> None:
+    with pytest.raises(WrongUse) as refused:
+        cells_of(grid_of(tomllib.loads(text), "plan x.toml"), plain, "plan x.toml")
+    assert expected in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('protocol = "none-such"', "protocol 'none-such' does not exist"),
+        ('protocol = "skeen"\n[topology]\nclients = 0', "expected at least 1 client"),
+        ('protocol = "skeen"\n[workload]\nname = "none-such"', "none-such"),
+        ('protocol = "skeen"\ncolour = 3', "colour"),
+    ],
+)
+def test_a_cell_that_cannot_run_is_refused_before_anything_runs(text: str, expected: str) -> None:
+    with pytest.raises(WrongUse, match="cell seed = 0") as refused:
+        cells_of(grid_of(tomllib.loads(text + '\n[grid]\nseed = "0..1"'), "plan x"), normalised, "plan x")
+    assert expected in str(refused.value)
+
+
+def test_normalised_plans_say_what_was_left_unsaid_and_mean_the_same() -> None:
+    short = normalised({"protocol": "skeen"}, "plan")
+    long = normalised(
+        {"protocol": "skeen", "seed": 0, "topology": {"groups": 3}, "workload": {"name": "micro"}}, "plan"
+    )
+    assert cell_id(short) == cell_id(long)
+    assert short["workload"]["outstanding"] == 1
+
+
+def test_the_name_of_a_cell_is_fixed_for_all_time() -> None:
+    assert cell_id({"protocol": "skeen", "seed": 1}) == cell_id({"seed": 1, "protocol": "skeen"})
+    assert cell_id({"protocol": "skeen", "seed": 1}) == "25f05b75073210a9b41d"
+    assert cell_id({"protocol": "skeen", "seed": 1}) != cell_id({"protocol": "skeen", "seed": 2})
+
+
+def test_identity_begins_every_row() -> None:
+    plan = normalised({"protocol": "skeen", "seed": 4, "topology": {"groups": 5}}, "plan")
+    row = identity(Cell(cell_id(plan), plan, {"seed": 4}))
+    assert (row["protocol"], row["groups"], row["seed"], row["outstanding"]) == ("skeen", 5, 4, 1)
+    assert row["varied"] == '{"seed":4}'
+
+
+scalars = st.one_of(st.integers(-(2**63), 2**63 - 1), st.booleans(), st.text(), st.floats(allow_nan=False))
+tables = st.recursive(
+    st.dictionaries(st.text(min_size=1), st.one_of(scalars, st.lists(scalars, max_size=3)), max_size=4),
+    lambda inner: st.dictionaries(
+        st.text(min_size=1), st.one_of(scalars, inner, st.lists(inner, max_size=2)), max_size=3
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(tables)
+def test_plans_survive_being_written_as_toml(plan: dict[str, Any]) -> None:
+    assert tomllib.loads(toml(plan)) == plan
+
+
+def test_a_written_plan_is_the_plan() -> None:
+    values = {
+        "protocol": "skeen",
+        "faults": {"profile": "pause", "events": [{"at_ns": 5, "do": "pause", "process": 1}]},
+    }
+    plan = described(plan_of(values))
+    assert plan_of(tomllib.loads(toml(plan))) == plan_of(values)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(0.001, 50), max_size=60), st.integers(1, 8))
+def test_bundles_hold_every_cell_once_and_no_more_than_needed(weights: list[float], slots: int) -> None:
+    tasks = bundles(weights, slots, least=1.0, most=20)
+    assert sorted(place for task in tasks for place in task) == list(range(len(weights)))
+    assert all(1 <= len(task) <= 20 for task in tasks)
+    for task in tasks:
+        # What was there before the last cell was not worth a task of its own.
+        assert sum(weights[place] for place in task[:-1]) < 1.0
+
+
+def test_long_cells_come_first_and_alone() -> None:
+    tasks = bundles([0.125] * 48 + [30.0, 20.0], slots=2)
+    assert tasks[0] == [48]
+    assert tasks[1] == [49]
+    sizes = [len(task) for task in tasks[2:]]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] == 8
+    assert sizes[-1] == 1
+
+
+def test_the_plan_in_the_repository_spans_two_hundred_cells() -> None:
+    grid = grid_of(tomllib.loads((ROOT / "plans" / "five.toml").read_text()))
+    cells = cells_of(grid, normalised)
+    assert len(cells) == 200
+    assert len({cell.plan["protocol"] for cell in cells}) == 5

@@ -1,0 +1,30 @@
+"""A log in which some places were delivered and trimmed before they were durable can be read back."""
+
+from amcast.kernel.effects import Deliver
+from amcast.kernel.events import Started
+from amcast.kernel.message import Message
+from amcast.kernel.topology import Topology
+from amcast.parts.groups.messages import Entry
+from amcast.protocols.catalogue import protocol
+from amcast.protocols.primcast.messages import Handed, Progress
+
+ONE, TWO, THREE = (Message(9 * 10**9 + number, 9, (0,)) for number in range(3))
+
+
+def test_a_gap_in_the_durable_log_is_places_that_were_delivered() -> None:
+    births = (0, 0, 0)
+    records = (
+        Progress(0, 0, births, 0, (), ()),
+        Progress(0, 1, births, 0, (Entry(ONE, 1),), ()),
+        # TWO had place 1: proposed, delivered and trimmed within one step. THREE has place 2.
+        Progress(0, 3, births, 2, (Entry(THREE, 3),), (Handed(ONE.id, 1, 1, None), Handed(TWO.id, 2, 2, TWO),
+                                                       Handed(THREE.id, 3, 3, None))),
+    )  # fmt: skip
+    spec = protocol("primcast")
+    process = spec.process(1, Topology.grid(1, 3), spec.configure())
+    effects = process.step([Started(records, 1)], 0)
+    assert [effect.message for effect in effects if isinstance(effect, Deliver)] == [ONE, TWO, THREE]
+    again = spec.process(1, Topology.grid(1, 3), spec.configure())
+    again.restore(process.snapshot())
+    assert again.snapshot() == process.snapshot()
+    assert process.position == 3

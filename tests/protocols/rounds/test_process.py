@@ -1,0 +1,399 @@
+"""A_ng and A_dt in scenes: where rounds are delivered, who waits for whom, what a lost leader or group costs."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from amcast.kernel.errors import WrongUse
+from amcast.kernel.message import Message
+from amcast.kernel.topology import Topology
+from amcast.lab.runs import prepare
+from amcast.parts.client.messages import Absent
+from amcast.protocols.catalogue import CATALOGUE
+from amcast.protocols.rounds.a_dt import tolerates
+from amcast.protocols.rounds.process import contact
+from amcast.simulation.inputs.plan import plan_of
+from amcast.simulation.simulate import Simulation
+from amcast.simulation.world.actions import Block, Suspicion
+from amcast.trace.recorder import Recorder
+from tests.protocols.stage import LIMIT, Stage
+
+ROUNDS = ("a-ng", "a-dt")
+SMALL = {"keep": 6}
+SOON = {"retry_ns": [60_000_000, 80_000_000], "patience": 1}
+"""Groups that are lost are missed after few rounds."""
+
+
+def scene(name: str, groups: int = 2, replicas: int = 3, options: dict[str, Any] | None = None) -> Stage:
+    """Two conflicting global messages and a local one, from two clients."""
+    stage = Stage(name, groups, replicas, options)
+    stage.multicast(0, 0, 1)
+    stage.multicast(1, 0, 1)
+    stage.multicast(1, 0)
+    return stage
+
+
+def settle(stage: Stage, limit: int = LIMIT) -> int:
+    """Until nothing is owed to anybody who is up; who was lost with its group answers no client."""
+    for taken in range(limit):
+        if not stage.world.owed():
+            stage.check()
+            return taken
+        assert not stage.world.broken, stage.world.broken
+        stage.step()
+    raise AssertionError(f"still owed: {stage.world.owed()}")
+
+
+def between_groups(stage: Stage) -> Block:
+    servers = stage.topology.servers
+    group_of = stage.topology.group_of
+    return Block(tuple((a, b) for a in servers for b in servers if group_of(a) != group_of(b)))
+
+
+def recorded(name: str, options: dict[str, Any], **topology: int) -> Recorder:
+    plan = {
+        "protocol": name,
+        "options": options,
+        "topology": {"groups": 3, "replicas": 3, "clients": 4, **topology},
+        "workload": {"messages": 60, "outstanding": 4, "destinations": [1, 3]},
+    }
+    recorder = Recorder()
+    summary = Simulation(prepare(plan_of(plan)).setup(), recorder, remembers=True).run()
+    assert summary.end == "delivered"
+    return recorder
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+@pytest.mark.parametrize(("kappa", "eta"), [(0, 1), (1, 1), (2, 3), (5, 2)])
+def test_rounds_are_delivered_after_the_instance_that_kappa_and_eta_say(name: str, kappa: int, eta: int) -> None:
+    recorder = recorded(name, {"kappa": kappa, "eta": eta})
+    last: dict[object, tuple[Any, Any]] = {}
+    rounds = 0
+    for process, _, _, message, _, rank, tie, *rest in recorder.deliveries:
+        destinations = next(row[2] for row in recorder.multicasts if row[0] == message)
+        assert (rank, tie) > last.get(process, (0, 0)), rest
+        last[process] = (rank, tie)
+        if len(destinations) == 1:
+            assert rank % 2 == 0
+        else:
+            assert rank % 2 == 1
+            assert (rank // 2 - kappa) % eta == 0
+            rounds += 1
+    assert rounds > 0
+
+
+def test_bundles_go_from_leader_to_leader_and_hold_only_what_their_group_needs() -> None:
+    recorder = recorded("a-ng", {})
+    destinations = {row[0]: row[2] for row in recorder.multicasts}
+    topology = Topology.grid(3, 3)
+    exchanged = empty = 0
+    for row in recorder.packets:
+        body, source, target, several = row[1], int(str(row[2])), int(str(row[3])), row[9]
+        groups = topology.group_of(source), topology.group_of(target)
+        if body != "Bundle" or groups[0] == groups[1]:
+            continue
+        exchanged += 1
+        assert source % 3 == 0, "a follower spoke for its group"
+        assert target % 3 == 0, "a bundle went to a follower"
+        about = [row[0]] if row[0] is not None else list(several or ())  # type: ignore[call-overload]
+        empty += not about
+        for message in about:
+            assert groups[1] in destinations[message]  # type: ignore[operator]
+    assert exchanged > empty > 0, "no empty bundle was ever sent"
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_a_local_message_does_not_wait_for_other_groups_while_kappa_lasts(name: str) -> None:
+    stage = Stage(name, 2, 3, {"kappa": 4})
+    stage.multicast(0, 0, 1)
+    stage.steps(40)
+    stage.apply(between_groups(stage))
+    local = stage.multicast(1, 0)
+    stage.steps(120)
+    assert all(local in stage.world.history[process] for process in (0, 1, 2))
+    stage.heal()
+    stage.finish()
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_with_kappa_zero_it_waits_and_the_convoy_is_noted(name: str) -> None:
+    options = {"kappa": 0, "patience": 1000} if name == "a-dt" else {"kappa": 0}
+    stage = Stage(name, 2, 3, options)
+    stage.apply(between_groups(stage))
+    stage.multicast(0, 0, 1)
+    stage.steps(120)
+    local = stage.multicast(1, 0)
+    stage.steps(60)
+    assert all(local not in history for history in stage.world.history.values())
+    stage.heal()
+    stage.finish()
+    stage.check()
+    assert stage.world.noted["convoy"] == 3, "each member of the group knows it from the log"
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_a_group_that_nobody_addresses_takes_part(name: str) -> None:
+    stage = Stage(name, 3, 1)
+    stage.multicast(0, 0, 1)
+    stage.finish()
+    assert stage.protocol(2)._instance > 0
+
+
+@pytest.mark.parametrize("way", ["for ever", "with its disk", "without memory"])
+def test_a_leader_of_a_ng_crashes_at_every_moment(way: str) -> None:
+    for moment in range(0, scene("a-ng").finish(), 2):
+        stage = scene("a-ng", options=SMALL)
+        stage.steps(moment)
+        stage.crash(0)
+        stage.lead(0, 1)
+        if way != "for ever":
+            stage.steps(5)
+            stage.recover(0, amnesia=way == "without memory")
+        stage.finish()
+        stage.check()
+
+
+def test_everybody_of_a_ng_restarts_at_every_moment() -> None:
+    for moment in range(0, scene("a-ng").finish(), 3):
+        stage = scene("a-ng", options=SMALL)
+        stage.steps(moment)
+        stage.crash(*stage.topology.servers)
+        stage.recover(*stage.topology.servers)
+        stage.finish()
+        stage.check()
+
+
+def test_a_member_that_needs_forgotten_bundles_takes_over_a_fellows_state() -> None:
+    stage = Stage("a-ng", options={"keep": 4})
+    stage.cut_off(5)
+    for number in range(12):
+        stage.multicast(number % 2, 0, 1)
+        stage.multicast(number % 2, number % 2)
+        stage.steps(400)
+    stage.crash(5)
+    stage.heal()
+    stage.recover(5)
+    stage.finish()
+    stage.check()
+    assert stage.world.noted["installed"] > 0
+    assert stage.world.history[5] == stage.world.history[3]
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_state_does_not_grow(name: str) -> None:
+    options = {"keep": 16, "linger": 16} if name == "a-dt" else {"keep": 16}
+    stage = Stage(name, 2, 3, options)
+    peaks = [0, 0, 0]
+    for number in range(120):
+        stage.multicast(0, 0, 1)
+        stage.multicast(1, number % 2)
+        stage.finish()
+        sizes = [len(msgspec.msgpack.encode(stage.protocol(p).snapshot())) for p in stage.topology.servers]
+        peaks[number // 40] = max(peaks[number // 40], *sizes)
+    stage.check()
+    assert peaks[2] < 1.2 * peaks[1], peaks
+    for process in stage.topology.servers:
+        assert len(stage.world.disks[process].records) < 200
+
+
+@pytest.mark.parametrize(("replicas", "every"), [(1, 1), (3, 90)])
+@pytest.mark.parametrize("lost", [0, 1, 3])
+def test_a_whole_group_is_lost_at_every_moment(replicas: int, every: int, lost: int) -> None:
+    """Group 0 orders the messages and leads everybody, group 1 is addressed, group 3 is not."""
+    for moment in range(0, settle(scene("a-dt", 4, replicas, SOON)), every):
+        stage = scene("a-dt", 4, replicas, SOON)
+        stage.steps(moment)
+        stage.crash(*stage.topology.members(lost))
+        settle(stage)
+        stage.multicast(0, *[group for group in range(4) if group != lost][:2])
+        settle(stage)
+        assert stage.world.noted["removed"] > 0
+        alive = next(process for process in stage.topology.servers if process in stage.world.processes)
+        assert lost not in stage.protocol(alive)._generic.open
+
+
+def test_a_group_without_a_majority_is_removed_and_stays_out() -> None:
+    """Nothing is claimed for what is left of it; the others go on, and are not asked to wait for it again."""
+    stage = Stage("a-dt", 3, 3, SOON)
+    stage.multicast(0, 0, 2)
+    stage.finish()
+    stage.crash(4, 5)
+    for _ in range(3):
+        message = stage.multicast(0, 0, 2)
+        stage.until(lambda: all(message in stage.world.history[p] for p in (0, 1, 2, 6, 7, 8)), 20_000)  # noqa: B023
+        stage.steps(2000)
+    assert stage.world.noted["removed"] == 7
+    assert "returned" not in stage.world.noted
+
+
+def test_a_message_does_not_die_with_the_group_that_was_to_order_it() -> None:
+    stage = Stage("a-dt", 4, 1, SOON)
+    stage.crash(1)
+    message = stage.multicast(0, 1, 2, 3)
+    settle(stage)
+    assert all(message in stage.world.history[process] for process in (2, 3))
+    assert stage.world.noted["retried"] > 0
+
+
+@pytest.mark.parametrize(("suspect", "replicas", "every"), [(0, 1, 1), (2, 1, 1), (0, 3, 60)])
+def test_a_group_that_is_wrongly_suspected_at_any_moment_comes_back(suspect: int, replicas: int, every: int) -> None:
+    for moment in range(0, settle(scene("a-dt", 3, replicas)), every):
+        stage = scene("a-dt", 3, replicas)
+        stage.steps(moment)
+        for group in range(3):
+            stage.apply(Suspicion(suspect, group, False))
+        stage.finish()
+        stage.check()
+        stage.steps(600 * replicas * replicas)
+        views = {stage.protocol(process)._generic.open for process in stage.topology.servers}
+        assert views == {(0, 1, 2)}, views
+        assert stage.world.noted["removed"] == stage.world.noted["returned"] > 0
+
+
+def test_messages_of_a_bundle_that_did_not_count_are_ordered_again() -> None:
+    stage = Stage("a-dt", 3, 1)
+    servers = stage.topology.servers
+    stage.apply(Block(tuple((0, other) for other in servers if other != 0)))
+    message = stage.multicast(0, 0, 1)
+    stage.steps(30)
+    for process in (1, 2):
+        stage.apply(Suspicion(process, 0, False))
+    stage.steps(400)
+    stage.heal()
+    stage.finish()
+    stage.check()
+    assert message in stage.world.history[1]
+
+
+def test_a_process_of_a_dt_does_not_come_back() -> None:
+    stage = Stage("a-dt", 4, 1)
+    stage.crash(3)
+    stage.recover(3)
+    stage.multicast(0, 0, 1)
+    for _ in range(2000):
+        if all(stage.world.history[process] for process in (0, 1)):
+            break
+        stage.step()
+    assert stage.world.history[0] == stage.world.history[1] != []
+    assert stage.protocol(3)._gone
+    assert not stage.world.timers[3]
+
+
+def test_what_a_dt_tolerates_depends_on_the_topology() -> None:
+    nine, twelve = Topology.grid(3, 3), Topology.grid(4, 3)
+    assert tolerates(nine, frozenset({0, 1, 2})), "a group of three"
+    assert tolerates(nine, frozenset({0, 1, 2, 3})), "and one more: five of nine are left"
+    assert tolerates(nine, frozenset({0, 3, 6}))
+    assert not tolerates(nine, frozenset({0, 1, 2, 3, 6})), "four of nine are left"
+    assert not tolerates(Topology.grid(2, 3), frozenset({0, 1, 2})), "half of all"
+    assert tolerates(twelve, frozenset({3, 4, 5, 6}))
+    assert not tolerates(twelve, frozenset(range(6))), "two of four groups"
+    assert tolerates(Topology.grid(5, 3), frozenset(range(6))), "two of five groups"
+    assert not tolerates(twelve, frozenset({3, 4})), "a group without majority that is not lost"
+    assert tolerates(Topology.grid(4, 1), frozenset({2}))
+
+
+def test_whom_a_sender_tells() -> None:
+    regions = {0: "east", 1: "west", 2: "north", 3: "west", 4: "south"}
+    topology = Topology({0: (0,), 1: (1,), 2: (2,)}, (3, 4), regions)
+    told = [contact(topology, Message(1, sender, (0, 1))) for sender in (1, 2, 3, 4)]
+    assert told == [(1,), (0,), (1,), (0,)]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "complaint"),
+    [
+        ("a-ng", {"kappa": -1}, "kappa = -1"),
+        ("a-ng", {"eta": 0}, "eta = 0"),
+        ("a-ng", {"pace_ns": 0}, "pace_ns = 0"),
+        ("a-ng", {"idle_ns": [5, 1]}, "idle_ns"),
+        ("a-dt", {"linger": 0}, "linger = 0"),
+        ("a-dt", {"patience": 0}, "patience = 0"),
+    ],
+)
+def test_bad_options_are_refused(name: str, options: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(WrongUse, match=complaint):
+        CATALOGUE[name].configure(options)
+
+
+def test_too_many_servers_for_a_dt_are_refused() -> None:
+    spec, topology = CATALOGUE["a-dt"], Topology.grid(342, 3)
+    with pytest.raises(WrongUse, match="1026 servers in all; generic broadcast expects at most 1024"):
+        spec.process(0, topology, spec.configure())
+
+
+def test_many_servers_of_a_dt_lose_a_group() -> None:
+    """Forty processes, ten of which are the group that is lost."""
+    stage = Stage("a-dt", 4, 10, SOON)
+    stage.multicast(0, 0, 1)
+    stage.steps(300)
+    stage.crash(*stage.topology.members(1))
+    settle(stage, 60_000)
+    assert 1 not in stage.protocol(0)._generic.open
+
+
+@pytest.mark.parametrize("destinations", [(1,), (1, 2), (0, 1, 3)])
+def test_a_client_does_not_wait_for_a_lost_group_and_is_told_which(destinations: tuple[int, ...]) -> None:
+    stage = Stage("a-dt", 4, 1, SOON)
+    stage.crash(1)
+    message = stage.multicast(0, *destinations)
+    other = stage.multicast(1, 0, 2)
+    stage.finish()
+    stage.check()
+    assert sorted(stage.world.resolved) == sorted([message, other])
+    assert stage.absent == {message: (1,)}
+    assert all(message in stage.world.history[process] for process in destinations if process != 1)
+
+
+def test_a_client_is_told_also_of_a_group_that_was_lost_after_the_others_delivered() -> None:
+    stage = Stage("a-dt", 4, 1, SOON)
+    message = stage.multicast(0, 0, 1)
+    stage.finish()
+    stage.crash(1)
+    stage.until(lambda: 1 not in stage.protocol(0)._generic.open, 20_000)
+    sent = stage.multicasts[message]
+    assert stage.protocol(0).tidings(sent) == Absent(1, (1,))
+    assert stage.protocol(0).tidings(msgspec.structs.replace(sent, destinations=(0, 2))) is None
+
+
+def test_a_group_that_is_out_of_sight_is_asked_before_a_client_gives_up() -> None:
+    """The group that was to order a message is lost, and its other destination is out of the view by mistake."""
+    stage = Stage("a-dt", 5, 1, SOON)
+    stage.crash(0)
+    message = stage.multicast(0, 0, 1)
+    servers = stage.topology.servers
+    pairs = [(a, b) for a in servers for b in servers if (a == 1) != (b == 1)]
+    stage.apply(Block(tuple(pairs)))
+    stage.until(lambda: stage.world.resolved, 20_000)
+    assert stage.absent == {message: (0, 1)}
+    stage.heal()
+    settle(stage)
+    assert message in stage.world.history[1]
+
+
+def test_a_client_waits_for_a_group_that_is_back() -> None:
+    stage = Stage("a-dt", 4, 1, SOON)
+    stage.apply(Suspicion(0, 1, False))
+    stage.steps(600)
+    assert stage.world.noted["returned"] > 0
+    message = stage.multicast(0, 1, 2)
+    stage.finish()
+    assert stage.absent == {}
+    assert all(message in stage.world.history[process] for process in (1, 2))
+
+
+@pytest.mark.parametrize("outstanding", [1, 4])
+def test_a_closed_loop_goes_on_when_a_group_is_lost(outstanding: int) -> None:
+    crashes = [{"at_ns": 5_000_000, "do": "crash", "process": process} for process in (3, 4, 5)]
+    plan = {
+        "protocol": "a-dt",
+        "topology": {"groups": 4, "replicas": 3, "clients": 4},
+        "workload": {"messages": 60 * outstanding, "outstanding": outstanding, "destinations": [1, 2]},
+        "faults": {"events": crashes},
+        "nodes": True,
+    }
+    recorder = Recorder()
+    summary = Simulation(prepare(plan_of(plan)).setup(), recorder, remembers=True).run()
+    assert summary.end == "delivered", summary
+    assert any(row[2] == "absent" for row in recorder.notes)

@@ -1,0 +1,105 @@
+"""The papers' numbers for BaseCast, FastCast, MultiPaxos, A_ge and A_ge*, written out; and options that are refused."""
+
+from typing import Any
+
+import pytest
+
+from amcast.kernel.errors import WrongUse
+from amcast.lab.delays import delays
+from amcast.protocols.catalogue import CATALOGUE
+from tests.protocols.stage import Stage
+
+EXACT = {  # (protocol, destinations, replicas): (delays, packets with self-sends and requests)
+    ("basecast", 1, 3): (3, 15),
+    ("basecast", 1, 5): (3, 35),
+    ("basecast", 2, 3): (6, 66),
+    ("basecast", 2, 5): (6, 150),
+    ("basecast", 4, 3): (6, 156),
+    ("basecast", 4, 5): (6, 340),
+    ("fastcast", 1, 3): (3, 15),
+    ("fastcast", 1, 5): (3, 35),
+    ("fastcast", 2, 3): (4, 78),
+    ("fastcast", 2, 5): (4, 170),
+    ("fastcast", 4, 3): (4, 204),
+    ("fastcast", 4, 5): (4, 420),
+    ("multipaxos", 1, 3): (3, 15),
+    ("multipaxos", 2, 3): (3, 27),
+    ("multipaxos", 4, 3): (3, 51),
+    ("multipaxos", 4, 5): (3, 125),
+    ("a-ge", 1, 3): (0, 15),
+    ("a-ge", 2, 3): (2, 66),
+    ("a-ge", 4, 5): (2, 540),
+    ("a-ge-star", 1, 3): (0, 15),
+    ("a-ge-star", 2, 3): (2, 90),
+}
+
+
+@pytest.mark.parametrize(("case", "exact"), EXACT.items(), ids=["-".join(map(str, case)) for case in EXACT])
+def test_a_lone_multicast_to_the_digit(case: tuple[str, int, int], exact: tuple[int, int]) -> None:
+    name, destinations, replicas = case
+    row = delays(CATALOGUE[name], destinations, replicas)
+    assert (row.delays_max, row.packets) == exact
+
+
+def test_wrong_guesses_cost_fastcast_two_delays_and_one_instance_per_group() -> None:
+    right = delays(CATALOGUE["fastcast"], 2, 3)
+    wrong = delays(CATALOGUE["fastcast"], 2, 3, {"wrong_guesses": True})
+    assert (right.delays_max, wrong.delays_max) == (4, 6)
+    assert wrong.packets - right.packets == 2 * (3 + 3 * 3)
+
+
+def test_guesses_are_right_while_leaders_are_stable_and_wrong_ones_mend() -> None:
+    stage = Stage("fastcast")
+    for _ in range(10):
+        stage.multicast(0, 0, 1)
+        stage.multicast(1, 0, 1)
+    stage.finish()
+    assert stage.world.noted["fast"] > 0
+    assert "slow" not in stage.world.noted
+    forced = Stage("fastcast", options={"wrong_guesses": True})
+    for _ in range(10):
+        forced.multicast(0, 0, 1)
+    forced.finish()
+    forced.check()
+    assert "fast" not in forced.world.noted
+    assert forced.world.noted["slow"] == 10 * 6
+
+
+def test_a_ring_orders_the_same_with_fewer_packets_and_more_delays() -> None:
+    plain = delays(CATALOGUE["basecast"], 2, 5)
+    ring = delays(CATALOGUE["basecast"], 2, 5, {"consensus": "ring"})
+    assert ring.packets < plain.packets
+    assert ring.delays_max is not None
+    assert plain.delays_max is not None
+    assert ring.delays_max > plain.delays_max
+
+
+def test_a_local_message_of_a_ge_star_overtakes_and_of_a_ge_waits() -> None:
+    """A global message that group 1 cannot stamp yet, then a local one in group 0."""
+    for name, overtakes in (("a-ge", False), ("a-ge-star", True)):
+        stage = Stage(name)
+        for process in (3, 4, 5):
+            stage.cut_off(process)
+        stage.multicast(0, 0, 1)
+        stage.steps(40)
+        local = stage.multicast(1, 0)
+        stage.steps(60)
+        assert (stage.world.history[0] == [local]) == overtakes, name
+        stage.heal()
+        stage.finish()
+        stage.check()
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"retry_ns": [5, 2]}, "retry_ns"),
+        ({"keep": 0}, "keep = 0"),
+        ({"settle": 0}, "settle = 0"),
+        ({"consensus": "rafts"}, "consensus"),
+        ({"speed": 3}, "speed"),
+    ],
+)
+def test_wrong_options_are_refused_by_name(options: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(WrongUse, match=complaint):
+        CATALOGUE["basecast"].configure(options)

@@ -1,0 +1,111 @@
+"""Profiles name faults that a protocol claims to survive; a dealer never deals more than is claimed."""
+
+from random import Random
+
+import pytest
+
+from amcast.kernel.errors import WrongUse
+from amcast.kernel.spec import FAULTS, Claims, majorities_survive
+from amcast.kernel.topology import Topology
+from amcast.simulation.inputs.faults import Dealer, perform, profile
+from amcast.simulation.schedulers.pending_actions import Pool
+from amcast.simulation.world.actions import Change, Crash, Recover
+from amcast.simulation.world.membership import ahead, in_force
+from amcast.simulation.world.world import World
+from tests.simulation.puppets import Puppet
+
+ALL = Claims("no", faults=frozenset(FAULTS), tolerates=majorities_survive)  # type: ignore[arg-type]
+MILD = Claims("no", faults=frozenset({"pause", "slow"}))
+
+
+def test_profiles() -> None:
+    assert profile("none", MILD, "p") == frozenset()
+    assert profile("all", MILD, "p") == {"pause", "slow"}
+    assert profile("pause", MILD, "p") == {"pause"}
+    with pytest.raises(WrongUse, match="no kind 'earthquake'"):
+        profile("pause+earthquake", MILD, "p")
+    with pytest.raises(WrongUse, match="p does not claim to survive 'crash'; it claims pause, slow"):
+        profile("crash", MILD, "p")
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_dealer_keeps_within_the_claims_and_heals_everything(seed: int) -> None:
+    topology = Topology.grid(2, 3, 1)
+    pool = Pool()
+    pool.world = world = World(topology, lambda me: Puppet(me, topology, lambda puppet, event: None, {}), pool)
+    world.start()
+    random = Random(seed)
+    dealer = Dealer(frozenset(FAULTS), ALL, random, 1000)
+    ends = []
+    dealt = set()
+    for _ in range(200):
+        faults = dealer.deal(world)
+        for fault in faults[:1]:
+            dealt.add(type(fault).__name__)
+            perform(world, pool, fault)
+        ends += faults[1:]
+        if ends and random.random() < 0.5:
+            perform(world, pool, ends.pop(random.randrange(len(ends))))
+    for fault in dealer.heal(world):
+        perform(world, pool, fault)
+    assert majorities_survive(topology, frozenset(world.down))
+    assert not world.paused
+    assert not world.blocked
+    assert not pool.slow
+    assert pool.loss == 0.0
+    assert len(dealt) >= 7
+
+
+# Members change: 20 takes the place of 0 in one group, the other group shrinks
+
+CHANGES = (Change(0, add=20), Change(0, remove=0), Change(1, remove=4))
+
+
+def changing_world() -> tuple[Pool, tuple[Topology, ...]]:
+    everybody = Topology({0: [0, 1, 2, 20], 1: [3, 4, 5]}, [6])
+    pool = Pool()
+    pool.world = World(
+        everybody, lambda me: Puppet(me, everybody, lambda puppet, event: None, {}), pool, absent=frozenset({20})
+    )
+    topologies = ahead(pool.world, CHANGES)
+    pool.world.start()
+    return pool, topologies
+
+
+def test_a_number_is_in_force_until_majorities_have_begun_a_later_one() -> None:
+    pool, topologies = changing_world()
+    world = pool.world
+    assert [topology.members(0) for topology in topologies] == [(0, 1, 2), (0, 1, 2, 20), (1, 2, 20), (1, 2, 20)]
+    assert [topology.members(1) for topology in topologies] == [(3, 4, 5)] * 3 + [(3, 5)]
+    world.turned.update({0: 1, 1: 1, 3: 1, 4: 1})
+    assert in_force(world, topologies) == topologies, "two of four are no majority"
+    world.turned[20] = 1
+    assert in_force(world, topologies) == topologies[1:]
+    world.turned.update({20: 3, 2: 3, 3: 3, 5: 3})
+    assert in_force(world, topologies) == topologies[3:], "a later one, whatever the next one's members did"
+
+
+def lost_by(dealer: Dealer, pool: Pool) -> frozenset[int]:
+    """Deal once, let it happen, and let whoever may come back: who is lost by it."""
+    world = pool.world
+    faults = dealer.deal(world)
+    for fault in faults:
+        perform(world, pool, fault)
+    forgetful = {fault.process for fault in faults if isinstance(fault, Recover) and fault.amnesia}
+    return frozenset(forgetful | {fault.process for fault in faults if isinstance(fault, Crash)} & world.down.keys())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_old_and_new_members_keep_their_quorums(seed: int) -> None:
+    pool, topologies = changing_world()
+    dealer = Dealer(frozenset({"crash", "recovery", "amnesia"}), ALL, Random(seed), 1000, topologies)
+    lost: set[int] = set()
+    for number, topology in enumerate(topologies):
+        pool.world.turned.update(dict.fromkeys(topology.servers, number))
+        for _ in range(20):
+            lost |= lost_by(dealer, pool)
+        for later in topologies[number:]:
+            assert majorities_survive(later, frozenset(lost)), f"{sorted(lost)} of number {later.number}"
+    assert not lost & {3, 5}, "the group that shrinks to two needs both"
+    assert 4 in lost, "nobody needs who is removed"
+    assert len(lost & {1, 2, 20}) == 1

@@ -16,11 +16,11 @@ import time
 from amcast.kernel.ids import message_id
 from amcast.kernel.message import Message, Request
 from amcast.kernel.topology import Topology
-from amcast.live.client_batch import batched
+from amcast.live.client_batch import encode_batch
 from amcast.live.host.host import Host
 from amcast.live.wire.connection import Connection
 from amcast.parts.node.messages import GatewayConfig, NodeConfig
-from amcast.parts.node.node import noded
+from amcast.parts.node.node import node_spec
 from amcast.protocols.catalogue import protocol
 
 GROUPS, REPLICAS = 2, 3
@@ -54,7 +54,7 @@ class Bench:
         topology = Topology.grid(GROUPS, REPLICAS)
         bare = protocol("primcast")
         # Nothing here waits for a timer, so gateways do not rest either.
-        spec = noded(bare, NodeConfig(omega=None, gateway=GatewayConfig(rest=False)))
+        spec = node_spec(bare, NodeConfig(omega=None, gateway=GatewayConfig(rest=False)))
         config = spec.configure({"records": False})
         self.hosts = [Host(spec.process(me, topology, config), spec) for me in topology.servers]
         self.ends: dict[tuple[int, int], Connection] = {}
@@ -72,7 +72,7 @@ class Bench:
         for client in self.clients:
             self._join(self.gateway, client)
         self.sent = dict.fromkeys(self.clients, 0)
-        self.payload = batched([bytes(payload)] * batch)
+        self.payload = encode_batch([bytes(payload)] * batch)
         self.ready = list(self.clients)
         self.done = 0
         self.ticks = 0

@@ -11,7 +11,7 @@ import argparse
 import json
 import sys
 
-from amcast.kernel.config import configured
+from amcast.kernel.config import parse_config
 from amcast.lab.live_benchmark import Bench, bench
 
 LOADS: dict[str, list[dict[str, object]]] = {
@@ -60,7 +60,7 @@ def main() -> int:
         print(" | ".join(COLUMNS))
     for name in given.loads or LOADS:
         for load in LOADS[name]:
-            plan = configured(Bench, {**load, "seconds": given.seconds, "protocol": given.protocol}, name)
+            plan = parse_config(Bench, {**load, "seconds": given.seconds, "protocol": given.protocol}, name)
             found = bench(plan)
             holds &= found["verdict"] == "holds"
             print(json.dumps(found) if given.json else " | ".join(str(found[column]) for column in COLUMNS), flush=True)

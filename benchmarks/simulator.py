@@ -26,7 +26,7 @@ from amcast.kernel.events import Receive, Submit
 from amcast.kernel.ids import message_id
 from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
-from amcast.parts.client.one_shot import Sender
+from amcast.parts.client.one_shot import OneShotClient
 from amcast.protocols.skeen.process import SPEC
 from amcast.simulation.inputs.network import NetworkConfig
 from amcast.simulation.simulate import Setup, Simulation
@@ -53,7 +53,7 @@ def ours(messages: int, recorder: Recorder | None) -> tuple[int, float]:
     config = SPEC.configure()
     setup = Setup(
         topology=there,
-        make=lambda p: SPEC.process(p, there, config) if p < GROUPS else Sender(p, there, SPEC.contact),
+        make=lambda p: SPEC.process(p, there, config) if p < GROUPS else OneShotClient(p, there, SPEC.contact),
         draw=drawing(1),
         claims=SPEC.claims,
         network=NetworkConfig(delay_ns=DELAY_NS),
@@ -111,7 +111,7 @@ def simpy_skeen(messages: int) -> tuple[int, float]:
                         slots[effect.message.sender].put(None)
 
     def client(me: int) -> Iterator[simpy.Event]:
-        sender = Sender(me, there, SPEC.contact)
+        sender = OneShotClient(me, there, SPEC.contact)
         sequence = 0
         while left[0] > 0:
             yield slots[me].get()

@@ -9,22 +9,22 @@ async with amcast.connect("cluster.toml") as client:
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from amcast.kernel.errors import Unknown, WrongUse
+from amcast.kernel.errors import CannotTellError, UsageError
 
 if TYPE_CHECKING:
     from amcast.cluster import Replica, connect, connect_blocking, subscribe
     from amcast.live.client.multicaster import Receipt
     from amcast.live.client_batch import Delivery
-    from amcast.live.host.recent_deliveries import Missed
+    from amcast.live.host.recent_deliveries import MissedDeliveriesError
 
 __version__ = "0.1.0"
 __all__ = [
+    "CannotTellError",
     "Delivery",
-    "Missed",
+    "MissedDeliveriesError",
     "Receipt",
     "Replica",
-    "Unknown",
-    "WrongUse",
+    "UsageError",
     "__version__",
     "connect",
     "connect_blocking",

@@ -12,24 +12,24 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.spec import Spec
 from amcast.live.client.blocking_client import BlockingClient
 from amcast.live.client.client import Client
 from amcast.live.client_batch import Delivery
 from amcast.live.config.cluster import Cluster, read_cluster
-from amcast.live.operations.local_cluster import Launcher
-from amcast.live.rpc.client import Asker
+from amcast.live.operations.local_cluster import LocalCluster
+from amcast.live.rpc.client import RpcClient
 from amcast.live.rpc.subscription import Subscription
 from amcast.live.server import node
 from amcast.live.server.application import Install, Take
-from amcast.live.server.replica import HostedReplica
+from amcast.live.server.replica import ReplicaBase
 from amcast.parts.client.messages import SessionConfig
-from amcast.parts.client.session import Client as Session
-from amcast.parts.membership.reconfigurable import changeable
+from amcast.parts.client.session import ClientSession as Session
+from amcast.parts.membership.reconfigurable import reconfigurable
 from amcast.parts.node.messages import NodeConfig, OmegaConfig
-from amcast.parts.node.node import gatewayed, noded
+from amcast.parts.node.node import gateway_config, node_spec
 from amcast.protocols.catalogue import protocol
 from amcast.trace.recorder import Recorder
 
@@ -40,10 +40,10 @@ def cluster_spec(cluster: Cluster) -> Spec:
     bare = replace(bare, contact=bare.contacts(bare.configure(cluster.options)))
     changes = cluster.changes and bare.claims.members
     if changes:
-        bare = changeable(bare)
+        bare = reconfigurable(bare)
     alone = not changes and all(len(cluster.topology.members(group)) == 1 for group in cluster.topology.groups)
-    gateway = gatewayed(bare, cluster.topology)
-    return noded(bare, NodeConfig(omega=None if alone else OmegaConfig(), gateway=gateway))
+    gateway = gateway_config(bare, cluster.topology)
+    return node_spec(bare, NodeConfig(omega=None if alone else OmegaConfig(), gateway=gateway))
 
 
 def connect(
@@ -65,7 +65,7 @@ def connect(
     cluster = config if isinstance(config, Cluster) else read_cluster(config)
     spec = cluster_spec(cluster)
     wiring = cluster.client_wiring(client, region)
-    gateways = gatewayed(spec, cluster.topology) is not None
+    gateways = gateway_config(spec, cluster.topology) is not None
     return Client(
         lambda number: Session(number, cluster.topology, spec.contact, SessionConfig(gateways=gateways)),
         cluster.topology,
@@ -104,11 +104,11 @@ def subscribe(
     """What a group delivers, for who only reads: as `Client.deliveries`, without being a client."""
     cluster = config if isinstance(config, Cluster) else read_cluster(config)
     known = cluster.group(group)
-    asker = Asker(cluster.name, cluster.addresses, cluster.limits, cluster.client_wiring(client))
+    asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_wiring(client))
     return Subscription(asker, known, cluster.topology.members(known), since=since, after=after)
 
 
-class Replica(HostedReplica):
+class Replica(ReplicaBase):
     """Be the node `name` inside this program; use it with `async with`.
 
     Every message delivered there is handed to `on_delivery`, in order, each once. `take` and `install` give the
@@ -143,13 +143,13 @@ class Replica(HostedReplica):
         )
 
 
-def launcher(cluster: Cluster, *, steps: Path | None = None, skew: Path | None = None) -> Launcher:
+def local_cluster(cluster: Cluster, *, steps: Path | None = None, skew: Path | None = None) -> LocalCluster:
     """The whole cluster as local processes; use it with `with`."""
     command = [sys.executable, "-m", "amcast.cluster"]
     for option, folder in (("--steps", steps), ("--skew", skew)):
         if folder is not None:
             command += [option, str(folder)]
-    return Launcher(cluster, command)
+    return LocalCluster(cluster, command)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -162,7 +162,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         cluster = read_cluster(given.config)
         return node.main(cluster, given.node, cluster_spec(cluster), given.steps, given.skew)
-    except WrongUse as error:
+    except UsageError as error:
         print(error, file=sys.stderr)
         return 64
 

@@ -5,8 +5,8 @@ import os
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-from amcast.check import incremental as quick
 from amcast.check import judge
+from amcast.check.incremental import check_chains
 from tests.check.oracle import Oracle
 from tests.mutants.planted import Trace
 
@@ -117,7 +117,7 @@ def test_quick_sees_exactly_the_violations_of_safety(trace: Trace) -> None:
     oracle = Oracle(trace)
     group_of = {p: trace.group_of(p) for p in oracle.processes}
     destinations = {m: row["destinations"] for m, row in trace.multicasts.items()}
-    sentence = quick({p: trace.delivered(p) for p in oracle.processes}, destinations, group_of)
+    sentence = check_chains({p: trace.delivered(p) for p in oracle.processes}, destinations, group_of)
     note(f"{sentence}")
     assert (sentence is not None) == (oracle.integrity() or oracle.shortest_circle() is not None)
 

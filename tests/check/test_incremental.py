@@ -2,7 +2,7 @@
 
 import pytest
 
-from amcast.check import incremental as quick
+from amcast.check.incremental import check_chains
 
 GROUPS = {0: 0, 1: 0, 2: 1, 3: 2, 9: None}
 DESTINATIONS = {1: (0, 1), 2: (0, 1), 3: (1, 2), 4: (0, 2)}
@@ -36,4 +36,4 @@ DESTINATIONS = {1: (0, 1), 2: (0, 1), 3: (1, 2), 4: (0, 2)}
     ],
 )
 def test_one_sentence(deliveries: dict[int, list[int]], sentence: str | None) -> None:
-    assert quick(deliveries, DESTINATIONS, GROUPS) == sentence
+    assert check_chains(deliveries, DESTINATIONS, GROUPS) == sentence

@@ -7,7 +7,7 @@ from amcast.check.chains import Chain, Chains, chains_of
 from amcast.check.cycles import core, shortest, shortest_pair
 from amcast.check.evidence import evidence_of
 from amcast.check.order import merge
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from tests.mutants.planted import MUTANTS, healthy, planted
 
 BY_NAME = {case.name: case for case in MUTANTS}
@@ -71,7 +71,7 @@ def test_a_long_story_says_how_much_it_leaves_out() -> None:
 def test_a_trace_that_contradicts_itself_is_refused(change, words) -> None:  # type: ignore[no-untyped-def]
     trace = healthy()
     change(trace)
-    with pytest.raises(WrongUse, match=words):
+    with pytest.raises(UsageError, match=words):
         judge(trace.run())
 
 
@@ -82,11 +82,11 @@ def test_a_message_multicast_twice_must_be_the_same_message() -> None:
     run.multicasts["at_ns"][-1] += 5000
     assert judge(run).verdict == "holds"
     run.multicasts["sender"][-1] += 1
-    with pytest.raises(WrongUse, match="message 1 has sender 8 and 9"):
+    with pytest.raises(UsageError, match="message 1 has sender 8 and 9"):
         judge(run)
 
 
-def test_a_process_that_ended_well_and_died_in_a_later_life_is_dead() -> None:
+def test_a_process_that_ended_well_and_died_in_a_later_incarnation_is_dead() -> None:
     run = healthy().run()
     for at in (None, 70, 60):
         for name, column in run.processes.items():

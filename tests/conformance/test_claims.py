@@ -67,7 +67,7 @@ def test_every_body_survives_the_codec(name: str) -> None:
     decoder = msgspec.msgpack.Decoder(__import__("typing").Union[wire])
     for seed in range(5):
         fuzzer = Fuzzer(prepared.case(), seed, Recorder())
-        arriving = fuzzer.arriving
+        arriving = fuzzer.offer_packet
 
         def check(number, envelope, arriving=arriving) -> None:
             body = envelope[2]
@@ -75,7 +75,7 @@ def test_every_body_survives_the_codec(name: str) -> None:
                 assert decoder.decode(msgspec.msgpack.encode(body)) == body
             arriving(number, envelope)
 
-        fuzzer.arriving = check  # type: ignore[method-assign]
+        fuzzer.offer_packet = check  # type: ignore[method-assign]
         fuzzer.run(lambda world, recorder, complete: None)
 
 

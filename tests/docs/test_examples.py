@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from amcast.cluster import launcher
+from amcast.cluster import local_cluster
 from amcast.kernel.topology import Topology
 from amcast.live.config.cluster import read_cluster
 from amcast.live.operations.local_cluster import local_config
@@ -39,7 +39,7 @@ def commanded(*arguments: str) -> str:
 def test_every_example_runs(tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
     file.write_text(local_config({"orders": 3, "stock": 1}, durability="os"))
-    with launcher(read_cluster(file)) as running:
+    with local_cluster(read_cluster(file)) as running:
         running.stop("orders/3")
         for page, expected in EXPECTED.items():
             examples = blocks(page, "python")

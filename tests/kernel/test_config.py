@@ -5,8 +5,8 @@ from typing import Literal
 import pytest
 from msgspec import field
 
-from amcast.kernel.config import Config, configured
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.config import Config, parse_config
+from amcast.kernel.errors import UsageError
 
 Colour = Literal["red", "green"]
 
@@ -45,6 +45,6 @@ class Outer(Config, frozen=True):
 )
 def test_a_mistake_names_the_place_and_what_may_stand_there(values: dict[str, object], said: str) -> None:
     named = values if "name" in values or not values else {"name": "x", **values}
-    with pytest.raises(WrongUse) as caught:
-        configured(Outer, named, "file.toml")
+    with pytest.raises(UsageError) as caught:
+        parse_config(Outer, named, "file.toml")
     assert str(caught.value) == f"file.toml: {said}"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from amcast.kernel.effects import CancelTimer, Deliver, Note, Persist, Resolve, Send, SetTimer
-from amcast.kernel.events import Event, Leader, Peer, Receive, Started, Submit, Suspect, Timer
+from amcast.kernel.events import Event, Leader, LinkReset, Receive, Started, Submit, Suspect, Timer
 from amcast.kernel.ids import message_id, sender_of, sequence_of
 from amcast.kernel.message import Body, Message, Record, Request, State
 from amcast.kernel.process import Process
@@ -31,10 +31,10 @@ class Diary(Process):
         super().__init__(me, topology)
         self.pages: list[object] = []
 
-    def on_start(self, records: Sequence[Record], life: int) -> None:
-        self.pages.append(("start", tuple(records), life))
+    def on_start(self, records: Sequence[Record], incarnation: int) -> None:
+        self.pages.append(("start", tuple(records), incarnation))
 
-    def on_submit(self, message: Message) -> None:
+    def on_request(self, message: Message) -> None:
         self.pages.append(("submit", message.id))
 
     def on_receive(self, sender: int, body: Body) -> None:
@@ -49,8 +49,8 @@ class Diary(Process):
     def on_suspect(self, group: int, up: bool) -> None:
         self.pages.append(("suspect", group, up))
 
-    def on_peer(self, peer: int, life: int) -> None:
-        self.pages.append(("peer", peer, life))
+    def on_link_reset(self, peer: int, incarnation: int) -> None:
+        self.pages.append(("peer", peer, incarnation))
 
     def on_step_end(self) -> None:
         self.pages.append("end")
@@ -71,7 +71,7 @@ def test_every_event_reaches_its_handler_once_and_a_burst_ends_once(diary: Diary
     message = Message(message_id(2, 0), 2, (0, 1))
     events: list[Event] = [
         Started((Kept("a"),), 1), Receive(1, Said("hi")), Receive(2, Request(message)), Timer("t"),
-        Leader(0, 1), Suspect(1, False), Peer(1, 2),
+        Leader(0, 1), Suspect(1, False), LinkReset(1, 2),
     ]  # fmt: skip
     assert diary.step(events, 7) == []
     assert diary.now == 7

@@ -2,14 +2,14 @@
 
 import pytest
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.message import Message
 from amcast.kernel.reconfiguration import (
     change_message,
-    changed,
+    change_topology,
     check_change,
-    decoded,
-    encoded,
+    decode_topology,
+    encode_topology,
     is_change,
     next_topology,
 )
@@ -19,9 +19,9 @@ OLD = Topology({0: (0, 1, 2), 1: (3,)}, (7, 8), {0: "here"}, {0: "zero"})
 
 
 def test_one_member_more_is_the_last_and_one_fewer_leaves_the_others_in_order() -> None:
-    more = changed(OLD, 0, add=4)
+    more = change_topology(OLD, 0, add=4)
     assert (more.number, more.members(0), more.members(1)) == (1, (0, 1, 2, 4), (3,))
-    fewer = changed(more, 0, remove=0)
+    fewer = change_topology(more, 0, remove=0)
     assert (fewer.number, fewer.members(0)) == (2, (1, 2, 4))
     check_change(OLD, more)
     check_change(more, fewer)
@@ -40,8 +40,8 @@ def test_one_member_more_is_the_last_and_one_fewer_leaves_the_others_in_order() 
     ],
 )
 def test_what_cannot_be_changed_is_refused(wanted: dict[str, int], said: str) -> None:
-    with pytest.raises(WrongUse, match=said):
-        changed(OLD, **wanted)
+    with pytest.raises(UsageError, match=said):
+        change_topology(OLD, **wanted)
 
 
 @pytest.mark.parametrize(
@@ -56,13 +56,13 @@ def test_what_cannot_be_changed_is_refused(wanted: dict[str, int], said: str) ->
     ],
 )
 def test_a_topology_that_is_not_one_step_away_is_refused(new: Topology, said: str) -> None:
-    with pytest.raises(WrongUse, match=said):
+    with pytest.raises(UsageError, match=said):
         check_change(OLD, new)
     assert next_topology(OLD, change_message(9, 7, new)) is None
 
 
 def test_a_change_travels_as_a_message_to_all_groups() -> None:
-    new = changed(OLD, 1, add=4)
+    new = change_topology(OLD, 1, add=4)
     message = change_message(9, 7, new)
     assert message.destinations == (0, 1)
     assert is_change(message)
@@ -70,10 +70,10 @@ def test_a_change_travels_as_a_message_to_all_groups() -> None:
     assert next_topology(new, message) is None, "a number comes once"
     assert next_topology(OLD, Message(9, 7, (0,), message.payload)) is None, "all groups must hear of it"
     assert next_topology(OLD, Message(9, 7, (0, 1), message.payload[:-1])) is None
-    assert decoded(encoded(new)) == new
+    assert decode_topology(encode_topology(new)) == new
 
 
-@pytest.mark.parametrize("data", [b"", b"\xc1", b"\x01", encoded(OLD)[:-3], b"\x80"])
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"\x01", encode_topology(OLD)[:-3], b"\x80"])
 def test_bytes_that_are_no_topology_are_refused(data: bytes) -> None:
-    with pytest.raises(WrongUse, match="topology"):
-        decoded(data)
+    with pytest.raises(UsageError, match="topology"):
+        decode_topology(data)

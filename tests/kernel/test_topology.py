@@ -1,6 +1,6 @@
 import pytest
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.topology import Topology
 
 
@@ -12,7 +12,7 @@ def test_a_grid_numbers_processes_group_by_group_then_clients() -> None:
     assert topology.group_of(6) is None
     assert topology.addressed((0, 1)) == (0, 1, 2, 3, 4, 5)
     assert topology.addressed((0, 1)) is topology.addressed((0, 1))
-    assert (topology.quorum(0), topology.tolerated(0)) == (2, 1)
+    assert (topology.quorum(0), topology.faults_tolerated(0)) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -30,42 +30,42 @@ def test_a_grid_numbers_processes_group_by_group_then_clients() -> None:
     ],
 )
 def test_impossible_topologies_are_refused_by_name(groups, clients, regions, expected) -> None:
-    with pytest.raises(WrongUse, match=expected):
+    with pytest.raises(UsageError, match=expected):
         Topology(groups, clients, regions)
 
 
 @pytest.mark.parametrize("sizes", [(0, 1, 0), (1, 0, 0), (1, 99, 0), (1, 1, -1)])
 def test_impossible_grids_are_refused(sizes) -> None:
-    with pytest.raises(WrongUse, match="expected"):
+    with pytest.raises(UsageError, match="expected"):
         Topology.grid(*sizes)
 
 
 def test_destinations_are_sorted_distinct_and_existing() -> None:
     topology = Topology.grid(3, 1)
-    assert topology.checked([2, 0, 2]) == (0, 2)
-    with pytest.raises(WrongUse, match="group 7 does not exist"):
-        topology.checked([0, 7])
-    with pytest.raises(WrongUse, match="none given"):
-        topology.checked([])
+    assert topology.check_destinations([2, 0, 2]) == (0, 2)
+    with pytest.raises(UsageError, match="group 7 does not exist"):
+        topology.check_destinations([0, 7])
+    with pytest.raises(UsageError, match="none given"):
+        topology.check_destinations([])
 
 
 def test_a_change_is_the_next_number_and_earlier_members_stay_answerable() -> None:
     before = Topology.grid(2, 3)
-    after = before.changed(0, (0, 1, 9))
+    after = before.with_change(0, (0, 1, 9))
     assert after.number == 1
     assert after.members(0) == (0, 1, 9)
     assert after.members(0, 0) == (0, 1, 2)
     assert after.quorum(0, 0) == 2
     assert after.members(1) == before.members(1)
     assert after.group_of(2) is None
-    with pytest.raises(WrongUse, match="group 5 does not exist"):
-        before.changed(5, (1,))
+    with pytest.raises(UsageError, match="group 5 does not exist"):
+        before.with_change(5, (1,))
 
 
 def test_history_is_bounded() -> None:
     topology = Topology.grid(1, 3)
     for member in range(10, 30):
-        topology = topology.changed(0, (0, 1, member), keep=4)
+        topology = topology.with_change(0, (0, 1, member), keep=4)
     assert topology.members(0, topology.number - 3) == (0, 1, 26)
     with pytest.raises(KeyError):
         topology.members(0, 2)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from amcast.cli.main import run
-from amcast.kernel.config import configured
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.config import parse_config
+from amcast.kernel.errors import UsageError
 from amcast.kernel.message import Message
 from amcast.lab import live_benchmark as module
 from amcast.lab.live_benchmark import Bench, measured
@@ -47,7 +47,7 @@ def test_numbers_are_per_multicast() -> None:
     assert found["client_cpu_us"] == 10.0
     assert found["replica_cpu_us_best"] == 3.33
     assert (found["latency_us_p50"], found["latency_us_max"]) == (2.0, 3.0)
-    with pytest.raises(WrongUse, match="no multicast was answered"):
+    with pytest.raises(UsageError, match="no multicast was answered"):
         measured([Window(0.5, 0, 0.001, 0.002)], [])
 
 
@@ -62,8 +62,8 @@ def test_connections_take_the_sets_of_groups_in_turn() -> None:
     [("groups", 0), ("destinations", 3), ("outstanding", 0), ("payload", -1), ("seconds", 0), ("rate", 0)],
 )
 def test_a_wrong_plan_is_refused(field: str, value: int) -> None:
-    with pytest.raises(WrongUse, match=f"{field} = {value}"):
-        configured(Bench, {field: value}, "bench")
+    with pytest.raises(UsageError, match=f"{field} = {value}"):
+        parse_config(Bench, {field: value}, "bench")
 
 
 @pytest.mark.live

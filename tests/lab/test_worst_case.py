@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.spec import Spec
 from amcast.lab.worst_case import UNIT_NS, Cast, Schedule, replay, search, skews, topology
 from amcast.protocols.catalogue import CATALOGUE
@@ -71,7 +71,7 @@ def test_no_packet_takes_longer_than_its_bound_or_overtakes() -> None:
 
 def test_a_protocol_without_a_bound_is_refused() -> None:
     spec: Spec = CATALOGUE["skeen"]
-    with pytest.raises(WrongUse, match="claims no bound"):
+    with pytest.raises(UsageError, match="claims no bound"):
         skews(spec)
 
 

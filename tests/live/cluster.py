@@ -15,25 +15,25 @@ from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
 from amcast.live import log_output as logs
 from amcast.live.client.client import Client
-from amcast.live.client_batch import Delivery, opened
+from amcast.live.client_batch import Delivery, batch_deliveries
 from amcast.live.host.host import Host
 from amcast.live.host.step_log import StepLog
 from amcast.live.limits import Limits
 from amcast.live.storage.store import Store
 from amcast.live.wire.network import Address
 from amcast.parts.client.messages import SessionConfig
-from amcast.parts.client.session import Client as Session
+from amcast.parts.client.session import ClientSession as Session
 from amcast.parts.node.messages import NodeConfig
-from amcast.parts.node.node import noded
+from amcast.parts.node.node import node_spec
 from amcast.protocols.catalogue import protocol
 from amcast.trace.meta import Meta, RunClaims
 from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run
 
-SKEEN = noded(protocol("skeen"), NodeConfig(omega=None))
+SKEEN = node_spec(protocol("skeen"), NodeConfig(omega=None))
 """What a cluster runs: the protocol in a node that answers clients. Groups of one process need no oracle."""
 CLAIMS = RunClaims(genuine="strict", complete=True, exactly_once=True)
-QUICK = Limits(beat_s=0.05, silence_s=2.0, retry_low_s=0.005, retry_high_s=0.05)
+QUICK = Limits(heartbeat_s=0.05, heartbeat_timeout_s=2.0, reconnect_min_s=0.005, reconnect_max_s=0.05)
 
 
 def run(main: Coroutine[Any, Any, None], timeout_s: float = 30.0) -> None:
@@ -92,7 +92,7 @@ class Cluster:
             recorder=self.recorder,
             steps=steps,
             store=store,
-            on_deliver=lambda effect: self.delivered[me].extend(opened(effect)),
+            on_deliver=lambda effect: self.delivered[me].extend(batch_deliveries(effect)),
         )
         self.hosts[me] = host
         self.addresses[me] = await host.listen(self.addresses.get(me, ("127.0.0.1", 0)))

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from amcast.check.judge import judge
-from amcast.cluster import connect, launcher, subscribe
-from amcast.kernel.errors import Unknown
+from amcast.cluster import connect, local_cluster, subscribe
+from amcast.kernel.errors import CannotTellError
 from amcast.kernel.ids import sender_of
 from amcast.live.client.client import Client
 from amcast.live.config.cluster import Cluster, read_cluster
-from amcast.live.host.recent_deliveries import Missed
-from amcast.live.operations.local_cluster import Launcher, local_config
+from amcast.live.host.recent_deliveries import MissedDeliveriesError
+from amcast.live.operations.local_cluster import LocalCluster, local_config
 from amcast.live.security.permissions import FIRST_CLIENT
 from amcast.trace.meta import Meta, RunClaims
 from amcast.trace.run import Run, read
@@ -31,7 +31,7 @@ EVERYBODY = tuple(f"{group}/{place}" for group in GROUPS for place in (1, 2, 3))
 class Scene:
     """What a play can do to a cluster while some logical clients multicast one message after the other."""
 
-    def __init__(self, cluster: Cluster, running: Launcher) -> None:
+    def __init__(self, cluster: Cluster, running: LocalCluster) -> None:
         self.cluster = cluster
         self.running = running
         self.acknowledged: list[int] = []
@@ -44,7 +44,7 @@ class Scene:
         while not self._stopping:
             try:
                 receipt = await client.multicast(DESTINATIONS[number % 3], self.payload, timeout_s=60)
-            except Unknown:
+            except CannotTellError:
                 continue
             self.acknowledged.append(receipt.message)
             await asyncio.sleep(0.01)
@@ -109,7 +109,7 @@ def staged(
     scenes: list[Scene] = []
     recorder = FolderRecorder(cluster.trace_folder, meta, packets=cluster.trace == "full", writer="clients")
     with recorder:
-        with launcher(cluster, skew=skew) as running:
+        with local_cluster(cluster, skew=skew) as running:
             scenes.append(Scene(cluster, running))
             run(_played(scenes[0], play, recorder, around or nullcontext()), timeout_s)
         running.tell_dead(recorder)
@@ -138,7 +138,7 @@ async def _played(scene: Scene, play: Play, recorder: FolderRecorder, around: Ab
         await asyncio.sleep(0.5)
         if not following.done():
             following.cancel()
-        with suppress(asyncio.CancelledError, Missed):
+        with suppress(asyncio.CancelledError, MissedDeliveriesError):
             await following
 
 

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from amcast.cluster import cluster_spec, connect, launcher
+from amcast.cluster import cluster_spec, connect, local_cluster
 from amcast.kernel.effects import SendEach
-from amcast.kernel.errors import Unknown, WrongUse
-from amcast.kernel.events import Asked
+from amcast.kernel.errors import CannotTellError, UsageError
+from amcast.kernel.events import Requests
 from amcast.kernel.ids import message_id
 from amcast.kernel.message import Message
 from amcast.live.config.cluster import Cluster, read_cluster
 from amcast.live.host.step_log import StepLog, read_header, read_steps, replay
 from amcast.live.operations.local_cluster import free_ports, local_config
-from amcast.live.storage.store import next_life
+from amcast.live.storage.store import next_incarnation
 from amcast.live.wire.frames import Codec
 from amcast.parts.node.messages import Done, NodeConfig
-from amcast.parts.node.node import noded
+from amcast.parts.node.node import node_spec
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.trace.meta import Meta
 from amcast.trace.run import read
@@ -56,7 +56,7 @@ def test_real_processes_leave_a_trace_in_which_all_orders_agree(tmp_path: Path) 
         expected = sum(await asyncio.gather(*(talk(cluster, me, recorder, 100) for me in (100, 101, 102))))
 
     folder = FolderRecorder(cluster.trace_folder, Meta(run=cluster.run, claims=CLAIMS), writer="clients")
-    with folder as recorder, launcher(cluster, steps=steps):
+    with folder as recorder, local_cluster(cluster, steps=steps):
         run(clients(recorder))
     found = read(tmp_path / "runs" / "latest")
     holds(found)
@@ -73,38 +73,38 @@ def test_real_processes_leave_a_trace_in_which_all_orders_agree(tmp_path: Path) 
 
 
 def test_a_step_log_tells_what_was_asked_and_said_for_many(tmp_path: Path) -> None:
-    spec = noded(CATALOGUE["primcast"], NodeConfig(omega=None))
+    spec = node_spec(CATALOGUE["primcast"], NodeConfig(omega=None))
     messages = [Message(message_id(client, 0), client, (0,), b"x") for client in (6, 7)]
     ids = tuple(message.id for message in messages)
     told = SendEach((6, 7), tuple(Done((id,)) for id in ids), ids)
     log = StepLog(tmp_path / "0.steps", spec.name, 0)
-    log.write(5, [Asked(messages)], [told])
+    log.write(5, [Requests(messages)], [told])
     log.close()
     steps = list(read_steps(log.path, Codec(spec.wire(), spec.records)))
-    assert steps == [(5, [Asked(messages)], [told])]
+    assert steps == [(5, [Requests(messages)], [told])]
 
 
 @pytest.mark.live
-def test_kill_and_restart_is_a_new_life_and_the_others_go_on(tmp_path: Path) -> None:
+def test_kill_and_restart_is_a_new_incarnation_and_the_others_go_on(tmp_path: Path) -> None:
     cluster = configured(tmp_path)
 
     async def talk_to(*names: str) -> None:
         async with connect(cluster) as client:
             await client.multicast(names, b"x")
 
-    with launcher(cluster) as running:
+    with local_cluster(cluster) as running:
         run(talk_to("orders", "users"))
         old = running.pid("orders/1")
         running.kill("orders/1")
-        with pytest.raises(Unknown, match=r"reaches no majority of groups \[0\]"):
+        with pytest.raises(CannotTellError, match=r"reaches no majority of groups \[0\]"):
             run(_connect_briefly(cluster))
         running.start("orders/1")
         assert running.pid("orders/1") != old
         run(talk_to("orders"))
         run(talk_to("stock", "users"))
         assert running.cpu_s("orders/1") > 0
-    assert next_life(cluster.data / "process-00000") == 2
-    assert next_life(cluster.data / "process-00001") == 1
+    assert next_incarnation(cluster.data / "process-00000") == 2
+    assert next_incarnation(cluster.data / "process-00001") == 1
 
 
 async def _connect_briefly(cluster: Cluster) -> None:
@@ -115,7 +115,10 @@ async def _connect_briefly(cluster: Cluster) -> None:
 @pytest.mark.live
 def test_a_node_that_cannot_start_says_why(tmp_path: Path) -> None:
     cluster = configured(tmp_path, options={"speed": 9})
-    with pytest.raises(Unknown, match=r"exit code 64.*options of protocol skeen.*speed"), launcher(cluster):
+    with (
+        pytest.raises(CannotTellError, match=r"exit code 64.*options of protocol skeen.*speed"),
+        local_cluster(cluster),
+    ):
         pass
 
 
@@ -134,7 +137,7 @@ def test_a_node_that_cannot_start_says_why(tmp_path: Path) -> None:
         ("name = 'x'\n[groups.a]\nid=1\nreplicas=['h:1']\n[groups.b]\nreplicas=['h:2']", "a has this number already"),
         ("name = 'x'\n[groups.'a/b']\nreplicas=['h:1']", "expected one without '/'"),
         ("name = 'x'\ndurability='disk'\n[groups.a]\nreplicas=['h:1']", "durability: Invalid enum value 'disk'"),
-        ("name = 'x'\n[groups.a]\nreplicas=['h:1']\n[limits]\nbeat_s=0", "limits.beat_s = 0"),
+        ("name = 'x'\n[groups.a]\nreplicas=['h:1']\n[limits]\nbeat_s=0", "limits.heartbeat_s = 0"),
         ("name = 'x'\n[groups.a]\nreplicas=['h:1']\n[limits]\nframe_bytes=1", "expected at least twice message_bytes"),
         ("name = ", "expected TOML"),
     ],
@@ -142,7 +145,7 @@ def test_a_node_that_cannot_start_says_why(tmp_path: Path) -> None:
 def test_a_wrong_configuration_is_refused_with_the_field_named(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "cluster.toml"
     file.write_text(text)
-    with pytest.raises(WrongUse) as refused:
+    with pytest.raises(UsageError) as refused:
         read_cluster(file)
     assert str(file) in str(refused.value)
     assert said in str(refused.value)
@@ -167,9 +170,9 @@ def test_a_configuration_places_everybody(tmp_path: Path) -> None:
     assert cluster.node("orders/2") == 9
     assert cluster.data == tmp_path / "data"
     for wrong in ("orders/3", "orders/0", "orders", "nobody/1", "orders/x"):
-        with pytest.raises(WrongUse, match="does not exist"):
+        with pytest.raises(UsageError, match="does not exist"):
             cluster.node(wrong)
-    with pytest.raises(WrongUse, match="expected a cluster's configuration"):
+    with pytest.raises(UsageError, match="expected a cluster's configuration"):
         read_cluster(tmp_path / "nothing.toml")
 
 

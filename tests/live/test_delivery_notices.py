@@ -16,7 +16,8 @@ pytestmark = pytest.mark.live
 
 PATIENCE_S = 20
 LIMITS = {
-    "beat_s": 0.05, "silence_s": 2.0, "retry_low_s": 0.01, "retry_high_s": 0.1, "patience_us": PATIENCE_S * 1_000_000,
+    "heartbeat_s": 0.05, "heartbeat_timeout_s": 2.0, "reconnect_min_s": 0.01, "reconnect_max_s": 0.1,
+    "follower_delay_us": PATIENCE_S * 1_000_000,
 }  # fmt: skip
 BOTH = {"orders", "stock"}
 

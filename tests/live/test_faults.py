@@ -114,7 +114,7 @@ def test_links_that_are_cut_frozen_and_healed(tmp_path: Path) -> None:
             "name": "local",
             "durability": "os",
             "security": {"mode": "plain"},
-            "limits": {"silence_s": 1.0, "beat_s": 0.1, "retry_high_s": 0.2},
+            "limits": {"heartbeat_timeout_s": 1.0, "heartbeat_s": 0.1, "reconnect_max_s": 0.2},
             "trace": {"mode": "full", "folder": "run"},
         }
     )

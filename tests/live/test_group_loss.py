@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from amcast.check.judge import judge
-from amcast.cluster import connect, launcher
+from amcast.cluster import connect, local_cluster
 from amcast.live.client.client import Client
 from amcast.live.client.multicaster import Receipt
 from amcast.live.config.cluster import Cluster, read_cluster
-from amcast.live.operations.local_cluster import Launcher, local_config
+from amcast.live.operations.local_cluster import LocalCluster, local_config
 from amcast.trace.meta import Meta, RunClaims
 from amcast.trace.run import read
 from amcast.trace.run_folder import FolderRecorder
@@ -32,7 +32,7 @@ async def talk(client: Client, count: int) -> list[Receipt]:
     return receipts
 
 
-async def played(cluster: Cluster, running: Launcher, recorder: FolderRecorder) -> list[Receipt]:
+async def played(cluster: Cluster, running: LocalCluster, recorder: FolderRecorder) -> list[Receipt]:
     """Traffic; `stock` is killed in the middle of it; a client that comes later finds the others, too."""
     async with connect(cluster, me=100, recorder=recorder, connect_s=60) as client:
         before = await talk(client, 8)
@@ -64,7 +64,7 @@ def test_the_others_deliver_when_a_whole_group_is_killed(tmp_path: Path) -> None
     meta = Meta(run=cluster.run, claims=RunClaims(complete=True, exactly_once=True))
     receipts: list[Receipt] = []
     with FolderRecorder(cluster.trace_folder, meta, packets=False, writer="clients") as recorder:
-        with launcher(cluster) as running:
+        with local_cluster(cluster) as running:
 
             async def play() -> None:
                 receipts.extend(await played(cluster, running, recorder))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from amcast.cluster import Replica, cluster_spec, connect, connect_blocking, launcher
-from amcast.kernel.errors import Unknown, WrongUse
+from amcast.cluster import Replica, cluster_spec, connect, connect_blocking, local_cluster
+from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.live.client_batch import Delivery
 from amcast.live.config.cluster import read_cluster
 from amcast.live.operations.local_cluster import local_config
@@ -41,10 +41,13 @@ def test_threads_share_a_blocking_client(tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
     file.write_text(local_config({"orders": 1, "stock": 1}, protocol="skeen", durability="memory"))
     cluster = read_cluster(file)
-    with pytest.raises(Unknown, match="no server gave this client a number"), connect_blocking(cluster, connect_s=0.2):
+    with (
+        pytest.raises(CannotTellError, match="no server gave this client a number"),
+        connect_blocking(cluster, connect_s=0.2),
+    ):
         pass
     receipts = []
-    with launcher(cluster), connect_blocking(cluster) as client:
+    with local_cluster(cluster), connect_blocking(cluster) as client:
 
         def talk() -> None:
             receipts.extend(client.multicast({"orders", "stock"}, b"x") for _ in range(20))
@@ -54,10 +57,10 @@ def test_threads_share_a_blocking_client(tmp_path: Path) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        with pytest.raises(WrongUse, match="group 'nobody' does not exist"):
+        with pytest.raises(UsageError, match="group 'nobody' does not exist"):
             client.multicast({"nobody"}, b"x")
     assert len({(receipt.message, receipt.place) for receipt in receipts}) == 80
-    with pytest.raises(WrongUse, match="not connected"):
+    with pytest.raises(UsageError, match="not connected"):
         client.multicast({"orders"}, b"x")
 
 
@@ -72,7 +75,9 @@ def test_who_waits_when_a_client_hangs_up_is_told_that_it_is_unknown(tmp_path: P
                 asking = asyncio.create_task(client.multicast({"orders"}, b"x"))
                 await asyncio.sleep(0.05)
             replica.host.network.pause_reading(False)
-            with pytest.raises(Unknown, match="the client has hung up; the message may or may not be delivered"):
+            with pytest.raises(
+                CannotTellError, match="the client has hung up; the message may or may not be delivered"
+            ):
                 await asking
 
     run(main())
@@ -102,5 +107,5 @@ def test_a_log_without_records_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
     file.write_text(local_config({"orders": 3}, protocol="primcast", durability="fsync", options={"records": False}))
     cluster = read_cluster(file)
-    with pytest.raises(WrongUse, match=r"options\.records = false; expected true, or no such option, with .*'fsync'"):
+    with pytest.raises(UsageError, match=r"options\.records = false; expected true, or no such option, with .*'fsync'"):
         options_of(cluster, cluster_spec(cluster))

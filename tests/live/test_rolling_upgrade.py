@@ -15,7 +15,7 @@ import pytest
 
 from amcast.check.judge import judge
 from amcast.cli.main import run as command
-from amcast.cluster import connect, launcher
+from amcast.cluster import connect, local_cluster
 from amcast.kernel.effects import Send
 from amcast.kernel.events import Receive, Started, Timer
 from amcast.kernel.topology import Topology
@@ -23,13 +23,13 @@ from amcast.live.config.cluster import Cluster, read_cluster
 from amcast.live.limits import Limits
 from amcast.live.load.closed_loop import Traffic, play
 from amcast.live.operations.cluster_status import inspected, order_of_restarts, rolled
-from amcast.live.operations.local_cluster import Launcher
+from amcast.live.operations.local_cluster import LocalCluster
 from amcast.live.wire import frames as wire
 from amcast.live.wire.frames import HEAD, Codec, Hello
 from amcast.live.wire.network import Network
-from amcast.live.wire.transport import Wiring
+from amcast.live.wire.transport import TransportOptions
 from amcast.parts.node.messages import Farewell, Heartbeat, NodeConfig, OmegaConfig
-from amcast.parts.node.node import Node, noded
+from amcast.parts.node.node import Node, node_spec
 from amcast.protocols.catalogue import protocol
 from amcast.trace.meta import Meta, RunClaims
 from amcast.trace.run import read
@@ -50,7 +50,7 @@ def tracing(cluster: Cluster) -> FolderRecorder:
 
 
 def served_through(
-    cluster: Cluster, running: Launcher, recorder: FolderRecorder, act: Callable[[], None],
+    cluster: Cluster, running: LocalCluster, recorder: FolderRecorder, act: Callable[[], None],
     numbers: tuple[int | None, ...] = (None, None), client: str | None = None,
 ) -> Traffic:  # fmt: skip
     """Two clients multicast while something happens."""
@@ -88,12 +88,12 @@ def test_a_rolling_restart_loses_nothing_and_waits_for_no_silence(tmp_path: Path
         running.stop(node)
         running.start(node)
 
-    with tracing(cluster) as recorder, launcher(cluster) as running:
+    with tracing(cluster) as recorder, local_cluster(cluster) as running:
         before = {node: status["vitals"]["epoch"] for node, status in inspected(cluster, "till").items()}
         act = lambda: rolled(cluster, "till", restart, 60.0)  # noqa: E731
         traffic = served_through(cluster, running, recorder, act, client="till")
         for node, status in inspected(cluster, "till").items():
-            assert status["life"] == 1
+            assert status["incarnation"] == 1
             changes[node] = status["vitals"]["epoch"] - before[node]
     judged(cluster)
     assert traffic.unanswered == 0
@@ -117,7 +117,7 @@ def test_a_rolling_restart_loses_nothing_and_waits_for_no_silence(tmp_path: Path
 def test_the_command_that_rolls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It runs what it is given, in the right order, and stops when that fails."""
     cluster = plain(tmp_path, {"orders": 3})
-    with launcher(cluster) as running:
+    with local_cluster(cluster) as running:
         first = order_of_restarts(inspected(cluster, None))[0]
         script = "import sys; print(sys.argv); sys.exit(3)"
         restart = f"{sys.executable} -c {shlex.quote(script)} {{node}} {{host}}"
@@ -130,7 +130,7 @@ def test_the_command_that_rolls(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def nodes_of_one_group() -> list[Node]:
-    spec = noded(protocol("primcast"), NodeConfig(omega=OmegaConfig()))
+    spec = node_spec(protocol("primcast"), NodeConfig(omega=OmegaConfig()))
     topology = Topology.grid(1, 3)
     made = [spec.process(me, topology, spec.configure()) for me in range(3)]
     for node in made:
@@ -142,7 +142,7 @@ def test_a_farewell_moves_the_lead_at_once_and_old_heartbeats_do_not_move_it_bac
     _, second, third = nodes_of_one_group()
     effects = second.step([Receive(0, Farewell(0))], 1)
     assert any(isinstance(e, Send) and type(e.body).__name__ == "NewEpoch" for e in effects)
-    assert second.vitals()["role"] == "candidate"
+    assert second.status()["role"] == "candidate"
     second.step([Receive(0, Heartbeat(0))], 2)
     assert second.omega is not None
     assert second.omega.leader == 1
@@ -153,7 +153,7 @@ def test_a_farewell_moves_the_lead_at_once_and_old_heartbeats_do_not_move_it_bac
     copy.restore(second.snapshot())
     assert copy.snapshot() == second.snapshot()
     second.step([Receive(0, Heartbeat(1, 3))], 3)
-    assert second.omega.leader == 1, "who comes back in a later life does not take the lead back"
+    assert second.omega.leader == 1, "who comes back in a later incarnation does not take the lead back"
     second.step([Timer("omega-0")], 4)
     assert second.omega._mistakes == {}, "it was away indeed"
 
@@ -162,10 +162,10 @@ def test_clients_go_to_another_gateway_at_once() -> None:
     from amcast.kernel.events import Submit
     from amcast.kernel.message import Message, Request
     from amcast.parts.client.messages import SessionConfig
-    from amcast.parts.client.session import Client
+    from amcast.parts.client.session import ClientSession
 
     topology = Topology.grid(1, 3)
-    client = Client(9, topology, lambda t, m: t.addressed(m.destinations), SessionConfig(gateways=True))
+    client = ClientSession(9, topology, lambda t, m: t.addressed(m.destinations), SessionConfig(gateways=True))
     message = Message(9 * 10**9, 9, (0,))
     first = next(e.targets[0] for e in client.step([Submit(message)], 0) if isinstance(e, Send))
     other = next(member for member in range(3) if member != first)
@@ -182,13 +182,13 @@ class End:
     """A network that speaks some versions."""
 
     def __init__(self, me: int, versions: tuple[int, int]) -> None:
-        limits = Limits(retry_low_s=0.005, retry_high_s=0.05)
-        spec = noded(protocol("skeen"), NodeConfig(omega=None))
+        limits = Limits(reconnect_min_s=0.005, reconnect_max_s=0.05)
+        spec = node_spec(protocol("skeen"), NodeConfig(omega=None))
         self.got: list[object] = []
         self.coder = Codec(spec.wire(), limits=limits)
         self.network = Network(
             me, 0, "test", "skeen", self.coder, lambda peer, bodies: self.got.extend(bodies), lambda *_: None,
-            lambda *_: None, random.Random(1), Wiring(versions=versions),
+            lambda *_: None, random.Random(1), TransportOptions(versions=versions),
         )  # fmt: skip
 
 
@@ -274,7 +274,7 @@ def test_a_rolling_upgrade_between_wire_versions(tmp_path: Path) -> None:
             running.stop(node)
             running.start(node)
 
-    with tracing(cluster) as recorder, launcher(cluster) as running:
+    with tracing(cluster) as recorder, local_cluster(cluster) as running:
         # Nodes of version 1 issue no numbers.
         traffic = served_through(upgraded, running, recorder, upgrade, numbers=(100, 101))
         for status in inspected(upgraded, None).values():

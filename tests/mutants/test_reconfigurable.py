@@ -8,13 +8,13 @@ import pytest
 from amcast.kernel.effects import Deliver, Effect
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.lab import runs
-from amcast.parts.membership.configuration import Instance
-from amcast.parts.membership.messages import ChangingConfig, Here
-from amcast.parts.membership.reconfigurable import Changing
+from amcast.parts.membership.configuration import ConfigurationInstance
+from amcast.parts.membership.messages import ConfigurationInfo, ReconfigurableConfig
+from amcast.parts.membership.reconfigurable import Reconfigurable
 from amcast.parts.membership.turning import REPORT, Turning
 from amcast.parts.node.leader_oracle import Omega
 from amcast.parts.node.node import Node
-from amcast.parts.ordering.delivered_set import Seen
+from amcast.parts.ordering.delivered_set import DeliveredSet
 from amcast.simulation.inputs.plan import plan_of
 from amcast.simulation.simulate import Simulation
 from amcast.trace.recorder import Recorder
@@ -34,7 +34,7 @@ def test_a_state_from_beyond_the_barrier_is_noticed(name: str) -> None:
 
 
 def test_bodies_that_are_too_early_and_too_many_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "ChangingConfig", partial(ChangingConfig, held=1))
+    monkeypatch.setattr(runs, "ReconfigurableConfig", partial(ReconfigurableConfig, held=1))
     overflows = 0
     for name in ("primcast", "multipaxos", "treecast"):
         for seed in range(2):
@@ -48,7 +48,7 @@ def _tell_of_the_last_number_only(self: Turning, sender: ProcessId, number: int,
     if number == REPORT and current is not None:
         self.send(sender, self.turn())
     if current is not None and current.number > max(number, 0):
-        self.send(sender, Here(current.begin, self._done) if group == self.home else self.turn())
+        self.send(sender, ConfigurationInfo(current.begin, self._done) if group == self.home else self.turn())
 
 
 ROOT, OTHERS = (0, 1, 2), (3, 4, 5, 6, 7, 8)
@@ -76,7 +76,7 @@ def _cut(some: tuple[int, ...], others: tuple[int, ...]) -> list[tuple[int, int]
 
 def _delivered(simulation: Simulation) -> bool:
     world = simulation.world
-    assert not world.broken, world.broken
+    assert not world.violations, world.violations
     return not world.owed() and simulation.load.left == 0
 
 
@@ -175,28 +175,28 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def _deliver_after_the_barrier(patch: pytest.MonkeyPatch) -> None:
-    right = Changing._hand
+    right = Reconfigurable._hand
 
-    def wrong(self: Changing, instance: Instance, effect: Deliver, later: list[Effect]) -> None:
+    def wrong(self: Reconfigurable, instance: ConfigurationInstance, effect: Deliver, later: list[Effect]) -> None:
         if instance is not self._instances[-1]:
             self._outbox.append(Deliver(effect.message, self.position))
             self.position += 1
         else:
             right(self, instance, effect, later)
 
-    patch.setattr(Changing, "_hand", wrong)
+    patch.setattr(Reconfigurable, "_hand", wrong)
 
 
 def _forget_what_was_delivered(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Seen, "merge", lambda self, state: None)
+    patch.setattr(DeliveredSet, "merge", lambda self, state: None)
 
 
 def _count_what_was_discarded_as_delivered(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Seen, "forget", lambda self, message: None)
+    patch.setattr(DeliveredSet, "forget", lambda self, message: None)
 
 
 def _ask_nobody_whether_it_was_delivered(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Changing, "_fresh", lambda self, message: True)
+    patch.setattr(Reconfigurable, "_fresh", lambda self, message: True)
 
 
 def _leave_the_old_instance_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -207,7 +207,7 @@ def _leave_the_old_instance_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def _miss_that_the_barrier_was_overtaken(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Changing, "_look_ahead", lambda self, instance, effects: None)
+    patch.setattr(Reconfigurable, "_look_ahead", lambda self, instance, effects: None)
 
 
 def _begin_what_was_forgotten_as_if_for_the_first_time(patch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from amcast.check import judge
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.trace.columns import TABLES
 from amcast.trace.meta import Meta
 from amcast.trace.parquet import TYPES
@@ -120,7 +120,7 @@ def plain(trace: Trace) -> dict[str, Any] | str:
     """What the plain checker says: its report, or its refusal."""
     try:
         return judge(trace.run()).as_dict()
-    except WrongUse as refusal:
+    except UsageError as refusal:
         return str(refusal)
 
 

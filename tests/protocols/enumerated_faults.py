@@ -87,7 +87,7 @@ def asks_again(name: str) -> None:
     stage.steps(200)
     message = stage.multicasts[id]
     client = stage.world.processes[message.sender]
-    client.on_multicast(message)
+    client.on_submit(message)
     stage.world.resolved.clear()
     for effect in client.step((), stage.world.now):
         stage.world._execute(message.sender, effect)

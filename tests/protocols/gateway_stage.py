@@ -11,7 +11,7 @@ from amcast.kernel.ids import ProcessId
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
 from amcast.parts.client.messages import SessionConfig
-from amcast.parts.client.session import Client
+from amcast.parts.client.session import ClientSession
 from amcast.parts.node.messages import GatewayConfig, NodeConfig
 from amcast.parts.node.node import Node
 from amcast.protocols.catalogue import CATALOGUE
@@ -42,7 +42,7 @@ class Gated(Stage):
 
     def make(self, process: ProcessId) -> Process:
         if self.topology.group_of(process) is None:
-            return Client(process, self.topology, self.spec.contact, SessionConfig(gateways=True))
+            return ClientSession(process, self.topology, self.spec.contact, SessionConfig(gateways=True))
         config = NodeConfig(omega=None, gateway=GatewayConfig(rest=False))
         return self.node(self.spec.process(process, self.topology, self.config), config, self.spec.contact)
 

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 
-from amcast.check.incremental import quick
+from amcast.check.incremental import check_chains
 from amcast.kernel.effects import Deliver, Effect, Send
 from amcast.kernel.events import Event, Receive, Started
 from amcast.kernel.message import Body, Message, Request
@@ -66,7 +66,7 @@ class Wires:
     def broken(self) -> str | None:
         """The first violation of the order, if any."""
         groups = {process: self.topology.group_of(process) for process in self.processes}
-        return quick(self.delivered, self.destinations, groups)
+        return check_chains(self.delivered, self.destinations, groups)
 
     def missing(self) -> list[tuple[int, int]]:
         """What was not delivered where it should be."""

@@ -6,18 +6,18 @@ Nodes without heartbeats, clients that retry: whoever must lead is told so by th
 from collections.abc import Callable
 from typing import Any
 
-from amcast.check.incremental import quick
+from amcast.check.incremental import check_chains
 from amcast.kernel.ids import GroupId, ProcessId, message_id
 from amcast.kernel.message import Message
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.client.messages import SessionConfig
-from amcast.parts.client.session import Client
+from amcast.parts.client.session import ClientSession
 from amcast.parts.node.messages import NodeConfig
 from amcast.parts.node.node import Node
 from amcast.protocols.catalogue import CATALOGUE
-from amcast.simulation.schedulers.pending_actions import Pool
+from amcast.simulation.schedulers.pending_actions import PendingActions
 from amcast.simulation.world.actions import Arrive, Block, Crash, Fire, Heal, Recover, Renew, Suggest, Sync
 from amcast.simulation.world.world import World
 from amcast.trace.recorder import Recorder
@@ -26,7 +26,7 @@ LIMIT = 20_000
 """Steps after which a scene that is not over never will be."""
 
 
-class Stage(Pool):
+class Stage(PendingActions):
     """A protocol on groups x replicas and two clients."""
 
     def __init__(
@@ -44,7 +44,7 @@ class Stage(Pool):
 
     def make(self, process: ProcessId) -> Process:
         if self.topology.group_of(process) is None:
-            return Client(process, self.topology, self.spec.contacts(self.config), SessionConfig())
+            return ClientSession(process, self.topology, self.spec.contacts(self.config), SessionConfig())
         return Node(self.spec.process(process, self.topology, self.config), NodeConfig(omega=None))
 
     def multicast(self, client: int, *destinations: GroupId) -> int:
@@ -80,7 +80,7 @@ class Stage(Pool):
         for taken in range(LIMIT):
             if self.done():
                 return taken
-            assert not self.world.broken, self.world.broken
+            assert not self.world.violations, self.world.violations
             if not self.step():
                 break
         raise AssertionError(f"still owed: {self.world.owed()}, answered: {sorted(self.world.resolved)}")
@@ -128,10 +128,10 @@ class Stage(Pool):
 
     def check(self) -> None:
         """Nothing forbidden has happened."""
-        assert not self.world.broken, self.world.broken
+        assert not self.world.violations, self.world.violations
         destinations = {id: message.destinations for id, message in self.multicasts.items()}
         group_of = {process: self.topology.group_of(process) for process in self.topology.processes}
-        story = quick(self.world.history, destinations, group_of)
+        story = check_chains(self.world.history, destinations, group_of)
         assert story is None, story
 
     def crash(self, *processes: ProcessId) -> None:

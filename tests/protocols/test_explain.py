@@ -20,7 +20,7 @@ def test_a_group_that_hears_nothing_is_named_and_then_nothing_is_open(name: str)
     assert [phase.done for phase in stage.world.processes[0].explain(waiting)] == [False], "it never heard of it"
     there = stage.world.processes[3]
     assert [phase.name for phase in there.explain(local)] == ["text"]
-    assert there.vitals()["pending"] == 1
+    assert there.status()["pending"] == 1
     open_ones = [phase for phase in there.explain(waiting) if not phase.done]
     assert any({0, 1, 2} & set(phase.late) for phase in open_ones), open_ones
 
@@ -29,7 +29,7 @@ def test_a_group_that_hears_nothing_is_named_and_then_nothing_is_open(name: str)
     for process in stage.topology.servers:
         (phase,) = stage.world.processes[process].explain(waiting)
         assert (phase.name, phase.done) == ("delivered", True)
-        assert stage.world.processes[process].vitals()["pending"] == 0
+        assert stage.world.processes[process].status()["pending"] == 0
 
 
 def late(stage: Stage, process: int, message: int) -> set[int]:
@@ -51,7 +51,7 @@ def heal_and_finish(stage: Stage, *messages: int) -> None:
     stage.finish()
     stage.drain()
     for process in stage.topology.servers:
-        assert stage.world.processes[process].vitals()["pending"] == 0
+        assert stage.world.processes[process].status()["pending"] == 0
         for message in messages:
             if stage.world.processes[process].has_delivered(message):
                 assert late(stage, process, message) == set()

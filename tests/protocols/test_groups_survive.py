@@ -97,7 +97,7 @@ def test_links_begin_anew_at_every_step(name: str) -> None:
 @pytest.mark.parametrize("name", PROTOCOLS)
 @pytest.mark.parametrize("process", [2, 5])
 def test_a_laggard_comes_back_after_truncation(name: str, process: int) -> None:
-    stage = Stage(name, options={"keep": 4} if name == "multipaxos" else {"keep": 4, "settle": 2})
+    stage = Stage(name, options={"keep": 4} if name == "multipaxos" else {"keep": 4, "confirmation_batch": 2})
     stage.crash(process)
     for number in range(20):
         stage.multicast(number % 2, 0, 1)
@@ -114,7 +114,7 @@ def test_a_laggard_comes_back_after_truncation(name: str, process: int) -> None:
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_state_does_not_grow(name: str) -> None:
     """After hundreds of messages a member knows as much as after thousands: what grows is cut back."""
-    stage = Stage(name, options={"keep": 16} if name == "multipaxos" else {"keep": 16, "settle": 8})
+    stage = Stage(name, options={"keep": 16} if name == "multipaxos" else {"keep": 16, "confirmation_batch": 8})
     peaks = []
     for number in range(3):
         peak = 0
@@ -136,7 +136,7 @@ def test_state_does_not_grow(name: str) -> None:
 def test_what_is_not_confirmed_does_not_grow_with_the_number_of_groups(name: str) -> None:
     """Sixteen groups, every pair in turn: what each remembers for the others stays below what two groups may."""
     groups, settle = 16, 4
-    stage = Stage(name, groups=groups, replicas=1, options={"settle": settle})
+    stage = Stage(name, groups=groups, replicas=1, options={"confirmation_batch": settle})
     waiting = kept = 0
     for distance in (1, 2, 3, 4, 5, 6, 7) * 3:
         for group in range(groups):

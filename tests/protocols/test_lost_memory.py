@@ -1,4 +1,5 @@
-"""A member that begins a later life without records says that it waits for its group's state, whatever the protocol."""
+"""A member that begins a later incarnation without records says that it waits for its group's state, whatever the
+protocol."""
 
 import pytest
 
@@ -15,6 +16,6 @@ def test_operators_are_told_who_waits_to_be_given_its_groups_state(name: str) ->
     first, later = (spec.process(1, TOPOLOGY, spec.configure({})) for _ in range(2))
     first.step([Started((), 0)], 0)
     later.step([Started((), 1)], 0)
-    assert first.vitals()["joined"] == 1
-    assert later.vitals()["joined"] == 0
-    assert (later.vitals()["role"] == "gone") == ("amnesia" not in spec.claims.faults)
+    assert first.status()["joined"] == 1
+    assert later.status()["joined"] == 0
+    assert (later.status()["role"] == "gone") == ("amnesia" not in spec.claims.faults)

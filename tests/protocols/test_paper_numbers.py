@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.lab.delays import delays
 from amcast.protocols.catalogue import CATALOGUE
 from tests.protocols.stage import Stage
@@ -95,11 +95,11 @@ def test_a_local_message_of_a_ge_star_overtakes_and_of_a_ge_waits() -> None:
     [
         ({"retry_ns": [5, 2]}, "retry_ns"),
         ({"keep": 0}, "keep = 0"),
-        ({"settle": 0}, "settle = 0"),
+        ({"confirmation_batch": 0}, "confirmation_batch = 0"),
         ({"consensus": "rafts"}, "consensus"),
         ({"speed": 3}, "speed"),
     ],
 )
 def test_wrong_options_are_refused_by_name(options: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(WrongUse, match=complaint):
+    with pytest.raises(UsageError, match=complaint):
         CATALOGUE["basecast"].configure(options)

@@ -129,8 +129,8 @@ class Careless(TracedWorld):
 def test_what_is_delivered_before_members_change_is_in_a_trace(
     name: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new life begins where the new number does: deliveries before that must have left the process, and the trace
-    must be on the disk, when the number's record is."""
+    """A new incarnation begins where the new number does: deliveries before that must have left the process, and the
+    trace must be on the disk, when the number's record is."""
     monkeypatch.setattr(fuzz, "World", TracedWorld)
     assert killed(name, seed, 20) == []
     monkeypatch.setattr(fuzz, "World", Careless)

@@ -1,8 +1,8 @@
 """A world that keeps traces as live hosts do: what was delivered waits in memory, and is written before a log forgets.
 
-A process that is killed loses what waits. In its next life it records again what its log tells it again, from the
-first position on that its trace does not have. So every position of a group should end up in the trace of some member,
-whoever is killed when (`live/host/host.py`, `live/host/delivery_sink.py`).
+A process that is killed loses what waits. In its next incarnation it records again what its log tells it again, from
+the first position on that its trace does not have. So every position of a group should end up in the trace of some
+member, whoever is killed when (`live/host/host.py`, `live/host/delivery_sink.py`).
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class TracedDisk(Disk):
         self._write = write
 
     def keep(self, effect: Persist) -> None:
-        if effect.ends:
+        if effect.after_deliveries:
             self._write()
         super().keep(effect)
 
@@ -64,7 +64,7 @@ class TracedWorld(World):
         super()._admit(process, effect)
 
     def _deliver(self, process: ProcessId, effect: Deliver) -> None:
-        if effect.count < 0 and effect.position >= self.recorded[process]:
+        if effect.message_count < 0 and effect.position >= self.recorded[process]:
             self.unwritten[process].add(effect.position)
             self.recorded[process] = effect.position + 1
         super()._deliver(process, effect)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from amcast.kernel.events import Event, Leader, Peer, Receive, Started, Submit, Suspect, Timer
+from amcast.kernel.events import Event, Leader, LinkReset, Receive, Started, Submit, Suspect, Timer
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.message import Body, Message, Record, State
 from amcast.kernel.process import Process
@@ -48,13 +48,13 @@ class Puppet(Process):
         self._log.setdefault(self.me, []).append((self.now, event))
         self._react(self, event)
 
-    def on_start(self, records: Sequence[Record], life: int) -> None:
-        self._hear(Started(tuple(records), life))
-
-    def on_multicast(self, message: Message) -> None:
-        self._hear(Submit(message))
+    def on_start(self, records: Sequence[Record], incarnation: int) -> None:
+        self._hear(Started(tuple(records), incarnation))
 
     def on_submit(self, message: Message) -> None:
+        self._hear(Submit(message))
+
+    def on_request(self, message: Message) -> None:
         raise AssertionError("puppets are no contacts")
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
@@ -69,8 +69,8 @@ class Puppet(Process):
     def on_suspect(self, group: GroupId, up: bool) -> None:
         self._hear(Suspect(group, up))
 
-    def on_peer(self, peer: ProcessId, life: int) -> None:
-        self._hear(Peer(peer, life))
+    def on_link_reset(self, peer: ProcessId, incarnation: int) -> None:
+        self._hear(LinkReset(peer, incarnation))
 
     def snapshot(self) -> PuppetState:
         return PuppetState(self.position, self.heard)

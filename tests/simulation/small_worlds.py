@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from amcast.check.incremental import quick
+from amcast.check.incremental import check_chains
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
-from amcast.parts.client.one_shot import Sender
+from amcast.parts.client.one_shot import OneShotClient
 from amcast.simulation.inputs.load import Draw
 from amcast.simulation.inputs.random_streams import stream
 from amcast.simulation.schedulers.fuzz import Case, Fuzzer, Outcome
@@ -27,7 +27,7 @@ def maker(spec: Spec, topology: Topology) -> Callable[[ProcessId], Process]:
 
     def make(process: ProcessId) -> Process:
         if topology.group_of(process) is None:
-            return Sender(process, topology, spec.contact)
+            return OneShotClient(process, topology, spec.contact)
         return spec.process(process, topology, config)
 
     return make
@@ -42,7 +42,7 @@ def scope_of(spec: Spec, groups: int, messages: Messages, **options: Any) -> Sco
 
 def always(topology: Topology) -> Callable[[Mapping[int, Any], Mapping[int, Any]], str | None]:
     group_of = {process: topology.group_of(process) for process in topology.processes}
-    return lambda histories, destinations: quick(histories, destinations, group_of)
+    return lambda histories, destinations: check_chains(histories, destinations, group_of)
 
 
 def judge(world: World, recorder: Recorder, complete: bool) -> str | None:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from amcast.check import judge
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.trace.meta import encoded
 from amcast.trace.run import read, read_all
 from amcast.trace.run_folder import FolderRecorder
@@ -47,7 +47,7 @@ def column(name: str, values: Callable[[list[Any]], list[Any]], kind: pa.DataTyp
 
 
 def refused(folder: Path, *words: str) -> None:
-    with pytest.raises(WrongUse) as refusal:
+    with pytest.raises(UsageError) as refusal:
         judge(read(folder))
     for word in words:
         assert word in str(refusal.value)
@@ -214,7 +214,7 @@ def test_runs_that_share_tables(tmp_path: Path) -> None:
     assert [len(run.packets or ()) for run in runs] == [len(healthy().packets or ())] * 2
     assert read(folder, "two").meta.run == "two"
     refused(folder, "holds 2 runs")
-    with pytest.raises(WrongUse, match="run 'three' is not there"):
+    with pytest.raises(UsageError, match="run 'three' is not there"):
         read(folder, "three")
     twice = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps([twice[0], twice[0]]))

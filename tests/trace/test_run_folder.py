@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from amcast.check import judge
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.message import Message
 from amcast.trace.columns import TABLES
 from amcast.trace.meta import Meta, RunClaims
@@ -110,11 +110,11 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
 def test_a_folder_that_holds_a_run_is_refused(tmp_path: Path) -> None:
     folder = written(tmp_path / "run")
     before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-    with pytest.raises(WrongUse, match=r"holds a run already \(run.json\)"):
+    with pytest.raises(UsageError, match=r"holds a run already \(run.json\)"):
         FolderRecorder(folder, META)
     assert before == {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
     (tmp_path / "file").write_text("")
-    with pytest.raises(WrongUse, match="a file; expected a folder"):
+    with pytest.raises(UsageError, match="a file; expected a folder"):
         FolderRecorder(tmp_path / "file", META)
 
 
@@ -126,10 +126,10 @@ def test_an_interrupted_run_is_recognised(tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeError):
         fails()
-    with pytest.raises(WrongUse, match="was interrupted"):
+    with pytest.raises(UsageError, match="was interrupted"):
         read(tmp_path / "run")
     assert not list((tmp_path / "run").rglob(".*.parquet"))
-    with pytest.raises(WrongUse, match="holds a run already"):
+    with pytest.raises(UsageError, match="holds a run already"):
         FolderRecorder(tmp_path / "run", META)
 
 
@@ -164,9 +164,9 @@ def test_several_writers_share_a_folder(tmp_path: Path) -> None:
     owner = FolderRecorder(folder, trace.meta(), latest=False)
     whole = trace.recorder()
     for process, entries in trace.sequences.items():
-        for life in (entries[:2], entries[2:]):
+        for incarnation in (entries[:2], entries[2:]):
             writer = FolderRecorder(folder, trace.meta(), writer=f"process-{process:05d}", joins=True)
-            for position, message, at_ns in life:
+            for position, message, at_ns in incarnation:
                 row = trace.multicasts[message]
                 told = Message(message, row["sender"], row["destinations"])
                 writer.delivery(process, trace.group_of(process) or 0, position, told, at_ns)
@@ -177,7 +177,7 @@ def test_several_writers_share_a_folder(tmp_path: Path) -> None:
     names = sorted(file.name for file in (folder / "deliveries").iterdir())
     assert names[:2] == ["process-00000-00000.parquet", "process-00000-00001.parquet"]
     assert judge(read(folder)).verdict == "holds"
-    with pytest.raises(WrongUse, match="writer 'Process 3'"):
+    with pytest.raises(UsageError, match="writer 'Process 3'"):
         FolderRecorder(folder, trace.meta(), writer="Process 3", joins=True)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from amcast.check.judge import judge
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.message import Message
 from amcast.trace.meta import Meta, RunClaims
 from amcast.trace.run import Run, read
@@ -64,5 +64,5 @@ def test_a_sample_still_shows_an_order_that_is_broken(tmp_path: Path) -> None:
 
 def test_all_of_them_hold(tmp_path: Path) -> None:
     assert judge(sampled(tmp_path / "run", 1)).verdict == "holds"
-    with pytest.raises(WrongUse, match="every 0; expected 1"):
+    with pytest.raises(UsageError, match="every 0; expected 1"):
         sampled(tmp_path / "other", 0)

@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.trace.run import Run
 from amcast.trace.spacetime_diagram import nice_step, picture
 from amcast.trace.view import Selection, clock, lines
@@ -64,18 +64,18 @@ def test_a_limit_says_what_it_cut() -> None:
     [(Selection(process=9), "process 9 is not in run"), (Selection(message=5), "message 5 is not")],
 )
 def test_what_is_not_there_cannot_be_selected(selection: Selection, words: str) -> None:
-    with pytest.raises(WrongUse, match=words):
+    with pytest.raises(UsageError, match=words):
         list(lines(story(), selection))
-    with pytest.raises(WrongUse, match=words):
+    with pytest.raises(UsageError, match=words):
         picture(story(), selection)
 
 
 def test_windows_and_limits_that_make_no_sense() -> None:
-    with pytest.raises(WrongUse, match="upside down"):
+    with pytest.raises(UsageError, match="upside down"):
         Selection(since_ns=2, until_ns=1)
-    with pytest.raises(WrongUse, match="limit 0"):
+    with pytest.raises(UsageError, match="limit 0"):
         list(lines(story(), limit=0))
-    with pytest.raises(WrongUse, match="arrows 0"):
+    with pytest.raises(UsageError, match="arrows 0"):
         picture(story(), arrows=0)
 
 

@@ -6,7 +6,7 @@ from math import sqrt
 
 import pytest
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.topology import Topology
 from amcast.workloads.base import Draw, home_groups, stream
 from amcast.workloads.catalogue import WORKLOADS, workload
@@ -47,7 +47,7 @@ def sizes(draws: list[tuple[int, Draw]]) -> Counter[int]:
 def test_destinations_are_sorted_distinct_existing_groups(name: str) -> None:
     topology = topology_for(name)
     for _, draw in drawn(name, 500, topology):
-        assert draw.destinations == topology.checked(draw.destinations)
+        assert draw.destinations == topology.check_destinations(draw.destinations)
         assert draw.size >= 0
         assert draw.after_ns == 0
 
@@ -130,7 +130,7 @@ def test_homes_go_in_turn_over_the_groups_of_the_clients_place() -> None:
 def test_a_server_is_at_home_in_its_own_group() -> None:
     made = workload("tpcc", Topology.grid(4, 3, 0), SEED, {"global_share": 0.0})
     assert made.draw(7).destinations == (2,)
-    with pytest.raises(WrongUse, match="process 99"):
+    with pytest.raises(UsageError, match="process 99"):
         made.draw(99)
 
 
@@ -316,6 +316,6 @@ def test_the_thesis_chooses_every_set_alike(sets: str) -> None:
 def test_what_cannot_be_is_refused_in_one_sentence(
     name: str, groups: int, options: dict[str, object], sentence: str
 ) -> None:
-    with pytest.raises(WrongUse, match=sentence) as caught:
+    with pytest.raises(UsageError, match=sentence) as caught:
         workload(name, Topology.grid(groups, 1, 2), 1, options)
     assert "\n" not in str(caught.value)

@@ -1,11 +1,11 @@
 """The properties of atomic multicast, judged in plain Python on one run: a verdict, and a story when one is violated.
 
-`judge(run)` judges a whole run; `quick(...)` is for searches that ask after every step. docs/MODEL.md has the
+`judge(run)` judges a whole run; `check_chains(...)` is for searches that ask after every step. docs/MODEL.md has the
 definitions and the proofs.
 """
 
-from amcast.check.incremental import quick
+from amcast.check.incremental import check_chains
 from amcast.check.judge import judge
 from amcast.check.verdict import Finding, Report, Verdict
 
-__all__ = ["Finding", "Report", "Verdict", "judge", "quick"]
+__all__ = ["Finding", "Report", "Verdict", "check_chains", "judge"]

@@ -16,7 +16,7 @@ from itertools import compress
 from math import isfinite
 from typing import Any
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.trace.run import Run
 
 Entry = tuple[int, int, int]
@@ -126,7 +126,7 @@ def _unique(keys: list[int], values: list[Any], what: str, column: str) -> dict[
     first: dict[int, Any] = {}
     for key, value in zip(keys, values, strict=True):
         if first.setdefault(key, value) != value:
-            raise WrongUse(f"{what} {key} has {column} {first[key]} and {value}; expected one value")
+            raise UsageError(f"{what} {key} has {column} {first[key]} and {value}; expected one value")
     return first
 
 
@@ -141,17 +141,18 @@ def _refuse_unknown_groups(destinations: dict[int, tuple[int, ...]], members: di
             continue
         judged.add(groups)
         if not groups:
-            raise WrongUse(f"multicasts: message {message} has no destinations; expected at least one group")
+            raise UsageError(f"multicasts: message {message} has no destinations; expected at least one group")
         for group in groups:
             if group not in members:
-                raise WrongUse(
+                raise UsageError(
                     f"multicasts: message {message} is addressed to group {group}, of which processes lists no member;"
                     f" expected some of {list(members)[:8]}"
                 )
 
 
 def _latest(crashes: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """A process that ended in good order and died in a later life has a row of each; the crash is what counts."""
+    """A process that ended in good order and died in a later incarnation has a row of each; the crash is what
+    counts."""
     found: dict[int, int] = {}
     for process, at in crashes:
         found[process] = max(at, found.get(process, at))

@@ -7,7 +7,7 @@ are sound on a run that is not over. The first violation found comes back as one
 from collections.abc import Mapping, Sequence
 
 
-def quick(
+def check_chains(
     deliveries_by_process: Mapping[int, Sequence[int]],
     destinations_by_message: Mapping[int, Sequence[int]],
     group_of: Mapping[int, int | None],

@@ -17,7 +17,7 @@ from amcast.cli.live import certificates as security
 from amcast.cli.live import membership as members
 from amcast.cli.live import operations as operate
 from amcast.cli.output import INTERNAL, UNKNOWN, WRONG_USE, err, out
-from amcast.kernel.errors import Unknown, WrongUse
+from amcast.kernel.errors import CannotTellError, UsageError
 
 app = typer.Typer(
     name="amcast",
@@ -56,9 +56,9 @@ def run(arguments: list[str]) -> int:
     """Run the command with these arguments and say its exit code."""
     try:
         code = app(arguments, standalone_mode=False)
-    except WrongUse as error:
+    except UsageError as error:
         return _refuse(str(error), WRONG_USE)
-    except Unknown as error:
+    except CannotTellError as error:
         return _refuse(str(error), UNKNOWN)
     except KeyboardInterrupt:
         return _refuse("interrupted", 130)

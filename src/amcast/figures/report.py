@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from amcast.figures.chart_selection import choose
 from amcast.figures.charts import Picture
 from amcast.figures.html_page import Account, page
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 
 PAGE = "report.html"
 PICTURES = "pictures"
@@ -38,11 +38,11 @@ def read_tables(measures: Path) -> dict[str, list[dict[str, Any]]]:
         try:
             table = pq.read_table(file)
         except (pa.ArrowException, OSError) as error:
-            raise WrongUse(f"{file}: {str(error).splitlines()[0]}; expected a table of `amcast measure`") from None
+            raise UsageError(f"{file}: {str(error).splitlines()[0]}; expected a table of `amcast measure`") from None
         tables[name] = table.slice(0, MOST_ROWS).to_pylist()
     for name in ("summary", "comparison"):
         if name not in tables:
-            raise WrongUse(f"{measures}: no {name}.parquet; expected the tables of `amcast measure`")
+            raise UsageError(f"{measures}: no {name}.parquet; expected the tables of `amcast measure`")
     return tables
 
 
@@ -63,7 +63,7 @@ def write_report(account: Account, measures: Path, out: Path) -> list[Path]:
             files.append(drawn)
         (out / PAGE).write_text(page(account, chosen))
     except OSError as error:
-        raise WrongUse(f"--out {out}: cannot be written: {error.strerror}") from None
+        raise UsageError(f"--out {out}: cannot be written: {error.strerror}") from None
     return [out / PAGE, *files]
 
 

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -15,15 +15,15 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 C = TypeVar("C", bound=msgspec.Struct)
 
 
-def configured(kind: type[C], values: dict[str, Any], where: str) -> C:
+def parse_config(kind: type[C], values: dict[str, Any], where: str) -> C:
     """Build a configuration from plain data; a mistake names the place, the field and what was expected."""
     try:
         return msgspec.convert(values, kind, strict=True)
     except msgspec.ValidationError as error:
-        raise WrongUse(f"{where}: {explained(error, kind)}") from None
+        raise UsageError(f"{where}: {describe_error(error, kind)}") from None
 
 
-def explained(error: Exception, kind: Any = None) -> str:
+def describe_error(error: Exception, kind: Any = None) -> str:
     """msgspec's complaint with the path in front: "field.name: Expected `int`, got `str`"; if it is known what
     `kind` of thing was read, also what may stand there instead, where that is one of a few."""
     text = str(error)

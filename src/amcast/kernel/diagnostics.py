@@ -4,7 +4,7 @@ from typing import Final, NamedTuple
 
 from amcast.kernel.ids import ProcessId
 
-Vitals = dict[str, int | str]
+ProcessStatus = dict[str, int | str]
 """A few numbers by name, cheap to tell: position, pending, epoch, leader, role and the like."""
 
 

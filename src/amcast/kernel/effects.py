@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from amcast.kernel.bundle import parts_of
+from amcast.kernel.bundle import bundle_messages
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record
 
@@ -20,7 +20,7 @@ class Send(Effect, frozen=True):
     targets: tuple[ProcessId, ...]
     body: Body
     about: About = None
-    later: tuple[ProcessId, ...] = ()
+    deferrable: tuple[ProcessId, ...] = ()
     """Of the targets, those for whom nothing hangs on it: a driver may keep it for about a second, until there is
     more to tell them, as long as each of them hears everything in order."""
 
@@ -32,7 +32,7 @@ class SendEach(Effect, frozen=True):
     bodies: tuple[Body, ...]
     abouts: tuple[MessageId, ...]
 
-    def opened(self) -> list[Send]:
+    def expand(self) -> list[Send]:
         """What it stands for."""
         rows = zip(self.targets, self.bodies, self.abouts, strict=True)
         return [Send((target,), body, about) for target, body, about in rows]
@@ -43,35 +43,37 @@ class Deliver(Effect, frozen=True):
 
     message: Message
     position: int
-    """0, 1, 2 ... at this process over all its lives: a restarted process that replays its log repeats positions, and
-    the driver drops what was handed over before."""
+    """0, 1, 2 ... at this process over all its incarnations: a restarted process that replays its log repeats
+    positions, and the driver drops what was handed over before."""
     rank_time: int | None = None
     rank_tie: int | None = None
     committed_ns: int | None = None
     """When the message's place in the order was known here, if something older still blocked it then."""
-    count: int = -1
+    message_count: int = -1
     """0 or more: the message is a bundle (`kernel/bundle.py`), and stands for so many deliveries of messages in it, at
     `position` and after (`opened`)."""
-    repeats: tuple[int, ...] = ()
+    duplicate_places: tuple[int, ...] = ()
     """The places in it of messages that were delivered before."""
-    sure: tuple[GroupId, ...] = ()
+    ordered_elsewhere: tuple[GroupId, ...] = ()
     """Other destinations of which it is known here that they put whatever they are asked for from now on behind it."""
-    foretold: bool = False
+    ordered_here: bool = False
     """The other destinations, too, learn that of this process' group without being told."""
 
     def messages(self) -> list[Message]:
         """What is delivered: the message itself, or what is fresh in a bundle. It is opened anew each time."""
-        if self.count < 0:
+        if self.message_count < 0:
             return [self.message]
-        parts = parts_of(self.message)
-        if self.repeats:
-            parts = [part for place, part in enumerate(parts) if place not in self.repeats]
-        assert len(parts) == self.count, f"bundle {self.message.id}: {len(parts)} messages; expected {self.count}"
+        parts = bundle_messages(self.message)
+        if self.duplicate_places:
+            parts = [part for place, part in enumerate(parts) if place not in self.duplicate_places]
+        assert len(parts) == self.message_count, (
+            f"bundle {self.message.id}: {len(parts)} messages; expected {self.message_count}"
+        )
         return parts
 
-    def opened(self) -> "list[Deliver]":
+    def expand(self) -> "list[Deliver]":
         """The deliveries that this one stands for."""
-        if self.count < 0:
+        if self.message_count < 0:
             return [self]
         return [
             Deliver(part, position, self.rank_time, self.rank_tie, self.committed_ns)
@@ -107,7 +109,7 @@ class Persist(Effect, frozen=True):
     record: Record
     replaces: bool = False
     """A snapshot: this record alone is enough to start from, all earlier ones may go."""
-    ends: bool = False
+    after_deliveries: bool = False
     """Whoever starts from it may not repeat what was delivered before it. So it waits until that was handed over."""
 
 

@@ -11,10 +11,11 @@ class Event(Struct, frozen=True, array_like=True, tag=True, gc=False):
 
 
 class Started(Event, frozen=True):
-    """The first event of every life. Life 0 is the first boot; a later life without records has lost its memory."""
+    """The first event of every incarnation. Incarnation 0 is the first boot; a later incarnation without records has
+    lost its memory."""
 
     records: tuple[Record, ...] = ()
-    life: int = 0
+    incarnation: int = 0
 
 
 class Submit(Event, frozen=True):
@@ -24,18 +25,18 @@ class Submit(Event, frozen=True):
 
 
 class Receive(Event, frozen=True):
-    """A body arrived. Within one life of both ends: in order, exactly once."""
+    """A body arrived. Within one incarnation of both ends: in order, exactly once."""
 
     sender: ProcessId
     body: Body
 
 
-class Asked(Event, frozen=True):
+class Requests(Event, frozen=True):
     """Clients ask for messages: the same as a Receive of a Request from the sender of each, for who serves many."""
 
     messages: list[Message]
 
-    def opened(self) -> list[Receive]:
+    def expand(self) -> list[Receive]:
         """What it stands for."""
         return [Receive(message.sender, Request(message)) for message in self.messages]
 
@@ -60,14 +61,14 @@ class Suspect(Event, frozen=True):
     up: bool
 
 
-class Peer(Event, frozen=True):
+class LinkReset(Event, frozen=True):
     """The link with a peer begins anew: what was in flight either way may be lost."""
 
     peer: ProcessId
-    life: int
+    incarnation: int
 
 
-class Gone(Event, frozen=True):
+class PeerDown(Event, frozen=True):
     """Nobody is at a peer's address any more, as far as the driver can tell. It may be wrong."""
 
     peer: ProcessId

@@ -1,22 +1,18 @@
-"""What travels: the application's message, and the bases of everything that goes over a wire or to a disk.
-
-Every Struct of the pure rooms lives in a module like this one that is never compiled: mypyc silently drops the class
-keywords that make it frozen, array-like and tagged.
-"""
+"""What travels: the application's message, and the bases of everything that goes over a wire or to a disk."""
 
 from msgspec import Struct
 
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 
 
-class Label(Struct, frozen=True, array_like=True, gc=False):
+class MessageHeader(Struct, frozen=True, array_like=True, gc=False):
     """How a message begins: enough to tell which one it is, for who need not read the rest."""
 
     id: MessageId
     sender: ProcessId
 
 
-class Message(Label, frozen=True, array_like=True, gc=False):
+class Message(MessageHeader, frozen=True, array_like=True, gc=False):
     """What a client multicasts: ordered as a whole, never looked into."""
 
     destinations: tuple[GroupId, ...]

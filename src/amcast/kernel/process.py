@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from amcast.kernel.diagnostics import Phase, Vitals
+from amcast.kernel.diagnostics import Phase, ProcessStatus
 from amcast.kernel.effects import (
     About,
     CancelTimer,
@@ -21,7 +21,7 @@ from amcast.kernel.effects import (
     Send,
     SetTimer,
 )
-from amcast.kernel.events import Asked, Event, Gone, Leader, Peer, Receive, Started, Submit, Suspect, Timer
+from amcast.kernel.events import Event, Leader, LinkReset, PeerDown, Receive, Requests, Started, Submit, Suspect, Timer
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record, Request, State
 from amcast.kernel.topology import Topology
@@ -31,11 +31,11 @@ class Process(ABC):
     """Base of protocols, clients and nodes. Slots, here and in heirs with many attributes: Python is slow with objects
     of more than 30 others. An heir that names no slots has a dictionary, as any object."""
 
-    __slots__ = ("_merges", "_outbox", "cleared_ns", "group", "me", "now", "position", "topology")
+    __slots__ = ("_merges", "_outbox", "group", "last_global_ns", "me", "now", "position", "topology")
 
     answers: ClassVar[bool] = False
     """It tells senders itself that their messages are delivered (Reply); others leave that to their node."""
-    frequent: ClassVar[type[Body]] = Body
+    fast_body: ClassVar[type[Body]] = Body
     """The kind of body that most of what arrives is of, if `on_frequent` takes it, and not `on_receive`."""
 
     def __init__(self, me: ProcessId, topology: Topology) -> None:
@@ -44,8 +44,9 @@ class Process(ABC):
         self.group = topology.group_of(me)
         self.now = 0
         self.position = 0
-        """How many messages this process has delivered over all its lives: part of every snapshot and recovery."""
-        self.cleared_ns = -1
+        """How many messages this process has delivered over all its incarnations: part of every snapshot and recovery.
+        """
+        self.last_global_ns = -1
         """When a message to several groups last stopped being in the way of others here. It tells the trace about
         convoys and decides nothing, so it is in no snapshot."""
         self._outbox: list[Effect] = []
@@ -57,18 +58,18 @@ class Process(ABC):
     def step(self, events: Sequence[Event], now: int) -> list[Effect]:
         """Take a burst of events at the local time `now`, give back what must happen, in order."""
         self.now = now
-        frequent = self.frequent
+        frequent = self.fast_body
         for event in events:
             if type(event) is Receive:
                 body = event.body
                 if type(body) is frequent:
-                    self.on_frequent(event.sender, body)
+                    self.fast_receive(event.sender, body)
                 elif type(body) is Request:
-                    self.on_submit(body.message)
+                    self.on_request(body.message)
                 else:
                     self.on_receive(event.sender, body)
             elif type(event) is Submit:
-                self.on_multicast(event.message)
+                self.on_submit(event.message)
             else:
                 self._dispatch(event)
         if self._merges:
@@ -79,21 +80,21 @@ class Process(ABC):
 
     def _dispatch(self, event: Event) -> None:
         match event:
-            case Asked(messages):
+            case Requests(messages):
                 for message in messages:
-                    self.on_submit(message)
+                    self.on_request(message)
             case Timer(name):
                 self.on_timer(name)
             case Leader(group, leader):
                 self.on_leader(group, leader)
-            case Peer(peer, life):
-                self.on_peer(peer, life)
+            case LinkReset(peer, incarnation):
+                self.on_link_reset(peer, incarnation)
             case Suspect(group, up):
                 self.on_suspect(group, up)
-            case Gone(peer):
-                self.on_gone(peer)
-            case Started(records, life):
-                self.on_start(records, life)
+            case PeerDown(peer):
+                self.on_peer_down(peer)
+            case Started(records, incarnation):
+                self.on_start(records, incarnation)
             case _:
                 raise AssertionError(f"no process knows the event {event!r}")
 
@@ -107,10 +108,11 @@ class Process(ABC):
 
     # What protocols override
 
-    def on_start(self, records: Sequence[Record], life: int) -> None:  # noqa: B027
-        """A life begins. Life > 0 without records: memory was lost; learn, do not vote, until re-admitted."""
+    def on_start(self, records: Sequence[Record], incarnation: int) -> None:  # noqa: B027
+        """An incarnation begins. Incarnation > 0 without records: memory was lost; learn, do not vote, until re-
+        admitted."""
 
-    def on_multicast(self, message: Message) -> None:
+    def on_submit(self, message: Message) -> None:
         """The user of this very process a-multicasts: tell the protocol's contacts, maybe oneself among them."""
         self.send_all(self.contacts(message), Request(message), message.id)
 
@@ -119,14 +121,14 @@ class Process(ABC):
         return self.topology.addressed(message.destinations)
 
     @abstractmethod
-    def on_submit(self, message: Message) -> None:
+    def on_request(self, message: Message) -> None:
         """A client's (or gateway's) message reached this process, which is one of its contacts. May come twice."""
 
     @abstractmethod
     def on_receive(self, sender: ProcessId, body: Body) -> None:
         """One visible match over this protocol's bodies."""
 
-    def on_frequent(self, sender: ProcessId, body: Any) -> None:  # noqa: B027
+    def fast_receive(self, sender: ProcessId, body: Any) -> None:  # noqa: B027
         """A body of the kind `frequent`: a short way, for a protocol that wants one."""
 
     @property
@@ -135,41 +137,42 @@ class Process(ABC):
         return False
 
     def has_delivered(self, message: MessageId) -> bool:
-        """Whether this message is known to be delivered here, in this life or an earlier one; False if unsure."""
+        """Whether this message is known to be delivered here, in this incarnation or an earlier one; False if
+        unsure."""
         return False
 
     def has_delivered_any(self, messages: Sequence[MessageId]) -> bool:
         """The same of some of these: what many clients ask for at once is nearly always new."""
         return any(self.has_delivered(message) for message in messages)
 
-    def tidings(self, message: Message) -> Body | None:
+    def reply_extra(self, message: Message) -> Body | None:
         """What a sender that asks again for a message which is delivered here must know beside that; often nothing."""
         return None
 
-    def known(self, until: MessageId) -> tuple[State, ...] | None:
-        """What was delivered here over all lives, as `parts/ordering/delivered_set.py` tells it; asked in the step that
-        delivered
+    def delivered_set(self, until: MessageId) -> tuple[State, ...] | None:
+        """What was delivered here over all incarnations, as `parts/ordering/delivered_set.py` tells it; asked in the
+        step that delivered
         `until`, and free to include whatever else was delivered in that step. None if this process does not know:
         it does not outlive its memory."""
         return None
 
-    def text(self, message: MessageId) -> Message | None:
+    def stored_message(self, message: MessageId) -> Message | None:
         """A message that this process still holds, delivered or not."""
         return None
 
-    def named(self, effects: list[Effect]) -> list[Effect]:
+    def attribute_to_messages(self, effects: list[Effect]) -> list[Effect]:
         """The same effects for a driver that records packets: what is about a bundle is about the messages in it."""
         return effects
 
-    def news(self) -> Body | None:
+    def client_notice(self) -> Body | None:
         """After the topology has turned: what to tell clients, whom a driver knows and this process does not."""
         return None
 
-    def vitals(self) -> Vitals:
+    def status(self) -> ProcessStatus:
         """How this process is, for operators."""
         return {"position": self.position}
 
-    def burden(self) -> int:
+    def unanswered_bytes(self) -> int:
         """Bytes of clients' messages that this process asked for in their name and that are not answered."""
         return 0
 
@@ -186,10 +189,10 @@ class Process(ABC):
     def on_suspect(self, group: GroupId, up: bool) -> None:  # noqa: B027
         """The same for whole groups."""
 
-    def on_peer(self, peer: ProcessId, life: int) -> None:  # noqa: B027
+    def on_link_reset(self, peer: ProcessId, incarnation: int) -> None:  # noqa: B027
         """The link begins anew: resynchronise."""
 
-    def on_gone(self, peer: ProcessId) -> None:  # noqa: B027
+    def on_peer_down(self, peer: ProcessId) -> None:  # noqa: B027
         """A peer seems to have died: whoever waits for it need not wait for its silence to grow long."""
 
     def on_step_end(self) -> None:  # noqa: B027
@@ -217,22 +220,22 @@ class Process(ABC):
         if held_ns or len(message.destinations) == 1:
             self.convoy(message, committed_ns, held_ns)
         else:
-            self.cleared_ns = self.now
+            self.last_global_ns = self.now
 
     def convoy(self, message: Message, committed_ns: int | None, held_ns: int = 0) -> None:
         """Note how long a local message that is delivered now waited for global ones: after its place in the order
         was known (`committed_ns`), and before it could be given one (`held_ns`)."""
         if len(message.destinations) > 1:
-            self.cleared_ns = self.now
-        elif committed_ns is not None and committed_ns < self.cleared_ns:
-            held_ns += self.cleared_ns - committed_ns
+            self.last_global_ns = self.now
+        elif committed_ns is not None and committed_ns < self.last_global_ns:
+            held_ns += self.last_global_ns - committed_ns
         if held_ns:
             self.note("convoy", message.id, float(held_ns))
 
     def clear(self, message: Message) -> None:
         """This message has its place in the order: it is no longer in the way of those that turn out to be older."""
         if len(message.destinations) > 1:
-            self.cleared_ns = self.now
+            self.last_global_ns = self.now
 
     def installed(self, position: int) -> None:
         """A snapshot of another member was taken over: what it delivered counts as delivered here."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Message
 from amcast.kernel.topology import Place, Topology
@@ -19,7 +19,7 @@ MessagePack, so that the mark is found fast, wherever it is in a bundle."""
 MARK_BYTES: Final = len(MARK)
 
 
-def changed(
+def change_topology(
     topology: Topology,
     group: GroupId,
     add: ProcessId | None = None,
@@ -30,64 +30,66 @@ def changed(
     """The next topology, in which a group has one member more (the last one) or one fewer. `place` says its name and,
     if it comes, where it is; hosts need that, and simulations do not."""
     if (add is None) == (remove is None):
-        raise WrongUse(f"change of group {group}: add = {add}, remove = {remove}; expected one of them, one at a time")
+        raise UsageError(
+            f"change of group {group}: add = {add}, remove = {remove}; expected one of them, one at a time"
+        )
     if group not in topology.groups:
-        raise WrongUse(f"change: group {group} does not exist; expected one of {list(topology.groups)}")
+        raise UsageError(f"change: group {group} does not exist; expected one of {list(topology.groups)}")
     members = topology.members(group)
     if add is not None:
         _refuse_known(topology, group, add)
-        return topology.changed(group, (*members, add), place=place, region=region)
+        return topology.with_change(group, (*members, add), place=place, region=region)
     if remove not in members:
-        raise WrongUse(f"change of group {group}: process {remove} is no member; expected one of {list(members)}")
+        raise UsageError(f"change of group {group}: process {remove} is no member; expected one of {list(members)}")
     if len(members) == 1:
-        raise WrongUse(f"change of group {group}: process {remove} is its last member; expected 1 or more to remain")
-    return topology.changed(group, tuple(member for member in members if member != remove), place=place)
+        raise UsageError(f"change of group {group}: process {remove} is its last member; expected 1 or more to remain")
+    return topology.with_change(group, tuple(member for member in members if member != remove), place=place)
 
 
 def _refuse_known(topology: Topology, group: GroupId, process: ProcessId) -> None:
     home = topology.group_of(process)
     if home is not None:
-        raise WrongUse(f"change of group {group}: process {process} is a member of group {home}; groups are disjoint")
+        raise UsageError(f"change of group {group}: process {process} is a member of group {home}; groups are disjoint")
     if process in topology.clients:
-        raise WrongUse(f"change of group {group}: process {process} is a client; expected a number that nobody has")
+        raise UsageError(f"change of group {group}: process {process} is a client; expected a number that nobody has")
     if process < topology.unused:
-        raise WrongUse(f"change of group {group}: the number {process} was used; expected {topology.unused} or more")
+        raise UsageError(f"change of group {group}: the number {process} was used; expected {topology.unused} or more")
 
 
 def check_change(old: Topology, new: Topology) -> None:
     """Refuse what is not one step from the old topology to the new one."""
     if new.number != old.number + 1:
-        raise WrongUse(f"change: number = {new.number}; expected {old.number + 1}, after number {old.number}")
+        raise UsageError(f"change: number = {new.number}; expected {old.number + 1}, after number {old.number}")
     if new.groups != old.groups:
-        raise WrongUse(f"change: groups {list(new.groups)}; expected {list(old.groups)}, groups themselves stay")
+        raise UsageError(f"change: groups {list(new.groups)}; expected {list(old.groups)}, groups themselves stay")
     moved = [(group, who) for group in old.groups for who in _difference(old, new, group)]
     if len(moved) != 1:
         told = ", ".join(f"process {who} of group {group}" for group, who in moved) or "nobody"
-        raise WrongUse(f"change to number {new.number}: {told} differs; expected one member of one group")
+        raise UsageError(f"change to number {new.number}: {told} differs; expected one member of one group")
     group, who = moved[0]
     if who not in old.members(group):
         _refuse_known(old, group, who)
     if old.unused and new.unused < max(old.unused, who + 1):
-        raise WrongUse(f"change to number {new.number}: unused = {new.unused}; expected numbers that nobody had")
+        raise UsageError(f"change to number {new.number}: unused = {new.unused}; expected numbers that nobody had")
 
 
 def _difference(old: Topology, new: Topology, group: GroupId) -> list[ProcessId]:
     return sorted(set(old.members(group)) ^ set(new.members(group)))
 
 
-def encoded(topology: Topology) -> bytes:
+def encode_topology(topology: Topology) -> bytes:
     """A topology as bytes; equal topologies, equal bytes."""
     return msgspec.msgpack.encode(topology.describe())
 
 
-def decoded(data: bytes, where: str = "topology") -> Topology:
+def decode_topology(data: bytes, where: str = "topology") -> Topology:
     """What `encoded` wrote."""
     try:
         described: Any = msgspec.msgpack.decode(data)
     except (msgspec.MsgspecError, ValueError):
-        raise WrongUse(f"{where}: {len(data)} bytes that are no topology") from None
+        raise UsageError(f"{where}: {len(data)} bytes that are no topology") from None
     if not isinstance(described, dict):
-        raise WrongUse(f"{where}: {type(described).__name__}; expected what `Topology.describe` writes")
+        raise UsageError(f"{where}: {type(described).__name__}; expected what `Topology.describe` writes")
     return Topology.from_dict(described, where)
 
 
@@ -98,7 +100,7 @@ def change_message(id: MessageId, sender: ProcessId, topology: Topology) -> Mess
 
 def change_payload(topology: Topology) -> bytes:
     """What it carries."""
-    return MARK + encoded(topology)
+    return MARK + encode_topology(topology)
 
 
 def is_change(message: Message) -> bool:
@@ -110,8 +112,8 @@ def next_topology(current: Topology, message: Message) -> Topology | None:
     if message.destinations != current.groups or not is_change(message):
         return None
     try:
-        topology = decoded(message.payload[MARK_BYTES:])
+        topology = decode_topology(message.payload[MARK_BYTES:])
         check_change(current, topology)
-    except WrongUse:
+    except UsageError:
         return None
     return topology

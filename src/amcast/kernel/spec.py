@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-from amcast.kernel.config import Config, configured
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.config import Config, parse_config
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body, Message, Record, Reply, Request, State
 from amcast.kernel.process import Process
@@ -107,7 +107,7 @@ class Spec:
     alone: Claims | None = None
     """What is claimed where every group is one process, if it differs: the bare protocol, not replicated."""
     farewell: Callable[[int], Body] | None = None
-    """What a process that leaves in good order, in its n-th life, tells everybody that it is connected with."""
+    """What a process that leaves in good order, in its n-th incarnation, tells everybody that it is connected with."""
     bundles: Callable[[Message], list[Message]] | None = None
     """How its processes open bundles when they deliver them (`kernel/bundle.py`): nodes may be gateways for clients."""
     goals: tuple[str, ...] = ()
@@ -118,7 +118,7 @@ class Spec:
     def configure(self, values: Mapping[str, Any] | None = None) -> Config:
         """The protocol's configuration from plain data, the variant's fixed options included."""
         merged = {**self.options, **(values or {})}
-        return configured(self.config, merged, f"options of protocol {self.name}")
+        return parse_config(self.config, merged, f"options of protocol {self.name}")
 
     def contacts(self, config: Config) -> Contact:
         """Whom a client must tell, under a configuration."""
@@ -135,7 +135,7 @@ class Spec:
         if self.claims.single_replica:
             for group in topology.groups:
                 if len(topology.members(group)) != 1:
-                    raise WrongUse(
+                    raise UsageError(
                         f"protocol {self.name}: group {group} has {len(topology.members(group))} replicas;"
                         f" expected groups of 1 process (it assumes processes that do not crash)"
                     )

@@ -8,7 +8,7 @@ old number may still be counted.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import MAX_SENDER, GroupId, ProcessId
 
 MAX_GROUPS = 4096
@@ -58,35 +58,37 @@ class Topology:
 
     def _validate(self) -> None:
         if not 1 <= len(self._members) <= MAX_GROUPS:
-            raise WrongUse(f"topology.groups: {len(self._members)} groups; expected 1 to {MAX_GROUPS}")
+            raise UsageError(f"topology.groups: {len(self._members)} groups; expected 1 to {MAX_GROUPS}")
         for group, members in self._members.items():
             if group < 0:
-                raise WrongUse(f"topology.groups: group {group} is negative; expected 0 or more")
+                raise UsageError(f"topology.groups: group {group} is negative; expected 0 or more")
             if not 1 <= len(members) <= MAX_REPLICAS:
-                raise WrongUse(f"topology.groups[{group}]: {len(members)} members; expected 1 to {MAX_REPLICAS}")
+                raise UsageError(f"topology.groups[{group}]: {len(members)} members; expected 1 to {MAX_REPLICAS}")
             for member in members:
                 if not 0 <= member <= MAX_SENDER:
-                    raise WrongUse(f"topology.groups[{group}]: process {member}; expected 0 to {MAX_SENDER}")
+                    raise UsageError(f"topology.groups[{group}]: process {member}; expected 0 to {MAX_SENDER}")
                 if member in self._group_of:
-                    raise WrongUse(f"topology.groups[{group}]: process {member} is a member twice; groups are disjoint")
+                    raise UsageError(
+                        f"topology.groups[{group}]: process {member} is a member twice; groups are disjoint"
+                    )
                 self._group_of[member] = group
         seen: set[ProcessId] = set()
         for client in self.clients:
             if client in self._group_of:
-                raise WrongUse(f"topology.clients: process {client} is a member of group {self._group_of[client]}")
+                raise UsageError(f"topology.clients: process {client} is a member of group {self._group_of[client]}")
             if not 0 <= client <= MAX_SENDER:
-                raise WrongUse(f"topology.clients: process {client}; expected 0 to {MAX_SENDER}")
+                raise UsageError(f"topology.clients: process {client}; expected 0 to {MAX_SENDER}")
             if client in seen:
-                raise WrongUse(f"topology.clients: process {client} appears twice")
+                raise UsageError(f"topology.clients: process {client} appears twice")
             seen.add(client)
         for process in self.regions:
             if process not in self._group_of and process not in seen:
-                raise WrongUse(f"topology.regions: process {process} is in no group and no client")
+                raise UsageError(f"topology.regions: process {process} is in no group and no client")
         for group in self.names:
             if group not in self._members:
-                raise WrongUse(f"topology.names: group {group} does not exist")
+                raise UsageError(f"topology.names: group {group} does not exist")
         if self.unused and self.unused <= max(self._group_of):
-            raise WrongUse(
+            raise UsageError(
                 f"topology.unused = {self.unused}; expected more than {max(self._group_of)}, which is in use"
             )
 
@@ -94,11 +96,11 @@ class Topology:
     def grid(cls, groups: int, replicas: int, clients: int = 0) -> "Topology":
         """`groups` groups of `replicas` processes numbered 0, 1, 2 ... group by group, then the clients."""
         if not 1 <= groups <= MAX_GROUPS:
-            raise WrongUse(f"groups = {groups}; expected 1 to {MAX_GROUPS}")
+            raise UsageError(f"groups = {groups}; expected 1 to {MAX_GROUPS}")
         if not 1 <= replicas <= MAX_REPLICAS:
-            raise WrongUse(f"replicas = {replicas}; expected 1 to {MAX_REPLICAS}")
+            raise UsageError(f"replicas = {replicas}; expected 1 to {MAX_REPLICAS}")
         if clients < 0:
-            raise WrongUse(f"clients = {clients}; expected 0 or more")
+            raise UsageError(f"clients = {clients}; expected 0 or more")
         first = groups * replicas
         return cls(
             {g: tuple(range(g * replicas, (g + 1) * replicas)) for g in range(groups)},
@@ -115,7 +117,7 @@ class Topology:
         """The size of a majority."""
         return len(self.members(group, number)) // 2 + 1
 
-    def tolerated(self, group: GroupId, number: int | None = None) -> int:
+    def faults_tolerated(self, group: GroupId, number: int | None = None) -> int:
         """How many members may crash while a majority remains."""
         return (len(self.members(group, number)) - 1) // 2
 
@@ -136,23 +138,23 @@ class Topology:
         """Where a process is; "" when nobody said."""
         return self.regions.get(process, "")
 
-    def checked(self, destinations: Iterable[GroupId]) -> tuple[GroupId, ...]:
+    def check_destinations(self, destinations: Iterable[GroupId]) -> tuple[GroupId, ...]:
         """Destinations as a message carries them: sorted, distinct, existing; anything else is the caller's mistake."""
         wanted = tuple(sorted(set(destinations)))
         if not wanted:
-            raise WrongUse("destinations: none given; expected at least one group")
+            raise UsageError("destinations: none given; expected at least one group")
         for group in wanted:
             if group not in self._members:
-                raise WrongUse(f"destinations: group {group} does not exist; expected some of {list(self.groups)}")
+                raise UsageError(f"destinations: group {group} does not exist; expected some of {list(self.groups)}")
         return wanted
 
-    def changed(
+    def with_change(
         self, group: GroupId, members: Sequence[ProcessId], keep: int = 8, place: Place = ("", ""), region: str = ""
     ) -> "Topology":
         """The next topology, in which one group has other members; the last `keep` numbers stay answerable. `place`
         and `region` are those of the member that comes; of one that goes only the name counts."""
         if group not in self._members:
-            raise WrongUse(f"topology: group {group} does not exist; expected one of {list(self.groups)}")
+            raise UsageError(f"topology: group {group} does not exist; expected one of {list(self.groups)}")
         number = self.number + 1
         old = {key: value for key, value in self._history.items() if key[1] > number - keep}
         regions = {p: r for p, r in self.regions.items() if p not in self._members[group] or p in members}
@@ -206,20 +208,20 @@ class Topology:
             unused = data.get("unused", 0)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             told = f"{type(error).__name__} {error}"
-            raise WrongUse(f"{where}: {told}; expected what `Topology.describe` writes") from None
+            raise UsageError(f"{where}: {told}; expected what `Topology.describe` writes") from None
         members = [member for group in groups.values() for member in group]
         for value in (number, unused, *groups, *clients, *regions, *places, *members):
             if type(value) is not int:
-                raise WrongUse(f"{where}: {value!r}; expected whole numbers for groups and processes")
+                raise UsageError(f"{where}: {value!r}; expected whole numbers for groups and processes")
         for text in (*regions.values(), *names.values(), *(text for place in places.values() for text in place)):
             if type(text) is not str:
-                raise WrongUse(f"{where}: {text!r}; expected text for names, regions and addresses")
+                raise UsageError(f"{where}: {text!r}; expected text for names, regions and addresses")
         if len(groups) != len(data["groups"]):
-            raise WrongUse(f"{where}: a group appears twice")
+            raise UsageError(f"{where}: a group appears twice")
         try:
             return cls(groups, clients, regions, names, number, None, places, unused)
-        except WrongUse as error:
-            raise WrongUse(f"{where}: {error}") from None
+        except UsageError as error:
+            raise UsageError(f"{where}: {error}") from None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Topology) and self.describe() == other.describe()

@@ -17,7 +17,7 @@ from amcast.lab.runs import build
 from amcast.simulation.inputs.load import Load
 from amcast.simulation.inputs.network import Network, NetworkConfig
 from amcast.simulation.inputs.random_streams import stream
-from amcast.simulation.schedulers.discrete_event import Timed
+from amcast.simulation.schedulers.discrete_event import DiscreteEventScheduler
 from amcast.simulation.world.world import World
 from amcast.trace.meta import Meta
 from amcast.trace.recorder import Recorder
@@ -126,7 +126,7 @@ def _run(
         names = sorted(set(regions.values()))
         matrix = {a: {b: 0 if a == b else UNIT_NS for b in names} for a in names}
     network = Network(NetworkConfig(delay_ns=UNIT_NS, matrix_ns=matrix), topology, stream(0))
-    agenda = Timed(network, stream(0))
+    agenda = DiscreteEventScheduler(network, stream(0))
     recorder = Recorder()
     simulated = World(topology, lambda process: build(spec, config, topology, process, scale=None), agenda, recorder)
     agenda.world = simulated

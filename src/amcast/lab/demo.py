@@ -10,8 +10,8 @@ from itertools import combinations
 from pathlib import Path
 from time import time_ns
 
-from amcast.cluster import cluster_spec, connect, launcher
-from amcast.kernel.errors import WrongUse
+from amcast.cluster import cluster_spec, connect, local_cluster
+from amcast.kernel.errors import UsageError
 from amcast.live.config.cluster import read_cluster
 from amcast.live.load.closed_loop import Traffic, play
 from amcast.live.operations.local_cluster import local_config
@@ -40,7 +40,7 @@ class Shown:
 def demonstrate(folder: Path, protocol: str, seconds: float, say: Callable[[str], None]) -> Shown:
     """Run the play into `folder`; every stage is told as it begins."""
     if folder.exists() and any(folder.iterdir()):
-        raise WrongUse(f"{folder} is not empty; expected a folder that is new")
+        raise UsageError(f"{folder} is not empty; expected a folder that is new")
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "cluster.toml"
     config.write_text(
@@ -68,7 +68,7 @@ def demonstrate(folder: Path, protocol: str, seconds: float, say: Callable[[str]
     struck: list[tuple[str, int]] = []
     clients = [connect(cluster, me=FIRST_CLIENT + number, recorder=recorder) for number in range(CLIENTS)]
     say(f"starting 3 groups x 3 replicas of {protocol} on loopback: {', '.join(GROUPS)}")
-    with launcher(cluster) as running:
+    with local_cluster(cluster) as running:
 
         def kill() -> None:
             struck.append(("fault-crash", time_ns()))

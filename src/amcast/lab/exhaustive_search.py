@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, combinations_with_replacement
 
-from amcast.check.incremental import quick
+from amcast.check.incremental import check_chains
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.lab.runs import Prepared
 from amcast.simulation.schedulers.explore import explore
@@ -114,7 +114,7 @@ def _scope(prepared: Prepared, pattern: Pattern, budget: Budget, max_states: int
     def always(
         history: Mapping[ProcessId, Sequence[MessageId]], destinations: Mapping[MessageId, tuple[GroupId, ...]]
     ) -> str | None:
-        return quick(history, destinations, groups)
+        return check_chains(history, destinations, groups)
 
     return Scope(
         topology=topology,

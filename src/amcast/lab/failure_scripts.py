@@ -1,6 +1,6 @@
 """Scripts of failing runs: everything that is needed to build the same processes again travels in the first line."""
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.lab.runs import Prepared, prepare
 from amcast.simulation.inputs.plan import described, plan_of
 from amcast.simulation.schedulers.fuzz import Outcome
@@ -30,5 +30,5 @@ def prepared_for(script: Script, where: str) -> Prepared:
     values = script.plan or {"protocol": script.protocol, "options": script.options}
     prepared = prepare(plan_of(values, f"{where}: plan"))
     if script.plan and prepared.everybody != script.topology:
-        raise WrongUse(f"{where}: topology differs from the one of its plan; expected the same")
+        raise UsageError(f"{where}: topology differs from the one of its plan; expected the same")
     return prepared

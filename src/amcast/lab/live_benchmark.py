@@ -33,14 +33,14 @@ from random import Random
 from typing import Any, Final
 
 from amcast.check.judge import Report, judge
-from amcast.cluster import connect, launcher
+from amcast.cluster import connect, local_cluster
 from amcast.kernel.config import Config
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId
 from amcast.live.config.cluster import Cluster, TraceMode, read_cluster
 from amcast.live.load.load_generator import Load, Prefix, Window, delivered
-from amcast.live.operations.local_cluster import Launcher, local_config
-from amcast.live.rpc.client import Asker
+from amcast.live.operations.local_cluster import LocalCluster, local_config
+from amcast.live.rpc.client import RpcClient
 from amcast.live.server.node import run_loop
 from amcast.live.storage.store import Durability
 from amcast.trace.meta import Meta, RunClaims, versions
@@ -101,7 +101,7 @@ def bench(plan: Bench, say: Callable[[str], None] = lambda line: None) -> dict[s
         recorder = _recorder(plan, cluster)
         load = Load(Random(plan.seed).randbytes(plan.payload), plan.outstanding, plan.rate)
         say(f"starting {plan.groups} groups x {plan.replicas} replicas of {plan.protocol}")
-        with launcher(cluster) as running:
+        with local_cluster(cluster) as running:
             idle = _idle(cluster, running)
             say(f"{plan.connections} connections x {plan.outstanding} outstanding, {plan.seconds:g} s")
             _loaded(plan, cluster, running, load, recorder)
@@ -118,7 +118,7 @@ def measured(windows: list[Window], latencies_ns: list[int], idle: float = 0.0) 
     """The numbers, over everything; and the least disturbed window's CPU. `idle`: cores that idle replicas use."""
     total = Window(*(sum(column) for column in zip(*windows, strict=True)))
     if not total.multicasts:
-        raise WrongUse("no multicast was answered while it was counted; expected a longer run (--seconds)")
+        raise UsageError("no multicast was answered while it was counted; expected a longer run (--seconds)")
     row = sorted(latencies_ns)
     counted = [window for window in windows if window.multicasts]
     return {
@@ -147,7 +147,7 @@ def _configured(plan: Bench, folder: Path) -> Cluster:
             protocol=plan.protocol,
             durability=plan.durability,
             trace={"mode": plan.trace, "folder": "trace", "run": "bench"},
-            limits={"kept_bytes": KEPT_BYTES},
+            limits={"recent_bytes": KEPT_BYTES},
         )
     )
     return read_cluster(file)
@@ -184,7 +184,7 @@ def _recorder(plan: Bench, cluster: Cluster) -> Recorder:
     return _Memory() if plan.trace == "off" else _Filed(cluster, plan.trace == "full")
 
 
-def _loaded(plan: Bench, cluster: Cluster, running: Launcher, load: Load, recorder: Recorder) -> None:
+def _loaded(plan: Bench, cluster: Cluster, running: LocalCluster, load: Load, recorder: Recorder) -> None:
     clients = [connect(cluster, me=FIRST_CLIENT + n, recorder=recorder) for n in range(plan.connections)]
 
     def cpus_s() -> tuple[float, float]:
@@ -194,7 +194,7 @@ def _loaded(plan: Bench, cluster: Cluster, running: Launcher, load: Load, record
     run_loop(load.run(clients, plan.sets(), min(1.0, plan.seconds / 3), plan.seconds, cpus_s))
 
 
-def _idle(cluster: Cluster, running: Launcher) -> float:
+def _idle(cluster: Cluster, running: LocalCluster) -> float:
     """How many cores all replicas use while nobody multicasts."""
     time.sleep(IDLE_S / 2)
     begin, before = time.monotonic(), sum(running.cpu_s(node) for node in cluster.nodes())
@@ -207,7 +207,7 @@ def _read_back(cluster: Cluster) -> dict[int, Prefix]:
     groups = {group: cluster.topology.members(group) for group in cluster.topology.groups}
 
     async def read() -> None:
-        asker = Asker(cluster.name, cluster.addresses, cluster.limits)
+        asker = RpcClient(cluster.name, cluster.addresses, cluster.limits)
         found.update(await delivered(asker, groups))
 
     run_loop(read())

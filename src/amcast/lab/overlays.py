@@ -10,7 +10,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.parts.ordering.overlay import binary, star
 
 THESIS_GROUPS = 7
@@ -40,5 +40,5 @@ def overlay(name: str, groups: int = THESIS_GROUPS) -> dict[str, Any]:
     if name == "C2":
         return {"edges": [list(edge) for edge in binary(range(groups))]}
     if name not in _published():
-        raise WrongUse(f"overlay {name!r} does not exist; expected one of: {', '.join(names())}")
+        raise UsageError(f"overlay {name!r} does not exist; expected one of: {', '.join(names())}")
     return dict(_published()[name])

@@ -4,7 +4,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.spec import Spec
 from amcast.protocols.catalogue import protocol
 
@@ -20,11 +20,11 @@ def find(name: str) -> Spec:
     try:
         found: object = import_module(module_name)
     except ImportError as error:
-        raise WrongUse(f"protocol {name!r}: {error}; expected module:NAME of a module that can be imported") from None
+        raise UsageError(f"protocol {name!r}: {error}; expected module:NAME of a module that can be imported") from None
     attribute, _, key = path.partition(".")
     found = getattr(found, attribute, None)
     if key and isinstance(found, dict):
         found = found.get(key)
     if not isinstance(found, Spec):
-        raise WrongUse(f"protocol {name!r}: {path!r} is {type(found).__name__}; expected a Spec")
+        raise UsageError(f"protocol {name!r}: {path!r} is {type(found).__name__}; expected a Spec")
     return found

@@ -11,7 +11,7 @@ from typing import Any, Final
 from amcast.check.judge import judge
 from amcast.figures.html_page import Account, Failure
 from amcast.figures.tables import Sheet, ms, number
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.pipeline.sweep.grid import spoken
 from amcast.trace.meta import read_metas
 from amcast.trace.run import Run, read
@@ -259,7 +259,7 @@ def _messages(properties: Row) -> set[int]:
 def scene(folder: Path, name: str | None, suspects: Sequence[int], called: str) -> tuple[str, str]:
     """A picture of the time around some messages, or around the slowest one; and what it shows."""
     if len(read_metas(folder)) > 1 and name is None:
-        raise WrongUse(f"{folder}: holds several runs; expected the name of one")
+        raise UsageError(f"{folder}: holds several runs; expected the name of one")
     run = read(folder, name)
     sent = dict(zip(run.multicasts["message"], run.multicasts["at_ns"], strict=True))
     if not sent or len(run.deliveries["message"]) > SCENE_ROWS:

@@ -11,19 +11,19 @@ from typing import Any
 
 from amcast.check.judge import Report, judge
 from amcast.kernel.config import Config
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body
 from amcast.kernel.process import Process
-from amcast.kernel.reconfiguration import changed
+from amcast.kernel.reconfiguration import change_topology
 from amcast.kernel.spec import Spec, majorities_survive, nobody_crashes
 from amcast.kernel.topology import Topology
 from amcast.lab.protocol_lookup import find
 from amcast.parts.client.messages import Hint, SessionConfig
-from amcast.parts.client.one_shot import Sender
-from amcast.parts.client.session import Client
-from amcast.parts.membership.messages import ChangingConfig
-from amcast.parts.membership.reconfigurable import changeable
+from amcast.parts.client.one_shot import OneShotClient
+from amcast.parts.client.session import ClientSession
+from amcast.parts.membership.messages import ReconfigurableConfig
+from amcast.parts.membership.reconfigurable import reconfigurable
 from amcast.parts.node.messages import Done, GatewayConfig, Heartbeat, NodeConfig, OmegaConfig
 from amcast.parts.node.node import Node
 from amcast.simulation.inputs.environments import environment
@@ -68,7 +68,7 @@ class Prepared:
         """The topology that a process begins with: who joins is told the one in which it is a member."""
         topology = self.topology
         for change in self.changes:
-            topology = changed(topology, change.group, change.add, change.remove)
+            topology = change_topology(topology, change.group, change.add, change.remove)
             if change.add == process:
                 return topology
         return self.topology
@@ -152,7 +152,7 @@ class Prepared:
 
     def wire(self) -> tuple[type[Body], ...]:
         """Every body that may travel in this run."""
-        spec = changeable(self.spec) if self.changes else self.spec
+        spec = reconfigurable(self.spec) if self.changes else self.spec
         return (*spec.wire(), Heartbeat, Hint, Done)
 
     def meta(self, run: str) -> Meta:
@@ -182,14 +182,18 @@ def build(
     """One process, a replica or a client: bare, or (given the scale of message delays) as a whole node."""
     replica = topology.group_of(process) is not None
     if scale is None:
-        return spec.process(process, topology, config) if replica else Sender(process, topology, spec.contacts(config))
+        return (
+            spec.process(process, topology, config)
+            if replica
+            else OneShotClient(process, topology, spec.contacts(config))
+        )
     if replica:
         node = node_config(scale, _gateway(scale) if gateways else None)
         if changes:
-            spec = changeable(spec, ChangingConfig(retry_ns=(30 * scale, 60 * scale)))
+            spec = reconfigurable(spec, ReconfigurableConfig(retry_ns=(30 * scale, 60 * scale)))
         return Node(spec.process(process, topology, config), node, spec.contacts(config))
     session = SessionConfig(retry_ns=(60 * scale, 120 * scale), gateways=gateways)
-    return Client(process, topology, spec.contacts(config), session)
+    return ClientSession(process, topology, spec.contacts(config), session)
 
 
 def _gateway(scale: int) -> GatewayConfig:
@@ -198,7 +202,7 @@ def _gateway(scale: int) -> GatewayConfig:
 
 def node_config(scale: int, gateway: GatewayConfig | None = None) -> NodeConfig:
     """Heartbeats and patience in proportion to the longest message delay."""
-    omega = OmegaConfig(beat_ns=8 * scale, patience_ns=(32 * scale, 48 * scale))
+    omega = OmegaConfig(heartbeat_ns=8 * scale, suspect_after_ns=(32 * scale, 48 * scale))
     return NodeConfig(omega=omega, gateway=gateway)
 
 
@@ -214,7 +218,7 @@ def prepare(plan: Plan, spec: Spec | None = None) -> Prepared:
     else:
         topology = Topology.grid(sizes.groups, sizes.replicas, sizes.clients)
     if not topology.clients:
-        raise WrongUse("topology.clients = 0; expected at least 1 client to multicast")
+        raise UsageError("topology.clients = 0; expected at least 1 client to multicast")
     changes = [event.fault for event in plan.faults.events if isinstance(event.fault, Change)]
     if changes:
         topology = operated(topology, spec, plan.nodes)
@@ -228,7 +232,7 @@ def prepare(plan: Plan, spec: Spec | None = None) -> Prepared:
     network = plan.network_config(defaults)
     _check_links(spec, network)
     if plan.gateways and not spec.bundles:
-        raise WrongUse(f"gateways = true; protocol {spec.name} does not open bundles")
+        raise UsageError(f"gateways = true; protocol {spec.name} does not open bundles")
     kinds = profile(plan.faults.profile, spec.claims, spec.name)
     nodes = plan.nodes if plan.nodes is not None else bool(changes) or "crash" in spec.claims.faults
     prepared = Prepared(plan, spec, config, topology, network, kinds, nodes)
@@ -240,9 +244,9 @@ def prepare(plan: Plan, spec: Spec | None = None) -> Prepared:
 def operated(topology: Topology, spec: Spec, nodes: bool | None) -> Topology:
     """With one client more, the operator, who asks for changes of members."""
     if not spec.claims.members:
-        raise WrongUse(f"faults.events: change; protocol {spec.name} does not claim that its members can change")
+        raise UsageError(f"faults.events: change; protocol {spec.name} does not claim that its members can change")
     if nodes is False:
-        raise WrongUse("faults.events: change, and nodes = false; members change in nodes")
+        raise UsageError("faults.events: change, and nodes = false; members change in nodes")
     return topology.with_clients((*topology.clients, max(topology.processes) + 1))
 
 
@@ -252,8 +256,8 @@ def universe(topology: Topology, changes: Sequence[Change]) -> Topology:
     current = topology
     for change in changes:
         if change.add in groups.get(change.group, ()):
-            raise WrongUse(f"faults.events: change adds process {change.add}; expected one that was never a member")
-        current = changed(current, change.group, change.add, change.remove)
+            raise UsageError(f"faults.events: change adds process {change.add}; expected one that was never a member")
+        current = change_topology(current, change.group, change.add, change.remove)
         if change.add is not None:
             groups[change.group].append(change.add)
     regions = {**topology.regions}
@@ -266,7 +270,7 @@ def universe(topology: Topology, changes: Sequence[Change]) -> Topology:
 def _check_links(spec: Spec, network: NetworkConfig) -> None:
     strength = ("raw", "reordering", "fifo")
     if strength.index(network.links) < strength.index(spec.claims.links):
-        raise WrongUse(
+        raise UsageError(
             f"network.links = {network.links!r}; protocol {spec.name} needs {spec.claims.links!r} links or better"
         )
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from amcast.cluster import connect, launcher
-from amcast.kernel.errors import Unknown, WrongUse
+from amcast.cluster import connect, local_cluster
+from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.topology import Topology
 from amcast.lab.runs import Prepared, prepare
@@ -47,7 +47,9 @@ class Latencies:
         """From a trace: every message that all its groups delivered."""
         found = sorted(latencies_ms(run))
         if not found:
-            raise Unknown("no message of the run was delivered by all its groups; there is no latency to compare")
+            raise CannotTellError(
+                "no message of the run was delivered by all its groups; there is no latency to compare"
+            )
         last = len(found) - 1
         return cls(len(found), statistics.fmean(found), found[round(0.5 * last)], found[math.ceil(0.95 * last)])
 
@@ -106,13 +108,13 @@ def compared(plan: Plan, folder: Path, say: Callable[[str], None] = lambda line:
 def _check(prepared: Prepared) -> None:
     plan, network = prepared.plan, prepared.network
     if plan.messages > MOST_MESSAGES:
-        raise WrongUse(f"messages = {plan.messages}; expected at most {MOST_MESSAGES} in a run that takes real time")
+        raise UsageError(f"messages = {plan.messages}; expected at most {MOST_MESSAGES} in a run that takes real time")
     if network.links != "fifo" or network.duplication:
-        raise WrongUse('network: live links are in order and exactly once; expected links = "fifo", duplication = 0')
+        raise UsageError('network: live links are in order and exactly once; expected links = "fifo", duplication = 0')
     if network.distribution not in ("constant", "normal"):
-        raise WrongUse(f"network.distribution = {network.distribution!r}; expected constant or normal")
+        raise UsageError(f"network.distribution = {network.distribution!r}; expected constant or normal")
     if plan.faults.profile != "none" or plan.faults.events:
-        raise WrongUse('faults: a comparison has none; expected profile = "none" and no events')
+        raise UsageError('faults: a comparison has none; expected profile = "none" and no events')
 
 
 def _simulated(prepared: Prepared) -> Run:
@@ -131,7 +133,7 @@ def _live(prepared: Prepared, folder: Path) -> Run:
     recorder = FolderRecorder(
         cluster.trace_folder, prepared.meta(cluster.run), packets=False, writer="clients", latest=False
     )
-    with recorder, launcher(cluster) as running:
+    with recorder, local_cluster(cluster) as running:
         run_loop(drive(_loops(prepared, cluster, recorder)))
         running.settled()
     return read(cluster.trace_folder)

@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from amcast.check.judge import Report, judge
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.lab.runs import Prepared, prepare
 from amcast.simulation.inputs.plan import described, plan_of
 from amcast.simulation.simulate import Simulation, Summary
@@ -40,8 +40,8 @@ def normalised(values: dict[str, Any], where: str) -> dict[str, Any]:
     plain = described(plan_of(values, where))
     try:
         said = _checked(msgspec.json.encode({**plain, "seed": 0}, order="sorted"))
-    except WrongUse as error:
-        raise WrongUse(f"{where}: {error}; [[exclude]] leaves cells out, [[override]] changes them") from None
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}; [[exclude]] leaves cells out, [[override]] changes them") from None
     return {**plain, "workload": {**said, **plain["workload"]}}
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId, ProcessId, message_id
 from amcast.kernel.message import Message
 from amcast.kernel.spec import Spec
@@ -26,7 +26,7 @@ from amcast.lab.runs import build
 from amcast.simulation.inputs.load import Load
 from amcast.simulation.inputs.network import Network, NetworkConfig
 from amcast.simulation.inputs.random_streams import stream
-from amcast.simulation.schedulers.discrete_event import Timed
+from amcast.simulation.schedulers.discrete_event import DiscreteEventScheduler
 from amcast.simulation.world.world import World
 from amcast.trace.recorder import Recorder
 
@@ -126,7 +126,7 @@ def replay(spec: Spec, schedule: Schedule, recorder: Recorder | None = None) -> 
     """Run a protocol under a schedule."""
     there = topology()
     network = Chosen(schedule, there)
-    agenda = Timed(network, Random(0))
+    agenda = DiscreteEventScheduler(network, Random(0))
     if recorder is None:
         recorder = Recorder()
         recorder.wants_packets = False
@@ -312,7 +312,7 @@ def bounded(spec: Spec) -> bool:
 def skews(spec: Spec) -> tuple[float, ...]:
     """The distances of clocks under which a protocol is searched."""
     if not bounded(spec):
-        raise WrongUse(f"protocol {spec.name}: claims no bound under conflicts; expected one that does")
+        raise UsageError(f"protocol {spec.name}: claims no bound under conflicts; expected one that does")
     return SKEWS if _bounds(spec, 0.0) != _bounds(spec, max(SKEWS)) else (0.0,)
 
 

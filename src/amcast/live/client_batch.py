@@ -32,7 +32,7 @@ class Delivery(NamedTuple):
     place: int
     """Which one of the batch."""
     position: int
-    """The place of the batch in this process' order, over all its lives: from where an application can go on."""
+    """The place of the batch in this process' order, over all its incarnations: from where an application can go on."""
     sender: ProcessId
     destinations: tuple[GroupId, ...]
     payload: bytes
@@ -44,7 +44,7 @@ _LONG: Final = {0xDC: 3, 0xDD: 5}
 """How msgpack begins an array of more than 15, and how many bytes that takes."""
 
 
-def batched(payloads: list[bytes]) -> bytes:
+def encode_batch(payloads: list[bytes]) -> bytes:
     assert 1 <= len(payloads) <= BATCH_MESSAGES
     return _encoder.encode(payloads)
 
@@ -59,12 +59,12 @@ def batch_size(payload: bytes) -> int:
     return 1
 
 
-def opened(effect: Deliver) -> list[Delivery]:
+def batch_deliveries(effect: Deliver) -> list[Delivery]:
     """The messages in a delivered batch, in order."""
-    return opened_message(effect.message, effect.position)
+    return message_deliveries(effect.message, effect.position)
 
 
-def opened_message(message: Message, position: int) -> list[Delivery]:
+def message_deliveries(message: Message, position: int) -> list[Delivery]:
     """The same, of a batch that was delivered at a position. A change of members has a position like any message, and
     is nothing that an application is told: hosts and subscriptions follow it by themselves."""
     if is_change(message):

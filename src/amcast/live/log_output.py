@@ -18,7 +18,7 @@ WHILE_S: Final = 5.0
 """At most so many lines of one kind in so many seconds."""
 
 
-class Sparing:
+class RateLimitedLog:
     """Counts lines of each kind, and holds back what is too much."""
 
     def __init__(self, lines: int = LINES, while_s: float = WHILE_S) -> None:
@@ -47,7 +47,7 @@ class Sparing:
         self._kinds.clear()
 
 
-sparing: Final = Sparing()
+sparing: Final = RateLimitedLog()
 complain: Final = sparing.complain
 
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.spec import Spec
 from amcast.protocols.a_ge import process as genuine
 from amcast.protocols.basecast import process as basecast
@@ -41,5 +41,5 @@ CATALOGUE: Final[dict[str, Spec]] = {
 def protocol(name: str) -> Spec:
     """The protocol of this name, or a refusal that lists the names there are."""
     if name not in CATALOGUE:
-        raise WrongUse(f"protocol {name!r} does not exist; expected one of: {', '.join(CATALOGUE)}")
+        raise UsageError(f"protocol {name!r} does not exist; expected one of: {', '.join(CATALOGUE)}")
     return CATALOGUE[name]

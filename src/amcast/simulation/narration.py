@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from amcast.kernel.effects import CancelTimer, Deliver, Effect, Note, Persist, Resolve, Send, SendEach, SetTimer
-from amcast.kernel.events import Event, Gone, Leader, Peer, Receive, Started, Submit, Suspect, Timer
+from amcast.kernel.events import Event, Leader, LinkReset, PeerDown, Receive, Started, Submit, Suspect, Timer
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Message, State
 from amcast.kernel.process import Process
@@ -39,7 +39,7 @@ LONGEST = 400
 """Characters of one description; what is cut off is marked."""
 
 
-class Witness:
+class NarratedProcess:
     """Stands before a process and writes down its steps."""
 
     def __init__(self, process: Process, log: list[Witnessed]) -> None:
@@ -52,8 +52,8 @@ class Witness:
         self._log[-1] = (self._process.me, events, effects)
         return effects
 
-    def named(self, effects: list[Effect]) -> list[Effect]:
-        return self._process.named(effects)
+    def attribute_to_messages(self, effects: list[Effect]) -> list[Effect]:
+        return self._process.attribute_to_messages(effects)
 
     @property
     def topology(self) -> Topology:
@@ -138,8 +138,8 @@ def _event(event: Event) -> str:
     match event:
         case Receive(sender, body):
             return f"receives {shown(body)} from {sender}"
-        case Peer(peer, life):
-            return f"hears that the link with {peer} (life {life}) began anew"
+        case LinkReset(peer, incarnation):
+            return f"hears that the link with {peer} (incarnation {incarnation}) began anew"
         case Submit(message):
             return f"multicasts message {message.id}"
         case Timer(name):
@@ -148,10 +148,10 @@ def _event(event: Event) -> str:
             return f"is told that {leader} leads group {group}"
         case Suspect(group, up):
             return f"is told that group {group} is {'up' if up else 'down'}"
-        case Gone(peer):
+        case PeerDown(peer):
             return f"is told that process {peer} is gone"
-        case Started(records, life):
-            return f"starts (life {life}, {len(records)} records)"
+        case Started(records, incarnation):
+            return f"starts (incarnation {incarnation}, {len(records)} records)"
         case _:
             return repr(event)
 

@@ -9,12 +9,12 @@ from amcast.kernel.ids import ProcessId
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims
 from amcast.kernel.topology import Topology
-from amcast.simulation.inputs.faults import Dealer, perform
+from amcast.simulation.inputs.faults import FaultInjector, perform
 from amcast.simulation.inputs.load import Draw, Load
 from amcast.simulation.inputs.network import Network, NetworkConfig
 from amcast.simulation.inputs.plan import FaultPlan, scale_ns
 from amcast.simulation.inputs.random_streams import stream
-from amcast.simulation.schedulers.discrete_event import Timed
+from amcast.simulation.schedulers.discrete_event import DiscreteEventScheduler
 from amcast.simulation.world.actions import Change
 from amcast.simulation.world.membership import ahead, changes_done
 from amcast.simulation.world.world import World
@@ -75,7 +75,7 @@ class Simulation:
     def __init__(self, setup: Setup, recorder: Recorder | None = None, remembers: bool = False) -> None:
         self.setup = setup
         network = Network(setup.network, setup.topology, stream(setup.seed, "network"))
-        self.agenda = Timed(network, stream(setup.seed, "timers"))
+        self.agenda = DiscreteEventScheduler(network, stream(setup.seed, "timers"))
         self.world = World(
             setup.topology,
             setup.make,
@@ -153,7 +153,9 @@ class Simulation:
             else:
                 self.agenda.schedule(event.at_ns, event.fault)
         random = stream(self.setup.seed, "faults")
-        dealer = Dealer(self.setup.kinds, self.setup.claims, random, self._scale_ns, ahead(self.world, self._changing))
+        dealer = FaultInjector(
+            self.setup.kinds, self.setup.claims, random, self._scale_ns, ahead(self.world, self._changing)
+        )
 
         def strike() -> None:
             dealt = dealer.deal(self.world)
@@ -208,7 +210,7 @@ class Simulation:
             world.steps,
             world.now,
             dict(world.down),
-            world.broken,
+            world.violations,
             len(owed),
             dict(sorted(world.noted.items())),
         )

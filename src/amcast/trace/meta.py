@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from amcast.kernel.config import explained
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.config import describe_error
+from amcast.kernel.errors import UsageError
 from amcast.trace.columns import SCHEMA
 
 NAME = "run.json"
@@ -63,42 +63,42 @@ def read_metas(folder: Path) -> list[Meta]:
     """The runs that a folder describes: run.json is one object, or a list of them when runs share their tables."""
     file = folder / NAME
     if not folder.is_dir():
-        raise WrongUse(f"{folder}: no such folder; expected a run folder with {NAME} and tables")
+        raise UsageError(f"{folder}: no such folder; expected a run folder with {NAME} and tables")
     if not file.is_file():
         if (folder / EARLY).is_file():
-            raise WrongUse(f"{folder}: the run was interrupted, {NAME} was never written; expected a finished run")
-        raise WrongUse(f"{folder}: no {NAME}; expected one with at least schema and run")
+            raise UsageError(f"{folder}: the run was interrupted, {NAME} was never written; expected a finished run")
+        raise UsageError(f"{folder}: no {NAME}; expected one with at least schema and run")
     try:
         plain = msgspec.json.decode(file.read_bytes())
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise WrongUse(f"{file}: {error}; expected JSON") from None
+        raise UsageError(f"{file}: {error}; expected JSON") from None
     items = plain if isinstance(plain, list) else [plain]
     if not items:
-        raise WrongUse(f"{file}: an empty list; expected at least one run")
+        raise UsageError(f"{file}: an empty list; expected at least one run")
     metas = [_meta(item, file) for item in items]
     names = [meta.run for meta in metas]
     for name in names:
         if names.count(name) > 1:
-            raise WrongUse(f"{file}: run {name!r} is described {names.count(name)} times; expected once")
+            raise UsageError(f"{file}: run {name!r} is described {names.count(name)} times; expected once")
     return metas
 
 
 def _meta(item: object, file: Path) -> Meta:
     if not isinstance(item, dict):
-        raise WrongUse(f"{file}: {type(item).__name__} {item!r}; expected an object with schema and run")
+        raise UsageError(f"{file}: {type(item).__name__} {item!r}; expected an object with schema and run")
     for field in ("schema", "run"):
         if field not in item:
-            raise WrongUse(
+            raise UsageError(
                 f"{file}: field {field} is missing; expected {'the number 1' if field == 'schema' else 'a name'}"
             )
     if item["schema"] != SCHEMA or isinstance(item["schema"], bool):
-        raise WrongUse(f"{file}: schema is {item['schema']!r}; expected {SCHEMA}")
+        raise UsageError(f"{file}: schema is {item['schema']!r}; expected {SCHEMA}")
     if item.get("claims", 0) is None:
         item = {key: value for key, value in item.items() if key != "claims"}
     try:
         meta = msgspec.convert(item, Meta, strict=True)
     except msgspec.ValidationError as error:
-        raise WrongUse(f"{file}: {explained(error, Meta)}") from None
+        raise UsageError(f"{file}: {describe_error(error, Meta)}") from None
     if not meta.run:
-        raise WrongUse(f"{file}: run is empty; expected a name")
+        raise UsageError(f"{file}: run is empty; expected a name")
     return meta

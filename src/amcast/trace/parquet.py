@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.trace.arrow_columns import arrowed
 from amcast.trace.columns import TABLES, Column, ColumnType
 from amcast.trace.recorder import Row
@@ -121,9 +121,9 @@ def opened(file: Path) -> pq.ParquetFile:
         raise broken(file, error) from None
 
 
-def broken(file: Path, error: Exception) -> WrongUse:
+def broken(file: Path, error: Exception) -> UsageError:
     """The refusal of a file that Arrow cannot read."""
-    return WrongUse(f"{file}: {_first_line(error)}; expected a whole Parquet file")
+    return UsageError(f"{file}: {_first_line(error)}; expected a whole Parquet file")
 
 
 def checked(table: str, file: Path, schema: pa.Schema) -> list[str]:
@@ -132,11 +132,11 @@ def checked(table: str, file: Path, schema: pa.Schema) -> list[str]:
     for column in TABLES[table]:
         if column.name not in schema.names:
             if not column.optional:
-                raise WrongUse(f"{file}: column {column.name} is missing; expected {column.type}")
+                raise UsageError(f"{file}: column {column.name} is missing; expected {column.type}")
             continue
         found = schema.field(column.name).type
         if not _fits(found, column):
-            raise WrongUse(f"{file}: column {column.name} is {found}; expected {column.type}")
+            raise UsageError(f"{file}: column {column.name} is {found}; expected {column.type}")
         known.append(column.name)
     return known
 
@@ -151,7 +151,7 @@ def canonical(table: str, file: Path, data: pa.Table) -> pa.Table:
             continue
         array = data.column(column.name)
         if not column.nullable and array.null_count:
-            raise WrongUse(
+            raise UsageError(
                 f"{file}: column {column.name} has {array.null_count} nulls; expected {column.type}, never null"
             )
         if pa.types.is_dictionary(array.type):
@@ -159,9 +159,9 @@ def canonical(table: str, file: Path, data: pa.Table) -> pa.Table:
         try:
             array = array.cast(kind)
         except pa.ArrowInvalid as error:
-            raise WrongUse(f"{file}: column {column.name}: {_first_line(error)}; expected {column.type}") from None
+            raise UsageError(f"{file}: column {column.name}: {_first_line(error)}; expected {column.type}") from None
         if column.type.startswith("array") and pc.list_flatten(array).null_count:
-            raise WrongUse(f"{file}: column {column.name} has nulls inside its lists; expected {column.type}")
+            raise UsageError(f"{file}: column {column.name} has nulls inside its lists; expected {column.type}")
         arrays.append(array)
     return pa.table(arrays, names=[column.name for column in TABLES[table]])
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.trace import parquet
 from amcast.trace.columns import REQUIRED, TABLES
 from amcast.trace.meta import NAME, Meta, read_metas
@@ -119,11 +119,11 @@ def read(folder: Path | str, run: str | None = None) -> Run:
     metas = read_metas(folder)
     if run is None and len(metas) > 1:
         names = ", ".join(meta.run for meta in metas[:5])
-        raise WrongUse(f"{folder}: holds {len(metas)} runs; expected one, or its name given (for example {names})")
+        raise UsageError(f"{folder}: holds {len(metas)} runs; expected one, or its name given (for example {names})")
     for meta in metas:
         if run in (None, meta.run):
             return _Folder(folder, [other.run for other in metas]).run(meta)
-    raise WrongUse(f"{folder / NAME}: run {run!r} is not there; expected one of {[meta.run for meta in metas][:5]}")
+    raise UsageError(f"{folder / NAME}: run {run!r} is not there; expected one of {[meta.run for meta in metas][:5]}")
 
 
 def read_all(folder: Path | str) -> list[Run]:
@@ -163,7 +163,7 @@ class _Folder:
     def _read(self, table: str) -> pa.Table:
         files = self._files(table)
         if not files and table in REQUIRED:
-            raise WrongUse(f"{self._folder}: table {table} is missing; expected {self._folder / table}/*.parquet")
+            raise UsageError(f"{self._folder}: table {table} is missing; expected {self._folder / table}/*.parquet")
         parts = [self._part(table, file) for file in files]
         if not parts:
             schema = pa.schema([(column.name, parquet.TYPES[column.type]) for column in TABLES[table]])
@@ -180,7 +180,7 @@ class _Folder:
         data = parquet.canonical(table, file, data)
         for name in pc.unique(data.column("run")).to_pylist():
             if name not in self._runs:
-                raise WrongUse(f"{file}: rows of run {name!r}; expected only {self._runs[:5]}, as {NAME} says")
+                raise UsageError(f"{file}: rows of run {name!r}; expected only {self._runs[:5]}, as {NAME} says")
         return data
 
     def _files(self, table: str) -> list[Path]:
@@ -190,5 +190,5 @@ class _Folder:
 def _only(table: pa.Table, run: str, file: Path, shared: bool) -> pa.Table:
     mine = pc.equal(table.column("run"), run)
     if not shared and not pc.all(mine).as_py() and len(table):
-        raise WrongUse(f"{file}: rows of another run than {run!r}; expected one run, as {NAME} says")
+        raise UsageError(f"{file}: rows of another run than {run!r}; expected one run, as {NAME} says")
     return table.filter(mine) if shared else table

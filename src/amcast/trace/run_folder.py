@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import pyarrow.parquet as pq
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.trace import meta as run_json
 from amcast.trace import parquet
 from amcast.trace.columns import TABLES
@@ -54,15 +54,15 @@ class FolderRecorder(Recorder):
         self.meta = meta
         self.wants_packets = packets
         if every < 1:
-            raise WrongUse(f"every {every}; expected 1 (all deliveries) or more")
+            raise UsageError(f"every {every}; expected 1 (all deliveries) or more")
         self.every = every
         self.joins = joins
         self._latest = latest
         self.most_rows = min(ROWS_PER_CHUNK, rows_per_group)
         if not WRITER.fullmatch(writer):
-            raise WrongUse(f"writer {writer!r}; expected lower-case letters, digits and hyphens, a letter first")
+            raise UsageError(f"writer {writer!r}; expected lower-case letters, digits and hyphens, a letter first")
         if not 1 <= rows_per_group <= rows_per_file:
-            raise WrongUse(f"rows_per_group {rows_per_group}; expected 1 to rows_per_file ({rows_per_file})")
+            raise UsageError(f"rows_per_group {rows_per_group}; expected 1 to rows_per_file ({rows_per_file})")
         if not joins:
             _claim(self.folder, meta)
         self._files = {
@@ -194,10 +194,10 @@ class _Files:
 def _claim(folder: Path, meta: Meta) -> None:
     """Make a folder ours, or refuse one that holds a run already: traces are never rewritten."""
     if folder.exists() and not folder.is_dir():
-        raise WrongUse(f"{folder}: a file; expected a folder for the run")
+        raise UsageError(f"{folder}: a file; expected a folder for the run")
     for name in (run_json.NAME, run_json.EARLY, *TABLES):
         if (folder / name).exists():
-            raise WrongUse(f"{folder}: holds a run already ({name}); expected a new or empty folder")
+            raise UsageError(f"{folder}: holds a run already ({name}); expected a new or empty folder")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / run_json.EARLY).write_bytes(run_json.encoded(meta.claiming(complete=False)))
 

@@ -11,7 +11,7 @@ from heapq import nsmallest
 from html import escape
 from typing import Final, Generic, TypeVar
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import MESSAGES_PER_SENDER, sender_of, sequence_of
 from amcast.trace.run import Run
 from amcast.trace.view import Selection, about, clock, names_of, refuse_strangers
@@ -63,7 +63,7 @@ def picture(
 ) -> str:
     """The SVG text of a run, or of what is selected of it; at most so many arrows and marks, the earliest."""
     if min(arrows, marks) < 1 or not 400 <= width <= 20_000:
-        raise WrongUse(f"arrows {arrows}, marks {marks}, width {width}; expected at least 1, 1 and 400 to 20000")
+        raise UsageError(f"arrows {arrows}, marks {marks}, width {width}; expected at least 1, 1 and 400 to 20000")
     selection = selection or Selection()
     refuse_strangers(run, selection)
     return "\n".join(_Picture(run, selection, arrows, marks, width).svg()) + "\n"
@@ -202,7 +202,7 @@ class _Picture:
             end = self._x(self._end)
             if crashed is not None and crashed < self._end:
                 end = max(self._x(crashed), LEFT)
-            yield f'<line class="life" x1="{LEFT}" y1="{y}" x2="{end}" y2="{y}"/>'
+            yield f'<line class="incarnation" x1="{LEFT}" y1="{y}" x2="{end}" y2="{y}"/>'
             if crashed is not None and self._start <= crashed <= self._end:
                 yield f"<g><title>process {process} crashed at {clock(crashed)}</title>{_cross(end, y, 'crash')}</g>"
             name = self._names.get(process, f"p{process}?")
@@ -339,18 +339,18 @@ def _style() -> str:
 
     light = (
         ".paper{fill:#fcfcfb}.title,.ink{fill:#0b0b0b}.name,.label{fill:#0b0b0b}.soft{fill:#52514e}"
-        ".grid{stroke:#e1e0d9}.life{stroke:#c3c2b7}.cnone{stroke:#b5b3ab}.fnone{fill:#b5b3ab}.cut{fill:#b3341f}"
+        ".grid{stroke:#e1e0d9}.incarnation{stroke:#c3c2b7}.cnone{stroke:#b5b3ab}.fnone{fill:#b5b3ab}.cut{fill:#b3341f}"
         ".crash{stroke:#d03b3b}.mark{stroke:#fcfcfb}.label{stroke:#fcfcfb}" + colours(0)
     )
     dark = (
         ".paper{fill:#1a1a19}.title,.ink{fill:#ffffff}.name,.label{fill:#ffffff}.soft{fill:#c3c2b7}"
-        ".grid{stroke:#2c2c2a}.life{stroke:#52514e}.cnone{stroke:#5c5b57}.fnone{fill:#5c5b57}.cut{fill:#f08a74}"
+        ".grid{stroke:#2c2c2a}.incarnation{stroke:#52514e}.cnone{stroke:#5c5b57}.fnone{fill:#5c5b57}.cut{fill:#f08a74}"
         ".crash{stroke:#e66767}.mark{stroke:#1a1a19}.label{stroke:#1a1a19}" + colours(1)
     )
     return (
         "text{font:12px system-ui,-apple-system,'Segoe UI',sans-serif}.title{font-size:16px;font-weight:600}"
         ".name{font-weight:600}.label{font-size:11px;stroke-width:3;paint-order:stroke}.grid{stroke-width:1}"
-        ".life{stroke-width:1.5}.arrow{fill:none;stroke-width:1.5;opacity:.8}.lost{stroke-dasharray:4 3}"
+        ".incarnation{stroke-width:1.5}.arrow{fill:none;stroke-width:1.5;opacity:.8}.lost{stroke-dasharray:4 3}"
         ".cross{fill:none;stroke-width:2}.mark{stroke-width:2}"
         f"{light}@media(prefers-color-scheme:dark){{{dark}}}"
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Any, NamedTuple
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.trace.run import Run
 
 
@@ -28,7 +28,7 @@ class Selection:
 
     def __post_init__(self) -> None:
         if self.since_ns is not None and self.until_ns is not None and self.since_ns > self.until_ns:
-            raise WrongUse(f"window {self.since_ns}..{self.until_ns} ns is upside down; expected its start first")
+            raise UsageError(f"window {self.since_ns}..{self.until_ns} ns is upside down; expected its start first")
 
     def when(self, at_ns: int) -> bool:
         return (self.since_ns is None or at_ns >= self.since_ns) and (self.until_ns is None or at_ns <= self.until_ns)
@@ -70,7 +70,7 @@ def lines(run: Run, selection: Selection | None = None, limit: int = 200) -> Ite
     """The view, line by line."""
     selection = selection or Selection()
     if limit < 1:
-        raise WrongUse(f"limit {limit}; expected at least 1 line")
+        raise UsageError(f"limit {limit}; expected at least 1 line")
     refuse_strangers(run, selection)
     total = 0
 
@@ -95,9 +95,9 @@ def lines(run: Run, selection: Selection | None = None, limit: int = 200) -> Ite
 def refuse_strangers(run: Run, selection: Selection) -> None:
     """A selection that names what the run does not have is a mistake, not an empty view."""
     if selection.process is not None and selection.process not in run.processes["process"]:
-        raise WrongUse(f"process {selection.process} is not in run {run.meta.run}; expected one of its processes")
+        raise UsageError(f"process {selection.process} is not in run {run.meta.run}; expected one of its processes")
     if selection.message is not None and selection.message not in run.multicasts["message"]:
-        raise WrongUse(f"message {selection.message} is not in run {run.meta.run}; expected one that was multicast")
+        raise UsageError(f"message {selection.message} is not in run {run.meta.run}; expected one that was multicast")
 
 
 def steps(run: Run, selection: Selection) -> Iterator[Step]:

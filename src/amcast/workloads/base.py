@@ -16,7 +16,7 @@ from random import Random
 from typing import Literal, NamedTuple, TypeVar
 
 from amcast.kernel.config import Config
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.topology import Topology
 
@@ -122,7 +122,7 @@ class Workload(ABC):
         if home is None:
             home = self.topology.group_of(client)
         if home is None:
-            raise WrongUse(f"workload {self.name}: process {client} is in no group and no client")
+            raise UsageError(f"workload {self.name}: process {client} is in no group and no client")
         return home
 
     def _pause_ns(self, client: ProcessId) -> int:

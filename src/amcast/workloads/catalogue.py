@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from amcast.kernel.config import configured
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.config import parse_config
+from amcast.kernel.errors import UsageError
 from amcast.kernel.topology import Topology
 from amcast.workloads.base import Workload, WorkloadConfig
 from amcast.workloads.gtpcc import Gtpcc, GtpccConfig, GtpccText, GtpccTextConfig
@@ -44,9 +44,9 @@ WORKLOADS: Final[dict[str, WorkloadSpec]] = {spec.name: spec for spec in _SPECS}
 def workload(name: str, topology: Topology, seed: int, options: Mapping[str, Any] | None = None) -> Workload:
     """The workload of this name on a topology, or a refusal that says what was expected."""
     if name not in WORKLOADS:
-        raise WrongUse(f"workload {name!r} does not exist; expected one of: {', '.join(WORKLOADS)}")
+        raise UsageError(f"workload {name!r} does not exist; expected one of: {', '.join(WORKLOADS)}")
     spec = WORKLOADS[name]
     if spec.groups is not None and len(topology.groups) != spec.groups:
-        raise WrongUse(f"workload {name}: the topology has {len(topology.groups)} groups; expected {spec.groups}")
-    config = configured(spec.config, dict(options or {}), f"options of workload {name}")
+        raise UsageError(f"workload {name}: the topology has {len(topology.groups)} groups; expected {spec.groups}")
+    config = parse_config(spec.config, dict(options or {}), f"options of workload {name}")
     return spec.build(topology, seed, config)

@@ -7,7 +7,7 @@ messages per client, which is what makes messages wait for each other; the paylo
 
 from random import Random
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.topology import Topology
 from amcast.workloads.base import PayloadConfig, Workload, between, sample
@@ -45,7 +45,7 @@ class Micro(Workload):
         self._low, self._high = config.range
         self._size = config.payload
         if self._high > len(topology.groups):
-            raise WrongUse(
+            raise UsageError(
                 f"options of workload {self.name}: destinations = {config.destinations};"
                 f" expected at most the {len(topology.groups)} groups there are"
             )

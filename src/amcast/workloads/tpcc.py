@@ -15,7 +15,7 @@ from itertools import accumulate
 from math import comb
 from random import Random
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.topology import Topology
 from amcast.workloads.base import PayloadConfig, Workload, below
@@ -57,7 +57,7 @@ class Tpcc(Workload):
     def __init__(self, topology: Topology, seed: int, config: TpccConfig) -> None:
         super().__init__(topology, seed, config)
         if config.global_share and len(topology.groups) < 2:
-            raise WrongUse(f"workload tpcc: 1 group, global_share = {config.global_share}; expected 2 groups or more")
+            raise UsageError(f"workload tpcc: 1 group, global_share = {config.global_share}; expected 2 groups or more")
         self._global = config.global_share
         self._size = config.payload
         self._others = {g: tuple(h for h in topology.groups if h != g) for g in topology.groups}

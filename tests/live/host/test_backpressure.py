@@ -7,15 +7,15 @@ import pytest
 from amcast.kernel.topology import Topology
 from amcast.live.limits import Limits
 from amcast.parts.client.messages import SessionConfig
-from amcast.parts.client.session import Client as Session
+from amcast.parts.client.session import ClientSession as Session
 from amcast.parts.node.messages import GatewayConfig, NodeConfig
-from amcast.parts.node.node import noded
+from amcast.parts.node.node import node_spec
 from amcast.protocols.catalogue import protocol
 from tests.live.cluster import QUICK, Cluster, run
 
 pytestmark = pytest.mark.live
 
-PRIMCAST = noded(protocol("primcast"), NodeConfig(omega=None, gateway=GatewayConfig()))
+PRIMCAST = node_spec(protocol("primcast"), NodeConfig(omega=None, gateway=GatewayConfig()))
 MOST = 20_000
 MESSAGES = 200
 
@@ -23,7 +23,8 @@ MESSAGES = 200
 def test_clients_wait_while_a_destination_is_silent_and_go_on_when_it_is_back() -> None:
     async def scene() -> None:
         limits = Limits(
-            **{name: getattr(QUICK, name) for name in ("beat_s", "silence_s", "retry_high_s")}, asked_bytes=MOST
+            **{name: getattr(QUICK, name) for name in ("heartbeat_s", "heartbeat_timeout_s", "reconnect_max_s")},
+            unordered_bytes=MOST,
         )
         there = Cluster(Topology.grid(3, 1), PRIMCAST, limits)
         for me in there.topology.servers:
@@ -44,13 +45,13 @@ def test_clients_wait_while_a_destination_is_silent_and_go_on_when_it_is_back() 
                 await asyncio.sleep(0.001)
             while not gateway.network.full:
                 await asyncio.sleep(0.01)
-            burden = gateway.process.burden()
+            burden = gateway.process.unanswered_bytes()
             await asyncio.sleep(0.2)
-            assert MOST < gateway.process.burden() == burden < MESSAGES * 1000, "it reads no more"
+            assert MOST < gateway.process.unanswered_bytes() == burden < MESSAGES * 1000, "it reads no more"
             assert not any(task.done() for task in asked)
             silent.start(there.addresses)
             await asyncio.gather(*asked)
-            assert gateway.process.burden() == 0
+            assert gateway.process.unanswered_bytes() == 0
             assert not gateway.network.full
         assert [len(there.delivered[me]) for me in (0, 1, 2)] == [MESSAGES, 0, MESSAGES]
         await there.down()

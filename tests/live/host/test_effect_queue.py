@@ -34,11 +34,11 @@ class Careful(Process):
         self.known: list[int] = []
         self.rang: list[str] = []
 
-    def on_start(self, records: Sequence[Record], life: int) -> None:
+    def on_start(self, records: Sequence[Record], incarnation: int) -> None:
         self.known = [record.number for record in records if isinstance(record, Kept)]
-        self.life = life
+        self.incarnation = incarnation
 
-    def on_multicast(self, message: Message) -> None:
+    def on_submit(self, message: Message) -> None:
         if message.id >= ENDS:
             self.persist(Kept(message.id), ends=True)
             return
@@ -50,7 +50,7 @@ class Careful(Process):
     def on_timer(self, name: str) -> None:
         self.rang.append(name)
 
-    def on_submit(self, message: Message) -> None:
+    def on_request(self, message: Message) -> None:
         self.deliver(message)
 
     def on_receive(self, sender: int, body: Body) -> None:
@@ -195,19 +195,19 @@ def test_records_that_wait_for_deliveries_reach_the_disk_in_their_order(tmp_path
 
 
 @pytest.mark.parametrize("mode", ["fsync", "os"])
-def test_a_later_life_gets_the_records_and_its_number(tmp_path: Path, mode: str) -> None:
+def test_a_later_incarnation_gets_the_records_and_its_number(tmp_path: Path, mode: str) -> None:
     async def main() -> None:
-        for life in range(3):
+        for incarnation in range(3):
             delivered: list[int] = []
             host, process = host_of(LogStore(tmp_path, mode), delivered)  # type: ignore[arg-type]
             host.start({})
             await settle()
-            assert (process.life, process.known) == (life, list(range(life * 10)))
-            for number in range(life * 10, life * 10 + 10):
+            assert (process.incarnation, process.known) == (incarnation, list(range(incarnation * 10)))
+            for number in range(incarnation * 10, incarnation * 10 + 10):
                 host.submit(message(number))
             while len(delivered) < 10:
                 await asyncio.sleep(0.001)
-            assert delivered == list(range(life * 10, life * 10 + 10))
+            assert delivered == list(range(incarnation * 10, incarnation * 10 + 10))
             await host.stop()
 
     run(main())
@@ -218,7 +218,7 @@ def test_a_process_that_fails_stops_alone_and_says_why(caplog: pytest.LogCapture
         host, _ = host_of(LogStore(tmp_path), [])
         host.start({})
         host.network.send((0,), b"", None)
-        host.hand(Request(message(1)))  # type: ignore[arg-type]
+        host.enqueue(Request(message(1)))  # type: ignore[arg-type]
         with pytest.raises(AssertionError, match="no process knows the event"):
             await host.ended
         await host.stop()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from amcast.kernel.errors import Unknown, WrongUse
+from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.events import Receive
 from amcast.kernel.message import Message, Request
 from amcast.kernel.topology import Topology
@@ -103,7 +103,7 @@ def test_replay_tells_a_process_that_behaves_differently(tmp_path: Path) -> None
             await made.settled(await crowd(made, batches=True, clients=1, count=10))
         wrong = SKEEN.process(0, GROUPS, SKEEN.configure())
         wrong.step([Receive(99, Request(Message(99_000_000_000, 99, (0,))))], 0)
-        with pytest.raises(WrongUse, match=r"step [0-9]+ differs"):
+        with pytest.raises(UsageError, match=r"step [0-9]+ differs"):
             replay(made.steps[0], Codec(SKEEN.wire()), wrong)
 
     run(main())
@@ -113,10 +113,10 @@ def test_a_message_too_large_is_refused_before_it_is_sent() -> None:
     async def main() -> None:
         async with cluster(GROUPS) as made, made.client() as client:
             most = client.limits.message_bytes
-            with pytest.raises(WrongUse, match=f"payload of {most + 1} bytes; expected at most {most}"):
+            with pytest.raises(UsageError, match=f"payload of {most + 1} bytes; expected at most {most}"):
                 await client.multicast({0, 1}, b"x" * (most + 1))
             await client.multicast({0, 1}, b"x" * most)
-            with pytest.raises(WrongUse, match="group 9 does not exist"):
+            with pytest.raises(UsageError, match="group 9 does not exist"):
                 await client.multicast({0, 9}, b"")
             await made.settled(2)
         assert [len(message.payload) for message in made.delivered[0]] == [most]
@@ -139,11 +139,11 @@ def test_what_is_not_bytes_is_refused_and_spoils_nobodys_batch() -> None:
                                             client.multicast({0}, memoryview(b"third")),  # type: ignore[arg-type]
                                             return_exceptions=True)  # fmt: skip
             changing[:] = b"later."
-            assert [isinstance(one, WrongUse) for one in outcomes] == [False, False, True, True, True, False]
+            assert [isinstance(one, UsageError) for one in outcomes] == [False, False, True, True, True, False]
             assert [str(one) for one in outcomes[2:5]] == [said for _, said in wrong]
-            with pytest.raises(WrongUse, match="destinations: the text 'a'; expected a set of groups"):
+            with pytest.raises(UsageError, match="destinations: the text 'a'; expected a set of groups"):
                 await client.multicast("a", b"x")
-            with pytest.raises(WrongUse, match="timeout_s = 0; expected more than 0 seconds"):
+            with pytest.raises(UsageError, match="timeout_s = 0; expected more than 0 seconds"):
                 await client.multicast({0}, b"x", timeout_s=0)
             await made.settled(3)
         assert [message.payload for message in made.delivered[0]] == [b"first", b"second", b"third"]
@@ -155,7 +155,7 @@ def test_no_answer_is_unknown_not_an_error_that_pretends() -> None:
     async def main() -> None:
         async with cluster(GROUPS) as made, made.client() as client:
             await made.hosts[1].stop()
-            with pytest.raises(Unknown, match="may or may not be delivered"):
+            with pytest.raises(CannotTellError, match="may or may not be delivered"):
                 await client.multicast({0, 1}, b"x", timeout_s=0.1)
 
     run(main())

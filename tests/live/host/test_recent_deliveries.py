@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from amcast.kernel.bundle import bundled, gateway_number, parts_of
+from amcast.kernel.bundle import bundle_messages, gateway_sender, make_bundle
 from amcast.kernel.effects import Deliver
 from amcast.kernel.ids import message_id
 from amcast.kernel.message import Message
-from amcast.live.host.delivery_sink import Handing
-from amcast.live.host.recent_deliveries import LARGE_SHARE, OVERHEAD_BYTES, Kept
+from amcast.live.host.delivery_sink import DeliverySink
+from amcast.live.host.recent_deliveries import LARGE_SHARE, OVERHEAD_BYTES, RecentDeliveries
 from tests.live.cluster import run
 
 PLENTY = 10_000_000
@@ -18,10 +18,10 @@ PLENTY = 10_000_000
 def bundle(first: int, count: int, size: int = 10) -> tuple[Message, list[Message]]:
     """A bundle, and the messages in it; they are numbered as they will be delivered."""
     parts = [Message(message_id(9, number), 9, (0,), bytes(size)) for number in range(first, first + count)]
-    return bundled(gateway_number(1, 0), first, (0,), parts), parts
+    return make_bundle(gateway_sender(1, 0), first, (0,), parts), parts
 
 
-def keep(kept: Kept, count: int, size: int = 10) -> int:
+def keep(kept: RecentDeliveries, count: int, size: int = 10) -> int:
     """One more bundle; how many bytes its text has."""
     made, parts = bundle(kept.next, count, size)
     if not kept.hold(kept.next, made, count):
@@ -40,13 +40,13 @@ class Opened:
         self.first: list[int] = []
 
     def __call__(self, made: Message) -> list[Message]:
-        parts = parts_of(made)
+        parts = bundle_messages(made)
         self.first.append(numbers(parts)[0])
         return parts
 
 
 def test_every_position_is_found_from_either_end_and_in_the_middle_of_bundles() -> None:
-    kept = Kept(PLENTY, parts_of)
+    kept = RecentDeliveries(PLENTY, bundle_messages)
     for count in (3, 1, 8, 2, 5, 1, 1, 9):
         keep(kept, count)
         kept.add(kept.next, bundle(kept.next, 1)[1][0])
@@ -58,7 +58,7 @@ def test_every_position_is_found_from_either_end_and_in_the_middle_of_bundles() 
 
 def test_only_what_is_read_is_opened() -> None:
     opened = Opened()
-    kept = Kept(PLENTY, opened)
+    kept = RecentDeliveries(PLENTY, opened)
     for _ in range(100):
         keep(kept, 10)
     assert opened.first == []
@@ -73,7 +73,7 @@ def test_only_what_is_read_is_opened() -> None:
 
 
 def test_a_reader_goes_on_where_it_stopped_in_a_bundle() -> None:
-    kept = Kept(PLENTY, parts_of)
+    kept = RecentDeliveries(PLENTY, bundle_messages)
     for _ in range(5):
         keep(kept, 7)
     got: list[Message] = []
@@ -85,9 +85,9 @@ def test_a_reader_goes_on_where_it_stopped_in_a_bundle() -> None:
 
 
 def test_bundles_go_as_a_whole_when_there_is_no_room() -> None:
-    room = Kept(PLENTY, parts_of)
+    room = RecentDeliveries(PLENTY, bundle_messages)
     size = keep(room, 10) + OVERHEAD_BYTES
-    kept = Kept(LARGE_SHARE * 2 * size, parts_of)
+    kept = RecentDeliveries(LARGE_SHARE * 2 * size, bundle_messages)
     for number in range(100):
         keep(kept, 10)
         assert kept.next == 10 * (number + 1)
@@ -98,7 +98,7 @@ def test_bundles_go_as_a_whole_when_there_is_no_room() -> None:
 
 
 def test_a_bundle_costs_less_than_its_messages() -> None:
-    whole, single = Kept(20_000, parts_of), Kept(20_000)
+    whole, single = RecentDeliveries(20_000, bundle_messages), RecentDeliveries(20_000)
     for _ in range(100):
         keep(whole, 10)
         keep(single, 10)
@@ -108,7 +108,7 @@ def test_a_bundle_costs_less_than_its_messages() -> None:
 
 def test_a_large_bundle_goes_message_by_message() -> None:
     opened = Opened()
-    kept = Kept(LARGE_SHARE * 1000, opened)
+    kept = RecentDeliveries(LARGE_SHARE * 1000, opened)
     keep(kept, 5)
     keep(kept, 40, size=100)
     assert numbers(kept.since(5, PLENTY)) == list(range(kept.next))[5:]
@@ -120,7 +120,7 @@ def test_a_large_bundle_goes_message_by_message() -> None:
 
 
 def test_behind_a_jump_everything_begins_anew() -> None:
-    kept = Kept(PLENTY, parts_of)
+    kept = RecentDeliveries(PLENTY, bundle_messages)
     keep(kept, 4)
     kept.jump(50)
     assert (kept.first, kept.next) == (50, 50)
@@ -139,21 +139,21 @@ def test_behind_a_jump_everything_begins_anew() -> None:
 
 def test_of_a_bundle_with_repeats_the_fresh_messages_are_kept() -> None:
     """A delivery says whether a bundle holds just what is fresh; where it does not, it cannot be opened anew."""
-    handing = Handing(0, 0, None, None, 0, 0)
-    handing.kept = kept = Kept(PLENTY, parts_of)
+    handing = DeliverySink(0, 0, None, None, 0, 0)
+    handing.kept = kept = RecentDeliveries(PLENTY, bundle_messages)
     made, parts = bundle(0, 6)
-    handing.take(Deliver(made, 0, count=len(parts)), 0)
+    handing.take(Deliver(made, 0, message_count=len(parts)), 0)
     again, _ = bundle(4, 5)
-    handing.take(Deliver(again, 6, count=3, repeats=(0, 1)), 0)
+    handing.take(Deliver(again, 6, message_count=3, duplicate_places=(0, 1)), 0)
     last, rest = bundle(9, 2)
-    handing.take(Deliver(last, 9, count=len(rest)), 0)
+    handing.take(Deliver(last, 9, message_count=len(rest)), 0)
     assert numbers(kept.since(0, PLENTY)) == list(range(11))
     for position in range(11):
         assert numbers(kept.since(position, 1)) == [position]
 
 
 def test_a_bundle_that_does_not_hold_what_was_delivered_is_noticed() -> None:
-    kept = Kept(PLENTY, parts_of)
+    kept = RecentDeliveries(PLENTY, bundle_messages)
     kept.hold(0, bundle(0, 6)[0], 4)
     with pytest.raises(AssertionError, match="bundle at 0: 6 messages, and 4 were delivered"):
         kept.since(0, PLENTY)
@@ -161,7 +161,7 @@ def test_a_bundle_that_does_not_hold_what_was_delivered_is_noticed() -> None:
 
 def test_who_waits_hears_of_a_bundle_once() -> None:
     async def main() -> None:
-        kept = Kept(PLENTY, parts_of)
+        kept = RecentDeliveries(PLENTY, bundle_messages)
         waiting = asyncio.ensure_future(kept.changed(10))
         await asyncio.sleep(0)
         keep(kept, 5)

@@ -2,28 +2,28 @@
 
 import pytest
 
-from amcast.kernel.bundle import bundled, gateway_number
+from amcast.kernel.bundle import gateway_sender, make_bundle
 from amcast.kernel.effects import Deliver
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import message_id
 from amcast.kernel.message import Message
-from amcast.live.client_batch import BATCH_MESSAGES, batch_size, batched
-from amcast.live.host.wakeup_coalescer import CALM_NS, Rest
+from amcast.live.client_batch import BATCH_MESSAGES, batch_size, encode_batch
+from amcast.live.host.wakeup_coalescer import CALM_NS, WakeupCoalescer
 from amcast.live.limits import Limits
 
 
 def of(count: int, size: int = 1) -> Deliver:
     """A bundle of so many messages, each a batch of so many."""
-    parts = [Message(message_id(9, n), 9, (0, 1), batched([b"x"] * size)) for n in range(count)]
-    return Deliver(bundled(gateway_number(0, 0), 0, (0, 1), parts), 0, count=count)
+    parts = [Message(message_id(9, n), 9, (0, 1), encode_batch([b"x"] * size)) for n in range(count)]
+    return Deliver(make_bundle(gateway_sender(0, 0), 0, (0, 1), parts), 0, message_count=count)
 
 
 def slept(count: int, size: int = 1, most_us: int = 1000) -> list[float]:
     """How long a leader rests after so many."""
     told: list[float] = []
-    rest = Rest(most_us, told.append)
-    rest.count(of(count, size))
-    rest.take(0, leads=True)
+    rest = WakeupCoalescer(most_us, told.append)
+    rest.record_delivery(of(count, size))
+    rest.end_tick(0, leads=True)
     return told
 
 
@@ -39,52 +39,52 @@ def test_the_more_messages_the_longer_and_never_longer_than_the_limit() -> None:
 
 def test_the_rest_goes_on_between_deliveries_and_ends_when_they_do() -> None:
     told: list[float] = []
-    rest = Rest(1000, told.append)
-    rest.count(of(100))
-    rest.take(0, leads=True)
-    rest.take(CALM_NS, leads=True)
+    rest = WakeupCoalescer(1000, told.append)
+    rest.record_delivery(of(100))
+    rest.end_tick(0, leads=True)
+    rest.end_tick(CALM_NS, leads=True)
     assert len(told) == 2
-    rest.take(CALM_NS + 1, leads=True)
+    rest.end_tick(CALM_NS + 1, leads=True)
     assert len(told) == 2
-    rest.count(of(100))
-    rest.take(CALM_NS + 2, leads=True)
-    rest.count(of(1))
-    rest.take(CALM_NS + 3, leads=True)
+    rest.record_delivery(of(100))
+    rest.end_tick(CALM_NS + 2, leads=True)
+    rest.record_delivery(of(1))
+    rest.end_tick(CALM_NS + 3, leads=True)
     assert len(told) == 3, "a lone message ends it at once"
 
 
 def test_a_follower_does_not_rest() -> None:
     told: list[float] = []
-    rest = Rest(1000, told.append)
+    rest = WakeupCoalescer(1000, told.append)
     for now in range(3):
-        rest.count(of(100))
-        rest.take(now)
+        rest.record_delivery(of(100))
+        rest.end_tick(now)
     assert told == [], "its primary waits for it"
     assert rest.busy
-    rest.take(3, leads=True)
+    rest.end_tick(3, leads=True)
     assert len(told) == 1, "until it leads"
 
 
 def test_a_gateway_rests_as_long_as_clients_ask() -> None:
     told: list[float] = []
-    rest = Rest(1000, told.append)
-    rest.serve(0)
-    rest.take(0)
+    rest = WakeupCoalescer(1000, told.append)
+    rest.record_request(0)
+    rest.end_tick(0)
     assert told == [], "nothing was delivered yet"
-    rest.count(of(100))
-    rest.take(CALM_NS - 1)
+    rest.record_delivery(of(100))
+    rest.end_tick(CALM_NS - 1)
     assert len(told) == 1
-    rest.count(of(100))
-    rest.take(CALM_NS)
+    rest.record_delivery(of(100))
+    rest.end_tick(CALM_NS)
     assert len(told) == 1, "nobody has asked for so long"
-    rest.serve(CALM_NS)
-    rest.take(CALM_NS)
+    rest.record_request(CALM_NS)
+    rest.end_tick(CALM_NS)
     assert len(told) == 2
 
 
 @pytest.mark.parametrize("size", [1, 15, 16, 300, BATCH_MESSAGES])
 def test_a_batch_says_how_many_it_holds(size: int) -> None:
-    assert batch_size(batched([b"payload"] * size)) == size
+    assert batch_size(encode_batch([b"payload"] * size)) == size
 
 
 @pytest.mark.parametrize(
@@ -99,11 +99,11 @@ def test_a_batch_that_lies_is_believed_only_so_far() -> None:
 
 
 def test_a_limit_below_zero_is_refused() -> None:
-    assert Limits(rest_us=0).rest_us == 0
-    with pytest.raises(WrongUse, match=r"limits\.rest_us = -1; expected 0 or more"):
-        Limits(rest_us=-1)
-    assert Limits(patience_us=0).patience_us == 0
-    with pytest.raises(WrongUse, match=r"limits\.patience_us = -5; expected 0 or more"):
-        Limits(patience_us=-5)
-    with pytest.raises(WrongUse, match=r"limits\.peers = 0; expected more than 0"):
+    assert Limits(coalesce_us=0).coalesce_us == 0
+    with pytest.raises(UsageError, match=r"limits\.coalesce_us = -1; expected 0 or more"):
+        Limits(coalesce_us=-1)
+    assert Limits(follower_delay_us=0).follower_delay_us == 0
+    with pytest.raises(UsageError, match=r"limits\.follower_delay_us = -5; expected 0 or more"):
+        Limits(follower_delay_us=-5)
+    with pytest.raises(UsageError, match=r"limits\.peers = 0; expected more than 0"):
         Limits(peers=0)

@@ -1,5 +1,5 @@
-"""A data folder serves one process of one cluster in one protocol, and no life in memory beside a log; and for one
-number of members there is one answer to who they are."""
+"""A data folder serves one process of one cluster in one protocol, and no incarnation in memory beside a log; and
+for one number of members there is one answer to who they are."""
 
 import asyncio
 import tomllib
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from amcast import cluster as service
-from amcast.kernel.errors import Unknown, WrongUse
+from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.live.config.cluster import read_cluster, written
 from amcast.live.membership.data_folder import FILE
 from amcast.live.operations.local_cluster import free_ports, local_config
@@ -49,7 +49,7 @@ def test_another_cluster_protocol_or_memory_is_refused(
     other = cluster_file(tmp_path, "other.toml", **{"durability": "os", **fields})
     assert service.main([str(other), "orders/1"]) == 64
     assert said in capsys.readouterr().err
-    with pytest.raises(WrongUse, match="process-00000: "):
+    with pytest.raises(UsageError, match="process-00000: "):
         service.Replica(other, "orders/1")
     assert {one.name: one.read_bytes() for one in folder.iterdir()} == before, "nothing was changed"
     begun(file)
@@ -72,11 +72,11 @@ def test_another_nodes_folder_and_a_damaged_name_are_refused(
     assert "expected what a node wrote there about itself" in capsys.readouterr().err
 
 
-def test_a_log_may_follow_lives_in_memory(tmp_path: Path) -> None:
+def test_a_log_may_follow_incarnations_in_memory(tmp_path: Path) -> None:
     begun(cluster_file(tmp_path, "first.toml", durability="memory"))
     begun(cluster_file(tmp_path, "first.toml", durability="memory"))
     begun(cluster_file(tmp_path, "second.toml", durability="os"))
-    assert (tmp_path / "data" / "process-00000" / "life").read_text() == "2\n", "it knows that it has forgotten"
+    assert (tmp_path / "data" / "process-00000" / "incarnation").read_text() == "2\n", "it knows that it has forgotten"
 
 
 def edited(file: Path, replicas: list[str]) -> None:
@@ -104,7 +104,7 @@ def test_replicas_are_not_added_by_editing_the_file(tmp_path: Path, capsys: pyte
 def test_processes_with_different_files_do_not_talk(tmp_path: Path) -> None:
     """A node that is new has no folder that could tell; its peers do."""
     file = cluster_file(tmp_path, "cluster.toml", durability="memory")
-    with service.launcher(read_cluster(file)):
+    with service.local_cluster(read_cluster(file)):
         with service.connect_blocking(file) as client:
             client.multicast({"orders", "stock"}, b"x")
         values = tomllib.loads(file.read_text())
@@ -112,7 +112,7 @@ def test_processes_with_different_files_do_not_talk(tmp_path: Path) -> None:
         other = tmp_path / "other.toml"
         other.write_text(written(values))
         with (
-            pytest.raises(Unknown, match="different groups or replicas in topology 0: is"),
+            pytest.raises(CannotTellError, match="different groups or replicas in topology 0: is"),
             service.connect_blocking(other, connect_s=2.0) as client,
         ):
             client.multicast({"orders"}, b"x", 2.0)

@@ -12,20 +12,20 @@ from typing import cast
 import pytest
 
 from amcast.cli.main import run as command
-from amcast.cluster import Replica, connect, launcher
-from amcast.kernel.errors import Unknown
+from amcast.cluster import Replica, connect, local_cluster
+from amcast.kernel.errors import CannotTellError
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.topology import Topology
 from amcast.live.config.cluster import Cluster, read_cluster, written
 from amcast.live.membership import state_survey as holding
 from amcast.live.membership import topology_follower as moving
-from amcast.live.membership.state_survey import Doubt, Found, found
+from amcast.live.membership.state_survey import StateCount, UnansweredDiagnosis, count_state
 from amcast.live.operations.cluster_status import advised
-from amcast.live.operations.local_cluster import Launcher, free_ports
-from amcast.live.rpc.client import Asker
-from amcast.live.rpc.server import Stands
+from amcast.live.operations.local_cluster import LocalCluster, free_ports
+from amcast.live.rpc.client import RpcClient
+from amcast.live.rpc.server import Progress
 from amcast.live.server import http
-from amcast.live.server.status import Watch
+from amcast.live.server.status import StatusReporter
 from tests.live.cluster import run
 from tests.live.secure_cluster import listening, plain, replicas, until
 
@@ -39,14 +39,14 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(holding, "PATIENT_S", 0.3)
 
 
-def watch_of(replica: Replica) -> Watch:
+def watch_of(replica: Replica) -> StatusReporter:
     watch = replica.desk.watch
     assert watch is not None
     return watch
 
 
 class Group:
-    """Three replicas in this process, of which some begin new lives, without memory."""
+    """Three replicas in this process, of which some begin new incarnations, without memory."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -67,7 +67,7 @@ class Group:
         for name in names:
             await self.running.pop(name).__aexit__(None, None, None)
 
-    def watch(self, name: str) -> Watch:
+    def watch(self, name: str) -> StatusReporter:
         return watch_of(self.running[name])
 
 
@@ -93,14 +93,14 @@ class Group:
 def test_a_state_is_lost_when_those_who_may_have_it_miss_some_majority(
     members: int, quorum: int, holding: int, silent: int, lost: bool
 ) -> None:
-    assert Found(members, quorum, holding, members - holding - silent, silent).lost == lost
+    assert StateCount(members, quorum, holding, members - holding - silent, silent).lost == lost
 
 
 def test_who_does_not_answer_is_silent_and_others_say_what_they_hold() -> None:
     topology = Topology.grid(2, 3)
-    answers = {0: Stands(0, 5, True, 0), 2: Stands(0, 0, False, 1, holds=False), 4: Stands(0, 0, True, 0)}
-    assert found(topology, 0, answers) == Found(3, 2, holding=1, lacking=1, silent=1)
-    assert found(topology, 1, answers) == Found(3, 2, holding=1, lacking=0, silent=2)
+    answers = {0: Progress(0, 5, True, 0), 2: Progress(0, 0, False, 1, holds=False), 4: Progress(0, 0, True, 0)}
+    assert count_state(topology, 0, answers) == StateCount(3, 2, holding=1, lacking=1, silent=1)
+    assert count_state(topology, 1, answers) == StateCount(3, 2, holding=1, lacking=0, silent=2)
 
 
 # In one process
@@ -116,7 +116,11 @@ def test_when_all_have_lost_it_each_says_so_and_the_log_once(tmp_path: Path, has
             await client.multicast({"orders"}, b"x")
         async with replicas(cluster) as running:
             watches = [watch_of(replica) for replica in running.values()]
-            await until(lambda: all(watch.host.moving.holders.found == Found(3, 2, 0, 3, 0) for watch in watches))
+            await until(
+                lambda: all(
+                    watch.host.topology_follower.holders.found == StateCount(3, 2, 0, 3, 0) for watch in watches
+                )
+            )
             for watch in watches:
                 assert watch.missing() == [
                     "it lost its memory, and waits for its group to give it its state (2 of 2 others answer, none has"
@@ -151,10 +155,12 @@ def test_one_that_kept_it_alone_is_not_ready_either(tmp_path: Path, hasty: None)
         async with Group(cluster) as group:
             keeper = group.watch("orders/3")
             await until(lambda: all(group.watch(name).status()["ready"] for name in group.running))
-            assert keeper.host.moving.holders.found is None, "nobody was restarted, so there is nothing to ask"
+            assert keeper.host.topology_follower.holders.found is None, (
+                "nobody was restarted, so there is nothing to ask"
+            )
             await group.stop("orders/1", "orders/2")
             await group.start("orders/1", "orders/2")
-            await until(lambda: bool(keeper.host.moving.holders.advice()))
+            await until(lambda: bool(keeper.host.topology_follower.holders.advice()))
             assert keeper.missing() == [
                 "1 of 3 members of its group have its state (2 of 2 others answer, none has it): group orders has lost"
                 " it for good"
@@ -179,9 +185,9 @@ def test_one_that_is_given_it_again_is_ready_and_nobody_complains(
             await group.stop("orders/2")
             await group.start("orders/2")
             await until(lambda: group.watch("orders/2").status()["ready"])
-            for name in ("orders/1", "orders/3"):  # they have noticed its new life, and asked
-                holders = group.watch(name).host.moving.holders
-                await until(lambda holders=holders: holders.found == Found(3, 2, 3, 0, 0))
+            for name in ("orders/1", "orders/3"):  # they have noticed its new incarnation, and asked
+                holders = group.watch(name).host.topology_follower.holders
+                await until(lambda holders=holders: holders.found == StateCount(3, 2, 3, 0, 0))
                 assert holders.advice() == []
 
     with listening() as heard:
@@ -199,7 +205,7 @@ def test_who_does_not_answer_may_have_it(tmp_path: Path, hasty: None) -> None:
             pass
         async with Replica(cluster, "orders/1") as alone:
             watch = watch_of(alone)
-            await until(lambda: watch.host.moving.holders.found is not None)
+            await until(lambda: watch.host.topology_follower.holders.found is not None)
             assert watch.missing()[0] == (
                 "it lost its memory, and waits for its group to give it its state (0 of 2 others answer, none has it)"
             )
@@ -216,11 +222,11 @@ def test_who_does_not_answer_may_have_it(tmp_path: Path, hasty: None) -> None:
 class Answering:
     """Replicas that answer what they are told to, and count how often they are asked."""
 
-    def __init__(self, answers: dict[ProcessId, Stands]) -> None:
+    def __init__(self, answers: dict[ProcessId, Progress]) -> None:
         self.answers = answers
         self.asked = 0
 
-    async def standings(self, processes: object, within_s: float) -> dict[ProcessId, Stands]:
+    async def standings(self, processes: object, within_s: float) -> dict[ProcessId, Progress]:
         self.asked += 1
         await asyncio.sleep(0.01)
         return self.answers
@@ -228,11 +234,11 @@ class Answering:
 
 def test_a_client_says_what_it_may_know_and_asks_once_for_all_its_messages() -> None:
     topology = Topology.grid(2, 3)
-    holds, lacks = Stands(0, 1, True, 0), Stands(0, 0, False, 1, holds=False)
+    holds, lacks = Progress(0, 1, True, 0), Progress(0, 0, False, 1, holds=False)
 
-    async def told(answers: dict[ProcessId, Stands], genuine: bool = True) -> list[str]:
+    async def told(answers: dict[ProcessId, Progress], genuine: bool = True) -> list[str]:
         asker = Answering(answers)
-        doubt = Doubt(cast(Asker, asker), lambda: topology, genuine)
+        doubt = UnansweredDiagnosis(cast(RpcClient, asker), lambda: topology, genuine)
         said = await asyncio.gather(*(doubt.about((0,), 1.0) for _ in range(50)))
         assert asker.asked == 1
         return list(said)
@@ -255,7 +261,9 @@ def test_a_client_says_what_it_may_know_and_asks_once_for_all_its_messages() -> 
         (said,) = set(await told(elsewhere, genuine=False))
         assert "group 1 has lost its state" in said, "without it, nobody orders anything"
         hurried = Answering({})
-        assert await Doubt(cast(Asker, hurried), lambda: topology, genuine=True).about((0,), 0.1) == ""
+        assert (
+            await UnansweredDiagnosis(cast(RpcClient, hurried), lambda: topology, genuine=True).about((0,), 0.1) == ""
+        )
         assert hurried.asked == 0
 
     run(main())
@@ -277,7 +285,7 @@ def ready(address: str) -> tuple[int, str]:
         return refused.code, refused.read().decode()
 
 
-def stood(running: Launcher, file: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+def stood(running: LocalCluster, file: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
     """`amcast status`, when all nodes know who holds what: they ask each other every other second."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -300,7 +308,7 @@ def test_a_cluster_in_memory_that_was_killed_says_so_and_begins_anew_in_empty_fo
     groups = {"orders": {"replicas": [{"address": ports[0], "http": at}, *ports[1:]]}}
     file.write_text(written({"name": "local", "durability": "memory", "security": {"mode": "plain"}, "groups": groups}))
     cluster = read_cluster(file)
-    with launcher(cluster) as running:
+    with local_cluster(cluster) as running:
         asyncio.run(sent(cluster, 30))
         running.kill(*cluster.nodes())
         running.start(*cluster.nodes())
@@ -314,7 +322,9 @@ def test_a_cluster_in_memory_that_was_killed_says_so_and_begins_anew_in_empty_fo
         assert code == 503
         assert "2 of 2 others answer, none has it" in why
         assert "To begin anew" in why
-        with pytest.raises(Unknown, match=r"may or may not be delivered; group orders has lost its state \(3 of 3"):
+        with pytest.raises(
+            CannotTellError, match=r"may or may not be delivered; group orders has lost its state \(3 of 3"
+        ):
             asyncio.run(sent(cluster, 1.0))
         for name in cluster.nodes():
             log = running.logs / f"{name.replace('/', '-')}.log"

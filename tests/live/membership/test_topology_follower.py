@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from amcast.cluster import Replica, connect, subscribe
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.reconfiguration import change_payload
 from amcast.live.client_batch import Delivery
 from amcast.live.config.cluster import Cluster, read_cluster
-from amcast.live.config.rewrite import replace_file, rewritten
+from amcast.live.config.rewrite import replace_file, rewrite_members
 from amcast.live.membership import topology_follower as moving
 from amcast.live.operations import reconfiguration as changes
 from amcast.live.operations.local_cluster import free_ports
-from amcast.live.rpc.client import Asker
-from amcast.live.security.permissions import Rights, Subject
-from amcast.live.wire.frames import Refused
+from amcast.live.rpc.client import RpcClient
+from amcast.live.security.permissions import Permissions, Subject
+from amcast.live.wire.frames import RefusedError
 from tests.live.cluster import run
 from tests.live.secure_cluster import plain, until
 
@@ -56,7 +56,7 @@ def after(cluster: Cluster, *wishes: changes.Wish) -> Cluster:
 
 def test_the_next_file_keeps_names_numbers_and_comments(tmp_path: Path) -> None:
     cluster = after(shop(tmp_path), changes.Wish("orders/7", "127.0.0.1:7009"), changes.Wish("orders/2"))
-    kept = replace_file(cluster.file, rewritten(cluster))
+    kept = replace_file(cluster.file, rewrite_members(cluster))
     assert kept is not None
     assert kept.read_text() == TEXT
     text = cluster.file.read_text()
@@ -68,7 +68,7 @@ def test_the_next_file_keeps_names_numbers_and_comments(tmp_path: Path) -> None:
     assert read.addresses == cluster.addresses
     assert read.https == cluster.https
     again = after(read, changes.Wish("back office/2", "127.0.0.1:7010"), changes.Wish("back office/1"))
-    replace_file(again.file, rewritten(again))
+    replace_file(again.file, rewrite_members(again))
     assert again.file.read_text().count("[members]") == 1
     assert read_cluster(again.file).nodes() == {"orders/1": 0, "orders/3": 2, "orders/7": 4, "back office/2": 5}
     assert read_cluster(again.file).topology.number == 4
@@ -77,7 +77,7 @@ def test_the_next_file_keeps_names_numbers_and_comments(tmp_path: Path) -> None:
 def test_a_file_of_another_build_is_written_from_its_values(tmp_path: Path) -> None:
     text = 'name = "shop"\nsecurity = { mode = "plain" }\ngroups = { orders = { replicas = ["127.0.0.1:7001"] } }\n'
     cluster = after(shop(tmp_path, text), changes.Wish("orders/2", "[::1]:7002", region="eu"))
-    replace_file(cluster.file, rewritten(cluster))
+    replace_file(cluster.file, rewrite_members(cluster))
     read = read_cluster(cluster.file)
     assert read.addresses == {0: ("127.0.0.1", 7001), 1: ("::1", 7002)}
     assert read.topology.region(1) == "eu"
@@ -102,7 +102,7 @@ def test_a_file_of_another_build_is_written_from_its_values(tmp_path: Path) -> N
 )
 def test_a_wrong_file_is_refused_with_a_sentence(tmp_path: Path, members: str, replicas: str, said: str) -> None:
     text = f'name = "shop"\n[security]\nmode = "plain"\n[groups.a]\nreplicas = {replicas}\n[members]\n{members}\n'
-    with pytest.raises(WrongUse) as refused:
+    with pytest.raises(UsageError) as refused:
         shop(tmp_path, text)
     assert said in str(refused.value)
     assert "cluster.toml: " in str(refused.value)
@@ -110,9 +110,9 @@ def test_a_wrong_file_is_refused_with_a_sentence(tmp_path: Path, members: str, r
 
 def test_rights_follow_names_and_a_removed_node_may_only_hear_that_it_was(tmp_path: Path) -> None:
     cluster = shop(tmp_path)
-    rights: Rights = cluster.rights()
+    rights: Permissions = cluster.rights()
     gone, fresh = Subject("shop", "node", "orders/2"), Subject("shop", "node", "orders/4")
-    with pytest.raises(Refused, match="which is no node"):
+    with pytest.raises(RefusedError, match="which is no node"):
         rights.check(fresh, 4)
     rights.follow(after(cluster, changes.Wish("orders/4", "127.0.0.1:7009")).topology)
     rights.check(fresh, 4)
@@ -122,19 +122,19 @@ def test_rights_follow_names_and_a_removed_node_may_only_hear_that_it_was(tmp_pa
     rights.check_visitor(gone)
     checks: list[Callable[[Subject], object]] = [rights.check_node, rights.check_operator, rights.block_of]
     for check in checks:
-        with pytest.raises(Refused, match="was removed from cluster 'shop'"):
+        with pytest.raises(RefusedError, match="was removed from cluster 'shop'"):
             check(gone)
 
 
 def test_a_client_must_reach_all_groups_to_change_members(tmp_path: Path) -> None:
     text = TEXT.replace('"plain"', '"tls"') + '[clients.ops]\ngroups = ["orders"]\nchange = true\n'
-    with pytest.raises(WrongUse, match=r'clients.ops.change = true .*; expected groups = "all"'):
+    with pytest.raises(UsageError, match=r'clients.ops.change = true .*; expected groups = "all"'):
         shop(tmp_path, text)
 
 
 async def order(cluster: Cluster, wish: changes.Wish) -> Cluster:
     """What `amcast change` does, without its file."""
-    asker = Asker(cluster.name, cluster.addresses, cluster.limits, cluster.client_wiring())
+    asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_wiring())
     topology = changes.next_topology(cluster, wish)
     async with connect(cluster, batches=False) as operator:
         assert await changes.ordered(operator, asker, cluster.topology, topology, 20) == "done"
@@ -218,8 +218,8 @@ def test_a_replica_that_comes_back_after_its_group_has_moved_finds_out(
             await client.multicast(["orders"], b"y")
             await asyncio.sleep(0.2)
             async with Replica(first, "orders/1") as late:
-                await until(lambda: late.host.moving.retired_ns is not None)
-            with pytest.raises(moving.Removed, match="orders/1 was removed from its group by topology 2"):
+                await until(lambda: late.host.topology_follower.retired_ns is not None)
+            with pytest.raises(moving.RemovedFromGroupError, match="orders/1 was removed from its group by topology 2"):
                 Replica(first, "orders/1")
 
     run(main(), timeout_s=60)
@@ -241,7 +241,7 @@ def test_a_cluster_that_does_not_change_members_refuses(tmp_path: Path) -> None:
 def test_a_removal_that_would_leave_no_majority_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
         cluster = plain(tmp_path, {"orders": 3})
-        asker = Asker(cluster.name, cluster.addresses, cluster.limits, cluster.client_wiring())
+        asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_wiring())
         async with Replica(cluster, "orders/1"), Replica(cluster, "orders/2"):
             for node, fits in (("orders/3", True), ("orders/1", False)):
                 wish = changes.Wish(node)
@@ -249,7 +249,7 @@ def test_a_removal_that_would_leave_no_majority_is_refused(tmp_path: Path) -> No
                 if fits:
                     await changes.check_rest(asker, topology, wish)
                     continue
-                with pytest.raises(WrongUse, match=r"of the 2 replicas that would remain in orders, 1 answer"):
+                with pytest.raises(UsageError, match=r"of the 2 replicas that would remain in orders, 1 answer"):
                     await changes.check_rest(asker, topology, wish)
 
     run(main())

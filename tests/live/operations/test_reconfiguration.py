@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from amcast.cli.main import run as command
-from amcast.cluster import connect, launcher
-from amcast.kernel.errors import Unknown
+from amcast.cluster import connect, local_cluster
+from amcast.kernel.errors import CannotTellError
 from amcast.kernel.reconfiguration import change_payload
 from amcast.live.config.cluster import Cluster, read_cluster
-from amcast.live.membership.topology_follower import Removed, recalled
+from amcast.live.membership.topology_follower import RemovedFromGroupError, load_known_members
 from amcast.live.operations import cluster_status as inspection
 from amcast.live.operations import reconfiguration as changes
-from amcast.live.operations.local_cluster import Launcher, free_ports
-from amcast.live.rpc.client import Asker
+from amcast.live.operations.local_cluster import LocalCluster, free_ports
+from amcast.live.rpc.client import RpcClient
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.trace.run import Run
 from tests.live.cluster import run
@@ -126,7 +126,7 @@ def test_with_certificates_rights_and_refusals(
     first = tmp_path / "first.toml"
     shutil.copy(cluster.file, first)
     file = str(cluster.file)
-    with launcher(cluster) as running:
+    with local_cluster(cluster) as running:
         for wish, said in REFUSALS.items():
             assert command(["change", "--config", file, *wish.split()]) == 64, wish
             assert said in capsys.readouterr().err
@@ -150,8 +150,8 @@ def test_with_certificates_rights_and_refusals(
         running.start("orders/2")
         assert running.ended("orders/2", 30) == 0, "it came back, was told that it was removed, and left"
         running.follow(third)
-        with pytest.raises(Removed, match=r"orders/2 was removed from its group by topology 3"):
-            recalled(cluster, "orders/2")
+        with pytest.raises(RemovedFromGroupError, match=r"orders/2 was removed from its group by topology 3"):
+            load_known_members(cluster, "orders/2")
         capsys.readouterr()
         assert command(["status", "--config", str(first), "--wait", "20", "--json"]) == 0
         status = json.loads(capsys.readouterr().out)
@@ -179,11 +179,11 @@ REFUSALS = {
 }
 
 
-async def unlawful(cluster: Cluster, running: Launcher) -> None:
+async def unlawful(cluster: Cluster, running: LocalCluster) -> None:
     """A client without the right that asks nevertheless is refused by the nodes."""
     topology = changes.next_topology(cluster, changes.Wish("orders/1"))
     async with connect(cluster, client="till", batches=False) as till:
-        with pytest.raises(Unknown):
+        with pytest.raises(CannotTellError):
             await till.multicast(topology.groups, change_payload(topology), timeout_s=1.5)
     said = "".join(log.read_text() for log in running.logs.iterdir())
     assert "client till may not change groups' members; expected clients.till.change = true" in said
@@ -199,7 +199,7 @@ async def served(cluster: Cluster) -> None:
 async def rivals(cluster: Cluster) -> None:
     """Two operators ask for the same number of the topology: one gets it, and the other is told."""
     cluster = await asyncio.get_running_loop().run_in_executor(None, inspection.current, cluster, "ops")
-    asker = Asker(cluster.name, cluster.addresses, cluster.limits, cluster.client_wiring("ops"))
+    asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_wiring("ops"))
     wishes = [changes.Wish(f"orders/{name}", f"127.0.0.1:{free_ports(1)[0]}") for name in (5, 6)]
     topologies = [changes.next_topology(cluster, wish) for wish in wishes]
     async with (

@@ -8,8 +8,8 @@ import pytest
 
 from amcast.check.judge import judge
 from amcast.cli.main import run as command
-from amcast.cluster import connect, launcher
-from amcast.kernel.errors import Unknown, WrongUse
+from amcast.cluster import connect, local_cluster
+from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.live.operations import replacement as replacing
 from amcast.live.operations.cluster_status import awaited
 from amcast.trace.meta import Meta, RunClaims
@@ -36,27 +36,27 @@ def test_a_new_machine_takes_a_dead_ones_place(tmp_path: Path, capsys: pytest.Ca
             await client.multicast({"orders"}, b"nobody knows", timeout_s=1.0)
 
     tracing = FolderRecorder(cluster.trace_folder, meta, packets=False, writer="clients")
-    with tracing as recorder, launcher(cluster) as running:
+    with tracing as recorder, local_cluster(cluster) as running:
         run(multicast(20), timeout_s=90)
         assert command(replace) == 64
         assert "process-00001 is not empty" in capsys.readouterr().err
         running.kill("orders/2")
         shutil.move(cluster.folder_of(1), tmp_path / "the old machine")
         running.kill("orders/3")
-        with pytest.raises(Unknown, match=r"not within|no server|not answered"):
+        with pytest.raises(CannotTellError, match=r"not within|no server|not answered"):
             run(briefly(), timeout_s=60)
         running.start("orders/3")
         assert not awaited(cluster, None, ["orders/3"], 60)["orders/3"].get("error")
         run(multicast(20), timeout_s=90)
         elsewhere = dataclasses.replace(cluster, data=tmp_path / "elsewhere")
-        with pytest.raises(WrongUse, match="orders/3 answers at its address: it is alive"):
-            replacing.prepare(elsewhere, "orders/3", None)
+        with pytest.raises(UsageError, match="orders/3 answers at its address: it is alive"):
+            replacing.prepare_replacement(elsewhere, "orders/3", None)
         assert command(replace) == 0
-        assert "will begin its life 16 without memory" in capsys.readouterr().out
+        assert "will begin its incarnation 16 without memory" in capsys.readouterr().out
         running.start("orders/2")
         status = awaited(cluster, None, ["orders/2"], 90)["orders/2"]
         assert status["ready"], status
-        assert status["life"] == 16
+        assert status["incarnation"] == 16
         assert status["vitals"]["position"] >= 40, "by a snapshot, or by what its fellows had not forgotten yet"
         running.kill("orders/1")  # now the newcomer's vote is needed
         run(multicast(20), timeout_s=90)

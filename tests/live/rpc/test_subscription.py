@@ -6,21 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from amcast.cluster import Replica, connect, connect_blocking, launcher, subscribe
-from amcast.kernel.errors import Unknown, WrongUse
+from amcast.cluster import Replica, connect, connect_blocking, local_cluster, subscribe
+from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.message import Message
 from amcast.live.client.client import Client
 from amcast.live.client_batch import Delivery
 from amcast.live.config.cluster import Cluster, read_cluster
-from amcast.live.host.recent_deliveries import Kept, Missed
+from amcast.live.host.recent_deliveries import MissedDeliveriesError, RecentDeliveries
 from amcast.live.operations.local_cluster import local_config
-from amcast.live.rpc.client import Asker
+from amcast.live.rpc.client import RpcClient
 from amcast.live.rpc.subscription import Subscription
 from tests.live.cluster import run
 
 pytestmark = pytest.mark.live
 
-QUICK = {"beat_s": 0.05, "silence_s": 1.0, "retry_low_s": 0.01, "retry_high_s": 0.1}
+QUICK = {"heartbeat_s": 0.05, "heartbeat_timeout_s": 1.0, "reconnect_min_s": 0.01, "reconnect_max_s": 0.1}
 
 
 def configured(folder: Path, **fields: object) -> Cluster:
@@ -125,11 +125,13 @@ def test_whoever_serves_may_go_and_come_back(tmp_path: Path) -> None:
 
 def test_a_position_that_nobody_keeps_is_an_honest_error(tmp_path: Path) -> None:
     async def main() -> None:
-        cluster = configured(tmp_path, limits={**QUICK, "kept_bytes": 5000})
+        cluster = configured(tmp_path, limits={**QUICK, "recent_bytes": 5000})
         async with Members(cluster), connect(cluster) as client:
             slow = client.deliveries("orders", since=0)
             await read_nothing_while(talk(client, 0, 60))
-            with pytest.raises(Missed, match=r"group 0: deliveries 0 to \d+ are no longer kept") as missed:
+            with pytest.raises(
+                MissedDeliveriesError, match=r"group 0: deliveries 0 to \d+ are no longer kept"
+            ) as missed:
                 await read(slow, 1)
             first = missed.value.first
             assert numbers(await read(client.deliveries("orders", since=first), 60 - first)) == list(range(first, 60))
@@ -143,7 +145,7 @@ async def read_nothing_while(work: object) -> None:
 
 def test_a_reader_that_stops_reading_costs_no_memory(tmp_path: Path) -> None:
     async def main() -> None:
-        cluster = configured(tmp_path, limits={**QUICK, "kept_bytes": 2_000_000})
+        cluster = configured(tmp_path, limits={**QUICK, "recent_bytes": 2_000_000})
         async with Members(cluster) as members, connect(cluster) as client:
             slow = client.deliveries("orders", since=0)
             await client.multicast({"orders"}, b"0")
@@ -153,7 +155,7 @@ def test_a_reader_that_stops_reading_costs_no_memory(tmp_path: Path) -> None:
                 await client.multicast({"orders"}, bytes(500_000))
             waiting = [one._transport.get_write_buffer_size() for one in serving.host.network._connections]
             assert max(waiting) < 2_000_000, "one chunk more than the socket takes, and no more"
-            with pytest.raises(Missed):
+            with pytest.raises(MissedDeliveriesError):
                 await read(slow, 41)
 
     run(main(), timeout_s=60)
@@ -180,20 +182,20 @@ def test_a_replica_that_is_behind_is_left_for_one_that_is_not(tmp_path: Path) ->
 def test_what_cannot_be_is_said(tmp_path: Path) -> None:
     async def main() -> None:
         cluster = configured(tmp_path)
-        with pytest.raises(WrongUse, match="since = -1"):
+        with pytest.raises(UsageError, match="since = -1"):
             subscribe(cluster, "orders", since=-1)
-        with pytest.raises(WrongUse, match="group 'nobody' does not exist"):
+        with pytest.raises(UsageError, match="group 'nobody' does not exist"):
             subscribe(cluster, "nobody")
-        asker = Asker(cluster.name, cluster.addresses, cluster.limits)
+        asker = RpcClient(cluster.name, cluster.addresses, cluster.limits)
         members = cluster.topology.members(0)
-        with pytest.raises(Unknown, match="no replica of group 0 answers for"):
+        with pytest.raises(CannotTellError, match="no replica of group 0 answers for"):
             await read(Subscription(asker, 0, members, since=0, patience_s=0.2), 1)
-        with pytest.raises(Unknown, match="0 of 3 replicas of group 0 answer"):
+        with pytest.raises(CannotTellError, match="0 of 3 replicas of group 0 answer"):
             await read(Subscription(asker, 0, members, patience_s=0.2), 1)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(Members(cluster))
-            stranger = Asker("another", cluster.addresses, cluster.limits)
-            with pytest.raises(Unknown, match="no replica of group 0 answers"):
+            stranger = RpcClient("another", cluster.addresses, cluster.limits)
+            with pytest.raises(CannotTellError, match="no replica of group 0 answers"):
                 await read(Subscription(stranger, 0, members, since=0, patience_s=0.2), 1)
 
     run(main())
@@ -202,7 +204,7 @@ def test_what_cannot_be_is_said(tmp_path: Path) -> None:
 def test_a_blocking_client_reads_too(tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
     file.write_text(local_config({"orders": 1}, protocol="skeen", durability="memory"))
-    with launcher(read_cluster(file)), connect_blocking(file) as client:
+    with local_cluster(read_cluster(file)), connect_blocking(file) as client:
         deliveries = client.deliveries("orders")
         for number in range(3):
             client.multicast({"orders"}, b"%d" % number)
@@ -212,7 +214,7 @@ def test_a_blocking_client_reads_too(tmp_path: Path) -> None:
 
 
 def test_what_is_kept_has_no_gap_and_a_bound() -> None:
-    kept = Kept(10_000)
+    kept = RecentDeliveries(10_000)
     for position in range(100):
         kept.add(position, Message(position, 0, (0,), bytes(100)))
     assert (kept.first, kept.next) == (67, 100)

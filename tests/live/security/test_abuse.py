@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from amcast.cluster import cluster_spec, connect, launcher
+from amcast.cluster import cluster_spec, connect, local_cluster
 from amcast.kernel.message import Message, Request
 from amcast.live.client.client import Client
 from amcast.live.config.cluster import Cluster
-from amcast.live.operations.local_cluster import Launcher
+from amcast.live.operations.local_cluster import LocalCluster
 from amcast.live.security.permissions import BLOCK, FIRST_CLIENT
 from amcast.live.wire import frames as wire
 from amcast.live.wire.frames import HEAD, Codec, Hello
@@ -26,7 +26,7 @@ from tests.live.secure_cluster import say, secured
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
-Running = tuple[Cluster, Launcher]
+Running = tuple[Cluster, LocalCluster]
 STRANGERS = 50
 REPLAYER = FIRST_CLIENT + BLOCK - 1
 
@@ -34,17 +34,19 @@ REPLAYER = FIRST_CLIENT + BLOCK - 1
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     cluster = secured(
-        tmp_path_factory.mktemp("abuse"), {"orders": 1, "stock": 1}, limits={"strangers": STRANGERS, "greet_s": 2.0}
+        tmp_path_factory.mktemp("abuse"),
+        {"orders": 1, "stock": 1},
+        limits={"strangers": STRANGERS, "hello_timeout_s": 2.0},
     )
-    with launcher(cluster) as nodes:
+    with local_cluster(cluster) as nodes:
         yield cluster, nodes
 
 
-def resident_mib(nodes: Launcher, node: str = "orders/1") -> float:
+def resident_mib(nodes: LocalCluster, node: str = "orders/1") -> float:
     return int(Path(f"/proc/{nodes.pid(node)}/statm").read_text().split()[1]) * 4 / 1024
 
 
-def log_of(nodes: Launcher, node: str = "orders/1") -> str:
+def log_of(nodes: LocalCluster, node: str = "orders/1") -> str:
     return (nodes.logs / f"{node.replace('/', '-')}.log").read_text()
 
 
@@ -152,13 +154,14 @@ def test_slow_strangers_hold_nobody_up(running: Running) -> None:
 
 
 def test_replayed_frames_are_not_taken_twice(running: Running) -> None:
-    """A client with a certificate says again what it said: in one connection, in the next, and from an older life."""
+    """A client with a certificate says again what it said: in one connection, in the next, and from an older
+    incarnation."""
     cluster, nodes = running
     context = cluster.client_wiring("till").secured
     coder = Codec(cluster_spec(cluster).wire())
 
-    def hello(link: int, life: int = 1) -> bytes:
-        said = Hello(2, cluster.name, cluster.protocol, REPLAYER, 0, life, link, None, 0, 1)
+    def hello(link: int, incarnation: int = 1) -> bytes:
+        said = Hello(2, cluster.name, cluster.protocol, REPLAYER, 0, incarnation, link, None, 0, 1)
         return wire.hello_frame(said)
 
     frame = coder.frame(1, 0, [coder.encode(Request(Message(REPLAYER * 10**9, REPLAYER, (0,), b"once")))])
@@ -178,8 +181,8 @@ def test_replayed_frames_are_not_taken_twice(running: Running) -> None:
             assert HEAD.unpack_from(first)[2] == wire.HELLO
             again = await say(cluster.addresses[0], hello(1) + frame, context)
             assert b"has forgotten our link" in again
-            older = await say(cluster.addresses[0], hello(9, life=0) + frame, context)
-            assert b"life 1, link 1 was seen before" in older
+            older = await say(cluster.addresses[0], hello(9, incarnation=0) + frame, context)
+            assert b"incarnation 1, link 1 was seen before" in older
             await say(cluster.addresses[0], hello(2) + frame + wire.ack_frame(0) * 1000 + frame, context)
             await client.multicast({"orders"}, b"last")
             async with asyncio.timeout(10):

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from amcast.cluster import Replica, cluster_spec, connect
-from amcast.kernel.errors import Unknown, WrongUse
+from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.message import Message, Request
 from amcast.live.config import certificates as certs
 from amcast.live.config.cluster import read_cluster
 from amcast.live.log_output import configure
 from amcast.live.security.permissions import BLOCK, FIRST_CLIENT, Subject
 from amcast.live.security.tls import Security
-from amcast.live.server.node import renew
+from amcast.live.server.node import reload_certificates
 from amcast.live.wire import frames as wire
-from amcast.live.wire.frames import Codec, Hello, Refused
+from amcast.live.wire.frames import Codec, Hello, RefusedError
 from tests.live.cluster import run
 from tests.live.secure_cluster import CLIENTS, listening, plain, replicas, say, secured, until
 
@@ -46,7 +46,7 @@ def test_clients_with_certificates_multicast_and_keep_to_their_groups(tmp_path: 
             async with connect(cluster, client="guest") as guest:
                 await guest.multicast({"stock"}, b"x")
                 assert GUEST <= guest.me < GUEST + BLOCK
-                with pytest.raises(WrongUse, match="guest may not address"):
+                with pytest.raises(UsageError, match="guest may not address"):
                     await guest.multicast({"orders"}, b"x")
             await until(lambda: all(replica.position >= 20 for replica in running.values()))
 
@@ -198,7 +198,7 @@ def test_who_dials_a_node_finds_that_node_or_hangs_up(tmp_path: Path) -> None:
         try:
             async with connect(cluster, client="till", me=TILL, connect_s=1.0):
                 pass
-        except Unknown:
+        except CannotTellError:
             pass
         finally:
             server.close()
@@ -222,10 +222,10 @@ def test_the_certificates_that_are_made(tmp_path: Path) -> None:
     assert [made.name for made in certs.make(cluster) if made.fresh] == ["client guest"]
     assert [made.name for made in certs.make(cluster, renew=True) if not made.fresh] == ["authority"]
     assert len([made for made in certs.make(cluster, days=400) if made.fresh]) == 0
-    with pytest.raises(WrongUse, match="days = 0; expected 1 or more"):
+    with pytest.raises(UsageError, match="days = 0; expected 1 or more"):
         certs.make(cluster, 0)
     (folder / "ca.key").write_text("nonsense")
-    with pytest.raises(WrongUse, match=r"ca\.key.*expected an authority"):
+    with pytest.raises(UsageError, match=r"ca\.key.*expected an authority"):
         certs.make(cluster)
 
 
@@ -248,7 +248,7 @@ def swap(folder: Path) -> None:
 def test_wrong_certificates_are_found_at_the_start(tmp_path: Path, spoil: object, said: str) -> None:
     cluster = secured(tmp_path)
     spoil(tmp_path / "certs")  # type: ignore[operator]
-    with pytest.raises(WrongUse, match=said):
+    with pytest.raises(UsageError, match=said):
         cluster.node_wiring("orders/1")
 
 
@@ -257,7 +257,7 @@ def test_a_certificate_of_another_authority_is_found_at_the_start(tmp_path: Path
     shutil.move(tmp_path / "certs" / "ca.pem", tmp_path / "old.pem")
     (tmp_path / "other").mkdir()
     shutil.copy(secured(tmp_path / "other").file.parent / "certs" / "ca.pem", tmp_path / "certs" / "ca.pem")
-    with pytest.raises(WrongUse, match=r"node-orders-1\.pem: certificate not accepted"):
+    with pytest.raises(UsageError, match=r"node-orders-1\.pem: certificate not accepted"):
         cluster.node_wiring("orders/1")
 
 
@@ -284,7 +284,7 @@ def test_wrong_security_is_refused_with_the_field_named(tmp_path: Path, text: st
     groups = "[groups.orders]\nreplicas = ['10.0.0.1:7001']\n"
     top, tables = ("", text) if text.startswith("[") else (text, "")
     file.write_text(f"name = 'x'\n{top}\n{groups}{tables}\n")
-    with pytest.raises(WrongUse) as refused:
+    with pytest.raises(UsageError) as refused:
         read_cluster(file)
     assert str(file) in str(refused.value)
     assert said in str(refused.value)
@@ -304,26 +304,26 @@ def test_plain_is_for_loopback_unless_forced(tmp_path: Path) -> None:
         read_cluster(file)
     for address in ("0.0.0.0", "10.1.2.3", "example.com", "[::]"):
         file.write_text(text(address))
-        with pytest.raises(WrongUse, match="plain_beyond_loopback = true"):
+        with pytest.raises(UsageError, match="plain_beyond_loopback = true"):
             read_cluster(file)
     file.write_text(text("10.1.2.3", "plain_beyond_loopback = true"))
     assert read_cluster(file).client_wiring().security is None
     file.write_text(text("localhost", table=", listen = '0.0.0.0:7001'"))
-    with pytest.raises(WrongUse, match=r"the address '0\.0\.0\.0'"):
+    with pytest.raises(UsageError, match=r"the address '0\.0\.0\.0'"):
         read_cluster(file)
     file.write_text(text("localhost", table=", http = '0.0.0.0:9001'"))
-    with pytest.raises(WrongUse, match="http_beyond_loopback = true"):
+    with pytest.raises(UsageError, match="http_beyond_loopback = true"):
         read_cluster(file)
     file.write_text(text("localhost") + "[clients.a]\ngroups = 'all'\n")
-    with pytest.raises(WrongUse, match=r'clients\.a with security\.mode = "plain"'):
+    with pytest.raises(UsageError, match=r'clients\.a with security\.mode = "plain"'):
         read_cluster(file)
 
 
 def test_whose_client_must_be_said_where_there_are_several(tmp_path: Path) -> None:
     cluster = secured(tmp_path)
-    with pytest.raises(WrongUse, match=r"client None does not exist in .*; expected one of: till, guest"):
+    with pytest.raises(UsageError, match=r"client None does not exist in .*; expected one of: till, guest"):
         cluster.client_wiring()
-    with pytest.raises(WrongUse, match="client 'nobody' does not exist"):
+    with pytest.raises(UsageError, match="client 'nobody' does not exist"):
         cluster.client_wiring("nobody")
     (tmp_path / "one").mkdir()
     assert (
@@ -339,7 +339,7 @@ def test_whose_client_must_be_said_where_there_are_several(tmp_path: Path) -> No
      ["amcast:///node/a"], ["amcast://shop/node/"]],
 )  # fmt: skip
 def test_certificates_that_name_nobody_or_several_are_refused(uris: list[str]) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedError):
         Subject.read(uris)
 
 
@@ -357,7 +357,7 @@ def test_a_key_never_reaches_a_log_or_an_error(tmp_path: Path, capsys: pytest.Ca
     key = (tmp_path / "certs" / "node-orders-1.key").read_text().splitlines()[1]
     said = [repr(cluster), repr(cluster.node_wiring("orders/1")), str(cluster.security)]
     (tmp_path / "certs" / "node-orders-1.pem").write_text((tmp_path / "certs" / "node-orders-1.key").read_text())
-    with pytest.raises(WrongUse) as refused:
+    with pytest.raises(UsageError) as refused:
         cluster.node_wiring("orders/1")
     said += [str(refused.value), *capsys.readouterr()]
     assert not any(key in text for text in said)
@@ -368,7 +368,7 @@ def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
     cluster = secured(tmp_path)
 
     async def main() -> None:
-        with socket.create_server(cluster.addresses[0]), pytest.raises(WrongUse, match="cannot listen on"):
+        with socket.create_server(cluster.addresses[0]), pytest.raises(UsageError, match="cannot listen on"):
             async with replicas(cluster):
                 pass
 
@@ -394,13 +394,13 @@ def test_renewed_certificates_are_used_without_a_restart(tmp_path: Path) -> None
             certs.make(cluster, renew=True)
             assert await loop.run_in_executor(None, serial, running[0]) == before
             for replica in running.values():
-                renew(replica.host)
+                reload_certificates(replica.host)
             assert await loop.run_in_executor(None, serial, running[0]) != before
             await client.multicast({"orders", "stock"}, b"the old connection goes on")
             async with connect(cluster, client="till") as newcomer:
                 await newcomer.multicast({"orders", "stock"}, b"and new ones come")
             (tmp_path / "certs" / "node-orders-1.pem").write_text("nonsense")
-            renew(running[0].host)
+            reload_certificates(running[0].host)
             assert heard.having("the old certificates stay in use")
             await client.multicast({"orders", "stock"}, b"still")
 

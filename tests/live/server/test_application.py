@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from amcast.cluster import Replica, connect
-from amcast.kernel.errors import Unknown, WrongUse
+from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.message import Message
-from amcast.live.client_batch import Delivery, batched
+from amcast.live.client_batch import Delivery, encode_batch
 from amcast.live.config.cluster import Cluster, read_cluster
-from amcast.live.host.recent_deliveries import Missed
-from amcast.live.operations.local_cluster import Launcher, local_config
+from amcast.live.host.recent_deliveries import MissedDeliveriesError
+from amcast.live.operations.local_cluster import LocalCluster, local_config
 from amcast.live.server.application import Application, Journal
 from tests.live.cluster import run
 
-QUICK = {"beat_s": 0.05, "silence_s": 1.0, "retry_low_s": 0.01, "retry_high_s": 0.1}
+QUICK = {"heartbeat_s": 0.05, "heartbeat_timeout_s": 1.0, "reconnect_min_s": 0.01, "reconnect_max_s": 0.1}
 
 
 class Ledger:
@@ -130,7 +130,7 @@ def test_a_program_without_a_state_is_told_what_it_missed(tmp_path: Path) -> Non
             await talk(shop, 50, 10)
             while not got or got[-1].payload != b"59":
                 await asyncio.sleep(0.02)
-            with pytest.raises(Missed):
+            with pytest.raises(MissedDeliveriesError):
                 await anext(third.deliveries(since=0))
         await shop.stop(*shop.running)
 
@@ -164,7 +164,7 @@ def test_a_replica_multicasts_and_iterates(tmp_path: Path) -> None:
         assert got == rows(20)
         assert one.position == 20
         await shop.stop(*shop.running)
-        with pytest.raises(WrongUse, match="replica orders/1 does not run"):
+        with pytest.raises(UsageError, match="replica orders/1 does not run"):
             assert one.position
 
     run(main())
@@ -180,9 +180,9 @@ def test_a_program_that_fails_stops_its_replica_and_is_told(tmp_path: Path) -> N
         await shop.start("orders/2", "orders/3")
         one = await Replica(shop.cluster, "orders/1", fail).__aenter__()
         await talk(shop, 0, 1)
-        with pytest.raises(Unknown, match="has stopped: no such item"):
+        with pytest.raises(CannotTellError, match="has stopped: no such item"):
             await anext(one.deliveries())
-        with pytest.raises(Unknown, match="replica orders/1 has stopped: no such item"):
+        with pytest.raises(CannotTellError, match="replica orders/1 has stopped: no such item"):
             await one.__aexit__(None, None, None)
         await talk(shop, 1, 5)
         await shop.stop(*shop.running)
@@ -191,7 +191,7 @@ def test_a_program_that_fails_stops_its_replica_and_is_told(tmp_path: Path) -> N
 
 
 def message(number: int) -> Message:
-    return Message(number, 0, (0,), batched([b"%d" % number]))
+    return Message(number, 0, (0,), encode_batch([b"%d" % number]))
 
 
 def test_a_journal_tells_what_was_written_and_no_more(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_journal_tells_what_was_written_and_no_more(tmp_path: Path) -> None:
 
 
 def test_state_hooks_belong_together() -> None:
-    with pytest.raises(WrongUse, match="take and install belong together"):
+    with pytest.raises(UsageError, match="take and install belong together"):
         Application(None, take=lambda: b"")
 
 
@@ -230,7 +230,7 @@ def test_programs_survive_kill_nine_of_the_whole_group(tmp_path: Path) -> None:
             for number in range(first, first + count):
                 await client.multicast({"orders"}, b"%d" % number, timeout_s=60)
 
-    with Launcher(cluster, [sys.executable, str(Path(__file__).with_name("hosted_ledger.py"))]) as running:
+    with LocalCluster(cluster, [sys.executable, str(Path(__file__).with_name("hosted_ledger.py"))]) as running:
         for turn in range(3):
             run(talk_on(turn * 40, 40), timeout_s=60)
             running.kill(*nodes)

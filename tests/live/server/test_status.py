@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from amcast.cli.main import run as command
-from amcast.cluster import connect, launcher
+from amcast.cluster import connect, local_cluster
 from amcast.kernel.process import Process
 from amcast.live import log_output as logs
 from amcast.live.operations.cluster_status import blockers, with_lags
-from amcast.live.rpc.client import Asker, Unanswered
-from amcast.live.rpc.server import Inspect
+from amcast.live.rpc.client import NoAnswerError, RpcClient
+from amcast.live.rpc.server import GetNodeStatus
 from amcast.live.security.permissions import FIRST_CLIENT
 from amcast.live.server import http
 from amcast.live.server.metrics import METRICS
@@ -117,12 +117,12 @@ def test_only_operators_may_look_inside(tmp_path: Path) -> None:
     async def main() -> None:
         async with replicas(cluster):
             for name in ("till", "guest"):
-                asker = Asker(cluster.name, cluster.addresses, cluster.limits, cluster.client_wiring(name))
+                asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_wiring(name))
                 if name == "till":
-                    await asker.once(0, Inspect())
+                    await asker.once(0, GetNodeStatus())
                 else:
-                    with pytest.raises(Unanswered, match="client guest may not ask for status"):
-                        await asker.once(0, Inspect())
+                    with pytest.raises(NoAnswerError, match="client guest may not ask for status"):
+                        await asker.once(0, GetNodeStatus())
 
     with listening() as heard:
         run(main())
@@ -203,7 +203,7 @@ def test_logs_as_json_lines() -> None:
 
 
 def test_a_flood_of_complaints_is_a_few_lines() -> None:
-    sparing = logs.Sparing(lines=3, while_s=0.05)
+    sparing = logs.RateLimitedLog(lines=3, while_s=0.05)
     with listening() as heard:
         for _ in range(1000):
             sparing.complain("flood", "again")
@@ -223,7 +223,7 @@ def test_text_lines_keep_what_peers_send_on_one_line() -> None:
 def test_the_commands_against_real_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cluster = secured(tmp_path, {"orders": 3, "stock": 1}, logs="json")
     config = ["--config", str(cluster.file)]
-    with launcher(cluster) as running:
+    with local_cluster(cluster) as running:
         assert command(["status", *config, "--wait", "30", "--json"]) == 0
         told = json.loads(capsys.readouterr().out)["nodes"]
         assert sorted(told) == ["orders/1", "orders/2", "orders/3", "stock/1"]

@@ -1,4 +1,4 @@
-"""Client numbers: no two clients that could be confused ever get the same one, over all lives of the servers."""
+"""Client numbers: no two clients that could be confused ever get the same one, over all incarnations of the servers."""
 
 import asyncio
 from pathlib import Path
@@ -6,63 +6,63 @@ from pathlib import Path
 import pytest
 
 from amcast.cluster import Replica, connect
-from amcast.kernel.errors import Unknown, WrongUse
+from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.ids import MAX_SENDER, sender_of, sequence_of
 from amcast.live.config.cluster import Cluster, read_cluster
 from amcast.live.operations.local_cluster import local_config
 from amcast.live.security.permissions import BLOCK, FIRST_CLIENT
-from amcast.live.storage.client_ids import AHEAD, MOST_USED, STRIDE, Numbers
+from amcast.live.storage.client_ids import AHEAD, MOST_USED, STRIDE, ClientIdAllocator
 from tests.live.cluster import run
 
 WHOLE = (FIRST_CLIENT, MAX_SENDER)
 
 
-def test_servers_and_lives_never_issue_a_number_twice(tmp_path: Path) -> None:
+def test_servers_and_incarnations_never_issue_a_number_twice(tmp_path: Path) -> None:
     seen: set[int] = set()
     for server in (0, 1, 7, STRIDE - 1):
-        for life, count in enumerate((3, AHEAD, 1, 2 * AHEAD + 1)):
-            numbers = Numbers(tmp_path / str(server), server, life)
+        for incarnation, count in enumerate((3, AHEAD, 1, 2 * AHEAD + 1)):
+            numbers = ClientIdAllocator(tmp_path / str(server), server, incarnation)
             for _ in range(count):
-                issue = numbers.issue(*WHOLE)
+                issue = numbers.allocate(*WHOLE)
                 assert issue.number not in seen
                 assert FIRST_CLIENT <= issue.number <= MAX_SENDER
-                assert (issue.life, issue.sequence) == (0, 0)
+                assert (issue.incarnation, issue.sequence) == (0, 0)
                 seen.add(issue.number)
 
 
 def test_ranges_of_certificates_are_kept_apart(tmp_path: Path) -> None:
-    numbers = Numbers(tmp_path, 3, 0)
+    numbers = ClientIdAllocator(tmp_path, 3, 0)
     blocks = [(FIRST_CLIENT + n * BLOCK, FIRST_CLIENT + (n + 1) * BLOCK - 1) for n in range(3)]
     for first, last in blocks * 5:
-        assert first <= numbers.issue(first, last).number <= last
-    small = Numbers(tmp_path / "small", 3, 0)
-    assert [small.issue(FIRST_CLIENT, FIRST_CLIENT + 324).number - FIRST_CLIENT for _ in range(6)][-1] == 323
-    with pytest.raises(WrongUse, match="has issued all its numbers from 1048576 to 1048900"):
-        small.issue(FIRST_CLIENT, FIRST_CLIENT + 324)
+        assert first <= numbers.allocate(first, last).number <= last
+    small = ClientIdAllocator(tmp_path / "small", 3, 0)
+    assert [small.allocate(FIRST_CLIENT, FIRST_CLIENT + 324).number - FIRST_CLIENT for _ in range(6)][-1] == 323
+    with pytest.raises(UsageError, match="has issued all its numbers from 1048576 to 1048900"):
+        small.allocate(FIRST_CLIENT, FIRST_CLIENT + 324)
 
 
 def test_a_number_comes_back_only_from_its_holder_and_goes_on_where_it_was(tmp_path: Path) -> None:
-    numbers = Numbers(tmp_path, 0, 0)
-    one = numbers.issue(*WHOLE)
-    assert not numbers.take_back(one.number, b"guessed", 1, 10)
-    assert not numbers.take_back(one.number + STRIDE, one.secret, 1, 10)
-    assert numbers.take_back(one.number, one.secret, 1, 10)
-    assert not numbers.take_back(one.number, one.secret, 1, 10), "once"
-    again = numbers.issue(*WHOLE)
-    assert (again.number, again.life, again.sequence) == (one.number, 1, 10)
+    numbers = ClientIdAllocator(tmp_path, 0, 0)
+    one = numbers.allocate(*WHOLE)
+    assert not numbers.release(one.number, b"guessed", 1, 10)
+    assert not numbers.release(one.number + STRIDE, one.secret, 1, 10)
+    assert numbers.release(one.number, one.secret, 1, 10)
+    assert not numbers.release(one.number, one.secret, 1, 10), "once"
+    again = numbers.allocate(*WHOLE)
+    assert (again.number, again.incarnation, again.sequence) == (one.number, 1, 10)
     assert again.secret != one.secret
-    assert not numbers.take_back(again.number, again.secret, 2, MOST_USED + 1)
-    assert numbers.issue(*WHOLE).number != one.number, "a used-up number is retired"
+    assert not numbers.release(again.number, again.secret, 2, MOST_USED + 1)
+    assert numbers.allocate(*WHOLE).number != one.number, "a used-up number is retired"
 
 
 def test_who_lost_its_disk_or_has_a_high_number_issues_nothing(tmp_path: Path) -> None:
-    with pytest.raises(WrongUse, match="numbers is lost; expected another process than 0"):
-        Numbers(tmp_path / "lost", 0, life=4).issue(*WHOLE)
-    with pytest.raises(WrongUse, match="process 64 issues no numbers"):
-        Numbers(tmp_path / "high", STRIDE, 0).issue(*WHOLE)
+    with pytest.raises(UsageError, match="numbers is lost; expected another process than 0"):
+        ClientIdAllocator(tmp_path / "lost", 0, incarnation=4).allocate(*WHOLE)
+    with pytest.raises(UsageError, match="process 64 issues no numbers"):
+        ClientIdAllocator(tmp_path / "high", STRIDE, 0).allocate(*WHOLE)
     (tmp_path / "numbers").write_text("?")
-    with pytest.raises(WrongUse, match="expected how many numbers were issued"):
-        Numbers(tmp_path, 0, 0)
+    with pytest.raises(UsageError, match="expected how many numbers were issued"):
+        ClientIdAllocator(tmp_path, 0, 0)
 
 
 def configured(folder: Path) -> Cluster:
@@ -101,7 +101,7 @@ def test_clients_at_the_same_time_and_those_that_left_something_open_have_their_
                 assert three.me in (first, second)
                 open_number = three.me
                 replica.host.network.pause_reading(True)
-                with pytest.raises(Unknown):
+                with pytest.raises(CannotTellError):
                     await three.multicast({"orders"}, b"x", timeout_s=0.1)
             replica.host.network.pause_reading(False)
             async with connect(cluster) as four, connect(cluster) as five:

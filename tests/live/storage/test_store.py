@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.live.storage import segments
-from amcast.live.storage.segments import Damaged
-from amcast.live.storage.store import Durability, LogStore, MemoryStore, next_life, opened_store, verify
+from amcast.live.storage.segments import DamagedLogError
+from amcast.live.storage.store import Durability, LogStore, MemoryStore, next_incarnation, opened_store, verify
 from tests import ROOT
 
 SMALL = 4096
@@ -57,12 +57,12 @@ def reopened(folder: Path, mode: Durability = "fsync") -> list[bytes]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_everything_comes_back_in_order_over_many_segments_and_lives(tmp_path: Path, mode: Durability) -> None:
+def test_everything_comes_back_in_order_over_many_segments_and_incarnations(tmp_path: Path, mode: Durability) -> None:
     chance = random.Random(7)
     written: list[bytes] = []
-    for life in range(4):
+    for incarnation in range(4):
         writer = Writer(tmp_path, mode)
-        assert writer.store.life == life
+        assert writer.store.incarnation == incarnation
         assert writer.records == written
         for _ in range(20):
             group = [chance.randbytes(chance.randint(0, 300)) for _ in range(chance.randint(1, 9))]
@@ -171,9 +171,9 @@ def test_a_damaged_middle_is_refused_whichever_byte_it_is(tmp_path: Path) -> Non
         damaged = bytearray(whole)
         damaged[at] ^= 0x41
         file.write_bytes(damaged)
-        with pytest.raises(Damaged, match=str(file)):
+        with pytest.raises(DamagedLogError, match=str(file)):
             verify(tmp_path)
-        with pytest.raises(Damaged):
+        with pytest.raises(DamagedLogError):
             LogStore(tmp_path)
         assert file.read_bytes() == damaged, "a refused log is left as it is"
     file.write_bytes(whole)
@@ -190,7 +190,7 @@ def test_a_missing_segment_is_refused(tmp_path: Path) -> None:
     for missing in (files[0], files[1]):
         data = missing.read_bytes()
         missing.unlink()
-        with pytest.raises(Damaged, match="a segment is missing"):
+        with pytest.raises(DamagedLogError, match="a segment is missing"):
             verify(tmp_path)
         missing.write_bytes(data)
     assert verify(tmp_path).records == 60
@@ -234,34 +234,34 @@ print(writer.durable)
 
 def test_a_folder_serves_one_process_at_a_time(tmp_path: Path) -> None:
     first = LogStore(tmp_path)
-    with pytest.raises(WrongUse, match="in use by another process"):
+    with pytest.raises(UsageError, match="in use by another process"):
         LogStore(tmp_path)
-    with pytest.raises(WrongUse, match="is this node running already"):
+    with pytest.raises(UsageError, match="is this node running already"):
         opened_store(tmp_path, "memory")
     first.close()
     LogStore(tmp_path).close()
     second = opened_store(tmp_path, "memory")
-    with pytest.raises(WrongUse, match="in use by another process"):
+    with pytest.raises(UsageError, match="in use by another process"):
         opened_store(tmp_path, "memory")
     second.close()
     opened_store(tmp_path, "memory").close()
 
 
-def test_lives_count_up_and_a_damaged_count_is_refused(tmp_path: Path) -> None:
-    assert [next_life(tmp_path) for _ in range(3)] == [0, 1, 2]
+def test_incarnations_count_up_and_a_damaged_count_is_refused(tmp_path: Path) -> None:
+    assert [next_incarnation(tmp_path) for _ in range(3)] == [0, 1, 2]
     store = opened_store(tmp_path, "memory")
     assert isinstance(store, MemoryStore)
-    assert store.life == 3
+    assert store.incarnation == 3
     store.close()
-    (tmp_path / "life").write_text("seven")
+    (tmp_path / "incarnation").write_text("seven")
     for _ in range(2):
-        with pytest.raises(WrongUse, match="expected the number of the last life"):
+        with pytest.raises(UsageError, match="expected the number of the last incarnation"):
             opened_store(tmp_path, "memory")
 
 
 def test_verify_says_what_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(WrongUse, match="no such folder"):
+    with pytest.raises(UsageError, match="no such folder"):
         verify(tmp_path / "nowhere")
-    with pytest.raises(WrongUse, match="no segments"):
+    with pytest.raises(UsageError, match="no segments"):
         verify(tmp_path)
     assert os.listdir(tmp_path) == []  # noqa: PTH208

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from amcast.kernel.events import Asked
+from amcast.kernel.events import Requests
 from amcast.kernel.ids import message_id
 from amcast.kernel.message import Body, Message, Reply, Request
 from amcast.kernel.reconfiguration import MARK
@@ -51,7 +51,7 @@ class Door:
     def asked(self) -> list[int]:
         """What clients have asked for so far, in order."""
         self.host.network.read_crowd()
-        events = [event for event in self.host._inbox if isinstance(event, Asked)]
+        events = [event for event in self.host._inbox if isinstance(event, Requests)]
         return [message.id for event in events for message in event.messages]
 
     def state(self, client: int) -> tuple[int, bool, bytes]:

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from amcast.cluster import connect
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.lab.simulated_vs_live import Latencies, compared
 from amcast.live.config.cluster import read_cluster
-from amcast.live.wire.emulated_line import Delayed, Line
+from amcast.live.wire.emulated_line import DelayedWriter, EmulatedLine
 from amcast.simulation.inputs.plan import plan_of, read_plan
 from tests import ROOT
 from tests.live.cluster import run
@@ -25,7 +25,7 @@ from tests.live.secure_cluster import plain, replicas
 MS = 1_000_000
 
 
-async def sent_over(line: Line, *writes: bytes) -> tuple[list[bytes], list[float]]:
+async def sent_over(line: EmulatedLine, *writes: bytes) -> tuple[list[bytes], list[float]]:
     """Write at once; what arrives, and after how many milliseconds."""
     got: list[bytes] = []
     at: list[float] = []
@@ -35,7 +35,7 @@ async def sent_over(line: Line, *writes: bytes) -> tuple[list[bytes], list[float
         got.append(data)
         at.append((time.perf_counter() - begin) * 1000)
 
-    delayed = Delayed(line, arrive, random.Random(5))
+    delayed = DelayedWriter(line, arrive, random.Random(5))
     for data in writes:
         delayed(data)
     async with asyncio.timeout(10):
@@ -46,15 +46,15 @@ async def sent_over(line: Line, *writes: bytes) -> tuple[list[bytes], list[float
 
 def test_a_line_delays_keeps_order_and_takes_time_for_bytes() -> None:
     async def main() -> None:
-        got, at = await sent_over(Line(20 * MS), b"a", b"b", b"c")
+        got, at = await sent_over(EmulatedLine(20 * MS), b"a", b"b", b"c")
         assert b"".join(got) == b"abc"
         assert 19 < at[0] < 500
-        got, at = await sent_over(Line(20 * MS, spread=0.5), *(bytes([n]) for n in range(50)))
+        got, at = await sent_over(EmulatedLine(20 * MS, spread=0.5), *(bytes([n]) for n in range(50)))
         assert b"".join(got) == bytes(range(50))
         assert at == sorted(at)
-        _, at = await sent_over(Line(1 * MS, bandwidth=100_000), *(b"x" * 2000 for _ in range(5)))
+        _, at = await sent_over(EmulatedLine(1 * MS, bandwidth=100_000), *(b"x" * 2000 for _ in range(5)))
         assert at[-1] > 99
-        _, at = await sent_over(Line(1 * MS, loss=0.5, retransmit_ns=30 * MS), *(b"x" for _ in range(20)))
+        _, at = await sent_over(EmulatedLine(1 * MS, loss=0.5, retransmit_ns=30 * MS), *(b"x" for _ in range(20)))
         assert at[-1] > 30
 
     run(main())
@@ -63,7 +63,7 @@ def test_a_line_delays_keeps_order_and_takes_time_for_bytes() -> None:
 def test_a_line_that_ends_in_good_order_loses_nothing() -> None:
     async def main() -> None:
         got: list[bytes] = []
-        delayed = Delayed(Line(1000 * MS), got.append, random.Random(1))
+        delayed = DelayedWriter(EmulatedLine(1000 * MS), got.append, random.Random(1))
         delayed(b"a")
         delayed(b"b")
         delayed.finish()
@@ -116,16 +116,18 @@ def test_a_cluster_across_regions_takes_as_long_as_its_distances(tmp_path: Path)
 def test_wrong_distances_are_refused_with_the_field_named(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "cluster.toml"
     file.write_text(f"name = 'x'\n[groups.orders]\nreplicas = ['10.0.0.1:7001']\n{text}\n")
-    with pytest.raises(WrongUse) as refused:
+    with pytest.raises(UsageError) as refused:
         read_cluster(file)
     assert said in str(refused.value)
 
 
 def test_a_region_without_a_line_is_refused(tmp_path: Path) -> None:
     cluster = plain(tmp_path, emulation={"matrix_ns": FAR})
-    with pytest.raises(WrongUse, match=r"region '' is not in emulation\.matrix_ns; expected one of \['near', 'far'\]"):
+    with pytest.raises(
+        UsageError, match=r"region '' is not in emulation\.matrix_ns; expected one of \['near', 'far'\]"
+    ):
         cluster.node_wiring("orders/1")
-    with pytest.raises(WrongUse, match="region 'moon'"):
+    with pytest.raises(UsageError, match="region 'moon'"):
         cluster.client_wiring(region="moon")
 
 
@@ -153,7 +155,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
         ({"faults": {"profile": "crash"}, "protocol": "primcast"}, "a comparison has none"),
         ({"network": {"distribution": "exponential"}, "protocol": "primcast"}, "expected constant or normal"),
     ):
-        with pytest.raises(WrongUse, match=said):
+        with pytest.raises(UsageError, match=said):
             compared(plan_of({"workload": {"name": "micro", "messages": 4}, **text}), tmp_path)
 
 

@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 
 from amcast.cluster import Replica, connect
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.message import Body, Message, Request
 from amcast.live.config.cluster import read_cluster
 from amcast.live.limits import Limits
 from amcast.live.operations.local_cluster import free_ports, local_config
-from amcast.live.wire.fragments import Joining
-from amcast.live.wire.frames import BadFrame, Codec, Frame, Piece
+from amcast.live.wire.fragments import Reassembler
+from amcast.live.wire.frames import BadFrameError, Codec, Fragment, Frame
 from amcast.live.wire.network import Network
 from tests.live.cluster import SKEEN, run
 from tests.live.proxies import Wires, between
 
 SMALL = Limits(
-    beat_s=0.05, retry_low_s=0.005, retry_high_s=0.05, message_bytes=1000, frame_bytes=4000, join_bytes=2000,
-    queue_bytes=20_000, pressure_bytes=10_000, body_bytes=2_000_000,
+    heartbeat_s=0.05, reconnect_min_s=0.005, reconnect_max_s=0.05, message_bytes=1000, frame_bytes=4000,
+    frame_target_bytes=2000, queue_bytes=20_000, backpressure_bytes=10_000, body_bytes=2_000_000,
 )  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def test_a_body_larger_than_a_frame_and_a_queue_travels_over_broken_connections(
                 await asyncio.sleep(0.002)
             assert low.got == [1, 900_000, 2, 1_500_000, 3]
             assert low.peers == high.peers == [], "the link never began anew"
-            with pytest.raises(WrongUse, match=r"body Request has \d+ bytes; expected at most 2000000"):
+            with pytest.raises(UsageError, match=r"body Request has \d+ bytes; expected at most 2000000"):
                 high.say(2_000_001)
             await high.network.stop()
             await low.network.stop()
@@ -81,27 +81,27 @@ def test_a_body_larger_than_a_frame_and_a_queue_travels_over_broken_connections(
 
 
 def test_pieces_that_make_no_sense_are_refused() -> None:
-    joining = Joining(10)
-    assert joining.add(Piece(0, 2, b"12345", 0, None)) is None
-    with pytest.raises(BadFrame, match="piece 0 of 2; expected piece 1"):
-        joining.add(Piece(0, 2, b"12345", 0, None))
-    with pytest.raises(BadFrame, match="more than 10 bytes"):
-        joining.add(Piece(1, 2, b"123456", 0, None))
+    joining = Reassembler(10)
+    assert joining.add(Fragment(0, 2, b"12345", 0, None)) is None
+    with pytest.raises(BadFrameError, match="piece 0 of 2; expected piece 1"):
+        joining.add(Fragment(0, 2, b"12345", 0, None))
+    with pytest.raises(BadFrameError, match="more than 10 bytes"):
+        joining.add(Fragment(1, 2, b"123456", 0, None))
     joining.clear()
-    assert joining.add(Piece(0, 1, b"123", 0, None)) == b"123"
+    assert joining.add(Fragment(0, 1, b"123", 0, None)) == b"123"
 
 
 @pytest.mark.live
 def test_a_state_larger_than_a_frame_is_transferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pieces: list[Piece] = []
+    pieces: list[Fragment] = []
     cut_for_real = Codec.piece
 
-    def cut(self: Codec, number: int, ack: int, piece: Piece, version: int) -> bytes:
+    def cut(self: Codec, number: int, ack: int, piece: Fragment, version: int) -> bytes:
         pieces.append(piece)
         return cut_for_real(self, number, ack, piece, version)
 
     monkeypatch.setattr(Codec, "piece", cut)
-    limits = {"message_bytes": 4000, "frame_bytes": 10_000, "join_bytes": 8000, "beat_s": 0.05}
+    limits = {"message_bytes": 4000, "frame_bytes": 10_000, "frame_target_bytes": 8000, "heartbeat_s": 0.05}
     file = tmp_path / "cluster.toml"
     file.write_text(local_config({"orders": 3}, protocol="primcast", durability="os", limits=limits))
     cluster = read_cluster(file)

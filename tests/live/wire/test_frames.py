@@ -7,16 +7,21 @@ from amcast.kernel.events import Event
 from amcast.lab.runs import node_config
 from amcast.live.limits import Limits
 from amcast.live.wire.frames import Codec
-from amcast.parts.membership.messages import Here, NumberedRecord, Passed, Turned
-from amcast.parts.membership.reconfigurable import changeable
-from amcast.parts.node.node import Node, noded
+from amcast.parts.membership.messages import (
+    ConfigurationInfo,
+    ConfigurationRecord,
+    ConfigurationStarted,
+    InstanceRecord,
+)
+from amcast.parts.membership.reconfigurable import reconfigurable
+from amcast.parts.node.node import Node, node_spec
 from amcast.protocols.catalogue import CATALOGUE
 from tests.conformance.test_members import MS, hold, planned
 
 
 @pytest.mark.parametrize("name", ["primcast", "multipaxos", "treecast"])
 def test_bodies_and_records_come_back_as_they_were(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = noded(changeable(CATALOGUE[name]), node_config(MS))
+    spec = node_spec(reconfigurable(CATALOGUE[name]), node_config(MS))
     coder = Codec(spec.wire(), spec.records, Limits())
     told: set[str] = set()
     right = Node.step
@@ -31,8 +36,10 @@ def test_bodies_and_records_come_back_as_they_were(name: str, monkeypatch: pytes
 
     monkeypatch.setattr(Node, "step", step)
     simulation = hold(planned(name, 1, "several"))
-    assert {"Numbered", Turned.__name__, Here.__name__} <= told
+    assert {"ConfigurationBody", ConfigurationStarted.__name__, ConfigurationInfo.__name__} <= told
     records = [record for disk in simulation.world.disks.values() for record in disk.records]
-    assert {Passed, NumberedRecord} <= {type(record).__base__ for record in records} | set(map(type, records))
+    assert {ConfigurationRecord, InstanceRecord} <= {type(record).__base__ for record in records} | set(
+        map(type, records)
+    )
     for record in records:
         assert coder.decode_record(coder.encode_record(record)) == record

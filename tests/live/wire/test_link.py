@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 import msgspec
 import pytest
 
-from amcast.kernel.errors import Unknown
+from amcast.kernel.errors import CannotTellError
 from amcast.kernel.message import Body, Message, Request
 from amcast.kernel.topology import Topology
 from amcast.live.limits import Limits
@@ -29,13 +29,13 @@ LOCAL = ("127.0.0.1", 0)
 class End:
     """One process' network, and what came out of it."""
 
-    def __init__(self, me: int, life: int = 0, limits: Limits = QUICK) -> None:
+    def __init__(self, me: int, incarnation: int = 0, limits: Limits = QUICK) -> None:
         self.got: list[int] = []
         self.peers: list[tuple[int, int]] = []
         self.codec = Codec(SKEEN.wire(), limits=limits)
         self.network = Network(
-            me, life, "test", "skeen", self.codec, self._take, lambda peer, frame: self._take(peer, frame.bodies),
-            lambda *peer: self.peers.append(peer), random.Random(1),
+            me, incarnation, "test", "skeen", self.codec, self._take, lambda peer, frame: self._take(peer,
+            frame.bodies), lambda *peer: self.peers.append(peer), random.Random(1),
         )  # fmt: skip
 
     def _take(self, peer: int, bodies: list[Body]) -> None:
@@ -158,7 +158,7 @@ def test_acknowledged_frames_are_forgotten() -> None:
 
 def test_a_beat_acknowledges_what_no_frame_has() -> None:
     async def main() -> None:
-        async with pair(Limits(beat_s=60.0)) as (low, high, _):
+        async with pair(Limits(heartbeat_s=60.0)) as (low, high, _):
             link, waiting = low.network.links[1], high.network.links[0]
             high.say(0, 1)
             high.flush()
@@ -179,7 +179,7 @@ def test_a_beat_acknowledges_what_no_frame_has() -> None:
 
 def test_who_stops_says_what_has_arrived() -> None:
     async def main() -> None:
-        async with pair(Limits(beat_s=60.0)) as (low, high, _):
+        async with pair(Limits(heartbeat_s=60.0)) as (low, high, _):
             high.say(0, 1)
             high.flush()
             await until(lambda: low.got == [1])
@@ -190,7 +190,7 @@ def test_who_stops_says_what_has_arrived() -> None:
     run(main())
 
 
-def test_a_new_life_is_told_and_begins_anew() -> None:
+def test_a_new_incarnation_is_told_and_begins_anew() -> None:
     async def main() -> None:
         async with pair() as (low, high, between):
             low.say(1, 1)
@@ -201,7 +201,7 @@ def test_a_new_life_is_told_and_begins_anew() -> None:
             await high.network.stop()
             low.say(1, 2)
             low.flush()
-            again = End(1, life=1)
+            again = End(1, incarnation=1)
             again.say(0, 7)
             again.network.start({0: between.address})
             again.say(0, 8)
@@ -224,18 +224,20 @@ def test_a_restart_that_hides_its_loss_of_memory_is_refused() -> None:
             high.flush()
             await until(lambda: low.got == [1])
             await high.network.stop()
-            again = End(1, life=0)
+            again = End(1, incarnation=0)
             again.network.start({0: between.address})
-            with pytest.raises(TimeoutError, match=r"life 0 again but has forgotten.*start it with a later life"):
+            with pytest.raises(
+                TimeoutError, match=r"incarnation 0 again but has forgotten.*start it with a later incarnation"
+            ):
                 await again.network.connected({0}, 0.2)
             await again.network.stop()
 
     run(main())
 
 
-def test_an_overflow_ends_the_life_of_the_link_at_both_ends() -> None:
+def test_an_overflow_ends_the_incarnation_of_the_link_at_both_ends() -> None:
     async def main() -> None:
-        limits = msgspec.structs.replace(QUICK, queue_bytes=100_000, pressure_bytes=10_000)
+        limits = msgspec.structs.replace(QUICK, queue_bytes=100_000, backpressure_bytes=10_000)
         async with pair(limits) as (low, high, between):
             between.blocked = True
             between.cut()
@@ -294,7 +296,7 @@ def test_a_link_that_ends_between_the_hellos_of_both_is_dialled_again() -> None:
 
 def test_whoever_can_wait_waits_for_a_slow_peer() -> None:
     async def main() -> None:
-        limits = msgspec.structs.replace(QUICK, pressure_bytes=100_000, silence_s=10.0)
+        limits = msgspec.structs.replace(QUICK, backpressure_bytes=100_000, heartbeat_timeout_s=10.0)
         async with pair(limits) as (low, high, _):
             low.network.pause_reading(True)
             for _ in range(50):
@@ -416,7 +418,7 @@ def test_a_payload_that_is_no_batch_is_delivered_as_it_is_everywhere() -> None:
 def test_a_client_of_another_cluster_learns_why() -> None:
     async def main() -> None:
         async with cluster(Topology.grid(1, 1)) as made:
-            with pytest.raises(Unknown, match="process 0 said: this is cluster 'amcast', not 'elsewhere'"):
+            with pytest.raises(CannotTellError, match="process 0 said: this is cluster 'amcast', not 'elsewhere'"):
                 async with made.client(cluster="elsewhere", connect_s=0.3):
                     pass
 
@@ -463,7 +465,7 @@ def test_whose_address_refuses_is_gone_and_who_dialled_us_is_looked_for() -> Non
         await high.network.stop()
         assert await gone[0].get() == 1, "process 1 dials; process 0 looks for it"
 
-        again = End(1, life=1)
+        again = End(1, incarnation=1)
         again.network.on_gone = gone[1].put_nowait
         await again.network.listen(addresses[1])
         again.network.start(addresses)

@@ -48,8 +48,8 @@ def networked(limits: Limits) -> tuple[Network, dict[int, Socket]]:
     """Process 0 of six servers, with three clients, all of them connected."""
     codec = Codec(SKEEN.wire(), limits=limits)
     network = Network(
-        0, 0, "test", "skeen", codec, lambda peer, bodies: None, lambda peer, frame: None, lambda peer, life: None,
-        random.Random(0),
+        0, 0, "test", "skeen", codec, lambda peer, bodies: None, lambda peer, frame: None, lambda peer, incarnation:
+        None, random.Random(0),
     )  # fmt: skip
     network._addresses = dict.fromkeys(SERVERS, ("nowhere", 0))
     sockets = {}
@@ -102,7 +102,7 @@ def test_many_clients_are_told_along_but_for_those_with_whom_there_is_more_to_it
         assert sockets[CLIENTS[2]].frames == [], "who is told nothing more gets no frame"
         for others in ((CLIENTS[0], 1), (CLIENTS[0], STRANGER)):
             each = SendEach(others, bodies[:2], (7, 8))
-            assert network.send_each(each) == each.opened(), "a server, or nobody, is told in the usual way"
+            assert network.send_each(each) == each.expand(), "a server, or nobody, is told in the usual way"
         network.traces = True
         assert len(network.send_each(SendEach(CLIENTS, bodies, (7, 8, 9)))) == 3, "a trace tells all of them"
 
@@ -134,11 +134,11 @@ def test_a_crowd_that_is_told_more_in_one_tick_still_gets_one_frame_each() -> No
 
 
 @pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("join_bytes", [64, 1 << 18])
-def test_every_peer_hears_all_in_order_whatever_one_tick_says_to_whom(seed: int, join_bytes: int) -> None:
+@pytest.mark.parametrize("frame_target_bytes", [64, 1 << 18])
+def test_every_peer_hears_all_in_order_whatever_one_tick_says_to_whom(seed: int, frame_target_bytes: int) -> None:
     async def main() -> None:
         chance = random.Random(seed)
-        network, sockets = networked(Limits(join_bytes=join_bytes))
+        network, sockets = networked(Limits(frame_target_bytes=frame_target_bytes))
         meant: dict[int, list[list[int]]] = {peer: [] for peer in sockets}
         number = 0
         for _ in range(300):
@@ -160,7 +160,7 @@ def test_every_peer_hears_all_in_order_whatever_one_tick_says_to_whom(seed: int,
                 meant[peer].append(numbers)
         for peer, socket in sockets.items():
             assert list(chain(*socket.frames)) == list(chain(*meant[peer])), f"seed {seed}, process {peer}"
-            if join_bytes > 1000:
+            if frame_target_bytes > 1000:
                 assert socket.frames == meant[peer], f"one frame per tick; seed {seed}, process {peer}"
 
     run(main())

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from amcast.live.wire import frames as wire
-from amcast.live.wire.frames import BadFrame, Hello
+from amcast.live.wire.frames import BadFrameError, Hello
 from tests.live.cluster import run
 from tests.live.wire.wire_fuzz import LIMITS, Target, campaign, mutated, seeds
 
@@ -67,14 +67,14 @@ def test_the_seeds_reach_where_they_should() -> None:
     st.none() | st.tuples(LARGE, LARGE), LARGE, LARGE,
 )  # fmt: skip
 def test_any_hello_is_answered_or_refused(
-    version: int, cluster: str, protocol: str, process: int, target: int, life: int, link: int,
+    version: int, cluster: str, protocol: str, process: int, target: int, incarnation: int, link: int,
     known: tuple[int, int] | None, received: int, oldest: int,
 ) -> None:  # fmt: skip
-    hello = Hello(version, cluster, protocol, process, target, life, link, known, received, oldest)
+    hello = Hello(version, cluster, protocol, process, target, incarnation, link, known, received, oldest)
     assert wire.read_hello(wire._encoder.encode(hello)) == hello
     frame = wire.framed(wire.HELLO, wire._encoder.encode(hello))
     honest = wire.framed(wire.HELLO, wire._encoder.encode(Hello(
-        2, "amcast", "primcast", process, 0, life, link, known, received, 1)))  # fmt: skip
+        2, "amcast", "primcast", process, 0, incarnation, link, known, received, 1)))  # fmt: skip
     thrown(b"\x00\x00\x00" + frame, b"\x00\x00\x00" + honest, b"\x00\x00\x00" + honest)
 
 
@@ -93,7 +93,7 @@ def test_whatever_the_codec_cannot_read_it_says_so(data: bytes) -> None:
     for read in (wire.read_hello, wire.read_ack, wire.read_refusal):
         try:
             read(data)
-        except BadFrame:
+        except BadFrameError:
             continue
 
 

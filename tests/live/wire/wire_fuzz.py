@@ -22,19 +22,20 @@ from amcast.kernel.message import Message, Request
 from amcast.kernel.topology import Topology
 from amcast.live.host.host import Host
 from amcast.live.limits import KIB, Limits
-from amcast.live.rpc.server import Enrol, Return, Stand, Subscribe, Visit, visit_frame
+from amcast.live.rpc.server import AllocateClientId, GetProgress, ReleaseClientId, RpcEnvelope, Subscribe, request_frame
 from amcast.live.wire import frames as wire
 from amcast.live.wire.connection import Connection
-from amcast.live.wire.frames import BadFrame, Codec, Hello
+from amcast.live.wire.frames import BadFrameError, Codec, Hello
 from amcast.parts.node.messages import GatewayConfig, NodeConfig
-from amcast.parts.node.node import noded
+from amcast.parts.node.node import node_spec
 from amcast.protocols.catalogue import protocol
 
-SPEC = noded(protocol("primcast"), NodeConfig(omega=None, gateway=GatewayConfig()))
+SPEC = node_spec(protocol("primcast"), NodeConfig(omega=None, gateway=GatewayConfig()))
 TOPOLOGY = Topology.grid(2, 1)
 LIMITS = Limits(
-    message_bytes=4 * KIB, frame_bytes=16 * KIB, queue_bytes=64 * KIB, pressure_bytes=16 * KIB, join_bytes=4 * KIB,
-    kept_bytes=64 * KIB, peers=50, strangers=20, linger_s=0.01, beat_s=0.01, silence_s=0.5,
+    message_bytes=4 * KIB, frame_bytes=16 * KIB, queue_bytes=64 * KIB, backpressure_bytes=16 * KIB, frame_target_bytes=4
+    * KIB, recent_bytes=64 * KIB, peers=50, pending_connections=20, client_link_ttl_s=0.01, heartbeat_s=0.01,
+    heartbeat_timeout_s=0.5,
 )  # fmt: skip
 CLIENT = 1 << 20
 MODES = 7
@@ -150,7 +151,7 @@ class Target:
                 message = Message(CLIENT * 10**9 + sequence, CLIENT, (0,), rest[2:][:8192])
                 return self.hello() + self.coder.frame(1, 0, [self.coder.encode(Request(message))]) + rest
             case 4:
-                return wire.framed(wire.VISIT, rest[:4000])
+                return wire.framed(wire.RPC_REQUEST, rest[:4000])
             case _:
                 return self.hello(process=1) + rest
 
@@ -159,7 +160,7 @@ class Target:
         for kind in (wire.BODIES, wire.TRACED):
             try:
                 self.coder.read(kind, rest)
-            except BadFrame:
+            except BadFrameError:
                 continue
 
 
@@ -177,8 +178,8 @@ def seeds() -> list[bytes]:
     frame = target.frame(1, 0, [target.encode(Request(message))])
     hello = wire.hello_frame(Hello(2, "amcast", SPEC.name, CLIENT + 1, 0, 0, 1, None, 0, 1))
     visits = [
-        visit_frame(Visit(2, "amcast", 0, question))
-        for question in (Stand(), Subscribe(0, 0), Enrol(), Return(1, b"x" * 16, 1, 1))
+        request_frame(RpcEnvelope(2, "amcast", 0, question))
+        for question in (GetProgress(), Subscribe(0, 0), AllocateClientId(), ReleaseClientId(1, b"x" * 16, 1, 1))
     ]
     states = [msgspec.msgpack.encode(kind) for kind in ([1, 0, []], [1, 0, [["Request", [1, 1, [0], b""]]]])]
     return [

@@ -91,7 +91,7 @@ class SilentClock(PrimCast):
 
 
 def ack_rest(ack: Ack) -> tuple[int, int, int, tuple[int, ...]]:
-    return ack.position, ack.time, ack.tie, ack.births
+    return ack.position, ack.time, ack.tie, ack.memory_losses
 
 
 class FollowersClock(PrimCast):
@@ -156,7 +156,7 @@ class LongestLog(PrimCast):
     """Lines 66-67: the longest log, of whatever epoch."""
 
     def _hear_promise(self, sender: ProcessId, body: Promise) -> None:
-        flat = Promise(body.epoch, 0, body.clock, body.base, body.floor, body.entries, body.births)
+        flat = Promise(body.epoch, 0, body.clock, body.base, body.floor, body.entries, body.memory_losses)
         super()._hear_promise(sender, flat)
 
 
@@ -166,7 +166,7 @@ class LowClock(PrimCast):
     def _hear_promise(self, sender: ProcessId, body: Promise) -> None:
         super()._hear_promise(
             sender,
-            Promise(body.epoch, body.current, 0, body.base, body.floor, body.entries, body.births),
+            Promise(body.epoch, body.current, 0, body.base, body.floor, body.entries, body.memory_losses),
         )
 
 
@@ -187,22 +187,22 @@ class Shameless(PrimCast):
 class Repeater(PrimCast):
     """A retried message that is delivered already is taken for a new one."""
 
-    def on_submit(self, message: Message) -> None:
+    def on_request(self, message: Message) -> None:
         known = self._seen
         if message.id in known and message.id not in self._items:
             item = self._item(message.id)
             item.message = message
             self._unproposed[message.id] = item
             return
-        super().on_submit(message)
+        super().on_request(message)
 
 
 class OldPromises(PrimCast):
     """A promise that a member gave before it lost its memory still counts: a candidate hears of no lost memory."""
 
-    def _hear_births(self, births: tuple[int, ...]) -> None:
+    def _hear_memory_losses(self, memory_losses: tuple[int, ...]) -> None:
         if self._role != "candidate":
-            super()._hear_births(births)
+            super()._hear_memory_losses(memory_losses)
 
 
 class WallClock(PrimCast):
@@ -228,7 +228,7 @@ MUTANTS = [
     Mutant("low clock", LowClock, "line 68", scene=scenes.a_candidate_behind),
     Mutant("forgetful", Forgetful, "no record before an answer", "recovery"),
     Mutant("shameless", Shameless, "no re-admission", "amnesia"),
-    Mutant("old promises", OldPromises, "lost memory not told", scene=scenes.a_promise_from_a_forgotten_life),
+    Mutant("old promises", OldPromises, "lost memory not told", scene=scenes.a_promise_from_a_forgotten_incarnation),
     Mutant("repeater", Repeater, "no deduplication", "links"),
     Mutant("wall clock", WallClock, "no max in line 37", "skew", BARE, spec=HYBRID),
 ]

@@ -8,17 +8,17 @@ from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.message import Message
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
-from amcast.parts.broadcast.generic import Generic
+from amcast.parts.broadcast.generic import GenericBroadcast
 from amcast.parts.broadcast.messages import SHUT, TOP, Tops
 from amcast.parts.consensus.messages import Value
 from amcast.protocols.rounds import a_dt as rounds_dt
 from amcast.protocols.rounds import a_ng as rounds_ng
-from amcast.protocols.rounds.a_dt import DisasterTolerant
-from amcast.protocols.rounds.a_ng import NonGenuine
-from amcast.protocols.rounds.messages import DisasterConfig
+from amcast.protocols.rounds.a_dt import ADt
+from amcast.protocols.rounds.a_ng import ANg
+from amcast.protocols.rounds.messages import ADtConfig
 
 
-class EmptyBundlesSkipped(NonGenuine):
+class EmptyBundlesSkipped(ANg):
     """Does not send a bundle that has nothing in it: the others wait for ever."""
 
     def _tell(self, target: ProcessId, group: GroupId, round: int) -> None:
@@ -26,7 +26,7 @@ class EmptyBundlesSkipped(NonGenuine):
             super()._tell(target, group, round)
 
 
-class OneGroupMissing(NonGenuine):
+class OneGroupMissing(ANg):
     """Delivers a round although one group's bundle has not come."""
 
     def _contents(self, round: int) -> Iterable[Message] | None:
@@ -36,7 +36,7 @@ class OneGroupMissing(NonGenuine):
         return [*self._own.get(round, ()), *(message for group in sorted(bundles) for message in bundles[group])]
 
 
-class AsSoonAsComplete(NonGenuine):
+class AsSoonAsComplete(ANg):
     """Delivers a round when its bundles are there, not after the instance on which the group agreed."""
 
     def _advance(self) -> None:
@@ -45,7 +45,7 @@ class AsSoonAsComplete(NonGenuine):
             self._deliver_round(self._round + 1, contents)
 
 
-class OwnFirst(NonGenuine):
+class OwnFirst(ANg):
     """Delivers its own group's messages of a round before those of others."""
 
     def _deliver_round(self, round: int, contents: Iterable[Message]) -> None:
@@ -58,7 +58,7 @@ class OwnFirst(NonGenuine):
         self._past(round)
 
 
-class OrderedTwice(NonGenuine):
+class OrderedTwice(ANg):
     """Forgets what its log had already, and what it delivered."""
 
     def _admits(self, message: Message) -> bool:
@@ -70,7 +70,7 @@ class OrderedTwice(NonGenuine):
             self.deliver(message, rank, message.id)
 
 
-class NeverAsks(NonGenuine):
+class NeverAsks(ANg):
     """A new leader sends nothing again, and whoever lacks a bundle does not ask for it."""
 
     def _take_over(self) -> None:
@@ -83,7 +83,7 @@ class NeverAsks(NonGenuine):
         pass
 
 
-class ForgetsAtOnce(NonGenuine):
+class ForgetsAtOnce(ANg):
     """Forgets a bundle of its own when the round is delivered here, whoever may still need it."""
 
     def _past(self, round: int) -> None:
@@ -95,7 +95,7 @@ class ForgetsAtOnce(NonGenuine):
             super()._answer(sender, round)
 
 
-class AnyRoundOrder(NonGenuine):
+class AnyRoundOrder(ANg):
     """Proposes behind a round that is not delivered, and does not wait for it when it applies what was decided."""
 
     def _may_propose(self) -> bool:
@@ -109,7 +109,7 @@ class AnyRoundOrder(NonGenuine):
             self._order(self._queue.popleft())
 
 
-class _Unchecked(Generic):
+class _Unchecked(GenericBroadcast):
     """Does not notice that a decision contradicts what it has handed up: the checks of the trace must."""
 
     def _end_epoch(self, decision: Value) -> tuple[tuple[int, GroupId], ...]:
@@ -144,7 +144,7 @@ class _Forgets(_Unchecked):
         return tuple(map(min, zip(*(tops for tops, _ in reports), strict=True))) if enough else None
 
 
-class _TwoThirds(Generic):
+class _TwoThirds(GenericBroadcast):
     """Waits for more than two thirds of all processes, which may not be there any more."""
 
     def __init__(self, owner: Any, retry_ns: tuple[int, int]) -> None:
@@ -153,7 +153,7 @@ class _TwoThirds(Generic):
         self.quorum = count - (count - 1) // 3
 
 
-class _BackTooEarly(Generic):
+class _BackTooEarly(GenericBroadcast):
     """A stream that is opened again goes on where it was shut, in rounds that others have completed without it."""
 
     def _end_epoch(self, decision: Value) -> tuple[tuple[int, GroupId], ...]:
@@ -165,12 +165,12 @@ class _BackTooEarly(Generic):
         return done
 
 
-class _WithGeneric(DisasterTolerant):
+class _WithGeneric(ADt):
     """A_dt over another generic broadcast."""
 
-    kind: type[Generic] = Generic
+    kind: type[GenericBroadcast] = GenericBroadcast
 
-    def __init__(self, me: ProcessId, topology: Topology, config: DisasterConfig) -> None:
+    def __init__(self, me: ProcessId, topology: Topology, config: ADtConfig) -> None:
         super().__init__(me, topology, config)
         self._generic = self.kind(self, config.retry_ns)
 
@@ -199,14 +199,14 @@ class NeedsTwoThirds(_WithGeneric):
     kind = _TwoThirds
 
 
-class TrustsTheSilent(DisasterTolerant):
+class TrustsTheSilent(ADt):
     """Waits for the leader of a group that has not said anything for long."""
 
     def _silent(self, group: GroupId) -> bool:
         return False
 
 
-class NeverImpatient(DisasterTolerant):
+class NeverImpatient(ADt):
     """Believes that a group is lost only if an oracle says so."""
 
     def _patient(self, group: GroupId) -> int:
@@ -219,7 +219,7 @@ class BackTooEarly(_WithGeneric):
     kind = _BackTooEarly
 
 
-class RemovesAlone(DisasterTolerant):
+class RemovesAlone(ADt):
     """Does not wait for a group that it suspects, without asking anybody."""
 
     def _contents(self, round: int) -> Iterable[Message] | None:
@@ -230,24 +230,24 @@ class RemovesAlone(DisasterTolerant):
         return contents
 
 
-class NotAgain(DisasterTolerant):
+class NotAgain(ADt):
     """Messages of a bundle that did not count are lost."""
 
     def _redo(self, message: Message) -> None:
         pass
 
     def _accepts(self, message: Message) -> bool:
-        return super(DisasterTolerant, self)._accepts(message)
+        return super(ADt, self)._accepts(message)
 
 
-class NeverReturns(DisasterTolerant):
+class NeverReturns(ADt):
     """A group that was removed by mistake does not ask to come back."""
 
     def _return(self) -> None:
         pass
 
     def _accepts(self, message: Message) -> bool:
-        return super(DisasterTolerant, self)._accepts(message)
+        return super(ADt, self)._accepts(message)
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ class Mutant:
     seeds: range = range(200)
 
     def spec(self) -> Spec:
-        base = rounds_dt.SPEC if issubclass(self.process, DisasterTolerant) else rounds_ng.SPEC
+        base = rounds_dt.SPEC if issubclass(self.process, ADt) else rounds_ng.SPEC
         return replace(base, name=f"{base.name}-{self.name}", process=self.process)
 
 

@@ -14,9 +14,9 @@ from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import Entry
 from amcast.parts.consensus.paxos import Paxos
 from amcast.parts.groups.messages import SOFT
-from amcast.parts.groups.stamps_memory import Pending
+from amcast.parts.groups.stamps_memory import TimestampPending
 from amcast.protocols.a_ge import process as genuine
-from amcast.protocols.a_ge.process import Genuine
+from amcast.protocols.a_ge.process import AGe
 from amcast.protocols.basecast import process as basecast
 from amcast.protocols.basecast.process import BaseCast
 from amcast.protocols.fastcast import process as fastcast
@@ -31,7 +31,7 @@ class PrintedBuffer:
     """The papers' delivery condition over B, by a walk: what is final is delivered once it is below every tuple of
     every other message."""
 
-    def _tuples(self: Any, id: MessageId, entry: Pending) -> list[int]:
+    def _tuples(self: Any, id: MessageId, entry: TimestampPending) -> list[int]:
         """The timestamps that B has for a message."""
         return [entry.final or entry.own]
 
@@ -51,7 +51,7 @@ class PrintedBuffer:
                     delivered = True
                     break
 
-    def _hand_over(self: Any, id: MessageId, entry: Pending) -> None:
+    def _hand_over(self: Any, id: MessageId, entry: TimestampPending) -> None:
         self._queue.drop(id)
         entry.delivered = True
         if entry.settled:
@@ -79,7 +79,7 @@ class ClockStaysBehind(BaseCast):
 class OwnStampNotInBuffer(PrintedBuffer, FastCast):
     """003 lines 30-33: a global message enters B only with SYNC tuples, not with its group's own timestamp."""
 
-    def _tuples(self, id: MessageId, entry: Pending) -> list[int]:
+    def _tuples(self, id: MessageId, entry: TimestampPending) -> list[int]:
         if entry.final:
             return [entry.final]
         return [*entry.soft.values(), *entry.synced.values()]
@@ -117,10 +117,10 @@ class LateGuessStays(PrintedBuffer, FastCast):
         super()._deliver_ready()
 
 
-class StarSkipsStage(Genuine):
+class StarSkipsStage(AGe):
     """A_ge* that lets a message skip s2 in the group with the highest timestamp, which 001 section 5 forbids."""
 
-    def _all_heard(self, id: MessageId, entry: Pending) -> None:
+    def _all_heard(self, id: MessageId, entry: TimestampPending) -> None:
         if entry.own == max(entry.heard.values()):
             self._finish(id, entry, entry.own)
 

@@ -13,7 +13,7 @@ from amcast.protocols.treecast.process import SPEC, TreeCast
 class CopiesMultiply(TreeCast):
     """Every request is ordered and forwarded, whether it was before or not."""
 
-    def on_submit(self, message: Message) -> None:
+    def on_request(self, message: Message) -> None:
         if self.tree.lca(message.destinations) == self.home:
             self._order(message)
 
@@ -50,7 +50,7 @@ class Impatient(TreeCast):
     def contacts(self, message: Message) -> tuple[int, ...]:
         return self.topology.addressed(message.destinations)
 
-    def on_submit(self, message: Message) -> None:
+    def on_request(self, message: Message) -> None:
         self.deliver(message)
 
 

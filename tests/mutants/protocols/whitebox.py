@@ -32,7 +32,7 @@ def _clocked(promise: NewLeaderAck, clock: int) -> NewLeaderAck:
         promise.position,
         promise.entries,
         promise.story,
-        promise.births,
+        promise.memory_losses,
     )
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from amcast.kernel.effects import CancelTimer, Effect, Note, Send, SetTimer
-from amcast.kernel.events import Event, Peer, Receive, Started, Timer
+from amcast.kernel.events import Event, LinkReset, Receive, Started, Timer
 from amcast.kernel.message import Body, Message, State
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
-from amcast.parts.broadcast.generic import TIMER, Generic, faults_tolerated
+from amcast.parts.broadcast.generic import TIMER, GenericBroadcast, faults_tolerated
 from amcast.parts.broadcast.messages import OPEN, SHUT, Item, Tops
 
 RETRY = (1000, 1000)
@@ -23,7 +23,7 @@ RETRY = (1000, 1000)
 class Caster(Process):
     """Hands everything up into a list; whoever is told to lead leads."""
 
-    def __init__(self, me: int, topology: Topology, kind: type[Generic] = Generic) -> None:
+    def __init__(self, me: int, topology: Topology, kind: type[GenericBroadcast] = GenericBroadcast) -> None:
         super().__init__(me, topology)
         self.generic = kind(self, RETRY)
         self.log: list[Any] = []
@@ -31,7 +31,7 @@ class Caster(Process):
         self.leading = me == 0
         self.lost: set[int] = set()
 
-    def on_start(self, records: Any, life: int) -> None:
+    def on_start(self, records: Any, incarnation: int) -> None:
         self.generic.begin()
 
     def say(self) -> None:
@@ -43,7 +43,7 @@ class Caster(Process):
     def on_receive(self, sender: int, body: Body) -> None:
         assert self.generic.receive(sender, body), body
 
-    def on_peer(self, peer: int, life: int) -> None:
+    def on_link_reset(self, peer: int, incarnation: int) -> None:
         self.generic.meet(peer)
         for number, messages in sorted(self.generic.items[self.me].items()):
             if number > self.generic.given[self.me]:
@@ -64,7 +64,7 @@ class Caster(Process):
         self.generic.lead(self.leading)
         self.generic.flush()
 
-    def on_submit(self, message: Message) -> None:
+    def on_request(self, message: Message) -> None:
         raise AssertionError
 
     def snapshot(self) -> State:
@@ -77,7 +77,7 @@ class Caster(Process):
 class Room:
     """All casters, what is in flight between them, and chance."""
 
-    def __init__(self, count: int, seed: int, kind: type[Generic] = Generic) -> None:
+    def __init__(self, count: int, seed: int, kind: type[GenericBroadcast] = GenericBroadcast) -> None:
         self.random = Random(seed)
         self.topology = Topology.grid(count, 1)
         self.casters = {me: Caster(me, self.topology, kind) for me in range(count)}
@@ -115,8 +115,8 @@ class Room:
         one, other = self.random.sample(sorted(self.casters), 2)
         self.flight.pop((one, other), None)
         self.flight.pop((other, one), None)
-        self.step(one, Peer(other, 0))
-        self.step(other, Peer(one, 0))
+        self.step(one, LinkReset(other, 0))
+        self.step(other, LinkReset(one, 0))
 
     def arrive(self) -> bool:
         pairs = sorted(pair for pair, bodies in self.flight.items() if bodies)
@@ -152,7 +152,7 @@ def epochs(log: list[Any]) -> list[Any]:
     return parts
 
 
-def disturbed(count: int, seed: int, kind: type[Generic] = Generic) -> Room:
+def disturbed(count: int, seed: int, kind: type[GenericBroadcast] = GenericBroadcast) -> Room:
     room = Room(count, seed, kind)
     random = room.random
     may_crash = faults_tolerated(count)
@@ -277,7 +277,7 @@ def test_what_one_survivor_holds_belongs_to_the_epoch() -> None:
         assert caster.log == [(4, 1), ((SHUT, 3), (SHUT, 4))], "the second item reached nobody who is left"
 
 
-class NamesTheLost(Generic):
+class NamesTheLost(GenericBroadcast):
     """A decision names what somebody acknowledged, whether or not anybody else has it by now."""
 
     def _ends(self, reports: list[tuple[Tops, Tops]]) -> Tops | None:
@@ -285,8 +285,8 @@ class NamesTheLost(Generic):
         return tuple(map(max, zip(*(tops for tops, _ in reports), strict=True))) if enough else None
 
 
-@pytest.mark.parametrize("kind", [Generic, NamesTheLost])
-def test_what_only_the_dead_hold_keeps_nobody(kind: type[Generic]) -> None:
+@pytest.mark.parametrize("kind", [GenericBroadcast, NamesTheLost])
+def test_what_only_the_dead_hold_keeps_nobody(kind: type[GenericBroadcast]) -> None:
     """Process 3 reports what it and process 4 alone hold, and crashes: the others' reports do without it."""
     room = Room(5, 0, kind)
     room.casters[4].say()
@@ -300,5 +300,5 @@ def test_what_only_the_dead_hold_keeps_nobody(kind: type[Generic]) -> None:
         assert room.casters[target].generic.closing
     lose(room, 3, 4)
     views = {caster.generic.open for caster in room.casters.values()}
-    assert (views == {(0, 1, 2)}) == (kind is Generic), views
+    assert (views == {(0, 1, 2)}) == (kind is GenericBroadcast), views
     assert all((4, 1) not in caster.log for caster in room.casters.values())

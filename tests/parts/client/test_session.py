@@ -1,14 +1,14 @@
 """Clients that do not give up, and nodes that answer once more."""
 
 from amcast.kernel.effects import Resolve, Send, SetTimer
-from amcast.kernel.events import Gone, Peer, Receive, Started, Submit, Timer
+from amcast.kernel.events import LinkReset, PeerDown, Receive, Started, Submit, Timer
 from amcast.kernel.ids import message_id
 from amcast.kernel.message import Message, Reply, Request
 from amcast.kernel.topology import Topology
 from amcast.parts.client.messages import WINDOW, Hint, SessionConfig
-from amcast.parts.client.session import TIMER, Client
+from amcast.parts.client.session import TIMER, ClientSession
 from amcast.parts.node.messages import NodeConfig
-from amcast.parts.node.node import Node, noded
+from amcast.parts.node.node import Node, node_spec
 from amcast.protocols.catalogue import CATALOGUE
 
 TOPOLOGY = Topology.grid(2, 3, 1)
@@ -19,13 +19,13 @@ def message(sequence: int, *destinations: int) -> Message:
     return Message(message_id(ME, sequence), ME, destinations)
 
 
-def client(leader_only: bool = False) -> Client:
+def client(leader_only: bool = False) -> ClientSession:
     def contact(topology: Topology, said: Message) -> tuple[int, ...]:
         if leader_only:
             return tuple(topology.members(group)[0] for group in said.destinations)
         return topology.addressed(said.destinations)
 
-    made = Client(ME, TOPOLOGY, contact, SessionConfig())
+    made = ClientSession(ME, TOPOLOGY, contact, SessionConfig())
     made.step((Started(),), 0)
     return made
 
@@ -65,8 +65,8 @@ def test_a_link_that_begins_anew_is_asked_again() -> None:
     one = client(leader_only=True)
     said = message(0, 0, 1)
     one.step((Submit(said),), 0)
-    assert sends(one.step((Peer(3, 1),), 0)) == [((3,), Request(said))]
-    assert sends(one.step((Peer(4, 1),), 0)) == []
+    assert sends(one.step((LinkReset(3, 1),), 0)) == [((3,), Request(said))]
+    assert sends(one.step((LinkReset(4, 1),), 0)) == []
 
 
 def test_a_client_never_runs_further_ahead_than_groups_remember() -> None:
@@ -89,7 +89,7 @@ def test_a_snapshot_of_a_client_is_complete() -> None:
 
 
 def node(replies: str = "leader", process: int = 0) -> Node:
-    spec = noded(CATALOGUE["skeen"], NodeConfig(omega=None, replies=replies))  # type: ignore[arg-type]
+    spec = node_spec(CATALOGUE["skeen"], NodeConfig(omega=None, replies=replies))  # type: ignore[arg-type]
     made = spec.process(process, Topology.grid(2, 1, 1), spec.configure())
     assert isinstance(made, Node)
     made.step((Started(),), 0)
@@ -123,26 +123,26 @@ def test_a_node_counts_the_answers_to_its_own_messages() -> None:
 
 
 def test_a_gateway_that_is_gone_is_not_waited_for() -> None:
-    one = Client(
+    one = ClientSession(
         ME, TOPOLOGY, lambda topology, said: topology.addressed(said.destinations), SessionConfig(gateways=True)
     )
     one.step((Started(),), 0)
     said = message(0, 0)
     assert sends(one.step((Submit(said),), 0)) == [((0,), Request(said))]
-    assert sends(one.step((Gone(1),), 0)) == [], "it asked somebody else"
-    assert sends(one.step((Gone(0),), 0)) == [((1,), Request(said))]
+    assert sends(one.step((PeerDown(1),), 0)) == [], "it asked somebody else"
+    assert sends(one.step((PeerDown(0),), 0)) == [((1,), Request(said))]
     later = message(1, 0)
     assert sends(one.step((Submit(later),), 0)) == [((1,), Request(later))]
 
 
 def test_a_gateway_that_answers_for_its_group_alone_is_not_the_only_one_to_be_asked() -> None:
-    one = Client(
+    one = ClientSession(
         ME, TOPOLOGY, lambda topology, said: topology.addressed(said.destinations), SessionConfig(gateways=True)
     )
     one.step((Started(),), 0)
     said = message(0, 0, 1)
     assert sends(one.step((Submit(said),), 0)) == [((3,), Request(said))]
-    assert sends(one.step((Gone(3),), 0)) == [((4,), Request(said))]
+    assert sends(one.step((PeerDown(3),), 0)) == [((4,), Request(said))]
     assert sends(one.step((Receive(4, Reply(said.id, 1)),), 0)) == [((1,), Request(said))], "4 will say no more"
     assert sends(one.step((Receive(4, Reply(said.id, 1)),), 0)) == [], "once"
     assert Resolve(said.id) in one.step((Receive(1, Reply(said.id, 0)),), 0)

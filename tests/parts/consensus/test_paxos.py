@@ -13,16 +13,16 @@ from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import (
     Accept,
     Accepted,
+    DecidedUntil,
     Entry,
     Install,
     Learn,
-    Mark,
     Nack,
-    Pass,
     PaxosConfig,
     Prepare,
     Promise,
     Promised,
+    RingAccept,
     Snapshot,
     Status,
     Value,
@@ -46,13 +46,13 @@ class Keeper(Process):
         self.paxos = self.kind(self, ALONE.members(0), PaxosConfig(keep=keep))
         self.kept: list[tuple[int, Value | bytes]] = []
 
-    def on_start(self, records: Sequence[Record], life: int) -> None:
-        self.kept += self.paxos.begin(records, life)
+    def on_start(self, records: Sequence[Record], incarnation: int) -> None:
+        self.kept += self.paxos.begin(records, incarnation)
 
-    def on_submit(self, message: Message) -> None:
+    def on_request(self, message: Message) -> None:
         raise AssertionError
 
-    def on_multicast(self, message: Message) -> None:
+    def on_submit(self, message: Message) -> None:
         self.paxos.propose(value_of(message.id))
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
@@ -89,14 +89,14 @@ class Group:
         self.flight: list[tuple[ProcessId, ProcessId, Body]] = []
         self.records: dict[ProcessId, list[Record]] = {p: [] for p in range(3)}
         self.timers: dict[ProcessId, set[str]] = {p: set() for p in range(3)}
-        self.lives = [0, 0, 0]
+        self.incarnations = [0, 0, 0]
         self.up: dict[ProcessId, Keeper] = {}
         for process in range(3):
             self.start(process)
 
     def start(self, process: ProcessId) -> None:
         self.up[process] = self.make(process, self.keep)
-        self.tell(process, Started(tuple(self.records[process]), self.lives[process]))
+        self.tell(process, Started(tuple(self.records[process]), self.incarnations[process]))
 
     def tell(self, process: ProcessId, event: object) -> None:
         for effect in self.up[process].step((event,), 0):  # type: ignore[arg-type]
@@ -129,7 +129,7 @@ class Group:
         del self.up[process]
         self.timers[process].clear()
         self.flight = [packet for packet in self.flight if process not in packet[:2]]
-        self.lives[process] += 1
+        self.incarnations[process] += 1
         if amnesia:
             self.records[process].clear()
 
@@ -164,7 +164,9 @@ def test_votes_are_durable_before_they_are_told(kind: type[Paxos]) -> None:
     group.settle()
     for process in range(3):
         assert [r for r in group.records[process] if isinstance(r, Voted)] == [Voted(0, 0, value_of(7))]
-        assert group.records[process][0] == Promised(0, (0, 0, 0)), "the first record tells birth from lost memory"
+        assert group.records[process][0] == Promised(0, (0, 0, 0)), (
+            "the first record tells memory_loss from lost memory"
+        )
 
 
 def test_votes_of_one_step_are_told_together() -> None:
@@ -234,7 +236,7 @@ def test_a_restarted_member_keeps_its_word(kind: type[Paxos]) -> None:
     assert all(group.values(process) == [3] for process in range(3))
 
 
-def test_a_restarted_leader_uses_a_ballot_that_no_earlier_life_used() -> None:
+def test_a_restarted_leader_uses_a_ballot_that_no_earlier_incarnation_used() -> None:
     group = Group()
     group.tell(1, Leader(0, 1))
     group.settle()
@@ -273,7 +275,7 @@ def test_who_lost_its_memory_does_not_vote_until_the_others_told_it_what_it_may_
                 group.tick(process)
             group.settle()
     assert group.up[1].paxos.role == "follower", "admitted again"
-    assert group.up[1].paxos.births == [0, 1, 0]
+    assert group.up[1].paxos.memory_losses == [0, 1, 0]
     assert all(group.values(process) == [3] for process in range(3))
     assert any(isinstance(record, Snapshot) for record in group.records[1]), "from now on it has a memory again"
 
@@ -284,7 +286,7 @@ def test_who_lost_its_memory_does_not_wait_for_what_a_crashed_member_has_forgott
     teaches it: votes are on disks, that they are enough is not. The oracle names 0, so 0 must come back."""
     group = Group(kind)
     group.propose(3)
-    group.settle(lost=[(Accepted, 2), (Accepted, 0), *([(Pass, 2)] if kind is RingPaxos else [])])
+    group.settle(lost=[(Accepted, 2), (Accepted, 0), *([(RingAccept, 2)] if kind is RingPaxos else [])])
     assert group.values(1) == [3]
     group.crash(0, amnesia=True)
     group.start(0)
@@ -367,8 +369,8 @@ def test_a_state_becomes_durable_only_after_what_it_covers_was_handed_over() -> 
     effects = keeper.step((Receive(0, Accepted(0, 0)),), 0)
     assert keeper.kept
     assert not [e for e in effects if isinstance(e, Persist)]
-    assert [e.body for e in effects if isinstance(e, Send)] == [Mark(1)]
-    effects = keeper.step((Receive(0, Mark(1)),), 0)
+    assert [e.body for e in effects if isinstance(e, Send)] == [DecidedUntil(1)]
+    effects = keeper.step((Receive(0, DecidedUntil(1)),), 0)
     record = next(e for e in effects if isinstance(e, Persist))
     assert record.replaces
     assert isinstance(record.record, Snapshot)

@@ -10,8 +10,8 @@ from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body, Message, Record, State
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.quorum import place_of
-from amcast.parts.groups.leader_group import MAX_QUESTIONS, REPAIR, Member, Open, reborn
-from amcast.parts.groups.messages import Join, MemberConfig, MemberState, Nack, Welcome
+from amcast.parts.groups.leader_group import MAX_QUESTIONS, REPAIR, LeaderGroupMember, PendingMessage, reborn
+from amcast.parts.groups.messages import AdmissionVote, JoinRequest, LeaderGroupConfig, LeaderGroupState, Nack
 
 FIVE = Topology.grid(1, 5)
 
@@ -27,7 +27,7 @@ class Follow(Body, frozen=True):
 
 class Holding(Body, frozen=True):
     ballot: int
-    births: tuple[int, ...]
+    memory_losses: tuple[int, ...]
 
 
 class Asked(Body, frozen=True):
@@ -38,20 +38,20 @@ class Kept(Record, frozen=True):
     promised: int
 
 
-class Item(Open):
+class Item(PendingMessage):
     def __init__(self, id: int) -> None:
         self.id = id
         self.old = False
 
 
-class Toy(Member[Item]):
+class Toy(LeaderGroupMember[Item]):
     """Leaders change, and that is all."""
 
     def __init__(self, me: ProcessId) -> None:
-        super().__init__(me, FIVE, MemberConfig(), "leader")
+        super().__init__(me, FIVE, LeaderGroupConfig(), "leader")
         self.forgotten: list[int] = []
 
-    def on_submit(self, message: Message) -> None:
+    def on_request(self, message: Message) -> None:
         self._items[message.id] = Item(message.id)
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
@@ -59,17 +59,17 @@ class Toy(Member[Item]):
             case Follow(ballot):
                 if self._hear_candidate(sender, ballot):
                     self.send(sender, Here(self._epoch, True))
-            case Holding(ballot, births):
+            case Holding(ballot, memory_losses):
                 if self._role != "joining":
-                    self._enter(ballot, 0, births)
-                elif self._admits(ballot, births):
+                    self._enter(ballot, 0, memory_losses)
+                elif self._admits(ballot, memory_losses):
                     self._admitted()
-                    self._enter(ballot, 0, births)
+                    self._enter(ballot, 0, memory_losses)
             case Nack(ballot):
                 self._hear_nack(ballot)
-            case Join():
+            case JoinRequest():
                 self._hear_join(sender, body)
-            case Welcome():
+            case AdmissionVote():
                 self._hear_welcome(sender, body)
 
     def on_step_end(self) -> None:
@@ -102,7 +102,7 @@ class Toy(Member[Item]):
 
     def _share(self, sender: ProcessId) -> None:
         if self._role == "leader":
-            self._write((sender,), Holding(self._epoch, self._births))
+            self._write((sender,), Holding(self._epoch, self._memory_losses))
 
     def _forget(self, place: int) -> None:
         self.forgotten.append(place)
@@ -117,13 +117,13 @@ class Toy(Member[Item]):
         return self._member_state()
 
     def restore(self, state: State) -> None:
-        assert isinstance(state, MemberState)
+        assert isinstance(state, LeaderGroupState)
         self._restore_member(state)
 
 
-def started(me: ProcessId, life: int = 0, *records: Record) -> tuple[Toy, list[Any]]:
+def started(me: ProcessId, incarnation: int = 0, *records: Record) -> tuple[Toy, list[Any]]:
     toy = Toy(me)
-    return toy, toy.step([Started(records, life)], 0)
+    return toy, toy.step([Started(records, incarnation)], 0)
 
 
 def heard(toy: Toy, sender: ProcessId, body: Body) -> list[Body]:
@@ -140,14 +140,14 @@ def notes(effects: list[Any]) -> list[str]:
     return [effect.name for effect in effects if isinstance(effect, Note)]
 
 
-def test_a_first_life_writes_so_that_an_empty_disk_means_lost_memory() -> None:
+def test_a_first_incarnation_writes_so_that_an_empty_disk_means_lost_memory() -> None:
     _, effects = started(1)
     assert [effect.record for effect in effects if isinstance(effect, Persist)] == [Kept(0)]
     toy, effects = started(1, 1, Kept(2048))
     assert said(effects) == [Here(0, True)]
     assert toy._promised == 2048
     toy, effects = started(1, 1)
-    assert said(effects) == [Join(1, -1)]
+    assert said(effects) == [JoinRequest(1, -1)]
     assert toy._role == "joining"
 
 
@@ -186,52 +186,52 @@ def test_a_leader_hears_that_its_epoch_was_left() -> None:
 
 def test_a_member_without_memory_is_admitted_by_enough_and_by_none_too_early() -> None:
     toy, _ = started(4, 1)
-    births = (0, 0, 0, 0, 1)
-    heard(toy, 0, Welcome(1, 0, 10))
-    heard(toy, 1, Welcome(0, 0, 90))  # an answer to an earlier life
-    heard(toy, 1, Welcome(1, 2048 + 2, 30))
-    heard(toy, 1, Welcome(1, 2048 + 2, 30))
-    heard(toy, 2, Holding(2048 + 2, births))
+    memory_losses = (0, 0, 0, 0, 1)
+    heard(toy, 0, AdmissionVote(1, 0, 10))
+    heard(toy, 1, AdmissionVote(0, 0, 90))  # an answer to an earlier incarnation
+    heard(toy, 1, AdmissionVote(1, 2048 + 2, 30))
+    heard(toy, 1, AdmissionVote(1, 2048 + 2, 30))
+    heard(toy, 2, Holding(2048 + 2, memory_losses))
     assert toy._role == "joining", "two of five may miss a majority that I was part of"
-    assert heard(toy, 2, Welcome(1, 0, 20)) == [Here(-1, True)], "the leader is asked for its state"
+    assert heard(toy, 2, AdmissionVote(1, 0, 20)) == [Here(-1, True)], "the leader is asked for its state"
     assert toy._clock == 30
-    heard(toy, 0, Holding(0, births))
+    heard(toy, 0, Holding(0, memory_losses))
     heard(toy, 2, Holding(2048 + 2, (0,) * 5))
     assert toy._role == "joining", "a left epoch; a leader that does not know of my loss"
-    toy.on_receive(2, Holding(2048 + 2, births))
+    toy.on_receive(2, Holding(2048 + 2, memory_losses))
     assert notes(toy.step((), 0)) == ["admitted", "adopted"]
     assert (toy._role, toy._epoch) == ("member", 2048 + 2)
 
 
 def test_a_member_that_led_asks_a_fellow_to_lead() -> None:
     toy, _ = started(0, 1)
-    heard(toy, 1, Welcome(1, 0, 0))
-    heard(toy, 2, Welcome(1, 0, 0))
-    [ask] = heard(toy, 3, Welcome(1, 0, 0))
-    assert isinstance(ask, Join)
+    heard(toy, 1, AdmissionVote(1, 0, 0))
+    heard(toy, 2, AdmissionVote(1, 0, 0))
+    [ask] = heard(toy, 3, AdmissionVote(1, 0, 0))
+    assert isinstance(ask, JoinRequest)
     assert ask.helper in (1, 2, 3, 4)
     helper, _ = started(ask.helper)
     welcome, follow = heard(helper, 0, ask)
-    assert welcome == Welcome(1, 0, 0)
+    assert welcome == AdmissionVote(1, 0, 0)
     assert isinstance(follow, Follow)
     assert helper.forgotten == [0]
-    assert helper._births == (1, 0, 0, 0, 0)
+    assert helper._memory_losses == (1, 0, 0, 0, 0)
 
 
 def test_only_who_leads_shares_and_who_is_lost_itself_says_nothing() -> None:
     leader, _ = started(0)
-    assert heard(leader, 3, Join(2, -1)) == [Welcome(2, 0, 0), Holding(0, (0, 0, 0, 2, 0))]
+    assert heard(leader, 3, JoinRequest(2, -1)) == [AdmissionVote(2, 0, 0), Holding(0, (0, 0, 0, 2, 0))]
     follower, _ = started(1)
-    assert heard(follower, 3, Join(2, -1)) == [Welcome(2, 0, 0)]
+    assert heard(follower, 3, JoinRequest(2, -1)) == [AdmissionVote(2, 0, 0)]
     lost, _ = started(1, 1)
-    assert not heard(lost, 3, Join(2, -1))
+    assert not heard(lost, 3, JoinRequest(2, -1))
 
 
-def test_births_only_rise_and_are_forgotten_once() -> None:
+def test_memory_losses_only_rise_and_are_forgotten_once() -> None:
     toy, _ = started(1)
-    toy._hear_births((2, 0, 0, 1, 0))
-    toy._hear_births((1, 0, 0, 1, 3))
-    assert toy._births == (2, 0, 0, 1, 3)
+    toy._hear_memory_losses((2, 0, 0, 1, 0))
+    toy._hear_memory_losses((1, 0, 0, 1, 3))
+    assert toy._memory_losses == (2, 0, 0, 1, 3)
     assert toy.forgotten == [0, 3, 4]
     with pytest.raises(ValueError, match="shorter"):
         reborn((0, 0), (1,))
@@ -241,7 +241,7 @@ def test_the_timer_runs_while_something_is_open_and_asks_for_what_is_old() -> No
     toy, effects = started(1)
     assert not any(isinstance(effect, SetTimer) for effect in effects)
     for number in range(MAX_QUESTIONS + 1):
-        toy.on_submit(Message(number, 5, (0,)))
+        toy.on_request(Message(number, 5, (0,)))
     assert any(isinstance(effect, SetTimer) for effect in toy.step((), 0))
     assert not said(toy.step([Timer(REPAIR)], 0)), "it came after the timer was set"
     first, *asked = said(toy.step([Timer(REPAIR)], 0))
@@ -270,10 +270,10 @@ def test_a_leap_leaves_nothing_owed_and_writes_a_checkpoint() -> None:
 
 def test_a_snapshot_can_be_taken_over() -> None:
     toy, _ = started(4, 3)
-    heard(toy, 0, Welcome(3, 1024 + 1, 10))
+    heard(toy, 0, AdmissionVote(3, 1024 + 1, 10))
     toy.step([Leader(0, 2), Timer(REPAIR)], 5)
     other = Toy(4)
     other.restore(toy.snapshot())
     assert other.snapshot() == toy.snapshot()
     assert other._welcomes == toy._welcomes
-    assert (other._life, other._role, other._oracle) == (3, "joining", 2)
+    assert (other._incarnation, other._role, other._oracle) == (3, "joining", 2)

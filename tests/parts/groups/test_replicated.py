@@ -14,7 +14,7 @@ from amcast.kernel.topology import Topology
 from amcast.lab.delays import delays
 from amcast.lab.runs import fuzz_one, prepare
 from amcast.parts.consensus.messages import Entry
-from amcast.parts.groups.messages import Carry, Taken
+from amcast.parts.groups.messages import GroupMessage, GroupMessageAck
 from amcast.parts.groups.replicated import ASKED, CARRIED, Replicated
 from amcast.parts.node.node import Node
 from amcast.protocols.flexcast import process as flexcast
@@ -93,18 +93,18 @@ def decided(process: Replicated, *entries: Entry) -> list[Effect]:
 def test_only_the_leader_speaks_and_everybody_remembers_until_it_is_taken() -> None:
     asked_of_both = Entry(ASKED, 7, message=Message(7, CLIENT, (0, 1)))
     leader, follower = member(0), member(1)
-    said = sends(decided(leader, asked_of_both), Carry)
+    said = sends(decided(leader, asked_of_both), GroupMessage)
     assert [send.targets for send in said] == [TOPOLOGY.members(1)]
-    assert sends(decided(follower, asked_of_both), Carry) == []
+    assert sends(decided(follower, asked_of_both), GroupMessage) == []
     for process in (leader, follower):
         assert list(process._outgoing[1]) == [0]
-        process.step([Receive(3, Taken(1, 1))], 0)
+        process.step([Receive(3, GroupMessageAck(1, 1))], 0)
         assert 1 not in process._outgoing, "groups that owe nothing cost nothing"
 
 
 def test_a_member_that_is_behind_does_not_keep_what_is_already_taken() -> None:
     follower = member(1)
-    follower.step([Receive(3, Taken(1, 1))], 0)
+    follower.step([Receive(3, GroupMessageAck(1, 1))], 0)
     decided(follower, Entry(ASKED, 7, message=Message(7, CLIENT, (0, 1))))
     assert not follower._outgoing.get(1)
     assert follower._sent[1] == 1
@@ -114,8 +114,8 @@ def test_what_is_said_again_after_it_was_taken_is_answered_at_once() -> None:
     process = member(3)
     applied(process, carried(0, 1))
     process.step([], 0)
-    again = process.step([Receive(0, Carry(0, 0, 1, b""))], 0)
-    assert [send.body for send in sends(again, Taken)] == [Taken(1, 1)]
+    again = process.step([Receive(0, GroupMessage(0, 0, 1, b""))], 0)
+    assert [send.body for send in sends(again, GroupMessageAck)] == [GroupMessageAck(1, 1)]
 
 
 def test_requests_for_other_groups_are_not_ordered_here() -> None:

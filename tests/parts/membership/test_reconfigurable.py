@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from amcast.check.judge import judge
 from amcast.kernel.effects import Persist
 from amcast.kernel.ids import MESSAGES_PER_SENDER, message_id
-from amcast.kernel.reconfiguration import change_message, changed
+from amcast.kernel.reconfiguration import change_message, change_topology
 from amcast.lab.runs import build
 from amcast.parts.client.messages import WINDOW
-from amcast.parts.membership.messages import NumberedRecord, Passed
-from amcast.parts.membership.reconfigurable import Changing
+from amcast.parts.membership.messages import ConfigurationRecord, InstanceRecord
+from amcast.parts.membership.reconfigurable import Reconfigurable
 from amcast.parts.node.node import Node
-from amcast.parts.ordering.delivered_set import Seen
+from amcast.parts.ordering.delivered_set import DeliveredSet
 from amcast.simulation.inputs.plan import scale_ns
 from amcast.simulation.simulate import Setup, Simulation
 from amcast.simulation.world.disk import Disk
@@ -65,12 +65,12 @@ ids = st.builds(message_id, st.integers(0, 2), st.integers(0, 2 * WINDOW))
 @settings(deadline=None)
 @given(st.lists(ids), st.lists(ids))
 def test_merged_memories_know_what_either_knew(one: list[int], other: list[int]) -> None:
-    left, right = Seen(), Seen()
+    left, right = DeliveredSet(), DeliveredSet()
     for id in one:
         left.add(id)
     for id in other:
         right.add(id)
-    merged = Seen()
+    merged = DeliveredSet()
     merged.restore(left.snapshot())
     merged.merge(right.snapshot())
     for id in {*one, *other}:
@@ -85,7 +85,7 @@ def test_merged_memories_know_what_either_knew(one: list[int], other: list[int])
 
 
 def test_what_is_taken_back_is_new_again() -> None:
-    seen = Seen()
+    seen = DeliveredSet()
     for sequence in (1, 2, 3):
         seen.add(message_id(1, sequence))
     seen.forget(message_id(1, 3))
@@ -107,7 +107,7 @@ def test_of_two_changes_at_once_the_first_counts_and_the_other_is_stale() -> Non
 
     def another() -> None:
         assert world.operator is not None
-        late = changed(prepared.topology, 2, remove=8)
+        late = change_topology(prepared.topology, 2, remove=8)
         world.submit(world.operator, change_message(message_id(world.operator, 77), world.operator, late))
 
     simulation.agenda.schedule(11 * MS, another)
@@ -139,8 +139,8 @@ def test_a_snapshot_in_the_middle_of_a_change_is_enough_to_go_on(name: str) -> N
             assert there.topology == here.topology
             world.processes[process] = there
             if isinstance(there, Node):
-                assert isinstance(there.protocol, Changing)
-                looked.add((there.protocol.number, int(there.protocol.vitals()["instances"])))
+                assert isinstance(there.protocol, Reconfigurable)
+                looked.add((there.protocol.number, int(there.protocol.status()["instances"])))
 
     for at in range(8, 90, 3):
         simulation.agenda.schedule(at * MS, look)
@@ -156,7 +156,8 @@ def test_a_snapshot_in_the_middle_of_a_change_is_enough_to_go_on(name: str) -> N
 def test_a_record_says_that_it_replaces_others_also_while_old_numbers_go_on(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever runs a process must know it: what such a record stands for is not delivered again in a later life."""
+    """Whoever runs a process must know it: what such a record stands for is not delivered again in a later
+    incarnation."""
     kept: list[Persist] = []
     right = Disk.keep
 
@@ -168,7 +169,7 @@ def test_a_record_says_that_it_replaces_others_also_while_old_numbers_go_on(
     simulation = Simulation(planned(name, 2, "several", options={"keep": 2}).setup(), Recorder(), remembers=True)
     assert simulation.run().end == "delivered"
     assert any(effect.replaces for effect in kept), "no snapshot of the only number"
-    several = [effect for effect in kept if isinstance(effect.record, NumberedRecord) and not effect.replaces]
+    several = [effect for effect in kept if isinstance(effect.record, InstanceRecord) and not effect.replaces]
     assert any(effect.record.replaces for effect in several), "no snapshot while there were several numbers"
-    assert all(effect.ends == effect.record.replaces for effect in several)
-    assert all(effect.ends for effect in kept if isinstance(effect.record, Passed))
+    assert all(effect.after_deliveries == effect.record.replaces for effect in several)
+    assert all(effect.after_deliveries for effect in kept if isinstance(effect.record, ConfigurationRecord))

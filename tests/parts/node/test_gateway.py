@@ -5,16 +5,24 @@ from random import Random
 
 import pytest
 
-from amcast.kernel.bundle import FIRST_GATEWAY, bundled, gateway_number, is_bundle, labels_of, parts_of, process_of
+from amcast.kernel.bundle import (
+    FIRST_GATEWAY,
+    bundle_headers,
+    bundle_messages,
+    gateway_sender,
+    is_bundle,
+    make_bundle,
+    process_of,
+)
 from amcast.kernel.effects import Deliver, Effect, Resolve, Send, SetTimer
-from amcast.kernel.errors import WrongUse
-from amcast.kernel.events import Asked, Receive, Started, Submit, Timer
+from amcast.kernel.errors import UsageError
+from amcast.kernel.events import Receive, Requests, Started, Submit, Timer
 from amcast.kernel.ids import MESSAGES_PER_SENDER, message_id
 from amcast.kernel.message import Body, Message, Reply, Request
 from amcast.kernel.topology import Topology
 from amcast.lab.runs import fuzz_one, prepare, record
 from amcast.parts.client.messages import MILLISECOND, SessionConfig
-from amcast.parts.client.session import TIMER, Client
+from amcast.parts.client.session import TIMER, ClientSession
 from amcast.parts.groups import leader_group as member
 from amcast.parts.node.gateway import MOST_WAVES, REST, Gateway
 from amcast.parts.node.gather_window import (
@@ -25,11 +33,11 @@ from amcast.parts.node.gather_window import (
     PHASE,
     RETRIAL,
     TRIAL,
-    Wave,
+    GatherWindow,
 )
 from amcast.parts.node.messages import Done, GatewayConfig, NodeConfig
 from amcast.parts.node.node import Node
-from amcast.parts.ordering.delivered_set import Seen
+from amcast.parts.ordering.delivered_set import DeliveredSet
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.protocols.skeen.process import Skeen
 from amcast.simulation.inputs.plan import plan_of
@@ -59,24 +67,24 @@ def bundles(effects: list[Effect]) -> list[Message]:
 
 def test_a_bundle_gives_back_what_went_in() -> None:
     inside = [message(6, 0), message(7, 3, size=100)]
-    made = bundled(gateway_number(2, 5), 9, BOTH, inside)
-    assert parts_of(made) == inside
+    made = make_bundle(gateway_sender(2, 5), 9, BOTH, inside)
+    assert bundle_messages(made) == inside
     assert is_bundle(made.id)
     assert not is_bundle(inside[1].id)
     assert process_of(made.sender) == 2
     assert made.id < 2**63
-    assert parts_of(Message(made.id, made.sender, BOTH, b"\xff")) == []
+    assert bundle_messages(Message(made.id, made.sender, BOTH, b"\xff")) == []
 
 
-def test_lives_and_processes_have_numbers_of_their_own() -> None:
-    numbers = {gateway_number(process, life) for process in (0, 1, 4095) for life in (0, 1, 2**20 - 1)}
+def test_incarnations_and_processes_have_numbers_of_their_own() -> None:
+    numbers = {gateway_sender(process, incarnation) for process in (0, 1, 4095) for incarnation in (0, 1, 2**20 - 1)}
     assert len(numbers) == 9
     assert min(numbers) == FIRST_GATEWAY
     assert max(numbers) * MESSAGES_PER_SENDER + MESSAGES_PER_SENDER - 1 < 2**63
-    with pytest.raises(WrongUse, match="process 4096 is a gateway"):
-        gateway_number(4096, 0)
-    with pytest.raises(WrongUse, match="fewer than 1048576 lives"):
-        gateway_number(0, 2**20)
+    with pytest.raises(UsageError, match="process 4096 is a gateway"):
+        gateway_sender(4096, 0)
+    with pytest.raises(UsageError, match="fewer than 1048576 incarnations"):
+        gateway_sender(0, 2**20)
 
 
 def test_what_one_step_brings_for_the_same_destinations_is_one_bundle() -> None:
@@ -84,7 +92,7 @@ def test_what_one_step_brings_for_the_same_destinations_is_one_bundle() -> None:
     for said in (message(6, 0), message(7, 0), message(8, 0, (1,)), message(6, 1)):
         one.take(said)
     made = bundles(one.step([], 0))
-    assert [[part.id for part in parts_of(bundle)] for bundle in made] == [
+    assert [[part.id for part in bundle_messages(bundle)] for bundle in made] == [
         [message_id(6, 0), message_id(7, 0), message_id(6, 1)],
         [message_id(8, 0)],
     ]
@@ -104,7 +112,7 @@ def test_while_a_bundle_is_on_its_way_the_next_one_gathers() -> None:
     assert one.step([], 0) == []
     effects = one.step([Receive(0, Reply(first.id, 0)), Receive(3, Reply(first.id, 1))], 0)
     (second,) = bundles(effects)
-    assert [part.sender for part in parts_of(second)] == [7, 8]
+    assert [part.sender for part in bundle_messages(second)] == [7, 8]
 
 
 def test_who_was_answered_may_join_the_next_bundle_and_a_lone_client_never_waits() -> None:
@@ -120,7 +128,9 @@ def test_who_was_answered_may_join_the_next_bundle_and_a_lone_client_never_waits
     assert bundles(one.step([], 4200)) == [], "another one, not who was answered"
     one.take(message(6, 1))
     (second,) = bundles(one.step([], 4500))
-    assert [part.sender for part in parts_of(second)] == [7, 8, 6], "all who were answered are back: no need to wait"
+    assert [part.sender for part in bundle_messages(second)] == [7, 8, 6], (
+        "all who were answered are back: no need to wait"
+    )
 
     alone = gateway()
     for sequence, now in enumerate((0, 4000, 8000)):
@@ -205,7 +215,7 @@ def test_patience_is_tried_and_kept_if_it_costs_little() -> None:
 
 
 def test_a_single_bad_moment_does_not_end_patience() -> None:
-    wave = Wave()
+    wave = GatherWindow()
     wave.patient, wave.doubts, wave.phases, wave.next = False, True, 10, 10
     wave.calm, wave.hasty = (4 * MILLISECOND, 4 * MILLISECOND), (MILLISECOND, MILLISECOND)
     wave._choose()
@@ -240,14 +250,14 @@ def test_what_gathers_does_not_wait_for_an_answer_that_never_comes() -> None:
     assert one.moved
     assert not bundles(one.step([], GATHERS - 1)), "the timer was set for what gathered before"
     one.overdue()
-    assert [part.sender for part in parts_of(bundles(one.step([], GATHERS))[0])] == [7]
+    assert [part.sender for part in bundle_messages(bundles(one.step([], GATHERS))[0])] == [7]
 
 
 def test_bundles_keep_to_their_limits() -> None:
     one = gateway(bundle_messages=2, bundle_bytes=100)
     for sequence, size in enumerate((10, 10, 10, 60, 60, 500, 1)):
         one.take(message(6, sequence, size=size))
-    shares = [[len(part.payload) for part in parts_of(bundle)] for bundle in bundles(one.step([], 0))]
+    shares = [[len(part.payload) for part in bundle_messages(bundle)] for bundle in bundles(one.step([], 0))]
     assert shares == [[10, 10], [10, 60], [60], [500], [1]]
 
 
@@ -284,16 +294,16 @@ def test_a_snapshot_of_a_gateway_is_complete() -> None:
     assert other.step(list(answers), 0) == one.step(list(answers), 0) != []
 
 
-def node(process: int = 0, life: int = 0) -> Node:
+def node(process: int = 0, incarnation: int = 0) -> Node:
     spec = CATALOGUE["primcast"]
     config = NodeConfig(omega=None, gateway=GatewayConfig())
     made = Node(spec.process(process, TOPOLOGY, spec.configure()), config, spec.contact)
-    made.step((Started((), life),), 0)
+    made.step((Started((), incarnation),), 0)
     return made
 
 
 class Remembers(Skeen):
-    """A protocol that delivered message 1 of process 8 in an earlier life."""
+    """A protocol that delivered message 1 of process 8 in an earlier incarnation."""
 
     def has_delivered(self, message: int) -> bool:
         return message == message_id(8, 1)
@@ -303,7 +313,7 @@ def test_a_node_bundles_for_clients_and_not_for_servers() -> None:
     one = node()
     effects = one.step((Receive(6, Request(message(6, 0))), Receive(7, Request(message(7, 0)))), 0)
     (bundle,) = bundles(effects)
-    assert [part.id for part in parts_of(bundle)] == [message_id(6, 0), message_id(7, 0)]
+    assert [part.id for part in bundle_messages(bundle)] == [message_id(6, 0), message_id(7, 0)]
     assert bundles(one.step((Receive(1, Request(bundle)),), 0)) == []
 
 
@@ -318,7 +328,11 @@ def test_many_asked_for_at_once_are_taken_as_if_one_by_one(seed: int) -> None:
         one.take_all(asked)
         for said in asked:
             other.take(said)
-        assert (one.snapshot(), one.asked_bytes, one.moved) == (other.snapshot(), other.asked_bytes, other.moved)
+        assert (one.snapshot(), one.unordered_bytes, one.moved) == (
+            other.snapshot(),
+            other.unordered_bytes,
+            other.moved,
+        )
         answers = [
             Receive(0, Reply(bundle, group))
             for bundle, groups in one.open_bundles().items()
@@ -337,14 +351,14 @@ def test_of_what_one_step_asks_for_the_delivered_is_answered_and_the_rest_bundle
     effects = one.step([Receive(said.sender, Request(said)) for said in asked], 0)
     replies = [(targets, body) for targets, body in sends(effects) if isinstance(body, Reply)]
     assert replies == [((8,), Reply(message_id(8, 1), 0))]
-    assert sorted([part.id for part in parts_of(bundle)] for bundle in bundles(effects)) == [
+    assert sorted([part.id for part in bundle_messages(bundle)] for bundle in bundles(effects)) == [
         [message_id(6, 0), message_id(7, 0)],
         [message_id(9, 0)],
     ]
 
 
-def test_a_later_life_bundles_under_another_name() -> None:
-    first, second = node(), node(life=1)
+def test_a_later_incarnation_bundles_under_another_name() -> None:
+    first, second = node(), node(incarnation=1)
     asked = (Receive(6, Request(message(6, 0))),)
     assert bundles(first.step(asked, 0))[0].sender != bundles(second.step(asked, 0))[0].sender
 
@@ -352,13 +366,13 @@ def test_a_later_life_bundles_under_another_name() -> None:
 def test_what_is_about_a_bundle_is_told_to_be_about_its_messages() -> None:
     one = node()
     effects = one.step((Receive(6, Request(message(6, 0))), Receive(7, Request(message(7, 0)))), 0)
-    told = [effect.about for effect in one.named(effects) if isinstance(effect, Send)]
+    told = [effect.about for effect in one.attribute_to_messages(effects) if isinstance(effect, Send)]
     assert told == [(message_id(6, 0), message_id(7, 0))]
 
 
 def test_a_client_goes_from_gateway_to_gateway() -> None:
     config = SessionConfig(gateways=True)
-    one = Client(6, TOPOLOGY, lambda topology, said: topology.addressed(said.destinations), config)
+    one = ClientSession(6, TOPOLOGY, lambda topology, said: topology.addressed(said.destinations), config)
     said = message(6, 0)
     assert sends(one.step((Submit(said),), 0)) == [((3,), Request(said))], "the same one for all clients of this set"
     one.step((Timer(TIMER),), 0)
@@ -371,7 +385,7 @@ def test_a_client_goes_from_gateway_to_gateway() -> None:
 def test_many_at_once_are_seen_as_one_by_one() -> None:
     numbers = ((1, 0), (2, 5), (1, 1), (1, 1), (2, 4), (1, 3), (1, 2), (2, 5))
     many = [message(sender, n) for sender, n in numbers]
-    one, other = Seen(), Seen()
+    one, other = DeliveredSet(), DeliveredSet()
     again = one.add_all(many)
     assert again == tuple(place for place, said in enumerate(many) if not other.add(said.id)) == (3, 7)
     assert one.snapshot() == other.snapshot()
@@ -404,12 +418,12 @@ def test_each_message_is_delivered_once_whatever_fails(kinds: str) -> None:
 def test_a_group_that_forgets_what_was_in_a_bundle_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant: a message that comes in a second bundle is delivered again."""
 
-    class Forgetful(Seen):
+    class Forgetful(DeliveredSet):
         def add_all(self, messages: Sequence[Message]) -> tuple[int, ...]:
             super().add_all(messages)
             return ()
 
-    monkeypatch.setattr(member, "Seen", Forgetful)
+    monkeypatch.setattr(member, "DeliveredSet", Forgetful)
     prepared = prepare(plan_of({**PLAN, "faults": {"profile": "crash+recovery"}}))
     stories = (fuzz_one(prepared, seed).story for seed in range(4 * SEEDS))
     assert any("twice" in story for story in stories)
@@ -423,35 +437,35 @@ def test_a_simulated_run_with_gateways_is_genuine(tmp_path_factory: pytest.TempP
 
 
 def test_a_protocol_that_opens_no_bundles_has_no_gateways() -> None:
-    with pytest.raises(WrongUse, match="skeen does not open bundles"):
+    with pytest.raises(UsageError, match="skeen does not open bundles"):
         prepare(plan_of({**PLAN, "protocol": "skeen", "options": {}, "nodes": None}))
 
 
 def test_deliveries_of_a_bundle_are_opened_in_order() -> None:
     parts = (message(6, 0), message(7, 0))
-    bundle = bundled(gateway_number(0, 0), 0, BOTH, list(parts))
-    effect = Deliver(bundle, 10, 5, bundle.id, count=2)
-    assert [(one.message.id, one.position) for one in effect.opened()] == [(parts[0].id, 10), (parts[1].id, 11)]
-    again = Deliver(bundle, 12, 5, bundle.id, count=1, repeats=(0,))
+    bundle = make_bundle(gateway_sender(0, 0), 0, BOTH, list(parts))
+    effect = Deliver(bundle, 10, 5, bundle.id, message_count=2)
+    assert [(one.message.id, one.position) for one in effect.expand()] == [(parts[0].id, 10), (parts[1].id, 11)]
+    again = Deliver(bundle, 12, 5, bundle.id, message_count=1, duplicate_places=(0,))
     assert again.messages() == [parts[1]]
-    assert Deliver(bundle, 12, 5, bundle.id, count=0, repeats=(0, 1)).opened() == []
+    assert Deliver(bundle, 12, 5, bundle.id, message_count=0, duplicate_places=(0, 1)).expand() == []
     with pytest.raises(AssertionError, match="2 messages; expected 1"):
-        Deliver(bundle, 12, 5, bundle.id, count=1).messages()
-    assert [(one.id, one.sender) for one in labels_of(bundle)] == [(part.id, part.sender) for part in parts]
-    assert Deliver(parts[0], 3).opened() == [Deliver(parts[0], 3)]
+        Deliver(bundle, 12, 5, bundle.id, message_count=1).messages()
+    assert [(one.id, one.sender) for one in bundle_headers(bundle)] == [(part.id, part.sender) for part in parts]
+    assert Deliver(parts[0], 3).expand() == [Deliver(parts[0], 3)]
 
 
 def test_many_clients_that_ask_at_once_are_heard_as_if_one_by_one() -> None:
     messages = [message(6, 0), message(7, 0), message(6, 1)]
-    asked = Asked(messages)
-    assert [(event.sender, event.body) for event in asked.opened()] == [(m.sender, Request(m)) for m in messages]
+    asked = Requests(messages)
+    assert [(event.sender, event.body) for event in asked.expand()] == [(m.sender, Request(m)) for m in messages]
     served, told = noded("primcast"), noded("primcast")
-    assert served.step([asked], 5) == told.step(asked.opened(), 5)
+    assert served.step([asked], 5) == told.step(asked.expand(), 5)
     assert served.snapshot() == told.snapshot()
     plain = [Node(Skeen(0, TOPOLOGY, CATALOGUE["skeen"].configure()), NodeConfig(omega=None)) for _ in range(2)]
-    assert plain[0].step([asked], 5) == plain[1].step(asked.opened(), 5) != []
+    assert plain[0].step([asked], 5) == plain[1].step(asked.expand(), 5) != []
     bare = [Skeen(0, TOPOLOGY, CATALOGUE["skeen"].configure()) for _ in range(2)]
-    assert bare[0].step([asked], 5) == bare[1].step(asked.opened(), 5) != []
+    assert bare[0].step([asked], 5) == bare[1].step(asked.expand(), 5) != []
 
 
 def noded(name: str) -> Node:

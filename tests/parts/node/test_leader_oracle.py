@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from amcast.kernel.effects import Send, SetTimer
-from amcast.kernel.events import Gone, Leader, Receive, Started, Timer
+from amcast.kernel.events import Leader, PeerDown, Receive, Started, Timer
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body, Message, State
 from amcast.kernel.process import Process
@@ -17,7 +17,7 @@ from amcast.parts.node.node import Node
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.simulation.inputs.load import Load
 from amcast.simulation.inputs.network import MILLISECOND, Network, NetworkConfig
-from amcast.simulation.schedulers.discrete_event import Timed
+from amcast.simulation.schedulers.discrete_event import DiscreteEventScheduler
 from amcast.simulation.world.world import World
 
 TOPOLOGY = Topology.grid(1, 3)
@@ -26,7 +26,7 @@ TOPOLOGY = Topology.grid(1, 3)
 class Owner(Process):
     """Something for an oracle to speak through."""
 
-    def on_submit(self, message: Message) -> None:
+    def on_request(self, message: Message) -> None:
         """Nothing is multicast here."""
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
@@ -67,7 +67,7 @@ def test_a_mistake_doubles_the_patience() -> None:
     omega.tick("omega-0")
     omega.hear(0, Heartbeat(0))
     timers = {e.name: e.low_ns for e in owner.step((), 0) if isinstance(e, SetTimer)}
-    assert timers["omega-0"] == 2 * OmegaConfig().patience_ns[0]
+    assert timers["omega-0"] == 2 * OmegaConfig().suspect_after_ns[0]
 
 
 def test_who_restarts_does_not_take_the_lead_back() -> None:
@@ -79,8 +79,8 @@ def test_who_restarts_does_not_take_the_lead_back() -> None:
 
 
 def test_a_beat_longer_than_the_patience_is_refused() -> None:
-    with pytest.raises(ValueError, match="beat_ns = 5"):
-        OmegaConfig(beat_ns=5, patience_ns=(5, 5))
+    with pytest.raises(ValueError, match="heartbeat_ns = 5"):
+        OmegaConfig(heartbeat_ns=5, suspect_after_ns=(5, 5))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -88,7 +88,7 @@ def test_all_members_name_the_same_correct_leader_in_the_end(seed: int) -> None:
     random = Random(seed)
     topology = Topology.grid(1, 5, 1)
     network = NetworkConfig(distribution="exponential", spread=5.0)
-    agenda = Timed(Network(network, topology, random), random)
+    agenda = DiscreteEventScheduler(Network(network, topology, random), random)
     spec = CATALOGUE["multipaxos"]
 
     def make(process: ProcessId) -> Process:
@@ -133,10 +133,10 @@ def test_a_member_whose_address_is_silent_is_suspected_at_once_and_trusted_when_
     node = Node(spec.process(1, TOPOLOGY, spec.configure()), NodeConfig(omega=OmegaConfig()))
     node.step((Started(),), 0)
     assert node.omega is not None
-    node.step((Gone(2),), 0)
+    node.step((PeerDown(2),), 0)
     assert node.omega.leader == 0, "another one leads"
-    node.step((Gone(7),), 0)
-    node.step((Gone(0),), 0)
+    node.step((PeerDown(7),), 0)
+    node.step((PeerDown(0),), 0)
     assert node.omega.leader == 1
     node.step((Receive(0, Heartbeat(0)),), 0)
     assert node.omega.leader == 0, "that was a mistake"

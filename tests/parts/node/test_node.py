@@ -3,14 +3,14 @@
 import pytest
 
 from amcast.kernel.effects import Effect, Note, Send
-from amcast.kernel.events import Event, Gone, Leader, Receive, Started, Timer
+from amcast.kernel.events import Event, Leader, PeerDown, Receive, Started, Timer
 from amcast.kernel.ids import message_id
 from amcast.kernel.message import Message, Reply, Request
-from amcast.kernel.reconfiguration import changed, encoded
+from amcast.kernel.reconfiguration import change_topology, encode_topology
 from amcast.kernel.topology import Topology
 from amcast.lab.runs import build
 from amcast.parts.consensus.messages import Nack, Promised
-from amcast.parts.membership.messages import Begin, Here
+from amcast.parts.membership.messages import ConfigurationInfo, ConfigurationStart
 from amcast.parts.node.messages import Farewell, Heartbeat, NodeConfig
 from amcast.parts.node.node import Node
 from amcast.protocols.catalogue import CATALOGUE
@@ -33,10 +33,10 @@ class Scene:
         self.step(Started((Promised(0, (0, 0, 0)),), 1))
         for fellow in (0, 2):
             self.step(Receive(fellow, Heartbeat(1, 99 * MS)))
-        later = changed(topology, 0, add=NEWCOMER)
-        self.step(Receive(0, Here(Begin(1, encoded(later)), 0)))
+        later = change_topology(topology, 0, add=NEWCOMER)
+        self.step(Receive(0, ConfigurationInfo(ConfigurationStart(1, encode_topology(later)), 0)))
         self.step(Receive(NEWCOMER, Heartbeat(0, 50 * MS)))
-        assert (node.vitals()["leader"], node.vitals()["instances"]) == (NEWCOMER, 2)
+        assert (node.status()["leader"], node.status()["instances"]) == (NEWCOMER, 2)
 
     def step(self, *events: Event) -> list[Effect]:
         self.now += MS
@@ -44,12 +44,12 @@ class Scene:
 
     def campaigns(self, effects: list[Effect]) -> int:
         """How many instances want to lead: only the old one can, as long as the newcomer is trusted."""
-        assert self.node.vitals()["leader"] == NEWCOMER
+        assert self.node.status()["leader"] == NEWCOMER
         return sum(type(effect) is Note and effect.name == "campaign" for effect in effects)
 
 
 @pytest.mark.parametrize(
-    "doubt", [Gone(0), Timer("omega-0"), Receive(0, Farewell(1))], ids=["gone", "silent", "farewell"]
+    "doubt", [PeerDown(0), Timer("omega-0"), Receive(0, Farewell(1))], ids=["gone", "silent", "farewell"]
 )
 def test_the_next_one_leads_an_old_number_at_once_when_its_leader_is_doubted(doubt: Event) -> None:
     scene = Scene()
@@ -59,7 +59,7 @@ def test_the_next_one_leads_an_old_number_at_once_when_its_leader_is_doubted(dou
 
 def test_who_led_an_old_number_by_mistake_gives_it_back() -> None:
     scene = Scene()
-    assert scene.campaigns(scene.step(Gone(0))) == 1
+    assert scene.campaigns(scene.step(PeerDown(0))) == 1
     scene.step(Receive(2, Nack(1 << 40)))
     assert scene.campaigns(scene.step(Timer("paxos"))) == 1, "it tries again while it is told to"
     scene.step(Receive(2, Nack(1 << 41)))
@@ -107,9 +107,9 @@ def answers(said: list[Send]) -> list[int]:
 def test_who_takes_the_lead_answers_for_what_it_delivered_of_late() -> None:
     group = Group()
     first, second = group.multicast(0), group.multicast(1)
-    assert answers(group.step(1, Gone(0))) == [first.id, second.id], "the answers of process 0 may be lost with it"
+    assert answers(group.step(1, PeerDown(0))) == [first.id, second.id], "the answers of process 0 may be lost with it"
     assert answers(group.step(1, Receive(0, Heartbeat(0)))) == []
-    assert answers(group.step(1, Gone(0))) == [], "once"
+    assert answers(group.step(1, PeerDown(0))) == [], "once"
 
 
 def test_what_was_delivered_before_the_leaders_last_heartbeats_was_answered() -> None:

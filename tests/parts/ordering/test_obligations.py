@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amcast.parts.ordering.obligations import Debts
+from amcast.parts.ordering.obligations import Obligations
 
 
 def test_an_answer_is_kept_until_every_group_has_delivered() -> None:
-    debts = Debts()
+    debts = Obligations()
     debts.owe(7, 3, 5, (1, 2))
     debts.settle(1, (5, 6))
     assert debts.answer(7) == 3, "message 7 comes after (5, 6)"
@@ -19,7 +19,7 @@ def test_an_answer_is_kept_until_every_group_has_delivered() -> None:
 
 
 def test_a_message_to_nobody_else_is_owed_to_nobody() -> None:
-    debts = Debts()
+    debts = Obligations()
     debts.owe(7, 3, 5, ())
     assert debts.answer(7) is None
     debts.settle(4, (9, 9))
@@ -34,7 +34,7 @@ def test_what_is_left_is_what_no_mark_covers(
     delivered: list[tuple[int, set[int]]], marks: list[tuple[int, int, int]]
 ) -> None:
     """In the order of ranks, with final timestamps that may repeat; listed debts make an equal ledger."""
-    debts = Debts()
+    debts = Obligations()
     left: dict[int, tuple[int, set[int]]] = {}
     final = 0
     for id, (rise, groups) in enumerate(delivered):
@@ -48,7 +48,7 @@ def test_what_is_left_is_what_no_mark_covers(
                 groups.discard(group)
     expected = [(id, final, tuple(sorted(groups))) for id, (final, groups) in left.items() if groups]
     assert [(id, final, groups) for id, _, final, groups in debts.listed()] == expected
-    again = Debts()
+    again = Obligations()
     for debt in debts.listed():
         again.owe(*debt)
     assert again.listed() == debts.listed()

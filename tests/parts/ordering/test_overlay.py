@@ -4,7 +4,7 @@ from itertools import combinations
 
 import pytest
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.topology import Topology
 from amcast.lab.overlays import names, overlay
 from amcast.parts.ordering.overlay import Order, Tree, binary, order_of, star, tree_of
@@ -78,7 +78,7 @@ def test_the_trees_of_the_thesis() -> None:
     ],
 )
 def test_what_is_no_tree_is_refused(edges: list[tuple[int, int]], complaint: str) -> None:
-    with pytest.raises(WrongUse, match=complaint):
+    with pytest.raises(UsageError, match=complaint):
         tree_of(edges, Topology.grid(3, 1))
 
 
@@ -87,10 +87,10 @@ def test_what_is_no_tree_is_refused(edges: list[tuple[int, int]], complaint: str
     [((0, 1), r"missing: \[2\]"), ((0, 1, 2, 7), r"unknown: \[7\]"), ((0, 1, 1, 2), r"twice: \[1\]")],
 )
 def test_what_is_no_order_is_refused(order: tuple[int, ...], complaint: str) -> None:
-    with pytest.raises(WrongUse, match=complaint):
+    with pytest.raises(UsageError, match=complaint):
         order_of(order, Topology.grid(3, 1))
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(WrongUse, match="expected one of: O1"):
+    with pytest.raises(UsageError, match="expected one of: O1"):
         overlay("O9")

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from amcast.kernel.errors import Unknown, WrongUse
+from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.pipeline.check.job import Limits, check, exit_code
 from amcast.trace.columns import TABLES
 from tests.mutants.planted import Trace, healthy
@@ -153,7 +153,7 @@ def test_an_unfinished_file_and_the_link_to_the_latest_run_do_not_count(tmp_path
 
 
 def refused(folder: Path) -> str:
-    with pytest.raises((WrongUse, Unknown)) as caught:
+    with pytest.raises((UsageError, CannotTellError)) as caught:
         check(str(folder))
     sentence = str(caught.value)
     assert "\n" not in sentence

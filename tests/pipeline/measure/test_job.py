@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.message import Message
 from amcast.lab.sweep_cell import normalised, run_cell
 from amcast.pipeline.measure.comparison import COMPARISON, SUMMARY, interval
@@ -259,13 +259,13 @@ def test_an_overlay_ranks_destinations(sketched: Tables) -> None:
 def test_runs_of_one_name_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     write_by_hand(tmp_path / "runs" / "one")
     write_by_hand(tmp_path / "runs" / "two")
-    with pytest.raises(WrongUse, match=r"run 'hand' is in .*one and in .*two; expected runs of different names"):
+    with pytest.raises(UsageError, match=r"run 'hand' is in .*one and in .*two; expected runs of different names"):
         measure(spark, str(tmp_path / "runs"), tmp_path / "out")
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("x")
-    with pytest.raises(WrongUse, match="not empty, and no measures"):
+    with pytest.raises(UsageError, match="not empty, and no measures"):
         prepared(tmp_path)
 
 

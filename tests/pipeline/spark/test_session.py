@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from amcast.kernel.errors import Unknown, WrongUse
+from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.pipeline.spark import session as sessions
 from amcast.pipeline.spark.session import check_master, plain_errors, session
 
 
 @pytest.mark.parametrize("master", ["spak://host:1", "spark://host", "spark://host:x", "spark://:7077", "local[x]", ""])
 def test_a_master_that_spark_would_not_understand(master: str) -> None:
-    with pytest.raises(WrongUse, match="expected"):
+    with pytest.raises(UsageError, match="expected"):
         check_master(master)
 
 
@@ -28,7 +28,7 @@ def test_an_unreachable_master_is_one_sentence() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-    with pytest.raises(Unknown, match=f"spark://127.0.0.1:{port}: no Spark master answers"):
+    with pytest.raises(CannotTellError, match=f"spark://127.0.0.1:{port}: no Spark master answers"):
         check_master(f"spark://127.0.0.1:{port}")
 
 
@@ -49,7 +49,7 @@ def test_the_settings_that_matter(spark: SparkSession) -> None:
 def test_a_failure_in_spark_is_one_sentence_that_names_the_log(
     spark: SparkSession, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(Unknown) as caught, plain_errors():
+    with pytest.raises(CannotTellError) as caught, plain_errors():
         spark.sql("select assert_true(id < 0, 'planted') from range(3)").collect()
     sentence = str(caught.value)
     assert "planted" in sentence

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.lab.sweep_cell import normalised
 from amcast.pipeline.sweep.grid import Cell, bundles, cell_id, cells_of, grid_of, identity, toml
 from amcast.simulation.inputs.plan import described, plan_of
@@ -94,7 +94,7 @@ def test_a_value_of_a_choice_may_be_a_list() -> None:
     ],
 )
 def test_mistakes_are_one_sentence(text: str, expected: str) -> None:
-    with pytest.raises(WrongUse) as refused:
+    with pytest.raises(UsageError) as refused:
         cells_of(grid_of(tomllib.loads(text), "plan x.toml"), plain, "plan x.toml")
     assert expected in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -110,7 +110,7 @@ def test_mistakes_are_one_sentence(text: str, expected: str) -> None:
     ],
 )
 def test_a_cell_that_cannot_run_is_refused_before_anything_runs(text: str, expected: str) -> None:
-    with pytest.raises(WrongUse, match="cell seed = 0") as refused:
+    with pytest.raises(UsageError, match="cell seed = 0") as refused:
         cells_of(grid_of(tomllib.loads(text + '\n[grid]\nseed = "0..1"'), "plan x"), normalised, "plan x")
     assert expected in str(refused.value)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.lab.sweep_cell import normalised, run_cell
 from amcast.pipeline.sweep import job as sweep
 from amcast.pipeline.sweep.grid import Cell, cells_of, grid_of
@@ -226,17 +226,17 @@ def test_traces_are_written_on_demand_and_may_be_added_later(tmp_path: Path) -> 
 )
 def test_folders_of_something_else_are_refused(tmp_path: Path, spoil: Callable[[Path], Any], expected: str) -> None:
     spoil(tmp_path / "s")
-    with pytest.raises(WrongUse, match=expected):
+    with pytest.raises(UsageError, match=expected):
         begun(tmp_path / "s")
 
 
 def test_a_sweep_without_results_is_refused_in_words(tmp_path: Path) -> None:
     settings = begun(tmp_path / "s")
-    with pytest.raises(WrongUse, match="no table of cells"):
+    with pytest.raises(UsageError, match="no table of cells"):
         sweep.read_cells(settings.out)
     (settings.out / "cells" / "protocol=skeen").mkdir(parents=True)
     (settings.out / "cells" / "protocol=skeen" / "part-00000.parquet").write_bytes(b"PAR1 not really")
-    with pytest.raises(WrongUse, match="expected the tables of a sweep"):
+    with pytest.raises(UsageError, match="expected the tables of a sweep"):
         sweep.read_cells(settings.out)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.message import Message
 from amcast.pipeline.watch.job import Snapshot, watch
 from amcast.trace.meta import Meta
@@ -85,7 +85,7 @@ def test_a_run_that_falls_silent_can_be_left(spark: SparkSession, tmp_path: Path
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(WrongUse, match="expected the folder of a run"):
+    with pytest.raises(UsageError, match="expected the folder of a run"):
         watch(str(tmp_path / "nowhere"), lambda now: None)
-    with pytest.raises(WrongUse, match="nor a table"):
+    with pytest.raises(UsageError, match="nor a table"):
         watch(str(tmp_path), lambda now: None)

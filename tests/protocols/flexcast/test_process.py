@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from amcast.check.judge import judge
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
 from amcast.lab.exhaustive_search import Pattern, Search, patterns, search
@@ -328,9 +328,9 @@ def test_orders_of_the_paper_fit_twelve_groups() -> None:
 
 
 def test_wrong_options_are_refused() -> None:
-    with pytest.raises(WrongUse, match="flush_every"):
+    with pytest.raises(UsageError, match="flush_every"):
         SPEC.configure({"flush_every": -1})
     config = SPEC.configure({"order": [0, 1, 1]})
     assert isinstance(config, FlexCastConfig)
-    with pytest.raises(WrongUse, match=r"missing: \[2\]"):
+    with pytest.raises(UsageError, match=r"missing: \[2\]"):
         FlexCast(0, Topology.grid(3, 1), config)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.topology import Topology
 from amcast.lab.runs import fuzz_one, prepare
 from amcast.protocols.catalogue import CATALOGUE
@@ -24,13 +24,13 @@ def test_the_ordering_group_is_named_or_numbered(ordering: int | str | None, gro
 
 @pytest.mark.parametrize("ordering", ["west", 1, "4", ""])
 def test_a_group_that_does_not_exist_is_refused(ordering: int | str) -> None:
-    with pytest.raises(WrongUse, match=r"ordering = .*; expected one of the groups 0 \(north\), 4 \(south\)"):
+    with pytest.raises(UsageError, match=r"ordering = .*; expected one of the groups 0 \(north\), 4 \(south\)"):
         CATALOGUE["multipaxos"].process(0, NAMED, MultiPaxosConfig(ordering=ordering))
 
 
 def test_a_plan_with_a_wrong_group_is_refused_before_it_runs() -> None:
     values = {"protocol": "multipaxos", "topology": {"groups": 2, "replicas": 3}, "options": {"ordering": 2}}
-    with pytest.raises(WrongUse, match="ordering = 2; expected one of the groups 0, 1"):
+    with pytest.raises(UsageError, match="ordering = 2; expected one of the groups 0, 1"):
         prepare(plan_of(values, "test"))
 
 

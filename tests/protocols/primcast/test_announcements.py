@@ -1,4 +1,4 @@
-"""PrimCast: what a gateway may know of other groups by itself, who can wait, and life without records."""
+"""PrimCast: what a gateway may know of other groups by itself, who can wait, and incarnation without records."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from amcast.kernel.effects import Persist, Send
 from amcast.kernel.ids import GroupId
 from amcast.kernel.message import Message
 from amcast.lab.runs import fuzz_one, prepare
-from amcast.protocols.primcast.messages import Ack, Past, Propose
+from amcast.protocols.primcast.messages import Ack, DeliveredMessage, Propose
 from amcast.protocols.primcast.process import PrimCast
 from amcast.simulation.inputs.plan import plan_of
 from amcast.simulation.world.actions import Arrive
@@ -19,7 +19,11 @@ class Cocksure(PrimCast):
     """A mutant: whoever delivers believes that all other destinations will put later messages behind."""
 
     def _emit(
-        self, past: Past, parts: list[Message] | None, committed_ns: int | None, sure: tuple[GroupId, ...] = ()
+        self,
+        past: DeliveredMessage,
+        parts: list[Message] | None,
+        committed_ns: int | None,
+        sure: tuple[GroupId, ...] = (),
     ) -> None:
         super()._emit(past, parts, committed_ns, tuple(g for g in past.message.destinations if g != self.home))
 
@@ -50,9 +54,9 @@ def comes_before(stage: Gated) -> bool:
 def test_who_is_acknowledged_comes_before_all_that_is_asked_for_later() -> None:
     stage = Gated()
     assert not comes_before(stage)
-    assert stage.delivered(3)[-1].sure == ()
-    assert stage.delivered(3)[-1].foretold
-    assert not stage.delivered(0)[-1].foretold, "its timestamp was lower: its leader must answer"
+    assert stage.delivered(3)[-1].ordered_elsewhere == ()
+    assert stage.delivered(3)[-1].ordered_here
+    assert not stage.delivered(0)[-1].ordered_here, "its timestamp was lower: its leader must answer"
 
 
 def test_the_mutant_that_is_always_sure_is_caught() -> None:
@@ -65,12 +69,12 @@ def test_a_gateway_need_not_hear_from_a_group_whose_timestamp_is_as_high() -> No
     stage.until(lambda: stage.said(0, Propose))
     stage.world.blocked = {(other, 0) for other in stage.topology.servers if other != 0}
     stage.until(lambda: first in stage.world.resolved)
-    assert stage.delivered(3)[-1].sure == (0,)
+    assert stage.delivered(3)[-1].ordered_elsewhere == (0,)
     assert first not in stage.world.history[0], "its leader has not even delivered it"
     stage.heal()
     stage.finish()
     stage.check()
-    assert all(stage.delivered(process)[-1].foretold for process in stage.topology.servers)
+    assert all(stage.delivered(process)[-1].ordered_here for process in stage.topology.servers)
 
 
 def test_only_leaders_and_the_asker_are_in_a_hurry() -> None:
@@ -81,15 +85,17 @@ def test_only_leaders_and_the_asker_are_in_a_hurry() -> None:
     stage.heal()
     stage.apply(Arrive(0, ((3, 0), (3, 0))))
     stage.finish()
-    assert [send.later for send in stage.said(3, Propose)] == [()], "clocks must rise, and nobody else has proposed"
-    assert [send.later for send in stage.said(0, Propose)] == [(4, 5)], "as high as the other: nothing rises"
-    assert [send.later for send in stage.said(1, Ack)] == [(2, 4, 5)]
-    assert [send.later for send in stage.said(4, Ack)] == [(1, 2, 5)]
+    assert [send.deferrable for send in stage.said(3, Propose)] == [()], (
+        "clocks must rise, and nobody else has proposed"
+    )
+    assert [send.deferrable for send in stage.said(0, Propose)] == [(4, 5)], "as high as the other: nothing rises"
+    assert [send.deferrable for send in stage.said(1, Ack)] == [(2, 4, 5)]
+    assert [send.deferrable for send in stage.said(4, Ack)] == [(1, 2, 5)]
     stage.lead(0, 2)
     stage.drain()
     stage.multicast(1, 0)
     stage.finish()
-    assert stage.said(1, Ack)[-1].later == (), "process 0 asked as a gateway, and 2 leads"
+    assert stage.said(1, Ack)[-1].deferrable == (), "process 0 asked as a gateway, and 2 leads"
 
 
 def test_several_messages_at_once_are_said_to_each_group() -> None:
@@ -101,7 +107,12 @@ def test_several_messages_at_once_are_said_to_each_group() -> None:
     stage.finish()
     stage.check()
     for process in (4, 5):
-        assert {send.later for send in stage.said(process, Ack)} <= {(1, 2, 9 - process), (1, 2), (9 - process,), ()}
+        assert {send.deferrable for send in stage.said(process, Ack)} <= {
+            (1, 2, 9 - process),
+            (1, 2),
+            (9 - process,),
+            (),
+        }
 
 
 @pytest.mark.parametrize("seed", range(40))

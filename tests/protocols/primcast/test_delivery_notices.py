@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from amcast.kernel.bundle import bundled, gateway_number, process_of
+from amcast.kernel.bundle import gateway_sender, make_bundle, process_of
 from amcast.kernel.effects import Deliver, Effect, Send, SetTimer
 from amcast.kernel.events import Event, Receive, Started, Timer
 from amcast.kernel.ids import GroupId, MessageId, ProcessId, message_id
@@ -35,7 +35,7 @@ MS = 1_000_000
 def bundle(number: int, *destinations: GroupId, asker: ProcessId = 3) -> Message:
     """A bundle of two messages, for which some process asks."""
     parts = [Message(message_id(9, 2 * number + place), 9, destinations) for place in range(2)]
-    return bundled(gateway_number(asker, 0), number, destinations, parts)
+    return make_bundle(gateway_sender(asker, 0), number, destinations, parts)
 
 
 class Alone:
@@ -144,7 +144,7 @@ def test_the_word_of_another_epoch_is_not_taken() -> None:
     adopted(follower, Entry(ONE, 1))
     ack = Ack(EPOCH, 1, 5, 0, 0, 0, BIRTHS)
     follower.say((0, ONE.id, 7), epoch=EPOCH, sender=2)
-    assert follower.delivered == [], "nobody is known to hold that log: an earlier one might come to life again"
+    assert follower.delivered == [], "nobody is known to hold that log: an earlier one might come to incarnation again"
     follower.hear(2, ack)
     follower.hear(1, ack)
     assert follower.delivered == [(0, ONE.id, 7)], "somebody is"
@@ -224,7 +224,7 @@ def test_a_gateway_waits_until_it_knows_what_its_clients_hang_on() -> None:
     assert asker.delivered == [], "nobody else has acknowledged that"
     asker.hear(4, Ack(0, 1, 7, 0, 0, 0, BIRTHS))
     assert asker.delivered == [(0, mine.id, 7), (2, other.id, 8)], "it knows its final timestamp"
-    assert next(effect for effect in asker.effects if isinstance(effect, Deliver)).sure == (1,)
+    assert next(effect for effect in asker.effects if isinstance(effect, Deliver)).ordered_elsewhere == (1,)
 
 
 def test_a_gateway_that_follows_answers_its_client_soon() -> None:
@@ -279,7 +279,7 @@ def test_the_word_goes_by_itself_if_nothing_follows() -> None:
         proposal, told = stage.said(primary, Propose)
         made = stage.delivered(primary)[0]
         assert told.targets == tuple(range(primary + 1, primary + 3))
-        assert told.later == ()
+        assert told.deferrable == ()
         assert told.body.proposals == ()
         assert told.body.word == ((0, made.message.id, made.rank_time),)
         assert proposal.body.word == ()
@@ -427,7 +427,7 @@ def test_a_new_primary_of_another_group_is_acknowledged_at_once() -> None:
     propose = Propose(((0, ONE.id, 3),), Ack(epoch, 1, 3, 0, 0, 0, BIRTHS))
     member.hear(3, Start(ONE))
     told = [e for e in member.hear(4, propose) if isinstance(e, Send) and e.targets == (4,)]
-    assert [(type(send.body), send.about, send.later) for send in told] == [(Ack, (ONE.id,), ())]
+    assert [(type(send.body), send.about, send.deferrable) for send in told] == [(Ack, (ONE.id,), ())]
     told = [e for e in member.hear(4, propose) if isinstance(e, Send) and e.targets == (4,)]
     assert told == [], "once"
     first = Propose(((0, TWO.id, 3),), Ack(0, 1, 3, 0, 0, 0, BIRTHS))

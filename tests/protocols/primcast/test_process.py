@@ -125,7 +125,7 @@ def a_dead_candidate(spec: Any) -> Stage:
     return stage
 
 
-def a_promise_from_a_forgotten_life(spec: Any) -> Stage:
+def a_promise_from_a_forgotten_incarnation(spec: Any) -> Stage:
     """A member promised, lost its memory and came back to the old epoch; its promise must not count any more."""
     stage = Stage(spec, groups=1, replicas=5)
     blocked = stage.world.blocked
@@ -187,7 +187,7 @@ SCENES = (
     clocks_of_a_primary_alone,
     a_candidate_behind,
     a_dead_candidate,
-    a_promise_from_a_forgotten_life,
+    a_promise_from_a_forgotten_incarnation,
     a_minority_in_a_new_epoch,
 )
 

@@ -6,19 +6,20 @@ from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
 from amcast.parts.groups.messages import Entry
 from amcast.protocols.catalogue import protocol
-from amcast.protocols.primcast.messages import Handed, Progress
+from amcast.protocols.primcast.messages import DeliveryRecord, Progress
 
 ONE, TWO, THREE = (Message(9 * 10**9 + number, 9, (0,)) for number in range(3))
 
 
 def test_a_gap_in_the_durable_log_is_places_that_were_delivered() -> None:
-    births = (0, 0, 0)
+    memory_losses = (0, 0, 0)
     records = (
-        Progress(0, 0, births, 0, (), ()),
-        Progress(0, 1, births, 0, (Entry(ONE, 1),), ()),
+        Progress(0, 0, memory_losses, 0, (), ()),
+        Progress(0, 1, memory_losses, 0, (Entry(ONE, 1),), ()),
         # TWO had place 1: proposed, delivered and trimmed within one step. THREE has place 2.
-        Progress(0, 3, births, 2, (Entry(THREE, 3),), (Handed(ONE.id, 1, 1, None), Handed(TWO.id, 2, 2, TWO),
-                                                       Handed(THREE.id, 3, 3, None))),
+        Progress(0, 3, memory_losses, 2, (Entry(THREE, 3),), (DeliveryRecord(ONE.id, 1, 1, None), DeliveryRecord(TWO.id,
+        2, 2, TWO),
+                                                       DeliveryRecord(THREE.id, 3, 3, None))),
     )  # fmt: skip
     spec = protocol("primcast")
     process = spec.process(1, Topology.grid(1, 3), spec.configure())

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.message import Body
 from amcast.kernel.topology import Topology
 from amcast.protocols.ring.messages import End, Pass, RingConfig
@@ -91,5 +91,5 @@ def test_without_locks_the_order_breaks() -> None:
 def test_a_wrong_order_is_refused() -> None:
     config = SPEC.configure({"order": [0, 5]})
     assert isinstance(config, RingConfig)
-    with pytest.raises(WrongUse, match=r"unknown: \[5\]"):
+    with pytest.raises(UsageError, match=r"unknown: \[5\]"):
         Ring(0, Topology.grid(2, 1), config)

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
 from amcast.lab.runs import prepare
@@ -40,7 +40,7 @@ def settle(stage: Stage, limit: int = LIMIT) -> int:
         if not stage.world.owed():
             stage.check()
             return taken
-        assert not stage.world.broken, stage.world.broken
+        assert not stage.world.violations, stage.world.violations
         stage.step()
     raise AssertionError(f"still owed: {stage.world.owed()}")
 
@@ -91,7 +91,7 @@ def test_bundles_go_from_leader_to_leader_and_hold_only_what_their_group_needs()
     for row in recorder.packets:
         body, source, target, several = row[1], int(str(row[2])), int(str(row[3])), row[9]
         groups = topology.group_of(source), topology.group_of(target)
-        if body != "Bundle" or groups[0] == groups[1]:
+        if body != "RoundBatch" or groups[0] == groups[1]:
             continue
         exchanged += 1
         assert source % 3 == 0, "a follower spoke for its group"
@@ -313,13 +313,13 @@ def test_whom_a_sender_tells() -> None:
     ],
 )
 def test_bad_options_are_refused(name: str, options: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(WrongUse, match=complaint):
+    with pytest.raises(UsageError, match=complaint):
         CATALOGUE[name].configure(options)
 
 
 def test_too_many_servers_for_a_dt_are_refused() -> None:
     spec, topology = CATALOGUE["a-dt"], Topology.grid(342, 3)
-    with pytest.raises(WrongUse, match="1026 servers in all; generic broadcast expects at most 1024"):
+    with pytest.raises(UsageError, match="1026 servers in all; generic broadcast expects at most 1024"):
         spec.process(0, topology, spec.configure())
 
 
@@ -353,8 +353,8 @@ def test_a_client_is_told_also_of_a_group_that_was_lost_after_the_others_deliver
     stage.crash(1)
     stage.until(lambda: 1 not in stage.protocol(0)._generic.open, 20_000)
     sent = stage.multicasts[message]
-    assert stage.protocol(0).tidings(sent) == Absent(1, (1,))
-    assert stage.protocol(0).tidings(msgspec.structs.replace(sent, destinations=(0, 2))) is None
+    assert stage.protocol(0).reply_extra(sent) == Absent(1, (1,))
+    assert stage.protocol(0).reply_extra(msgspec.structs.replace(sent, destinations=(0, 2))) is None
 
 
 def test_a_group_that_is_out_of_sight_is_asked_before_a_client_gives_up() -> None:

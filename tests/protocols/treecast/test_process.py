@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from amcast.check.judge import judge
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.message import Message, Reply, Request
 from amcast.kernel.topology import Topology
 from amcast.lab.delays import delays
@@ -116,5 +116,5 @@ def test_a_mutant_is_caught(mutant: Mutant) -> None:
 def test_wrong_trees_are_refused() -> None:
     config = SPEC.configure({"edges": [[0, 1]]})
     assert isinstance(config, TreeCastConfig)
-    with pytest.raises(WrongUse, match="expected exactly one root"):
+    with pytest.raises(UsageError, match="expected exactly one root"):
         TreeCast(0, Topology.grid(3, 1), config)

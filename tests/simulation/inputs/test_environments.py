@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from amcast.kernel.config import configured
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.config import parse_config
+from amcast.kernel.errors import UsageError
 from amcast.simulation.inputs.environments import environment, environments
 from amcast.simulation.inputs.network import Network, NetworkConfig
 from amcast.workloads.base import home_groups
@@ -45,7 +45,7 @@ def test_it_builds_and_the_network_accepts_it(name: str, groups: int, replicas: 
     topology = made.topology
     assert (len(topology.groups), len(topology.servers), len(topology.clients)) == (groups, groups * replicas, clients)
     assert set(topology.regions) == set(topology.processes)
-    config = configured(NetworkConfig, made.network, name)
+    config = parse_config(NetworkConfig, made.network, name)
     network = Network(config, topology, Random(1))
     for source in topology.processes:
         for target in topology.processes[:5]:
@@ -216,6 +216,6 @@ def test_options_change_what_they_name() -> None:
 def test_what_cannot_be_is_refused_in_one_sentence(
     name: str, sizes: tuple[int, int, int], options: dict[str, object], sentence: str
 ) -> None:
-    with pytest.raises(WrongUse, match=sentence) as caught:
+    with pytest.raises(UsageError, match=sentence) as caught:
         environment(name, *sizes, options)
     assert "\n" not in str(caught.value)

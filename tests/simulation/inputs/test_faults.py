@@ -4,11 +4,11 @@ from random import Random
 
 import pytest
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.spec import FAULTS, Claims, majorities_survive
 from amcast.kernel.topology import Topology
-from amcast.simulation.inputs.faults import Dealer, perform, profile
-from amcast.simulation.schedulers.pending_actions import Pool
+from amcast.simulation.inputs.faults import FaultInjector, perform, profile
+from amcast.simulation.schedulers.pending_actions import PendingActions
 from amcast.simulation.world.actions import Change, Crash, Recover
 from amcast.simulation.world.membership import ahead, in_force
 from amcast.simulation.world.world import World
@@ -22,20 +22,20 @@ def test_profiles() -> None:
     assert profile("none", MILD, "p") == frozenset()
     assert profile("all", MILD, "p") == {"pause", "slow"}
     assert profile("pause", MILD, "p") == {"pause"}
-    with pytest.raises(WrongUse, match="no kind 'earthquake'"):
+    with pytest.raises(UsageError, match="no kind 'earthquake'"):
         profile("pause+earthquake", MILD, "p")
-    with pytest.raises(WrongUse, match="p does not claim to survive 'crash'; it claims pause, slow"):
+    with pytest.raises(UsageError, match="p does not claim to survive 'crash'; it claims pause, slow"):
         profile("crash", MILD, "p")
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_a_dealer_keeps_within_the_claims_and_heals_everything(seed: int) -> None:
     topology = Topology.grid(2, 3, 1)
-    pool = Pool()
+    pool = PendingActions()
     pool.world = world = World(topology, lambda me: Puppet(me, topology, lambda puppet, event: None, {}), pool)
     world.start()
     random = Random(seed)
-    dealer = Dealer(frozenset(FAULTS), ALL, random, 1000)
+    dealer = FaultInjector(frozenset(FAULTS), ALL, random, 1000)
     ends = []
     dealt = set()
     for _ in range(200):
@@ -61,9 +61,9 @@ def test_a_dealer_keeps_within_the_claims_and_heals_everything(seed: int) -> Non
 CHANGES = (Change(0, add=20), Change(0, remove=0), Change(1, remove=4))
 
 
-def changing_world() -> tuple[Pool, tuple[Topology, ...]]:
+def changing_world() -> tuple[PendingActions, tuple[Topology, ...]]:
     everybody = Topology({0: [0, 1, 2, 20], 1: [3, 4, 5]}, [6])
-    pool = Pool()
+    pool = PendingActions()
     pool.world = World(
         everybody, lambda me: Puppet(me, everybody, lambda puppet, event: None, {}), pool, absent=frozenset({20})
     )
@@ -85,7 +85,7 @@ def test_a_number_is_in_force_until_majorities_have_begun_a_later_one() -> None:
     assert in_force(world, topologies) == topologies[3:], "a later one, whatever the next one's members did"
 
 
-def lost_by(dealer: Dealer, pool: Pool) -> frozenset[int]:
+def lost_by(dealer: FaultInjector, pool: PendingActions) -> frozenset[int]:
     """Deal once, let it happen, and let whoever may come back: who is lost by it."""
     world = pool.world
     faults = dealer.deal(world)
@@ -98,7 +98,7 @@ def lost_by(dealer: Dealer, pool: Pool) -> frozenset[int]:
 @pytest.mark.parametrize("seed", range(20))
 def test_old_and_new_members_keep_their_quorums(seed: int) -> None:
     pool, topologies = changing_world()
-    dealer = Dealer(frozenset({"crash", "recovery", "amnesia"}), ALL, Random(seed), 1000, topologies)
+    dealer = FaultInjector(frozenset({"crash", "recovery", "amnesia"}), ALL, Random(seed), 1000, topologies)
     lost: set[int] = set()
     for number, topology in enumerate(topologies):
         pool.world.turned.update(dict.fromkeys(topology.servers, number))

@@ -4,13 +4,13 @@ from random import Random
 
 import pytest
 
-from amcast.kernel.events import Event, Leader, Peer, Started, Timer
+from amcast.kernel.events import Event, Leader, LinkReset, Started, Timer
 from amcast.kernel.topology import Topology
 from amcast.simulation.inputs.load import Load
 from amcast.simulation.inputs.network import Network, NetworkConfig
 from amcast.simulation.inputs.random_streams import stream
 from amcast.simulation.schedulers.calendar import Calendar
-from amcast.simulation.schedulers.discrete_event import Timed
+from amcast.simulation.schedulers.discrete_event import DiscreteEventScheduler
 from amcast.simulation.world.actions import (
     Block,
     Crash,
@@ -39,7 +39,9 @@ class Stage:
         self.topology = Topology.grid(processes, 1)
         self.log: Log = {}
         config = NetworkConfig(**network)  # type: ignore[arg-type]
-        self.agenda = Timed(Network(config, self.topology, stream(seed, "network")), stream(seed, "timers"))
+        self.agenda = DiscreteEventScheduler(
+            Network(config, self.topology, stream(seed, "network")), stream(seed, "timers")
+        )
         self.recorder = Recorder()
         self.puppets: dict[int, Puppet] = {}
         self.world = World(self.topology, lambda me: self._make(me, react), self.agenda, self.recorder, measures=True)
@@ -59,7 +61,7 @@ class Stage:
 
 def once(puppet: Puppet, event: Event) -> None:
     """Process 0 sends 0, 1, 2 at once to process 1."""
-    if isinstance(event, Started) and puppet.me == 0 and event.life == 0:
+    if isinstance(event, Started) and puppet.me == 0 and event.incarnation == 0:
         for value in range(3):
             puppet.send(1, Number(value))
 
@@ -69,7 +71,7 @@ def ticking(count: int, gap_ns: int = MS) -> React:
 
     def react(puppet: Puppet, event: Event) -> None:
         sent = int(event.name) if isinstance(event, Timer) else -1
-        if puppet.me == 0 and (isinstance(event, Timer) or (isinstance(event, Started) and event.life == 0)):
+        if puppet.me == 0 and (isinstance(event, Timer) or (isinstance(event, Started) and event.incarnation == 0)):
             if sent >= 0:
                 puppet.send_all(tuple(p for p in puppet.topology.processes if p != 0), Number(sent))
             if sent + 1 < count:
@@ -201,19 +203,19 @@ def test_clocks_never_show_less_than_nothing() -> None:
     assert times(stage.log, 1) == [0, 0, 0]
 
 
-def test_a_crash_loses_what_was_in_flight_and_the_peer_hears_of_the_new_life_first() -> None:
+def test_a_crash_loses_what_was_in_flight_and_the_peer_hears_of_the_new_incarnation_first() -> None:
     stage = Stage(ticking(10), delay_ns=3 * MS).run((5 * MS + 1, Crash(0)), (8 * MS, Recover(0)))
     heard = [event for _, event in stage.log[1]]
     assert numbers(stage.log, 1, 0) == [0, 1], "2 was under way when its sender crashed"
-    assert Peer(0, 1) in heard
+    assert LinkReset(0, 1) in heard
     lost = [row for row in stage.recorder.packets if row[6] is None]
     assert len(lost) == 3
 
 
 def test_a_link_that_begins_anew_tells_both_ends() -> None:
     stage = Stage(ticking(8), delay_ns=3 * MS).run((4 * MS + 1, Renew(0, 1)))
-    assert [event for _, event in stage.log[0] if isinstance(event, Peer)] == [Peer(1, 0)]
-    assert [event for _, event in stage.log[1] if isinstance(event, Peer)] == [Peer(0, 0)]
+    assert [event for _, event in stage.log[0] if isinstance(event, LinkReset)] == [LinkReset(1, 0)]
+    assert [event for _, event in stage.log[1] if isinstance(event, LinkReset)] == [LinkReset(0, 0)]
     heard = numbers(stage.log, 1, 0)
     assert heard == [0, *range(heard[1], 8)], "a gap, and then everything in order"
     assert heard[1] > 1

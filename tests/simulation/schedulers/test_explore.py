@@ -4,7 +4,7 @@ from itertools import combinations, combinations_with_replacement
 
 import pytest
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.events import Event, Started, Submit, Timer
 from amcast.kernel.message import Message
 from amcast.kernel.spec import Claims, Links
@@ -130,7 +130,7 @@ def careless(puppet: Puppet, event: Event) -> None:
     """Delivers before it has written down that it will: after a crash it delivers something else there."""
     if isinstance(event, Submit):
         puppet.deliver(event.message)
-    elif isinstance(event, Started) and event.life and not event.records:
+    elif isinstance(event, Started) and event.incarnation and not event.records:
         puppet.deliver(Message(99, 0, (0,)))
 
 
@@ -140,7 +140,7 @@ def test_a_crash_and_a_recovery_are_tried_within_the_budget() -> None:
     found = explore(puppets(careless, Budget(crashes=1, recoveries=1)))
     assert found.counterexample is not None
     assert kinds(found.counterexample.script) == ["Multicast", "Crash", "Recover"]
-    assert "in an earlier life" in found.counterexample.story
+    assert "in an earlier incarnation" in found.counterexample.story
 
 
 def test_a_crash_before_the_disk_is_tried() -> None:
@@ -149,7 +149,7 @@ def test_a_crash_before_the_disk_is_tried() -> None:
             puppet.deliver(event.message)
             puppet.persist(Fact(1))
             puppet.note("asked")
-        elif isinstance(event, Started) and event.life:
+        elif isinstance(event, Started) and event.incarnation:
             puppet.note("kept" if event.records else "lost")
 
     scope = puppets(fearful, Budget(crashes=1, recoveries=1))
@@ -235,13 +235,13 @@ def test_a_snapshot_that_lacks_something_is_noticed() -> None:
 
 
 def test_a_wrong_scope_is_refused() -> None:
-    with pytest.raises(WrongUse, match="only raw links"):
+    with pytest.raises(UsageError, match="only raw links"):
         scope_of(SPEC, 2, BOTH, budget=Budget(drops=1))
-    with pytest.raises(WrongUse, match="group 7 does not exist"):
+    with pytest.raises(UsageError, match="group 7 does not exist"):
         scope_of(SPEC, 2, ((2, (7,)),))
-    with pytest.raises(WrongUse, match=r"budget\.crashes = -1"):
+    with pytest.raises(UsageError, match=r"budget\.crashes = -1"):
         scope_of(SPEC, 2, BOTH, budget=Budget(crashes=-1))
-    with pytest.raises(WrongUse, match="max_states"):
+    with pytest.raises(UsageError, match="max_states"):
         scope_of(SPEC, 2, BOTH, max_states=0)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.events import Event, Started, Submit, Timer
 from amcast.kernel.spec import Claims
 from amcast.kernel.topology import Topology
@@ -87,7 +87,7 @@ def test_no_step_of_a_shrunk_script_can_be_left_out() -> None:
 
 def test_a_script_that_does_not_fail_is_not_shrunk() -> None:
     case = case_of(SPEC)
-    with pytest.raises(WrongUse, match="does not fail"):
+    with pytest.raises(UsageError, match="does not fail"):
         shrink(script_of(SPEC, case, fuzzed(case, 0)), case.make, ALONE, judge)
 
 
@@ -163,7 +163,9 @@ def test_a_strict_replay_names_the_line_that_cannot_happen(tmp_path: Path) -> No
     (tmp_path / "a.script").write_text(script.text().replace("\n", "\n\n"))
     again = read_script(tmp_path / "a.script")
     make = maker(SPEC, script.topology)
-    with pytest.raises(WrongUse, match="line 5 of the script: cannot happen there: process 1 takes what is in flight"):
+    with pytest.raises(
+        UsageError, match="line 5 of the script: cannot happen there: process 1 takes what is in flight"
+    ):
         replay(again, make, ALONE, judge)
     found = replay(again, make, ALONE, judge, strict=False)
     assert (found.status, found.skipped, found.actions) == ("holds", 1, [script.actions[0], script.actions[2]])
@@ -206,8 +208,8 @@ def test_shrinking_keeps_the_faults_that_matter() -> None:
         if isinstance(event, Timer) and event.name == "tick" and puppet.me == 0:
             puppet.send(1, Number(1))
             puppet.set_timer("tick", (1, 1))
-        if isinstance(event, Started) and event.life == 2:
-            raise RuntimeError("a third life")
+        if isinstance(event, Started) and event.incarnation == 2:
+            raise RuntimeError("a third incarnation")
 
     topology = Topology.grid(2, 1)
     noise: list[AnyAction] = [Fire(0, "tick"), Arrive(1, ((0, 0),)), Pause(0), Resume(0), Block(((0, 1),)), Heal()]
@@ -215,7 +217,7 @@ def test_shrinking_keeps_the_faults_that_matter() -> None:
     script = two(*actions)
     small = shrink(script, lambda me: Puppet(me, topology, fragile, {}), Claims("no"), judge).script
     assert list(small.actions) == [Crash(1), Recover(1), Crash(1), Recover(1)]
-    assert (small.status, small.story) == ("error", "RuntimeError: a third life")
+    assert (small.status, small.story) == ("error", "RuntimeError: a third incarnation")
 
 
 # Files
@@ -268,14 +270,14 @@ def test_a_script_comes_back_as_it_was_written(tmp_path: Path) -> None:
 def test_a_wrong_file_is_refused_in_a_sentence(text: str, complaint: str, tmp_path: Path) -> None:
     file = tmp_path / "wrong.script"
     file.write_text(text)
-    with pytest.raises(WrongUse, match=complaint) as refused:
+    with pytest.raises(UsageError, match=complaint) as refused:
         read_script(file)
     assert str(refused.value).startswith(f"{file}")
 
 
 def test_a_missing_or_binary_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(WrongUse, match="no such file"):
+    with pytest.raises(UsageError, match="no such file"):
         read_script(tmp_path / "none")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(WrongUse, match="not text"):
+    with pytest.raises(UsageError, match="not text"):
         read_script(tmp_path / "binary")

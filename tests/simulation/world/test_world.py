@@ -1,11 +1,11 @@
 """What actions do to a world: disks that hold back effects, links that live and die, positions, owed deliveries."""
 
-from amcast.kernel.events import Event, Leader, Peer, Receive, Started, Submit, Timer
+from amcast.kernel.events import Event, Leader, LinkReset, Receive, Started, Submit, Timer
 from amcast.kernel.ids import message_id
 from amcast.kernel.message import Message
 from amcast.kernel.spec import Links
 from amcast.kernel.topology import Topology
-from amcast.simulation.schedulers.pending_actions import Pool
+from amcast.simulation.schedulers.pending_actions import PendingActions
 from amcast.simulation.world.actions import (
     Arrive,
     Block,
@@ -33,7 +33,7 @@ class Table:
     def __init__(self, react: React, links: Links = "fifo") -> None:
         self.topology = Topology({0: (0, 1), 1: (2,)}, (3,))
         self.log: Log = {}
-        self.pool = Pool(links)
+        self.pool = PendingActions(links)
         self.recorder = Recorder()
         self.world = World(
             self.topology, lambda me: Puppet(me, self.topology, react, self.log), self.pool, self.recorder
@@ -175,16 +175,18 @@ def test_a_crash_loses_what_was_in_flight_either_way() -> None:
     assert (1, 0) not in table.pool.links, "nobody is there to get it, ever"
 
 
-def test_peers_hear_of_a_new_life_before_anything_else_and_lose_what_they_say_until_then() -> None:
+def test_peers_hear_of_a_new_incarnation_before_anything_else_and_lose_what_they_say_until_then() -> None:
     table = Table(chatter)
     table.do(Crash(0), Recover(0), Suggest(0, 0, 1))
     table.do(Suggest(1, 0, 0))
-    assert (1, 0) not in table.pool.links, "1 still speaks to the old life"
+    assert (1, 0) not in table.pool.links, "1 still speaks to the old incarnation"
     assert table.do(arrive(0, 1), arrive(0, 1)) == [True, True]
-    assert table.heard(1)[-2:] == [Peer(0, 1), Receive(0, Number(1))]
+    assert table.heard(1)[-2:] == [LinkReset(0, 1), Receive(0, Number(1))]
     table.do(Suggest(1, 0, 0))
     assert table.do(arrive(1, 0)) == [True]
-    assert not [event for event in table.heard(0) if isinstance(event, Peer)], "a new life begins with new links"
+    assert not [event for event in table.heard(0) if isinstance(event, LinkReset)], (
+        "a new incarnation begins with new links"
+    )
 
 
 def test_greetings_are_first_on_links_without_order_too() -> None:
@@ -193,15 +195,15 @@ def test_greetings_are_first_on_links_without_order_too() -> None:
     assert table.pool.places((0, 1)) == 1
     assert table.do(Drop(0, 1, 0), Repeat(0, 1, 0)) == [False, False]
     table.do(arrive(0, 1))
-    assert table.heard(1)[-1] == Peer(0, 1)
+    assert table.heard(1)[-1] == LinkReset(0, 1)
 
 
 def test_a_link_that_overflows_begins_anew_at_both_ends() -> None:
     table = Table(chatter)
     table.do(Suggest(0, 0, 1), Suggest(1, 0, 1), Renew(0, 1))
     assert table.do(arrive(0, 1), arrive(1, 0)) == [True, True]
-    assert table.heard(0)[-1] == Peer(1, 0)
-    assert table.heard(1)[-1] == Peer(0, 0)
+    assert table.heard(0)[-1] == LinkReset(1, 0)
+    assert table.heard(1)[-1] == LinkReset(0, 0)
     assert not table.world.stale
     assert numbers(table.log, 1, 0) == []
     table.do(Suggest(0, 0, 1), arrive(0, 1))
@@ -211,7 +213,7 @@ def test_a_link_that_overflows_begins_anew_at_both_ends() -> None:
 def test_a_crash_during_a_renewal_leaves_nobody_behind() -> None:
     table = Table(chatter)
     table.do(Renew(0, 1), Crash(0), Recover(0), arrive(0, 1))
-    assert table.heard(1)[-1] == Peer(0, 1)
+    assert table.heard(1)[-1] == LinkReset(0, 1)
     assert not {pair for pair in table.world.stale if 2 not in pair and 3 not in pair}
 
 
@@ -280,19 +282,19 @@ def test_a_restarted_process_repeats_positions_and_nothing_is_delivered_twice() 
     table.do(own(0), own(1), Sync(0), Crash(0), Recover(0), own(2), Sync(0))
     assert table.world.history[0] == [message_id(0, n) for n in range(3)]
     assert [(row[2], row[3]) for row in table.recorder.deliveries] == [(n, message_id(0, n)) for n in range(3)]
-    assert table.world.broken == []
+    assert table.world.violations == []
 
 
 def test_a_restarted_process_may_not_tell_another_story() -> None:
     def liar(puppet: Puppet, event: Event) -> None:
-        if isinstance(event, Started) and event.life == 1:
+        if isinstance(event, Started) and event.incarnation == 1:
             puppet.deliver(message(7))
         elif isinstance(event, Submit):
             puppet.deliver(event.message)
 
     table = Table(liar)
     table.do(own(0), Crash(0), Recover(0))
-    assert "in an earlier life" in table.world.broken[0]
+    assert "in an earlier incarnation" in table.world.violations[0]
 
 
 def test_positions_have_no_gaps() -> None:
@@ -303,7 +305,7 @@ def test_positions_have_no_gaps() -> None:
 
     table = Table(jumper)
     table.do(own(0))
-    assert "at position 1" in table.world.broken[0]
+    assert "at position 1" in table.world.violations[0]
 
 
 def installing(position: int) -> React:
@@ -323,13 +325,13 @@ def test_an_installed_snapshot_counts_as_delivered() -> None:
     table.do(Suggest(1, 0, 0))
     assert table.world.history[1] == table.world.history[0]
     assert table.world.owed() == []
-    assert not table.world.broken
+    assert not table.world.violations
 
 
 def test_nobody_installs_what_no_fellow_has() -> None:
     table = Table(installing(2))
     table.do(own(0), Suggest(1, 0, 0))
-    assert "no member has reached" in table.world.broken[0]
+    assert "no member has reached" in table.world.violations[0]
 
 
 def test_what_is_owed() -> None:

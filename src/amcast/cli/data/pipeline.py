@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from amcast.cli.output import EXIT_OF, HOLDS, JsonFlag, coloured, err, out, print_json, table
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 
 if TYPE_CHECKING:
     from amcast.pipeline.measure.job import Measured
@@ -55,7 +55,7 @@ def sweep(
     from amcast.simulation.inputs.plan import read_plan
 
     if re.match(r"\w+:/", str(folder)):
-        raise WrongUse(f"--out {folder}: a sweep needs a folder that this machine and every worker see as a path")
+        raise UsageError(f"--out {folder}: a sweep needs a folder that this machine and every worker see as a path")
     values = read_plan(plan)
     grid = grid_of(values, f"plan {plan}")
     cells = cells_of(grid, normalised, f"plan {plan}")
@@ -140,7 +140,7 @@ def report(
     from amcast.pipeline.sweep import job
 
     if "://" in folder and target is None:
-        raise WrongUse(f"{folder}: a report is written to a local folder; give --out DIR")
+        raise UsageError(f"{folder}: a report is written to a local folder; give --out DIR")
     place = Path(folder)
     measures = (target or place) / "measures"
     if fresh or keep_edges or order or not _current(place, measures):
@@ -179,7 +179,7 @@ def _measured(
     from amcast.pipeline.sweep import job as sweep
 
     if "://" in folder and target is None:
-        raise WrongUse(f"{folder}: tables are written to a local folder; give --out DIR")
+        raise UsageError(f"{folder}: tables are written to a local folder; give --out DIR")
     place = Path(folder)
     measures = target or place / "measures"
     statuses = None
@@ -190,7 +190,7 @@ def _measured(
             return job.measure_cells(cells, measures)
         folder = str(place / "runs")
     elif "://" not in folder and not place.is_dir():
-        raise WrongUse(f"{folder}: no such folder; expected a run folder, a folder of runs, or a sweep")
+        raise UsageError(f"{folder}: no such folder; expected a run folder, a folder of runs, or a sweep")
     with session(master, brief=size_of(sources(folder)) < SMALL_BYTES) as spark:
         edge = 0.0 if keep_edges else job.EDGE
         return job.measure(spark, folder, measures, edge=edge, order=order, statuses=statuses)
@@ -231,7 +231,7 @@ def _installed() -> None:
     """The pipeline's libraries are an extra; say how to get them, instead of an import error."""
     for name in ("pyspark", "matplotlib", "pandas"):
         if find_spec(name) is None:
-            raise WrongUse(f"{name} is not installed; the pipeline needs it: pip install 'amcast[spark]'")
+            raise UsageError(f"{name} is not installed; the pipeline needs it: pip install 'amcast[spark]'")
 
 
 def _groups(order: str | None) -> list[int] | None:
@@ -239,5 +239,5 @@ def _groups(order: str | None) -> list[int] | None:
         return None
     parts = order.split(",")
     if not all(part.strip().isdigit() for part in parts) or len(set(parts)) < len(parts):
-        raise WrongUse(f"--order {order!r}; expected different group numbers, separated by commas, such as 8,1,2")
+        raise UsageError(f"--order {order!r}; expected different group numbers, separated by commas, such as 8,1,2")
     return [int(part) for part in parts]

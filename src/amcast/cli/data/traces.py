@@ -11,7 +11,7 @@ from amcast.check.judge import judge
 from amcast.check.verdict import Report, Verdict
 from amcast.cli.data.verdicts import print_reports
 from amcast.cli.output import EXIT_OF, JsonFlag, coloured, out, print_json
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.trace.run import read, read_all
 from amcast.trace.spacetime_diagram import picture
 from amcast.trace.view import Selection, lines
@@ -40,7 +40,7 @@ def check(
     Examples: amcast check runs/latest --json   |   amcast check runs/huge --engine spark
     """
     if master is not None and engine != "spark":
-        raise WrongUse(f"--master {master}: only for --engine spark")
+        raise UsageError(f"--master {master}: only for --engine spark")
     reports = _judged_by_spark(folder, master) if engine == "spark" else [judge(run) for run in read_all(folder)]
     verdict = worst([report.verdict for report in reports])
     if json:
@@ -127,7 +127,7 @@ def view(
     try:
         picture_file.write_text(text)
     except OSError as error:
-        raise WrongUse(f"--picture {picture_file}: cannot be written: {error.strerror}") from None
+        raise UsageError(f"--picture {picture_file}: cannot be written: {error.strerror}") from None
     out.print(f"the picture is in {picture_file}")
 
 
@@ -137,7 +137,7 @@ def _window(text: str | None) -> tuple[int | None, int | None]:
         return None, None
     found = re.fullmatch(r"(\d+(?:\.\d+)?)?\.\.(\d+(?:\.\d+)?)?", text)
     if not found:
-        raise WrongUse(f"--window {text!r}; expected milliseconds such as 0..20, 5.. or ..7.5")
+        raise UsageError(f"--window {text!r}; expected milliseconds such as 0..20, 5.. or ..7.5")
     since, until = (None if part is None else round(float(part) * 1e6) for part in found.groups())
     return since, until
 

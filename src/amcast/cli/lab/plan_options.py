@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.spec import FAULTS
 from amcast.simulation.inputs.plan import read_plan
 
@@ -40,7 +40,7 @@ def planned(
     values: dict[str, Any] = read_plan(plan) if plan else {}
     lay(values, "protocol", protocol_name)
     if "protocol" not in values:
-        raise WrongUse("no protocol: give --protocol NAME, or a --plan that names one; `amcast protocols` lists them")
+        raise UsageError("no protocol: give --protocol NAME, or a --plan that names one; `amcast protocols` lists them")
     for path, value in (
         ("topology.groups", groups),
         ("topology.replicas", replicas),
@@ -62,7 +62,7 @@ def lay(values: dict[str, Any], path: str, value: object) -> None:
     for name in tables:
         inner = values.setdefault(name, {})
         if not isinstance(inner, dict):
-            raise WrongUse(f"plan: {name} = {inner!r}; expected a table")
+            raise UsageError(f"plan: {name} = {inner!r}; expected a table")
         values = inner
     values[last] = value
 
@@ -70,5 +70,5 @@ def lay(values: dict[str, Any], path: str, value: object) -> None:
 def _range(text: str) -> int | list[int]:
     found = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", text)
     if not found:
-        raise WrongUse(f"--destinations {text!r}; expected a number such as 2, or a range such as 1..3")
+        raise UsageError(f"--destinations {text!r}; expected a number such as 2, or a range such as 1..3")
     return int(found[1]) if found[2] is None else [int(found[1]), int(found[2])]

@@ -21,7 +21,7 @@ from amcast.cli.lab.plan_options import (
     planned,
 )
 from amcast.cli.output import EXIT_OF, JsonFlag, coloured, err, out, print_json, progress
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.lab.exhaustive_search import Search, patterns, search
 from amcast.lab.failure_scripts import prepared_for, script_of
 from amcast.lab.fuzz_campaign import campaign
@@ -116,7 +116,7 @@ def _default(values: dict[str, Any], table: str, field: str, value: object) -> o
     """Set a field of a plan's table if nobody did; what it is then."""
     inner = values.setdefault(table, {})
     if not isinstance(inner, dict):
-        raise WrongUse(f"plan: {table} = {inner!r}; expected a table")
+        raise UsageError(f"plan: {table} = {inner!r}; expected a table")
     return inner.setdefault(field, value)
 
 
@@ -124,11 +124,11 @@ def seed_range(text: str) -> tuple[int, int]:
     """A..B, both included; or one seed."""
     found = re.fullmatch(r"(-?\d+)(?:\.\.(-?\d+))?", text)
     if not found:
-        raise WrongUse(f"--seeds {text!r}; expected a range such as 0..99, or one seed")
+        raise UsageError(f"--seeds {text!r}; expected a range such as 0..99, or one seed")
     first = int(found[1])
     last = first if found[2] is None else int(found[2])
     if last < first:
-        raise WrongUse(f"--seeds {text!r} is upside down; expected the smaller seed first: {last}..{first}")
+        raise UsageError(f"--seeds {text!r} is upside down; expected the smaller seed first: {last}..{first}")
     return first, last
 
 
@@ -138,7 +138,7 @@ def _keep(script: Script, target: Path | None, name: str) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         script.write(target)
     except OSError as error:
-        raise WrongUse(f"--script {target}: cannot be written: {error.strerror}") from None
+        raise UsageError(f"--script {target}: cannot be written: {error.strerror}") from None
     return target
 
 
@@ -216,10 +216,12 @@ def explore(
 
 def _pattern(text: str, prepared: Prepared, messages: int) -> tuple[tuple[int, ...], ...]:
     if not re.fullmatch(r"\d+(,\d+)*(/\d+(,\d+)*)*", text):
-        raise WrongUse(f"--destinations {text!r}; expected groups such as 0,1/1,2 for two messages")
-    pattern = tuple(prepared.topology.checked(int(group) for group in part.split(",")) for part in text.split("/"))
+        raise UsageError(f"--destinations {text!r}; expected groups such as 0,1/1,2 for two messages")
+    pattern = tuple(
+        prepared.topology.check_destinations(int(group) for group in part.split(",")) for part in text.split("/")
+    )
     if len(pattern) != messages:
-        raise WrongUse(f"--destinations {text!r} is for {len(pattern)} messages; expected --messages {len(pattern)}")
+        raise UsageError(f"--destinations {text!r} is for {len(pattern)} messages; expected --messages {len(pattern)}")
     return pattern
 
 

@@ -32,7 +32,7 @@ from amcast.cli.output import (
     progress,
     table,
 )
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.spec import FAULTS, Spec
 from amcast.lab.delays import WorldName
 from amcast.lab.delays import delays as measure_delays
@@ -202,7 +202,7 @@ def worst(
 
 def _numbers(name: str, text: str) -> list[int]:
     if not re.fullmatch(r"[1-9]\d{0,3}(,[1-9]\d{0,3})*", text):
-        raise WrongUse(f"{name} {text!r}; expected numbers from 1 on, separated by commas, such as 1,2,4")
+        raise UsageError(f"{name} {text!r}; expected numbers from 1 on, separated by commas, such as 1,2,4")
     return [int(part) for part in text.split(",")]
 
 
@@ -252,7 +252,7 @@ def _free_folder(prepared: Prepared) -> Path:
         folder = Path("runs") / (name if number == 1 else f"{name}-{number}")
         if not folder.exists():
             return folder
-    raise WrongUse(f"runs/{name}-*: ten thousand runs are there already; give --out DIR")
+    raise UsageError(f"runs/{name}-*: ten thousand runs are there already; give --out DIR")
 
 
 def _result(result: Result) -> dict[str, Any]:

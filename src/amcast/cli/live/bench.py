@@ -5,7 +5,7 @@ from typing import Annotated, Literal, cast
 import typer
 
 from amcast.cli.output import EXIT_OF, JsonFlag, SeedOption, coloured, err, out, print_json, table
-from amcast.kernel.config import configured
+from amcast.kernel.config import parse_config
 
 
 def register(app: typer.Typer) -> None:
@@ -72,7 +72,7 @@ def bench(
         "seed": seed,
         "rate": rate,
     }
-    result = measure(configured(Bench, given, "bench"), lambda line: err.print(line, markup=False))
+    result = measure(parse_config(Bench, given, "bench"), lambda line: err.print(line, markup=False))
     if json:
         print_json(result)
     else:

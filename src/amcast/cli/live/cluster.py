@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from amcast.cli.output import EXIT_OF, HOLDS, UNKNOWN, JsonFlag, coloured, err, out, print_json
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 
 if TYPE_CHECKING:
     from amcast.live.client_batch import Delivery
@@ -115,12 +115,12 @@ def up(config: ConfigOption) -> None:
 
     Example: amcast up --config cluster.toml
     """
-    from amcast.cluster import launcher
+    from amcast.cluster import local_cluster
     from amcast.live.config.cluster import read_cluster
 
     cluster = read_cluster(config)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with launcher(cluster) as running:
+    with local_cluster(cluster) as running:
         for name, process in cluster.nodes().items():
             host, port = cluster.addresses[process]
             out.print(f"{name}: process {process} at {host}:{port}, pid {running.pid(name)}, log {running.logs}")
@@ -163,7 +163,7 @@ def send(
     cluster = read_cluster(config)
     wanted = {name for name in groups.split(",") if name}
     if not wanted:
-        raise WrongUse(f"groups {groups!r}; expected names such as orders,stock")
+        raise UsageError(f"groups {groups!r}; expected names such as orders,stock")
     for name in sorted(wanted):
         cluster.group(name)
     deadline = time.monotonic() + timeout

@@ -10,7 +10,7 @@ import typer
 
 from amcast.cli.live.cluster import ConfigOption
 from amcast.cli.output import HOLDS, VIOLATED, JsonFlag, err, out, print_json
-from amcast.kernel.errors import Unknown, WrongUse
+from amcast.kernel.errors import CannotTellError, UsageError
 
 if TYPE_CHECKING:
     from amcast.live.config.cluster import Cluster
@@ -52,11 +52,11 @@ def change(
     from amcast.live.operations.reconfiguration import wished
 
     if follow and (add or remove):
-        raise WrongUse("--follow with --add or --remove; expected --follow alone, because it changes nothing")
+        raise UsageError("--follow with --add or --remove; expected --follow alone, because it changes nothing")
     cluster = read_cluster(config)
     target = write or config
     if not os.access(target.parent, os.W_OK):
-        raise WrongUse(f"{target.parent} cannot be written; expected a place for the next cluster.toml (--write)")
+        raise UsageError(f"{target.parent} cannot be written; expected a place for the next cluster.toml (--write)")
     made = _follow(cluster, client) if follow else _change(cluster, wished(add, remove, region), client, timeout)
     if made.outcome == "done":
         _write(made, target)
@@ -93,12 +93,12 @@ class Made:
 
 
 def _write(made: Made, file: Path) -> None:
-    from amcast.live.config.rewrite import replace_file, rewritten
+    from amcast.live.config.rewrite import replace_file, rewrite_members
 
     try:
-        made.kept = replace_file(file, rewritten(made.cluster))
+        made.kept = replace_file(file, rewrite_members(made.cluster))
     except OSError as error:
-        raise Unknown(
+        raise CannotTellError(
             f"{made.sentence}, but {file} cannot be written: {error.strerror}; `amcast change --follow` writes it later"
         ) from None
     made.file = file
@@ -115,7 +115,7 @@ def _changer(cluster: "Cluster", client: str | None) -> str | None:
         return able[0]
     if client is None or client not in able:
         who = "nobody may" if client is None else f"client {client} may not"
-        raise WrongUse(f"{who} change groups' replicas ({cluster.file}); expected a client with change = true")
+        raise UsageError(f"{who} change groups' replicas ({cluster.file}); expected a client with change = true")
     return client
 
 
@@ -133,7 +133,7 @@ def _change(cluster: "Cluster", wish: "Wish", client: str | None, timeout: float
 
     if not cluster.changes or not cluster_spec(cluster).claims.members:
         why = "members.change = false" if not cluster.changes else f"protocol {cluster.protocol} does not claim it"
-        raise WrongUse(f"{cluster.file}: groups' replicas cannot be changed here: {why}")
+        raise UsageError(f"{cluster.file}: groups' replicas cannot be changed here: {why}")
     client = _changer(cluster, client)
     cluster = current(cluster, client, needed=True)
     topology = changes.next_topology(cluster, wish)

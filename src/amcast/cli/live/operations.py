@@ -9,7 +9,7 @@ import typer
 
 from amcast.cli.live.cluster import ConfigOption
 from amcast.cli.output import HOLDS, UNKNOWN, VIOLATED, JsonFlag, err, out, print_json, table
-from amcast.kernel.errors import Unknown, WrongUse
+from amcast.kernel.errors import CannotTellError, UsageError
 
 if TYPE_CHECKING:
     from amcast.live.config.cluster import Cluster
@@ -70,7 +70,18 @@ def status(
 
 
 def _print_status(answers: dict[str, dict[str, Any]], names: dict[int, str]) -> None:
-    headings = ["node", "state", "leader", "epoch", "position", "lag", "pending", "not durable", "queued", "life"]
+    headings = [
+        "node",
+        "state",
+        "leader",
+        "epoch",
+        "position",
+        "lag",
+        "pending",
+        "not durable",
+        "queued",
+        "incarnation",
+    ]
     rows = [[name, *_row(status, names)] for name, status in answers.items()]
     table(headings, rows)
     for name, status in answers.items():
@@ -114,7 +125,7 @@ def _row(status: dict[str, Any], names: dict[int, str]) -> list[object]:
         vitals.get("pending"),
         queues["appended"] - queues["durable"],
         sum(link["queued_bytes"] for link in status["links"]),
-        status["life"],
+        status["incarnation"],
     ]
 
 
@@ -184,7 +195,7 @@ def roll(
             filled = filled.replace("{" + field + "}", value)
         done = subprocess.run(filled, shell=True, check=False)
         if done.returncode:
-            raise Unknown(f"{filled!r} ended with {done.returncode}; the rolling restart ends here")
+            raise CannotTellError(f"{filled!r} ended with {done.returncode}; the rolling restart ends here")
 
     rolled(cluster, client, restart, wait, lambda line: err.print(line, markup=False))
     out.print(f"{len(cluster.nodes())} nodes were restarted; all are ready")
@@ -193,7 +204,9 @@ def roll(
 def replace(
     config: ConfigOption,
     node: Annotated[str, typer.Option("--node", help="The dead one, whose place this machine takes.")],
-    life: Annotated[int | None, typer.Option(help="Its next life, if nobody is left who knows the last one.")] = None,
+    incarnation: Annotated[
+        int | None, typer.Option(help="Its next incarnation, if nobody is left who knows the last one.")
+    ] = None,
     client: ClientOption = None,
 ) -> None:
     """Make this machine ready to take the place of a dead replica, under the same name; then start it as any node.
@@ -204,16 +217,16 @@ def replace(
     """
     from amcast.cluster import cluster_spec
     from amcast.live.config.cluster import read_cluster
-    from amcast.live.operations.replacement import prepare
+    from amcast.live.operations.replacement import prepare_replacement
 
     cluster = read_cluster(config)
     if "amnesia" not in cluster_spec(cluster).claims.faults:
-        raise WrongUse(
+        raise UsageError(
             f"protocol {cluster.protocol} does not claim to survive a member's lost memory; expected one that does"
             " (`amcast protocols`)"
         )
-    begins = prepare(cluster, node, client, life)
-    out.print(f"{node} will begin its life {begins} without memory, and be given its state by its group")
+    begins = prepare_replacement(cluster, node, client, incarnation)
+    out.print(f"{node} will begin its incarnation {begins} without memory, and be given its state by its group")
     err.print(f"start it now: amcast serve --config {config} --node {node}", markup=False)
 
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId
 from amcast.live.client.client import Client
 from amcast.live.client.multicaster import Receipt
@@ -74,7 +74,7 @@ class BlockingClient:
 
     def _sound(self) -> tuple[Client, asyncio.AbstractEventLoop]:
         if self._client is None or self._loop is None:
-            raise WrongUse("not connected; expected `with` around the use of a client")
+            raise UsageError("not connected; expected `with` around the use of a client")
         return self._client, self._loop
 
     async def _enter(self) -> Client:

@@ -17,25 +17,25 @@ from contextlib import suppress
 from types import TracebackType
 from weakref import WeakSet
 
-from amcast.kernel.errors import Unknown
+from amcast.kernel.errors import CannotTellError
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.message import Message
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
-from amcast.live.client.multicaster import Gateway, group_named
+from amcast.live.client.multicaster import Multicaster, group_named
 from amcast.live.client_batch import Delivery
 from amcast.live.host.host import Host
 from amcast.live.limits import Limits
-from amcast.live.membership.state_survey import Doubt
-from amcast.live.membership.topology_follower import placed, topology_of
-from amcast.live.rpc.client import REFUSED, Asker, Unanswered
-from amcast.live.rpc.server import Enrol, Issued, Return
+from amcast.live.membership.state_survey import UnansweredDiagnosis
+from amcast.live.membership.topology_follower import addresses_of, parse_topology
+from amcast.live.rpc.client import REFUSED, NoAnswerError, RpcClient
+from amcast.live.rpc.server import AllocateClientId, ClientId, ReleaseClientId
 from amcast.live.rpc.subscription import Subscription
 from amcast.live.storage.client_ids import STRIDE
 from amcast.live.storage.store import MemoryStore
 from amcast.live.wire.network import Address
-from amcast.live.wire.transport import PLAIN, Wiring
+from amcast.live.wire.transport import PLAIN, TransportOptions
 from amcast.trace.recorder import Recorder
 
 log = logging.getLogger("amcast.live")
@@ -55,13 +55,13 @@ class Client:
         addresses: Mapping[ProcessId, Address],
         *,
         me: ProcessId | None = None,
-        life: int = 0,
+        incarnation: int = 0,
         cluster: str = "amcast",
         limits: Limits | None = None,
         recorder: Recorder | None = None,
         batches: bool = True,
         connect_s: float = 10.0,
-        wiring: Wiring = PLAIN,
+        wiring: TransportOptions = PLAIN,
         lazy: bool = False,
     ) -> None:
         self.limits = limits or Limits()
@@ -70,19 +70,19 @@ class Client:
         self._spec = spec
         self._addresses = addresses
         self._me = me
-        self._life = life
+        self._incarnation = incarnation
         self._cluster = cluster
         self._recorder = recorder
         self._connect_s = connect_s
         self._wiring = wiring
         self._lazy = lazy
         """Talk to few servers: connect to one, and to others when something must be sent to them."""
-        self._issued: Issued | None = None
+        self._issued: ClientId | None = None
         self._issuer: ProcessId = -1
         self._subscriptions: WeakSet[Subscription] = WeakSet()
-        self._asker = Asker(cluster, addresses, self.limits, wiring)
-        self.gateway = Gateway(recorder, batches=batches)
-        self.gateway.doubt = Doubt(self._asker, lambda: self._topology, spec.claims.genuine == "strict")
+        self._asker = RpcClient(cluster, addresses, self.limits, wiring)
+        self.gateway = Multicaster(recorder, batches=batches)
+        self.gateway.doubt = UnansweredDiagnosis(self._asker, lambda: self._topology, spec.claims.genuine == "strict")
         self.multicast = self.gateway.multicast
         """Order one message: `await client.multicast({"orders", "stock"}, b"...")`."""
         self.post = self.gateway.post
@@ -121,7 +121,7 @@ class Client:
         first = 0
         if self._me is None:
             issued = self._issued = await self._enrolled()
-            self._me, self._life, first = issued.number, issued.life, issued.sequence
+            self._me, self._incarnation, first = issued.number, issued.incarnation, issued.sequence
             self._catch_up(issued.topology)
         process = self._make(self._me)
         process.topology = self._topology
@@ -130,15 +130,15 @@ class Client:
             self._spec,
             cluster=self._cluster,
             limits=self.limits,
-            store=MemoryStore(self._life),
+            store=MemoryStore(self._incarnation),
             recorder=self._recorder,
             on_resolve=self.gateway.resolved,
             wiring=self._wiring,
         )
-        host.moving.on_turned = self._turn
-        self.gateway.sit_on(host, first)
+        host.topology_follower.on_turned = self._turn
+        self.gateway.attach(host, first)
         servers = self._topology.servers
-        found = {**dict(placed(self._topology, servers)), **self._addresses}
+        found = {**dict(addresses_of(self._topology, servers)), **self._addresses}
         host.start({server: found[server] for server in servers if server in found}, self._lazy)
         patience_s = max(0.0, self._connect_s - (loop.time() - begin))
         try:
@@ -150,7 +150,7 @@ class Client:
             if self._lazy or not self._do_without_the_missing(host):
                 await host.stop()
                 await self._give_back()
-                raise Unknown(str(error)) from None
+                raise CannotTellError(str(error)) from None
         return self
 
     def _do_without_the_missing(self, host: Host) -> bool:
@@ -178,7 +178,7 @@ class Client:
 
     # The number
 
-    async def _enrolled(self) -> Issued:
+    async def _enrolled(self) -> ClientId:
         """Ask one server after the other for a number."""
         servers = [server for server in self._addresses if server < STRIDE]
         random.shuffle(servers)
@@ -188,15 +188,17 @@ class Client:
                 while True:
                     for server in servers:
                         try:
-                            answer = await self._asker.once(server, Enrol())
-                        except Unanswered as error:
+                            answer = await self._asker.once(server, AllocateClientId())
+                        except NoAnswerError as error:
                             said[server] = str(error)
                             continue
-                        if isinstance(answer, Issued):
+                        if isinstance(answer, ClientId):
                             self._issuer = server
                             return answer
-                    await asyncio.sleep(self.limits.retry_low_s)
-        raise Unknown(f"no server gave this client a number within {self._connect_s:g} s: {self._together(said)}")
+                    await asyncio.sleep(self.limits.reconnect_min_s)
+        raise CannotTellError(
+            f"no server gave this client a number within {self._connect_s:g} s: {self._together(said)}"
+        )
 
     def _together(self, said: dict[ProcessId, str]) -> str:
         """What servers said, those together who said the same."""
@@ -211,7 +213,7 @@ class Client:
 
     def _catch_up(self, told: bytes) -> None:
         """Members may have changed since this client's configuration was written."""
-        topology = topology_of(told) if told else None
+        topology = parse_topology(told) if told else None
         if topology is not None and topology.number > self._topology.number:
             self._turn(topology)
 
@@ -223,7 +225,7 @@ class Client:
         self._me = None
         if self.gateway.outstanding:
             return
-        done = Return(issued.number, issued.secret, issued.life + 1, self.gateway.sequence)
-        with suppress(TimeoutError, Unanswered):
+        done = ReleaseClientId(issued.number, issued.secret, issued.incarnation + 1, self.gateway.sequence)
+        with suppress(TimeoutError, NoAnswerError):
             async with asyncio.timeout(RETURN_S):
                 await self._asker.tell(self._issuer, done)

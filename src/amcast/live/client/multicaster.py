@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from time import time_ns
 from typing import Final
 
-from amcast.kernel.errors import Unknown, WrongUse
+from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.ids import MESSAGES_PER_SENDER, GroupId, MessageId, message_id
 from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
-from amcast.live.client_batch import BATCH_MESSAGES, batched
+from amcast.live.client_batch import BATCH_MESSAGES, encode_batch
 from amcast.live.host.host import Host
-from amcast.live.membership.state_survey import Doubt
+from amcast.live.membership.state_survey import UnansweredDiagnosis
 from amcast.live.security.request_filter import MOST_SETS
 from amcast.trace.recorder import Recorder
 
@@ -43,11 +43,11 @@ class Receipt:
 def group_named(topology: Topology, name: GroupId | str) -> GroupId:
     """A group that a user gave by number or name."""
     if isinstance(name, int):
-        return topology.checked([name])[0]
+        return topology.check_destinations([name])[0]
     for group, known in topology.names.items():
         if known == name:
             return group
-    raise WrongUse(f"destinations: group {name!r} does not exist; expected some of {sorted(topology.names.values())}")
+    raise UsageError(f"destinations: group {name!r} does not exist; expected some of {sorted(topology.names.values())}")
 
 
 def _bytes_of(payload: object) -> bytes:
@@ -56,19 +56,19 @@ def _bytes_of(payload: object) -> bytes:
     if isinstance(payload, bytes | bytearray | memoryview):
         return bytes(payload)
     said = "; encode it first" if isinstance(payload, str) else ""
-    raise WrongUse(f"payload of type {type(payload).__name__}; expected bytes{said}")
+    raise UsageError(f"payload of type {type(payload).__name__}; expected bytes{said}")
 
 
 _Waiting = tuple[bytes, "asyncio.Future[Receipt]"]
 
 
-class Gateway:
+class Multicaster:
     """Multicasts for everybody in this program, in the name of one process."""
 
     def __init__(self, recorder: Recorder | None = None, *, batches: bool = True) -> None:
         self.outstanding = 0
         """Messages without a receipt."""
-        self.doubt: Doubt | None = None
+        self.doubt: UnansweredDiagnosis | None = None
         """What may be known of groups that do not answer."""
         self._host: Host | None = None
         self._recorder = recorder
@@ -80,7 +80,7 @@ class Gateway:
         self._open: dict[MessageId, tuple[list[_Waiting], tuple[GroupId, ...]]] = {}
         """Batches on their way."""
 
-    def sit_on(self, host: Host, first: int = 0) -> None:
+    def attach(self, host: Host, first: int = 0) -> None:
         """The host must call `resolved`; `first` is a sequence number that was never used in its name."""
         self._host = host
         self.sequence = first
@@ -92,7 +92,7 @@ class Gateway:
     ) -> Receipt:
         """Order one message at groups given by number or name; returns when it has its place in the order of each."""
         if timeout_s <= 0:
-            raise WrongUse(f"timeout_s = {timeout_s}; expected more than 0 seconds")
+            raise UsageError(f"timeout_s = {timeout_s}; expected more than 0 seconds")
         groups = self._checked(destinations)
         receipt = await self.post(groups, payload)
         try:
@@ -100,7 +100,7 @@ class Gateway:
                 return await receipt
         except TimeoutError:
             known = "" if self.doubt is None else await self.doubt.about(groups, timeout_s)
-            raise Unknown(
+            raise CannotTellError(
                 f"a message to groups {list(groups)} was not answered within {timeout_s} s;"
                 f" it may or may not be delivered{known}"
             ) from None
@@ -112,11 +112,11 @@ class Gateway:
         if type(payload) is not bytes:
             payload = _bytes_of(payload)
         if len(payload) > self._limits.message_bytes:
-            raise WrongUse(
+            raise UsageError(
                 f"payload of {len(payload)} bytes; expected at most {self._limits.message_bytes} (limits.message_bytes)"
             )
         if self.sequence >= MOST_BATCHES:
-            raise WrongUse(f"process {host.me} has multicast {self.sequence} batches; expected a new client by now")
+            raise UsageError(f"process {host.me} has multicast {self.sequence} batches; expected a new client by now")
         if host.network.pressed:
             await host.network.room()
         loop = asyncio.get_running_loop()
@@ -143,7 +143,7 @@ class Gateway:
         waiting = [one for batch, _ in self._open.values() for one in batch]
         for _, future in (*waiting, *(one for batch in self._tick.values() for one in batch)):
             if not future.done():
-                future.set_exception(Unknown("the client has hung up; the message may or may not be delivered"))
+                future.set_exception(CannotTellError("the client has hung up; the message may or may not be delivered"))
                 future.exception()  # Who does not wait need not be told.
         self._open.clear()
         self._tick.clear()
@@ -151,19 +151,19 @@ class Gateway:
     def _sound_host(self) -> Host:
         host = self._host
         if host is None:
-            raise WrongUse("not connected; expected `async with` around the use of a client")
+            raise UsageError("not connected; expected `async with` around the use of a client")
         if host.ended.done():
-            raise Unknown(f"process {host.me} has stopped; nothing more can be multicast from here")
+            raise CannotTellError(f"process {host.me} has stopped; nothing more can be multicast from here")
         return host
 
     def _checked(self, destinations: Iterable[GroupId | str]) -> tuple[GroupId, ...]:
         self._sound_host()
         if isinstance(destinations, str):
-            raise WrongUse(f"destinations: the text {destinations!r}; expected a set of groups, such as {{'orders'}}")
+            raise UsageError(f"destinations: the text {destinations!r}; expected a set of groups, such as {{'orders'}}")
         key = frozenset(destinations)
         groups = self._sets.get(key)
         if groups is None:
-            groups = self._topology.checked(group_named(self._topology, name) for name in key)
+            groups = self._topology.check_destinations(group_named(self._topology, name) for name in key)
             self._check_rights(groups)
             if len(self._sets) < MOST_SETS:
                 self._sets[key] = groups
@@ -177,7 +177,7 @@ class Gateway:
             allowed = security.rights.groups_of(host.me)
             if not allowed.issuperset(groups):
                 names = self._topology.names
-                raise WrongUse(
+                raise UsageError(
                     f"{security.me} may not address {[names[g] for g in groups if g not in allowed]};"
                     f" expected some of {[names[g] for g in sorted(allowed)]} (clients.{security.me.name}.groups)"
                 )
@@ -207,7 +207,7 @@ class Gateway:
         return shares
 
     def _message(self, host: Host, groups: tuple[GroupId, ...], share: list[_Waiting]) -> Message:
-        payload = batched([payload for payload, _ in share]) if self._batches else share[0][0]
+        payload = encode_batch([payload for payload, _ in share]) if self._batches else share[0][0]
         message = Message(message_id(host.me, self.sequence), host.me, groups, payload)
         self._open[message.id] = (share, groups)
         if self._recorder is not None:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.live.config.cluster import Cluster
 from amcast.live.security.permissions import Subject
 
@@ -49,7 +49,7 @@ def subjects(cluster: Cluster) -> list[Subject]:
 def make(cluster: Cluster, days: int = DAYS, renew_days: int = 30, renew: bool = False) -> list[Made]:
     """Make what is missing or ends within `renew_days`; with `renew`, make all but the authority anew."""
     if days < 1:
-        raise WrongUse(f"days = {days}; expected 1 or more")
+        raise UsageError(f"days = {days}; expected 1 or more")
     _needs_cryptography()
     base = cluster.file.parent
     folder = base / cluster.security.certificates
@@ -74,7 +74,7 @@ def _needs_cryptography() -> None:
     try:
         import cryptography  # noqa: F401
     except ImportError:
-        raise WrongUse(
+        raise UsageError(
             "the package cryptography is not installed; expected: pip install 'amcast[secure]',"
             " or certificates of your own authority (docs/operate.md)"
         ) from None
@@ -115,7 +115,9 @@ class Authority:
             key = serialization.load_pem_private_key(keys.read_bytes(), None)
         except (OSError, ValueError, TypeError) as error:
             said = error.strerror if isinstance(error, OSError) else "it is not a PEM file without a password"
-            raise WrongUse(f"{file} and {keys.name}: {said}; expected an authority that `amcast certs` made") from None
+            raise UsageError(
+                f"{file} and {keys.name}: {said}; expected an authority that `amcast certs` made"
+            ) from None
         return cls(certificate, key)
 
     def issue(self, file: Path, subject: Subject, days: int) -> datetime:

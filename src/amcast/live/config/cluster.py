@@ -46,16 +46,16 @@ from typing import Any, Literal
 
 import msgspec
 
-from amcast.kernel.config import Config, configured
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.config import Config, parse_config
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.topology import Topology
 from amcast.live.limits import Limits
 from amcast.live.log_output import Format
 from amcast.live.security.permissions import (
-    Client,
+    ClientIdentity,
     ClientTable,
-    Rights,
+    Permissions,
     SecurityTable,
     Subject,
     check_exposure,
@@ -63,9 +63,9 @@ from amcast.live.security.permissions import (
 )
 from amcast.live.security.tls import Security
 from amcast.live.storage.store import Durability
-from amcast.live.wire.emulated_line import EmulationTable, Lines
+from amcast.live.wire.emulated_line import EmulatedNetwork, EmulationTable
 from amcast.live.wire.network import Address
-from amcast.live.wire.transport import VERSIONS, Versions, Wiring
+from amcast.live.wire.transport import VERSIONS, TransportOptions, Versions
 
 TraceMode = Literal["off", "sampled", "deliveries", "full"]
 
@@ -163,7 +163,7 @@ class Cluster:
     """Where nodes answer over HTTP, those that do."""
     emulation: EmulationTable
     security: SecurityTable
-    clients: Mapping[str, Client]
+    clients: Mapping[str, ClientIdentity]
     wire: Versions
     logs: Format
 
@@ -172,49 +172,51 @@ class Cluster:
     trace_every: int = 1
     """One message in so many has its deliveries recorded."""
 
-    def rights(self) -> Rights:
-        rights = Rights(self.name, self.nodes(), self.clients)
+    def rights(self) -> Permissions:
+        rights = Permissions(self.name, self.nodes(), self.clients)
         rights.follow(self.topology)
         return rights
 
-    def node_wiring(self, name: str) -> Wiring:
+    def node_wiring(self, name: str) -> TransportOptions:
         """How the node of this name talks."""
         me = self.node(name)
         return self._wiring(Subject(self.name, "node", name), self._lines(self.topology.region(me), me))
 
-    def client_wiring(self, name: str | None = None, region: str | None = None) -> Wiring:
+    def client_wiring(self, name: str | None = None, region: str | None = None) -> TransportOptions:
         """How a client talks; with TLS it has a name, which may be left out where there is only one."""
         lines = self._lines(self.emulation.client_region if region is None else region, -1)
         if self.security.mode == "plain":
-            return Wiring(versions=self.wire, lines=lines)
+            return TransportOptions(versions=self.wire, lines=lines)
         if name is None and len(self.clients) == 1:
             name = next(iter(self.clients))
         if name is None or name not in self.clients:
-            raise WrongUse(f"client {name!r} does not exist in {self.file}; expected one of: {', '.join(self.clients)}")
+            raise UsageError(
+                f"client {name!r} does not exist in {self.file}; expected one of: {', '.join(self.clients)}"
+            )
         return self._wiring(Subject(self.name, "client", name), lines)
 
-    def _lines(self, region: str, salt: int) -> Lines | None:
+    def _lines(self, region: str, salt: int) -> EmulatedNetwork | None:
         """The emulated lines from a region; a mistake names it."""
         matrix = self.emulation.matrix_ns
         if not matrix:
             return None
         if region not in matrix:
-            raise WrongUse(
+            raise UsageError(
                 f"{self.file}: region {region!r} is not in emulation.matrix_ns; expected one of {list(matrix)}"
             )
-        return Lines(self.emulation, region, salt)
+        return EmulatedNetwork(self.emulation, region, salt)
 
-    def _wiring(self, me: Subject, lines: Lines | None) -> Wiring:
+    def _wiring(self, me: Subject, lines: EmulatedNetwork | None) -> TransportOptions:
         if self.security.mode == "plain":
-            return Wiring(versions=self.wire, lines=lines)
+            return TransportOptions(versions=self.wire, lines=lines)
         base = self.file.parent
         security = Security(base / self.security.authority, base / self.security.certificates, me, self.rights())
-        return Wiring(security, self.wire, lines)
+        return TransportOptions(security, self.wire, lines)
 
     def node(self, name: str) -> ProcessId:
         """The process called "orders/1"."""
         if name not in self.names:
-            raise WrongUse(f"node {name!r} does not exist in {self.file}; expected one of: {', '.join(self.names)}")
+            raise UsageError(f"node {name!r} does not exist in {self.file}; expected one of: {', '.join(self.names)}")
         return self.names[name]
 
     def folder_of(self, process: ProcessId) -> Path:
@@ -251,7 +253,7 @@ class Cluster:
         for group, known in self.topology.names.items():
             if known == name:
                 return group
-        raise WrongUse(
+        raise UsageError(
             f"group {name!r} does not exist in {self.file}; expected one of: {', '.join(self.topology.names.values())}"
         )
 
@@ -262,12 +264,12 @@ def read_cluster(file: Path | str) -> Cluster:
     try:
         values = tomllib.loads(file.read_text())
     except OSError as error:
-        raise WrongUse(f"{file}: {error.strerror}; expected a cluster's configuration") from None
+        raise UsageError(f"{file}: {error.strerror}; expected a cluster's configuration") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise WrongUse(f"{file}: {error}; expected TOML") from None
-    table = configured(ClusterTable, values, str(file))
+        raise UsageError(f"{file}: {error}; expected TOML") from None
+    table = parse_config(ClusterTable, values, str(file))
     if not table.name:
-        raise WrongUse(f"{file}: name is empty; expected the cluster's name")
+        raise UsageError(f"{file}: name is empty; expected the cluster's name")
     try:
         places = _placed(table.groups, table.members)
         hosts = [host for host, _ in (*places.addresses.values(), *places.listens.values())]
@@ -275,8 +277,8 @@ def read_cluster(file: Path | str) -> Cluster:
         names = {name: group for group, name in places.topology.names.items()}
         clients = clients_of(table.clients, names)
         _check_wire(table.wire)
-    except WrongUse as error:
-        raise WrongUse(f"{file}: {error}") from None
+    except UsageError as error:
+        raise UsageError(f"{file}: {error}") from None
     base = file.parent
     folder = base / table.trace.folder
     return Cluster(
@@ -290,7 +292,7 @@ def read_cluster(file: Path | str) -> Cluster:
 def _check_wire(wire: Versions) -> None:
     oldest, newest = VERSIONS
     if not oldest <= wire[0] <= wire[1] <= newest:
-        raise WrongUse(f"wire = {list(wire)}; expected [oldest, newest] between {oldest} and {newest}")
+        raise UsageError(f"wire = {list(wire)}; expected [oldest, newest] between {oldest} and {newest}")
 
 
 def _placed(groups: Mapping[str, GroupTable], changed: MembersTable) -> Places:
@@ -304,17 +306,17 @@ def _placed(groups: Mapping[str, GroupTable], changed: MembersTable) -> Places:
     next_process = 0
     for place, (name, table) in enumerate(groups.items()):
         if not name or "/" in name:
-            raise WrongUse(f"groups: the name {name!r}; expected one without '/'")
+            raise UsageError(f"groups: the name {name!r}; expected one without '/'")
         group = place if table.id is None else table.id
         if group in members:
-            raise WrongUse(f"groups.{name}.id = {group}; {names[group]} has this number already")
+            raise UsageError(f"groups.{name}.id = {group}; {names[group]} has this number already")
         names[group] = name
         members[group] = []
         where = f"groups.{name}.replicas"
         for rank, one in enumerate(table.replicas, 1):
             replica = one if isinstance(one, ReplicaTable) else ReplicaTable(address=one)
             if changed.number and (replica.process is None or not replica.name):
-                raise WrongUse(
+                raise UsageError(
                     f"{where}[{rank - 1}] says no process or no name, with members.number = {changed.number};"
                     " expected both of every replica, because places shift when replicas change"
                 )
@@ -336,23 +338,23 @@ def _placed(groups: Mapping[str, GroupTable], changed: MembersTable) -> Places:
 def _name(nodes: dict[str, ProcessId], node: str, group: str, process: ProcessId) -> None:
     home, _, number = node.rpartition("/")
     if home != group or not re.fullmatch(r"[1-9][0-9]*", number):
-        raise WrongUse(f"groups.{group}.replicas: the name {node!r}; expected {group}/NUMBER, from {group}/1 on")
+        raise UsageError(f"groups.{group}.replicas: the name {node!r}; expected {group}/NUMBER, from {group}/1 on")
     if node in nodes:
-        raise WrongUse(f"groups.{group}.replicas: the name {node} appears twice; expected one for each replica")
+        raise UsageError(f"groups.{group}.replicas: the name {node} appears twice; expected one for each replica")
     nodes[node] = process
 
 
 def _unused(changed: MembersTable, least: ProcessId) -> ProcessId:
     """The first number that a new process may have; before any change, everybody must find the same one."""
     if changed.number < 0:
-        raise WrongUse(f"members.number = {changed.number}; expected 0 or more")
+        raise UsageError(f"members.number = {changed.number}; expected 0 or more")
     if (changed.next is None) != (changed.number == 0):
-        raise WrongUse(
+        raise UsageError(
             f"members.number = {changed.number} with members.next = {changed.next}; expected both, as"
             " `amcast change` writes them, or none"
         )
     if changed.next is not None and changed.next < least:
-        raise WrongUse(f"members.next = {changed.next}; expected {least} or more, a number that no process ever had")
+        raise UsageError(f"members.next = {changed.next}; expected {least} or more, a number that no process ever had")
     return least if changed.next is None else changed.next
 
 
@@ -360,14 +362,14 @@ def address_of(text: str, where: str) -> Address:
     """HOST:PORT, or a sentence about it."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or not 1 <= int(port) <= 65535:
-        raise WrongUse(f"{where}: the address {text!r}; expected host:port with a port from 1 to 65535")
+        raise UsageError(f"{where}: the address {text!r}; expected host:port with a port from 1 to 65535")
     return host.strip("[]"), int(port)
 
 
 def _address(text: str, where: str, taken: Mapping[ProcessId, Address]) -> Address:
     address = address_of(text, where)
     if address in taken.values():
-        raise WrongUse(f"{where}: the address {text} appears twice")
+        raise UsageError(f"{where}: the address {text} appears twice")
     return address
 
 

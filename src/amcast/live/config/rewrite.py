@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from amcast.live.config.cluster import Cluster, key, value, written
-from amcast.live.storage.atomic_files import put
+from amcast.live.storage.atomic_files import write_atomically
 
 
-def rewritten(cluster: Cluster) -> str:
+def rewrite_members(cluster: Cluster) -> str:
     """The text for a cluster as it is now, from the file that it was read from."""
     text = cluster.file.read_text()
     values = _values(tomllib.loads(text), cluster)
@@ -119,6 +119,6 @@ def replace_file(file: Path, text: str) -> Path | None:
     kept = None
     if file.exists():
         kept = file.with_name(f"{file.name}.old")
-        put(kept, file.read_bytes())
-    put(file, text.encode())
+        write_atomically(kept, file.read_bytes())
+    write_atomically(file, text.encode())
     return kept

@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 from amcast.kernel.effects import Deliver
 from amcast.kernel.ids import GroupId, ProcessId
-from amcast.live.host.recent_deliveries import Kept
-from amcast.live.host.wakeup_coalescer import Rest
+from amcast.live.host.recent_deliveries import RecentDeliveries
+from amcast.live.host.wakeup_coalescer import WakeupCoalescer
 from amcast.trace.recorder import Recorder
 
 
-class Handing:
-    """The deliveries of one process in one life."""
+class DeliverySink:
+    """The deliveries of one process in one incarnation."""
 
     __slots__ = ("_group", "_handed", "_me", "_on_deliver", "_recorded", "_recorder", "count", "kept", "rest")
 
@@ -28,10 +28,10 @@ class Handing:
         recorded: int,
     ) -> None:
         self.count = 0
-        """What was handed to the application in this life."""
-        self.kept: Kept | None = None
+        """What was handed to the application in this incarnation."""
+        self.kept: RecentDeliveries | None = None
         """What subscribers may ask for; clients have none."""
-        self.rest = Rest(0)
+        self.rest = WakeupCoalescer(0)
         """How a node that has its process to itself takes many bodies at once; others do not."""
         self._me = me
         self._group = group
@@ -44,13 +44,13 @@ class Handing:
 
     def take(self, effect: Deliver, now: int) -> None:
         """A message, or what is fresh in a bundle: that goes one by one only to who listens, or where some were handed
-        over in an earlier life."""
-        count, first, recorder = effect.count, effect.position, self._recorder
+        over in an earlier incarnation."""
+        count, first, recorder = effect.message_count, effect.position, self._recorder
         if count < 0:
             self._take_one(effect, now)
             return
         if self._on_deliver is not None or first < self._handed or (recorder is not None and first != self._recorded):
-            for one in effect.opened():
+            for one in effect.expand():
                 self._take_one(one, now)
             return
         end = first + count
@@ -58,11 +58,11 @@ class Handing:
             self._record_all(effect, now, recorder)
             self._recorded = end
         kept = self.kept
-        if kept is not None and (effect.repeats or not kept.hold(first, effect.message, count)):
+        if kept is not None and (effect.duplicate_places or not kept.hold(first, effect.message, count)):
             kept.extend(first, effect.messages())
         self._handed = end
         self.count += count
-        self.rest.count(effect)
+        self.rest.record_delivery(effect)
 
     def _take_one(self, effect: Deliver, now: int) -> None:
         position = effect.position
@@ -74,7 +74,7 @@ class Handing:
             return
         self._handed = position + 1
         self.count += 1
-        self.rest.count(effect)
+        self.rest.record_delivery(effect)
         if self._on_deliver is not None:
             self._on_deliver(effect)
 

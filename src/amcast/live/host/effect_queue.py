@@ -2,7 +2,7 @@
 
 `Persist` begins to write a record and goes on. What must not happen before it is durable (`Send`, `Deliver`, `Resolve`
 and a snapshot's taking over) is held until the disk has it; timers and notes are not. A record that must wait for the
-deliveries before it (`Persist.ends`) is held as well, and all later records behind it.
+deliveries before it (`Persist.after_deliveries`) is held as well, and all later records behind it.
 """
 
 from abc import ABC, abstractmethod
@@ -19,7 +19,7 @@ MOST_HELD: Final = 20_000
 _BARRED: Final = frozenset({Send, SendEach, Deliver, Resolve})
 
 
-class Barrier(ABC):
+class EffectQueue(ABC):
     """The half of a host that lets effects happen; how each does, the other half knows."""
 
     __slots__ = ("_durable", "_held", "_perform", "_queued", "_store", "_ticket")
@@ -64,7 +64,7 @@ class Barrier(ABC):
             elif barred and (kind in _BARRED or installs(effect)):
                 self._hold(effect)
             elif kind is Persist:
-                if barred and (self._queued or effect.ends):  # type: ignore[attr-defined]
+                if barred and (self._queued or effect.after_deliveries):  # type: ignore[attr-defined]
                     self._queued = True
                     self._hold(effect)
                 else:

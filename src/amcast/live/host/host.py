@@ -16,30 +16,30 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from amcast.kernel.effects import About, CancelTimer, Deliver, Effect, Note, Persist, Resolve, Send, SendEach, SetTimer
-from amcast.kernel.errors import WrongUse
-from amcast.kernel.events import Asked, Event, Gone, Peer, Receive, Started, Submit, Timer
+from amcast.kernel.errors import UsageError
+from amcast.kernel.events import Event, LinkReset, PeerDown, Receive, Requests, Started, Submit, Timer
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
 from amcast.live.client_batch import BATCH_BYTES
-from amcast.live.host.delivery_sink import Handing
-from amcast.live.host.effect_queue import Barrier, installs
-from amcast.live.host.skewed_clock import Skew
+from amcast.live.host.delivery_sink import DeliverySink
+from amcast.live.host.effect_queue import EffectQueue, installs
+from amcast.live.host.skewed_clock import SkewedClock
 from amcast.live.host.step_log import StepLog
 from amcast.live.host.timers import Timers
 from amcast.live.limits import Limits
-from amcast.live.membership.data_folder import standing
-from amcast.live.membership.topology_follower import Moving
-from amcast.live.rpc.client import Asker
-from amcast.live.rpc.server import Desk
-from amcast.live.security.request_filter import Admission
+from amcast.live.membership.data_folder import topology_version
+from amcast.live.membership.topology_follower import TopologyFollower
+from amcast.live.rpc.client import RpcClient
+from amcast.live.rpc.server import RpcServer
+from amcast.live.security.request_filter import RequestFilter
 from amcast.live.storage.store import MemoryStore, Store
-from amcast.live.wire.client_inbox import Crowd
+from amcast.live.wire.client_inbox import ClientInbox
 from amcast.live.wire.frames import Codec, Frame
 from amcast.live.wire.lost_packets import record_lost
 from amcast.live.wire.network import Address, Network
-from amcast.live.wire.transport import PLAIN, Wiring
+from amcast.live.wire.transport import PLAIN, TransportOptions
 from amcast.trace.recorder import Recorder
 
 log = logging.getLogger("amcast.live")
@@ -48,16 +48,55 @@ STEPS_PER_TICK = 16
 """A process that always sends to itself must not starve the sockets."""
 
 
-class Host(Barrier):
-    """Runs one process, server or client, in one life."""
+class Host(EffectQueue):
+    """Runs one process, server or client, in one incarnation."""
 
     # fmt: off
     __slots__ = (
-        "_admission", "_asked", "_before_forgetting", "_catching", "_chance", "_clock", "_crowd", "_due", "_failed",
-        "_farewell", "_home", "_inbox", "_keeping", "_looped", "_most_asked", "_most_bytes", "_now", "_on_installed",
-        "_on_resolve", "_patience_s", "_recorder", "_requests", "_running", "_scheduled", "_servers", "_skew", "_steps",
-        "_stopped", "_timers", "_traces", "_watched", "codec", "desk", "ended", "events_taken", "handing", "leaving",
-        "limits", "lost_sends", "me", "moving", "network", "process", "steps_taken",
+        "_admission",
+        "_asked",
+        "_before_forgetting",
+        "_catching",
+        "_chance",
+        "_clock",
+        "_crowd",
+        "_due",
+        "_failed",
+        "_farewell",
+        "_home",
+        "_inbox",
+        "_keeping",
+        "_looped",
+        "_most_asked",
+        "_most_bytes",
+        "_now",
+        "_on_installed",
+        "_on_resolve",
+        "_patience_s",
+        "_recorder",
+        "_requests",
+        "_running",
+        "_scheduled",
+        "_servers",
+        "_skew",
+        "_steps",
+        "_stopped",
+        "_timers",
+        "_traces",
+        "_watched",
+        "codec",
+        "ended",
+        "events_taken",
+        "leaving",
+        "limits",
+        "lost_sends",
+        "me",
+        "network",
+        "process",
+        "rpc",
+        "sink",
+        "steps_taken",
+        "topology_follower",
     )
     # fmt: on
 
@@ -79,8 +118,8 @@ class Host(Barrier):
         recorded: int = 0,
         chance: random.Random | None = None,
         clock: Callable[[], int] = time.time_ns,
-        skew: Skew | None = None,
-        wiring: Wiring = PLAIN,
+        skew: SkewedClock | None = None,
+        wiring: TransportOptions = PLAIN,
     ) -> None:
         super().__init__(store or MemoryStore())
         self.process = process
@@ -103,19 +142,19 @@ class Host(Barrier):
         self._on_resolve = on_resolve
         self._on_installed = on_installed
         self._most_bytes = self.limits.message_bytes + BATCH_BYTES
-        self._most_asked = self.limits.asked_bytes
-        self._patience_s = self.limits.patience_us / 1e6
+        self._most_asked = self.limits.unordered_bytes
+        self._patience_s = self.limits.follower_delay_us / 1e6
         rights = None if wiring.security is None else wiring.security.rights
-        self._admission = Admission(process, spec, self._most_bytes, rights)
+        self._admission = RequestFilter(process, spec, self._most_bytes, rights)
         self._before_forgetting = before_forgetting
-        self.handing = Handing(self.me, process.group, on_deliver, recorder, handed, recorded)
+        self.sink = DeliverySink(self.me, process.group, on_deliver, recorder, handed, recorded)
         self._chance = chance or random.Random()
         self._clock = clock
         self._skew = skew
         self._watched = self._traces or steps is not None or skew is not None
         self._now = 0
-        self.moving = Moving(self)
-        self._servers = self.moving.servers
+        self.topology_follower = TopologyFollower(self)
+        self._servers = self.topology_follower.servers
         self._home = process.group
         self._running = self._scheduled = self._keeping = False
         self._asked = False
@@ -138,32 +177,34 @@ class Host(Barrier):
             Note: self._note,
         }
         self.network = Network(
-            self.me, self._store.life, cluster, spec.name, self.codec, self._on_bodies, self._on_frame, self._on_peer,
-            self._chance, wiring,
+            self.me, self._store.incarnation, cluster, spec.name, self.codec, self._on_bodies, self._on_frame,
+            self._on_peer, self._chance, wiring,
         )  # fmt: skip
         self.network.traces = self._traces
-        self.network.on_gone = lambda peer: self.hand(Gone(peer))
-        self.network.standing = lambda: standing(self.process.topology)
+        self.network.on_gone = lambda peer: self.enqueue(PeerDown(peer))
+        self.network.standing = lambda: topology_version(self.process.topology)
         if recorder is not None and self._traces:
             self.network.on_lost = partial(record_lost, recorder, self.codec, self.me)
-        self._crowd: Crowd | None = None
-        self.desk: Desk | None = None
+        self._crowd: ClientInbox | None = None
+        self.rpc: RpcServer | None = None
         """What others may ask a server; clients have none."""
         if process.group is not None:
-            self.desk = Desk(self.me, process.group, cluster, self._store.life, self.limits, rights, spec.bundles)
-            self.desk.topology = self.moving.told
-            self.network.on_visit = self.desk.take
-            self.handing.kept = self.desk.kept
-            self._crowd = self.network.crowd = Crowd(self._admission, self._ask, self._wake)
+            self.rpc = RpcServer(
+                self.me, process.group, cluster, self._store.incarnation, self.limits, rights, spec.bundles
+            )
+            self.rpc.topology = self.topology_follower.topology_to_send
+            self.network.on_visit = self.rpc.take
+            self.sink.kept = self.rpc.kept
+            self._crowd = self.network.crowd = ClientInbox(self._admission, self._enqueue_requests, self._wake)
         self._catching: asyncio.Task[None] | None = None
 
-    # Life
+    # Incarnation
 
     async def listen(self, address: Address = ("127.0.0.1", 0)) -> Address:
         return await self.network.listen(address)
 
     def start(self, addresses: Mapping[ProcessId, Address], lazy: bool = False) -> None:
-        """Begin this life: the records first, then whatever arrives. `lazy`: dial whom something is sent to."""
+        """Begin this incarnation: the records first, then whatever arrives. `lazy`: dial whom something is sent to."""
         loop = asyncio.get_running_loop()
         self._store.start(
             lambda ticket: loop.call_soon_threadsafe(self._on_durable, ticket),
@@ -171,11 +212,11 @@ class Host(Barrier):
         )
         records = tuple(self.codec.decode_record(record) for record in self._store.records())
         self._running = True
-        self._inbox.insert(0, Started(records, self._store.life))
+        self._inbox.insert(0, Started(records, self._store.incarnation))
         self.network.start(addresses, lazy)
-        if self.desk is not None:
-            asker = Asker(self.network.cluster, addresses, self.limits, self.network.wiring)
-            self._catching = loop.create_task(self.moving.attend(asker))
+        if self.rpc is not None:
+            asker = RpcClient(self.network.cluster, addresses, self.limits, self.network.wiring)
+            self._catching = loop.create_task(self.topology_follower.attend(asker))
         self._wake()
 
     def say_farewell(self) -> bool:
@@ -186,7 +227,7 @@ class Host(Barrier):
         self.leaving = True
         links = self.network.links
         peers = [peer for peer, link in links.items() if link.connection is not None and link.version >= 2]
-        self.network.send(tuple(peers), self.codec.encode(self._farewell(self.life)), None)
+        self.network.send(tuple(peers), self.codec.encode(self._farewell(self.incarnation)), None)
         self.network.flush(self._read_clock() if self._traces else None)
         return True
 
@@ -197,13 +238,13 @@ class Host(Barrier):
         self._stopped = True
         if self._running:
             self.tick()
-            self._let_go()
+            self._flush_deferred()
         self._running = False
         self._timers.stop()
-        if self.desk is not None:
+        if self.rpc is not None:
             if self._catching is not None:
                 self._catching.cancel()
-            await self.desk.close()
+            await self.rpc.close()
         self.network.give_up()
         await self.network.stop()
         self._store.close()
@@ -211,7 +252,7 @@ class Host(Barrier):
             self._steps.close()
         if self._recorder is not None and not self._failed:
             # Who failed may come back; whoever started it knows at the end.
-            region, retired_ns = self.process.topology.region(self.me), self.moving.retired_ns
+            region, retired_ns = self.process.topology.region(self.me), self.topology_follower.retired_ns
             self._recorder.process(self.me, self._home, region, retired_ns)
         if not self.ended.done():
             self.ended.set_result(None)
@@ -226,8 +267,8 @@ class Host(Barrier):
             self.ended.set_exception(error)
 
     @property
-    def life(self) -> int:
-        return self._store.life
+    def incarnation(self) -> int:
+        return self._store.incarnation
 
     def queues(self) -> dict[str, int]:
         """What waits here, for operators."""
@@ -244,7 +285,7 @@ class Host(Barrier):
         """The user of this process a-multicasts. `live/client/multicaster.py` is the comfortable way, and records
         it. Who is about to call `tick` need not `wake` it."""
         if len(message.payload) > self._most_bytes:
-            raise WrongUse(
+            raise UsageError(
                 f"message {message.id}: payload of {len(message.payload)} bytes;"
                 f" expected at most {self._most_bytes} (limits.message_bytes)"
             )
@@ -253,7 +294,7 @@ class Host(Barrier):
         if wake:
             self._wake()
 
-    def hand(self, event: Event) -> None:
+    def enqueue(self, event: Event) -> None:
         """Give the process an event of another kind (an oracle's word, for example)."""
         self._inbox.append(event)
         self._wake()
@@ -265,15 +306,15 @@ class Host(Barrier):
                 inbox.append(Receive(peer, body))
         else:
             self._admission.check(peer, bodies)
-            self._ask([body.message for body in bodies])  # type: ignore[attr-defined]
+            self._enqueue_requests([body.message for body in bodies])  # type: ignore[attr-defined]
         if not self._scheduled:
             self._wake()
 
-    def _ask(self, messages: list[Message]) -> None:
+    def _enqueue_requests(self, messages: list[Message]) -> None:
         """Clients ask for these."""
         if self._requests is None:
             self._requests = messages
-            self._inbox.append(Asked(messages))
+            self._inbox.append(Requests(messages))
             self._asked = True
         else:
             self._requests += messages
@@ -286,8 +327,8 @@ class Host(Barrier):
             for body, about, size in zip(frame.bodies, frame.abouts, frame.sizes, strict=True):
                 self._recorder.packet(about, type(body).__name__, peer, self.me, size, frame.sent_ns, now)
 
-    def _on_peer(self, peer: ProcessId, life: int) -> None:
-        self.hand(Peer(peer, life))
+    def _on_peer(self, peer: ProcessId, incarnation: int) -> None:
+        self.enqueue(LinkReset(peer, incarnation))
 
     # The loop
 
@@ -317,21 +358,21 @@ class Host(Barrier):
             return
         if self._asked or self.network.full:
             self._asked = False
-            self.handing.rest.serve(self._now)
-            self._bear(self.process.burden())
+            self.sink.rest.record_request(self._now)
+            self._update_backpressure(self.process.unanswered_bytes())
         if self._inbox or self._due:
             self._wake()
         if self.network.later and not self._keeping:
             self._keeping = True
-            asyncio.get_running_loop().call_later(self._patience_s, self._let_go)
-        self.handing.rest.take(self._now, self.process.is_leader)
+            asyncio.get_running_loop().call_later(self._patience_s, self._flush_deferred)
+        self.sink.rest.end_tick(self._now, self.process.is_leader)
 
-    def _let_go(self) -> None:
+    def _flush_deferred(self) -> None:
         """Tell those who could wait."""
         self._keeping = False
         self.network.let_go(self._read_clock() if self._traces else None)
 
-    def _bear(self, burden: int) -> None:
+    def _update_backpressure(self, burden: int) -> None:
         """Much that clients asked for is not answered, or was not: they wait, or need not wait any more."""
         if burden > self._most_asked or burden <= self._most_asked // 2:
             self.network.fill(burden > self._most_asked)
@@ -354,8 +395,8 @@ class Host(Barrier):
             effects = process.step(events, now)
         self.steps_taken += 1
         self.events_taken += len(events)
-        if process.topology is not self.moving.topology:
-            effects = [*effects, *self.moving.turn()]
+        if process.topology is not self.topology_follower.topology:
+            effects = [*effects, *self.topology_follower.turn()]
         self._execute(effects)
 
     def _watched_step(self, events: list[Event], now: int) -> list[Effect]:
@@ -366,7 +407,7 @@ class Host(Barrier):
             now = self._skew.told(now)
         effects = self.process.step(events, now)
         if self._traces:
-            effects = self.process.named(effects)
+            effects = self.process.attribute_to_messages(effects)
         if self._steps is not None:
             self._steps.write(now, events, effects)
         return effects
@@ -396,8 +437,8 @@ class Host(Barrier):
             if len(targets) == 1:
                 return
         part = self.codec.encode(body)
-        if effect.later and self._patience_s:
-            unknown = self.network.send_unhurried(targets, effect.later, part, effect.about)
+        if effect.deferrable and self._patience_s:
+            unknown = self.network.send_unhurried(targets, effect.deferrable, part, effect.about)
         else:
             unknown = self.network.send(targets, part, effect.about)
         for nobody in unknown:
@@ -410,14 +451,14 @@ class Host(Barrier):
             self._send(send)
 
     def _deliver(self, effect: Deliver) -> None:
-        self.handing.take(effect, self._now)
+        self.sink.take(effect, self._now)
 
     def _resolve(self, effect: Resolve) -> None:
         if self._on_resolve is not None:
             self._on_resolve(effect.message, effect.absent)
 
     def _persist(self, effect: Persist) -> None:
-        if (effect.replaces or effect.ends) and self._before_forgetting is not None:
+        if (effect.replaces or effect.after_deliveries) and self._before_forgetting is not None:
             # What the log forgets, nobody can tell again: the trace must have it.
             self._before_forgetting()
         if not self._store.keeps:
@@ -436,13 +477,13 @@ class Host(Barrier):
         if installs(effect):
             self._take_over(int(effect.value or 0))
         elif effect.name == "retired":
-            self.moving.retire(int(effect.value or 0), self._now)
+            self.topology_follower.retire(int(effect.value or 0), self._now)
         if self._recorder is not None:
             self._recorder.note(self.me, self._now, effect.name, effect.message, effect.value)
 
     def _take_over(self, position: int) -> None:
         """A snapshot took the place of the deliveries before this position."""
-        self.handing.jump(position)
+        self.sink.jump(position)
         log.info("process %d installed a snapshot: caught up to position %d", self.me, position)
         if self._on_installed is not None:
             self._on_installed(position)

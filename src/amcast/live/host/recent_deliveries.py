@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from amcast.kernel.errors import Unknown
+from amcast.kernel.errors import CannotTellError
 from amcast.kernel.message import Message
 
 OVERHEAD_BYTES: Final = 200
@@ -19,7 +19,7 @@ LARGE_SHARE: Final = 16
 """A bundle larger than this share of all that is kept goes message by message."""
 
 
-class Missed(Unknown):
+class MissedDeliveriesError(CannotTellError):
     """Deliveries that are kept nowhere any more: a reader came too late, or a replica took over a snapshot."""
 
     def __init__(self, what: str, position: int, first: int) -> None:
@@ -32,7 +32,7 @@ class Missed(Unknown):
         """From where one can go on, with a gap."""
 
 
-class Kept:
+class RecentDeliveries:
     """A run of positions without a gap, [first, next)."""
 
     __slots__ = ("_bytes", "_most_bytes", "_opens", "_runs", "_waiting", "first", "next")

@@ -11,7 +11,7 @@ from typing import Final
 LOOK_S: Final = 0.05
 
 
-class Skew:
+class SkewedClock:
     """So many seconds off as a file says; a file that changes is a clock that jumps."""
 
     def __init__(self, file: Path) -> None:

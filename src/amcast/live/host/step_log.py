@@ -4,7 +4,7 @@ A process is pure: the same events at the same times give the same effects, in a
 what it got; `replay` feeds the same to a fresh object and compares. A file is a row of frames, u32 length + msgpack
 array, of which the first says whose steps they are:
 
-    [schema, protocol, process, life]
+    [schema, protocol, process, incarnation]
     [now, [event ...], [effect ...]]
     ...
 """
@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from amcast.kernel.effects import About, CancelTimer, Deliver, Effect, Note, Persist, Resolve, Send, SendEach, SetTimer
-from amcast.kernel.errors import WrongUse
-from amcast.kernel.events import Asked, Event, Gone, Leader, Peer, Receive, Started, Submit, Suspect, Timer
+from amcast.kernel.errors import UsageError
+from amcast.kernel.events import Event, Leader, LinkReset, PeerDown, Receive, Requests, Started, Submit, Suspect, Timer
 from amcast.kernel.ids import MessageId, ProcessId
 from amcast.kernel.process import Process
 from amcast.live.wire.frames import Codec
@@ -32,7 +32,7 @@ class Header(msgspec.Struct, frozen=True, array_like=True):
     schema: int
     protocol: str
     process: ProcessId
-    life: int
+    incarnation: int
 
 
 class Step(NamedTuple):
@@ -42,13 +42,13 @@ class Step(NamedTuple):
 
 
 class StepLog:
-    """Writes the steps of one process in one life."""
+    """Writes the steps of one process in one incarnation."""
 
-    def __init__(self, path: Path, protocol: str, process: ProcessId, life: int = 0) -> None:
+    def __init__(self, path: Path, protocol: str, process: ProcessId, incarnation: int = 0) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("wb")
-        self._put(Header(STEPS_SCHEMA, protocol, process, life))
+        self._put(Header(STEPS_SCHEMA, protocol, process, incarnation))
 
     def write(self, now: int, events: Sequence[Event], effects: Sequence[Effect]) -> None:
         self._put((now, events, effects))
@@ -72,7 +72,7 @@ class _Receive(msgspec.Struct, array_like=True, tag="Receive"):
 
 class _Started(msgspec.Struct, array_like=True, tag="Started"):
     records: tuple[msgspec.Raw, ...]
-    life: int
+    incarnation: int
 
 
 class _Send(msgspec.Struct, array_like=True, tag="Send"):
@@ -94,7 +94,7 @@ class _Persist(msgspec.Struct, array_like=True, tag="Persist"):
     ends: bool = False
 
 
-_EventRow = _Receive | _Started | Asked | Submit | Timer | Leader | Suspect | Peer | Gone
+_EventRow = _Receive | _Started | Requests | Submit | Timer | Leader | Suspect | LinkReset | PeerDown
 _EffectRow = _Send | _SendEach | _Persist | Deliver | Resolve | SetTimer | CancelTimer | Note
 _header: Final = msgspec.msgpack.Decoder(Header)
 _row: Final = msgspec.msgpack.Decoder(tuple[int, list[_EventRow], list[_EffectRow]])
@@ -105,11 +105,11 @@ def read_header(path: Path) -> Header:
         try:
             header = _header.decode(frame)
         except msgspec.MsgspecError as error:
-            raise WrongUse(f"{path}: not a step log: {error}") from None
+            raise UsageError(f"{path}: not a step log: {error}") from None
         if header.schema != STEPS_SCHEMA:
-            raise WrongUse(f"{path}: schema {header.schema}; expected {STEPS_SCHEMA}")
+            raise UsageError(f"{path}: schema {header.schema}; expected {STEPS_SCHEMA}")
         return header
-    raise WrongUse(f"{path}: empty; expected a step log")
+    raise UsageError(f"{path}: empty; expected a step log")
 
 
 def read_steps(path: Path, codec: Codec) -> Iterator[Step]:
@@ -122,7 +122,7 @@ def read_steps(path: Path, codec: Codec) -> Iterator[Step]:
             now, events, effects = _row.decode(frame)
             yield Step(now, [_event(row, codec) for row in events], [_effect(row, codec) for row in effects])
         except msgspec.MsgspecError as error:
-            raise WrongUse(f"{path}: step {number} cannot be read: {error}") from None
+            raise UsageError(f"{path}: step {number} cannot be read: {error}") from None
 
 
 def replay(path: Path, codec: Codec, process: Process) -> int:
@@ -131,7 +131,7 @@ def replay(path: Path, codec: Codec, process: Process) -> int:
     for step in read_steps(path, codec):
         effects = process.step(step.events, step.now)
         if effects != step.effects:
-            raise WrongUse(
+            raise UsageError(
                 f"{path}: step {count} differs: the live process gave {step.effects}, the fresh one {effects}"
             )
         count += 1
@@ -152,8 +152,8 @@ def _event(row: Any, codec: Codec) -> Event:
     match row:
         case _Receive(sender, body):
             return Receive(sender, codec.decode(body))
-        case _Started(records, life):
-            return Started(tuple(codec.decode_record(record) for record in records), life)
+        case _Started(records, incarnation):
+            return Started(tuple(codec.decode_record(record) for record in records), incarnation)
         case _:
             event: Event = row
             return event

@@ -5,8 +5,8 @@ step, a write to each peer, and a processor whose caches have forgotten this pro
 a gateway, and all members to a leader, arrives within a millisecond of each other, so whoever waits that long wakes up
 once for all of it, and the bundles of gateways grow. To other replicas one peer speaks, whom they must answer at once.
 
-The rest is as long as the last deliveries were many, and never longer than `limits.rest_us`. Few messages are worth no
-rest at all: a lone one waits for nobody. It blocks the event loop on purpose, so that nothing is read in between; a
+The rest is as long as the last deliveries were many, and never longer than `limits.coalesce_us`. Few messages are worth
+no rest at all: a lone one waits for nobody. It blocks the event loop on purpose, so that nothing is read in between; a
 replica inside somebody else's program therefore never rests.
 """
 
@@ -26,7 +26,7 @@ CALM_NS: Final = 150_000_000
 FEW: Final = 8
 
 
-class Rest:
+class WakeupCoalescer:
     """When one replica rests, and for how long."""
 
     def __init__(self, most_us: int, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -39,19 +39,19 @@ class Rest:
         self._until_ns = 0
         self._serves_ns = 0
 
-    def count(self, effect: Deliver) -> None:
+    def record_delivery(self, effect: Deliver) -> None:
         """Something was delivered. Of many messages, each counts once; few may be clients' batches, which hold more."""
-        if effect.count > FEW:
-            self._counted += effect.count
+        if effect.message_count > FEW:
+            self._counted += effect.message_count
         else:
             for message in effect.messages():
                 self._counted += batch_size(message.payload)
 
-    def serve(self, now: int) -> None:
+    def record_request(self, now: int) -> None:
         """Clients have asked for something."""
         self._serves_ns = now + CALM_NS
 
-    def take(self, now: int, leads: bool = False) -> None:
+    def end_tick(self, now: int, leads: bool = False) -> None:
         """The end of a tick of a replica that leads its group, or does not."""
         if self._counted:
             worth_us = self._counted * PER_MESSAGE_US

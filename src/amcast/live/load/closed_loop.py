@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 
-from amcast.kernel.errors import Unknown
+from amcast.kernel.errors import CannotTellError
 from amcast.kernel.ids import GroupId
 from amcast.live.client.client import Client
 
@@ -45,7 +45,7 @@ class Traffic:
             try:
                 async with asyncio.timeout(ANSWER_S):
                     await (await client.post(self._choose(number), self._payload))
-            except (TimeoutError, Unknown):
+            except (TimeoutError, CannotTellError):
                 self.unanswered += 1
                 continue
             self._receipt(begin)

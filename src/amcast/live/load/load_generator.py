@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from amcast.kernel.errors import Unknown
+from amcast.kernel.errors import CannotTellError
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.live.client.client import Client
-from amcast.live.rpc.client import Asker
-from amcast.live.rpc.server import Gone, Stand, Stands, Subscribe, Told
+from amcast.live.rpc.client import RpcClient
+from amcast.live.rpc.server import Deliveries, GetProgress, PositionExpired, Progress, Subscribe
 
 WINDOW_S: Final = 0.5
 SETTLE_S: Final = 30.0
@@ -121,14 +121,14 @@ class Prefix(NamedTuple):
     messages: list[tuple[MessageId, tuple[GroupId, ...]]]
 
 
-async def delivered(asker: Asker, groups: Mapping[GroupId, Iterable[ProcessId]]) -> dict[ProcessId, Prefix]:
+async def delivered(asker: RpcClient, groups: Mapping[GroupId, Iterable[ProcessId]]) -> dict[ProcessId, Prefix]:
     """Wait until the members of each group stand at the same position, and read what each of them keeps."""
     members = [(member, group) for group, some in groups.items() for member in some]
     await _settled(asker, groups)
     return {member: await _kept(asker, member, group) for member, group in members}
 
 
-async def _settled(asker: Asker, groups: Mapping[GroupId, Iterable[ProcessId]]) -> None:
+async def _settled(asker: RpcClient, groups: Mapping[GroupId, Iterable[ProcessId]]) -> None:
     deadline = time.monotonic() + SETTLE_S
     before: dict[GroupId, set[int]] = {}
     while True:
@@ -138,18 +138,20 @@ async def _settled(asker: Asker, groups: Mapping[GroupId, Iterable[ProcessId]]) 
         if now == before and all(len(positions) == 1 for positions in now.values()):
             return
         if time.monotonic() > deadline:
-            raise Unknown(f"after {SETTLE_S:g} s the members of a group still stand at different positions: {now}")
+            raise CannotTellError(
+                f"after {SETTLE_S:g} s the members of a group still stand at different positions: {now}"
+            )
         before = now
         await asyncio.sleep(0.1)
 
 
-async def _standing(asker: Asker, member: ProcessId) -> Stands:
-    answer = await asker.once(member, Stand())
-    assert isinstance(answer, Stands), f"process {member} answers {answer!r}"
+async def _standing(asker: RpcClient, member: ProcessId) -> Progress:
+    answer = await asker.once(member, GetProgress())
+    assert isinstance(answer, Progress), f"process {member} answers {answer!r}"
     return answer
 
 
-async def _kept(asker: Asker, member: ProcessId, group: GroupId) -> Prefix:
+async def _kept(asker: RpcClient, member: ProcessId, group: GroupId) -> Prefix:
     stands = await _standing(asker, member)
     messages: list[tuple[MessageId, tuple[GroupId, ...]]] = []
     if stands.next == stands.first:
@@ -158,9 +160,9 @@ async def _kept(asker: Asker, member: ProcessId, group: GroupId) -> Prefix:
     try:
         while len(messages) < stands.next - stands.first:
             answer = await conversation.answer()
-            if isinstance(answer, Gone):
-                raise Unknown(f"process {member} keeps nothing before position {answer.first} any more")
-            if isinstance(answer, Told):
+            if isinstance(answer, PositionExpired):
+                raise CannotTellError(f"process {member} keeps nothing before position {answer.first} any more")
+            if isinstance(answer, Deliveries):
                 messages += [(message.id, message.destinations) for message in answer.messages]
     finally:
         conversation.close()

@@ -1,9 +1,9 @@
 """When has a replica that comes (back) caught up? When it has delivered what its fellows had delivered when it asked.
 
-A new life asks its fellows where they are until enough of them have answered to make a majority together with it, and
-waits until it has come as far as the furthest of them. Fellows that wait to be given their group's state themselves do
-not count: they know of nothing to catch up with. It stays "caught up" for the rest of its life: lag that comes
-later is told by positions (`Stands.next`).
+A new incarnation asks its fellows where they are until enough of them have answered to make a majority together with
+it, and waits until it has come as far as the furthest of them. Fellows that wait to be given their group's state
+themselves do not count: they know of nothing to catch up with. It stays "caught up" for the rest of its incarnation:
+lag that comes later is told by positions (`Stands.next`).
 """
 
 import asyncio
@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable, Sequence
 
 from amcast.kernel.ids import ProcessId
-from amcast.live.rpc.client import Asker
-from amcast.live.rpc.server import Desk
+from amcast.live.rpc.client import RpcClient
+from amcast.live.rpc.server import RpcServer
 
 log = logging.getLogger("amcast.live")
 
@@ -20,7 +20,7 @@ POLL_S = 0.1
 
 
 async def catch_up(
-    desk: Desk, asker: Asker, me: ProcessId, fellows: Callable[[], Sequence[ProcessId]], joins: bool
+    desk: RpcServer, asker: RpcClient, me: ProcessId, fellows: Callable[[], Sequence[ProcessId]], joins: bool
 ) -> None:
     """Set `desk.caught_up` when it is true; one that does not join a group that ran before has nothing to catch up
     with. `fellows` are the other members of its group now: it may learn meanwhile that they are others."""

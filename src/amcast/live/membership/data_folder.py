@@ -6,8 +6,8 @@ says whose it is, in the file `node`, and who finds another name there does not 
 
     {"cluster": "shop", "node": "orders/1", "process": 0, "protocol": "primcast"}
 
-What a life with `durability = "memory"` promises is in no log. A log that lies there must not be taken, in a later
-life, for all that was promised: beside one, no life in memory begins.
+What an incarnation with `durability = "memory"` promises is in no log. A log that lies there must not be taken, in a
+later incarnation, for all that was promised: beside one, no incarnation in memory begins.
 
 A promise is also one to certain others. If two processes took different ones for the members of a group, each could
 have a majority that the other does not know of. Members change by `amcast change`, which gives every change a number;
@@ -21,19 +21,19 @@ from typing import Final
 
 import msgspec
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.topology import Topology
 from amcast.live.config.cluster import Cluster
 from amcast.live.membership.topology_follower import FILE as MEMBERS
 from amcast.live.membership.topology_follower import Roster
-from amcast.live.storage.atomic_files import put, read_json
-from amcast.live.wire.frames import Standing
+from amcast.live.storage.atomic_files import read_json, write_atomically
+from amcast.live.wire.frames import TopologyVersion
 
 FILE: Final = "node"
 
 
-class Owner(msgspec.Struct, frozen=True):
+class DataFolderOwner(msgspec.Struct, frozen=True):
     """The process whose promises a folder keeps."""
 
     cluster: str
@@ -45,17 +45,17 @@ class Owner(msgspec.Struct, frozen=True):
         return f"{self.node} (process {self.process}) of cluster {self.cluster!r} with protocol {self.protocol!r}"
 
 
-def owner(cluster: Cluster, me: ProcessId) -> Owner:
+def owner(cluster: Cluster, me: ProcessId) -> DataFolderOwner:
     """This node."""
-    return Owner(cluster.name, cluster.name_of(me), me, cluster.protocol)
+    return DataFolderOwner(cluster.name, cluster.name_of(me), me, cluster.protocol)
 
 
-def check(cluster: Cluster, me: ProcessId) -> None:
+def verify_owner(cluster: Cluster, me: ProcessId) -> None:
     """Refuse to be this node with somebody else's folder; nothing is changed."""
     folder = cluster.folder_of(me)
     mine, found = owner(cluster, me), _read(folder)
     if found is not None and found != mine:
-        raise WrongUse(
+        raise UsageError(
             f"{folder}: it keeps what {found} has promised; expected {mine}. Choose another folder (`data` in"
             f" cluster.toml), or empty this one if all of that cluster is to begin anew"
         )
@@ -63,7 +63,7 @@ def check(cluster: Cluster, me: ProcessId) -> None:
     if roster is not None:
         _check_members(cluster, Topology.from_dict(roster.now, str(folder / MEMBERS)), folder)
     if cluster.durability == "memory" and any(folder.glob("*.log")):
-        raise WrongUse(
+        raise UsageError(
             f"{folder}: durability = 'memory', and there is a log; expected 'os' or 'fsync', or no log: it would miss"
             f" what is promised from now on. Remove it (*.log, nothing else), of one node at a time: its fellows give"
             f" it their group's state"
@@ -75,13 +75,13 @@ def _check_members(cluster: Cluster, known: Topology, folder: Path) -> None:
     if told.number != known.number or _members(told) == _members(known):
         return
     was, now = ("; ".join(f"{name} {list(some)}" for name, some in _members(one).values()) for one in (known, told))
-    raise WrongUse(
+    raise UsageError(
         f"{cluster.file}: its groups are made of the processes {now}; expected {was}, as {folder} says (topology"
         f" {known.number}). Replicas of a cluster that has begun are changed by `amcast change`, and its groups stay"
     )
 
 
-def standing(topology: Topology) -> Standing:
+def topology_version(topology: Topology) -> TopologyVersion:
     """What processes compare when they meet."""
     return topology.number, zlib.crc32(msgspec.json.encode(sorted(_members(topology).items())))
 
@@ -90,12 +90,12 @@ def _members(topology: Topology) -> dict[GroupId, tuple[str, tuple[ProcessId, ..
     return {group: (topology.names.get(group, str(group)), topology.members(group)) for group in topology.groups}
 
 
-def claim(cluster: Cluster, me: ProcessId) -> None:
+def record_owner(cluster: Cluster, me: ProcessId) -> None:
     """The folder is this node's from now on."""
     folder = cluster.folder_of(me)
     if _read(folder) is None:
-        put(folder / FILE, msgspec.json.encode(owner(cluster, me)))
+        write_atomically(folder / FILE, msgspec.json.encode(owner(cluster, me)))
 
 
-def _read(folder: Path) -> Owner | None:
-    return read_json(folder / FILE, Owner, "what a node wrote there about itself")
+def _read(folder: Path) -> DataFolderOwner | None:
+    return read_json(folder / FILE, DataFolderOwner, "what a node wrote there about itself")

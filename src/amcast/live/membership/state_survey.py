@@ -9,8 +9,8 @@ A replica that comes back without its records (`durability = "memory"`, a lost d
 given it its state: it may have promised something. If so many lost theirs that those who are left may miss something,
 the group never answers again. That is as it must be, for whoever guessed could contradict what was acknowledged; but
 from outside it looks like a replica that hangs. So a replica that waits asks its fellows whether they hold the state
-(`Stand`), and so does one that holds it when a fellow has begun a new life. What they find is told by `amcast status`,
-on /ready and in the log; and a client whose message is not answered in time asks the same.
+(`Stand`), and so does one that holds it when a fellow has begun a new incarnation. What they find is told by `amcast
+status`, on /ready and in the log; and a client whose message is not answered in time asks the same.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.topology import Topology
-from amcast.live.rpc.client import Asker
-from amcast.live.rpc.server import Stands
+from amcast.live.rpc.client import RpcClient
+from amcast.live.rpc.server import Progress
 
 if TYPE_CHECKING:
     from amcast.live.host.host import Host
@@ -54,7 +54,7 @@ UNCHANGED: Final = ", without [members] in cluster.toml"
 KEPT: Final = '. With durability "os" or "fsync" instead of "memory", replicas come back from their logs'
 
 
-class Found(NamedTuple):
+class StateCount(NamedTuple):
     """Who of a group holds its state."""
 
     members: int
@@ -77,52 +77,54 @@ class Found(NamedTuple):
         return self.holding + self.lacking
 
 
-def found(topology: Topology, group: GroupId, standings: Mapping[ProcessId, Stands]) -> Found:
+def count_state(topology: Topology, group: GroupId, standings: Mapping[ProcessId, Progress]) -> StateCount:
     """From what some of its members answered."""
     members = topology.members(group)
     answers = [standings[member] for member in members if member in standings]
     holding = sum(stands.holds for stands in answers)
-    return Found(len(members), topology.quorum(group), holding, len(answers) - holding, len(members) - len(answers))
+    return StateCount(
+        len(members), topology.quorum(group), holding, len(answers) - holding, len(members) - len(answers)
+    )
 
 
-class Holders:
+class StateSurvey:
     """One replica's knowledge of who holds the state of its group."""
 
     def __init__(self, host: "Host") -> None:
-        self.found: Found | None = None
+        self.found: StateCount | None = None
         """What was found last; None while there was no reason to look."""
         self.durability = ""
         """The cluster's, if it is known."""
         self._host = host
         self._settled: dict[ProcessId, int] | None = {}
-        """The fellows' lives that were begun when all who were there held it; None while some do not."""
+        """The fellows' incarnations that were begun when all who were there held it; None while some do not."""
         self._short_since: float | None = None
         """Since when too few are known to hold it, or this replica does not."""
         self._warned = float("-inf")
 
     def holds(self) -> bool:
         """Whether this replica has its group's state, all of it that it may have answered for."""
-        vitals = self._host.process.vitals()
+        vitals = self._host.process.status()
         return self._host.steps_taken > 0 and vitals.get("joined", 1) != 0 and int(vitals.get("number", 0)) >= 0
 
-    async def look(self, asker: Asker, fellows: Sequence[ProcessId]) -> None:
+    async def look(self, asker: RpcClient, fellows: Sequence[ProcessId]) -> None:
         """Ask, if there is a reason to; complain, if it has been so for long."""
         host = self._host
         group = host.process.group
         if group is None:
             return
-        holds, lives = self.holds(), self._lives(fellows)
-        if not holds or lives != self._settled:
+        holds, incarnations = self.holds(), self._incarnations(fellows)
+        if not holds or incarnations != self._settled:
             standings = await asker.standings(fellows, ANSWER_S)
-            standings[host.me] = Stands(0, 0, False, host.life, holds)
-            known = self.found = found(host.process.topology, group, standings)
+            standings[host.me] = Progress(0, 0, False, host.incarnation, holds)
+            known = self.found = count_state(host.process.topology, group, standings)
             gone = sum(not host.network.is_up(fellow) for fellow in fellows)
-            self._settled = lives if not known.lacking and known.silent <= gone else None
+            self._settled = incarnations if not known.lacking and known.silent <= gone else None
         self._complain(time.monotonic())
 
     def missing(self) -> list[str]:
         """Why this replica cannot serve: it waits for its group's state, or too few others have it."""
-        vitals, known = self._host.process.vitals(), self.found
+        vitals, known = self._host.process.status(), self.found
         if vitals.get("role") == "gone":
             return [GONE]
         told = "" if known is None else self._told(known)
@@ -134,9 +136,9 @@ class Holders:
             return [f"{known.holding} of {known.members} members of its group have its state{told}"]
         return []
 
-    def _told(self, known: Found) -> str:
+    def _told(self, known: StateCount) -> str:
         """What the others said, for the end of a sentence."""
-        topology, desk = self._host.process.topology, self._host.desk
+        topology, desk = self._host.process.topology, self._host.rpc
         others, answering, holding = known.members - 1, known.answering - 1, known.holding - self.holds()
         have = "none has it" if not holding else "1 has it" if holding == 1 else f"{holding} have it"
         told = f" ({answering} of {others} others answer, {have})"
@@ -158,11 +160,11 @@ class Holders:
         about = {} if known is None else {**known._asdict(), "lost": known.lost}
         return {"holds": self.holds(), **about}
 
-    def _lives(self, fellows: Sequence[ProcessId]) -> dict[ProcessId, int]:
+    def _incarnations(self, fellows: Sequence[ProcessId]) -> dict[ProcessId, int]:
         """Of those who have begun more than one, as far as links tell."""
         links = self._host.network.links
-        lives = {one: link.known[0] for one in fellows if (link := links.get(one)) is not None and link.known}
-        return {one: life for one, life in lives.items() if life > 0}
+        incarnations = {one: link.known[0] for one in fellows if (link := links.get(one)) is not None and link.known}
+        return {one: incarnation for one, incarnation in incarnations.items() if incarnation > 0}
 
     def _complain(self, now: float) -> None:
         reasons = self.missing()
@@ -178,16 +180,16 @@ class Holders:
             log.warning("process %d: %s", self._host.me, "; ".join((*reasons, *self.advice())), extra={"kind": "state"})
 
 
-class Doubt:
+class UnansweredDiagnosis:
     """What a client may know of groups that do not answer it in time."""
 
-    def __init__(self, asker: Asker, topology: Callable[[], Topology], genuine: bool) -> None:
+    def __init__(self, asker: RpcClient, topology: Callable[[], Topology], genuine: bool) -> None:
         self._asker = asker
         self._topology = topology
         self._genuine = genuine
         """Only destinations take part in ordering a message."""
         self._turn = asyncio.Lock()
-        self._known: dict[ProcessId, Stands] = {}
+        self._known: dict[ProcessId, Progress] = {}
         self._asked = float("-inf")
 
     async def about(self, groups: Sequence[GroupId], within_s: float) -> str:
@@ -205,7 +207,7 @@ class Doubt:
         return "".join(f"; {one}" for one in told if one)
 
     def _told(self, topology: Topology, group: GroupId) -> str:
-        known = found(topology, group, self._known)
+        known = count_state(topology, group, self._known)
         name = topology.names.get(group, group)
         answering = f"{known.answering} of {known.members} replicas answer"
         if known.lost:

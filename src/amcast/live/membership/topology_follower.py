@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from amcast.kernel.effects import Effect, Send
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import ProcessId
-from amcast.kernel.reconfiguration import decoded
+from amcast.kernel.reconfiguration import decode_topology
 from amcast.kernel.topology import Topology
 from amcast.live.config.cluster import Cluster, address_of
 from amcast.live.membership.catch_up import catch_up
-from amcast.live.membership.state_survey import Holders
-from amcast.live.rpc.client import Asker
-from amcast.live.storage.atomic_files import put, read_json
+from amcast.live.membership.state_survey import StateSurvey
+from amcast.live.rpc.client import RpcClient
+from amcast.live.storage.atomic_files import read_json, write_atomically
 from amcast.live.wire.peers import Address
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ ASK_S: Final = 2.0
 FILE: Final = "members"
 
 
-class Removed(Exception):  # noqa: N818
+class RemovedFromGroupError(Exception):
     """This node is no member of its group any more."""
 
 
@@ -51,7 +51,7 @@ class Removed(Exception):  # noqa: N818
 
 
 class Roster(msgspec.Struct):
-    """What a replica's data folder tells about members, over all its lives."""
+    """What a replica's data folder tells about members, over all its incarnations."""
 
     first: dict[str, Any]
     """The topology in which it began: what the first records of its log are about."""
@@ -65,10 +65,10 @@ class Roster(msgspec.Struct):
         return read_json(folder / FILE, cls, "what this node wrote there about its cluster's members")
 
     def write(self, folder: Path) -> None:
-        put(folder / FILE, msgspec.json.encode(self))
+        write_atomically(folder / FILE, msgspec.json.encode(self))
 
 
-def recalled(cluster: Cluster, node: str) -> Cluster:
+def load_known_members(cluster: Cluster, node: str) -> Cluster:
     """The cluster as this node last knew it, if that is newer than the file."""
     me = cluster.node(node)
     roster = Roster.read(cluster.folder_of(me))
@@ -77,7 +77,7 @@ def recalled(cluster: Cluster, node: str) -> Cluster:
     now = Topology.from_dict(roster.now, str(cluster.folder_of(me) / FILE))
     if roster.retired is not None or (cluster.durability == "memory" and now.group_of(me) is None):
         number = now.number if roster.retired is None else roster.retired
-        raise Removed(f"{node} was removed from its group by topology {number}; nothing is left to do")
+        raise RemovedFromGroupError(f"{node} was removed from its group by topology {number}; nothing is left to do")
     if now.number <= cluster.topology.number or now.group_of(me) is None:
         return cluster
     log.info(
@@ -89,7 +89,7 @@ def recalled(cluster: Cluster, node: str) -> Cluster:
     return cluster.followed(now)
 
 
-def kept(cluster: Cluster, me: ProcessId, logged: bool) -> tuple[Roster, Topology]:
+def load_roster(cluster: Cluster, me: ProcessId, logged: bool) -> tuple[Roster, Topology]:
     """What this node's folder tells, and the topology that its process begins with; the folder is this process'."""
     folder = cluster.folder_of(me)
     roster = Roster.read(folder)
@@ -106,32 +106,32 @@ def kept(cluster: Cluster, me: ProcessId, logged: bool) -> tuple[Roster, Topolog
 # While it runs
 
 
-class Moving:
+class TopologyFollower:
     """Keeps what one host knows of its peers in step with the topology of its process."""
 
     def __init__(self, host: "Host") -> None:
         self.topology = host.process.topology
         """The last one that the process was seen with."""
         self.servers = set(self.topology.servers)
-        """Whoever is, or was in this life, a member of some group."""
+        """Whoever is, or was in this incarnation, a member of some group."""
         self.retired_ns: int | None = None
         """When this process, which was removed from its group, was not needed any more."""
         self.on_turned: Callable[[Topology], object] | None = None
         """Told of a new topology."""
         self.on_retired: Callable[[], object] | None = None
-        self.holders = Holders(host)
+        self.holders = StateSurvey(host)
         self._host = host
         self._roster: Roster | None = None
         self._folder = Path()
 
-    def told(self) -> Topology | None:
+    def topology_to_send(self) -> Topology | None:
         """Who is there, for whoever asks; None while this process itself waits to be told."""
         process = self._host.process
-        return None if int(process.vitals().get("number", 0)) < 0 else process.topology
+        return None if int(process.status().get("number", 0)) < 0 else process.topology
 
-    def fellows(self) -> list[ProcessId]:
+    def other_members(self) -> list[ProcessId]:
         """The other members of this process' group, now."""
-        desk = self._host.desk
+        desk = self._host.rpc
         assert desk is not None
         return [member for member in self.topology.members(desk.group) if member != self._host.me]
 
@@ -154,13 +154,13 @@ class Moving:
         for peer in known.servers:
             if topology.group_of(peer) is None and peer != host.me:
                 loop.call_later(PART_S, self._part, peer)
-        if topology.group_of(host.me) is None and host.desk is not None:
+        if topology.group_of(host.me) is None and host.rpc is not None:
             loop.call_later(PART_S, lambda: self.retire(topology.number, time.time_ns()))
-        log.info("process %d is in topology %d: %s", host.me, topology.number, shown(topology))
+        log.info("process %d is in topology %d: %s", host.me, topology.number, describe_topology(topology))
         self._keep()
         if self.on_turned is not None:
             self.on_turned(topology)
-        news = host.process.news()
+        news = host.process.client_notice()
         clients = tuple(sorted(peer for peer in host.network.links if peer not in self.servers))
         return [] if news is None or not clients else [Send(clients, news)]
 
@@ -181,7 +181,7 @@ class Moving:
 
     def _meet(self, topology: Topology) -> None:
         network = self._host.network
-        for peer, address in placed(topology, topology.servers):
+        for peer, address in addresses_of(topology, topology.servers):
             if peer not in network.addresses and peer != network.me:
                 network.meet(peer, address)
 
@@ -189,19 +189,19 @@ class Moving:
         if self.topology.group_of(peer) is None:
             self._host.network.part(peer)
 
-    async def attend(self, asker: Asker) -> None:
+    async def attend(self, asker: RpcClient) -> None:
         """What a replica does beside its protocol: find out when it has caught up, whether its group still holds its
         state, and whether it lost touch."""
         host = self._host
-        assert host.desk is not None
+        assert host.rpc is not None
         self.on_turned = asker.follow
-        joins = host.life > 0 or self.topology.number > 0
-        catching = asyncio.get_running_loop().create_task(catch_up(host.desk, asker, host.me, self.fellows, joins))
+        joins = host.incarnation > 0 or self.topology.number > 0
+        catching = asyncio.get_running_loop().create_task(catch_up(host.rpc, asker, host.me, self.other_members, joins))
         waited, wait = 0.0, ASK_S
         try:
             while True:
                 await asyncio.sleep(ASK_S)
-                await self.holders.look(asker, self.fellows())
+                await self.holders.look(asker, self.other_members())
                 waited += ASK_S
                 if not self._out_of_touch():
                     waited, wait = 0.0, ASK_S
@@ -214,13 +214,13 @@ class Moving:
     def _out_of_touch(self) -> bool:
         """With so few of its group it can do nothing; perhaps the group is elsewhere."""
         host = self._host
-        assert host.desk is not None
+        assert host.rpc is not None
         if host.leaving or self.topology.group_of(host.me) is None:
             return False
-        up = sum(one == host.me or host.network.is_up(one) for one in self.topology.members(host.desk.group))
-        return up < self.topology.quorum(host.desk.group)
+        up = sum(one == host.me or host.network.is_up(one) for one in self.topology.members(host.rpc.group))
+        return up < self.topology.quorum(host.rpc.group)
 
-    async def _ask(self, asker: Asker) -> None:
+    async def _ask(self, asker: RpcClient) -> None:
         host = self._host
         newest = await asker.members([peer for peer in host.network.addresses if peer != host.me])
         if newest is None:
@@ -233,7 +233,7 @@ class Moving:
         self._meet(newest)
 
 
-def placed(topology: Topology, processes: Iterable[ProcessId]) -> list[tuple[ProcessId, Address]]:
+def addresses_of(topology: Topology, processes: Iterable[ProcessId]) -> list[tuple[ProcessId, Address]]:
     """Where changes say that some processes are; an address that is none (nobody checked it) is nobody's."""
     found = []
     for process in processes:
@@ -241,18 +241,18 @@ def placed(topology: Topology, processes: Iterable[ProcessId]) -> list[tuple[Pro
         if address:
             try:
                 found.append((process, address_of(address, name)))
-            except WrongUse as error:
+            except UsageError as error:
                 log.error("process %d cannot be reached: %s", process, error)
     return found
 
 
-def shown(topology: Topology) -> str:
+def describe_topology(topology: Topology) -> str:
     """The members, for logs."""
     groups = (f"{topology.names.get(g, g)} = {list(topology.members(g))}" for g in topology.groups)
     return ", ".join(groups)
 
 
-async def current(cluster: Cluster, asker: Asker) -> Cluster | None:
+async def fetch_topology(cluster: Cluster, asker: RpcClient) -> Cluster | None:
     """The cluster as its nodes know it, from whichever of them answer; None if none knows as much as the file."""
     known = -1
     while True:
@@ -267,9 +267,9 @@ async def current(cluster: Cluster, asker: Asker) -> Cluster | None:
         cluster = cluster.followed(newest)
 
 
-def topology_of(data: bytes) -> Topology | None:
+def parse_topology(data: bytes) -> Topology | None:
     """What a peer said; None if that is no topology."""
     try:
-        return decoded(data)
-    except WrongUse:
+        return decode_topology(data)
+    except UsageError:
         return None

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import msgspec
 
-from amcast.kernel.errors import Unknown
+from amcast.kernel.errors import CannotTellError
 from amcast.kernel.ids import MessageId
 from amcast.live.config.cluster import Cluster
 from amcast.live.membership import topology_follower as moving
-from amcast.live.rpc.client import Asker, Unanswered
-from amcast.live.rpc.server import Inspect, Inspected
+from amcast.live.rpc.client import NoAnswerError, RpcClient
+from amcast.live.rpc.server import GetNodeStatus, NodeStatus
 
 POLL_S: Final = 0.2
 
@@ -23,9 +23,9 @@ Answers = dict[str, dict[str, Any]]
 def current(cluster: Cluster, client: str | None, needed: bool = False) -> Cluster:
     """The cluster as its nodes know it: its members may have changed since the file was written. If none of them
     answers, as the file tells it; or a sentence, if that is not good enough."""
-    found = asyncio.run(moving.current(cluster, _asker(cluster, client)))
+    found = asyncio.run(moving.fetch_topology(cluster, _asker(cluster, client)))
     if found is None and needed:
-        raise Unknown(
+        raise CannotTellError(
             f"no node of {cluster.file} says who is there in topology {cluster.topology.number} or a later one;"
             " expected at least one that runs"
         )
@@ -48,22 +48,22 @@ def awaited(cluster: Cluster, client: str | None, nodes: list[str], timeout_s: f
         time.sleep(POLL_S)
 
 
-def _asker(cluster: Cluster, client: str | None) -> Asker:
+def _asker(cluster: Cluster, client: str | None) -> RpcClient:
     if client is None and cluster.security.mode == "tls":
         operators = [known.name for known in cluster.clients.values() if known.operate]
         client = operators[0] if operators else None
-    return Asker(cluster.name, cluster.addresses, cluster.limits, cluster.client_wiring(client))
+    return RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_wiring(client))
 
 
-async def _ask_all(asker: Asker, cluster: Cluster, message: MessageId | None) -> Answers:
+async def _ask_all(asker: RpcClient, cluster: Cluster, message: MessageId | None) -> Answers:
     names = cluster.nodes()
 
     async def one(name: str) -> dict[str, Any]:
         try:
-            answer = await asker.once(names[name], Inspect(message))
-        except Unanswered as error:
+            answer = await asker.once(names[name], GetNodeStatus(message))
+        except NoAnswerError as error:
             return {"error": str(error)}
-        if not isinstance(answer, Inspected):
+        if not isinstance(answer, NodeStatus):
             return {"error": f"an answer of kind {type(answer).__name__}; expected Inspected"}
         found: dict[str, Any] = msgspec.json.decode(answer.json)
         return found
@@ -82,12 +82,14 @@ def rolled(
     that each group changes its leader once."""
     for name in order_of_restarts(_all_ready(cluster, client, wait_s)):
         say(f"restarting {name}")
-        before = inspected(cluster, client)[name].get("life", -1)
+        before = inspected(cluster, client)[name].get("incarnation", -1)
         restart(name)
         deadline = time.monotonic() + wait_s
-        while inspected(cluster, client)[name].get("life", -1) <= before:
+        while inspected(cluster, client)[name].get("incarnation", -1) <= before:
             if time.monotonic() > deadline:
-                raise Unknown(f"{name} has not begun a new life within {wait_s} s; the rolling restart ends here")
+                raise CannotTellError(
+                    f"{name} has not begun a new incarnation within {wait_s} s; the rolling restart ends here"
+                )
             time.sleep(POLL_S)
         _all_ready(cluster, client, wait_s)
 
@@ -106,7 +108,7 @@ def _all_ready(cluster: Cluster, client: str | None, wait_s: float) -> Answers:
     for name, status in answers.items():
         if not status.get("ready"):
             why = status.get("error") or ", ".join(status["missing"])
-            raise Unknown(f"{name} is not ready after {wait_s} s: {why}; the rolling restart ends here")
+            raise CannotTellError(f"{name} is not ready after {wait_s} s: {why}; the rolling restart ends here")
     return answers
 
 

@@ -20,10 +20,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from amcast.kernel.errors import Unknown, WrongUse
+from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.live.config.cluster import Cluster, read_cluster, written
-from amcast.live.rpc.client import Asker
+from amcast.live.rpc.client import RpcClient
 from amcast.live.server.node import READY
 from amcast.trace.recorder import Recorder
 
@@ -42,7 +42,7 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     while len(found) < count:
         tried += 1
         if tried > 1000 + 10 * count:
-            raise WrongUse(f"no {count} free ports between {FIRST_PORT} and {LAST_PORT}")
+            raise UsageError(f"no {count} free ports between {FIRST_PORT} and {LAST_PORT}")
         port = chance.randint(FIRST_PORT, LAST_PORT)
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -62,7 +62,7 @@ def local_config(groups: Mapping[str, int], **fields: Any) -> str:
     return written({"name": "local", "security": {"mode": "plain"}, **fields, "groups": tables})
 
 
-class Launcher:
+class LocalCluster:
     """The nodes of one cluster, as children of this process."""
 
     def __init__(self, cluster: Cluster, command: Sequence[str], logs: Path | None = None) -> None:
@@ -73,7 +73,7 @@ class Launcher:
         self._died: dict[str, tuple[ProcessId, GroupId | None, str, int]] = {}
         """Nodes that do not run because they were killed, or died: process, group, region, and when."""
 
-    def __enter__(self) -> "Launcher":
+    def __enter__(self) -> "LocalCluster":
         try:
             self.start(*self.cluster.nodes())
         except BaseException:
@@ -92,7 +92,7 @@ class Launcher:
         for node in nodes:
             self.cluster.node(node)
             if node in self._children:
-                raise WrongUse(f"node {node} is running already")
+                raise UsageError(f"node {node} is running already")
             self._died.pop(node, None)
             with self._log(node).open("a") as log:
                 self._children[node] = subprocess.Popen(
@@ -144,7 +144,7 @@ class Launcher:
         """Complain about nodes that ended by themselves."""
         for node, child in self._children.items():
             if child.poll() is not None:
-                raise Unknown(f"node {node} ended with {child.returncode}: {self.last_words(node)}")
+                raise CannotTellError(f"node {node} ended with {child.returncode}: {self.last_words(node)}")
 
     def fallen(self) -> dict[str, int]:
         """Nodes that have ended by themselves since the last look, and their exit codes."""
@@ -156,7 +156,7 @@ class Launcher:
         try:
             code = self._children[node].wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise Unknown(f"node {node} still runs after {timeout_s} s") from None
+            raise CannotTellError(f"node {node} still runs after {timeout_s} s") from None
         if code:
             self._bury(node)
         self._reap(node, 0.0)
@@ -175,7 +175,7 @@ class Launcher:
             self._children[node].terminate()
         failed = {node: code for node in stopping if (code := self._reap(node, patience_s)) != 0}
         if failed:
-            raise Unknown(
+            raise CannotTellError(
                 "; ".join(f"node {node} ended with {code}: {self.last_words(node)}" for node, code in failed.items())
             )
 
@@ -191,7 +191,7 @@ class Launcher:
         cluster = self.cluster
         running = {cluster.node(node): node for node in self._children}
         wiring = cluster.node_wiring(next(iter(running.values())))
-        asker = Asker(cluster.name, cluster.addresses, cluster.limits, wiring)
+        asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, wiring)
         deadline = time.monotonic() + timeout_s
         before: dict[ProcessId, int] = {}
         while True:
@@ -206,7 +206,7 @@ class Launcher:
             if time.monotonic() > deadline:
                 told = ", ".join(f"{node} at {now.get(process, 'no answer')}" for process, node in running.items())
                 moving = "still moving" if now != before else "standing still"
-                raise Unknown(f"the nodes are not level after {timeout_s} s, and {moving}: {told}")
+                raise CannotTellError(f"the nodes are not level after {timeout_s} s, and {moving}: {told}")
             before = now
             await asyncio.sleep(SETTLE_POLL_S)
 
@@ -240,4 +240,4 @@ class Launcher:
             if not line:
                 self._children[node].kill()
                 code = self._reap(node, 10.0)
-                raise Unknown(f"node {node} did not become ready (exit code {code}): {self.last_words(node)}")
+                raise CannotTellError(f"node {node} did not become ready (exit code {code}): {self.last_words(node)}")

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from amcast.kernel.errors import Unknown, WrongUse
-from amcast.kernel.reconfiguration import change_payload, changed
+from amcast.kernel.errors import CannotTellError, UsageError
+from amcast.kernel.reconfiguration import change_payload, change_topology
 from amcast.kernel.topology import Topology
 from amcast.live.client.client import Client
 from amcast.live.config.cluster import Cluster, address_of
-from amcast.live.rpc.client import Asker
+from amcast.live.rpc.client import RpcClient
 from amcast.live.security.permissions import is_loopback
 from amcast.live.storage.client_ids import STRIDE
 from amcast.trace.recorder import Recorder
@@ -45,12 +45,12 @@ class Wish:
 def wished(add: str, remove: str, region: str = "") -> Wish:
     """From what was written on the command line."""
     if bool(add) == bool(remove):
-        raise WrongUse("expected --add GROUP/NUMBER=HOST:PORT or --remove GROUP/NUMBER: one replica at a time")
+        raise UsageError("expected --add GROUP/NUMBER=HOST:PORT or --remove GROUP/NUMBER: one replica at a time")
     if remove:
         return Wish(remove)
     node, equals, address = add.partition("=")
     if not equals:
-        raise WrongUse(f"--add {add!r}; expected GROUP/NUMBER=HOST:PORT, such as orders/4=10.0.0.7:7001")
+        raise UsageError(f"--add {add!r}; expected GROUP/NUMBER=HOST:PORT, such as orders/4=10.0.0.7:7001")
     address_of(address, f"--add {add}")
     return Wish(node, address, region)
 
@@ -63,23 +63,23 @@ def next_topology(cluster: Cluster, wish: Wish) -> Topology:
     if not wish.adds:
         process = cluster.node(wish.node)
         if not any(other < STRIDE for other in topology.servers if other != process):
-            raise WrongUse(
+            raise UsageError(
                 f"--remove {wish.node}: it is the last process below {STRIDE}, and only those give clients their"
                 " numbers; expected another one to go"
             )
-        return changed(topology, group, remove=process, place=(wish.node, ""))
+        return change_topology(topology, group, remove=process, place=(wish.node, ""))
     if not number.isdigit() or number.startswith("0"):
-        raise WrongUse(f"--add {wish.node}: expected {home}/NUMBER, a whole number from 1 on")
+        raise UsageError(f"--add {wish.node}: expected {home}/NUMBER, a whole number from 1 on")
     if wish.node in cluster.names:
-        raise WrongUse(f"--add {wish.node}: there is such a node; expected a name that nobody has")
+        raise UsageError(f"--add {wish.node}: there is such a node; expected a name that nobody has")
     address = address_of(wish.address, f"--add {wish.node}")
     for name, process in cluster.names.items():
         if cluster.addresses[process] == address:
-            raise WrongUse(f"--add {wish.node}: {wish.address} is the address of {name}; expected one of its own")
+            raise UsageError(f"--add {wish.node}: {wish.address} is the address of {name}; expected one of its own")
     plain = cluster.security.mode == "plain" and not cluster.security.plain_beyond_loopback
     if plain and not is_loopback(address[0]):
-        raise WrongUse(f'--add {wish.node}: {wish.address} with security.mode = "plain"; expected a loopback address')
-    return changed(topology, group, add=topology.unused, place=(wish.node, wish.address), region=wish.region)
+        raise UsageError(f'--add {wish.node}: {wish.address} with security.mode = "plain"; expected a loopback address')
+    return change_topology(topology, group, add=topology.unused, place=(wish.node, wish.address), region=wish.region)
 
 
 def carried_out(
@@ -93,7 +93,7 @@ def carried_out(
     """Make a change, in a client's name; what came of it, and whether a node that was removed has left."""
 
     async def carry_out() -> tuple[Outcome, bool]:
-        asker = Asker(cluster.name, cluster.addresses, cluster.limits, cluster.client_wiring(client))
+        asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_wiring(client))
         if not wish.adds:
             await check_rest(asker, topology, wish)
         with _recording(cluster, topology.number) as recorder:
@@ -105,13 +105,13 @@ def carried_out(
     return asyncio.run(carry_out())
 
 
-async def check_rest(asker: Asker, topology: Topology, wish: Wish) -> None:
+async def check_rest(asker: RpcClient, topology: Topology, wish: Wish) -> None:
     """Refuse to remove a replica if those that remain could not go on by themselves."""
     home = wish.node.rpartition("/")[0]
     group = next(group for group, name in topology.names.items() if name == home)
     there = await asker.standings(topology.members(group))
     if len(there) < topology.quorum(group):
-        raise WrongUse(
+        raise UsageError(
             f"--remove {wish.node}: of the {len(topology.members(group))} replicas that would remain in {home},"
             f" {len(there)} answer; expected a majority, {topology.quorum(group)}"
         )
@@ -132,19 +132,19 @@ def _recording(cluster: Cluster, number: int) -> Iterator[Recorder | None]:
         recorder.close()
 
 
-async def ordered(client: Client, asker: Asker, before: Topology, topology: Topology, timeout_s: float) -> Outcome:
+async def ordered(client: Client, asker: RpcClient, before: Topology, topology: Topology, timeout_s: float) -> Outcome:
     """Multicast a change and wait until every group has delivered it; whether it is the one that counts."""
     try:
         await client.multicast(topology.groups, change_payload(topology), timeout_s)
-    except Unknown as error:
-        raise Unknown(f"{error}; look with `amcast status` before you ask again") from None
+    except CannotTellError as error:
+        raise CannotTellError(f"{error}; look with `amcast status` before you ask again") from None
     deadline = asyncio.get_running_loop().time() + timeout_s
     while True:
         newest = await asker.members()
         if newest is not None and newest.number >= topology.number:
             return "done" if _took_effect(before, topology, newest) else "stale"
         if asyncio.get_running_loop().time() > deadline:
-            raise Unknown(f"no node says that it is in topology {topology.number} after {timeout_s} s")
+            raise CannotTellError(f"no node says that it is in topology {topology.number} after {timeout_s} s")
         await asyncio.sleep(POLL_S)
 
 
@@ -159,7 +159,7 @@ def _took_effect(before: Topology, wanted: Topology, newest: Topology) -> bool:
     )
 
 
-async def left(asker: Asker, process: int, patience_s: float = LEAVE_S) -> bool:
+async def left(asker: RpcClient, process: int, patience_s: float = LEAVE_S) -> bool:
     """Wait until a removed node does not answer any more."""
     deadline = asyncio.get_running_loop().time() + patience_s
     while await asker.standings([process]):

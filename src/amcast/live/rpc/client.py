@@ -8,29 +8,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-from amcast.kernel.errors import Unknown, WrongUse
+from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.ids import ProcessId
-from amcast.kernel.reconfiguration import decoded
+from amcast.kernel.reconfiguration import decode_topology
 from amcast.kernel.topology import Topology
 from amcast.live.limits import KIB, MIB, Limits
 from amcast.live.rpc.server import (
-    Answers,
-    Copy,
-    Members,
-    Membership,
-    Piece,
-    Questions,
-    Stand,
-    Stands,
-    Taken,
-    Visit,
-    read_answer,
-    visit_frame,
+    CurrentTopology,
+    FetchState,
+    GetProgress,
+    GetTopology,
+    Progress,
+    RpcEnvelope,
+    RpcReplies,
+    RpcRequests,
+    StateChunk,
+    StateHeader,
+    read_reply,
+    request_frame,
 )
 from amcast.live.security.tls import subject_of
 from amcast.live.wire import frames as codec
-from amcast.live.wire.frames import HEAD, HEAD_BYTES, WIRE_VERSION, BadFrame, Refused
-from amcast.live.wire.transport import PLAIN, Wiring
+from amcast.live.wire.frames import HEAD, HEAD_BYTES, WIRE_VERSION, BadFrameError, RefusedError
+from amcast.live.wire.transport import PLAIN, TransportOptions
 
 Address = tuple[str, int]
 CONNECT_S: Final = 3.0
@@ -44,11 +44,11 @@ MOST_STATE_BYTES: Final = 4096 * MIB
 """A larger state of an application is not taken over."""
 
 
-class Unanswered(Unknown):
+class NoAnswerError(CannotTellError):
     """This replica did not answer; another one may."""
 
 
-class Conversation:
+class RpcCall:
     """The asking end of one connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, who: str, limits: Limits) -> None:
@@ -57,25 +57,25 @@ class Conversation:
         self._who = who
         self._limits = limits
 
-    async def answer(self, timeout_s: float | None = None) -> Answers:
+    async def answer(self, timeout_s: float | None = None) -> RpcReplies:
         """The next answer."""
         try:
-            async with asyncio.timeout(timeout_s or self._limits.silence_s):
+            async with asyncio.timeout(timeout_s or self._limits.heartbeat_timeout_s):
                 return await self._read()
-        except (OSError, TimeoutError, EOFError, BadFrame) as error:
+        except (OSError, TimeoutError, EOFError, BadFrameError) as error:
             why = str(error) or type(error).__name__
-            raise Unanswered(f"{self._who} stopped answering: {why}") from None
+            raise NoAnswerError(f"{self._who} stopped answering: {why}") from None
 
-    async def _read(self) -> Answers:
+    async def _read(self) -> RpcReplies:
         length, _, kind = HEAD.unpack(await self._reader.readexactly(HEAD_BYTES))
         if not 2 <= length <= self._limits.frame_bytes:
-            raise BadFrame(f"a frame of {length} bytes; expected 2 to {self._limits.frame_bytes}")
+            raise BadFrameError(f"a frame of {length} bytes; expected 2 to {self._limits.frame_bytes}")
         payload = await self._reader.readexactly(length - 2)
         if kind == codec.REFUSE:
-            raise Unanswered(f"{self._who} refuses: {codec.read_refusal(payload).reason}")
-        if kind != codec.TELL:
-            raise BadFrame(f"a frame of kind {kind}; expected {codec.TELL}")
-        return read_answer(payload)
+            raise NoAnswerError(f"{self._who} refuses: {codec.read_refusal(payload).reason}")
+        if kind != codec.RPC_REPLY:
+            raise BadFrameError(f"a frame of kind {kind}; expected {codec.RPC_REPLY}")
+        return read_reply(payload)
 
     def close(self) -> None:
         """Hang up."""
@@ -88,7 +88,7 @@ class Conversation:
                 self.close()
 
 
-class Asker:
+class RpcClient:
     """Asks the replicas of one cluster."""
 
     def __init__(
@@ -96,17 +96,17 @@ class Asker:
         cluster: str,
         addresses: Mapping[ProcessId, Address],
         limits: Limits | None = None,
-        wiring: Wiring = PLAIN,
+        wiring: TransportOptions = PLAIN,
     ) -> None:
         self.limits = limits or Limits()
         self._cluster = cluster
         self._addresses = dict(addresses)
         self._wiring = wiring
 
-    async def ask(self, process: ProcessId, question: Questions) -> Conversation:
+    async def ask(self, process: ProcessId, question: RpcRequests) -> RpcCall:
         """Put a question to one replica; the answers come one by one."""
         if process not in self._addresses:
-            raise Unanswered(
+            raise NoAnswerError(
                 f"process {process} is nowhere: no configuration and no change of members tells its address"
             )
         host, port = self._addresses[process]
@@ -116,10 +116,10 @@ class Asker:
                 secured = self._wiring.secured
                 reader, writer = await asyncio.open_connection(host, port, ssl=secured, limit=READ_BYTES)
         except (OSError, TimeoutError) as error:
-            raise Unanswered(f"{who} cannot be reached: {_reason(error)}") from None
+            raise NoAnswerError(f"{who} cannot be reached: {_reason(error)}") from None
         self._check_server(process, who, writer)
-        writer.write(visit_frame(Visit(WIRE_VERSION, self._cluster, process, question)))
-        return Conversation(reader, writer, who, self.limits)
+        writer.write(request_frame(RpcEnvelope(WIRE_VERSION, self._cluster, process, question)))
+        return RpcCall(reader, writer, who, self.limits)
 
     def _check_server(self, process: ProcessId, who: str, writer: asyncio.StreamWriter) -> None:
         """Hang up on who answers at a node's address with another's certificate."""
@@ -128,11 +128,11 @@ class Asker:
             return
         try:
             security.rights.check(subject_of(writer.get_extra_info("peercert")), process)
-        except Refused as refused:
+        except RefusedError as refused:
             writer.transport.abort()
-            raise Unanswered(f"{who} is somebody else: {refused}") from None
+            raise NoAnswerError(f"{who} is somebody else: {refused}") from None
 
-    async def once(self, process: ProcessId, question: Questions) -> Answers:
+    async def once(self, process: ProcessId, question: RpcRequests) -> RpcReplies:
         """A question with one answer."""
         conversation = await self.ask(process, question)
         try:
@@ -152,22 +152,22 @@ class Asker:
     async def members(self, processes: Iterable[ProcessId] | None = None) -> Topology | None:
         """The newest topology that any of these replicas knows, or of all; None if none answers."""
         newest: Topology | None = None
-        for answer in (await self._all(self._addresses if processes is None else processes, Members())).values():
-            if isinstance(answer, Membership):
+        for answer in (await self._all(self._addresses if processes is None else processes, GetTopology())).values():
+            if isinstance(answer, CurrentTopology):
                 try:
-                    topology = decoded(answer.topology)
-                except WrongUse:
+                    topology = decode_topology(answer.topology)
+                except UsageError:
                     continue
                 if newest is None or topology.number > newest.number:
                     newest = topology
         return newest
 
-    async def tell(self, process: ProcessId, question: Questions) -> None:
+    async def tell(self, process: ProcessId, question: RpcRequests) -> None:
         """A question without an answer: returns when the other side has hung up."""
         conversation = await self.ask(process, question)
         try:
             await conversation.answer()
-        except Unanswered:
+        except NoAnswerError:
             pass
         finally:
             conversation.close()
@@ -178,21 +178,25 @@ class Asker:
         for process in processes:
             try:
                 return await self._copy(process, position)
-            except Unanswered as error:
+            except NoAnswerError as error:
                 said.append(str(error))
-        raise Unanswered("; ".join(said) or "there is nobody to ask")
+        raise NoAnswerError("; ".join(said) or "there is nobody to ask")
 
     async def _copy(self, process: ProcessId, position: int) -> tuple[int, bytes]:
-        conversation = await self.ask(process, Copy(position))
+        conversation = await self.ask(process, FetchState(position))
         try:
             taken = await conversation.answer()
-            if not isinstance(taken, Taken) or taken.position < position or not 0 <= taken.bytes <= MOST_STATE_BYTES:
-                raise Unanswered(f"process {process} answers with {taken!r}")
+            if (
+                not isinstance(taken, StateHeader)
+                or taken.position < position
+                or not 0 <= taken.bytes <= MOST_STATE_BYTES
+            ):
+                raise NoAnswerError(f"process {process} answers with {taken!r}")
             state = bytearray()
             while len(state) < taken.bytes:
                 piece = await conversation.answer()
-                if not isinstance(piece, Piece) or not piece.data or len(state) + len(piece.data) > taken.bytes:
-                    raise Unanswered(
+                if not isinstance(piece, StateChunk) or not piece.data or len(state) + len(piece.data) > taken.bytes:
+                    raise NoAnswerError(
                         f"process {process} tells {len(state)} of {taken.bytes} bytes, then something else"
                     )
                 state += piece.data
@@ -200,19 +204,21 @@ class Asker:
         finally:
             conversation.close()
 
-    async def standings(self, processes: Iterable[ProcessId], within_s: float | None = None) -> dict[ProcessId, Stands]:
+    async def standings(
+        self, processes: Iterable[ProcessId], within_s: float | None = None
+    ) -> dict[ProcessId, Progress]:
         """Where these replicas are; those that do not answer (in this time) are left out."""
-        found = await self._all(processes, Stand(), within_s)
-        return {process: stands for process, stands in found.items() if isinstance(stands, Stands)}
+        found = await self._all(processes, GetProgress(), within_s)
+        return {process: stands for process, stands in found.items() if isinstance(stands, Progress)}
 
     async def _all(
-        self, processes: Iterable[ProcessId], question: Questions, within_s: float | None = None
-    ) -> dict[ProcessId, Answers | None]:
-        async def one(process: ProcessId) -> tuple[ProcessId, Answers | None]:
+        self, processes: Iterable[ProcessId], question: RpcRequests, within_s: float | None = None
+    ) -> dict[ProcessId, RpcReplies | None]:
+        async def one(process: ProcessId) -> tuple[ProcessId, RpcReplies | None]:
             try:
                 async with asyncio.timeout(within_s):
                     return process, await self.once(process, question)
-            except (Unanswered, TimeoutError):
+            except (NoAnswerError, TimeoutError):
                 return process, None
 
         return dict(await asyncio.gather(*(one(process) for process in processes)))

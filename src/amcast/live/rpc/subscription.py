@@ -5,7 +5,7 @@
 
 All members of a group deliver the same messages at the same positions, so a subscription is a position: it reads from
 one replica and, when that fails, falls silent or falls behind, goes on at the same position with another one. Each
-replica keeps its last deliveries (`limits.kept_bytes`). A subscription that comes back after they are gone everywhere
+replica keeps its last deliveries (`limits.recent_bytes`). A subscription that comes back after they are gone everywhere
 raises `Missed`, which says from where one could go on.
 
 When the group's members change, it follows: the change itself is a message that it reads, and does not tell.
@@ -21,13 +21,13 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Final
 
-from amcast.kernel.errors import Unknown, WrongUse
+from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.reconfiguration import is_change
-from amcast.live.client_batch import Delivery, opened_message
-from amcast.live.host.recent_deliveries import Missed
-from amcast.live.rpc.client import Asker, Conversation, Unanswered
-from amcast.live.rpc.server import Beat, Gone, Stands, Subscribe, Told
+from amcast.live.client_batch import Delivery, message_deliveries
+from amcast.live.host.recent_deliveries import MissedDeliveriesError
+from amcast.live.rpc.client import NoAnswerError, RpcCall, RpcClient
+from amcast.live.rpc.server import Deliveries, KeepAlive, PositionExpired, Progress, Subscribe
 
 PATIENCE_S: Final = 30.0
 """Without any replica that answers for so long, a subscription gives up."""
@@ -38,7 +38,7 @@ class Subscription:
 
     def __init__(
         self,
-        asker: Asker,
+        asker: RpcClient,
         group: GroupId,
         members: Sequence[ProcessId],
         *,
@@ -47,9 +47,9 @@ class Subscription:
         patience_s: float = PATIENCE_S,
     ) -> None:
         if since is not None and after is not None:
-            raise WrongUse("both since and after are given; expected at most one of them")
+            raise UsageError("both since and after are given; expected at most one of them")
         if since is not None and since < 0:
-            raise WrongUse(f"since = {since}; expected a position from 0 on")
+            raise UsageError(f"since = {since}; expected a position from 0 on")
         self.switches = 0
         """How often another replica took over."""
         self._asker = asker
@@ -61,7 +61,7 @@ class Subscription:
         """The last place of the first batch that the reader has already."""
         self._patience_s = patience_s
         self._ready: deque[Delivery] = deque()
-        self._conversation: Conversation | None = None
+        self._conversation: RpcCall | None = None
         self.source: ProcessId = -1
         """The replica that is read from."""
         self._refusals: dict[ProcessId, str] = {}
@@ -111,27 +111,27 @@ class Subscription:
         conversation = self._conversation or await self._found()
         try:
             answer = await conversation.answer()
-        except Unanswered as error:
+        except NoAnswerError as error:
             self._leave(str(error))
             return
         match answer:
-            case Told():
+            case Deliveries():
                 self._take(answer)
-            case Beat():
+            case KeepAlive():
                 await self._compare()
-            case Gone(first):
+            case PositionExpired(first):
                 self._leave(f"deliveries before {first} are no longer kept at process {self.source}")
             case _:
                 self._leave(f"process {self.source} answers with {type(answer).__name__}")
 
-    def _take(self, told: Told) -> None:
+    def _take(self, told: Deliveries) -> None:
         assert self._position is not None
         if told.position != self._position:
             self._leave(f"process {self.source} tells position {told.position}; expected {self._position}")
             return
         for position, message in enumerate(told.messages, told.position):
             self._outdated = self._outdated or is_change(message)
-            for delivery in opened_message(message, position):
+            for delivery in message_deliveries(message, position):
                 if delivery.place > self._after:
                     self._ready.append(delivery)
             self._after = -1
@@ -161,12 +161,12 @@ class Subscription:
 
     # Choosing a replica
 
-    async def _found(self) -> Conversation:
+    async def _found(self) -> RpcCall:
         """Somebody who has what comes next."""
         assert self._position is not None
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._patience_s
-        wait = self._asker.limits.retry_low_s
+        wait = self._asker.limits.reconnect_min_s
         while True:
             standings = await self._asker.standings(self._members)
             conversation = await self._chosen(standings, self._position)
@@ -176,20 +176,20 @@ class Subscription:
                 return conversation
             if standings and all(stands.first > self._position for stands in standings.values()):
                 first = min(stands.first for stands in standings.values())
-                raise Missed(f"group {self._group}", self._position, first)
+                raise MissedDeliveriesError(f"group {self._group}", self._position, first)
             if loop.time() > deadline:
-                raise Unknown(self._despair())
+                raise CannotTellError(self._despair())
             await asyncio.sleep(wait)
             await self._follow()
-            wait = min(2 * wait, self._asker.limits.retry_high_s)
+            wait = min(2 * wait, self._asker.limits.reconnect_max_s)
 
-    async def _chosen(self, standings: Mapping[ProcessId, Stands], position: int) -> Conversation | None:
+    async def _chosen(self, standings: Mapping[ProcessId, Progress], position: int) -> RpcCall | None:
         """Of those who keep the position: who has already delivered what comes next, and whom we left longest ago."""
         able = [member for member in self._members if member in standings and standings[member].first <= position]
         for member in sorted(able, key=lambda one: standings[one].next <= position):
             try:
                 conversation = await self._asker.ask(member, Subscribe(self._group, position))
-            except Unanswered as error:
+            except NoAnswerError as error:
                 self._refusals[member] = str(error)
             else:
                 self.source = member
@@ -203,7 +203,7 @@ class Subscription:
     async def _compare(self) -> None:
         """A replica that tells nothing for a while may be behind: leave it if another one is further."""
         now = asyncio.get_running_loop().time()
-        if now - self._moved_at < self._asker.limits.silence_s:
+        if now - self._moved_at < self._asker.limits.heartbeat_timeout_s:
             return
         self._moved_at = now
         others = [member for member in self._members if member != self.source]
@@ -221,7 +221,7 @@ class Subscription:
             if 2 * len(standings) > len(self._members):
                 return max(stands.next for stands in standings.values())
             if loop.time() > deadline:
-                raise Unknown(
+                raise CannotTellError(
                     f"{len(standings)} of {len(self._members)} replicas of group {self._group} answer;"
                     f" expected more than half within {self._patience_s} s"
                 )

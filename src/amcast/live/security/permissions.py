@@ -17,10 +17,10 @@ from typing import Final, Literal
 from urllib.parse import quote, unquote
 
 from amcast.kernel.config import Config
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import MAX_SENDER, GroupId, ProcessId
 from amcast.kernel.topology import Topology
-from amcast.live.wire.frames import Refused
+from amcast.live.wire.frames import RefusedError
 
 Mode = Literal["tls", "plain"]
 SCHEME: Final = "amcast://"
@@ -87,16 +87,20 @@ class Subject:
         """The one owner that a certificate names; none, several or something else is refused."""
         ours = [uri for uri in uris if uri.startswith(SCHEME)]
         if len(ours) != 1:
-            raise Refused(f"its certificate names {len(ours)} amcast owners; expected 1 ({SCHEME}CLUSTER/KIND/NAME)")
+            raise RefusedError(
+                f"its certificate names {len(ours)} amcast owners; expected 1 ({SCHEME}CLUSTER/KIND/NAME)"
+            )
         cluster, _, rest = ours[0].removeprefix(SCHEME).partition("/")
         kind, _, name = rest.partition("/")
         if kind not in ("node", "client") or not cluster or not name:
-            raise Refused(f"its certificate names {ours[0]!r}; expected {SCHEME}CLUSTER/node/NAME or .../client/NAME")
+            raise RefusedError(
+                f"its certificate names {ours[0]!r}; expected {SCHEME}CLUSTER/node/NAME or .../client/NAME"
+            )
         return cls(unquote(cluster), kind, unquote(name))
 
 
 @dataclass(frozen=True)
-class Client:
+class ClientIdentity:
     """A client that the configuration names."""
 
     name: str
@@ -115,10 +119,10 @@ class Client:
         return self.first + BLOCK - 1
 
 
-class Rights:
+class Permissions:
     """What every name may be and do, as one cluster.toml says."""
 
-    def __init__(self, cluster: str, nodes: Mapping[str, ProcessId], clients: Mapping[str, Client]) -> None:
+    def __init__(self, cluster: str, nodes: Mapping[str, ProcessId], clients: Mapping[str, ClientIdentity]) -> None:
         self.cluster = cluster
         self.nodes = dict(nodes)
         self.clients = dict(clients)
@@ -145,14 +149,14 @@ class Rights:
         client = self.check_visitor(subject)
         if client is None:
             if process != self.nodes.get(subject.name, self.left.get(subject.name)):
-                raise Refused(f"it claims to be process {process}, but its certificate names {subject}")
+                raise RefusedError(f"it claims to be process {process}, but its certificate names {subject}")
         elif not client.first <= process <= client.last:
-            raise Refused(
+            raise RefusedError(
                 f"it claims to be process {process}, but its certificate names {subject},"
                 f" who owns {client.first} to {client.last}"
             )
 
-    def check_visitor(self, subject: Subject) -> "Client | None":
+    def check_visitor(self, subject: Subject) -> "ClientIdentity | None":
         """The same as `check_known`, but for nodes that were members."""
         if subject.kind == "node" and subject.name in self.left:
             self._check_cluster(subject)
@@ -164,35 +168,35 @@ class Rights:
         client = self._by_number.get((process - FIRST_CLIENT) // BLOCK)
         if client is None or not client.change:
             name = self.name_of(process)
-            raise Refused(f"client {name} may not change groups' members; expected clients.{name}.change = true")
+            raise RefusedError(f"client {name} may not change groups' members; expected clients.{name}.change = true")
 
-    def check_known(self, subject: Subject) -> "Client | None":
+    def check_known(self, subject: Subject) -> "ClientIdentity | None":
         """Refuse whoever is not in the configuration; None for a node."""
         self._check_cluster(subject)
         if subject.kind != "node":
             return self._client(subject)
         if subject.name in self.left:
-            raise Refused(f"its certificate names {subject}, which was removed from cluster {self.cluster!r}")
+            raise RefusedError(f"its certificate names {subject}, which was removed from cluster {self.cluster!r}")
         if subject.name not in self.nodes:
-            raise Refused(f"its certificate names {subject}, which is no node of cluster {self.cluster!r}")
+            raise RefusedError(f"its certificate names {subject}, which is no node of cluster {self.cluster!r}")
         return None
 
     def check_operator(self, subject: Subject) -> None:
         """Refuse whoever may not look inside: nodes may, and clients with `operate`."""
         client = self.check_known(subject)
         if client is not None and not client.operate:
-            raise Refused(f"{subject} may not ask for status; expected clients.{client.name}.operate = true")
+            raise RefusedError(f"{subject} may not ask for status; expected clients.{client.name}.operate = true")
 
     def check_node(self, subject: Subject) -> None:
         """Refuse whoever is no node of this cluster."""
         if self.check_known(subject) is not None:
-            raise Refused(f"{subject} is no node; only nodes may copy an application's state")
+            raise RefusedError(f"{subject} is no node; only nodes may copy an application's state")
 
     def check_reader(self, subject: Subject, group: GroupId) -> None:
         """Refuse whoever may not read what a group delivers."""
         client = self.check_known(subject)
         if client is not None and not (client.subscribe and group in client.groups):
-            raise Refused(
+            raise RefusedError(
                 f"{subject} may not read group {group}; it may read {sorted(client.groups) if client.subscribe else []}"
             )
 
@@ -200,7 +204,7 @@ class Rights:
         """First and last of the numbers that a client owns."""
         client = self.check_known(subject)
         if client is None:
-            raise Refused(f"{subject} has a number already")
+            raise RefusedError(f"{subject} has a number already")
         return client.first, client.last
 
     def groups_of(self, process: ProcessId) -> frozenset[GroupId]:
@@ -215,41 +219,41 @@ class Rights:
 
     def _check_cluster(self, subject: Subject) -> None:
         if subject.cluster != self.cluster:
-            raise Refused(f"its certificate is for cluster {subject.cluster!r}; this is {self.cluster!r}")
+            raise RefusedError(f"its certificate is for cluster {subject.cluster!r}; this is {self.cluster!r}")
 
-    def _client(self, subject: Subject) -> Client:
+    def _client(self, subject: Subject) -> ClientIdentity:
         client = self.clients.get(subject.name)
         if client is None:
-            raise Refused(f"{subject} is not in the configuration; expected one of {sorted(self.clients)}")
+            raise RefusedError(f"{subject} is not in the configuration; expected one of {sorted(self.clients)}")
         return client
 
 
-def clients_of(tables: Mapping[str, ClientTable], groups: Mapping[str, GroupId]) -> dict[str, Client]:
+def clients_of(tables: Mapping[str, ClientTable], groups: Mapping[str, GroupId]) -> dict[str, ClientIdentity]:
     """The clients of a cluster.toml; a mistake names the field."""
-    made: dict[str, Client] = {}
+    made: dict[str, ClientIdentity] = {}
     numbers: dict[int, str] = {}
     for place, (name, table) in enumerate(tables.items()):
         number = place if table.id is None else table.id
         if not name or name != name.strip():
-            raise WrongUse(f"clients: the name {name!r}; expected one without spaces around it")
+            raise UsageError(f"clients: the name {name!r}; expected one without spaces around it")
         if not 0 <= number < MOST_CLIENTS:
-            raise WrongUse(f"clients.{name}.id = {number}; expected 0 to {MOST_CLIENTS - 1}")
+            raise UsageError(f"clients.{name}.id = {number}; expected 0 to {MOST_CLIENTS - 1}")
         if number in numbers:
-            raise WrongUse(f"clients.{name}.id = {number}; {numbers[number]} has this number already")
+            raise UsageError(f"clients.{name}.id = {number}; {numbers[number]} has this number already")
         numbers[number] = name
         wanted = tuple(groups) if table.groups == "all" else table.groups
         if isinstance(wanted, str):
-            raise WrongUse(f'clients.{name}.groups = {wanted!r}; expected "all" or a list of groups')
+            raise UsageError(f'clients.{name}.groups = {wanted!r}; expected "all" or a list of groups')
         for group in wanted:
             if group not in groups:
-                raise WrongUse(f"clients.{name}.groups: {group!r} does not exist; expected some of {list(groups)}")
+                raise UsageError(f"clients.{name}.groups: {group!r} does not exist; expected some of {list(groups)}")
         if table.change and set(wanted) != set(groups):
-            raise WrongUse(
+            raise UsageError(
                 f'clients.{name}.change = true with groups = {list(wanted)}; expected groups = "all", because a change'
                 " of members is a message to all of them"
             )
         addressed = frozenset(groups[group] for group in wanted)
-        made[name] = Client(name, number, addressed, table.operate, table.subscribe, table.change)
+        made[name] = ClientIdentity(name, number, addressed, table.operate, table.subscribe, table.change)
     return made
 
 
@@ -270,18 +274,18 @@ def check_exposure(
     if table.mode == "plain":
         for host in hosts:
             if not table.plain_beyond_loopback and not is_loopback(host):
-                raise WrongUse(
+                raise UsageError(
                     f'security.mode = "plain" with the address {host!r}; expected mode "tls", loopback addresses,'
                     " or security.plain_beyond_loopback = true"
                 )
         if clients:
-            raise WrongUse(
+            raise UsageError(
                 f'clients.{next(iter(clients))} with security.mode = "plain"; expected mode "tls",'
                 " because without certificates nobody can tell one client from another"
             )
     for host in https:
         if not table.http_beyond_loopback and not is_loopback(host):
-            raise WrongUse(
+            raise UsageError(
                 f"the http address {host!r} can be reached by other machines; expected loopback,"
                 " or security.http_beyond_loopback = true"
             )

@@ -3,14 +3,14 @@
 from collections.abc import Set
 from typing import Final
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import MESSAGES_PER_SENDER, GroupId, ProcessId
 from amcast.kernel.message import Body, Message, Request
 from amcast.kernel.process import Process
 from amcast.kernel.reconfiguration import MARK, is_change
 from amcast.kernel.spec import Spec
-from amcast.live.security.permissions import Rights
-from amcast.live.wire.frames import Refused
+from amcast.live.security.permissions import Permissions
+from amcast.live.wire.frames import RefusedError
 
 MARKED: Final = MARK[0]
 """How the payload of a change begins, and few others."""
@@ -18,10 +18,10 @@ MOST_SETS: Final = 100_000
 """Sets of destinations that are remembered as sound; beyond that, each is checked anew."""
 
 
-class Admission:
+class RequestFilter:
     """The check at one server's door."""
 
-    def __init__(self, process: Process, spec: Spec, most_bytes: int, rights: Rights | None = None) -> None:
+    def __init__(self, process: Process, spec: Spec, most_bytes: int, rights: Permissions | None = None) -> None:
         self._process = process
         self._spec = spec
         self._most_bytes = most_bytes
@@ -38,13 +38,13 @@ class Admission:
         allowed = None if rights is None else rights.groups_of(peer)
         for body in bodies:
             if type(body) is not Request:
-                raise Refused(f"client {peer} says {type(body).__name__}; clients may only send requests")
+                raise RefusedError(f"client {peer} says {type(body).__name__}; clients may only send requests")
             message = body.message
             if message.sender != peer or message.id // MESSAGES_PER_SENDER != peer:
-                raise Refused(f"client {peer} sends message {message.id} in the name of {message.sender}")
+                raise RefusedError(f"client {peer} sends message {message.id} in the name of {message.sender}")
             payload = message.payload
             if len(payload) > most:
-                raise Refused(
+                raise RefusedError(
                     f"message {message.id} has {len(payload)} bytes; expected at most {most} (limits.message_bytes)"
                 )
             if message.destinations not in sound:
@@ -56,14 +56,16 @@ class Admission:
 
     def _check_change(self, peer: ProcessId, message: Message) -> None:
         """A change of members: a right of its own, and not in every cluster."""
-        if "number" not in self._process.vitals():
-            raise Refused(f"message {message.id} changes members; this cluster does not (members.change, the protocol)")
+        if "number" not in self._process.status():
+            raise RefusedError(
+                f"message {message.id} changes members; this cluster does not (members.change, the protocol)"
+            )
         if self._rights is not None:
             self._rights.check_change(peer)
 
     def _forbid(self, peer: ProcessId, message: Message, allowed: frozenset[GroupId]) -> None:
         assert self._rights is not None
-        raise Refused(
+        raise RefusedError(
             f"client {self._rights.name_of(peer)} may not address groups {sorted({*message.destinations} - allowed)}"
             f" (message {message.id}); expected some of {sorted(allowed)}"
         )
@@ -71,15 +73,15 @@ class Admission:
     def _check_destinations(self, message: Message) -> None:
         topology = self._process.topology
         try:
-            proper = topology.checked(message.destinations)
-        except WrongUse as error:
-            raise Refused(f"message {message.id}: {error}") from None
+            proper = topology.check_destinations(message.destinations)
+        except UsageError as error:
+            raise RefusedError(f"message {message.id}: {error}") from None
         if proper != message.destinations:
-            raise Refused(f"message {message.id}: destinations {message.destinations}; expected {proper}")
+            raise RefusedError(f"message {message.id}: destinations {message.destinations}; expected {proper}")
         # A client that asks again asks every member of the groups that order its message.
         ordering = {topology.group_of(contact) for contact in self._spec.contact(topology, message)}
         if self._home not in ordering | set(proper):
-            raise Refused(
+            raise RefusedError(
                 f"message {message.id} to groups {list(proper)} is none of process {self._process.me}'s business"
             )
         if len(self._sound) < MOST_SETS:

@@ -10,9 +10,9 @@ import ssl
 from pathlib import Path
 from typing import Any, Final
 
-from amcast.kernel.errors import WrongUse
-from amcast.live.security.permissions import Rights, Subject
-from amcast.live.wire.frames import Refused
+from amcast.kernel.errors import UsageError
+from amcast.live.security.permissions import Permissions, Subject
+from amcast.live.wire.frames import RefusedError
 
 FLIGHTS: Final = 3
 """Each side speaks so often, at most, until hands are shaken."""
@@ -21,7 +21,7 @@ FLIGHTS: Final = 3
 class Security:
     """One process' certificate, the authority that it trusts, and everybody's rights."""
 
-    def __init__(self, authority: Path, folder: Path, me: Subject, rights: Rights) -> None:
+    def __init__(self, authority: Path, folder: Path, me: Subject, rights: Permissions) -> None:
         self.me = me
         self.rights = rights
         self._authority = authority
@@ -45,7 +45,7 @@ class Security:
             (self._key, f"the key of {self.me} (security.certificates)"),
         ):
             if not file.is_file():
-                raise WrongUse(
+                raise UsageError(
                     f"{file} does not exist; expected {what}; `amcast certs` makes it,"
                     ' security.mode = "plain" does without'
                 )
@@ -53,11 +53,11 @@ class Security:
             try:
                 context.load_verify_locations(self._authority)
             except (ssl.SSLError, OSError) as error:
-                raise WrongUse(f"{self._authority}: {reason(error)}; expected a PEM certificate") from None
+                raise UsageError(f"{self._authority}: {reason(error)}; expected a PEM certificate") from None
             try:
                 context.load_cert_chain(self._certificate, self._key, password=_no_password)
             except (ssl.SSLError, OSError, ValueError) as error:
-                raise WrongUse(
+                raise UsageError(
                     f"{self._certificate}: {reason(error)}; expected a PEM certificate with its key, without a"
                     f" password, in {self._key.name}"
                 ) from None
@@ -75,10 +75,10 @@ class Security:
                 _shake(client)
                 _shake(server)
             named = subject_of(server.getpeercert())
-        except (ssl.SSLError, Refused) as error:
-            raise WrongUse(f"{self._certificate}: {reason(error)}") from None
+        except (ssl.SSLError, RefusedError) as error:
+            raise UsageError(f"{self._certificate}: {reason(error)}") from None
         if named != self.me:
-            raise WrongUse(
+            raise UsageError(
                 f"{self._certificate} names {named} of cluster {named.cluster!r};"
                 f" expected {self.me} of {self.me.cluster!r}"
             )
@@ -100,7 +100,7 @@ def _shake(end: ssl.SSLObject) -> None:
 def subject_of(certificate: dict[str, Any] | None) -> Subject:
     """Whom a peer's verified certificate names."""
     if not certificate:
-        raise Refused("it shows no certificate")
+        raise RefusedError("it shows no certificate")
     return Subject.read([value for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"])
 
 

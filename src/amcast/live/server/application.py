@@ -6,7 +6,7 @@ and a machine may die between a delivery and what the program makes of it. A pro
 and `install` such bytes is safe from all three:
 
 - with a log on disk, what the log forgets is first written to a journal beside it, with the program's own state in
-  front; a new life installs the last state, hands over the journal, and goes on;
+  front; a new incarnation installs the last state, hands over the journal, and goes on;
 - when positions are missing, a fellow is asked for the state of its program after those, and that is installed; what
   was delivered meanwhile follows from `live/host/recent_deliveries.py`.
 
@@ -22,13 +22,13 @@ from typing import Final
 import msgspec
 
 from amcast.kernel.effects import Deliver
-from amcast.kernel.errors import Unknown, WrongUse
+from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.message import Message
-from amcast.live.client_batch import Delivery, opened_message
+from amcast.live.client_batch import Delivery, message_deliveries
 from amcast.live.host.host import Host
-from amcast.live.host.recent_deliveries import Kept
+from amcast.live.host.recent_deliveries import RecentDeliveries
 from amcast.live.limits import KIB, MIB
-from amcast.live.rpc.client import Asker
+from amcast.live.rpc.client import RpcClient
 from amcast.live.storage.store import Durability, LogStore
 
 log = logging.getLogger("amcast.live")
@@ -133,7 +133,7 @@ class Journal:
 
 
 class Application:
-    """Hands deliveries to a program, each once and in order, over all lives of its replica."""
+    """Hands deliveries to a program, each once and in order, over all incarnations of its replica."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class Application:
         journal: Journal | None = None,
     ) -> None:
         if (take is None) != (install is None):
-            raise WrongUse("take and install belong together; expected both or none of them")
+            raise UsageError("take and install belong together; expected both or none of them")
         self.position = handed
         """The program has everything before."""
         self._on_delivery = on_delivery
@@ -154,7 +154,7 @@ class Application:
         self._install = install
         self._on_missed = on_missed
         self._journal = journal
-        self._kept: Kept | None = None
+        self._kept: RecentDeliveries | None = None
         self._fetch: Fetch | None = None
         self._failed: Callable[[Exception], object] = lambda error: None
         """Told when the program failed while it caught up."""
@@ -205,18 +205,18 @@ class Application:
             await self._moved.wait()
         return self.position, self._take()
 
-    def serve(self, host: Host, asker: Asker) -> None:
+    def serve(self, host: Host, asker: RpcClient) -> None:
         """Be the application of this host, which has not started."""
-        assert host.desk is not None
-        self._kept = host.desk.kept
+        assert host.rpc is not None
+        self._kept = host.rpc.kept
         self._fetch = lambda position: self._copied_from(host, asker, position)
         self._failed = host.fail
         if self._take is not None:
-            host.desk.application = self.copied
+            host.rpc.application = self.copied
 
-    async def _copied_from(self, host: Host, asker: Asker, position: int) -> tuple[int, bytes]:
-        asker.follow(host.moving.topology)
-        return await asker.copy(host.moving.fellows(), position)
+    async def _copied_from(self, host: Host, asker: RpcClient, position: int) -> tuple[int, bytes]:
+        asker.follow(host.topology_follower.topology)
+        return await asker.copy(host.topology_follower.other_members(), position)
 
     async def close(self) -> None:
         if self._catching is not None:
@@ -236,7 +236,7 @@ class Application:
 
     def _give(self, position: int, message: Message) -> None:
         if self._on_delivery is not None:
-            for delivery in opened_message(message, position):
+            for delivery in message_deliveries(message, position):
                 self._on_delivery(delivery)
 
     async def _caught(self, position: int) -> None:
@@ -254,7 +254,7 @@ class Application:
         while True:
             try:
                 reached, state = await self._fetch(max(position, kept.first))
-            except Unknown as error:
+            except CannotTellError as error:
                 log.warning("no fellow has the state of its program after %d deliveries: %s", position, error)
                 await asyncio.sleep(RETRY_S)
                 continue

@@ -15,11 +15,11 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.live.limits import KIB
 from amcast.live.log_output import complain
 from amcast.live.server import metrics
-from amcast.live.server.status import Watch
+from amcast.live.server.status import StatusReporter
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -43,7 +43,7 @@ Answer = tuple[int, str, bytes]
 class HttpServer:
     """Answers for one node."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: StatusReporter) -> None:
         self._watch = watch
         self._server: asyncio.Server | None = None
         self._open = 0
@@ -51,7 +51,7 @@ class HttpServer:
         self._unmeasured = ""
         try:
             self._registry = metrics.registry(watch)
-        except WrongUse as error:
+        except UsageError as error:
             self._unmeasured = str(error)
 
     async def listen(self, host: str, port: int) -> None:
@@ -59,7 +59,7 @@ class HttpServer:
         try:
             self._server = await asyncio.start_server(self._accept, host, port, limit=REQUEST_BYTES)
         except OSError as error:
-            raise WrongUse(f"node {self._watch.name} cannot answer HTTP on {host}:{port}: {error}") from None
+            raise UsageError(f"node {self._watch.name} cannot answer HTTP on {host}:{port}: {error}") from None
 
     async def close(self) -> None:
         """Answer no more."""
@@ -106,7 +106,7 @@ class HttpServer:
                 return (503, TEXT, b"the replica has stopped\n") if failed else (200, TEXT, b"ok\n")
             case b"/ready":
                 missing = self._watch.missing()
-                said = "\n".join((*missing, *self._watch.host.moving.holders.advice()))
+                said = "\n".join((*missing, *self._watch.host.topology_follower.holders.advice()))
                 return (503, TEXT, f"{said}\n".encode()) if missing else (200, TEXT, b"ready\n")
             case b"/status":
                 return 200, JSON, json.dumps(self._watch.status(), indent=2).encode()

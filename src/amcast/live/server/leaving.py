@@ -15,12 +15,12 @@ LOOK_S: Final = 0.05
 """How often it looks whether it is done."""
 
 
-async def leave(host: Host, patience_s: float = PATIENCE_S) -> None:
+async def drain_and_stop(host: Host, patience_s: float = PATIENCE_S) -> None:
     """Before a stop; a host that has failed, or that nobody would understand, just stops."""
     if not host.say_farewell():
         return
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience_s
     await asyncio.sleep(LOOK_S)
-    while not host.ended.done() and loop.time() < deadline and host.process.vitals().get("asked", 0):
+    while not host.ended.done() and loop.time() < deadline and host.process.status().get("asked", 0):
         await asyncio.sleep(LOOK_S)

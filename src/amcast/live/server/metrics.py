@@ -8,8 +8,8 @@ are no metrics. Reading them costs a walk over the links and nothing else; betwe
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from amcast.kernel.errors import WrongUse
-from amcast.live.server.status import Watch
+from amcast.kernel.errors import UsageError
+from amcast.live.server.status import StatusReporter
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -69,22 +69,22 @@ METRICS: Final = (
     Told("amcast_node", "gauge", "Always 1; who this is.", WHO, _info),
     _gauge("ready", "1 if this node is ready to serve.", "ready"),
     _gauge("holds_state", "1 if this node holds its group's state, 0 while it waits for it.", "group_state", "holds"),
-    _gauge("life", "How often this node was restarted.", "life"),
-    _gauge("uptime_seconds", "Since this life began.", "uptime_s"),
+    _gauge("incarnation", "How often this node was restarted.", "incarnation"),
+    _gauge("uptime_seconds", "Since this incarnation began.", "uptime_s"),
     _gauge("topology", "How often the members of groups were changed, as this node knows it.", "vitals", "number"),
     Told("amcast_is_leader", "gauge", "1 if this node believes that it leads its group.", (), _is_leader),
     _gauge("epoch", "Number of the group's leadership, where the protocol has one.", "vitals", "epoch"),
-    _gauge("position", "Messages delivered here over all lives.", "vitals", "position"),
+    _gauge("position", "Messages delivered here over all incarnations.", "vitals", "position"),
     _gauge("pending_messages", "Heard of and not delivered.", "vitals", "pending"),
     _gauge("asked_bundles", "Asked for by this gateway and not answered.", "vitals", "asked"),
-    _gauge("asked_bytes", "Payload of that.", "asked_bytes"),
+    _gauge("unordered_bytes", "Payload of that.", "unordered_bytes"),
     _gauge("full", "1 if that is too much, and clients wait.", "full"),
-    _counter("delivered", "Messages delivered in this life.", "delivered"),
-    _counter("steps", "Steps of the protocol in this life.", "steps"),
+    _counter("delivered", "Messages delivered in this incarnation.", "delivered"),
+    _counter("steps", "Steps of the protocol in this incarnation.", "steps"),
     _counter("events", "Events in these steps; events per step is the size of bursts.", "events"),
     _gauge("inbox_events", "Events that wait for the next step.", "queues", "inbox"),
     _gauge("held_effects", "Effects that wait for the disk.", "queues", "held"),
-    _counter("appended_records", "Records given to the log in this life.", "queues", "appended"),
+    _counter("appended_records", "Records given to the log in this incarnation.", "queues", "appended"),
     _counter("durable_records", "Of these, how many are durable.", "queues", "durable"),
     _link("up", "1 if connected with another node.", "up"),
     _link("queued_bytes", "What another node has not acknowledged.", "queued_bytes"),
@@ -101,7 +101,7 @@ METRICS: Final = (
 class _Collector:
     """Asked by the registry whenever somebody reads the metrics."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: StatusReporter) -> None:
         self._watch = watch
 
     def collect(self) -> "Iterator[Metric]":
@@ -117,12 +117,12 @@ class _Collector:
             yield family
 
 
-def registry(watch: Watch) -> "CollectorRegistry":
+def registry(watch: StatusReporter) -> "CollectorRegistry":
     """The node's metrics, and those of its operating-system process (CPU, memory, open files)."""
     try:
         from prometheus_client import CollectorRegistry, ProcessCollector
     except ImportError:
-        raise WrongUse(
+        raise UsageError(
             "the package prometheus-client is not installed; expected: pip install 'amcast[operate]'"
         ) from None
     made = CollectorRegistry()

@@ -18,24 +18,24 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.spec import Spec
 from amcast.live import log_output as logs
 from amcast.live.config.cluster import Cluster
 from amcast.live.host.host import Host
-from amcast.live.host.skewed_clock import Skew
+from amcast.live.host.skewed_clock import SkewedClock
 from amcast.live.host.step_log import StepLog
-from amcast.live.host.wakeup_coalescer import Rest
+from amcast.live.host.wakeup_coalescer import WakeupCoalescer
 from amcast.live.limits import MIB
 from amcast.live.membership import data_folder as owning
-from amcast.live.membership.topology_follower import Removed, kept, recalled
-from amcast.live.rpc.client import Asker
+from amcast.live.membership.topology_follower import RemovedFromGroupError, load_known_members, load_roster
+from amcast.live.rpc.client import RpcClient
 from amcast.live.server.application import Application
 from amcast.live.server.http import HttpServer
-from amcast.live.server.leaving import leave
-from amcast.live.server.status import Watch
-from amcast.live.storage.client_ids import Numbers
+from amcast.live.server.leaving import drain_and_stop
+from amcast.live.server.status import StatusReporter
+from amcast.live.storage.client_ids import ClientIdAllocator
 from amcast.live.storage.store import opened_store
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def run_loop(main: Coroutine[Any, Any, None]) -> None:
         runner.run(main)
 
 
-def built(
+def build_host(
     cluster: Cluster,
     me: ProcessId,
     spec: Spec,
@@ -78,9 +78,9 @@ def built(
         store = opened_store(cluster.folder_of(me), cluster.durability)
         undo.callback(store.close)
         wiring = cluster.node_wiring(cluster.name_of(me))
-        roster, first = kept(cluster, me, logged)
+        roster, first = load_roster(cluster, me, logged)
         process = spec.process(me, first, spec.configure(options_of(cluster, spec)))
-        owning.claim(cluster, me)
+        owning.record_owner(cluster, me)
         recorder, recorded = joined(cluster, me) if cluster.trace != "off" else (None, 0)
         host = Host(
             process,
@@ -89,23 +89,25 @@ def built(
             limits=cluster.limits,
             store=store,
             recorder=recorder,
-            steps=None if steps is None else StepLog(steps / f"{me}-{store.life}.steps", spec.name, me, store.life),
+            steps=None
+            if steps is None
+            else StepLog(steps / f"{me}-{store.incarnation}.steps", spec.name, me, store.incarnation),
             on_deliver=None if application is None else application.told,
             on_installed=None if application is None else application.missing,
             before_forgetting=_all_of(recorder.flush if recorder else None, application.save if application else None),
             handed=0 if application is None else application.position,
             recorded=recorded,
-            skew=None if skew is None else Skew(skew / cluster.name_of(me).replace("/", "-")),
+            skew=None if skew is None else SkewedClock(skew / cluster.name_of(me).replace("/", "-")),
             wiring=wiring,
         )
-        assert host.desk is not None
-        host.desk.watch = Watch(host, cluster.name_of(me), cluster.name, cluster.protocol, cluster.durability)
-        host.desk.holds = host.moving.holders.holds
-        host.moving.holders.durability = cluster.durability
-        host.moving.remember(roster, cluster.folder_of(me))
-        host.desk.numbers = Numbers(cluster.folder_of(me), me, store.life)
+        assert host.rpc is not None
+        host.rpc.watch = StatusReporter(host, cluster.name_of(me), cluster.name, cluster.protocol, cluster.durability)
+        host.rpc.holds = host.topology_follower.holders.holds
+        host.topology_follower.holders.durability = cluster.durability
+        host.topology_follower.remember(roster, cluster.folder_of(me))
+        host.rpc.numbers = ClientIdAllocator(cluster.folder_of(me), me, store.incarnation)
         if application is not None:
-            application.serve(host, Asker(cluster.name, cluster.addresses, cluster.limits, wiring))
+            application.serve(host, RpcClient(cluster.name, cluster.addresses, cluster.limits, wiring))
         undo.pop_all()
         return host, recorder
 
@@ -115,7 +117,7 @@ def options_of(cluster: Cluster, spec: Spec) -> dict[str, Any]:
     what a process says to itself, too."""
     options = dict(cluster.options)
     if options.get("records") is False and cluster.durability != "memory":
-        raise WrongUse(
+        raise UsageError(
             f"options.records = false; expected true, or no such option, with durability {cluster.durability!r}"
         )
     if cluster.durability == "memory" and cluster.trace != "full" and "records" in spec.config.__struct_fields__:
@@ -155,23 +157,23 @@ def hold_memory() -> None:
 
 async def serve(cluster: Cluster, node: str, spec: Spec, steps: Path | None = None, skew: Path | None = None) -> None:
     """Be this node until SIGTERM or SIGINT, or until something fails."""
-    owning.check(cluster, cluster.node(node))
-    cluster = recalled(cluster, node)
+    owning.verify_owner(cluster, cluster.node(node))
+    cluster = load_known_members(cluster, node)
     me = cluster.node(node)
-    host, recorder = built(cluster, me, spec, steps=steps, skew=skew)
-    assert host.desk is not None
-    assert host.desk.watch is not None
-    http = HttpServer(host.desk.watch)
+    host, recorder = build_host(cluster, me, spec, steps=steps, skew=skew)
+    assert host.rpc is not None
+    assert host.rpc.watch is not None
+    http = HttpServer(host.rpc.watch)
     loop = asyncio.get_running_loop()
     asked = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, asked.set)
-    loop.add_signal_handler(signal.SIGHUP, renew, host)
+    loop.add_signal_handler(signal.SIGHUP, reload_certificates, host)
     try:
         await host.listen(cluster.listens[me])
         if me in cluster.https:
             await http.listen(*cluster.https[me])
-        host.handing.rest = Rest(cluster.limits.rest_us)
+        host.sink.rest = WakeupCoalescer(cluster.limits.coalesce_us)
         host.start(cluster.addresses)
         gc.collect()
         gc.freeze()
@@ -179,10 +181,10 @@ async def serve(cluster: Cluster, node: str, spec: Spec, steps: Path | None = No
         hold_memory()
         print(READY, flush=True)
         host.ended.add_done_callback(lambda _: asked.set())
-        host.moving.on_retired = asked.set
+        host.topology_follower.on_retired = asked.set
         await asked.wait()
         failed = host.ended.exception() if host.ended.done() else None
-        await leave(host)
+        await drain_and_stop(host)
     finally:
         await http.close()
         await host.stop()
@@ -195,7 +197,7 @@ async def serve(cluster: Cluster, node: str, spec: Spec, steps: Path | None = No
     print(STOPPED, flush=True)
 
 
-def renew(host: Host) -> None:
+def reload_certificates(host: Host) -> None:
     """SIGHUP: read the certificates again; new connections use them."""
     security = host.network.wiring.security
     if security is None:
@@ -204,7 +206,7 @@ def renew(host: Host) -> None:
     try:
         security.reload()
         log.info("the certificates were read again")
-    except WrongUse as error:
+    except UsageError as error:
         log.error("the old certificates stay in use: %s", error)
 
 
@@ -213,10 +215,10 @@ def main(cluster: Cluster, node: str, spec: Spec, steps: Path | None = None, ske
     logs.configure(node, cluster.logs)
     try:
         run_loop(serve(cluster, node, spec, steps, skew))
-    except Removed as removed:
+    except RemovedFromGroupError as removed:
         print(f"{node}: {removed}", file=sys.stderr)
         print(STOPPED, flush=True)
-    except WrongUse as error:
+    except UsageError as error:
         print(f"{node}: {error}", file=sys.stderr)
         return 64
     except Exception as error:

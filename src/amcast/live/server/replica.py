@@ -14,29 +14,29 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Final
 
-from amcast.kernel.errors import Unknown, WrongUse
+from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.ids import GroupId
 from amcast.kernel.spec import Spec
 from amcast.live.client.client import Client
 from amcast.live.client.multicaster import Receipt
-from amcast.live.client_batch import Delivery, opened_message
+from amcast.live.client_batch import Delivery, message_deliveries
 from amcast.live.config.cluster import Cluster
 from amcast.live.host.host import Host
-from amcast.live.host.recent_deliveries import Missed
+from amcast.live.host.recent_deliveries import MissedDeliveriesError
 from amcast.live.limits import KIB
 from amcast.live.membership import data_folder as owning
-from amcast.live.membership.topology_follower import recalled
-from amcast.live.rpc.server import Desk
+from amcast.live.membership.topology_follower import load_known_members
+from amcast.live.rpc.server import RpcServer
 from amcast.live.server import node
 from amcast.live.server.application import Application, Install, Journal, Take
-from amcast.live.server.leaving import leave
+from amcast.live.server.leaving import drain_and_stop
 
 CHUNK_BYTES: Final = 128 * KIB
 LOOK_S: Final = 0.5
 """How often a reader to whom nothing comes looks whether its replica still runs."""
 
 
-class HostedReplica:
+class ReplicaBase:
     """Runs while entered; `amcast.Replica` knows the cluster's protocol."""
 
     def __init__(
@@ -52,8 +52,8 @@ class HostedReplica:
         on_missed: Callable[[int, int], None] | None = None,
         handed: int = 0,
     ) -> None:
-        owning.check(cluster, cluster.node(name))
-        cluster = recalled(cluster, name)
+        owning.verify_owner(cluster, cluster.node(name))
+        cluster = load_known_members(cluster, name)
         self.me = cluster.node(name)
         self.name = name
         self._cluster = cluster
@@ -70,18 +70,18 @@ class HostedReplica:
         self._connecting = asyncio.Lock()
         self._going: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> "HostedReplica":
+    async def __aenter__(self) -> "ReplicaBase":
         cluster = self._cluster
         application = self._application()
         self._stack.push_async_callback(application.close)
         try:
-            host, recorder = node.built(cluster, self.me, self._spec, application)
+            host, recorder = node.build_host(cluster, self.me, self._spec, application)
             if recorder is not None:
                 self._stack.callback(recorder.close)
             self._stack.push_async_callback(host.stop)
             await host.listen(cluster.listens[self.me])
             host.start(cluster.addresses)
-            host.moving.on_retired = self._retire
+            host.topology_follower.on_retired = self._retire
         except BaseException:
             await self._stack.aclose()
             raise
@@ -115,7 +115,7 @@ class HostedReplica:
         """The node was removed from its group: it goes, the program stays."""
 
         async def go(host: Host) -> None:
-            await leave(host)
+            await drain_and_stop(host)
             await host.stop()
 
         self._going = asyncio.get_running_loop().create_task(go(self.host))
@@ -123,18 +123,18 @@ class HostedReplica:
     def _complain(self, host: Host) -> None:
         """A replica that stopped by itself is no secret."""
         if host.ended.done() and (reason := host.ended.exception()) is not None:
-            raise Unknown(f"replica {self.name} has stopped: {reason}") from reason
+            raise CannotTellError(f"replica {self.name} has stopped: {reason}") from reason
 
     @property
     def host(self) -> Host:
         """What runs the replica."""
         if self._host is None:
-            raise WrongUse(f"replica {self.name} does not run; expected `async with` around its use")
+            raise UsageError(f"replica {self.name} does not run; expected `async with` around its use")
         return self._host
 
     @property
-    def desk(self) -> Desk:
-        desk = self.host.desk
+    def desk(self) -> RpcServer:
+        desk = self.host.rpc
         assert desk is not None
         return desk
 
@@ -166,13 +166,13 @@ class HostedReplica:
         position = kept.next if since is None else since
         while True:
             if position < kept.first:
-                raise Missed(f"replica {self.name}", position, kept.first)
+                raise MissedDeliveriesError(f"replica {self.name}", position, kept.first)
             messages = kept.since(position, CHUNK_BYTES)
             for place, message in enumerate(messages, position):
-                for delivery in opened_message(message, place):
+                for delivery in message_deliveries(message, place):
                     yield delivery
             position += len(messages)
             if not messages and not await kept.changed(LOOK_S):
                 self._complain(self.host)
-                if self.host.moving.retired_ns is not None:
+                if self.host.topology_follower.retired_ns is not None:
                     return

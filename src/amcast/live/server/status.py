@@ -16,7 +16,7 @@ SLOWEST: Final = 5
 """Clients that are told by name, those with the most waiting for them."""
 
 
-class Watch:
+class StatusReporter:
     """Looks at one host for operators."""
 
     def __init__(self, host: Host, name: str, cluster: str, protocol: str, durability: str) -> None:
@@ -37,11 +37,11 @@ class Watch:
         if host.ended.done():
             return ["it has stopped"]
         said = ["it is leaving"] if host.leaving else []
-        waits = host.moving.holders.missing()
+        waits = host.topology_follower.holders.missing()
         said += waits
-        if not waits and host.desk is not None and not host.desk.caught_up.is_set():
+        if not waits and host.rpc is not None and not host.rpc.caught_up.is_set():
             said.append("it has not caught up with its group")
-        if host.moving.retired_ns is not None or host.process.group is None:
+        if host.topology_follower.retired_ns is not None or host.process.group is None:
             said.append("it was removed from its group")
         topology = host.process.topology
         for group in topology.groups:
@@ -58,29 +58,29 @@ class Watch:
         links = host.network.links
         clients = [link for peer, link in links.items() if topology.group_of(peer) is None]
         slowest = sorted(clients, key=lambda link: -link.queued_bytes)[:SLOWEST]
-        desk = host.desk
+        desk = host.rpc
         return {
             "node": self.name,
             "process": host.me,
-            "group": None if host.desk is None else host.desk.group,
+            "group": None if host.rpc is None else host.rpc.group,
             "topology": topology.describe(),
             "cluster": self.cluster,
             "protocol": self.protocol,
             "durability": self.durability,
             "version": self.version,
             "wire": list(host.network.versions),
-            "life": host.life,
+            "incarnation": host.incarnation,
             "uptime_s": round(time.monotonic() - self._began, 3),
             "ready": not missing,
             "missing": missing,
-            "advice": host.moving.holders.advice(),
-            "group_state": host.moving.holders.told(),
-            "vitals": dict(host.process.vitals()),
+            "advice": host.topology_follower.holders.advice(),
+            "group_state": host.topology_follower.holders.told(),
+            "vitals": dict(host.process.status()),
             "queues": host.queues(),
             "kept": None if desk is None else {"first": desk.kept.first, "next": desk.kept.next},
             "subscribers": 0 if desk is None else desk.subscribers,
             "links": [_link(links.get(peer), peer) for peer in topology.servers if peer != host.me],
-            "asked_bytes": host.process.burden(),
+            "unordered_bytes": host.process.unanswered_bytes(),
             "full": host.network.full,
             "clients": len(clients),
             "slowest_clients": [_link(link, link.peer) for link in slowest if link.queued_bytes],
@@ -89,7 +89,7 @@ class Watch:
             "refused": host.network.strangers.refused,
             "steps": host.steps_taken,
             "events": host.events_taken,
-            "delivered": host.handing.count,
+            "delivered": host.sink.count,
             "lost_sends": host.lost_sends,
         }
 
@@ -110,7 +110,7 @@ class Watch:
 
 def _link(link: Link | None, peer: ProcessId) -> dict[str, Any]:
     if link is None:
-        return {"peer": peer, "up": False, "queued_bytes": 0, "pressed": False, "version": None, "life": None}
+        return {"peer": peer, "up": False, "queued_bytes": 0, "pressed": False, "version": None, "incarnation": None}
     up = link.connection is not None
     return {
         "peer": peer,
@@ -118,5 +118,5 @@ def _link(link: Link | None, peer: ProcessId) -> dict[str, Any]:
         "queued_bytes": link.queued_bytes,
         "pressed": link.pressed,
         "version": link.version if up else None,
-        "life": None if link.known is None else link.known[0],
+        "incarnation": None if link.known is None else link.known[0],
     }

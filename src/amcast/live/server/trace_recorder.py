@@ -25,7 +25,7 @@ def recorder_for(cluster: Cluster, writer: str) -> FolderRecorder:
 
 
 def recorded_before(cluster: Cluster, me: ProcessId) -> int:
-    """The first position that an earlier life of this process did not get to its trace."""
+    """The first position that an earlier incarnation of this process did not get to its trace."""
     last = -1
     for file in (cluster.trace_folder / "deliveries").glob(f"process-{me:05d}-*.parquet"):
         column = pq.read_table(file, columns=["position"]).column("position")

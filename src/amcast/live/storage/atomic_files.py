@@ -7,12 +7,12 @@ from typing import TypeVar
 
 import msgspec
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 
 T = TypeVar("T")
 
 
-def put(file: Path, data: bytes) -> None:
+def write_atomically(file: Path, data: bytes) -> None:
     """Write a file, or put it in the place of the old one: on the disk when this returns."""
     early = file.with_name(f".{file.name}.new")
     with early.open("wb") as out:
@@ -30,7 +30,7 @@ def read_json(file: Path, kind: type[T], expected: str) -> T | None:
     try:
         return msgspec.json.decode(file.read_bytes(), type=kind)
     except msgspec.MsgspecError as error:
-        raise WrongUse(f"{file}: {error}; expected {expected}") from None
+        raise UsageError(f"{file}: {error}; expected {expected}") from None
 
 
 def sync_folder(folder: Path) -> None:

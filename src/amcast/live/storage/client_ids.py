@@ -6,11 +6,11 @@ its number by a server. Server p issues the numbers that leave the remainder p w
 issue the same one; how far it has come is on its disk, some numbers in advance, before it issues any, so a restarted
 server issues none again. This holds in every mode of durability, and needs no agreement: one server is enough.
 
-A client that ends with nothing unanswered gives its number back, with the life and the sequence number that come next.
-Whoever gets it then goes on from there: its ids are new, and what groups remember for each sender does not grow with
-every short-lived client. A client that dies, or leaves something unanswered, keeps its number for ever: a later
-sequence number would tell groups that all earlier ones were answered. Nobody can give back what was not issued to it:
-a secret goes with each number.
+A client that ends with nothing unanswered gives its number back, with the incarnation and the sequence number that come
+next. Whoever gets it then goes on from there: its ids are new, and what groups remember for each sender does not grow
+with every short-lived client. A client that dies, or leaves something unanswered, keeps its number for ever: a later
+sequence number would tell groups that all earlier ones were answered. Nobody can give back what was not issued to it: a
+secret goes with each number.
 """
 
 import secrets
@@ -19,9 +19,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import MESSAGES_PER_SENDER, ProcessId
-from amcast.live.storage.atomic_files import put
+from amcast.live.storage.atomic_files import write_atomically
 
 STRIDE: Final = 64
 """Only processes below this number issue numbers: each 2**16 to every client that has a certificate, 2**25 without."""
@@ -33,54 +33,54 @@ MOST_USED: Final = MESSAGES_PER_SENDER * 9 // 10
 """A number with more messages behind it is not issued again."""
 
 
-class Issue(NamedTuple):
+class AllocatedId(NamedTuple):
     """What a client begins with."""
 
     number: ProcessId
-    life: int
+    incarnation: int
     sequence: int
     secret: bytes
 
 
-class Numbers:
-    """The numbers that one server issues, over all its lives."""
+class ClientIdAllocator:
+    """The numbers that one server issues, over all its incarnations."""
 
-    def __init__(self, folder: Path, me: ProcessId, life: int) -> None:
+    def __init__(self, folder: Path, me: ProcessId, incarnation: int) -> None:
         self._file = folder / "numbers"
         self._me = me
-        self._lost = life > 0 and not self._file.exists()
+        self._lost = incarnation > 0 and not self._file.exists()
         """The disk was lost with what was issued: then nothing more is."""
         self._reserved: dict[int, int] = self._read()
         """First of a range -> how many numbers of it the disk knows as issued."""
         self._issued = dict(self._reserved)
         self._out: dict[ProcessId, bytes] = {}
         self._free: dict[int, list[tuple[ProcessId, int, int]]] = {}
-        """First of a range -> (number, life, sequence) that came back."""
+        """First of a range -> (number, incarnation, sequence) that came back."""
         self._range_of: dict[ProcessId, int] = {}
         if not self._lost:
             self._write()
 
-    def issue(self, first: ProcessId, last: ProcessId) -> Issue:
+    def allocate(self, first: ProcessId, last: ProcessId) -> AllocatedId:
         """A number from this range that nobody else has."""
-        number, life, sequence = self._next(first, last)
+        number, incarnation, sequence = self._next(first, last)
         secret = secrets.token_bytes(16)
         self._out[number] = secret
         self._range_of[number] = first
         if len(self._out) > MOST_OUT:
             oldest = next(iter(self._out))
             del self._out[oldest], self._range_of[oldest]
-        return Issue(number, life, sequence, secret)
+        return AllocatedId(number, incarnation, sequence, secret)
 
-    def take_back(self, number: ProcessId, secret: bytes, life: int, sequence: int) -> bool:
+    def release(self, number: ProcessId, secret: bytes, incarnation: int, sequence: int) -> bool:
         """Its holder has ended; False if it was not its holder, or the number is used up."""
         known = self._out.get(number)
-        if known is None or not secrets.compare_digest(known, secret) or life < 0 or sequence < 0:
+        if known is None or not secrets.compare_digest(known, secret) or incarnation < 0 or sequence < 0:
             return False
         del self._out[number]
         first = self._range_of.pop(number)
         if sequence > MOST_USED:
             return False
-        self._free.setdefault(first, []).append((number, life, sequence))
+        self._free.setdefault(first, []).append((number, incarnation, sequence))
         return True
 
     def _next(self, first: ProcessId, last: ProcessId) -> tuple[ProcessId, int, int]:
@@ -88,13 +88,13 @@ class Numbers:
         if free:
             return free.pop()
         if self._me >= STRIDE:
-            raise WrongUse(f"process {self._me} issues no numbers; expected a process below {STRIDE} to be asked")
+            raise UsageError(f"process {self._me} issues no numbers; expected a process below {STRIDE} to be asked")
         if self._lost:
-            raise WrongUse(f"{self._file} is lost; expected another process than {self._me} to be asked for numbers")
+            raise UsageError(f"{self._file} is lost; expected another process than {self._me} to be asked for numbers")
         place = self._issued.get(first, 0)
         number = first + (self._me - first) % STRIDE + place * STRIDE
         if number > last:
-            raise WrongUse(f"process {self._me} has issued all its numbers from {first} to {last}")
+            raise UsageError(f"process {self._me} has issued all its numbers from {first} to {last}")
         if place >= self._reserved.get(first, 0):
             self._reserved[first] = place + AHEAD
             self._write()
@@ -107,9 +107,9 @@ class Numbers:
         try:
             return msgspec.json.decode(self._file.read_bytes(), type=dict[int, int])
         except msgspec.MsgspecError as error:
-            raise WrongUse(f"{self._file}: {error}; expected how many numbers were issued, by range") from None
+            raise UsageError(f"{self._file}: {error}; expected how many numbers were issued, by range") from None
 
     def _write(self) -> None:
         """Reservations are on the disk before any number of them is issued."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        put(self._file, msgspec.json.encode(self._reserved))
+        write_atomically(self._file, msgspec.json.encode(self._reserved))

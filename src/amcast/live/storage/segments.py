@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 
 MAGIC: Final = b"AMCLOG01"
 MARK: Final = b"AMCC"
@@ -29,7 +29,7 @@ _ENTRY: Final = struct.Struct("!IB")
 FIRST_COMMIT: Final = _HEAD.size
 
 
-class Damaged(WrongUse):
+class DamagedLogError(UsageError):
     """A log that cannot be trusted: the sentence says where, and nothing was changed."""
 
 
@@ -83,7 +83,9 @@ def scan(folder: Path) -> Scan:
             break
         first = _first(file, data)
         if number and first != number:
-            raise Damaged(f"{file}: begins with record {first}; expected {number}, so a segment is missing or damaged")
+            raise DamagedLogError(
+                f"{file}: begins with record {first}; expected {number}, so a segment is missing or damaged"
+            )
         number, end = first, FIRST_COMMIT
         for commit_end, found in _commits(data, number):
             end = commit_end
@@ -92,7 +94,7 @@ def scan(folder: Path) -> Scan:
         torn = _judge_rest(file, data, end, last)
     start = max((i for i, entry in enumerate(entries) if entry.replaces), default=None)
     if start is None and entries and entries[0].number > 1:
-        raise Damaged(
+        raise DamagedLogError(
             f"{files[0]}: begins with record {entries[0].number}, which replaces nothing; a segment is missing"
         )
     return Scan(entries[start or 0 :], number or 1, files[-1] if files else None, end, torn, files)
@@ -105,7 +107,7 @@ def _unborn(data: bytes) -> bool:
 
 def _first(file: Path, data: bytes) -> int:
     if len(data) < _HEAD.size or data[:8] != MAGIC:
-        raise Damaged(f"{file}: does not begin with {MAGIC!r}; not a segment of a log, or damaged")
+        raise DamagedLogError(f"{file}: does not begin with {MAGIC!r}; not a segment of a log, or damaged")
     first: int = _HEAD.unpack_from(data)[1]
     return first
 
@@ -145,10 +147,10 @@ def _judge_rest(file: Path, data: bytes, end: int, last: bool) -> int:
     if rest == 0:
         return 0
     if not last:
-        raise Damaged(f"{file}: damaged at byte {end}, and later segments exist; nothing was changed")
+        raise DamagedLogError(f"{file}: damaged at byte {end}, and later segments exist; nothing was changed")
     sound = _sound_after(data, end)
     if sound is not None:
-        raise Damaged(f"{file}: damaged at byte {end}, but sound again at byte {sound}; nothing was changed")
+        raise DamagedLogError(f"{file}: damaged at byte {end}, but sound again at byte {sound}; nothing was changed")
     return rest
 
 

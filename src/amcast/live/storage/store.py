@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, Protocol
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.live.limits import MIB
 from amcast.live.storage import segments
-from amcast.live.storage.atomic_files import put, sync_folder
+from amcast.live.storage.atomic_files import sync_folder, write_atomically
 
 log = logging.getLogger("amcast.live")
 
@@ -28,15 +28,15 @@ SEGMENT_BYTES: Final = 16 * MIB
 
 
 class Store(Protocol):
-    """The records of one process, over all its lives."""
+    """The records of one process, over all its incarnations."""
 
-    life: int
-    """The life that now begins: 0 at the first boot, one more at each later one."""
+    incarnation: int
+    """The incarnation that now begins: 0 at the first boot, one more at each later one."""
     keeps: bool
     """False: records need not even be encoded."""
 
     def records(self) -> Sequence[bytes]:
-        """What earlier lives made durable and no snapshot has replaced, oldest first."""
+        """What earlier incarnations made durable and no snapshot has replaced, oldest first."""
 
     def start(self, durable: Callable[[int], object], failed: Callable[[Exception], object]) -> None:
         """From now on, tell what became durable, from any thread; or, once, that nothing more will."""
@@ -52,14 +52,14 @@ class Store(Protocol):
 
 
 class MemoryStore:
-    """Keeps nothing: a later life starts without memory and says so by its number."""
+    """Keeps nothing: a later incarnation starts without memory and says so by its number."""
 
     keeps = False
 
-    def __init__(self, life: int = 0, lock_file: int = -1) -> None:
-        self.life = life
+    def __init__(self, incarnation: int = 0, lock_file: int = -1) -> None:
+        self.incarnation = incarnation
         self._lock_file = lock_file
-        """Held while this life lasts, if there is a folder that counts lives."""
+        """Held while this incarnation lasts, if there is a folder that counts incarnations."""
 
     def records(self) -> Sequence[bytes]:
         return ()
@@ -96,7 +96,7 @@ class LogStore:
         self._folder = folder
         self._lock_file = _locked(folder)
         self._records: list[bytes] = []
-        """What earlier lives left, until it is asked for."""
+        """What earlier incarnations left, until it is asked for."""
         self._file = -1
         try:
             self._syncs = durability == "fsync"
@@ -104,7 +104,7 @@ class LogStore:
             """Otherwise `commit` waits for the disk itself."""
             self._segment_bytes = segment_bytes
             self._recover()
-            self.life = next_life(folder)
+            self.incarnation = next_incarnation(folder)
         except BaseException:
             os.close(self._lock_file)
             raise
@@ -269,25 +269,25 @@ class Verified(NamedTuple):
 def verify(folder: Path) -> Verified:
     """Read a log without changing anything; raises a sentence that says where it is damaged."""
     if not folder.is_dir():
-        raise WrongUse(f"{folder}: no such folder; expected one with a log")
+        raise UsageError(f"{folder}: no such folder; expected one with a log")
     found = segments.scan(folder)
     if not found.files:
-        raise WrongUse(f"{folder}: no segments (00000001.log ...); expected a log")
+        raise UsageError(f"{folder}: no segments (00000001.log ...); expected a log")
     size = sum(file.stat().st_size for file in found.files)
     return Verified(len(found.entries), len(found.files), size, found.torn_bytes)
 
 
-def next_life(folder: Path) -> int:
-    """Begin a life: its number, which no later one will have again."""
-    file = folder / "life"
-    life = 0
+def next_incarnation(folder: Path) -> int:
+    """Begin an incarnation: its number, which no later one will have again."""
+    file = folder / "incarnation"
+    incarnation = 0
     if file.exists():
         text = file.read_text()
         if not text.strip().isdigit():
-            raise WrongUse(f"{file}: {text[:40]!r}; expected the number of the last life")
-        life = int(text) + 1
-    put(file, f"{life}\n".encode())
-    return life
+            raise UsageError(f"{file}: {text[:40]!r}; expected the number of the last incarnation")
+        incarnation = int(text) + 1
+    write_atomically(file, f"{incarnation}\n".encode())
+    return incarnation
 
 
 def opened_store(folder: Path, durability: Durability) -> Store:
@@ -296,7 +296,7 @@ def opened_store(folder: Path, durability: Durability) -> Store:
         folder.mkdir(parents=True, exist_ok=True)
         store = MemoryStore(lock_file=_locked(folder))
         try:
-            store.life = next_life(folder)
+            store.incarnation = next_incarnation(folder)
         except BaseException:
             store.close()
             raise
@@ -311,7 +311,7 @@ def _locked(folder: Path) -> int:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(file)
-        raise WrongUse(
+        raise UsageError(
             f"{folder}: in use by another process; expected a folder per process (is this node running already?)"
         ) from None
     return file

@@ -16,7 +16,7 @@ import msgspec
 from amcast.kernel.ids import MESSAGES_PER_SENDER
 from amcast.kernel.message import Message, Request
 from amcast.kernel.reconfiguration import MARK
-from amcast.live.security.request_filter import Admission
+from amcast.live.security.request_filter import RequestFilter
 from amcast.live.wire.frames import ALONE, BEFORE_ALONE, HEAD_BYTES, U64, pack_front_alone
 from amcast.live.wire.link import SETTLE_FRAMES, Link
 
@@ -29,13 +29,13 @@ _read: Final = msgspec.msgpack.Decoder(tuple[int, int, tuple[Request]]).decode
 """A BODIES frame with one body, which is a request: number, ack, bodies."""
 
 
-class Crowd:
+class ClientInbox:
     """What the clients of one server have sent since its last tick."""
 
     __slots__ = ("_admission", "_on_asked", "arrived", "wake")
 
     def __init__(
-        self, admission: Admission, on_asked: Callable[[list[Message]], None], wake: Callable[[], object]
+        self, admission: RequestFilter, on_asked: Callable[[list[Message]], None], wake: Callable[[], object]
     ) -> None:
         self.arrived: list[tuple[Connection, bytes]] = []
         """Each with the connection that brought it, oldest first."""
@@ -87,7 +87,7 @@ def _take_the_long_way(connection: "Connection", data: bytes) -> None:
         connection.close(f"it sent what cannot be handled: {error!r}")
 
 
-def post_each(links: list[Link], parts: list[bytes]) -> tuple[list[Link], list[tuple[Link, bytes]]]:
+def send_single_replies(links: list[Link], parts: list[bytes]) -> tuple[list[Link], list[tuple[Link, bytes]]]:
     """One frame with one encoded body to each of these clients: the same as `Link.post`. Those for whom much waits come
     back, and what must go the long way: something waits for the same client, or the other way round."""
     pressed: list[Link] = []

@@ -1,6 +1,6 @@
 """One TCP connection: bytes in, whole frames out, and the rule that nobody is listened to before saying hello.
 
-A connection knows nothing of sequence numbers or lives: that is the link's business (`live/wire/link.py`), which
+A connection knows nothing of sequence numbers or incarnations: that is the link's business (`live/wire/link.py`), which
 outlives its connections. Whatever is wrong with the bytes ends this connection with one line in the log, and nothing
 else.
 """
@@ -16,12 +16,21 @@ from amcast.live.security.permissions import Subject
 from amcast.live.security.tls import reason as told
 from amcast.live.security.tls import subject_of
 from amcast.live.wire import frames as codec
-from amcast.live.wire.frames import BODIES, HEAD, HEAD_BYTES, SHORT_HEAD, BadFrame, Mark, Refused, heads
-from amcast.live.wire.listener import named
+from amcast.live.wire.frames import (
+    BODIES,
+    HEAD,
+    HEAD_BYTES,
+    SHORT_HEAD,
+    BadFrameError,
+    LinkIncarnation,
+    RefusedError,
+    heads,
+)
+from amcast.live.wire.listener import format_address
 
 if TYPE_CHECKING:
-    from amcast.live.wire.client_inbox import Crowd
-    from amcast.live.wire.emulated_line import Delayed, Lines
+    from amcast.live.wire.client_inbox import ClientInbox
+    from amcast.live.wire.emulated_line import DelayedWriter, EmulatedNetwork
     from amcast.live.wire.link import Link
     from amcast.live.wire.network import Network
 
@@ -50,7 +59,7 @@ class Connection(asyncio.BufferedProtocol):
         self._limits = limits
         self.dials = dials
         """The link that dialled; None when the other side did."""
-        self.said: Mark | None = None
+        self.said: LinkIncarnation | None = None
         """How the link that it dials was marked when we said hello."""
         self.link: Link | None = None
         """Set once both have said hello."""
@@ -78,7 +87,7 @@ class Connection(asyncio.BufferedProtocol):
         self.heads: tuple[bytes, ...] = ()
         """How such a frame begins, by its length, if it is short; none until then (`live/wire/client_inbox.py`)."""
         self._deadline: asyncio.TimerHandle | None = None
-        self._line: Delayed | None = None
+        self._line: DelayedWriter | None = None
         self.write: Callable[[bytes], object] = _into_the_void
         """Give bytes to the socket, if there is one."""
 
@@ -88,10 +97,10 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self.write = self._transport.write
         self._transport.set_write_buffer_limits(high=4 * MIB, low=1 * MIB)
-        self.peername = named(transport.get_extra_info("peername"))
+        self.peername = format_address(transport.get_extra_info("peername"))
         loop = asyncio.get_running_loop()
         self.heard_at = loop.time()
-        self._deadline = loop.call_later(self._limits.greet_s, self._too_late)
+        self._deadline = loop.call_later(self._limits.hello_timeout_s, self._too_late)
         self._network.opened(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -108,9 +117,9 @@ class Connection(asyncio.BufferedProtocol):
             self._end += count
             self.heard = True
             self._take_frames()
-        except BadFrame as error:
+        except BadFrameError as error:
             self.close(f"it sent {error}")
-        except Refused as refused:
+        except RefusedError as refused:
             self.refuse(str(refused))
 
     def take_bytes(self, data: bytes) -> None:
@@ -121,9 +130,9 @@ class Connection(asyncio.BufferedProtocol):
             if usual == self._usual and length == count - 4:
                 try:
                     self.link.take_bodies(data[HEAD_BYTES:])  # type: ignore[union-attr]
-                except BadFrame as error:
+                except BadFrameError as error:
                     self.close(f"it sent {error}")
-                except Refused as refused:
+                except RefusedError as refused:
                     self.refuse(str(refused))
                 return
         self._read_bytes(memoryview(data))
@@ -181,7 +190,7 @@ class Connection(asyncio.BufferedProtocol):
         crowd = self._network.crowd
         if not link.serves and crowd is not None and self._transport is not None:
             self.heads = heads(link.version, min(self._short, self._limits.message_bytes))
-            self._transport.set_protocol(Plain(self, crowd))
+            self._transport.set_protocol(ClientProtocol(self, crowd))
             if self._transport.is_reading():
                 # Event loops choose how they read when they begin to.
                 self._transport.pause_reading()
@@ -192,7 +201,7 @@ class Connection(asyncio.BufferedProtocol):
         self._usual = NOTHING
         self.heads = ()
 
-    def imitate(self, lines: "Lines", region: str) -> None:
+    def imitate(self, lines: "EmulatedNetwork", region: str) -> None:
         """From now on what is written comes as late as it would over a line to that region."""
         assert self._transport is not None
         self._line = lines.delayed(region, self._transport.write)
@@ -286,12 +295,12 @@ class Connection(asyncio.BufferedProtocol):
     def _check_head(self, length: int, version: int, kind: int) -> None:
         limit = self._limits.frame_bytes if self.link is not None else GREETING_BYTES
         if not 2 <= length <= limit:
-            raise BadFrame(f"a frame of {length} bytes; expected 2 to {limit}")
+            raise BadFrameError(f"a frame of {length} bytes; expected 2 to {limit}")
         if kind >= len(codec.KINDS):
-            raise BadFrame(f"a frame of kind {kind}; expected 0 to {len(codec.KINDS) - 1}")
+            raise BadFrameError(f"a frame of kind {kind}; expected 0 to {len(codec.KINDS) - 1}")
         oldest, newest = self._network.versions
         if not oldest <= version <= newest and kind not in (codec.HELLO, codec.REFUSE):
-            raise BadFrame(f"wire version {version}; expected {oldest} to {newest}")
+            raise BadFrameError(f"wire version {version}; expected {oldest} to {newest}")
 
     def _take(self, kind: int, payload: memoryview) -> None:
         if kind == codec.REFUSE:
@@ -299,14 +308,14 @@ class Connection(asyncio.BufferedProtocol):
             self.refused = refusal.reason
             self._network.was_refused(self, refusal)
         elif self.link is None:
-            if kind == codec.VISIT:
+            if kind == codec.RPC_REQUEST:
                 self._network.visited(self, payload)
                 return
             if kind != codec.HELLO:
-                raise BadFrame(f"{codec.KINDS[kind]} before HELLO")
+                raise BadFrameError(f"{codec.KINDS[kind]} before HELLO")
             self._network.greet(self, codec.read_hello(payload))
         elif kind == codec.HELLO:
-            raise BadFrame("a second HELLO")
+            raise BadFrameError("a second HELLO")
         elif self.link.connection is self:
             self.link.take(kind, payload)
 
@@ -332,10 +341,10 @@ class Connection(asyncio.BufferedProtocol):
         self._start, self._end = 0, len(rest)
 
     def _too_late(self) -> None:
-        self.close(f"it did not say hello within {self._limits.greet_s} s")
+        self.close(f"it did not say hello within {self._limits.hello_timeout_s} s")
 
 
-class Plain(asyncio.Protocol):
+class ClientProtocol(asyncio.Protocol):
     """How a client's connection is read: a client says little at a time, mostly one short frame. Between servers frames
     are large and go without a copy into the connection's buffer; here the copy costs less than asking for the buffer,
     and the many buffers of many clients stay out of the processor's caches. What came waits for the next tick."""
@@ -346,7 +355,7 @@ class Plain(asyncio.Protocol):
     )
     # fmt: on
 
-    def __init__(self, connection: Connection, crowd: "Crowd") -> None:
+    def __init__(self, connection: Connection, crowd: "ClientInbox") -> None:
         self._connection = connection
         self._arrived = crowd.arrived
         self._wake = crowd.wake

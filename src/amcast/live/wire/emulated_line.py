@@ -56,7 +56,7 @@ class EmulationTable(Config, frozen=True):
 
 
 @dataclass(frozen=True)
-class Line:
+class EmulatedLine:
     """From one region to another, one way."""
 
     delay_ns: int
@@ -66,7 +66,7 @@ class Line:
     retransmit_ns: int = 200 * MILLISECOND
 
 
-class Lines:
+class EmulatedNetwork:
     """The lines from one region to all others."""
 
     def __init__(self, table: EmulationTable, region: str, salt: int) -> None:
@@ -74,21 +74,21 @@ class Lines:
         self._table = table
         self._chance = random.Random(table.seed * 1_000_003 + salt)
 
-    def to(self, region: str) -> Line:
+    def to(self, region: str) -> EmulatedLine:
         """The line to a region; whoever does not say where it is stands beside us."""
         table = self._table
         delay_ns = table.matrix_ns.get(self.region, {}).get(region, 0)
-        return Line(delay_ns, table.spread, table.bandwidth, table.loss, table.retransmit_ns)
+        return EmulatedLine(delay_ns, table.spread, table.bandwidth, table.loss, table.retransmit_ns)
 
-    def delayed(self, region: str, write: Callable[[bytes], None]) -> "Delayed":
+    def delayed(self, region: str, write: Callable[[bytes], None]) -> "DelayedWriter":
         """A connection's way of writing, held back."""
-        return Delayed(self.to(region), write, self._chance)
+        return DelayedWriter(self.to(region), write, self._chance)
 
 
-class Delayed:
+class DelayedWriter:
     """What is on one line now."""
 
-    def __init__(self, line: Line, write: Callable[[bytes], None], chance: random.Random) -> None:
+    def __init__(self, line: EmulatedLine, write: Callable[[bytes], None], chance: random.Random) -> None:
         self._line = line
         self._write = write
         self._chance = chance

@@ -8,17 +8,17 @@ only a matter of counting.
 from collections.abc import Iterator
 
 from amcast.kernel.effects import About
-from amcast.live.wire.frames import BadFrame, Piece
+from amcast.live.wire.frames import BadFrameError, Fragment
 
 
-def cut(part: bytes, size: int, sent_ns: int, about: About) -> Iterator[Piece]:
+def fragment(part: bytes, size: int, sent_ns: int, about: About) -> Iterator[Fragment]:
     """An encoded body as pieces of at most `size` bytes."""
     count = -(-len(part) // size)
     for index in range(count):
-        yield Piece(index, count, part[index * size : (index + 1) * size], sent_ns, about)
+        yield Fragment(index, count, part[index * size : (index + 1) * size], sent_ns, about)
 
 
-class Joining:
+class Reassembler:
     """One body at a time, on its way."""
 
     def __init__(self, most_bytes: int) -> None:
@@ -26,13 +26,13 @@ class Joining:
         self._pieces: list[bytes] = []
         self._bytes = 0
 
-    def add(self, piece: Piece) -> bytes | None:
+    def add(self, piece: Fragment) -> bytes | None:
         """The whole body, if this was its last piece."""
         if piece.index != len(self._pieces) or not piece.index < piece.count:
-            raise BadFrame(f"piece {piece.index} of {piece.count}; expected piece {len(self._pieces)}")
+            raise BadFrameError(f"piece {piece.index} of {piece.count}; expected piece {len(self._pieces)}")
         self._bytes += len(piece.data)
         if self._bytes > self._most_bytes:
-            raise BadFrame(f"a body of more than {self._most_bytes} bytes in pieces (limits.body_bytes)")
+            raise BadFrameError(f"a body of more than {self._most_bytes} bytes in pieces (limits.body_bytes)")
         self._pieces.append(piece.data)
         if piece.index + 1 < piece.count:
             return None

@@ -2,7 +2,7 @@
 
     u32 length | u8 version | u8 kind | a msgpack array       (length counts everything after itself)
 
-    HELLO    who I am, in which life, and how much of what you sent I have
+    HELLO    who I am, in which incarnation, and how much of what you sent I have
     REFUSE   why I will not talk to you
     ACK      how much of what you sent I have
     BODIES   [number, ack, [body ...]]: all that one tick had for one peer
@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple, Union, cast
 import msgspec
 
 from amcast.kernel.effects import About
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body, Record
 from amcast.live.limits import MIB, Limits
@@ -38,9 +38,9 @@ REFUSE: Final = 1
 ACK: Final = 2
 BODIES: Final = 3
 TRACED: Final = 4
-VISIT: Final = 5
-TELL: Final = 6
-PIECE: Final = 7
+RPC_REQUEST: Final = 5
+RPC_REPLY: Final = 6
+FRAGMENT: Final = 7
 KINDS: Final = ("HELLO", "REFUSE", "ACK", "BODIES", "TRACED", "VISIT", "TELL", "PIECE")
 
 HEAD: Final = struct.Struct("!IBB")
@@ -64,19 +64,19 @@ BEFORE_ALONE: Final = _FRONT_ALONE.size - 4
 pack_front_alone: Final = _FRONT_ALONE.pack
 """The same with ALONE behind it: all that comes before a lone body."""
 
-Mark = tuple[int, int]
-"""A link's name on one side: (life of the process, number of the link in that life)."""
+LinkIncarnation = tuple[int, int]
+"""A link's name on one side: (incarnation of the process, number of the link in that incarnation)."""
 
 
-class BadFrame(Exception):  # noqa: N818
+class BadFrameError(Exception):
     """Bytes that no peer of ours would send; the connection ends, the sentence goes to the log."""
 
 
-class Refused(Exception):  # noqa: N818
+class RefusedError(Exception):
     """What the other side asks is not allowed; the connection ends, the sentence goes to the other side."""
 
 
-Standing = tuple[int, int]
+TopologyVersion = tuple[int, int]
 """The number of the topology that a process goes by, and a digest of it."""
 
 
@@ -89,10 +89,10 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     process: ProcessId
     target: ProcessId
     """Whom the sender believes it is talking to."""
-    life: int
+    incarnation: int
     link: int
-    known: Mark | None
-    """The receiver's mark, if the sender has talked to it before in this life."""
+    known: LinkIncarnation | None
+    """The receiver's mark, if the sender has talked to it before in this incarnation."""
     received: int
     """How many frames of that link the sender has."""
     oldest: int = 0
@@ -110,7 +110,7 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True):
     reason: str
 
 
-class Piece(msgspec.Struct, frozen=True, array_like=True):
+class Fragment(msgspec.Struct, frozen=True, array_like=True):
     """Some bytes of a body that no frame could hold."""
 
     index: int
@@ -137,7 +137,7 @@ encoded: Final = _encoder.encode
 """A body as bytes, however large."""
 _hello: Final = msgspec.msgpack.Decoder(Hello)
 _refusal: Final = msgspec.msgpack.Decoder(Refusal)
-_piece: Final = msgspec.msgpack.Decoder(tuple[int, int, Piece])
+_piece: Final = msgspec.msgpack.Decoder(tuple[int, int, Fragment])
 _ack: Final = msgspec.msgpack.Decoder(tuple[int])
 
 
@@ -205,7 +205,7 @@ def _read(decoder: msgspec.msgpack.Decoder[Any], payload: Any, what: str) -> Any
     try:
         return decoder.decode(payload)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise BadFrame(f"{what} that cannot be read: {error}") from None
+        raise BadFrameError(f"{what} that cannot be read: {error}") from None
 
 
 def one_of(kinds: Iterable[type]) -> Any:
@@ -240,7 +240,7 @@ class Codec:
     def encode(self, body: Body) -> bytes:
         data = _encoder.encode(body)
         if len(data) > self._most:
-            raise WrongUse(
+            raise UsageError(
                 f"body {type(body).__name__} has {len(data)} bytes; expected at most {self._most} (limits.body_bytes)"
             )
         return data
@@ -256,7 +256,7 @@ class Codec:
         try:
             record: Record = self._record.decode(data)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise WrongUse(
+            raise UsageError(
                 f"a record of the log cannot be read: {error}; expected a log of the same protocol and version"
             ) from None
         return record
@@ -278,13 +278,13 @@ class Codec:
         facts = _encoder.encode(sent_ns) + _encoder.encode(abouts) + _encoder.encode([len(part) for part in parts])
         return numbered(lead(version, TRACED), number, ack, tail(parts) + facts)
 
-    def piece(self, number: int, ack: int, piece: Piece, version: int = WIRE_VERSION) -> bytes:
+    def piece(self, number: int, ack: int, piece: Fragment, version: int = WIRE_VERSION) -> bytes:
         """One piece of an encoded body."""
-        return framed(PIECE, _encoder.encode((number, ack, piece)), version)
+        return framed(FRAGMENT, _encoder.encode((number, ack, piece)), version)
 
-    def read_piece(self, payload: Any) -> tuple[int, int, Piece]:
+    def read_piece(self, payload: Any) -> tuple[int, int, Fragment]:
         """Number, ack and piece of a PIECE frame."""
-        return cast(tuple[int, int, Piece], _read(_piece, payload, "a PIECE"))
+        return cast(tuple[int, int, Fragment], _read(_piece, payload, "a PIECE"))
 
     def read_whole(self, data: bytes) -> Body:
         """A body that came in pieces."""
@@ -295,5 +295,5 @@ class Codec:
         decoder = self._traced if kind == TRACED else self._frame
         frame = Frame(*_read(decoder, payload, f"a {KINDS[kind]} frame"))
         if kind == TRACED and not len(frame.bodies) == len(frame.abouts) == len(frame.sizes):
-            raise BadFrame("a TRACED frame whose lists differ in length")
+            raise BadFrameError("a TRACED frame whose lists differ in length")
         return frame

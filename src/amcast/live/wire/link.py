@@ -1,19 +1,19 @@
-"""A link: what two processes say to each other, in order, exactly once, within one life of both ends.
+"""A link: what two processes say to each other, in order, exactly once, within one incarnation of both ends.
 
 TCP alone loses what was in flight when a connection breaks. So a link numbers its frames, keeps each one until the
 other end says that it has it, and after a reconnect sends again from where the other end stands. A link outlives its
 connections; one connection carries both directions.
 
-Each end names its side with a mark, (life of the process, number of the link in that life), and remembers the mark of
-the other. The two hellos of a new connection show all four, and there are three cases:
+Each end names its side with a mark, (incarnation of the process, number of the link in that incarnation), and remembers
+the mark of the other. The two hellos of a new connection show all four, and there are three cases:
 
 - both remember right, or do not know each other yet: the link goes on, nothing is lost;
 - the peer shows another mark than I remember (it was restarted, or its queue overflowed, or it forgot me): what I had
-  for the old one is dropped, numbering begins anew, and my process is told `Peer(peer, life)`;
+  for the old one is dropped, numbering begins anew, and my process is told `Peer(peer, incarnation)`;
 - the peer remembers another mark of mine: it does the same on its side; I have nothing to drop.
 
-An overflow of the bounded queue ends the link's life: I drop everything and take a new mark, so the peer is told at
-the next hello. Until then what my process sends to it is dropped too: it is told to resynchronise when it can.
+An overflow of the bounded queue ends the link's incarnation: I drop everything and take a new mark, so the peer is told
+at the next hello. Until then what my process sends to it is dropped too: it is told to resynchronise when it can.
 """
 
 import asyncio
@@ -30,19 +30,19 @@ from amcast.kernel.message import Body
 from amcast.live.limits import KIB, Limits
 from amcast.live.wire import frames as codec
 from amcast.live.wire.connection import Connection
-from amcast.live.wire.fragments import Joining, cut
+from amcast.live.wire.fragments import Reassembler, fragment
 from amcast.live.wire.frames import (
     ACK,
     AFTER_LENGTH,
-    PIECE,
+    FRAGMENT,
     U64,
-    BadFrame,
+    BadFrameError,
     Codec,
     Frame,
     Hello,
-    Mark,
-    Refused,
-    Standing,
+    LinkIncarnation,
+    RefusedError,
+    TopologyVersion,
     pack_front,
 )
 
@@ -75,18 +75,18 @@ class Link:
     def __init__(
         self,
         peer: ProcessId,
-        mark: Mark,
+        mark: LinkIncarnation,
         coder: Codec,
         limits: Limits,
         on_bodies: Callable[[ProcessId, list[Body]], None],
         on_frame: Callable[[ProcessId, Frame], None],
         on_peer: Callable[[ProcessId, int], None],
-        next_mark: Callable[[], Mark],
-        joining: Joining | None = None,
+        next_mark: Callable[[], LinkIncarnation],
+        joining: Reassembler | None = None,
     ) -> None:
         self.peer = peer
         self.mark = mark
-        self.known: Mark | None = None
+        self.known: LinkIncarnation | None = None
         """The peer's mark; None before the first hello, and then nothing was received and nothing acknowledged."""
         self.connection: Connection | None = None
         self.away_since = 0.0
@@ -136,11 +136,11 @@ class Link:
         self.parts_bytes = 0
         self.abouts: list[About] = []
         """What each is about, while packets are traced."""
-        self._join_bytes = limits.join_bytes
-        self._pressure_bytes = limits.pressure_bytes
+        self._join_bytes = limits.frame_target_bytes
+        self._pressure_bytes = limits.backpressure_bytes
         self._relief: asyncio.Event | None = None
 
-    def accept_pieces(self, joining: Joining) -> None:
+    def accept_pieces(self, joining: Reassembler) -> None:
         """The peer, which was taken for a client, is a server."""
         self.serves = True
         self._joining = self._joining or joining
@@ -182,7 +182,7 @@ class Link:
 
     def _enqueue(self, parts: list[bytes], abouts: list[About], sent_ns: int | None) -> None:
         if len(parts[0]) > self._coder.whole_bytes:
-            for piece in cut(parts[0], self._coder.piece_bytes, sent_ns or 0, abouts[0] if abouts else None):
+            for piece in fragment(parts[0], self._coder.piece_bytes, sent_ns or 0, abouts[0] if abouts else None):
                 self._sent += 1
                 self._keep(self._coder.piece(self._sent, self._received, piece, self.version))
             return
@@ -223,7 +223,7 @@ class Link:
     def overfull(self) -> bool:
         """More waits than may. Bodies in pieces count apart: one of them may be larger than a whole queue."""
         most, size = self._limits, self._coder.whole_bytes
-        large = sum(len(frame) for frame in self._queue if frame[5] == PIECE)
+        large = sum(len(frame) for frame in self._queue if frame[5] == FRAGMENT)
         large += sum(len(part) for part in self.parts if len(part) > size)
         return large > 2 * most.body_bytes or self.queued_bytes + self.parts_bytes - large > most.queue_bytes
 
@@ -264,7 +264,7 @@ class Link:
     @property
     def pressed(self) -> bool:
         """The peer is there but slow. One that is away holds nobody up: its queue may fill and overflow."""
-        return self.connection is not None and self.queued_bytes > self._limits.pressure_bytes
+        return self.connection is not None and self.queued_bytes > self._limits.backpressure_bytes
 
     async def room(self) -> None:
         """Wait until the peer has taken enough of what was sent before."""
@@ -275,7 +275,7 @@ class Link:
 
     def _relieve(self) -> None:
         gone = self.connection is None
-        if self._relief is not None and (gone or self.queued_bytes <= self._limits.pressure_bytes // 2):
+        if self._relief is not None and (gone or self.queued_bytes <= self._limits.backpressure_bytes // 2):
             self._relief.set()
             self._relief = None
 
@@ -285,7 +285,7 @@ class Link:
         if kind == ACK:
             self._settle(codec.read_ack(payload))
             return
-        if kind == PIECE:
+        if kind == FRAGMENT:
             self._take_piece(payload)
         else:
             frame = self._coder.read(kind, payload)
@@ -302,7 +302,7 @@ class Link:
 
     def _count(self, number: int, ack: int) -> None:
         if number != self._received + 1:
-            raise BadFrame(f"frame {number}; expected {self._received + 1}")
+            raise BadFrameError(f"frame {number}; expected {self._received + 1}")
         self._received += 1
         self._settle(ack)
 
@@ -310,7 +310,7 @@ class Link:
         number, ack, piece = self._coder.read_piece(payload)
         self._count(number, ack)
         if self._joining is None:
-            raise BadFrame("a piece of a body; only servers may send bodies that are so large")
+            raise BadFrameError("a piece of a body; only servers may send bodies that are so large")
         data = self._joining.add(piece)
         if data is None:
             return
@@ -325,9 +325,9 @@ class Link:
         try:
             number, ack, bodies = self._decode(payload)
         except (MsgspecError, ValueError, RecursionError) as error:
-            raise BadFrame(f"a BODIES frame that cannot be read: {error}") from None
+            raise BadFrameError(f"a BODIES frame that cannot be read: {error}") from None
         if number != self._received + 1:
-            raise BadFrame(f"frame {number}; expected {self._received + 1}")
+            raise BadFrameError(f"frame {number}; expected {self._received + 1}")
         self._received = number
         if ack >= self._many or self.queued_bytes > SETTLE_BYTES:
             self._settle(ack)
@@ -338,7 +338,7 @@ class Link:
     def _settle(self, ack: int) -> None:
         """The peer has everything up to here."""
         if ack > self._written:
-            raise BadFrame(f"an acknowledgement of frame {ack}; only {self._written} were sent")
+            raise BadFrameError(f"an acknowledgement of frame {ack}; only {self._written} were sent")
         taken = self._queue.popleft
         size = 0
         for _ in range(ack - self._settled):
@@ -368,15 +368,22 @@ class Link:
         if heard or connection.heard:
             connection.heard = False
             connection.heard_at = now
-        if now - connection.heard_at > self._limits.silence_s and not connection.deaf:
-            connection.close(f"process {self.peer} said nothing for {self._limits.silence_s} s")
+        if now - connection.heard_at > self._limits.heartbeat_timeout_s and not connection.deaf:
+            connection.close(f"process {self.peer} said nothing for {self._limits.heartbeat_timeout_s} s")
         elif not wrote or forgotten:
             self.acknowledge()
 
     # Connections come and go
 
     def greeting(
-        self, cluster: str, protocol: str, me: ProcessId, version: int, oldest: int, region: str, standing: Standing
+        self,
+        cluster: str,
+        protocol: str,
+        me: ProcessId,
+        version: int,
+        oldest: int,
+        region: str,
+        standing: TopologyVersion,
     ) -> Hello:
         return Hello(
             version, cluster, protocol, me, self.peer, *self.mark, self.known, self._received, oldest, region, *standing
@@ -393,28 +400,29 @@ class Link:
         """Refuse what cannot be: an end that went back in time, or one that lost its memory and does not say so."""
         if self.known is None:
             return
-        if (hello.life, hello.link) < self.known:
-            raise Refused(
-                f"process {self.peer} says life {hello.life}, link {hello.link}, but life {self.known[0]}, link"
-                f" {self.known[1]} was seen before; if it lost its disk, start it with a later life"
+        if (hello.incarnation, hello.link) < self.known:
+            raise RefusedError(
+                f"process {self.peer} says incarnation {hello.incarnation}, link {hello.link}, but"
+                f" incarnation {self.known[0]}, link {self.known[1]} was seen before;"
+                f" if it lost its disk, start it with a later incarnation"
             )
-        same = (hello.life, hello.link) == self.known
+        same = (hello.incarnation, hello.link) == self.known
         fresh = hello.known is None or hello.known != self.mark
         settled = self._settled
         if same and fresh and (self._received or settled):
-            raise Refused(
-                f"process {self.peer} says life {hello.life} again but has forgotten our link;"
-                f" if it was restarted, start it with a later life"
+            raise RefusedError(
+                f"process {self.peer} says incarnation {hello.incarnation} again but has forgotten our link;"
+                f" if it was restarted, start it with a later incarnation"
             )
         if same and not fresh and not settled <= hello.received <= self._sent:
-            raise Refused(
+            raise RefusedError(
                 f"process {self.peer} says it received {hello.received} frames; expected {settled} to {self._sent}"
             )
 
     def attach(self, connection: Connection, hello: Hello) -> None:
         """Both hellos were said (`check` passed, my greeting is on its way): go on, or begin anew."""
-        mark = (hello.life, hello.link)
-        anew = self.broken or (self.known is None and hello.life > 0)
+        mark = (hello.incarnation, hello.link)
+        anew = self.broken or (self.known is None and hello.incarnation > 0)
         if self.known is not None and self.known != mark:
             anew = True
             self.forget()
@@ -430,8 +438,8 @@ class Link:
         self._flows = False
         self._held = hello.received if resumed else 0
         if anew:
-            log.info("link with process %d begins anew: its life is %d", self.peer, hello.life)
-            self._on_peer(self.peer, hello.life)
+            log.info("link with process %d begins anew: its incarnation is %d", self.peer, hello.incarnation)
+            self._on_peer(self.peer, hello.incarnation)
         self._settle(self._held)
         self.write_waiting()
 

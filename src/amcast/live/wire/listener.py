@@ -23,7 +23,7 @@ REST_S: Final = 1.0
 NO_ROOM: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
-class Stranger(Protocol):
+class PendingConnection(Protocol):
     """Somebody at the door."""
 
     peername: str
@@ -32,12 +32,12 @@ class Stranger(Protocol):
         """Hang up."""
 
 
-class Strangers:
+class PendingConnections:
     """Those who stand at the door, oldest first."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._by_host: dict[str, dict[Stranger, None]] = {}
+        self._by_host: dict[str, dict[PendingConnection, None]] = {}
         self._count = 0
         self.dismissed = 0
         self.refused = 0
@@ -46,7 +46,7 @@ class Strangers:
     def __len__(self) -> int:
         return self._count
 
-    def add(self, stranger: Stranger) -> None:
+    def add(self, stranger: PendingConnection) -> None:
         """One more; if that is too many, the oldest of the most crowded address goes."""
         self._by_host.setdefault(_host(stranger), {})[stranger] = None
         self._count += 1
@@ -57,7 +57,7 @@ class Strangers:
             self.dismissed += 1
             oldest.dismiss(f"more than {self._most} connections have not said hello (limits.strangers)")
 
-    def remove(self, stranger: Stranger) -> None:
+    def remove(self, stranger: PendingConnection) -> None:
         """It said who it is, or it left."""
         crowd = self._by_host.get(_host(stranger))
         if crowd is not None and stranger in crowd:
@@ -67,11 +67,11 @@ class Strangers:
                 del self._by_host[_host(stranger)]
 
 
-def _host(stranger: Stranger) -> str:
+def _host(stranger: PendingConnection) -> str:
     return stranger.peername.rpartition(":")[0]
 
 
-class Guest:
+class TlsHandshake:
     """An accepted connection until its TLS handshake is over."""
 
     def __init__(self, peername: str) -> None:
@@ -86,13 +86,13 @@ class Guest:
             self.task.cancel()
 
 
-class Door:
+class Listener:
     """Listens, and lets connections through to a protocol of their own."""
 
     def __init__(
         self,
         protocol: Callable[[], asyncio.BaseProtocol],
-        strangers: Strangers,
+        strangers: PendingConnections,
         context: ssl.SSLContext | None,
         patience_s: float,
     ) -> None:
@@ -101,7 +101,7 @@ class Door:
         self._strangers = strangers
         self._context = context
         self._patience_s = patience_s
-        self._guests: set[Guest] = set()
+        self._guests: set[TlsHandshake] = set()
 
     async def open(self, host: str, port: int) -> None:
         """Listen on every address that the host's name stands for."""
@@ -143,7 +143,7 @@ class Door:
                     self._rest(listener, error)
                 return
             accepted.setblocking(False)
-            guest = Guest(named(address))
+            guest = TlsHandshake(format_address(address))
             self._guests.add(guest)
             guest.task = asyncio.get_running_loop().create_task(self._let_in(guest, accepted))
 
@@ -158,7 +158,7 @@ class Door:
 
         loop.call_later(REST_S, go_on)
 
-    async def _let_in(self, guest: Guest, accepted: socket.socket) -> None:
+    async def _let_in(self, guest: TlsHandshake, accepted: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         secure = self._context is not None
         if secure:
@@ -180,6 +180,6 @@ class Door:
             self._guests.discard(guest)
 
 
-def named(address: object) -> str:
+def format_address(address: object) -> str:
     """An address as logs show it."""
     return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else str(address or "?")

@@ -2,7 +2,7 @@
 
 When a link begins anew, what the other end had not acknowledged is lost, as far as this end can know: a peer that died
 may have taken some of it, and recorded that or not. So such a packet may be told twice, once as received, never as
-delivered to a life that did not get it.
+delivered to an incarnation that did not get it.
 """
 
 from collections.abc import Iterable

@@ -2,7 +2,7 @@
 
 Of two processes exactly one dials: the one whose peer has an address; if both have one, the one with the higher
 number. Clients have no address, so they dial, and replies come back over the connection that they opened. Whoever
-dials keeps dialling, with back-off, for as long as the network lives.
+dials keeps dialling, with back-off, for as long as the network incarnations.
 """
 
 import asyncio
@@ -14,19 +14,19 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import MAX_SENDER, GroupId, ProcessId
 from amcast.kernel.message import Body
 from amcast.kernel.topology import Topology
 from amcast.live.wire import frames as codec
-from amcast.live.wire.client_inbox import Crowd
+from amcast.live.wire.client_inbox import ClientInbox
 from amcast.live.wire.connection import Connection
-from amcast.live.wire.frames import Codec, Frame, Hello, Refusal, Refused, Standing
+from amcast.live.wire.frames import Codec, Frame, Hello, Refusal, RefusedError, TopologyVersion
 from amcast.live.wire.link import Link
-from amcast.live.wire.listener import Door, Strangers
-from amcast.live.wire.outbox import Sending
+from amcast.live.wire.listener import Listener, PendingConnections
+from amcast.live.wire.outbox import Outbox
 from amcast.live.wire.peers import Address as Address
-from amcast.live.wire.transport import PLAIN, Wiring
+from amcast.live.wire.transport import PLAIN, TransportOptions
 
 log = logging.getLogger("amcast.live")
 
@@ -34,11 +34,11 @@ CONNECT_S: Final = 3.0
 """How long one attempt to connect may take."""
 ONE_S: Final = 0.25
 """How long one server is waited for before another is tried as well."""
-FULL: Final = "has too much unanswered (limits.asked_bytes); clients wait until their destinations answer"
+FULL: Final = "has too much unanswered (limits.unordered_bytes); clients wait until their destinations answer"
 
 
-class Network(Sending):
-    """The links of one process in one life."""
+class Network(Outbox):
+    """The links of one process in one incarnation."""
 
     # fmt: off
     __slots__ = (
@@ -51,7 +51,7 @@ class Network(Sending):
     def __init__(
         self,
         me: ProcessId,
-        life: int,
+        incarnation: int,
         cluster: str,
         protocol: str,
         coder: Codec,
@@ -59,9 +59,9 @@ class Network(Sending):
         on_frame: Callable[[ProcessId, Frame], None],
         on_peer: Callable[[ProcessId, int], None],
         chance: random.Random,
-        wiring: Wiring = PLAIN,
+        wiring: TransportOptions = PLAIN,
     ) -> None:
-        super().__init__(me, life, coder, on_bodies, on_frame, on_peer, chance)
+        super().__init__(me, incarnation, coder, on_bodies, on_frame, on_peer, chance)
         self.cluster = cluster
         self.protocol = protocol
         self.wiring = wiring
@@ -70,15 +70,15 @@ class Network(Sending):
         """Takes the first frame of a connection that only asks (`live/rpc/server.py`)."""
         self.on_gone: Callable[[ProcessId], None] | None = None
         """Told when a peer's address refuses connections, once until the peer is back."""
-        self.standing: Callable[[], Standing] = lambda: (-1, 0)
+        self.standing: Callable[[], TopologyVersion] = lambda: (-1, 0)
         """The topology that this process goes by."""
-        self.crowd: Crowd | None = None
+        self.crowd: ClientInbox | None = None
         """What clients have sent and nobody has read; those who have no clients have none."""
         self._gone: set[ProcessId] = set()
         self._looking: set[asyncio.Task[None]] = set()
-        self._server: Door | None = None
+        self._server: Listener | None = None
         self._connections: set[Connection] = set()
-        self.strangers = Strangers(self._limits.strangers)
+        self.strangers = PendingConnections(self._limits.pending_connections)
         self._proposals: dict[ProcessId, int] = {}
         """Peers that refused my newest version, and the one to try next."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -90,18 +90,20 @@ class Network(Sending):
         self.refusals: dict[ProcessId, str] = {}
         """Why a peer would not talk to us, last time we dialled it."""
 
-    # Life
+    # Incarnation
 
     async def listen(self, address: Address) -> Address:
         """Accept connections; port 0 lets the system choose. Returns the address that peers should dial."""
         security = self.wiring.security
         context = None if security is None else security.server
-        self._server = Door(lambda: Connection(self, self._limits), self.strangers, context, self._limits.greet_s)
+        self._server = Listener(
+            lambda: Connection(self, self._limits), self.strangers, context, self._limits.hello_timeout_s
+        )
         try:
             await self._server.open(*address)
         except OSError as error:
             self._server.close()
-            raise WrongUse(f"process {self.me} cannot listen on {address[0]}:{address[1]}: {error}") from None
+            raise UsageError(f"process {self.me} cannot listen on {address[0]}:{address[1]}: {error}") from None
         host, port = self._server.sockets[0].getsockname()[:2]
         return host, port
 
@@ -254,7 +256,7 @@ class Network(Sending):
             version = self._check(connection, hello)
             link = self.link(hello.process)
             link.check(hello)
-        except Refused as refused:
+        except RefusedError as refused:
             connection.refuse(str(refused))
             return
         if connection.dials is None:
@@ -277,7 +279,7 @@ class Network(Sending):
     def visited(self, connection: Connection, payload: memoryview) -> None:
         """Somebody asks instead of greeting; who has a certificate must be in the configuration."""
         if connection.dials is not None or self.on_visit is None:
-            raise Refused(f"process {self.me} answers no questions")
+            raise RefusedError(f"process {self.me} answers no questions")
         if self.wiring.security is not None:
             self.wiring.security.rights.check_visitor(connection.subject())
         self.strangers.remove(connection)
@@ -330,54 +332,56 @@ class Network(Sending):
         version = codec.agreed_version(self.versions, hello)
         if version is None:
             oldest = hello.oldest or hello.version
-            raise Refused(
+            raise RefusedError(
                 f"process {hello.process} speaks wire version {_range(oldest, hello.version)};"
                 f" process {self.me} speaks {_range(*self.versions)}"
             )
         self._check_target(hello.cluster, hello.target)
         if hello.process in self._left:
-            raise Refused(f"process {hello.process} was removed; it is no member of cluster {self.cluster!r} any more")
+            raise RefusedError(
+                f"process {hello.process} was removed; it is no member of cluster {self.cluster!r} any more"
+            )
         if hello.protocol != self.protocol:
-            raise Refused(f"this cluster runs protocol {self.protocol!r}, not {hello.protocol!r}")
+            raise RefusedError(f"this cluster runs protocol {self.protocol!r}, not {hello.protocol!r}")
         number, members = self.standing()
         if hello.number == number >= 0 and hello.members != members:
-            raise Refused(
+            raise RefusedError(
                 f"process {hello.process} and process {self.me} have different groups or replicas in topology {number}:"
                 f" is cluster.toml the same at both?"
             )
         if not 0 <= hello.process <= MAX_SENDER:
-            raise Refused(f"it says it is process {hello.process}; expected 0 to {MAX_SENDER}")
+            raise RefusedError(f"it says it is process {hello.process}; expected 0 to {MAX_SENDER}")
         if hello.process == self.me:
-            raise Refused(f"process {self.me} does not talk to itself; is its number used twice?")
+            raise RefusedError(f"process {self.me} does not talk to itself; is its number used twice?")
         if connection.dials is not None and hello.process != connection.dials.peer:
-            raise Refused(f"expected process {connection.dials.peer}, found {hello.process}")
+            raise RefusedError(f"expected process {connection.dials.peer}, found {hello.process}")
         if connection.dials is None and hello.process in self._addresses and self._dials(hello.process):
-            raise Refused(f"process {self.me} dials process {hello.process}, not the other way round")
+            raise RefusedError(f"process {self.me} dials process {hello.process}, not the other way round")
         if connection.dials is None and hello.process not in self._addresses:
             self._check_room(hello.process)
         return version
 
     def _check_target(self, cluster: str, target: ProcessId) -> None:
         if cluster != self.cluster:
-            raise Refused(f"this is cluster {self.cluster!r}, not {cluster!r}")
+            raise RefusedError(f"this is cluster {self.cluster!r}, not {cluster!r}")
         if target != self.me:
-            raise Refused(f"this is process {self.me}, not {target}")
+            raise RefusedError(f"this is process {self.me}, not {target}")
 
     def _check_room(self, client: ProcessId) -> None:
         """Links of clients are few enough, those that linger included."""
         if client not in self.links and len(self.links) - len(self._addresses) >= self._limits.peers:
-            raise Refused(f"{self._limits.peers} clients are connected; limits.peers allows no more")
+            raise RefusedError(f"{self._limits.peers} clients are connected; limits.peers allows no more")
 
     async def _keep_dialling(self, link: Link) -> None:
-        wait = self._limits.retry_low_s
+        wait = self._limits.reconnect_min_s
         while True:
             connection = await self._dial(link)
             if connection is not None:
                 await connection.closed
                 if connection.link is not None:
-                    wait = self._limits.retry_low_s
+                    wait = self._limits.reconnect_min_s
             await asyncio.sleep(wait * self._chance.uniform(0.5, 1.0))
-            wait = min(2 * wait, self._limits.retry_high_s)
+            wait = min(2 * wait, self._limits.reconnect_max_s)
 
     async def _dial(self, link: Link) -> Connection | None:
         loop = asyncio.get_running_loop()
@@ -397,7 +401,7 @@ class Network(Sending):
     async def _look(self, link: Link) -> None:
         """A peer that dials us is no longer connected: is anybody still at its address? A process that is killed may
         lose its connections before its door, which lets one more in: look until it is shut, or the peer is back."""
-        wait = self._limits.retry_low_s
+        wait = self._limits.reconnect_min_s
         while link.connection is None and link.peer in self._addresses:
             try:
                 async with asyncio.timeout(CONNECT_S):
@@ -409,7 +413,7 @@ class Network(Sending):
             except (OSError, TimeoutError):
                 pass
             await asyncio.sleep(wait * self._chance.uniform(0.5, 1.0))
-            wait = min(2 * wait, self._limits.retry_high_s)
+            wait = min(2 * wait, self._limits.reconnect_max_s)
 
     def _refused(self, link: Link) -> None:
         """Nobody listens at a peer's address: its process died. Servers that boot may just be early."""
@@ -423,22 +427,24 @@ class Network(Sending):
         return {} if security is None else {"ssl": security.client, "ssl_handshake_timeout": CONNECT_S}
 
     async def _keep_beating(self) -> None:
-        loop, beat_s = asyncio.get_running_loop(), self._limits.beat_s
+        loop, heartbeat_s = asyncio.get_running_loop(), self._limits.heartbeat_s
         last = loop.time()
         while True:
             # At the same instants of everybody's clock: whoever is awake then hears from all at once. A timer may run
             # out a little early.
-            after_s = beat_s - time.time() % beat_s
-            await asyncio.sleep(after_s if after_s >= beat_s / 2 else after_s + beat_s)
+            after_s = heartbeat_s - time.time() % heartbeat_s
+            await asyncio.sleep(after_s if after_s >= heartbeat_s / 2 else after_s + heartbeat_s)
             now = loop.time()
             # After a pause of our own, silence proves nothing: the bytes wait in the sockets.
-            awake = now - last < 3 * beat_s
+            awake = now - last < 3 * heartbeat_s
             last = now
             for peer, link in list(self.links.items()):
                 if link.connection is not None:
                     link.beat(now if awake else link.connection.heard_at)
-                elif peer not in self._addresses and now - link.away_since > self._limits.linger_s:
-                    log.info("process %d was away for %g s; its link is forgotten", peer, self._limits.linger_s)
+                elif peer not in self._addresses and now - link.away_since > self._limits.client_link_ttl_s:
+                    log.info(
+                        "process %d was away for %g s; its link is forgotten", peer, self._limits.client_link_ttl_s
+                    )
                     self.unlearn()
                     del self.links[peer]
 

@@ -14,11 +14,11 @@ from amcast.kernel.effects import About, Send, SendEach
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body
 from amcast.live.wire import frames as codec
-from amcast.live.wire.client_inbox import post_each
-from amcast.live.wire.fragments import Joining
-from amcast.live.wire.frames import AFTER_LENGTH, Codec, Frame, Mark
+from amcast.live.wire.client_inbox import send_single_replies
+from amcast.live.wire.fragments import Reassembler
+from amcast.live.wire.frames import AFTER_LENGTH, Codec, Frame, LinkIncarnation
 from amcast.live.wire.link import Link
-from amcast.live.wire.peers import Address, Peers
+from amcast.live.wire.peers import Address, PeerTable
 
 MOST_REMEMBERED: Final = 4096
 """Sets of targets; beyond that, they are looked up anew."""
@@ -26,7 +26,7 @@ MOST_KEPT: Final = 64
 """So many bodies that can wait are worth a frame: its sender is awake anyway."""
 
 
-class Fan:
+class Fanout:
     """Peers that are often told the same."""
 
     __slots__ = ("links", "parts", "size")
@@ -38,20 +38,37 @@ class Fan:
         self.size = 0
 
 
-class Sending(Peers):
+class Outbox(PeerTable):
     """The half of a network that talks."""
 
     # fmt: off
     __slots__ = (
-        "_busy", "_chance", "_coder", "_crowds", "_fans", "_hurried", "_join_bytes", "_kept", "_life", "_mixed",
-        "_most_bytes", "_numbers", "_on_bodies", "_on_frame", "_on_peer", "_patient", "_told", "on_lost", "traces",
+        "_busy",
+        "_chance",
+        "_coder",
+        "_crowds",
+        "_fans",
+        "_hurried",
+        "_incarnation",
+        "_join_bytes",
+        "_kept",
+        "_mixed",
+        "_most_bytes",
+        "_numbers",
+        "_on_bodies",
+        "_on_frame",
+        "_on_peer",
+        "_patient",
+        "_told",
+        "on_lost",
+        "traces",
     )
     # fmt: on
 
     def __init__(
         self,
         me: ProcessId,
-        life: int,
+        incarnation: int,
         coder: Codec,
         on_bodies: Callable[[ProcessId, list[Body]], None],
         on_frame: Callable[[ProcessId, Frame], None],
@@ -63,7 +80,7 @@ class Sending(Peers):
         """Packets are traced: what each body is about goes along with it."""
         self.on_lost: Callable[[ProcessId, list[bytes]], None] | None = None
         """Told which frames a link that begins anew had not brought over; set before any link exists."""
-        self._life = life
+        self._incarnation = incarnation
         self._coder = coder
         self._on_bodies = on_bodies
         self._on_frame = on_frame
@@ -71,10 +88,10 @@ class Sending(Peers):
         self._chance = chance
         self._numbers = 0
         self._most_bytes = self._limits.queue_bytes
-        self._join_bytes = self._limits.join_bytes
-        self._fans: dict[tuple[ProcessId, ...], Fan] = {}
+        self._join_bytes = self._limits.frame_target_bytes
+        self._fans: dict[tuple[ProcessId, ...], Fanout] = {}
         """By targets, in the order in which they were given."""
-        self._busy: list[Fan] = []
+        self._busy: list[Fanout] = []
         """Fans that something was sent to in this tick; no two of them share a link."""
         self._mixed = False
         """In this tick a server was told something by itself: there are no fans until the next one."""
@@ -94,16 +111,16 @@ class Sending(Peers):
         if link is None:
             link = Link(
                 peer, self._next_mark(), self._coder, self._limits, self._on_bodies, self._on_frame, self._on_peer,
-                self._next_mark, Joining(self._limits.body_bytes) if peer in self._addresses else None,
+                self._next_mark, Reassembler(self._limits.body_bytes) if peer in self._addresses else None,
             )  # fmt: skip
             link.serves = peer in self._addresses
             link.on_lost = self.on_lost
             self.links[peer] = link
         return link
 
-    def _next_mark(self) -> Mark:
+    def _next_mark(self) -> LinkIncarnation:
         self._numbers += 1
-        return self._life, self._numbers
+        return self._incarnation, self._numbers
 
     def send_each(self, effect: SendEach) -> list[Send]:
         """Tell each of many clients one thing, which is all that most are told in one tick. What comes back takes the
@@ -113,7 +130,7 @@ class Sending(Peers):
         links = list(map(self.links.get, targets))
         parts = list(map(codec.encoded, effect.bodies))
         if not usual or None in links or max(map(len, parts), default=0) > self._join_bytes:
-            return effect.opened()
+            return effect.expand()
         self._told.update(targets)
         self._crowds.append((cast("list[Link]", links), parts))
         return []
@@ -146,7 +163,7 @@ class Sending(Peers):
         if len(servers) == len(links) > 0 and not nobody:
             if len(self._fans) >= MOST_REMEMBERED:
                 self._fans.clear()  # those of this tick are in `_busy`
-            self._fans[targets] = Fan(links)
+            self._fans[targets] = Fanout(links)
             return self.send(targets, part, about)
         if servers:
             self._spill()
@@ -231,7 +248,7 @@ class Sending(Peers):
         self._patient.clear()
         self._hurried.clear()
 
-    def _claim(self, fan: Fan) -> bool:
+    def _claim(self, fan: Fanout) -> bool:
         """Not the first of this tick: its links hear of it only; False if another fan has some of them, and then what
         fans have so far has gone to each link by itself."""
         if len(self._busy) == 1:
@@ -252,7 +269,7 @@ class Sending(Peers):
             self._mixed = True
             self._open(fan)
 
-    def _open(self, fan: Fan) -> None:
+    def _open(self, fan: Fanout) -> None:
         parts, fan.parts = fan.parts, []
         for link in fan.links:
             link.claimed = False
@@ -308,7 +325,7 @@ class Sending(Peers):
     def _post_crowds(self) -> None:
         """One frame to each client; those with whom there is more to it are served by themselves."""
         for links, parts in self._crowds:
-            pressed, left = post_each(links, parts)
+            pressed, left = send_single_replies(links, parts)
             for link in pressed:
                 self._press(link)
             for link, part in left:
@@ -316,7 +333,7 @@ class Sending(Peers):
         self._crowds.clear()
         self._told.clear()
 
-    def _post(self, fan: Fan, claimed: bool) -> None:
+    def _post(self, fan: Fanout, claimed: bool) -> None:
         """One frame to each link of a fan."""
         if fan.size > self._join_bytes:
             self._open(fan)

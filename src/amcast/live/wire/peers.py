@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from amcast.kernel.ids import ProcessId
 from amcast.live.limits import Limits
-from amcast.live.wire.fragments import Joining
+from amcast.live.wire.fragments import Reassembler
 
 if TYPE_CHECKING:
     from amcast.live.wire.link import Link
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 Address = tuple[str, int]
 
 
-class Peers(ABC):
-    """The acquaintances of one process in one life; `live/wire/network.py` talks to them."""
+class PeerTable(ABC):
+    """The acquaintances of one process in one incarnation; `live/wire/network.py` talks to them."""
 
     # fmt: off
     __slots__ = (
@@ -62,7 +62,7 @@ class Peers(ABC):
         self._addresses[peer] = address
         link = self.links.get(peer)
         if link is not None:
-            link.accept_pieces(Joining(self._limits.body_bytes))
+            link.accept_pieces(Reassembler(self._limits.body_bytes))
         elif self._dials(peer) and not self._lazy:
             self.dial(peer)
 

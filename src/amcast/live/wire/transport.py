@@ -9,7 +9,7 @@ from amcast.live.wire.frames import OLDEST_VERSION, WIRE_VERSION
 
 if TYPE_CHECKING:
     from amcast.live.security.tls import Security
-    from amcast.live.wire.emulated_line import Lines
+    from amcast.live.wire.emulated_line import EmulatedNetwork
 
 Versions = tuple[int, int]
 """Oldest and newest."""
@@ -17,13 +17,13 @@ VERSIONS: Final[Versions] = (OLDEST_VERSION, WIRE_VERSION)
 
 
 @dataclass(frozen=True)
-class Wiring:
+class TransportOptions:
     """Handed to hosts and clients."""
 
     security: "Security | None" = None
     """None: plain TCP, and every name is believed."""
     versions: Versions = VERSIONS
-    lines: "Lines | None" = None
+    lines: "EmulatedNetwork | None" = None
     """Delays, jitter, bandwidth and loss to imitate, from here to every peer."""
 
     @property
@@ -32,4 +32,4 @@ class Wiring:
         return None if self.security is None else self.security.client
 
 
-PLAIN: Final = Wiring()
+PLAIN: Final = TransportOptions()

@@ -35,7 +35,7 @@ from operator import le
 from typing import Final
 
 from amcast.kernel.effects import About
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.message import Body, Message, Record, State
 from amcast.kernel.process import Process
@@ -73,7 +73,7 @@ def faults_tolerated(processes: int) -> int:
     return processes - majority(processes)
 
 
-class _Voice(Process):
+class WrappedSender(Process):
     """How Paxos among all processes speaks through its owner: wrapped, about no message, nothing durable."""
 
     def __init__(self, owner: Process) -> None:
@@ -98,7 +98,7 @@ class _Voice(Process):
     def note(self, name: str, message: int | None = None, value: float | None = None) -> None:
         self._owner.note(f"far-{name}", message, value)
 
-    def on_submit(self, message: Message) -> None:
+    def on_request(self, message: Message) -> None:
         raise AssertionError("a voice hears nothing")
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
@@ -111,7 +111,7 @@ class _Voice(Process):
         raise AssertionError("a voice knows nothing")
 
 
-class Generic:
+class GenericBroadcast:
     """One process' share in a generic broadcast."""
 
     def __init__(self, owner: Process, retry_ns: tuple[int, int]) -> None:
@@ -121,9 +121,9 @@ class Generic:
         self.others = tuple(member for member in self.members if member != owner.me)
         count = len(self.members)
         if count > MEMBERS:
-            raise WrongUse(f"topology: {count} servers in all; generic broadcast expects at most {MEMBERS}")
+            raise UsageError(f"topology: {count} servers in all; generic broadcast expects at most {MEMBERS}")
         self.quorum = majority(count)
-        self.paxos = Paxos(_Voice(owner), self.members, PaxosConfig(retry_ns=retry_ns, keep=1_000_000))
+        self.paxos = Paxos(WrappedSender(owner), self.members, PaxosConfig(retry_ns=retry_ns, keep=1_000_000))
         self.epoch = 0
         """How many times the open streams were changed."""
         self.open: tuple[GroupId, ...] = self.streams

@@ -10,9 +10,9 @@ from amcast.kernel.message import Body, Message, State
 from amcast.parts.consensus.messages import (
     Accept,
     Accepted,
+    DecidedUntil,
     Install,
     Learn,
-    Mark,
     Nack,
     PaxosState,
     Prepare,
@@ -70,7 +70,7 @@ class Missing(Body, frozen=True):
 class Far(Body, frozen=True):
     """What Paxos among all processes says; the groups' own Paxos says the same things bare."""
 
-    body: Prepare | Promise | Nack | Accept | Accepted | Status | Learn | Install | Mark
+    body: Prepare | Promise | Nack | Accept | Accepted | Status | Learn | Install | DecidedUntil
 
 
 class GenericState(State, frozen=True):

@@ -41,7 +41,7 @@ class Absent(Body, frozen=True):
     groups: tuple[GroupId, ...]
 
 
-class Known(State, frozen=True):
+class DeliveredRange(State, frozen=True):
     """A sender's messages that were seen: the newest sequence number, and as bits how far before it each is."""
 
     sender: ProcessId
@@ -49,7 +49,7 @@ class Known(State, frozen=True):
     bits: bytes
 
 
-class ClientState(State, frozen=True):
+class ClientSessionState(State, frozen=True):
     waiting: tuple[tuple[Message, tuple[GroupId, ...], int], ...]
     held: tuple[Message, ...]
     leaders: tuple[tuple[GroupId, ProcessId], ...]
@@ -61,5 +61,5 @@ class ClientState(State, frozen=True):
     left: tuple[Message, ...] = ()
 
 
-class SenderState(State, frozen=True):
+class OneShotState(State, frozen=True):
     """Nothing."""

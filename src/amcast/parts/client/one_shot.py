@@ -6,10 +6,10 @@ from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body, Message, Request, State
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
-from amcast.parts.client.messages import SenderState
+from amcast.parts.client.messages import OneShotState
 
 
-class Sender(Process):
+class OneShotClient(Process):
     """For protocols whose processes never crash; `parts/client/session.py` has the client that retries."""
 
     def __init__(
@@ -21,17 +21,17 @@ class Sender(Process):
         super().__init__(me, topology)
         self._contact = contact
 
-    def on_multicast(self, message: Message) -> None:
+    def on_submit(self, message: Message) -> None:
         self.send_all(self._contact(self.topology, message), Request(message), message.id)
 
-    def on_submit(self, message: Message) -> None:
+    def on_request(self, message: Message) -> None:
         raise AssertionError(f"process {self.me} is a client and no contact of message {message.id}")
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
         """Bare protocols reply nothing; what others tell a client is not for this one."""
 
-    def snapshot(self) -> SenderState:
-        return SenderState()
+    def snapshot(self) -> OneShotState:
+        return OneShotState()
 
     def restore(self, state: State) -> None:
-        assert isinstance(state, SenderState)
+        assert isinstance(state, OneShotState)

@@ -31,10 +31,10 @@ from collections.abc import Callable
 from amcast.kernel.ids import GroupId, MessageId, ProcessId, sequence_of
 from amcast.kernel.message import Body, Message, Reply, Request, State
 from amcast.kernel.process import Process
-from amcast.kernel.reconfiguration import decoded, encoded
+from amcast.kernel.reconfiguration import decode_topology, encode_topology
 from amcast.kernel.topology import Topology
-from amcast.parts.client.messages import WINDOW, Absent, ClientState, Hint, SessionConfig
-from amcast.parts.membership.messages import Turned
+from amcast.parts.client.messages import WINDOW, Absent, ClientSessionState, Hint, SessionConfig
+from amcast.parts.membership.messages import ConfigurationStarted
 from amcast.parts.node.messages import Done, Farewell
 
 Contact = Callable[[Topology, Message], tuple[ProcessId, ...]]
@@ -54,7 +54,7 @@ class _Waiting:
         """How often the timer ran out; 2 and more: everybody was asked."""
 
 
-class Client(Process):
+class ClientSession(Process):
     """A client of any protocol, for one user or for many."""
 
     def __init__(self, me: ProcessId, topology: Topology, contact: Contact, config: SessionConfig) -> None:
@@ -74,7 +74,7 @@ class Client(Process):
         self._left: dict[MessageId, Message] = {}
         """Done because all destinations are lost, as far as is known: nobody has answered."""
 
-    def on_multicast(self, message: Message) -> None:
+    def on_submit(self, message: Message) -> None:
         if self._waiting:
             oldest = next(iter(self._waiting))
             if self._held or sequence_of(message.id) - sequence_of(oldest) >= WINDOW:
@@ -108,7 +108,7 @@ class Client(Process):
         members = self.topology.members(group)
         return members[self._turn % len(members)]
 
-    def on_submit(self, message: Message) -> None:
+    def on_request(self, message: Message) -> None:
         raise AssertionError(f"process {self.me} is a client and no contact of message {message.id}")
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
@@ -121,13 +121,13 @@ class Client(Process):
             case Hint(group, leader):
                 self._leaders[group] = leader
             case Farewell():
-                self.on_gone(sender)
+                self.on_peer_down(sender)
             case Absent(epoch, groups):
                 if epoch >= self._view[0]:
                     self._view = (epoch, groups)
-            case Turned(number, topology):
+            case ConfigurationStarted(number, topology):
                 if number > self.topology.number:
-                    self.topology = decoded(topology)
+                    self.topology = decode_topology(topology)
                     self._leaders = {}
                     self._view = (0, ())  # epochs are counted anew under each number
                 if number == self.topology.number:
@@ -136,7 +136,7 @@ class Client(Process):
             case _:
                 raise AssertionError(f"nobody tells a client {body!r}")
 
-    def on_gone(self, peer: ProcessId) -> None:
+    def on_peer_down(self, peer: ProcessId) -> None:
         """A gateway says that it leaves, or its address is silent: ask the next one for what it was asked, at once."""
         group = self.topology.group_of(peer)
         self._move_from(peer)
@@ -181,7 +181,7 @@ class Client(Process):
         if self._held:
             held, self._held = self._held, []
             for later in held:
-                self.on_multicast(later)
+                self.on_submit(later)
 
     def _give_up(self) -> None:
         """What only groups that are lost have not answered, for long, is done: the user is told which those are."""
@@ -218,7 +218,7 @@ class Client(Process):
             return tuple(self._gateway(group) for group in sorted(waiting.groups))
         return self._everybody(waiting.message)
 
-    def on_peer(self, peer: ProcessId, life: int) -> None:
+    def on_link_reset(self, peer: ProcessId, incarnation: int) -> None:
         self._ask(peer)
 
     def _ask(self, peer: ProcessId) -> None:
@@ -244,20 +244,20 @@ class Client(Process):
             self._armed = True  # and never cancelled: the next message is asked for long before it runs out
             self.set_timer(TIMER, self._config.retry_ns)
 
-    def snapshot(self) -> ClientState:
-        return ClientState(
+    def snapshot(self) -> ClientSessionState:
+        return ClientSessionState(
             tuple((w.message, tuple(sorted(w.groups)), w.age) for w in self._waiting.values()),
             tuple(self._held),
             tuple(sorted(self._leaders.items())),
             self._armed,
             self._turn,
             self._view,
-            encoded(self.topology) if self.topology.number else b"",
+            encode_topology(self.topology) if self.topology.number else b"",
             tuple(self._left.values()),
         )
 
     def restore(self, state: State) -> None:
-        assert isinstance(state, ClientState)
+        assert isinstance(state, ClientSessionState)
         self._waiting = {}
         for message, groups, age in state.waiting:
             waiting = self._waiting[message.id] = _Waiting(message)
@@ -270,4 +270,4 @@ class Client(Process):
         self._view = state.view
         self._left = {message.id: message for message in state.left}
         if state.topology:
-            self.topology = decoded(state.topology)
+            self.topology = decode_topology(state.topology)

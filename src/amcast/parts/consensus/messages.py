@@ -51,19 +51,21 @@ class PaxosConfig(Config, frozen=True):
 
 
 class Prepare(Body, frozen=True):
-    """Phase 1: who wants to lead under this ballot, or (with a new birth) to be admitted after losing its memory."""
+    """Phase 1: who wants to lead under this ballot, or (with a new memory_loss) to be admitted after losing its
+    memory."""
 
     ballot: int
-    birth: int
+    memory_loss: int
 
 
 class Promise(Body, frozen=True):
-    """Nothing lower will be accepted; what was accepted and is not known to be decided; the lives of the forgetful."""
+    """Nothing lower will be accepted; what was accepted and is not known to be decided; the incarnations of the
+    forgetful."""
 
     ballot: int
     chosen: int
     votes: tuple[Vote, ...]
-    births: tuple[int, ...]
+    memory_losses: tuple[int, ...]
 
 
 class Nack(Body, frozen=True):
@@ -114,17 +116,18 @@ class Install(Body, frozen=True):
     values: tuple[Value, ...]
 
 
-class Mark(Body, frozen=True):
+class DecidedUntil(Body, frozen=True):
     """To oneself: everything this process delivered before has been handed over, so `upto` may become durable."""
 
     upto: int
 
 
 class Promised(Record, frozen=True):
-    """A promise that must survive; also the first record of every member's life, to tell birth from lost memory."""
+    """A promise that must survive; also the first record of every member's incarnation, to tell memory_loss from lost
+    memory."""
 
     ballot: int
-    births: tuple[int, ...]
+    memory_losses: tuple[int, ...]
 
 
 class Voted(Record, frozen=True):
@@ -144,7 +147,7 @@ class Snapshot(Record, frozen=True):
     floor: int
     decided: tuple[Value, ...]
     promised: int
-    births: tuple[int, ...]
+    memory_losses: tuple[int, ...]
     votes: tuple[Vote, ...]
 
 
@@ -169,10 +172,10 @@ class PaxosState(State, frozen=True):
     """All a member knows, in the order of the fields of `parts.paxos.Paxos`."""
 
     role: str
-    life: int
+    incarnation: int
     believed: int
     promised: int
-    births: tuple[int, ...]
+    memory_losses: tuple[int, ...]
     log: LogState
     marked: tuple[int, bytes] | None
     votes: tuple[Vote, ...]
@@ -189,11 +192,11 @@ class PaxosState(State, frozen=True):
     reached: int
 
 
-PAXOS_BODIES: tuple[type[Body], ...] = (Prepare, Promise, Nack, Accept, Accepted, Status, Learn, Install, Mark)
+PAXOS_BODIES: tuple[type[Body], ...] = (Prepare, Promise, Nack, Accept, Accepted, Status, Learn, Install, DecidedUntil)
 PAXOS_RECORDS: tuple[type[Record], ...] = (Promised, Voted, Snapshot)
 
 
-class Pass(Body, frozen=True):
+class RingAccept(Body, frozen=True):
     """Phases 2a and 2b in one: a proposal and the votes (bits by place) it has collected."""
 
     ballot: int
@@ -204,4 +207,4 @@ class Pass(Body, frozen=True):
     """Members that have not seen the value; from 0 down, members that have not seen all votes."""
 
 
-RING_PAXOS_BODIES: tuple[type[Body], ...] = (*PAXOS_BODIES, Pass)
+RING_PAXOS_BODIES: tuple[type[Body], ...] = (*PAXOS_BODIES, RingAccept)

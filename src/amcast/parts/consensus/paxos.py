@@ -15,8 +15,8 @@ it knows to be decided, proposes that again, and fills gaps with no-ops.
 A member that lost its memory may have promised and voted for things it no longer knows of. It runs phase 1 for a
 ballot of its own with a majority of the OTHERS, which (a) stops every lower ballot in that majority, (b) shows every
 value that its own lost votes may have helped to choose; it takes those for its own, catches up, and votes again only
-then. Its lost promises cannot hurt either: the majority tells every later candidate in which life the member lost its
-memory (`births`), and promises from before that life do not count.
+then. Its lost promises cannot hurt either: the majority tells every later candidate in which incarnation the member
+lost its memory (`memory_losses`), and promises from before that incarnation do not count.
 
 A process outside the group may follow the log as a learner: it gets phases 2a and 2b, and has no vote.
 """
@@ -29,9 +29,9 @@ from amcast.parts.consensus.log import Decided
 from amcast.parts.consensus.messages import (
     Accept,
     Accepted,
+    DecidedUntil,
     Install,
     Learn,
-    Mark,
     Nack,
     Prepare,
     Promise,
@@ -59,14 +59,14 @@ class Paxos(Voter):
 
     # What the owner calls
 
-    def begin(self, records: Sequence[Record], life: int) -> Decided:
-        """A life begins; what the records decide is handed up."""
-        self.life = life
-        if life == 0 and not records:
+    def begin(self, records: Sequence[Record], incarnation: int) -> Decided:
+        """An incarnation begins; what the records decide is handed up."""
+        self.incarnation = incarnation
+        if incarnation == 0 and not records:
             if self.place == 0:
                 self.role = "leading"
             if self.place >= 0:
-                self.owner.persist(Promised(0, tuple(self.births)))
+                self.owner.persist(Promised(0, tuple(self.memory_losses)))
             return []
         ready: Decided = []
         for record in records:
@@ -97,8 +97,8 @@ class Paxos(Voter):
                 return self._count(sender, ballot, first, count)
             case Accept(ballot, instance, value):
                 return self._accept(sender, ballot, instance, value)
-            case Prepare(ballot, birth):
-                self._promise(sender, ballot, birth)
+            case Prepare(ballot, memory_loss):
+                self._promise(sender, ballot, memory_loss)
             case Promise():
                 return self._gather(sender, body)
             case Nack(ballot):
@@ -114,7 +114,7 @@ class Paxos(Voter):
                 if ready and self._voting():
                     self._save()
                 return ready
-            case Mark(upto):
+            case DecidedUntil(upto):
                 self._keep_mark(upto)
             case _:
                 raise AssertionError(f"a Paxos group does not say {body!r}")
@@ -139,7 +139,7 @@ class Paxos(Voter):
             for instance in range(self.log.chosen, self.next):
                 self._repeat((peer,), instance)
         elif self.role in ("preparing", "joining") and place is not None and place not in self._promises:
-            self.owner.send(peer, Prepare(self.ballot, self._birth()))
+            self.owner.send(peer, Prepare(self.ballot, self._memory_loss()))
         if self._voting():
             for instance, (ballot, value) in sorted(self._votes.items()):
                 self.owner.send(peer, Accepted(ballot, instance), about((value,)))
@@ -187,17 +187,17 @@ class Paxos(Voter):
 
     # Leading
 
-    def _birth(self) -> int:
-        return self.life if self.role == "joining" else self.births[self.place]
+    def _memory_loss(self) -> int:
+        return self.incarnation if self.role == "joining" else self.memory_losses[self.place]
 
     def _ask(self, targets: tuple[ProcessId, ...]) -> None:
-        self.owner.send_all(targets, Prepare(self.ballot, self._birth()))
+        self.owner.send_all(targets, Prepare(self.ballot, self._memory_loss()))
 
     def _campaign(self) -> None:
         assert self.place >= 0, f"process {self.owner.me} is no member of {self.members}"
         self.role = "preparing"
         self.owner.note("campaign")
-        self.ballot = next_ballot(max(self.promised, self.ballot, self._seen), self.life, self.place)
+        self.ballot = next_ballot(max(self.promised, self.ballot, self._seen), self.incarnation, self.place)
         self._promises = {}
         self._ask(self.members)
 
@@ -206,7 +206,7 @@ class Paxos(Voter):
         if ballot <= self.ballot:
             return
         if self.role == "joining":
-            self.ballot = next_ballot(ballot, self.life, self.place)
+            self.ballot = next_ballot(ballot, self.incarnation, self.place)
             self._promises = {}
         elif ballot > self._seen:
             self._seen = ballot
@@ -215,13 +215,13 @@ class Paxos(Voter):
     def _gather(self, sender: ProcessId, body: Promise) -> Decided:
         if body.ballot == self.ballot and self.role in ("preparing", "joining"):
             self._promises[self._places[sender]] = body
-            self.births = [max(pair) for pair in zip(self.births, body.births, strict=True)]
+            self.memory_losses = [max(pair) for pair in zip(self.memory_losses, body.memory_losses, strict=True)]
             self._conclude()
         return []
 
     def _valid(self) -> list[Promise]:
         """Promises that their members remember."""
-        return [p for place, p in sorted(self._promises.items()) if p.births[place] >= self.births[place]]
+        return [p for place, p in sorted(self._promises.items()) if p.memory_losses[place] >= self.memory_losses[place]]
 
     def _conclude(self) -> None:
         """Do the promises make me leader, or tell me what I may have voted for?
@@ -282,8 +282,8 @@ class Paxos(Voter):
 
     def _join(self) -> None:
         self.role = "joining"
-        self.births[self.place] = self.life
-        self.ballot = next_ballot(0, self.life, self.place)
+        self.memory_losses[self.place] = self.incarnation
+        self.ballot = next_ballot(0, self.incarnation, self.place)
         self.owner.note("forgot")
         self._ask(tuple(member for member in self.members if member != self.owner.me))
 

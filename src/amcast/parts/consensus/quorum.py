@@ -1,8 +1,8 @@
 """Ballots and majorities.
 
-A ballot is one integer that says who leads and orders all attempts to lead: (round, life, member), the round weighing
-most. The life is in it because a restarted member may have forgotten which rounds it used up: two lives never share a
-ballot, and so no two values are ever proposed for one instance under one ballot.
+A ballot is one integer that says who leads and orders all attempts to lead: (round, incarnation, member), the round
+weighing most. The incarnation is in it because a restarted member may have forgotten which rounds it used up: two
+incarnations never share a ballot, and so no two values are ever proposed for one instance under one ballot.
 
 Votes are sets of members, kept as the bits of an integer by the member's place in its group.
 """
@@ -17,11 +17,12 @@ MEMBERS: Final = 1024
 LIVES: Final = 1 << 16
 
 
-def ballot_of(round: int, life: int, place: int) -> int:
-    """The ballot of a member (by place in its group) in one of its lives; ballot 0 is the first member's first."""
+def ballot_of(round: int, incarnation: int, place: int) -> int:
+    """The ballot of a member (by place in its group) in one of its incarnations; ballot 0 is the first member's
+    first."""
     assert 0 <= place < MEMBERS, f"place {place}; expected less than {MEMBERS}"
-    assert 0 <= life < LIVES, f"life {life}; expected less than {LIVES}"
-    return (round * LIVES + life) * MEMBERS + place
+    assert 0 <= incarnation < LIVES, f"incarnation {incarnation}; expected less than {LIVES}"
+    return (round * LIVES + incarnation) * MEMBERS + place
 
 
 def place_of(ballot: int) -> int:
@@ -34,9 +35,9 @@ def round_of(ballot: int) -> int:
     return ballot // (MEMBERS * LIVES)
 
 
-def next_ballot(above: int, life: int, place: int) -> int:
+def next_ballot(above: int, incarnation: int, place: int) -> int:
     """The lowest ballot of a member that is higher than everything it knows of."""
-    return ballot_of(above // (MEMBERS * LIVES) + 1, life, place)
+    return ballot_of(above // (MEMBERS * LIVES) + 1, incarnation, place)
 
 
 def majority(members: int) -> int:

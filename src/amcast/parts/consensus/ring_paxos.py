@@ -15,7 +15,7 @@ open (the timer of `Paxos` proposes it again to everybody): a broken ring costs 
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body
 from amcast.parts.consensus.log import Decided
-from amcast.parts.consensus.messages import Pass, Value, Voted
+from amcast.parts.consensus.messages import RingAccept, Value, Voted
 from amcast.parts.consensus.paxos import Paxos
 from amcast.parts.consensus.voter import about
 
@@ -24,7 +24,7 @@ class RingPaxos(Paxos):
     """One member's share in a group's log, over a ring in the order of the group's members."""
 
     def receive(self, sender: ProcessId, body: Body) -> Decided:
-        if type(body) is Pass:
+        if type(body) is RingAccept:
             return self._pass(body)
         return super().receive(sender, body)
 
@@ -32,9 +32,9 @@ class RingPaxos(Paxos):
         slot = self._slot(instance)
         slot.ballot = self.ballot
         slot.value = value
-        self.owner.send(self.owner.me, Pass(self.ballot, instance, value, 0, len(self.members)), about((value,)))
+        self.owner.send(self.owner.me, RingAccept(self.ballot, instance, value, 0, len(self.members)), about((value,)))
 
-    def _pass(self, body: Pass) -> Decided:
+    def _pass(self, body: RingAccept) -> Decided:
         """Vote, learn, hand on. A member that refuses or has no vote hands on what it got: it is still a link."""
         votes = body.votes
         if self._voting() and body.ballot >= self.promised and body.instance >= self.log.chosen and body.left > 0:
@@ -55,11 +55,11 @@ class RingPaxos(Paxos):
         self._hand_on(body, votes)
         return decided
 
-    def _hand_on(self, body: Pass, votes: int) -> None:
+    def _hand_on(self, body: RingAccept, votes: int) -> None:
         """To the next member: the value on the first lap, the votes alone on the second, until all know them."""
         left = body.left - 1
         if left <= -len(self.members) + 1:
             return
         value = body.value if left > 0 else ()
         target = self.members[(self.place + 1) % len(self.members)]
-        self.owner.send(target, Pass(body.ballot, body.instance, value, votes, left), about((body.value,)))
+        self.owner.send(target, RingAccept(body.ballot, body.instance, value, votes, left), about((body.value,)))

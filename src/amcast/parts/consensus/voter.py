@@ -13,7 +13,7 @@ from amcast.kernel.process import Process
 from amcast.parts.consensus.log import Decided, Log
 from amcast.parts.consensus.messages import (
     Accepted,
-    Mark,
+    DecidedUntil,
     Nack,
     PaxosConfig,
     PaxosState,
@@ -73,12 +73,12 @@ class Voter:
         self.quorum = majority(len(members))
         self._places = {member: place for place, member in enumerate(members)}
         self.role = "follower"
-        self.life = 0
+        self.incarnation = 0
         self.believed: ProcessId = members[0]
         """Whom the oracle named last."""
         self.promised = 0
-        self.births = [0] * len(members)
-        """Per member: the life that began without memory, as far as I heard."""
+        self.memory_losses = [0] * len(members)
+        """Per member: the incarnation that began without memory, as far as I heard."""
         self.log = Log(owner, config.keep)
         self._marked: tuple[int, bytes] | None = None
         """A state of the owner that becomes the log's when everything delivered before it was handed over."""
@@ -110,7 +110,7 @@ class Voter:
         delivered up to here has left the outbox before the state is durable; else a restart would skip it."""
         if self._marked is None:
             self._marked = (self.log.chosen, state)
-            self.owner.send(self.owner.me, Mark(self.log.chosen))
+            self.owner.send(self.owner.me, DecidedUntil(self.log.chosen))
 
     def wants_mark(self) -> bool:
         return self._marked is None and self.log.full()
@@ -124,7 +124,7 @@ class Voter:
     def _voting(self) -> bool:
         return self.place >= 0 and self.role not in ("joining", "catching")
 
-    def _promise(self, sender: ProcessId, ballot: int, birth: int) -> None:
+    def _promise(self, sender: ProcessId, ballot: int, memory_loss: int) -> None:
         if not self._voting():
             return
         if ballot < self.promised:
@@ -133,12 +133,12 @@ class Voter:
         if ballot > self.promised:
             self.promised = ballot
             place = self._places[sender]
-            self.births[place] = max(self.births[place], birth)
-            self.owner.persist(Promised(ballot, tuple(self.births)))
+            self.memory_losses[place] = max(self.memory_losses[place], memory_loss)
+            self.owner.persist(Promised(ballot, tuple(self.memory_losses)))
             if self.ballot < ballot:
                 self._step_down()
         votes = tuple((i, b, v) for i, (b, v) in sorted(self._votes.items()))
-        self.owner.send(sender, Promise(ballot, self.log.chosen, votes, tuple(self.births)))
+        self.owner.send(sender, Promise(ballot, self.log.chosen, votes, tuple(self.memory_losses)))
 
     def _promise_to(self, ballot: int) -> None:
         """A vote is also a promise; the record of the vote keeps both."""
@@ -234,16 +234,16 @@ class Voter:
 
     def _remember(self, record: Record) -> Decided:
         match record:
-            case Promised(ballot, births):
+            case Promised(ballot, memory_losses):
                 self.promised = max(self.promised, ballot)
-                self.births = [max(pair) for pair in zip(self.births, births, strict=True)]
+                self.memory_losses = [max(pair) for pair in zip(self.memory_losses, memory_losses, strict=True)]
             case Voted(ballot, instance, value):
                 self.promised = max(self.promised, ballot)
                 if instance >= self.log.chosen:
                     self._votes[instance] = (ballot, value)
-            case Snapshot(upto, state, floor, decided, promised, births, votes):
+            case Snapshot(upto, state, floor, decided, promised, memory_losses, votes):
                 self.promised = promised
-                self.births = list(births)
+                self.memory_losses = list(memory_losses)
                 self._votes = {instance: (ballot, value) for instance, ballot, value in votes}
                 ready = self.log.install(upto, state, floor, decided)
                 return ready or self.log.learn_all(decided)
@@ -255,7 +255,9 @@ class Voter:
         log = self.log
         votes = tuple((i, b, v) for i, (b, v) in sorted(self._votes.items()))
         floor, held = log.held()
-        record = Snapshot(log.upto, log.state, floor, held + log.since(), self.promised, tuple(self.births), votes)
+        record = Snapshot(
+            log.upto, log.state, floor, held + log.since(), self.promised, tuple(self.memory_losses), votes
+        )
         self.owner.persist(record, replaces=True)
 
     def _keep_mark(self, upto: int) -> None:
@@ -273,10 +275,10 @@ class Voter:
         )
         return PaxosState(
             self.role,
-            self.life,
+            self.incarnation,
             self.believed,
             self.promised,
-            tuple(self.births),
+            tuple(self.memory_losses),
             self.log.snapshot(),
             self._marked,
             tuple((i, b, v) for i, (b, v) in sorted(self._votes.items())),
@@ -295,10 +297,10 @@ class Voter:
 
     def restore(self, state: PaxosState) -> None:
         self.role = state.role
-        self.life = state.life
+        self.incarnation = state.incarnation
         self.believed = state.believed
         self.promised = state.promised
-        self.births = list(state.births)
+        self.memory_losses = list(state.memory_losses)
         self.log.restore(state.log)
         self._marked = state.marked
         self._votes = {instance: (ballot, value) for instance, ballot, value in state.votes}

@@ -19,7 +19,7 @@ ROBUST: Final = Claims(genuine="strict", faults=SURVIVED, tolerates=majorities_s
 """What genuine protocols claim whose groups do so and order by timestamps; how fast they are is their own."""
 
 
-def lifted(alone: Claims) -> Claims:
+def replicated_claims(alone: Claims) -> Claims:
     """The claims for groups of several, from those for groups of one."""
 
     def delays(role: str, destinations: int, replicas: int) -> int | None:

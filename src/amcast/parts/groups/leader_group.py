@@ -7,7 +7,8 @@ which is here; a protocol adds its order, and the bodies that carry it.
                 promised a higher one refuses (Nack), and who is refused tries again, if the oracle still means it.
     letters     what is said because something changed waits until the change is on its way to the disk: `_write`
                 collects, and the protocol's `on_step_end` sends.
-    records     a record tells what changed since the last; now and then a checkpoint replaces them all. The first life
+    records     a record tells what changed since the last; now and then a checkpoint replaces them all. The first
+    incarnation
                 begins with a record, so that an empty disk means lost memory.
     repair      one timer, which runs while anything is open: what is still open when it runs out is asked for.
     lost memory told below.
@@ -16,7 +17,8 @@ A member without memory may have voted for what it no longer knows. It has no vo
 Welcome that every majority it was part of has one of them, and (b) the leader of an epoch at least as high as any that
 they had promised then has sent it that epoch's state. (b) restores what its lost votes may have helped to decide; the
 Welcomes restore its clock. Its lost promises no longer count: who said Welcome tells, with everything it says, in which
-life that member lost its memory (`_births`), and whoever hears of it discards what the member said before.
+incarnation that member lost its memory (`_memory_losses`), and whoever hears of it discards what the member said
+before.
 """
 
 from abc import abstractmethod
@@ -28,18 +30,18 @@ from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Record, State
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
-from amcast.parts.client.messages import Known
+from amcast.parts.client.messages import DeliveredRange
 from amcast.parts.consensus.quorum import next_ballot, place_of
-from amcast.parts.groups.messages import Join, MemberConfig, MemberState, Nack, Welcome
-from amcast.parts.ordering.delivered_set import Seen
-from amcast.parts.ordering.obligations import Debts, Rank
+from amcast.parts.groups.messages import AdmissionVote, JoinRequest, LeaderGroupConfig, LeaderGroupState, Nack
+from amcast.parts.ordering.delivered_set import DeliveredSet
+from amcast.parts.ordering.obligations import Obligations, Rank
 
 REPAIR: Final = "repair"
 MAX_QUESTIONS: Final = 64
 """Messages asked for at a time, oldest first."""
 
 
-class Open:
+class PendingMessage:
     """A message that is heard of and not delivered; heirs say what is known of it."""
 
     __slots__ = ("old",)
@@ -48,22 +50,51 @@ class Open:
     """It was open already when the repair timer was set."""
 
 
-I = TypeVar("I", bound=Open)  # noqa: E741
+I = TypeVar("I", bound=PendingMessage)  # noqa: E741
 
 
-class Member(Process, Generic[I]):
+class LeaderGroupMember(Process, Generic[I]):
     """One member of one group. `_role` is "candidate", "member", "joining" or the protocol's word for who leads."""
 
     # fmt: off
     __slots__ = (
-        "_armed", "_births", "_checkpoint_due", "_clock", "_committed", "_config", "_debts", "_durable_births",
-        "_durable_clock", "_durable_promised", "_epoch", "_fellows", "_first", "_handed", "_heard_epoch", "_items",
-        "_lag", "_letters", "_life", "_mark", "_members", "_oracle", "_place", "_places", "_positions", "_promised",
-        "_quorum", "_records", "_role", "_seen", "_turn", "_welcomes", "home",
+        "_armed",
+        "_checkpoint_due",
+        "_clock",
+        "_committed",
+        "_config",
+        "_debts",
+        "_durable_clock",
+        "_durable_memory_losses",
+        "_durable_promised",
+        "_epoch",
+        "_fellows",
+        "_first",
+        "_handed",
+        "_heard_epoch",
+        "_incarnation",
+        "_items",
+        "_lag",
+        "_letters",
+        "_mark",
+        "_members",
+        "_memory_losses",
+        "_oracle",
+        "_place",
+        "_places",
+        "_positions",
+        "_promised",
+        "_quorum",
+        "_records",
+        "_role",
+        "_seen",
+        "_turn",
+        "_welcomes",
+        "home",
     )
     # fmt: on
 
-    def __init__(self, me: ProcessId, topology: Topology, config: MemberConfig, leading: str) -> None:
+    def __init__(self, me: ProcessId, topology: Topology, config: LeaderGroupConfig, leading: str) -> None:
         super().__init__(me, topology)
         assert self.group is not None, f"process {me} is a client"
         self.home: GroupId = self.group
@@ -73,7 +104,7 @@ class Member(Process, Generic[I]):
         self._places = {member: place for place, member in enumerate(self._members)}
         self._place = self._places[me]
         self._quorum = topology.quorum(self.home)
-        self._life = 0
+        self._incarnation = 0
 
         self._epoch = 0
         """The ballot whose state I hold."""
@@ -84,16 +115,16 @@ class Member(Process, Generic[I]):
         """Whom the oracle named last."""
         self._heard_epoch = 0
         """The highest that anybody of my group spoke of."""
-        self._births: tuple[int, ...] = (0,) * len(self._members)
-        """By place: the life in which a member lost its memory; 0 if it never did."""
-        self._welcomes: dict[int, Welcome] = {}
+        self._memory_losses: tuple[int, ...] = (0,) * len(self._members)
+        """By place: the incarnation in which a member lost its memory; 0 if it never did."""
+        self._welcomes: dict[int, AdmissionVote] = {}
         self._turn = 0
         """Whom to ask next."""
 
         self._clock = 0
         self._items: dict[MessageId, I] = {}
         """Everything open: heard of and not delivered."""
-        self._seen = Seen()
+        self._seen = DeliveredSet()
         """Everything delivered."""
         self._mark: Rank = (0, 0)
         """The rank of what was delivered last."""
@@ -101,7 +132,7 @@ class Member(Process, Generic[I]):
         """The position of the first delivery that I still can tell my fellows."""
         self._handed = 0
         """Deliveries before this position have left the process."""
-        self._debts = Debts()
+        self._debts = Obligations()
         self._positions = [0] * len(self._members)
         """How much each fellow has delivered, as far as I know."""
         self._committed: set[MessageId] = set()
@@ -116,7 +147,7 @@ class Member(Process, Generic[I]):
         self._checkpoint_due = False
         self._durable_promised = -1
         self._durable_clock = 0
-        self._durable_births = self._births
+        self._durable_memory_losses = self._memory_losses
         self._records = 0
         """Since the last checkpoint."""
 
@@ -126,7 +157,7 @@ class Member(Process, Generic[I]):
     def has_delivered_any(self, messages: Sequence[MessageId]) -> bool:
         return self._seen.has_any(messages)
 
-    def known(self, until: MessageId) -> tuple[State, ...]:
+    def delivered_set(self, until: MessageId) -> tuple[State, ...]:
         return self._seen.snapshot()
 
     def _active(self) -> bool:
@@ -139,13 +170,13 @@ class Member(Process, Generic[I]):
     def _write(self, targets: tuple[ProcessId, ...], body: Body, about: About = None) -> None:
         self._letters.append((targets, body, about))
 
-    # A life begins
+    # An incarnation begins
 
-    def on_start(self, records: Sequence[Record], life: int) -> None:
-        self._life = life
+    def on_start(self, records: Sequence[Record], incarnation: int) -> None:
+        self._incarnation = incarnation
         for record in records:
             self._recall(record)
-        if life == 0:
+        if incarnation == 0:
             self._persist_progress()  # so that an empty disk means lost memory
         elif not records:
             self._join()
@@ -159,7 +190,7 @@ class Member(Process, Generic[I]):
 
     @abstractmethod
     def _recall(self, record: Record) -> None:
-        """Take over what a record of an earlier life tells."""
+        """Take over what a record of an earlier incarnation tells."""
 
     @abstractmethod
     def _return(self) -> None:
@@ -189,7 +220,7 @@ class Member(Process, Generic[I]):
     def _note_durable(self) -> None:
         self._durable_promised = self._promised
         self._durable_clock = self._clock
-        self._durable_births = self._births
+        self._durable_memory_losses = self._memory_losses
 
     # Campaigns
 
@@ -205,7 +236,7 @@ class Member(Process, Generic[I]):
 
     def _campaign(self) -> None:
         self._role = "candidate"
-        self._promised = next_ballot(max(self._promised, self._heard_epoch), self._life, self._place)
+        self._promised = next_ballot(max(self._promised, self._heard_epoch), self._incarnation, self._place)
         self._stand()
 
     @abstractmethod
@@ -241,9 +272,9 @@ class Member(Process, Generic[I]):
         if self._role != "joining" and 0 <= ballot < self._promised and self._leader(ballot) == sender:
             self._write((sender,), Nack(self._promised))
 
-    def _enter(self, ballot: int, clock: int, births: tuple[int, ...]) -> None:
+    def _enter(self, ballot: int, clock: int, memory_losses: tuple[int, ...]) -> None:
         """Hold another epoch's state from now on."""
-        self._hear_births(births)
+        self._hear_memory_losses(memory_losses)
         if ballot > self._promised or self._leader(ballot) != self.me:
             self._role = "member"
         self._epoch = self._promised = ballot
@@ -255,22 +286,22 @@ class Member(Process, Generic[I]):
 
     def _join(self) -> None:
         self._role = "joining"
-        births = list(self._births)
-        births[self._place] = self._life
-        self._births = tuple(births)
+        memory_losses = list(self._memory_losses)
+        memory_losses[self._place] = self._incarnation
+        self._memory_losses = tuple(memory_losses)
         self._ask_to_join(-1)
 
     def _ask_to_join(self, helper: ProcessId) -> None:
-        self._write(self._fellows, Join(self._life, helper))
+        self._write(self._fellows, JoinRequest(self._incarnation, helper))
 
-    def _hear_join(self, sender: ProcessId, body: Join) -> None:
+    def _hear_join(self, sender: ProcessId, body: JoinRequest) -> None:
         if self._role == "joining":
             return
-        births = list(self._births)
+        memory_losses = list(self._memory_losses)
         place = self._places[sender]
-        births[place] = max(births[place], body.birth)
-        self._hear_births(tuple(births))
-        self._write((sender,), Welcome(body.birth, self._promised, self._clock))
+        memory_losses[place] = max(memory_losses[place], body.memory_loss)
+        self._hear_memory_losses(tuple(memory_losses))
+        self._write((sender,), AdmissionVote(body.memory_loss, self._promised, self._clock))
         if body.helper == self.me:
             self.note("helped")
             self._campaign()
@@ -281,20 +312,20 @@ class Member(Process, Generic[I]):
     def _share(self, sender: ProcessId) -> None:
         """If I lead: all that my epoch holds, to one that lost its memory."""
 
-    def _hear_births(self, births: tuple[int, ...]) -> None:
+    def _hear_memory_losses(self, memory_losses: tuple[int, ...]) -> None:
         """What a member said before it lost its memory no longer counts."""
-        known = self._births
-        if births != known:
-            self._births = tuple(map(max, known, births))
-            for place in reborn(known, births):
+        known = self._memory_losses
+        if memory_losses != known:
+            self._memory_losses = tuple(map(max, known, memory_losses))
+            for place in reborn(known, memory_losses):
                 self._forget(place)
 
     @abstractmethod
     def _forget(self, place: int) -> None:
-        """Discard what a fellow said in its earlier lives."""
+        """Discard what a fellow said in its earlier incarnations."""
 
-    def _hear_welcome(self, sender: ProcessId, body: Welcome) -> None:
-        if self._role != "joining" or body.birth != self._life:
+    def _hear_welcome(self, sender: ProcessId, body: AdmissionVote) -> None:
+        if self._role != "joining" or body.memory_loss != self._incarnation:
             return
         before = self._welcomed()
         self._welcomes[self._places[sender]] = body
@@ -318,9 +349,9 @@ class Member(Process, Generic[I]):
             self._write((leader,), self._whereabouts(True))
         self._turn += 1
 
-    def _admits(self, ballot: int, births: tuple[int, ...]) -> bool:
+    def _admits(self, ballot: int, memory_losses: tuple[int, ...]) -> bool:
         """Its leader must know of my lost memory, and tell it with all that it says from now on."""
-        return self._welcomed() and ballot >= self._lowest_epoch() and births[self._place] == self._life
+        return self._welcomed() and ballot >= self._lowest_epoch() and memory_losses[self._place] == self._incarnation
 
     def _admitted(self) -> None:
         self._role = "member"
@@ -344,12 +375,12 @@ class Member(Process, Generic[I]):
             self._heard_epoch = max(self._heard_epoch, ballot)
             self._lag = True
 
-    def _leap(self, position: int, mark: Rank, seen: tuple[Known, ...]) -> None:
+    def _leap(self, position: int, mark: Rank, seen: tuple[DeliveredRange, ...]) -> None:
         """Take over how far my group is, without the deliveries that led there."""
         self.position = self._first = position
         self._mark = mark
         self._seen.restore(seen)
-        self._debts = Debts()
+        self._debts = Obligations()
         self._clock = max(self._clock, mark[0])
         self._checkpoint_due = True
 
@@ -400,10 +431,10 @@ class Member(Process, Generic[I]):
 
     # Snapshots
 
-    def _member_state(self) -> MemberState:
-        return MemberState(
+    def _member_state(self) -> LeaderGroupState:
+        return LeaderGroupState(
             self.position,
-            self._life,
+            self._incarnation,
             self._role,
             tuple(self._positions),
             self._oracle,
@@ -413,13 +444,13 @@ class Member(Process, Generic[I]):
             self._armed,
             self._lag,
             (self._durable_promised, self._durable_clock),
-            self._durable_births,
+            self._durable_memory_losses,
             self._records,
         )
 
-    def _restore_member(self, state: MemberState) -> None:
+    def _restore_member(self, state: LeaderGroupState) -> None:
         self.position = state.position
-        self._life = state.life
+        self._incarnation = state.incarnation
         self._role = state.role
         self._positions = list(state.positions)
         self._oracle = state.oracle
@@ -429,10 +460,10 @@ class Member(Process, Generic[I]):
         self._armed = state.armed
         self._lag = state.lag
         self._durable_promised, self._durable_clock = state.durable
-        self._durable_births = state.durable_births
+        self._durable_memory_losses = state.durable_memory_losses
         self._records = state.records
 
 
-def reborn(known: tuple[int, ...], births: tuple[int, ...]) -> list[int]:
+def reborn(known: tuple[int, ...], memory_losses: tuple[int, ...]) -> list[int]:
     """The places of those who lost their memory since."""
-    return [place for place, (old, new) in enumerate(zip(known, births, strict=True)) if new > old]
+    return [place for place, (old, new) in enumerate(zip(known, memory_losses, strict=True)) if new > old]

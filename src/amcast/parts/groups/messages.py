@@ -13,13 +13,13 @@ from msgspec import Struct
 from amcast.kernel.config import Config
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
-from amcast.parts.client.messages import Known
-from amcast.parts.consensus.messages import Pass, PaxosConfig, PaxosState
+from amcast.parts.client.messages import DeliveredRange
+from amcast.parts.consensus.messages import PaxosConfig, PaxosState, RingAccept
 
 MILLISECOND: Final = 1_000_000
 
 
-class MemberConfig(Config, frozen=True):
+class LeaderGroupConfig(Config, frozen=True):
     repair_ns: tuple[int, int] = (1000 * MILLISECOND, 1500 * MILLISECOND)
     """How long to wait before what should have come is asked for."""
     keep: int = 256
@@ -46,44 +46,44 @@ class Nack(Body, frozen=True):
     ballot: int
 
 
-class Join(Body, frozen=True):
-    """The sender lost its memory in this life. The helper, if any, shall start an epoch to take it in."""
+class JoinRequest(Body, frozen=True):
+    """The sender lost its memory in this incarnation. The helper, if any, shall start an epoch to take it in."""
 
-    birth: int
+    memory_loss: int
     helper: ProcessId
 
 
-class Welcome(Body, frozen=True):
-    """The answer: nothing that the forgetful member did before that life counts here any more."""
+class AdmissionVote(Body, frozen=True):
+    """The answer: nothing that the forgetful member did before that incarnation counts here any more."""
 
-    birth: int
+    memory_loss: int
     promised: int
     clock: int
 
 
-class MemberState(State, frozen=True):
+class LeaderGroupState(State, frozen=True):
     """What a member knows beside its durable state and its protocol's; see the fields of `parts.member.Member`."""
 
     position: int
-    life: int
+    incarnation: int
     role: str
     positions: tuple[int, ...]
     oracle: ProcessId
     heard_epoch: int
-    welcomes: tuple[tuple[int, Welcome], ...]
+    welcomes: tuple[tuple[int, AdmissionVote], ...]
     turn: int
     armed: bool
     lag: bool
     durable: tuple[int, int]
-    durable_births: tuple[int, ...]
+    durable_memory_losses: tuple[int, ...]
     records: int
 
 
-class AdapterConfig(PaxosConfig, frozen=True):
+class ReplicatedConfig(PaxosConfig, frozen=True):
     """What a protocol for single processes can be told when it is lifted to groups."""
 
 
-class Carry(Body, frozen=True):
+class GroupMessage(Body, frozen=True):
     """What one group says to another, as its leader's packet: the n-th body on this channel, encoded."""
 
     group: GroupId
@@ -93,40 +93,40 @@ class Carry(Body, frozen=True):
     body: bytes
 
 
-class Taken(Body, frozen=True):
+class GroupMessageAck(Body, frozen=True):
     """My group's log has everything below `upto` that yours said."""
 
     group: GroupId
     upto: int
 
 
-class AdapterCore(State, frozen=True):
+class ReplicatedCore(State, frozen=True):
     """What the log determines, and which outputs other groups may not have taken."""
 
     position: int
     inner: bytes
-    asked: tuple[Known, ...]
-    delivered: tuple[Known, ...]
+    asked: tuple[DeliveredRange, ...]
+    delivered: tuple[DeliveredRange, ...]
     taken: tuple[tuple[GroupId, int], ...]
     sent: tuple[tuple[GroupId, int], ...]
-    outgoing: tuple[tuple[GroupId, tuple[Carry, ...]], ...]
+    outgoing: tuple[tuple[GroupId, tuple[GroupMessage, ...]], ...]
     settled: tuple[tuple[GroupId, int], ...]
 
 
-class AdapterState(State, frozen=True):
-    core: AdapterCore
+class ReplicatedState(State, frozen=True):
+    core: ReplicatedCore
     paxos: PaxosState
     waiting: tuple[Message, ...]
     fresh: tuple[MessageId, ...]
     old: tuple[MessageId, ...]
-    arrived: tuple[tuple[GroupId, tuple[Carry, ...]], ...]
+    arrived: tuple[tuple[GroupId, tuple[GroupMessage, ...]], ...]
     next: tuple[tuple[GroupId, int], ...]
     old_sent: tuple[tuple[GroupId, int], ...]
     led: int
     armed: bool
 
 
-REPLICATED_BODIES: tuple[type[Body], ...] = (Carry, Taken)
+REPLICATED_BODIES: tuple[type[Body], ...] = (GroupMessage, GroupMessageAck)
 
 
 SET: Final = 0
@@ -139,19 +139,19 @@ FINAL: Final = 3
 """An entry with a message's final timestamp."""
 
 
-class StampConfig(PaxosConfig, frozen=True):
+class TimestampConfig(PaxosConfig, frozen=True):
     consensus: Literal["paxos", "ring"] = "paxos"
     """How a group agrees: everybody tells everybody, or round a ring (what 004 ran on)."""
-    settle: int = 64
+    confirmation_batch: int = 64
     """So many messages are confirmed to another group (or, if delivered ahead of the log, written to it) at a time."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.settle <= 100_000:
-            raise ValueError(f"settle = {self.settle}; expected 1 to 100000 messages")
+        if not 1 <= self.confirmation_batch <= 100_000:
+            raise ValueError(f"confirmation_batch = {self.confirmation_batch}; expected 1 to 100000 messages")
 
 
-class Stamp(Body, frozen=True):
+class GroupTimestamp(Body, frozen=True):
     """SEND-HARD: the timestamp that a group's log gave a message. `ask`: please tell me yours, or that you are done."""
 
     message: MessageId
@@ -160,25 +160,25 @@ class Stamp(Body, frozen=True):
     ask: bool = False
 
 
-class Settled(Body, frozen=True):
+class FinalStored(Body, frozen=True):
     """The final timestamps of these messages are in my group's log: yours need not be remembered for us."""
 
     messages: tuple[MessageId, ...]
 
 
-class Ask(Body, frozen=True):
+class FinalQuery(Body, frozen=True):
     """To fellow members: do you know the final timestamps of these messages?"""
 
     messages: tuple[MessageId, ...]
 
 
-class Told(Body, frozen=True):
+class FinalReply(Body, frozen=True):
     """Final timestamps that I know."""
 
     finals: tuple[tuple[MessageId, int], ...]
 
 
-class PendingState(State, frozen=True):
+class TimestampPendingState(State, frozen=True):
     """What is known of a message that the log stamped, until it is delivered and settled."""
 
     message: Message
@@ -195,20 +195,20 @@ class PendingState(State, frozen=True):
     proposed: int
 
 
-class StampCore(State, frozen=True):
+class TimestampCore(State, frozen=True):
     """What a fellow member needs in order to go on from here."""
 
     position: int
     clock: int
     last: tuple[int, MessageId]
-    pending: tuple[PendingState, ...]
-    seen: tuple[Known, ...]
+    pending: tuple[TimestampPendingState, ...]
+    seen: tuple[DeliveredRange, ...]
     kept: tuple[tuple[GroupId, tuple[tuple[MessageId, int], ...]], ...]
     confirming: tuple[tuple[GroupId, tuple[MessageId, ...]], ...]
 
 
-class StampState(State, frozen=True):
-    core: StampCore
+class TimestampState(State, frozen=True):
+    core: TimestampCore
     paxos: PaxosState
     waiting: tuple[Message, ...]
     old: tuple[MessageId, ...]
@@ -220,4 +220,4 @@ class StampState(State, frozen=True):
     armed: bool
 
 
-TIMESTAMP_BODIES: tuple[type[Body], ...] = (Stamp, Settled, Ask, Told, Pass)
+TIMESTAMP_BODIES: tuple[type[Body], ...] = (GroupTimestamp, FinalStored, FinalQuery, FinalReply, RingAccept)

@@ -25,7 +25,7 @@ from typing import Any, Final, Union
 
 import msgspec
 
-from amcast.kernel.diagnostics import Phase, Vitals
+from amcast.kernel.diagnostics import Phase, ProcessStatus
 from amcast.kernel.effects import About, Deliver, Note, Send
 from amcast.kernel.events import Event, Receive
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
@@ -36,8 +36,14 @@ from amcast.parts.consensus import paxos
 from amcast.parts.consensus.log import Decided
 from amcast.parts.consensus.messages import Entry
 from amcast.parts.consensus.paxos import Paxos
-from amcast.parts.groups.messages import AdapterConfig, AdapterCore, AdapterState, Carry, Taken
-from amcast.parts.ordering.delivered_set import Seen
+from amcast.parts.groups.messages import (
+    GroupMessage,
+    GroupMessageAck,
+    ReplicatedConfig,
+    ReplicatedCore,
+    ReplicatedState,
+)
+from amcast.parts.ordering.delivered_set import DeliveredSet
 
 Make = Callable[[ProcessId, Topology, Any], Process]
 
@@ -66,7 +72,7 @@ class Replicated(Process):
         self,
         me: ProcessId,
         topology: Topology,
-        config: AdapterConfig,
+        config: ReplicatedConfig,
         make: Make,
         bodies: tuple[type[Body], ...],
         state: type[State],
@@ -81,15 +87,15 @@ class Replicated(Process):
         self._decoder = msgspec.msgpack.Decoder(Union[bodies])  # noqa: UP007
         self._paxos = Paxos(self, topology.members(self.home), config)
         # The same at every member after the same prefix of the log
-        self._asked = Seen()
+        self._asked = DeliveredSet()
         """Clients' messages that the log has."""
-        self._delivered = Seen()
+        self._delivered = DeliveredSet()
         self._taken: dict[GroupId, int] = {}
         """How many bodies of each other group the log has taken."""
         self._sent: dict[GroupId, int] = {}
         """How many bodies were said to each other group."""
         # Each member's own
-        self._outgoing: dict[GroupId, dict[int, Carry]] = {}
+        self._outgoing: dict[GroupId, dict[int, GroupMessage]] = {}
         """Said and not known to be taken, by number; only groups with any, so that idle ones cost nothing."""
         self._settled: dict[GroupId, int] = {}
         """Known to be taken by each other group; may be ahead of what I know to be said."""
@@ -99,7 +105,7 @@ class Replicated(Process):
         """Those that I, leading, have not proposed."""
         self._old: set[MessageId] = set()
         """Those that waited already when the timer was set."""
-        self._arrived: dict[GroupId, dict[int, Carry]] = {}
+        self._arrived: dict[GroupId, dict[int, GroupMessage]] = {}
         """Other groups said it, the log has not taken it; only groups with any."""
         self._next: dict[GroupId, int] = {}
         """The first body of each group that I, leading, have not proposed."""
@@ -122,27 +128,27 @@ class Replicated(Process):
     def has_delivered(self, message: MessageId) -> bool:
         return message in self._delivered
 
-    def known(self, until: MessageId) -> tuple[State, ...]:
+    def delivered_set(self, until: MessageId) -> tuple[State, ...]:
         return self._delivered.snapshot()
 
     # Events
 
-    def on_start(self, records: Sequence[Record], life: int) -> None:
-        self._apply(self._paxos.begin(records, life))
+    def on_start(self, records: Sequence[Record], incarnation: int) -> None:
+        self._apply(self._paxos.begin(records, incarnation))
 
-    def on_submit(self, message: Message) -> None:
+    def on_request(self, message: Message) -> None:
         if message.id not in self._asked and message.id not in self._waiting and self.home in self._contacted(message):
             self._waiting[message.id] = message
             self._fresh.append(message.id)
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
         match body:
-            case Carry(group, number):
+            case GroupMessage(group, number):
                 if number < self._taken.get(group, 0):
-                    self.send(sender, Taken(self.home, self._taken[group]), body.about)
+                    self.send(sender, GroupMessageAck(self.home, self._taken[group]), body.about)
                 else:
                     self._arrived.setdefault(group, {})[number] = body
-            case Taken(group, upto):
+            case GroupMessageAck(group, upto):
                 self._hear_taken(group, upto)
             case Reply():
                 pass  # this process multicast the message itself
@@ -153,7 +159,7 @@ class Replicated(Process):
         if group == self.home and leader in self.topology.members(group):
             self._paxos.hear_leader(leader)
 
-    def on_peer(self, peer: ProcessId, life: int) -> None:
+    def on_link_reset(self, peer: ProcessId, incarnation: int) -> None:
         self._paxos.meet(peer)
         group = self.topology.group_of(peer)
         if self._paxos.role == "leading" and group is not None:
@@ -179,7 +185,7 @@ class Replicated(Process):
         if self._paxos.role == "leading":
             for group, ids in sorted(self._news.items()):
                 about = tuple(dict.fromkeys(ids))
-                self.send_all(self.topology.members(group), Taken(self.home, self._taken[group]), about)
+                self.send_all(self.topology.members(group), GroupMessageAck(self.home, self._taken[group]), about)
         self._news = {}
         self._paxos.flush()
         if self._paxos.wants_mark():
@@ -227,7 +233,7 @@ class Replicated(Process):
     def _apply(self, decided: Decided) -> None:
         for _, value in decided:
             if isinstance(value, bytes):
-                self._install(msgspec.msgpack.decode(value, type=AdapterCore))
+                self._install(msgspec.msgpack.decode(value, type=ReplicatedCore))
             else:
                 for entry in value:
                     self._enter(entry)
@@ -295,7 +301,7 @@ class Replicated(Process):
         self._sent[group] = number + 1
         if number < self._settled.get(group, 0):
             return
-        carry = Carry(self.home, number, -1 if about is None else about, body)
+        carry = GroupMessage(self.home, number, -1 if about is None else about, body)
         self._outgoing.setdefault(group, {})[number] = carry
         if self._paxos.role == "leading":
             self.send_all(self.topology.members(group), carry, about)
@@ -324,8 +330,8 @@ class Replicated(Process):
 
     # For operators
 
-    def vitals(self) -> Vitals:
-        inner = self.inner.vitals()
+    def status(self) -> ProcessStatus:
+        inner = self.inner.status()
         pending = len(self._waiting) + int(inner.get("pending", 0))
         role, joined = self._paxos.role, int(self._paxos.joined())
         return {**inner, "position": self.position, "role": role, "pending": pending, "joined": joined}
@@ -367,8 +373,8 @@ class Replicated(Process):
 
     # Memory
 
-    def _core(self) -> AdapterCore:
-        return AdapterCore(
+    def _core(self) -> ReplicatedCore:
+        return ReplicatedCore(
             self.position,
             msgspec.msgpack.encode(self.inner.snapshot()),
             self._asked.snapshot(),
@@ -379,7 +385,7 @@ class Replicated(Process):
             tuple(sorted(self._settled.items())),
         )
 
-    def _become(self, core: AdapterCore) -> None:
+    def _become(self, core: ReplicatedCore) -> None:
         self.inner.restore(msgspec.msgpack.decode(core.inner, type=self._state))
         self._asked.restore(core.asked)
         self._delivered.restore(core.delivered)
@@ -387,8 +393,8 @@ class Replicated(Process):
         self._sent = dict(core.sent)
         self._outgoing = {group: {carry.number: carry for carry in carries} for group, carries in core.outgoing}
 
-    def _install(self, core: AdapterCore) -> None:
-        """Become what another member, or I in an earlier life, was."""
+    def _install(self, core: ReplicatedCore) -> None:
+        """Become what another member, or I in an earlier incarnation, was."""
         settled = self._settled
         self._become(core)
         self._settled = {}
@@ -402,8 +408,8 @@ class Replicated(Process):
                 del self._arrived[group]
         self.installed(core.position)
 
-    def snapshot(self) -> AdapterState:
-        return AdapterState(
+    def snapshot(self) -> ReplicatedState:
+        return ReplicatedState(
             self._core(),
             self._paxos.snapshot(),
             tuple(self._waiting.values()),
@@ -417,7 +423,7 @@ class Replicated(Process):
         )
 
     def restore(self, state: State) -> None:
-        assert isinstance(state, AdapterState)
+        assert isinstance(state, ReplicatedState)
         self._become(state.core)
         self.position = state.core.position
         self._settled = dict(state.core.settled)
@@ -432,7 +438,7 @@ class Replicated(Process):
         self._armed = state.armed
 
 
-def _carries(channels: dict[GroupId, dict[int, Carry]]) -> tuple[tuple[GroupId, tuple[Carry, ...]], ...]:
+def _carries(channels: dict[GroupId, dict[int, GroupMessage]]) -> tuple[tuple[GroupId, tuple[GroupMessage, ...]], ...]:
     return tuple(
         (group, tuple(carry for _, carry in sorted(carries.items())))
         for group, carries in sorted(channels.items())

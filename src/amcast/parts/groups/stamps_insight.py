@@ -10,15 +10,15 @@
 Only what this process knows is told; another member may know more.
 """
 
-from amcast.kernel.diagnostics import Phase, Vitals
+from amcast.kernel.diagnostics import Phase, ProcessStatus
 from amcast.kernel.ids import MessageId
-from amcast.parts.groups.stamps_memory import Pending, StampMemory
+from amcast.parts.groups.stamps_memory import StampMemory, TimestampPending
 
 
 class StampInsight(StampMemory):
     """A member that can tell how it is."""
 
-    def vitals(self) -> Vitals:
+    def status(self) -> ProcessStatus:
         return {
             "position": self.position,
             "role": self._paxos.role,
@@ -49,7 +49,7 @@ class StampInsight(StampMemory):
             return [Phase("text", False, f"groups {stamped} have stamped it; the message itself has not come")]
         return [Phase("text", False, f"process {self.me} has never heard of it")]
 
-    def _told_stamps(self, entry: Pending) -> list[Phase]:
+    def _told_stamps(self, entry: TimestampPending) -> list[Phase]:
         if entry.final:
             return [Phase("stamped", True, "every group has"), Phase("final", True, f"it is {entry.final}")]
         missing = [group for group in entry.message.destinations if group not in entry.heard]
@@ -59,7 +59,7 @@ class StampInsight(StampMemory):
         said = f"the log of group {self.home} does not have every stamp"
         return [Phase("stamped", True, "every group has"), Phase("final", False, said, self._fellows)]
 
-    def _told_first(self, message: MessageId, entry: Pending) -> Phase:
+    def _told_first(self, message: MessageId, entry: TimestampPending) -> Phase:
         rank = (entry.final or entry.own, message)
         older = sorted(
             id

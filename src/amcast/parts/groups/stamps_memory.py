@@ -6,12 +6,12 @@ from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.paxos import Paxos
 from amcast.parts.consensus.ring_paxos import RingPaxos
-from amcast.parts.groups.messages import PendingState, StampConfig, StampCore, StampState
-from amcast.parts.ordering.delivered_set import Seen
-from amcast.parts.ordering.delivery_queue import Bounds
+from amcast.parts.groups.messages import TimestampConfig, TimestampCore, TimestampPendingState, TimestampState
+from amcast.parts.ordering.delivered_set import DeliveredSet
+from amcast.parts.ordering.delivery_queue import DeliveryQueue
 
 
-class Pending:
+class TimestampPending:
     """What is known of a message that the log stamped, until it is delivered and settled."""
 
     __slots__ = (
@@ -46,7 +46,7 @@ class Pending:
 class StampMemory(Process):
     """The knowledge; `parts/groups/timestamped.py` acts on it."""
 
-    def __init__(self, me: ProcessId, topology: Topology, config: StampConfig) -> None:
+    def __init__(self, me: ProcessId, topology: Topology, config: TimestampConfig) -> None:
         super().__init__(me, topology)
         assert self.group is not None, f"process {me} is in no group"
         self.home: GroupId = self.group
@@ -56,12 +56,12 @@ class StampMemory(Process):
         self._paxos = consensus(self, topology.members(self.home), config)
         self._clock = 0
         """The highest timestamp the log has given or heard of; what it stamps next is higher."""
-        self._pending: dict[MessageId, Pending] = {}
-        self._queue = Bounds()
+        self._pending: dict[MessageId, TimestampPending] = {}
+        self._queue = DeliveryQueue()
         """What is stamped and not delivered, by a lower bound of its final (timestamp, id)."""
         self._last: tuple[int, MessageId] = (0, 0)
         """The rank of what was delivered last."""
-        self._seen = Seen()
+        self._seen = DeliveredSet()
         """What the log has stamped."""
         self._waiting: dict[MessageId, Message] = {}
         """What was asked for and is not stamped yet."""
@@ -85,7 +85,7 @@ class StampMemory(Process):
         """The ballot for which I took over."""
         self._armed = False
 
-    def _finish(self, id: MessageId, entry: Pending, final: int) -> None:
+    def _finish(self, id: MessageId, entry: TimestampPending, final: int) -> None:
         """The final timestamp is known here."""
         assert entry.own <= final, f"message {id}: final {final} is below the group's own {entry.own}"
         entry.final = final
@@ -95,13 +95,13 @@ class StampMemory(Process):
         if not entry.settled:
             self._ahead[id] = None
 
-    def _core(self) -> StampCore:
-        return StampCore(
+    def _core(self) -> TimestampCore:
+        return TimestampCore(
             self.position,
             self._clock,
             self._last,
             tuple(
-                PendingState(
+                TimestampPendingState(
                     e.message,
                     e.own,
                     tuple(sorted(e.heard.items())),
@@ -122,7 +122,7 @@ class StampMemory(Process):
             tuple((group, tuple(ids)) for group, ids in sorted(self._confirming.items())),
         )
 
-    def _become(self, core: StampCore) -> None:
+    def _become(self, core: TimestampCore) -> None:
         self._clock = core.clock
         self._last = core.last
         self._seen.restore(core.seen)
@@ -130,11 +130,11 @@ class StampMemory(Process):
         self._confirming = {group: list(ids) for group, ids in core.confirming}
         self._unconfirmed = sum(len(ids) for _, ids in core.confirming)
         self._pending = {}
-        self._queue = Bounds()
+        self._queue = DeliveryQueue()
         self._ahead = {}
         for kept in core.pending:
             id = kept.message.id
-            entry = self._pending[id] = Pending(kept.message, kept.own)
+            entry = self._pending[id] = TimestampPending(kept.message, kept.own)
             entry.heard = dict(kept.heard)
             entry.synced = dict(kept.synced)
             entry.soft = dict(kept.soft)
@@ -152,8 +152,9 @@ class StampMemory(Process):
             if entry.final and not entry.settled:
                 self._ahead[id] = None
 
-    def _install(self, core: StampCore) -> None:
-        """Go on from a fellow's state (or my own of an earlier life). What I delivered ahead of the log stays so."""
+    def _install(self, core: TimestampCore) -> None:
+        """Go on from a fellow's state (or my own of an earlier incarnation). What I delivered ahead of the log stays
+        so."""
         position, last, mine = self.position, self._last, self._pending
         self._become(core)
         for id, entry in list(self._pending.items()):
@@ -176,7 +177,7 @@ class StampMemory(Process):
             self.installed(core.position)
 
     def snapshot(self) -> State:
-        return StampState(
+        return TimestampState(
             self._core(),
             self._paxos.snapshot(),
             tuple(self._waiting.values()),
@@ -190,7 +191,7 @@ class StampMemory(Process):
         )
 
     def restore(self, state: State) -> None:
-        assert isinstance(state, StampState)
+        assert isinstance(state, TimestampState)
         self._become(state.core)
         self.position = state.core.position
         self._paxos.restore(state.paxos)

@@ -29,15 +29,15 @@ from amcast.parts.consensus.messages import Accepted, Entry
 from amcast.parts.groups.messages import (
     FINAL,
     SET,
-    Ask,
-    Settled,
-    Stamp,
-    StampCore,
-    Told,
+    FinalQuery,
+    FinalReply,
+    FinalStored,
+    GroupTimestamp,
+    TimestampCore,
 )
 from amcast.parts.groups.stamps_insight import StampInsight
-from amcast.parts.groups.stamps_memory import Pending
-from amcast.parts.ordering.delivered_set import Seen
+from amcast.parts.groups.stamps_memory import TimestampPending
+from amcast.parts.ordering.delivered_set import DeliveredSet
 
 RETRY: Final = "retry"
 AT_ONCE: Final = 64
@@ -47,7 +47,7 @@ IN_ALL: Final = 8
 is remembered and written with every snapshot must not grow with the number of groups."""
 
 
-class StampedGroup(StampInsight):
+class TimestampedGroup(StampInsight):
     """A member of a group that stamps. Subclasses say what the log must hold before a timestamp is final."""
 
     delivers_ahead = False
@@ -56,10 +56,10 @@ class StampedGroup(StampInsight):
     # What protocols say
 
     @abstractmethod
-    def _ordering(self, id: MessageId, entry: Pending) -> list[Entry]:
+    def _ordering(self, id: MessageId, entry: TimestampPending) -> list[Entry]:
         """What a leader proposes once every destination's timestamp was heard and the final one is not known."""
 
-    def _all_heard(self, id: MessageId, entry: Pending) -> None:
+    def _all_heard(self, id: MessageId, entry: TimestampPending) -> None:
         """Every destination's timestamp was heard."""
 
     def _speaks(self) -> bool:
@@ -70,8 +70,8 @@ class StampedGroup(StampInsight):
         entry = self._pending.get(message)
         return message in self._seen if entry is None else entry.delivered
 
-    def known(self, until: MessageId) -> tuple[State, ...]:
-        delivered = Seen()
+    def delivered_set(self, until: MessageId) -> tuple[State, ...]:
+        delivered = DeliveredSet()
         delivered.restore(self._seen.snapshot())
         for id, entry in self._pending.items():
             if not entry.delivered:
@@ -80,10 +80,10 @@ class StampedGroup(StampInsight):
 
     # Events
 
-    def on_start(self, records: Sequence[Record], life: int) -> None:
-        self._apply(self._paxos.begin(records, life))
+    def on_start(self, records: Sequence[Record], incarnation: int) -> None:
+        self._apply(self._paxos.begin(records, incarnation))
 
-    def on_submit(self, message: Message) -> None:
+    def on_request(self, message: Message) -> None:
         assert self.group in message.destinations, f"process {self.me} is no destination of message {message.id}"
         if message.id not in self._waiting and message.id not in self._seen:
             self._waiting[message.id] = message
@@ -94,15 +94,15 @@ class StampedGroup(StampInsight):
             self._apply(self._paxos.receive(sender, body))
             return
         match body:
-            case Stamp(message, group, timestamp, ask):
+            case GroupTimestamp(message, group, timestamp, ask):
                 self._hear(message, group, timestamp, ask)
-            case Settled(messages):
+            case FinalStored(messages):
                 self._confirmed(self.topology.group_of(sender) or 0, messages)
-            case Ask(messages):
+            case FinalQuery(messages):
                 known = [(m, e.final) for m in messages if (e := self._pending.get(m)) is not None and e.final]
                 if known:
-                    self.send(sender, Told(tuple(known)), tuple(m for m, _ in known))
-            case Told(finals):
+                    self.send(sender, FinalReply(tuple(known)), tuple(m for m, _ in known))
+            case FinalReply(finals):
                 for message, final in finals:
                     entry = self._pending.get(message)
                     if entry is not None and not entry.final:
@@ -115,13 +115,13 @@ class StampedGroup(StampInsight):
         if group == self.group and leader in self._paxos.members:
             self._paxos.hear_leader(leader)
 
-    def on_peer(self, peer: ProcessId, life: int) -> None:
+    def on_link_reset(self, peer: ProcessId, incarnation: int) -> None:
         self._paxos.meet(peer)
         group = self.topology.group_of(peer)
         if group is not None and self._speaks():
             for id, entry in self._pending.items():
                 if not entry.settled and group in entry.message.destinations and peer != self.me:
-                    self.send(peer, Stamp(id, self.home, entry.own), id)
+                    self.send(peer, GroupTimestamp(id, self.home, entry.own), id)
 
     def on_timer(self, name: str) -> None:
         if name == paxos.TIMER:
@@ -161,7 +161,7 @@ class StampedGroup(StampInsight):
         self._fresh = []
 
     def _has_news(self) -> bool:
-        return bool(self._starting) or bool(self._fresh) or len(self._ahead) >= self._config.settle
+        return bool(self._starting) or bool(self._fresh) or len(self._ahead) >= self._config.confirmation_batch
 
     def _take_over(self) -> None:
         self._starting = list(self._waiting)
@@ -183,20 +183,20 @@ class StampedGroup(StampInsight):
             if entry is not None and not entry.final and entry.proposed != ballot:
                 entry.proposed = ballot
                 entries += self._ordering(id, entry)
-        if len(self._ahead) >= self._config.settle:
+        if len(self._ahead) >= self._config.confirmation_batch:
             entries += [Entry(FINAL, id, timestamp=self._pending[id].final) for id in self._ahead]
             self._ahead = {}
         return entries
 
-    def _tell(self, id: MessageId, entry: Pending) -> None:
-        self.send_all(self.topology.addressed(entry.message.destinations), Stamp(id, self.home, entry.own), id)
+    def _tell(self, id: MessageId, entry: TimestampPending) -> None:
+        self.send_all(self.topology.addressed(entry.message.destinations), GroupTimestamp(id, self.home, entry.own), id)
 
     # The log
 
     def _apply(self, decided: Decided) -> None:
         for _, value in decided:
             if type(value) is bytes:
-                self._install(msgspec.msgpack.decode(value, type=StampCore))
+                self._install(msgspec.msgpack.decode(value, type=TimestampCore))
                 self._deliver_ready()
             else:
                 for entry in value:
@@ -223,7 +223,7 @@ class StampedGroup(StampInsight):
             self.note("repeated", id)
             return
         self._clock += 1
-        entry = self._pending[id] = Pending(message, self._clock)
+        entry = self._pending[id] = TimestampPending(message, self._clock)
         self._queue.add(self._clock, id)
         if len(message.destinations) == 1:
             entry.settled = True
@@ -270,16 +270,16 @@ class StampedGroup(StampInsight):
         if ask and self._paxos.role == "leading":
             self._answer(id, entry, group)
 
-    def _answer(self, id: MessageId, entry: Pending | None, group: GroupId) -> None:
+    def _answer(self, id: MessageId, entry: TimestampPending | None, group: GroupId) -> None:
         """A group asks for our stamp: it has none, or wonders whether we are done with its own."""
         own = self._kept.get(group, {}).get(id) if entry is None else entry.own
         targets = self.topology.members(group)
         if own is not None:
-            self.send_all(targets, Stamp(id, self.home, own), id)
+            self.send_all(targets, GroupTimestamp(id, self.home, own), id)
         if entry is None or entry.settled:
-            self.send_all(targets, Settled((id,)), id)
+            self.send_all(targets, FinalStored((id,)), id)
 
-    def _check_heard(self, id: MessageId, entry: Pending) -> None:
+    def _check_heard(self, id: MessageId, entry: TimestampPending) -> None:
         if len(entry.heard) < len(entry.message.destinations) or entry.final:
             return
         self._all_heard(id, entry)
@@ -288,7 +288,7 @@ class StampedGroup(StampInsight):
 
     # Final timestamps
 
-    def _settle(self, id: MessageId, entry: Pending, final: int) -> None:
+    def _settle(self, id: MessageId, entry: TimestampPending, final: int) -> None:
         """The final timestamp is in the log."""
         entry.settled = True
         self._ahead.pop(id, None)
@@ -301,14 +301,14 @@ class StampedGroup(StampInsight):
         if entry.delivered:
             del self._pending[id]
 
-    def _confirm(self, id: MessageId, entry: Pending, group: GroupId) -> None:
+    def _confirm(self, id: MessageId, entry: TimestampPending, group: GroupId) -> None:
         kept = self._kept.setdefault(group, {})
         if group not in entry.confirmed:
             kept[id] = entry.own
         confirming = self._confirming.setdefault(group, [])
         confirming.append(id)
         self._unconfirmed += 1
-        size = self._config.settle
+        size = self._config.confirmation_batch
         if len(confirming) >= size:
             self._tell_settled((group,))
         elif self._unconfirmed >= IN_ALL * size:
@@ -316,14 +316,14 @@ class StampedGroup(StampInsight):
         if self._paxos.role == "leading" and len(kept) >= 4 * size and len(kept) % size == 0:
             # Confirmations were lost with a leader or a link: ask for them.
             for late, own in list(kept.items())[:size]:
-                self.send_all(self.topology.members(group), Stamp(late, self.home, own, ask=True), late)
+                self.send_all(self.topology.members(group), GroupTimestamp(late, self.home, own, ask=True), late)
 
     def _tell_settled(self, groups: tuple[GroupId, ...]) -> None:
         for group in groups:
             settled = tuple(self._confirming.pop(group))
             self._unconfirmed -= len(settled)
             if self._paxos.role == "leading":
-                self.send_all(self.topology.members(group), Settled(settled), settled)
+                self.send_all(self.topology.members(group), FinalStored(settled), settled)
 
     def _confirmed(self, group: GroupId, messages: tuple[MessageId, ...]) -> None:
         kept = self._kept.get(group, {})
@@ -364,15 +364,15 @@ class StampedGroup(StampInsight):
             for id in unknown:
                 self._ask_groups(id, self._pending[id])
         if unknown and self.delivers_ahead and self._fellows:
-            self.send_all(self._fellows, Ask(unknown), unknown)
+            self.send_all(self._fellows, FinalQuery(unknown), unknown)
         for entry in self._pending.values():
             entry.old = True
 
-    def _ask_groups(self, id: MessageId, entry: Pending) -> None:
+    def _ask_groups(self, id: MessageId, entry: TimestampPending) -> None:
         """Groups that did not stamp a message may never have got it."""
         missing = tuple(group for group in entry.message.destinations if group not in entry.heard)
         if missing:
             self.note("asked", id)
             targets = self.topology.addressed(missing)
             self.send_all(targets, Request(entry.message), id)
-            self.send_all(targets, Stamp(id, self.home, entry.own, ask=True), id)
+            self.send_all(targets, GroupTimestamp(id, self.home, entry.own, ask=True), id)

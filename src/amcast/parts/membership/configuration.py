@@ -7,10 +7,17 @@ from amcast.kernel.events import Event, Started
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Record
 from amcast.kernel.process import Process
-from amcast.kernel.reconfiguration import decoded, encoded
+from amcast.kernel.reconfiguration import decode_topology, encode_topology
 from amcast.kernel.topology import Topology
-from amcast.parts.membership.messages import Begin, InstanceState, NumberedRecord, Overtaken, Passed, Waiting
-from amcast.parts.ordering.delivered_set import Seen
+from amcast.parts.membership.messages import (
+    ConfigurationRecord,
+    ConfigurationStart,
+    InstanceRecord,
+    InstanceState,
+    JoinRecord,
+    SkippedBarrier,
+)
+from amcast.parts.ordering.delivered_set import DeliveredSet
 
 Make = Callable[[ProcessId, Topology], Process]
 
@@ -18,28 +25,30 @@ NUMBER: Final = "#"
 """How the names of timers of later numbers begin: "#2:retry"."""
 
 
-class Instance:
+class ConfigurationInstance:
     """What one number's topology runs at one process."""
 
-    def __init__(self, begin: Begin, topology: Topology, process: Process | None, life: int) -> None:
+    def __init__(
+        self, begin: ConfigurationStart, topology: Topology, process: Process | None, incarnation: int
+    ) -> None:
         self.begin = begin
         self.number = begin.number
         self.topology = topology
         self.process = process
         """None where this process is no member (any more)."""
-        self.life = life
-        """The life in which it was begun after a loss of memory; 0 if there was none."""
-        self.base = Seen()
+        self.incarnation = incarnation
+        """The incarnation in which it was begun after a loss of memory; 0 if there was none."""
+        self.base = DeliveredSet()
         """What my group delivered under earlier numbers."""
         self.base.restore(begin.seen)
         self.overtaken = False
         """A fellow's state was taken over that lies beyond the barrier: what is delivered here is worth nothing."""
         self.barrier = -1
         """My group's position at the end of this number, if a fellow told it."""
-        self.own: Seen | None = None
+        self.own: DeliveredSet | None = None
         """What was delivered, where the protocol cannot say."""
-        if process is not None and process.known(-1) is None:
-            self.own = Seen()
+        if process is not None and process.delivered_set(-1) is None:
+            self.own = DeliveredSet()
         self.inbox: list[Event] = []
 
     def delivered(self, message: int) -> bool:
@@ -65,7 +74,7 @@ class Instance:
     def snapshot(self) -> InstanceState:
         return InstanceState(
             self.begin,
-            self.life,
+            self.incarnation,
             None if self.process is None else self.process.snapshot(),
             self.overtaken,
             self.barrier,
@@ -73,10 +82,10 @@ class Instance:
         )
 
     @classmethod
-    def restored(cls, state: InstanceState, me: ProcessId, make: Make) -> "Instance":
-        topology = decoded(state.begin.topology)
+    def restored(cls, state: InstanceState, me: ProcessId, make: Make) -> "ConfigurationInstance":
+        topology = decode_topology(state.begin.topology)
         process = None if state.process is None else make(me, topology)
-        instance = cls(state.begin, topology, process, state.life)
+        instance = cls(state.begin, topology, process, state.incarnation)
         if process is not None and state.process is not None:
             process.restore(state.process)
         if instance.own is not None and state.own is not None:
@@ -87,25 +96,25 @@ class Instance:
 
 
 def recovered(
-    records: Sequence[Record], life: int, me: ProcessId, first: Topology, make: Make, old: int
-) -> list[Instance]:
+    records: Sequence[Record], incarnation: int, me: ProcessId, first: Topology, make: Make, old: int
+) -> list[ConfigurationInstance]:
     """The instances that records tell of, oldest first, each about to start; none if there are no records."""
-    passed: dict[int, Passed] = {}
+    passed: dict[int, ConfigurationRecord] = {}
     kept: dict[int, list[Record]] = {}
     overtaken: set[int] = set()
     for record in records:
         match record:
-            case Passed():
+            case ConfigurationRecord():
                 passed[record.begin.number] = record
-            case NumberedRecord(number, replaces, inner, begin):
+            case InstanceRecord(number, replaces, inner, begin):
                 if begin is not None:
-                    passed, kept = {number: Passed(begin, b"", 0)}, {}
+                    passed, kept = {number: ConfigurationRecord(begin, b"", 0)}, {}
                 if replaces:
                     kept[number] = []
                 kept.setdefault(number, []).append(inner)
-            case Overtaken(number):
+            case SkippedBarrier(number):
                 overtaken.add(number)
-            case Waiting():
+            case JoinRecord():
                 pass
             case _:
                 kept.setdefault(0, []).append(record)
@@ -116,21 +125,23 @@ def recovered(
         if begun is not None:
             begin = begun.begin
         elif number + 1 in passed and passed[number + 1].before:
-            begin = Begin(number, passed[number + 1].before)
+            begin = ConfigurationStart(number, passed[number + 1].before)
         elif number == first.number:
-            begin = Begin(number, encoded(first))
+            begin = ConfigurationStart(number, encode_topology(first))
         else:
             continue
-        lost = 0 if begun is None else begun.life
-        found.append(_reopened(begin, kept.get(number, []), life, lost, me, make))
+        lost = 0 if begun is None else begun.incarnation
+        found.append(_reopened(begin, kept.get(number, []), incarnation, lost, me, make))
         found[-1].overtaken = number in overtaken
     return found
 
 
-def _reopened(begin: Begin, records: list[Record], life: int, lost: int, me: ProcessId, make: Make) -> Instance:
+def _reopened(
+    begin: ConfigurationStart, records: list[Record], incarnation: int, lost: int, me: ProcessId, make: Make
+) -> ConfigurationInstance:
     """Nothing was said in an instance of which there is no record, unless its memory was lost."""
-    topology = decoded(begin.topology)
+    topology = decode_topology(begin.topology)
     process = None if topology.group_of(me) is None else make(me, topology)
-    instance = Instance(begin, topology, process, lost)
-    instance.inbox.append(Started(tuple(records), life if records or lost else 0))
+    instance = ConfigurationInstance(begin, topology, process, lost)
+    instance.inbox.append(Started(tuple(records), incarnation if records or lost else 0))
     return instance

@@ -8,10 +8,10 @@ import msgspec
 from amcast.kernel.config import Config
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.message import Body, Message, Record, Request, State
-from amcast.parts.client.messages import MILLISECOND, Known
+from amcast.parts.client.messages import MILLISECOND, DeliveredRange
 
 
-class ChangingConfig(Config, frozen=True):
+class ReconfigurableConfig(Config, frozen=True):
     retry_ns: tuple[int, int] = (500 * MILLISECOND, 1000 * MILLISECOND)
     """How long a process that is behind, or new, waits before it asks its fellows."""
     held: int = 10_000
@@ -27,7 +27,7 @@ class ChangingConfig(Config, frozen=True):
                 raise ValueError(f"{name} = {getattr(self, name)}; expected 1 or more")
 
 
-class Begin(State, frozen=True):
+class ConfigurationStart(State, frozen=True):
     """Where a number begins, for one group: what any member must know in order to take part in it."""
 
     number: int
@@ -36,45 +36,45 @@ class Begin(State, frozen=True):
     """How many messages the group delivered before."""
     rank: int = 0
     """Added to the ranks of this number: they rise from number to number."""
-    seen: tuple[Known, ...] = ()
+    seen: tuple[DeliveredRange, ...] = ()
     """What the group delivered before."""
 
 
-class Turned(Body, frozen=True):
+class ConfigurationStarted(Body, frozen=True):
     """A process, which has passed into this number, tells everybody; clients learn whom to ask."""
 
     number: int
     topology: bytes
 
 
-class Where(Body, frozen=True):
+class FindConfiguration(Body, frozen=True):
     """A process that is behind (or new) asks those of its group for a number above this one."""
 
     number: int
     group: GroupId
 
 
-class Here(Body, frozen=True):
+class ConfigurationInfo(Body, frozen=True):
     """The answer of a fellow."""
 
-    begin: Begin
+    begin: ConfigurationStart
     done: int
     """Nobody needs the instances of numbers below this one."""
 
 
-class Vouch(Body, frozen=True):
+class CheckDelivered(Body, frozen=True):
     """A contact that is no destination asks one whether a message was delivered under an earlier number."""
 
     message: Message
 
 
-class Again(Body, frozen=True):
+class ResendLink(Body, frozen=True):
     """Bodies were lost before I reached this number: take the link as begun anew."""
 
     number: int
 
 
-class Numbered(Body, frozen=True):
+class ConfigurationBody(Body, frozen=True):
     """A body of one number's instance. `numbered` makes the kind for a protocol's bodies."""
 
     number: int
@@ -83,48 +83,48 @@ class Numbered(Body, frozen=True):
     """The sender has passed the end of that number: its group's position there."""
 
 
-class Passed(Record, frozen=True):
+class ConfigurationRecord(Record, frozen=True):
     """I passed into a number; before it was another topology, whose instance goes on for a while."""
 
-    begin: Begin
+    begin: ConfigurationStart
     before: bytes
-    life: int
-    """The life in which this number's instance was begun without memory; 0 if with it."""
+    incarnation: int
+    """The incarnation in which this number's instance was begun without memory; 0 if with it."""
 
 
-class Waiting(Record, frozen=True):
+class JoinRecord(Record, frozen=True):
     """I am new, and wait to be told: whoever finds this has lost no memory."""
 
 
-class Overtaken(Record, frozen=True):
+class SkippedBarrier(Record, frozen=True):
     """What a fellow told me inside this number's instance lies beyond its end: I need a Here."""
 
     number: int
 
 
-class NumberedRecord(Record, frozen=True):
+class InstanceRecord(Record, frozen=True):
     """A record of one number's instance. `kept` makes the kind for a protocol's records."""
 
     number: int
     replaces: bool
     """It replaces that number's earlier ones."""
     record: Any
-    begin: Begin | None = None
+    begin: ConfigurationStart | None = None
     """This record alone is enough: nothing is left of earlier numbers."""
 
 
 class InstanceState(State, frozen=True):
-    begin: Begin
-    life: int
+    begin: ConfigurationStart
+    incarnation: int
     process: State | None
     overtaken: bool
     barrier: int
-    own: tuple[Known, ...] | None
+    own: tuple[DeliveredRange, ...] | None
 
 
-class ChangingState(State, frozen=True):
+class ReconfigurableState(State, frozen=True):
     position: int
-    life: int
+    incarnation: int
     instances: tuple[InstanceState, ...]
     """Oldest first; none of a new process that was not told anything."""
     turned: tuple[tuple[ProcessId, int], ...]
@@ -140,39 +140,39 @@ class ChangingState(State, frozen=True):
     done: int
 
 
-BODIES = (Turned, Where, Here, Again)
+BODIES = (ConfigurationStarted, FindConfiguration, ConfigurationInfo, ResendLink)
 
 
 @cache
-def numbered(bodies: tuple[type[Body], ...]) -> type[Numbered]:
+def configuration_body(bodies: tuple[type[Body], ...]) -> type[ConfigurationBody]:
     """The envelope for some bodies: encoded and decoded with its content in one go."""
-    inside: Any = Union[tuple(dict.fromkeys((*bodies, Request, Vouch)))]  # noqa: UP007
+    inside: Any = Union[tuple(dict.fromkeys((*bodies, Request, CheckDelivered)))]  # noqa: UP007
     made: Any = msgspec.defstruct(
-        "Numbered",
+        "ConfigurationBody",
         [("number", int), ("body", inside), ("barrier", int, -1)],
-        bases=(Numbered,),
+        bases=(ConfigurationBody,),
         frozen=True,
         array_like=True,
-        tag="Numbered",
+        tag="ConfigurationBody",
         gc=False,
     )
-    kind: type[Numbered] = made
+    kind: type[ConfigurationBody] = made
     return kind
 
 
 @cache
-def kept(records: tuple[type[Record], ...]) -> type[NumberedRecord]:
+def instance_record(records: tuple[type[Record], ...]) -> type[InstanceRecord]:
     """The same for records."""
     if not records:
-        return NumberedRecord
+        return InstanceRecord
     made: Any = msgspec.defstruct(
-        "NumberedRecord",
-        [("number", int), ("replaces", bool), ("record", Union[records]), ("begin", Begin | None, None)],  # noqa: UP007
-        bases=(NumberedRecord,),
+        "InstanceRecord",
+        [("number", int), ("replaces", bool), ("record", Union[records]), ("begin", ConfigurationStart | None, None)],  # noqa: UP007
+        bases=(InstanceRecord,),
         frozen=True,
         array_like=True,
-        tag="NumberedRecord",
+        tag="InstanceRecord",
         gc=False,
     )
-    kind: type[NumberedRecord] = made
+    kind: type[InstanceRecord] = made
     return kind

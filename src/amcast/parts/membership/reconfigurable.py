@@ -23,39 +23,39 @@ from typing import Any, Final
 
 from amcast.kernel.bundle import is_bundle
 from amcast.kernel.effects import CancelTimer, Deliver, Effect, Note, Persist, Send, SetTimer
-from amcast.kernel.events import Event, Gone, Leader, Peer, Receive, Started, Submit, Suspect, Timer
+from amcast.kernel.events import Event, Leader, LinkReset, PeerDown, Receive, Started, Submit, Suspect, Timer
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.message import Body, Record, Reply, Request, State
 from amcast.kernel.process import Process
-from amcast.kernel.reconfiguration import MARK, encoded, is_change, next_topology
+from amcast.kernel.reconfiguration import MARK, encode_topology, is_change, next_topology
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
-from amcast.parts.membership.configuration import NUMBER, Instance, Make, recovered
+from amcast.parts.membership.configuration import NUMBER, ConfigurationInstance, Make, recovered
 from amcast.parts.membership.messages import (
     BODIES,
-    Again,
-    Begin,
-    ChangingConfig,
-    ChangingState,
-    Here,
-    Numbered,
-    Overtaken,
-    Passed,
-    Turned,
-    Vouch,
-    Waiting,
-    Where,
-    kept,
-    numbered,
+    CheckDelivered,
+    ConfigurationBody,
+    ConfigurationInfo,
+    ConfigurationRecord,
+    ConfigurationStart,
+    ConfigurationStarted,
+    FindConfiguration,
+    JoinRecord,
+    ReconfigurableConfig,
+    ReconfigurableState,
+    ResendLink,
+    SkippedBarrier,
+    configuration_body,
+    instance_record,
 )
 from amcast.parts.membership.turning import REPORT, TIMER
 from amcast.parts.membership.vouching import Vouching
-from amcast.parts.ordering.delivered_set import Seen
+from amcast.parts.ordering.delivered_set import DeliveredSet
 
-UNHURRIED: Final = ChangingConfig()
+UNHURRIED: Final = ReconfigurableConfig()
 
 
-class Changing(Vouching):
+class Reconfigurable(Vouching):
     """One server, whatever the number. A topology of a number above 0 makes one that joins."""
 
     def __init__(
@@ -63,13 +63,15 @@ class Changing(Vouching):
         me: ProcessId,
         topology: Topology,
         make: Make,
-        config: ChangingConfig,
+        config: ReconfigurableConfig,
         bodies: tuple[type[Body], ...],
         records: tuple[type[Record], ...] = (),
     ) -> None:
         super().__init__(me, topology, make, config, bodies)
-        self._kept = kept(records)
-        self.numbers: frozenset[type[Body]] = frozenset({self._numbered, Turned, Where, Here, Again})
+        self._kept = instance_record(records)
+        self.numbers: frozenset[type[Body]] = frozenset(
+            {self._numbered, ConfigurationStarted, FindConfiguration, ConfigurationInfo, ResendLink}
+        )
         """Bodies that concern numbers."""
         self._starting = False
         self._plain: Process | None = None
@@ -118,7 +120,7 @@ class Changing(Vouching):
         self._outbox = []
         return effects
 
-    def _harmless(self, effects: list[Effect], only: Instance) -> bool:
+    def _harmless(self, effects: list[Effect], only: ConfigurationInstance) -> bool:
         """Nothing that a number must look at."""
         groups = len(only.topology.groups)
         for effect in effects:
@@ -128,7 +130,7 @@ class Changing(Vouching):
                 # (`in` would raise and forget an error first: it takes bytes for a number.)
                 if len(message.destinations) == groups and message.payload.find(MARK) >= 0:
                     return False  # perhaps; in a bundle, the change is somewhere inside
-                count = effect.count  # type: ignore[attr-defined]
+                count = effect.message_count  # type: ignore[attr-defined]
                 self.position = effect.position + (1 if count < 0 else count)  # type: ignore[attr-defined]
             elif kind is Note and effect.name == "installed":  # type: ignore[attr-defined]
                 return False
@@ -170,17 +172,17 @@ class Changing(Vouching):
                 self._suspects[group] = up
                 for instance in self._instances:
                     instance.inbox.append(event)
-            case Peer(peer):
+            case LinkReset(peer):
                 self._meet(peer, event)
-            case Gone():
+            case PeerDown():
                 for instance in self._instances:
                     instance.inbox.append(event)
-            case Started(records, life):
-                self._start(records, life)
+            case Started(records, incarnation):
+                self._start(records, incarnation)
             case _:
                 raise AssertionError(f"no process knows the event {event!r}")
 
-    def _heir(self, instance: Instance, group: GroupId, leader: ProcessId) -> ProcessId:
+    def _heir(self, instance: ConfigurationInstance, group: GroupId, leader: ProcessId) -> ProcessId:
         """A new member cannot lead an old instance: there the first does of those that stayed and are trusted."""
         members = instance.topology.members(group)
         if leader in members:
@@ -188,31 +190,33 @@ class Changing(Vouching):
         stayed = [member for member in members if member in self.topology.members(group)]
         return next((member for member in stayed if self.trusts(member)), stayed[0] if stayed else leader)
 
-    def _start(self, records: Sequence[Record], life: int) -> None:
+    def _start(self, records: Sequence[Record], incarnation: int) -> None:
         """Go on with what records tell; without any, begin number 0, or ask where the current number begins."""
-        self._life = 0
+        self._incarnation = 0
         self._starting = True
         first = self._first
-        self._instances = recovered(records, life, self.me, first, self._make, self.config.old)
+        self._instances = recovered(records, incarnation, self.me, first, self._make, self.config.old)
         if self._instances:
             self._follow(self._instances[-1].topology)
             self._turned[self.me] = self.number
         elif first.number == 0:
-            self._life = life
-            instance = Instance(Begin(0, encoded(first)), first, self._make(self.me, first), life)
-            instance.inbox.append(Started((), life))
+            self._incarnation = incarnation
+            instance = ConfigurationInstance(
+                ConfigurationStart(0, encode_topology(first)), first, self._make(self.me, first), incarnation
+            )
+            instance.inbox.append(Started((), incarnation))
             self._instances = [instance]
-            if life > 0:
+            if incarnation > 0:
                 self._ask(REPORT)
-        elif life > 0 and not records:
-            self._life = life
+        elif incarnation > 0 and not records:
+            self._incarnation = incarnation
             self._ask(REPORT)
         else:
-            self.persist(Waiting())
+            self.persist(JoinRecord())
             self._ask(self.number)
 
     def _meet(self, peer: ProcessId, event: Event) -> None:
-        """What it said too early in its last life was not said: it may have forgotten that it did."""
+        """What it said too early in its last incarnation was not said: it may have forgotten that it did."""
         self._early = [early for early in self._early if early[0] != peer]
         if self.number > 0:
             self.send(peer, self.turn())
@@ -222,18 +226,18 @@ class Changing(Vouching):
 
     def _receive(self, sender: ProcessId, body: Body) -> None:
         match body:
-            case Numbered(number, inner, barrier):
+            case ConfigurationBody(number, inner, barrier):
                 self._arrive(sender, number, inner, barrier)
-            case Turned(number, topology):
+            case ConfigurationStarted(number, topology):
                 self._hear_turned(sender, number, topology)
-            case Where(number, group):
+            case FindConfiguration(number, group):
                 self._answer(sender, number, group)
-            case Here(begin, done):
+            case ConfigurationInfo(begin, done):
                 self._hear_told(sender, begin, done)
-            case Again(number):
+            case ResendLink(number):
                 for instance in self._instances:
                     if instance.number == number:
-                        instance.inbox.append(Peer(sender, 0))
+                        instance.inbox.append(LinkReset(sender, 0))
             case Request(message):
                 self._submit(sender, message)
             case _:
@@ -252,16 +256,16 @@ class Changing(Vouching):
         if barrier >= 0 and instance.barrier < 0 and instance.topology.group_of(sender) == self.home:
             instance.barrier = barrier
         kind = type(body)
-        if instance is self._instances[-1] and (kind is Request or kind is Vouch):
+        if instance is self._instances[-1] and (kind is Request or kind is CheckDelivered):
             self._asked(sender, instance, body)
-        elif kind is not Vouch:
+        elif kind is not CheckDelivered:
             instance.inbox.append(Receive(sender, body))
 
     def _tick(self, name: str) -> None:
         if name == TIMER:
             self._armed = False
             if self._behind():
-                self._ask(REPORT if self._life else self.number if self.group is not None else 0)
+                self._ask(REPORT if self._incarnation else self.number if self.group is not None else 0)
             return
         number = 0
         if name.startswith(NUMBER):
@@ -273,7 +277,7 @@ class Changing(Vouching):
 
     # What instances ask for
 
-    def _pass(self, instance: Instance, effects: list[Effect]) -> None:
+    def _pass(self, instance: ConfigurationInstance, effects: list[Effect]) -> None:
         if instance is self.current and not instance.overtaken and instance.barrier >= 0:
             self._look_ahead(instance, effects)
         for place, effect in enumerate(effects):
@@ -295,7 +299,7 @@ class Changing(Vouching):
                 case _:
                     self._outbox.append(effect)
 
-    def _look_ahead(self, instance: Instance, effects: list[Effect]) -> None:
+    def _look_ahead(self, instance: ConfigurationInstance, effects: list[Effect]) -> None:
         """A fellow's state that lies beyond the barrier hides where it was. That must be durable first."""
         for effect in effects:
             if type(effect) is not Note or effect.name != "installed" or effect.value is None:
@@ -303,10 +307,10 @@ class Changing(Vouching):
             if instance.begin.position + int(effect.value) >= instance.barrier:
                 instance.overtaken = True
                 self.note("overtaken", value=float(instance.number))
-                self.persist(Overtaken(instance.number))
+                self.persist(SkippedBarrier(instance.number))
                 return
 
-    def _persist(self, instance: Instance, record: Record, replaces: bool, ends: bool) -> None:
+    def _persist(self, instance: ConfigurationInstance, record: Record, replaces: bool, ends: bool) -> None:
         """A record that replaces all others may do so only while there is one instance. Else it replaces those of its
         instance, whose deliveries they will not tell again."""
         alone = len(self._instances) == 1 and not instance.overtaken
@@ -315,16 +319,18 @@ class Changing(Vouching):
         elif alone and replaces:
             self._outbox.append(Persist(self._kept(instance.number, True, record, instance.begin), True, ends))
         else:
-            self._outbox.append(Persist(self._kept(instance.number, replaces, record), ends=replaces or ends))
+            self._outbox.append(
+                Persist(self._kept(instance.number, replaces, record), after_deliveries=replaces or ends)
+            )
 
     # Delivering
 
-    def _hand(self, instance: Instance, effect: Deliver, later: list[Effect]) -> None:
+    def _hand(self, instance: ConfigurationInstance, effect: Deliver, later: list[Effect]) -> None:
         begin = instance.begin
         if instance is not self._instances[-1]:
             # After the barrier; unless a process that starts again repeats what lies before it.
             end = self._instances[self._instances.index(instance) + 1].begin.position
-            for one in effect.opened() if self._starting else ():
+            for one in effect.expand() if self._starting else ():
                 if begin.position + one.position < end:
                     self._emit(instance, one)
             return
@@ -340,9 +346,9 @@ class Changing(Vouching):
                     self.note("stale", part.id)
         self._emit(instance, effect)
 
-    def _emit(self, instance: Instance, effect: Deliver) -> None:
+    def _emit(self, instance: ConfigurationInstance, effect: Deliver) -> None:
         begin = instance.begin
-        count = effect.count
+        count = effect.message_count
         position = begin.position + effect.position
         self.position = position + (1 if count < 0 else count)
         if instance.own is not None:
@@ -354,25 +360,27 @@ class Changing(Vouching):
         rank = None if effect.rank_time is None else begin.rank + effect.rank_time
         self._outbox.append(
             Deliver(
-                effect.message, position, rank, effect.rank_tie, effect.committed_ns, count, effect.repeats,
-                effect.sure, effect.foretold,
+                effect.message, position, rank, effect.rank_tie, effect.committed_ns, count, effect.duplicate_places,
+                effect.ordered_elsewhere, effect.ordered_here,
             )
         )  # fmt: skip
 
-    def _turn(self, instance: Instance, effect: Deliver, place: int, topology: Topology, later: list[Effect]) -> None:
+    def _turn(
+        self, instance: ConfigurationInstance, effect: Deliver, place: int, topology: Topology, later: list[Effect]
+    ) -> None:
         """The barrier, at a place in a delivery: what is before it counts, what is behind it does not."""
         begin = instance.begin
-        for one in effect.opened()[: place + 1]:
+        for one in effect.expand()[: place + 1]:
             self._emit(instance, one)
-        seen = Seen()
+        seen = DeliveredSet()
         seen.restore(begin.seen)
         process = instance.process
         assert process is not None
-        known = process.known(effect.message.id) if instance.own is None else instance.own.snapshot()
+        known = process.delivered_set(effect.message.id) if instance.own is None else instance.own.snapshot()
         assert known is not None
         seen.merge(known)  # type: ignore[arg-type]
         discarded = [part.id for part in effect.messages()[place + 1 :]]
-        if effect.count >= 0:
+        if effect.message_count >= 0:
             discarded.append(effect.message.id)
         for other in later:
             if type(other) is Deliver:
@@ -381,7 +389,9 @@ class Changing(Vouching):
             seen.forget(id)
         rank = begin.rank if effect.rank_time is None else begin.rank + effect.rank_time + 1
         position = begin.position + effect.position + place + 1
-        self._enter(Begin(begin.number + 1, encoded(topology), position, rank, seen.snapshot()), topology)
+        self._enter(
+            ConfigurationStart(begin.number + 1, encode_topology(topology), position, rank, seen.snapshot()), topology
+        )
 
     def restore(self, state: State) -> None:
         super().restore(state)
@@ -402,19 +412,19 @@ class Changing(Vouching):
         return told
 
 
-def changeable(spec: Spec, change: ChangingConfig = UNHURRIED) -> Spec:
+def reconfigurable(spec: Spec, change: ReconfigurableConfig = UNHURRIED) -> Spec:
     """The same protocol with members that can change, to be run in nodes."""
 
     def make(me: ProcessId, topology: Topology, config: Any) -> Process:
         def inner(me: ProcessId, topology: Topology) -> Process:
             return spec.process(me, topology, config)
 
-        return Changing(me, topology, inner, change, spec.bodies, spec.records)
+        return Reconfigurable(me, topology, inner, change, spec.bodies, spec.records)
 
     return replace(
         spec,
         process=make,
-        bodies=(*spec.bodies, *BODIES, numbered(spec.bodies)),
-        records=(*spec.records, Passed, Waiting, Overtaken, kept(spec.records)),
-        states=(*spec.states, ChangingState),
+        bodies=(*spec.bodies, *BODIES, configuration_body(spec.bodies)),
+        records=(*spec.records, ConfigurationRecord, JoinRecord, SkippedBarrier, instance_record(spec.records)),
+        states=(*spec.states, ReconfigurableState),
     )

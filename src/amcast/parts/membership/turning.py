@@ -13,23 +13,23 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from amcast.kernel.diagnostics import Phase, Vitals
-from amcast.kernel.events import Leader, Peer, Started, Suspect
+from amcast.kernel.diagnostics import Phase, ProcessStatus
+from amcast.kernel.events import Leader, LinkReset, Started, Suspect
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
 from amcast.kernel.process import Process
-from amcast.kernel.reconfiguration import decoded, encoded
+from amcast.kernel.reconfiguration import decode_topology, encode_topology
 from amcast.kernel.topology import Topology
-from amcast.parts.membership.configuration import Instance, Make
+from amcast.parts.membership.configuration import ConfigurationInstance, Make
 from amcast.parts.membership.messages import (
-    Again,
-    Begin,
-    ChangingConfig,
-    ChangingState,
-    Here,
-    Passed,
-    Turned,
-    Where,
+    ConfigurationInfo,
+    ConfigurationRecord,
+    ConfigurationStart,
+    ConfigurationStarted,
+    FindConfiguration,
+    ReconfigurableConfig,
+    ReconfigurableState,
+    ResendLink,
 )
 
 TIMER: Final = "change"
@@ -42,7 +42,7 @@ REPORT: Final = -2
 class Turning(Process):
     """One server and its instances."""
 
-    def __init__(self, me: ProcessId, topology: Topology, make: Make, config: ChangingConfig) -> None:
+    def __init__(self, me: ProcessId, topology: Topology, make: Make, config: ReconfigurableConfig) -> None:
         super().__init__(me, topology)
         assert self.group is not None, f"process {me} is a client"
         self.home: GroupId = self.group
@@ -52,7 +52,7 @@ class Turning(Process):
         self._first = topology
         """What I began with; if I join, of the number that made me a member."""
         self._make = make
-        self._instances: list[Instance] = []
+        self._instances: list[ConfigurationInstance] = []
         """Oldest first; the last is the current one."""
         self._turned: dict[ProcessId, int] = {}
         """Which number each process is known to have passed into."""
@@ -68,10 +68,10 @@ class Turning(Process):
         self._suspects: dict[GroupId, bool] = {}
         self._vouched: dict[ProcessId, int] = {}
         """Per client: the first message that was not delivered under earlier numbers."""
-        self._life = 0
-        """The life that I began without memory; 0 if I have it."""
+        self._incarnation = 0
+        """The incarnation that I began without memory; 0 if I have it."""
         self._reported: dict[ProcessId, int] = {}
-        """The number that each fellow was in when it first spoke to me in such a life."""
+        """The number that each fellow was in when it first spoke to me in such an incarnation."""
         self._done = 0
         """Instances of numbers below this one are known to be needed by nobody."""
         self._armed = False
@@ -82,13 +82,13 @@ class Turning(Process):
         return self._instances[-1].number if self._instances else -1
 
     @property
-    def current(self) -> Instance | None:
+    def current(self) -> ConfigurationInstance | None:
         return self._instances[-1] if self._instances else None
 
     def _follow(self, topology: Topology) -> None:
         self.topology = topology
         self.group = topology.group_of(self.me)
-        self._newest = max(self._newest, (topology.number, encoded(topology)))
+        self._newest = max(self._newest, (topology.number, encode_topology(topology)))
 
     @abstractmethod
     def _arrive(self, sender: ProcessId, number: int, body: Body, barrier: int) -> None:
@@ -108,25 +108,28 @@ class Turning(Process):
     # From number to number
 
     def _forgotten(self, number: int, topology: Topology) -> int:
-        """The life in which a number begins for me without memory of it; 0 if I never took part in it. If I did, and
-        it matters, I was in a majority of my group; so many fellows that one of them was in it, too, had not begun
-        this number when my life began."""
-        if self._life == 0:
+        """The incarnation in which a number begins for me without memory of it; 0 if I never took part in it. If I
+        did, and it matters, I was in a majority of my group; so many fellows that one of them was in it, too, had
+        not begun this number when my incarnation began."""
+        if self._incarnation == 0:
             return 0
         members = topology.members(self.home)
         before = sum(self._reported.get(member, number) < number for member in members)
-        return 0 if before > len(members) - topology.quorum(self.home) else self._life
+        return 0 if before > len(members) - topology.quorum(self.home) else self._incarnation
 
-    def _enter(self, begin: Begin, topology: Topology) -> None:
+    def _enter(self, begin: ConfigurationStart, topology: Topology) -> None:
         """Begin an instance, and say so. Its record comes first: nothing is said in it before that is durable. A later
-        life begins where the instance does, and may not reach the end of the one before it again."""
+        incarnation begins where the instance does, and may not reach the end of the one before it again."""
         before = self.current
-        life = self._forgotten(begin.number, topology)
-        self.persist(Passed(begin, encoded(before.topology) if before is not None else b"", life), ends=True)
+        incarnation = self._forgotten(begin.number, topology)
+        self.persist(
+            ConfigurationRecord(begin, encode_topology(before.topology) if before is not None else b"", incarnation),
+            ends=True,
+        )
         self._follow(topology)
         process = None if self.group is None else self._make(self.me, topology)
-        instance = Instance(begin, topology, process, life)
-        instance.inbox.append(Started((), life))
+        instance = ConfigurationInstance(begin, topology, process, incarnation)
+        instance.inbox.append(Started((), incarnation))
         for group, leader in sorted(self._leaders.items()):
             if leader in topology.members(group):
                 instance.inbox.append(Leader(group, leader))
@@ -150,30 +153,30 @@ class Turning(Process):
         """Whether an instance of an earlier number still runs."""
         return len(self._instances) > 1
 
-    def turn(self) -> Turned:
+    def turn(self) -> ConfigurationStarted:
         """Which number I am in, for whoever must know."""
-        return Turned(self.number, encoded(self.topology))
+        return ConfigurationStarted(self.number, encode_topology(self.topology))
 
-    def _catch_up(self, instance: Instance) -> None:
+    def _catch_up(self, instance: ConfigurationInstance) -> None:
         """What came too early for this instance is in time now."""
         early, self._early = self._early, []
         for sender, number, body, barrier in early:
             self._arrive(sender, instance.number if number == NEXT else number, body, barrier)
         for sender in [sender for sender, number in sorted(self._lost.items()) if number <= instance.number]:
             del self._lost[sender]
-            self.send(sender, Again(instance.number))
-            instance.inbox.append(Peer(sender, 0))
+            self.send(sender, ResendLink(instance.number))
+            instance.inbox.append(LinkReset(sender, 0))
 
     def _hear_turned(self, sender: ProcessId, number: int, topology: bytes) -> None:
         self._turned[sender] = max(number, self._turned.get(sender, 0))
-        if self._life:
+        if self._incarnation:
             self._reported.setdefault(sender, number)
         if (number, topology) > self._newest:
             self._newest = (number, topology)
         if self.current is None:
-            new = decoded(topology)
+            new = decode_topology(topology)
             if new.group_of(sender) == self.home and new.group_of(self.me) is not None:
-                self.send(sender, Where(self.number, self.home))
+                self.send(sender, FindConfiguration(self.number, self.home))
 
     def _drop_old(self) -> None:
         """An instance goes when a majority of every group of a later number has begun that. It need not be the next:
@@ -224,10 +227,10 @@ class Turning(Process):
         """Ask everybody who may be a fellow of mine."""
         fellows = set(self.topology.members(self.home))
         if self._newest[1]:
-            fellows.update(decoded(self._newest[1]).members(self.home))
+            fellows.update(decode_topology(self._newest[1]).members(self.home))
         fellows.discard(self.me)
         if fellows:
-            self.send_all(tuple(sorted(fellows)), Where(number, self.home))
+            self.send_all(tuple(sorted(fellows)), FindConfiguration(number, self.home))
 
     def _answer(self, sender: ProcessId, number: int, group: GroupId) -> None:
         """Fellows that were removed are told, too: they must know that they were. And they are told of every number
@@ -242,14 +245,14 @@ class Turning(Process):
             return
         for instance in self._instances:
             if instance.number > max(number, 0):
-                self.send(sender, Here(instance.begin, self._done))
+                self.send(sender, ConfigurationInfo(instance.begin, self._done))
 
-    def _hear_told(self, sender: ProcessId, begin: Begin, done: int) -> None:
+    def _hear_told(self, sender: ProcessId, begin: ConfigurationStart, done: int) -> None:
         """A fellow tells where a number begins. What my group delivered before counts as delivered here."""
         self._done = max(self._done, done)
         if begin.number <= self.number:
             return
-        topology = decoded(begin.topology)
+        topology = decode_topology(begin.topology)
         current = self.current
         if current is None and topology.group_of(self.me) is None and begin.number > self._first.number:
             self._retire(begin.number)  # it was removed while it was away, and has no memory that somebody could need
@@ -271,21 +274,21 @@ class Turning(Process):
         current = self.current
         return current is not None and current.delivered_any(messages)
 
-    def tidings(self, message: Message) -> Body | None:
+    def reply_extra(self, message: Message) -> Body | None:
         current = self.current
-        return None if current is None or current.process is None else current.process.tidings(message)
+        return None if current is None or current.process is None else current.process.reply_extra(message)
 
-    def text(self, message: MessageId) -> Message | None:
+    def stored_message(self, message: MessageId) -> Message | None:
         for instance in reversed(self._instances):
             if instance.process is not None:
-                found = instance.process.text(message)
+                found = instance.process.stored_message(message)
                 if found is not None:
                     return found
         return None
 
-    def vitals(self) -> Vitals:
+    def status(self) -> ProcessStatus:
         current = self.current
-        inner: Vitals = {} if current is None or current.process is None else current.process.vitals()
+        inner: ProcessStatus = {} if current is None or current.process is None else current.process.status()
         return {**inner, "position": self.position, "number": self.number, "instances": len(self._instances)}
 
     def explain(self, message: MessageId) -> list[Phase]:
@@ -299,16 +302,16 @@ class Turning(Process):
         current = self.current
         return () if current is None or current.process is None else current.process.contacts(message)
 
-    def on_submit(self, message: Message) -> None:
+    def on_request(self, message: Message) -> None:
         raise AssertionError("events go to instances")
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
         raise AssertionError("events go to instances")
 
-    def snapshot(self) -> ChangingState:
-        return ChangingState(
+    def snapshot(self) -> ReconfigurableState:
+        return ReconfigurableState(
             self.position,
-            self._life,
+            self._incarnation,
             tuple(instance.snapshot() for instance in self._instances),
             tuple(sorted(self._turned.items())),
             tuple(self._early),
@@ -324,10 +327,10 @@ class Turning(Process):
         )
 
     def restore(self, state: State) -> None:
-        assert isinstance(state, ChangingState)
+        assert isinstance(state, ReconfigurableState)
         self.position = state.position
-        self._life = state.life
-        self._instances = [Instance.restored(one, self.me, self._make) for one in state.instances]
+        self._incarnation = state.incarnation
+        self._instances = [ConfigurationInstance.restored(one, self.me, self._make) for one in state.instances]
         self._turned = dict(state.turned)
         self._early = list(state.early)
         self._lost = dict(state.lost)

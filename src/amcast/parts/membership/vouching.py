@@ -12,8 +12,8 @@ from amcast.kernel.ids import ProcessId, sequence_of
 from amcast.kernel.message import Body, Message, Reply, Request
 from amcast.kernel.topology import Topology
 from amcast.parts.client.messages import WINDOW
-from amcast.parts.membership.configuration import Instance, Make
-from amcast.parts.membership.messages import ChangingConfig, Vouch, numbered
+from amcast.parts.membership.configuration import ConfigurationInstance, Make
+from amcast.parts.membership.messages import CheckDelivered, ReconfigurableConfig, configuration_body
 from amcast.parts.membership.turning import NEXT, Turning
 
 
@@ -21,10 +21,15 @@ class Vouching(Turning):
     """What a server is asked for, and what it says, under its number."""
 
     def __init__(
-        self, me: ProcessId, topology: Topology, make: Make, config: ChangingConfig, bodies: tuple[type[Body], ...]
+        self,
+        me: ProcessId,
+        topology: Topology,
+        make: Make,
+        config: ReconfigurableConfig,
+        bodies: tuple[type[Body], ...],
     ) -> None:
         super().__init__(me, topology, make, config)
-        self._numbered = numbered(bodies)
+        self._numbered = configuration_body(bodies)
 
     def _multicast(self, message: Message) -> None:
         """My user's message. Under a later number it may be one of an earlier: its contacts look at it."""
@@ -59,23 +64,23 @@ class Vouching(Turning):
             if not current.delivered(message.id):
                 current.inbox.append(asks)
         else:
-            self._say(current, current.topology.members(message.destinations[0]), Vouch(message), message.id)
+            self._say(current, current.topology.members(message.destinations[0]), CheckDelivered(message), message.id)
 
     def _fresh(self, message: Message) -> bool:
         """It was first asked for when a message of this number was answered already (see `parts/client/session.py`)."""
         first = self._vouched.get(message.sender)
         return first is not None and sequence_of(message.id) >= first + WINDOW
 
-    def _asked(self, sender: ProcessId, current: Instance, body: Body) -> None:
+    def _asked(self, sender: ProcessId, current: ConfigurationInstance, body: Body) -> None:
         """Under my number somebody asks for a message, or whether it may be asked for."""
         message: Message = body.message  # type: ignore[attr-defined]
         if current.delivered(message.id):
             asker = process_of(message.sender) if is_bundle(message.id) else message.sender
             self.send(asker, Reply(message.id, self.home), message.id)
-            news = self.tidings(message)
+            news = self.reply_extra(message)
             if news is not None:
                 self.send(asker, news)
-        elif type(body) is Vouch:
+        elif type(body) is CheckDelivered:
             self._say(current, (sender,), Request(message), message.id)
         elif current.process is not None:
             if self.home not in message.destinations:
@@ -85,7 +90,7 @@ class Vouching(Turning):
 
     def _say(
         self,
-        instance: Instance,
+        instance: ConfigurationInstance,
         targets: tuple[ProcessId, ...],
         body: Body,
         about: About,

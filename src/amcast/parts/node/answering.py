@@ -27,8 +27,8 @@ from amcast.parts.client.messages import Hint
 from amcast.parts.client.session import Contact
 from amcast.parts.node.gateway import Gateway
 from amcast.parts.node.messages import NodeConfig
-from amcast.parts.node.pending_replies import Unsaid
-from amcast.parts.ordering.delivered_set import Seen
+from amcast.parts.node.pending_replies import PendingReplies
+from amcast.parts.ordering.delivered_set import DeliveredSet
 
 _id: Final = attrgetter("id")
 FEW: Final = 4
@@ -47,8 +47,8 @@ class Answering(Process):
         self.home: GroupId = self.group
         self.protocol = protocol
         self.config = config
-        self.delivered = Seen()
-        """What was delivered here in this life; the protocol knows about earlier ones."""
+        self.delivered = DeliveredSet()
+        """What was delivered here in this incarnation; the protocol knows about earlier ones."""
         self._asked: dict[MessageId, tuple[Message, set[GroupId]]] = {}
         """Messages that this very node multicast, and the groups that have not answered."""
         self._leaders: dict[GroupId, ProcessId] = {g: self.topology.members(g)[0] for g in self.topology.groups}
@@ -56,7 +56,7 @@ class Answering(Process):
         if config.gateway is not None:
             assert contact is not None, "a gateway must know the protocol's contacts"
             self.gateway = Gateway(self.me, self.topology, contact, config.gateway)
-        self._unsaid = Unsaid()
+        self._unsaid = PendingReplies()
         self._aside: list[Event] = []
         """What the gateway's session must hear of in this step."""
 
@@ -78,7 +78,7 @@ class Answering(Process):
             if type(effect) is not Deliver:
                 continue
             message = effect.message
-            if effect.count >= 0:
+            if effect.message_count >= 0:
                 self._answer_bundle(effect, answers, told)
             else:
                 self.delivered.add(message.id)
@@ -94,11 +94,11 @@ class Answering(Process):
         bundle = effect.message
         gateway = process_of(bundle.sender)
         if gateway == self.me:
-            for group in (self.home, *effect.sure):
+            for group in (self.home, *effect.ordered_elsewhere):
                 self._aside.append(Receive(self.me, Reply(bundle.id, group)))
         elif self.topology.group_of(gateway) != self.home:
-            foretold = effect.foretold
-            if leads or (not foretold and effect.count <= FEW):
+            foretold = effect.ordered_here
+            if leads or (not foretold and effect.message_count <= FEW):
                 later = (gateway,) if foretold else ()
                 told.append(Send((gateway,), Reply(bundle.id, self.home), bundle.id, later))
             else:
@@ -115,7 +115,7 @@ class Answering(Process):
         if message.id in self.delivered or self.protocol.has_delivered(message.id):
             asker = process_of(message.sender) if is_bundle(message.id) else message.sender
             self.send(asker, Reply(message.id, self.home), message.id)
-            news = self.protocol.tidings(message)
+            news = self.protocol.reply_extra(message)
             if news is not None:
                 self.send(asker, news)
             return True

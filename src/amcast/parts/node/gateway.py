@@ -23,15 +23,15 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Final
 
-from amcast.kernel.bundle import bundled, gateway_number
+from amcast.kernel.bundle import gateway_sender, make_bundle
 from amcast.kernel.effects import Effect, Resolve, Send, SendEach, SetTimer
 from amcast.kernel.events import Event, Submit
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
 from amcast.parts.client.messages import SessionConfig
-from amcast.parts.client.session import Client, Contact
-from amcast.parts.node.gather_window import Wave
+from amcast.parts.client.session import ClientSession, Contact
+from amcast.parts.node.gather_window import GatherWindow
 from amcast.parts.node.messages import Done, GatewayConfig, GatewayState
 
 GATHER: Final = "gather"
@@ -51,7 +51,7 @@ def _bytes_of(messages: list[Message]) -> int:
 
 
 class Gateway:
-    """Serves the clients of one process in one life."""
+    """Serves the clients of one process in one incarnation."""
 
     def __init__(self, me: ProcessId, topology: Topology, contact: Contact, config: GatewayConfig) -> None:
         self.me = me
@@ -62,7 +62,7 @@ class Gateway:
         """Asked for in this step."""
         self._asked: set[MessageId] = set()
         """Everything that is gathered or in an open bundle: who asks again need only wait."""
-        self.asked_bytes = 0
+        self.unordered_bytes = 0
         """Payload of all that."""
         self._open: dict[MessageId, list[Message]] = {}
         self._flying: dict[tuple[GroupId, ...], int] = {}
@@ -79,7 +79,7 @@ class Gateway:
         """Destinations whose next bundle waits for those who have just been answered."""
         self._rest_ns = -1
         """For how long, if the timer is not set yet."""
-        self._waves: dict[tuple[GroupId, ...], Wave] = {}
+        self._waves: dict[tuple[GroupId, ...], GatherWindow] = {}
         self.waited = (0, 0)
         """How long all messages together have waited here so far, and how many are answered."""
         self._since = (0, 0)
@@ -89,14 +89,14 @@ class Gateway:
         """To be asked for, without a bundle."""
         self.begin(0)
 
-    def begin(self, life: int) -> None:
-        """A life begins: what the last one left is its clients' business."""
-        self.number = gateway_number(self.me, life)
+    def begin(self, incarnation: int) -> None:
+        """An incarnation begins: what the last one left is its clients' business."""
+        self.number = gateway_sender(self.me, incarnation)
         self._sequence = 0
         self.session = self._session()
 
-    def _session(self) -> Client:
-        return Client(self.number, self._topology, self._contact, SessionConfig(self.config.retry_ns))
+    def _session(self) -> ClientSession:
+        return ClientSession(self.number, self._topology, self._contact, SessionConfig(self.config.retry_ns))
 
     def follow(self, topology: Topology) -> set[ProcessId]:
         """The members have changed. What bundles hold may be delivered or not: clients must ask again (it says which),
@@ -107,7 +107,7 @@ class Gateway:
         self._gathers_ns = {}
         self._open = {part.id: [part] for part in held if part.sender == self.me}
         self._asked = set(self._open)
-        self.asked_bytes = sum(len(parts[0].payload) for parts in self._open.values())
+        self.unordered_bytes = sum(len(parts[0].payload) for parts in self._open.values())
         self._left_ns = {}
         self._flying = {}
         self.session = self._session()
@@ -124,7 +124,7 @@ class Gateway:
         if id in self._asked:
             return
         self._asked.add(id)
-        self.asked_bytes += len(message.payload)
+        self.unordered_bytes += len(message.payload)
         self.moved = True
         self._awaited(message.destinations, (message.sender,))
         self.gathered.setdefault(message.destinations, []).append(message)
@@ -143,7 +143,7 @@ class Gateway:
                 self.take(message)
             return
         self._asked |= ids
-        self.asked_bytes += _bytes_of(messages)
+        self.unordered_bytes += _bytes_of(messages)
         self.moved = True
         self._awaited(groups, list(map(_sender, messages)))
         self.gathered.setdefault(groups, []).extend(messages)
@@ -210,7 +210,7 @@ class Gateway:
             del self.gathered[groups]
             self._gathers_ns.pop(groups, None)
             for share in self._shares(messages):
-                bundle = bundled(self.number, self._sequence, groups, share)
+                bundle = make_bundle(self.number, self._sequence, groups, share)
                 self._sequence += 1
                 self._open[bundle.id] = share
                 self._left_ns[bundle.id] = now
@@ -219,7 +219,7 @@ class Gateway:
         self._late = False
         return made
 
-    def text(self, bundle: MessageId) -> list[Message] | None:
+    def bundle_content(self, bundle: MessageId) -> list[Message] | None:
         """What one of my open bundles holds."""
         return self._open.get(bundle)
 
@@ -230,7 +230,7 @@ class Gateway:
     def _shares(self, messages: list[Message]) -> list[list[Message]]:
         """As few bundles as the limits allow; a message that is too large for any has one of its own."""
         most, room = self.config.bundle_messages, self.config.bundle_bytes
-        if len(messages) <= most and self.asked_bytes <= room:
+        if len(messages) <= most and self.unordered_bytes <= room:
             return [messages]
         shares: list[list[Message]] = []
         left = -1
@@ -269,7 +269,7 @@ class Gateway:
 
     def _tell(self, parts: list[Message], lone: dict[ProcessId, MessageId], told: list[Effect]) -> None:
         """All is done in a bundle; `lone` has a message of each of its clients."""
-        self.asked_bytes -= _bytes_of(parts)
+        self.unordered_bytes -= _bytes_of(parts)
         if len(lone) == len(parts) and self.me not in lone:
             # Many clients with one message each are the largest bundles.
             self._asked.difference_update(lone.values())
@@ -292,7 +292,7 @@ class Gateway:
         if wave is None:
             if len(self._waves) == MOST_WAVES:
                 self._waves.clear()
-            wave = self._waves[groups] = Wave()
+            wave = self._waves[groups] = GatherWindow()
         if groups not in self._flying:
             wave.judge()
         wave.answer(clients)
@@ -322,11 +322,11 @@ class Gateway:
         self._sequence = state.sequence
         self._open = {bundle: list(parts) for bundle, parts in state.open}
         self._asked = set()
-        self.asked_bytes = 0
+        self.unordered_bytes = 0
         self._flying = {}
         for parts in self._open.values():
             self._asked.update(part.id for part in parts)
-            self.asked_bytes += sum(len(part.payload) for part in parts)
+            self.unordered_bytes += sum(len(part.payload) for part in parts)
             groups = parts[0].destinations
             self._flying[groups] = self._flying.get(groups, 0) + 1
         self.gathered = {}
@@ -337,7 +337,7 @@ class Gateway:
         self._armed = state.armed
         self._left_ns = dict(state.left_ns)
         self._resting = set(state.resting)
-        self._waves = {wave.groups: Wave.restored(wave) for wave in state.waves}
+        self._waves = {wave.groups: GatherWindow.restored(wave) for wave in state.waves}
         self.waited, self._since = state.waited, state.since
         self._gathers_ns = dict(state.gathers_ns)
         self.session = self._session()

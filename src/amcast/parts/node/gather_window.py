@@ -19,7 +19,7 @@ from typing import Final
 
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.parts.client.messages import MILLISECOND
-from amcast.parts.node.messages import WaveState
+from amcast.parts.node.messages import GatherWindowState
 
 MOST_REST_NS: Final = 10 * MILLISECOND
 """Over long distances an answer takes its time, and nobody gains from waiting for so long."""
@@ -42,7 +42,7 @@ LONGEST_PHASE_NS: Final = 2000 * MILLISECOND
 """A phase that lasts longer says nothing: clients came and went."""
 
 
-class Wave:
+class GatherWindow:
     """Those whom the last bundle to some destinations answered, and whether it pays to wait for them."""
 
     # fmt: off
@@ -147,15 +147,15 @@ class Wave:
             return MOST_PATIENCE_NS
         return min(took_ns // 4 if self.vain % TRIAL else 2 * took_ns, MOST_REST_NS)
 
-    def snapshot(self, groups: tuple[GroupId, ...]) -> WaveState:
-        return WaveState(
+    def snapshot(self, groups: tuple[GroupId, ...]) -> GatherWindowState:
+        return GatherWindowState(
             groups, self.answered, tuple(sorted(self.missing)), self.vain, self.patient, self.hasty, self.calm,
             self.phases, self.bundles, self.began, self.doubts, self.next, self.gap, self.strikes,
         )  # fmt: skip
 
     @staticmethod
-    def restored(state: WaveState) -> "Wave":
-        wave = Wave()
+    def restored(state: GatherWindowState) -> "GatherWindow":
+        wave = GatherWindow()
         wave.answered, wave.missing, wave.vain = state.answered, set(state.missing), state.vain
         wave.patient, wave.hasty, wave.calm, wave.phases = state.patient, state.hasty, state.calm, state.phases
         wave.bundles, wave.began = state.bundles, state.began

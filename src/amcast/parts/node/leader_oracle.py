@@ -4,9 +4,9 @@ Source: Chandra, Hadzilacos, Toueg, "The weakest failure detector for solving co
 
 Every member sends heartbeats to the others; who is silent for too long is suspected, and trusted again, with twice the
 patience, when it is heard. The leader is the trusted member that has run longest, by its own clock; among equals, and
-all are equal in their first lives, the one with the lowest (life, place). A member that restarted does not take the
-lead back from one that ran on, so leadership moves only when it must. Clocks and mistakes are harmless: no protocol's
-safety depends on the oracle.
+all are equal in their first incarnations, the one with the lowest (incarnation, place). A member that restarted does
+not take the lead back from one that ran on, so leadership moves only when it must. Clocks and mistakes are harmless: no
+protocol's safety depends on the oracle.
 """
 
 from typing import Final
@@ -28,19 +28,20 @@ class Omega:
         self.members = members
         self.others = tuple(member for member in members if member != owner.me)
         self.config = config
-        self.life = 0
+        self.incarnation = 0
         self.leader = members[0]
-        self._lives: dict[ProcessId, int] = dict.fromkeys(members, 0)
+        self._incarnations: dict[ProcessId, int] = dict.fromkeys(members, 0)
         self._since: dict[ProcessId, int] = dict.fromkeys(members, 0)
         self._suspected: set[ProcessId] = set()
         self._mistakes: dict[ProcessId, int] = {}
         self._left: dict[ProcessId, int] = {}
-        """Who said that it leaves, and in which life: what it says after that, in the same life, does not count."""
+        """Who said that it leaves, and in which incarnation: what it says after that, in the same incarnation, does not
+        count."""
 
-    def begin(self, life: int, joins: bool = False) -> None:
-        """A life of mine begins; in a group that ran before, perhaps."""
-        self.life = self._lives[self.owner.me] = life
-        self._since[self.owner.me] = self.owner.now if life > 0 or joins else 0
+    def begin(self, incarnation: int, joins: bool = False) -> None:
+        """An incarnation of mine begins; in a group that ran before, perhaps."""
+        self.incarnation = self._incarnations[self.owner.me] = incarnation
+        self._since[self.owner.me] = self.owner.now if incarnation > 0 or joins else 0
         if self.others:
             self._beat()
             for member in self.others:
@@ -48,24 +49,24 @@ class Omega:
 
     def hear(self, sender: ProcessId, body: Heartbeat) -> ProcessId | None:
         """A heartbeat came; the leader, if it is another one now."""
-        if sender not in self._lives or self._left.get(sender, -1) >= body.life:
+        if sender not in self._incarnations or self._left.get(sender, -1) >= body.incarnation:
             return None
         if sender in self._suspected:
             self._suspected.discard(sender)
-            if body.life <= self._lives[sender]:
-                # In a later life it had been away indeed: no mistake.
+            if body.incarnation <= self._incarnations[sender]:
+                # In a later incarnation it had been away indeed: no mistake.
                 self._mistakes[sender] = min(self._mistakes.get(sender, 0) + 1, MAX_DOUBLINGS)
-        if body.life >= self._lives[sender]:
-            self._lives[sender] = body.life
+        if body.incarnation >= self._incarnations[sender]:
+            self._incarnations[sender] = body.incarnation
             self._since[sender] = body.since_ns
         self._watch(sender)
         return self._changed()
 
     def part(self, sender: ProcessId, body: Farewell) -> ProcessId | None:
         """A member says that it leaves; the leader, if it is another one now."""
-        if body.life < self._lives.get(sender, body.life + 1):
+        if body.incarnation < self._incarnations.get(sender, body.incarnation + 1):
             return None
-        self._left[sender] = body.life
+        self._left[sender] = body.incarnation
         self._suspected.add(sender)
         self.owner.cancel_timer(f"{PATIENCE}{sender}")
         self.owner.note("left", value=float(sender))
@@ -89,16 +90,16 @@ class Omega:
     def follow(self, members: tuple[ProcessId, ...]) -> None:
         """The members have changed: watch the new ones, forget those that left."""
         me = self.owner.me
-        fresh = [member for member in members if member not in self._lives]
+        fresh = [member for member in members if member not in self._incarnations]
         for member in [member for member in self.others if member not in members]:
             self.owner.cancel_timer(f"{PATIENCE}{member}")
-            for memory in (self._lives, self._since, self._mistakes, self._left):
+            for memory in (self._incarnations, self._since, self._mistakes, self._left):
                 memory.pop(member, None)
             self._suspected.discard(member)
         self.members = members
         self.others = tuple(member for member in members if member != me)
         for member in fresh:
-            self._lives[member] = 0
+            self._incarnations[member] = 0
             self._since[member] = self.owner.now
             self._watch(member)
         if fresh and len(self.others) == len(fresh):
@@ -111,23 +112,23 @@ class Omega:
             self.owner.cancel_timer(f"{PATIENCE}{member}")
         self.owner.cancel_timer(BEAT)
         self.members, self.others = (), ()
-        self._lives = {}
+        self._incarnations = {}
 
     def trusts(self, member: ProcessId) -> bool:
         """Whether it is not known to be silent."""
         return member not in self._suspected
 
     def _beat(self) -> None:
-        self.owner.send_all(self.others, Heartbeat(self.life, self._since[self.owner.me]))
+        self.owner.send_all(self.others, Heartbeat(self.incarnation, self._since[self.owner.me]))
         # At the same instants of everybody's clock, so that members wake up for each other's heartbeats only once.
-        beat_ns = self.config.beat_ns
-        after_ns = beat_ns - self.owner.now % beat_ns
-        if after_ns < beat_ns // 2:
-            after_ns += beat_ns
+        heartbeat_ns = self.config.heartbeat_ns
+        after_ns = heartbeat_ns - self.owner.now % heartbeat_ns
+        if after_ns < heartbeat_ns // 2:
+            after_ns += heartbeat_ns
         self.owner.set_timer(BEAT, (after_ns, after_ns))
 
     def _watch(self, member: ProcessId) -> None:
-        low, high = self.config.patience_ns
+        low, high = self.config.suspect_after_ns
         factor = 1 << self._mistakes.get(member, 0)
         self.owner.set_timer(f"{PATIENCE}{member}", (low * factor, high * factor))
 
@@ -140,13 +141,13 @@ class Omega:
         return leader
 
     def _rank(self, member: ProcessId) -> tuple[int, int, int]:
-        return self._since[member], self._lives[member], self.members.index(member)
+        return self._since[member], self._incarnations[member], self.members.index(member)
 
     def snapshot(self) -> OmegaState:
         return OmegaState(
-            self.life,
+            self.incarnation,
             self.leader,
-            tuple(sorted(self._lives.items())),
+            tuple(sorted(self._incarnations.items())),
             tuple(sorted(self._suspected)),
             tuple(sorted(self._mistakes.items())),
             tuple(sorted(self._left.items())),
@@ -155,9 +156,9 @@ class Omega:
         )
 
     def restore(self, state: OmegaState) -> None:
-        self.life = state.life
+        self.incarnation = state.incarnation
         self.leader = state.leader
-        self._lives = dict(state.lives)
+        self._incarnations = dict(state.incarnations)
         self._suspected = set(state.suspected)
         self._mistakes = dict(state.mistakes)
         self._left = dict(state.left)

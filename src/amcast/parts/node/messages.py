@@ -12,43 +12,43 @@ from msgspec import field
 from amcast.kernel.config import Config
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
-from amcast.parts.client.messages import ClientState, Known
+from amcast.parts.client.messages import ClientSessionState, DeliveredRange
 
 MILLISECOND: Final = 1_000_000
 
 
 class OmegaConfig(Config, frozen=True):
-    beat_ns: int = 200 * MILLISECOND
+    heartbeat_ns: int = 200 * MILLISECOND
     """Between two heartbeats."""
-    patience_ns: tuple[int, int] = (500 * MILLISECOND, 700 * MILLISECOND)
+    suspect_after_ns: tuple[int, int] = (500 * MILLISECOND, 700 * MILLISECOND)
     """Silence after which a member is suspected; doubled each time a suspicion was wrong."""
 
     def __post_init__(self) -> None:
-        low, high = self.patience_ns
-        if not 0 < self.beat_ns < low <= high:
+        low, high = self.suspect_after_ns
+        if not 0 < self.heartbeat_ns < low <= high:
             raise ValueError(
-                f"beat_ns = {self.beat_ns}, patience_ns = {list(self.patience_ns)};"
+                f"heartbeat_ns = {self.heartbeat_ns}, suspect_after_ns = {list(self.suspect_after_ns)};"
                 " expected a beat above 0 and a range of longer patience, lower end first"
             )
 
 
 class Heartbeat(Body, frozen=True):
-    """I am here, in this life, which began at that time on my clock (0 in the first)."""
+    """I am here, in this incarnation, which began at that time on my clock (0 in the first)."""
 
-    life: int
+    incarnation: int
     since_ns: int = 0
 
 
 class Farewell(Body, frozen=True):
     """I leave now, in good order: do not wait for my silence. Clients ask somebody else."""
 
-    life: int
+    incarnation: int
 
 
 class OmegaState(State, frozen=True):
-    life: int
+    incarnation: int
     leader: ProcessId
-    lives: tuple[tuple[ProcessId, int], ...]
+    incarnations: tuple[tuple[ProcessId, int], ...]
     suspected: tuple[ProcessId, ...]
     mistakes: tuple[tuple[ProcessId, int], ...]
     left: tuple[tuple[ProcessId, int], ...] = ()
@@ -87,7 +87,7 @@ class Done(Body, frozen=True):
     messages: tuple[MessageId, ...]
 
 
-class WaveState(State, frozen=True):
+class GatherWindowState(State, frozen=True):
     """What a gateway knows of those whom it answered last, for some destinations."""
 
     groups: tuple[GroupId, ...]
@@ -113,10 +113,10 @@ class GatewayState(State, frozen=True):
     """Bundles without an answer, and what each holds."""
     gathered: tuple[Message, ...]
     armed: bool
-    session: ClientState
+    session: ClientSessionState
     left_ns: tuple[tuple[MessageId, int], ...] = ()
     resting: tuple[tuple[GroupId, ...], ...] = ()
-    waves: tuple[WaveState, ...] = ()
+    waves: tuple[GatherWindowState, ...] = ()
     waited: tuple[int, int] = (0, 0)
     since: tuple[int, int] = (0, 0)
     gathers_ns: tuple[tuple[tuple[GroupId, ...], int], ...] = ()
@@ -135,7 +135,7 @@ class NodeConfig(Config, frozen=True):
 class NodeState(State, frozen=True):
     protocol: State
     omega: OmegaState | None
-    delivered: tuple[Known, ...]
+    delivered: tuple[DeliveredRange, ...]
     asked: tuple[tuple[Message, tuple[GroupId, ...]], ...]
     leaders: tuple[tuple[GroupId, ProcessId], ...]
     gateway: GatewayState | None = None

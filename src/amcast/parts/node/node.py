@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from amcast.kernel.bundle import FIRST_BUNDLE, MOST_PROCESSES, is_bundle, parts_of
-from amcast.kernel.diagnostics import OWED, Phase, Vitals
+from amcast.kernel.bundle import FIRST_BUNDLE, MOST_PROCESSES, bundle_messages, is_bundle
+from amcast.kernel.diagnostics import OWED, Phase, ProcessStatus
 from amcast.kernel.effects import About, Effect, Send
-from amcast.kernel.events import Asked, Event, Gone, Leader, Peer, Receive, Started, Submit, Timer
+from amcast.kernel.events import Event, Leader, LinkReset, PeerDown, Receive, Requests, Started, Submit, Timer
 from amcast.kernel.ids import MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Reply, Request, State
 from amcast.kernel.process import Process
@@ -26,7 +26,7 @@ from amcast.kernel.topology import Topology
 from amcast.parts.client.messages import Hint
 from amcast.parts.client.session import TIMER as SESSION
 from amcast.parts.client.session import Contact
-from amcast.parts.membership.reconfigurable import Changing
+from amcast.parts.membership.reconfigurable import Reconfigurable
 from amcast.parts.node.answering import Answering
 from amcast.parts.node.gateway import GATHER, REST, Gateway
 from amcast.parts.node.leader_oracle import BEAT, Omega
@@ -48,7 +48,7 @@ class Node(Answering):
         self._servers = frozenset(self.topology.servers)
         self._mine_too = _MINE
         """Bodies that this node looks at."""
-        self._changing = protocol if isinstance(protocol, Changing) else None
+        self._changing = protocol if isinstance(protocol, Reconfigurable) else None
         if self._changing is not None and self.omega is not None:
             self._changing.trusts = self.omega.trusts
         if self._changing is not None:
@@ -100,11 +100,11 @@ class Node(Answering):
                 elif kind not in mine:
                     inside.append(event)
                     continue
-            elif type(event) is Asked:
+            elif type(event) is Requests:
                 if serves:
                     asked += event.messages
                 else:
-                    inside += [one for one in event.opened() if not self._concerns_me(one, inside)]
+                    inside += [one for one in event.expand() if not self._concerns_me(one, inside)]
                 continue
             if asked:
                 self._take_asked(asked)
@@ -201,12 +201,12 @@ class Node(Answering):
                 self._leaders[group] = leader
                 if leader == self.me:
                     self._answer_unsaid()
-            case Started(_, life):
+            case Started(_, incarnation):
                 if self.omega is not None:
                     # Whoever joins a running group has run for no time, and does not take the lead.
-                    self.omega.begin(life, joins=self.topology.number > 0)
+                    self.omega.begin(incarnation, joins=self.topology.number > 0)
                 if self.gateway is not None:
-                    self.gateway.begin(life)
+                    self.gateway.begin(incarnation)
             case Timer(name) if name == SESSION and self.gateway is not None:
                 self._aside.append(event)
                 return True
@@ -216,9 +216,9 @@ class Node(Answering):
             case Timer(name) if name == REST and self.gateway is not None:
                 self.gateway.rested()
                 return True
-            case Peer() if self.gateway is not None:
+            case LinkReset() if self.gateway is not None:
                 self._aside.append(event)
-            case Gone(peer):
+            case PeerDown(peer):
                 if self.omega is not None:
                     self._judged(self.omega.suspect(peer), inside)
                 return True
@@ -284,11 +284,11 @@ class Node(Answering):
 
     # Bundles and the trace
 
-    def named(self, effects: list[Effect]) -> list[Effect]:
+    def attribute_to_messages(self, effects: list[Effect]) -> list[Effect]:
         if self.gateway is None:
             return effects
         return [
-            Send(effect.targets, effect.body, self._named(effect.about), effect.later)
+            Send(effect.targets, effect.body, self._named(effect.about), effect.deferrable)
             if type(effect) is Send
             else effect
             for effect in effects
@@ -302,30 +302,30 @@ class Node(Answering):
         for id in about if isinstance(about, tuple) else (about,):
             if is_bundle(id):
                 assert self.gateway is not None
-                bundle = self.protocol.text(id)
-                parts = self.gateway.text(id) or (parts_of(bundle) if bundle is not None else [])
+                bundle = self.protocol.stored_message(id)
+                parts = self.gateway.bundle_content(id) or (bundle_messages(bundle) if bundle is not None else [])
                 ids += [part.id for part in parts]
             else:
                 ids.append(id)
         return None if not ids else ids[0] if len(ids) == 1 else tuple(dict.fromkeys(ids))
 
-    def news(self) -> Body | None:
+    def client_notice(self) -> Body | None:
         return None if self._changing is None else self._changing.turn()
 
     # For operators
 
-    def vitals(self) -> Vitals:
+    def status(self) -> ProcessStatus:
         open_ones = len(self._asked) if self.gateway is None else len(self.gateway.open_bundles())
-        return {"leader": self._leaders[self.home], **self.protocol.vitals(), "asked": open_ones}
+        return {"leader": self._leaders[self.home], **self.protocol.status(), "asked": open_ones}
 
-    def burden(self) -> int:
-        return 0 if self.gateway is None else self.gateway.asked_bytes
+    def unanswered_bytes(self) -> int:
+        return 0 if self.gateway is None else self.gateway.unordered_bytes
 
     def explain(self, message: MessageId) -> list[Phase]:
         told: list[Phase] = []
         if self.gateway is not None:
             for bundle, groups in self.gateway.open_bundles().items():
-                if any(part.id == message for part in self.gateway.text(bundle) or ()):
+                if any(part.id == message for part in self.gateway.bundle_content(bundle) or ()):
                     said = f"this gateway asked for it in bundle {bundle}; groups {list(groups)} have not answered"
                     told.append(Phase("gateway", not groups, said))
         if self.has_delivered(message):
@@ -333,9 +333,9 @@ class Node(Answering):
             return [*told, Phase("delivered", True, f"process {self.me} has delivered it"), *owed]
         return told + self.protocol.explain(message)
 
-    # A node has no life of its own between its parts
+    # A node has no incarnation of its own between its parts
 
-    def on_submit(self, message: Message) -> None:
+    def on_request(self, message: Message) -> None:
         raise AssertionError("a node's events go to its parts")
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
@@ -369,7 +369,7 @@ class Node(Answering):
             self.gateway.restore(state.gateway)
 
 
-def noded(spec: Spec, node: NodeConfig) -> Spec:
+def node_spec(spec: Spec, node: NodeConfig) -> Spec:
     """The same protocol inside nodes: what a cluster runs, and what a simulation with clients that retry runs."""
 
     def make(me: ProcessId, topology: Topology, config: Any) -> Process:
@@ -379,6 +379,6 @@ def noded(spec: Spec, node: NodeConfig) -> Spec:
     return replace(spec, process=make, bodies=bodies, states=(*spec.states, NodeState), farewell=Farewell)
 
 
-def gatewayed(spec: Spec, topology: Topology) -> GatewayConfig | None:
+def gateway_config(spec: Spec, topology: Topology) -> GatewayConfig | None:
     """Nodes of this protocol on this topology are gateways, if they can be."""
     return GatewayConfig() if spec.bundles and max(topology.servers) < MOST_PROCESSES else None

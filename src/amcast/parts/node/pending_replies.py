@@ -7,10 +7,10 @@
                  |--Reply (m2)>|     it leads: what it delivered of late it answers for
 
 Senders are answered by the leader of each destination, and by nobody else. What a member delivers while it takes
-another for the leader is answered if that lives. So whoever takes the lead answers once more for what it delivered
-since the heartbeat before its predecessor's last: what the predecessor delivered before that it has answered, as a
-rule. What was forgotten here is asked for again after a while (`parts/client/session.py`), so nothing but time is at
-stake.
+another for the leader is answered if that lives. So whoever takes the lead answers once more for what it
+delivered since the heartbeat before its predecessor's last: what the predecessor delivered before that it has answered,
+as a rule. What was forgotten here is asked for again after a while (`parts/client/session.py`), so nothing but time is
+at stake.
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ Answer = tuple[ProcessId, MessageId]
 """Who asked, and for what."""
 
 
-class Unsaid:
+class PendingReplies:
     """One member's memory of what its leader should have answered."""
 
     __slots__ = ("_before", "_lately")

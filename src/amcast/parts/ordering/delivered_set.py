@@ -11,13 +11,13 @@ from itertools import repeat
 from operator import floordiv, ge
 
 from amcast.kernel.ids import MESSAGES_PER_SENDER, MessageId, ProcessId
-from amcast.kernel.message import Label
-from amcast.parts.client.messages import WINDOW, Known
+from amcast.kernel.message import MessageHeader
+from amcast.parts.client.messages import WINDOW, DeliveredRange
 
 _MASK = (1 << WINDOW) - 1
 
 
-class Seen:
+class DeliveredSet:
     """A set of message ids that only grows, and never in memory."""
 
     __slots__ = ("_newest", "_upto")
@@ -63,7 +63,7 @@ class Seen:
         self._put(sender, newest, self._bits(sender) | 1 << -ahead)
         return True
 
-    def add_all(self, messages: Sequence[Label]) -> tuple[int, ...]:
+    def add_all(self, messages: Sequence[MessageHeader]) -> tuple[int, ...]:
         """Remember many; the places of those that were seen before. The same as `add` for each, without its calls."""
         newest = self._newest
         again: list[int] = []
@@ -82,7 +82,7 @@ class Seen:
         if newest is not None and 0 <= newest - message < WINDOW:
             self._put(sender, newest, self._bits(sender) & ~(1 << newest - message))
 
-    def merge(self, state: tuple[Known, ...]) -> None:
+    def merge(self, state: tuple[DeliveredRange, ...]) -> None:
         """Remember all that another remembers, too."""
         for other in state:
             theirs = other.sender * MESSAGES_PER_SENDER + other.newest
@@ -104,15 +104,15 @@ class Seen:
         since = self._newest[sender] - upto
         return _shifted(bits, since) | (1 << min(since, WINDOW)) - 1
 
-    def snapshot(self) -> tuple[Known, ...]:
+    def snapshot(self) -> tuple[DeliveredRange, ...]:
         known = []
         for sender, newest in sorted(self._newest.items()):
             bits = self._bits(sender)
             size = (bits.bit_length() + 7) // 8
-            known.append(Known(sender, newest - sender * MESSAGES_PER_SENDER, bits.to_bytes(size, "big")))
+            known.append(DeliveredRange(sender, newest - sender * MESSAGES_PER_SENDER, bits.to_bytes(size, "big")))
         return tuple(known)
 
-    def restore(self, state: tuple[Known, ...]) -> None:
+    def restore(self, state: tuple[DeliveredRange, ...]) -> None:
         self._newest = {}
         self._upto = {}
         for known in state:

@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from amcast.kernel.ids import MessageId
 
 
-class Bounds:
+class DeliveryQueue:
     """A heap of lower bounds, some of them fixed."""
 
     __slots__ = ("_fixed", "_heap")

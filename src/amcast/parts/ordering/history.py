@@ -12,7 +12,7 @@ graph for each:
   that lies before a delivered message is *settled*: nothing open can be found there, now or ever (that is what the
   protocol proves), so a search backwards from x never enters it. If the search finds nothing open, x is delivered and
   everything it visited becomes settled; if it finds something, x need not be asked about again before that is
-  delivered. So a search pays for a delivery, and each link is walked about once in its life: near-constant time.
+  delivered. So a search pays for a delivery, and each link is walked about once in its incarnation: near-constant time.
 - Is there a message to d that k does not get? Counted per pair of groups, not searched for.
 
 Forgetting: when a message to all groups (a flush) is delivered, and its links have been sent to every descendant, all

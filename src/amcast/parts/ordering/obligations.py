@@ -16,7 +16,7 @@ Rank = tuple[int, MessageId]
 """Final timestamp and message: the order of delivery."""
 
 
-class Debts:
+class Obligations:
     """Answers that other groups may still ask for."""
 
     __slots__ = ("facts", "owed")

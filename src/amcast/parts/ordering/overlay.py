@@ -16,7 +16,7 @@ built; all questions are then answered from tables.
 
 from collections.abc import Callable, Iterable, Sequence
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.message import Message
 from amcast.kernel.spec import Contact
@@ -153,7 +153,7 @@ def order_of(order: Sequence[GroupId], topology: Topology) -> Order:
             for what, groups in (("missing:", missing), ("unknown:", strange), ("twice:", twice))
             if groups
         )
-        raise WrongUse(f"order = {list(order)}: expected each of {list(topology.groups)} once ({wrong})")
+        raise UsageError(f"order = {list(order)}: expected each of {list(topology.groups)} once ({wrong})")
     return Order(order)
 
 
@@ -166,13 +166,13 @@ def tree_of(edges: Sequence[tuple[GroupId, GroupId]], topology: Topology) -> Tre
     for parent, child in edges:
         for group in (parent, child):
             if group not in groups:
-                raise WrongUse(f"edges: group {group} of [{parent}, {child}] does not exist; expected {list(groups)}")
+                raise UsageError(f"edges: group {group} of [{parent}, {child}] does not exist; expected {list(groups)}")
         if child in parents:
-            raise WrongUse(f"edges: group {child} has the parents {parents[child]} and {parent}; expected one")
+            raise UsageError(f"edges: group {child} has the parents {parents[child]} and {parent}; expected one")
         parents[child] = parent
     roots = [group for group in groups if group not in parents]
     if len(roots) != 1:
-        raise WrongUse(f"edges: {len(roots)} groups without a parent ({roots}); expected exactly one root")
+        raise UsageError(f"edges: {len(roots)} groups without a parent ({roots}); expected exactly one root")
     _refuse_circles(parents)
     return Tree(roots[0], [(parent, child) for parent, child in edges])
 
@@ -197,7 +197,7 @@ def _refuse_circles(parents: dict[GroupId, GroupId]) -> None:
         while group in parents:
             group, steps = parents[group], steps + 1
             if steps > len(parents):
-                raise WrongUse(f"edges: group {start} is below itself; expected a tree")
+                raise UsageError(f"edges: group {start} is below itself; expected a tree")
 
 
 def binary(groups: Sequence[GroupId]) -> tuple[tuple[GroupId, GroupId], ...]:

@@ -51,11 +51,11 @@ def one_by_one(calls: list[Call]) -> list[Any]:
     return [function(*arguments) for function, arguments in calls]
 
 
-class Unsorted(Exception):  # noqa: N818
+class UnsortedRowsError(Exception):
     """Rows of a process are not sorted by position, against the trace's contract: they must be sorted first."""
 
 
-class Ragged(Exception):  # noqa: N818
+class PositionGapError(Exception):
     """The trace has holes or doubled positions, and is small enough to be judged by the plain checker instead."""
 
 
@@ -144,11 +144,11 @@ class Examination:
     def _note_holes(self, replicas: list[Replica]) -> None:
         doubled = any(replica.disorder >= 0 for replica in replicas)
         if doubled and not self.view.in_order:
-            raise Unsorted
+            raise UnsortedRowsError
         ragged = doubled or bool(self.view.notes) or any(replica.holes for replica in replicas)
         self.clean = self.clean and not ragged
         if ragged and self.rows <= self.ragged_rows:
-            raise Ragged
+            raise PositionGapError
         self.holes = Holes(self.view, self.ends, replicas)
 
     # 2. What needs a closer look, and P1, P2, P3

@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 
 from amcast.check import judge
 from amcast.check.verdict import EXIT_CODES, Report, Verdict
-from amcast.kernel.errors import Unknown, WrongUse
-from amcast.pipeline.check.examination import Call, Examination, Ragged, Unsorted
+from amcast.kernel.errors import CannotTellError, UsageError
+from amcast.pipeline.check.examination import Call, Examination, PositionGapError, UnsortedRowsError
 from amcast.pipeline.check.run_view import (
     LOOKUP_MESSAGES,
     Table,
@@ -121,7 +121,7 @@ def judge_kept(source: Source, meta: Meta, tables: dict[str, Any], ragged_rows: 
     has_packets = "packets" in source.tables
     try:
         return Examination(kept_view(meta, tables, has_packets, source.folder), ragged_rows=ragged_rows).report()
-    except Ragged:
+    except PositionGapError:
         return judge(plain_run(meta, tables, has_packets))
 
 
@@ -134,7 +134,7 @@ def _judge_large(spark: SparkSession, source: Source, scratch: str, limits: Limi
         mine = _alone(spark, source, meta, scratch)
         try:
             report = _examined(spark, mine, meta, scratch, limits)
-        except Ragged:
+        except PositionGapError:
             ((_, tables),) = kept_tables(mine)
             report = judge(plain_run(meta, tables, "packets" in mine.tables))
         reports.append(report.as_dict())
@@ -149,7 +149,7 @@ def _examined(spark: SparkSession, source: Source, meta: Meta, scratch: str, lim
         try:
             view = filed_view(source, meta, FiledSequences(found), in_order=False)
             return Examination(view, spark_runner(spark), limits.ragged_rows).report()
-        except Unsorted:
+        except UnsortedRowsError:
             pass
     view = filed_view(source, meta, _sequences(spark, source, meta, found, scratch), in_order=True)
     return Examination(view, spark_runner(spark), limits.ragged_rows).report()
@@ -179,7 +179,9 @@ def _sequences(spark: SparkSession, source: Source, meta: Meta, found: list[Span
     ready = spans(parts(f"{scratch}/joined"))
     written = _sorted(spark, ready, None, meta, f"{scratch}/joined-sorted")
     if not separate(written):
-        raise Unknown(f"{source.folder}: deliveries cannot be sorted by process and position; is a file changing?")
+        raise CannotTellError(
+            f"{source.folder}: deliveries cannot be sorted by process and position; is a file changing?"
+        )
     return FiledSequences(written)
 
 
@@ -219,7 +221,7 @@ def _scratch(given: str | None, source: Source, master: str | None) -> Iterator[
         return
     where, inner = filesystem(given)
     if where.get_file_info(inner).is_file:
-        raise WrongUse(f"--scratch {given}: a file; expected a folder")
+        raise UsageError(f"--scratch {given}: a file; expected a folder")
     place = f"{given}/check-{uuid4().hex[:12]}"
     where.create_dir(filesystem(place)[1])
     try:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from amcast.check.evidence import evidence_of
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.pipeline.kernels.fingerprints import Ints, Small
 from amcast.pipeline.kernels.replicas import Deliveries
 from amcast.pipeline.rows import files
@@ -223,12 +223,12 @@ def loaded(source: Source, table: str) -> pa.Table:
             data = file.read(columns=known, use_threads=False)
         except (pa.ArrowException, OSError) as error:
             line = str(error).splitlines()[0]
-            raise WrongUse(f"{path}: {line}; expected a whole Parquet file") from None
+            raise UsageError(f"{path}: {line}; expected a whole Parquet file") from None
         data = canonical(table, Path(path), data)
         runs = [meta.run for meta in source.metas]
         for name in pc.unique(data.column("run")).to_pylist():
             if name not in runs:
-                raise WrongUse(f"{path}: rows of run {name!r}; expected only {runs[:5]}, as {NAME} says")
+                raise UsageError(f"{path}: rows of run {name!r}; expected only {runs[:5]}, as {NAME} says")
         parts.append(data)
     return pa.concat_tables(parts) if parts else schema_of(table).empty_table()
 
@@ -367,7 +367,7 @@ def filed_table(source: Source, table: str, run: str) -> FiledTable:
 
 def _refuse_nulls(statistics: Any, path: str, column: Column) -> None:
     if statistics is not None and statistics.has_null_count and statistics.null_count and not column.optional:
-        raise WrongUse(
+        raise UsageError(
             f"{path}: column {column.name} has {statistics.null_count} nulls; expected {column.type}, never null"
         )
 
@@ -376,7 +376,7 @@ def _refuse_strangers(statistics: Any, path: str, run: str) -> None:
     if statistics is not None and statistics.has_min_max:
         for name in (statistics.min, statistics.max):
             if name != run:
-                raise WrongUse(f"{path}: rows of run {name!r}; expected only {[run]}, as {NAME} says")
+                raise UsageError(f"{path}: rows of run {name!r}; expected only {[run]}, as {NAME} says")
 
 
 def _telling_notes(source: Source, run: str) -> pa.Table:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from amcast.kernel.errors import Unknown, WrongUse
+from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.pipeline.measure import comparison as compare
 from amcast.pipeline.measure.transforms.convoy import convoy
 from amcast.pipeline.measure.transforms.fairness import fairness
@@ -200,9 +200,9 @@ def _tables(
 def prepared(out: Path) -> None:
     """An empty folder for tables; tables of an earlier measure go, anything else is left alone and refused."""
     if out.exists() and not out.is_dir():
-        raise WrongUse(f"--out {out}: a file; expected a folder")
+        raise UsageError(f"--out {out}: a file; expected a folder")
     if out.is_dir() and any(out.iterdir()) and not (out / "measures.json").is_file():
-        raise WrongUse(f"--out {out}: not empty, and no measures; expected a new folder")
+        raise UsageError(f"--out {out}: not empty, and no measures; expected a new folder")
     try:
         out.mkdir(parents=True, exist_ok=True)
         (out / "measures.json").write_text("{}\n")
@@ -210,7 +210,7 @@ def prepared(out: Path) -> None:
             for file in (out / f"{name}.parquet", out / f"{name}.csv"):
                 file.unlink(missing_ok=True)
     except OSError as error:
-        raise WrongUse(f"--out {out}: cannot be written: {error.strerror}") from None
+        raise UsageError(f"--out {out}: cannot be written: {error.strerror}") from None
 
 
 def write(table: DataFrame, out: Path, name: str) -> int:
@@ -219,7 +219,7 @@ def write(table: DataFrame, out: Path, name: str) -> int:
     table.repartition(1).sortWithinPartitions(*MEASURES[name]).write.mode("overwrite").parquet(str(early))
     parts = sorted(early.glob("part-*.parquet"))
     if len(parts) > 1:
-        raise Unknown(f"{early}: {len(parts)} files; expected one: is --out a folder that Spark's workers see?")
+        raise CannotTellError(f"{early}: {len(parts)} files; expected one: is --out a folder that Spark's workers see?")
     if parts:
         parts[0].rename(out / f"{name}.parquet")
     else:
@@ -301,7 +301,7 @@ def _distinct(found: Sequence[Source]) -> list[str]:
     for source in found:
         for meta in source.metas:
             if meta.run in seen:
-                raise WrongUse(
+                raise UsageError(
                     f"run {meta.run!r} is in {seen[meta.run]} and in {source.folder}; expected runs of different names"
                 )
             seen[meta.run] = source.folder

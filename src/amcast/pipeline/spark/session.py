@@ -24,7 +24,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from amcast.kernel.errors import Unknown, WrongUse
+from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.pipeline.spark.java import cache_folder, java_home
 
 MASTERS: Final = ("local", "spark", "yarn", "k8s")
@@ -88,7 +88,7 @@ def start(
         spark.sparkContext.setLogLevel("WARN")
         return spark
     except (PySparkException, Py4JError, OSError) as error:
-        raise Unknown(f"Spark does not start: {reason(error)}; see {_log}") from None
+        raise CannotTellError(f"Spark does not start: {reason(error)}; see {_log}") from None
 
 
 def stop(spark: SparkSession) -> None:
@@ -167,17 +167,17 @@ def check_master(master: str) -> None:
     """Refuse a URL that Spark would not understand; find out now, not in a minute, that nobody is there."""
     kind = re.split(r"[:\[-]", master, maxsplit=1)[0]
     if kind not in MASTERS:
-        raise WrongUse(f"--master {master}: expected local, local[N], spark://HOST:PORT, yarn or k8s://URL")
+        raise UsageError(f"--master {master}: expected local, local[N], spark://HOST:PORT, yarn or k8s://URL")
     if kind == "local" and not re.fullmatch(r"local(\[(\*|\d+)(,\d+)?\])?|local-cluster\[\d+,\d+,\d+\]", master):
-        raise WrongUse(f"--master {master}: expected local, local[N] or local[*]")
+        raise UsageError(f"--master {master}: expected local, local[N] or local[*]")
     if kind != "spark":
         return
     for address in master.removeprefix("spark://").split(","):
         host, colon, port = address.rpartition(":")
         if not master.startswith("spark://") or not colon or not host or not port.isdigit() or int(port) > 65535:
-            raise WrongUse(f"--master {master}: expected spark://HOST:PORT")
+            raise UsageError(f"--master {master}: expected spark://HOST:PORT")
     if not any(reachable(address) for address in master.removeprefix("spark://").split(",")):
-        raise Unknown(f"--master {master}: no Spark master answers there")
+        raise CannotTellError(f"--master {master}: no Spark master answers there")
 
 
 def reachable(address: str) -> bool:
@@ -200,7 +200,7 @@ def new_log() -> Path:
         log.touch()
         return log
     except OSError as error:
-        raise WrongUse(f"{folder}: cannot write Spark's log there ({error.strerror}); set XDG_CACHE_HOME") from None
+        raise UsageError(f"{folder}: cannot write Spark's log there ({error.strerror}); set XDG_CACHE_HOME") from None
 
 
 def log_settings(log: Path) -> Path:
@@ -234,7 +234,7 @@ class _Sorted(logging.FileHandler):
 
 @contextmanager
 def redirected(log: Path) -> Iterator[None]:
-    """Standard output and error of what is started meanwhile (the JVM, for its whole life) go to the log."""
+    """Standard output and error of what is started meanwhile (the JVM, for its whole incarnation) go to the log."""
     kept = os.dup(1), os.dup(2)
     target = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
@@ -258,7 +258,7 @@ def plain_errors() -> Iterator[None]:
         if _log is not None:
             with _log.open("a") as file:
                 file.write(f"\n{error}\n")
-        raise Unknown(f"Spark failed: {reason(error)}{where}") from None
+        raise CannotTellError(f"Spark failed: {reason(error)}{where}") from None
 
 
 def reason(error: Exception) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from amcast.kernel.errors import Unknown, WrongUse
+from amcast.kernel.errors import CannotTellError, UsageError
 
 ANSWER: Final = "call long, answer binary"
 _frozen = False
@@ -29,7 +29,7 @@ def spark_runner(spark: SparkSession) -> Callable[[list[Any]], list[Any]]:
         answers = {row.call: pickle.loads(row.answer) for row in frame.collect()}
         packed.destroy()
         for answer in answers.values():
-            if isinstance(answer, (WrongUse, Unknown)):
+            if isinstance(answer, (UsageError, CannotTellError)):
                 raise answer
         return [answers[number] for number in range(len(calls))]
 
@@ -54,7 +54,7 @@ def answered(packed: bytes) -> bytes:
     function, arguments = pickle.loads(packed)
     try:
         answer = function(*arguments)
-    except (WrongUse, Unknown) as refusal:
+    except (UsageError, CannotTellError) as refusal:
         answer = refusal
     return pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL)
 

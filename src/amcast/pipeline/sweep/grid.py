@@ -37,7 +37,7 @@ from hashlib import blake2b
 from itertools import product
 from typing import Any, Final
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 
 MAX_CELLS: Final = 250_000
 MAX_CHOICES: Final = MAX_CELLS
@@ -97,10 +97,12 @@ def grid_of(values: Values, where: str = "plan") -> Grid:
     excluded = [_flat(table) for table in _list(values, "exclude", where)]
     for number, fields in enumerate(excluded):
         if not fields:
-            raise WrongUse(f"{where}: exclude[{number}] is empty, it would leave out everything; expected some fields")
+            raise UsageError(
+                f"{where}: exclude[{number}] is empty, it would leave out everything; expected some fields"
+            )
     grid = Grid(base, tuple(axes), tuple(overrides), tuple(excluded))
     if grid.combinations > MAX_CELLS:
-        raise WrongUse(f"{where}: the grid spans {grid.combinations} cells; expected at most {MAX_CELLS}")
+        raise UsageError(f"{where}: the grid spans {grid.combinations} cells; expected at most {MAX_CELLS}")
     return grid
 
 
@@ -121,7 +123,7 @@ def cells_of(grid: Grid, normalised: Callable[[Values, str], Values], where: str
         if id not in found:
             found[id] = Cell(id, plan, {path: looked_up(plan, path) for path in grid.paths})
     if not found:
-        raise WrongUse(f"{where}: every cell is excluded; expected at least one")
+        raise UsageError(f"{where}: every cell is excluded; expected at least one")
     return list(found.values())
 
 
@@ -164,7 +166,7 @@ def laid(base: Values, fields: Fields) -> Values:
         for name in tables:
             table = table.setdefault(name, {})
             if not isinstance(table, dict):
-                raise WrongUse(f"{path}: {name} = {table!r}; expected a table")
+                raise UsageError(f"{path}: {name} = {table!r}; expected a table")
         table[last] = copy.deepcopy(value)
     return values
 
@@ -251,7 +253,7 @@ def _quoted(value: Any) -> str:
 def _leaves(values: Values, name: str, where: str) -> Iterator[tuple[str, Any]]:
     table = values.get(name, {})
     if not isinstance(table, dict):
-        raise WrongUse(f"{where}: {name} = {table!r}; expected a table of lists")
+        raise UsageError(f"{where}: {name} = {table!r}; expected a table of lists")
     yield from _flat(table).items()
 
 
@@ -271,7 +273,7 @@ def _flat(table: Values) -> Fields:
 def _list(values: Values, name: str, where: str) -> Iterable[Values]:
     tables = values.get(name, [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise WrongUse(f"{where}: {name} = {tables!r}; expected tables, each written [[{name}]]")
+        raise UsageError(f"{where}: {name} = {tables!r}; expected tables, each written [[{name}]]")
     return tables
 
 
@@ -279,13 +281,13 @@ def _choices(choices: Any, where: str) -> list[Any]:
     if isinstance(choices, str) and (found := _RANGE.fullmatch(choices)):
         first, last = int(found[1]), int(found[2])
         if last < first or last - first >= MAX_CHOICES:
-            raise WrongUse(f"{where} = {choices!r}; expected a range A..B upwards, of at most {MAX_CHOICES} values")
+            raise UsageError(f"{where} = {choices!r}; expected a range A..B upwards, of at most {MAX_CHOICES} values")
         return list(range(first, last + 1))
     if not isinstance(choices, list) or not choices:
-        raise WrongUse(f'{where} = {choices!r}; expected a list of values, or a range such as "0..9"')
+        raise UsageError(f'{where} = {choices!r}; expected a list of values, or a range such as "0..9"')
     seen = {canonical(choice) for choice in choices}
     if len(seen) < len(choices):
-        raise WrongUse(f"{where} = {choices!r} names a value twice; expected different values")
+        raise UsageError(f"{where} = {choices!r} names a value twice; expected different values")
     return choices
 
 
@@ -300,14 +302,14 @@ def _together(table: Fields, where: str) -> tuple[Fields, ...]:
     }
     lengths = {len(column) if isinstance(column, list) else 0 for column in columns.values()}
     if len(lengths) != 1 or 0 in lengths:
-        raise WrongUse(f"{where} = {table!r}; expected lists of one length, which change together")
+        raise UsageError(f"{where} = {table!r}; expected lists of one length, which change together")
     return tuple({path: column[place] for path, column in columns.items()} for place in range(lengths.pop()))
 
 
 def _override(table: Values, where: str) -> tuple[Fields, Fields]:
     pattern, change = table.get("where"), table.get("set")
     if set(table) != {"where", "set"} or not isinstance(pattern, dict) or not isinstance(change, dict) or not change:
-        raise WrongUse(f"{where} = {table!r}; expected two tables, where = {{...}} and set = {{...}}")
+        raise UsageError(f"{where} = {table!r}; expected two tables, where = {{...}} and set = {{...}}")
     return _flat(pattern), _flat(change)
 
 

@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.pipeline.spark.progress import progress
 from amcast.pipeline.spark.tasks import settle
 from amcast.pipeline.sweep.grid import Cell, Values, bundles, identity, toml
@@ -119,16 +119,16 @@ def begin(settings: Settings, grid: Values, cells: Sequence[Cell], paths: Sequen
     """Make the folder a sweep's folder, or refuse one that holds something else."""
     out = settings.out
     if out.exists() and not out.is_dir():
-        raise WrongUse(f"--out {out}: a file; expected a folder")
+        raise UsageError(f"--out {out}: a file; expected a folder")
     if out.is_dir() and any(out.iterdir()) and not (out / "sweep.json").is_file():
-        raise WrongUse(
+        raise UsageError(
             f"--out {out}: not empty and no sweep; expected a new folder, or the folder of a sweep to resume"
         )
     try:
         for name in ("journal", "plans", "runs"):
             (out / name).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise WrongUse(f"--out {out}: cannot be written: {error.strerror}") from None
+        raise UsageError(f"--out {out}: cannot be written: {error.strerror}") from None
     said = {"plan": grid, "varied": list(paths), "cells": len(cells), "traces": settings.traces}
     early = out / ".sweep.json"
     early.write_text(json.dumps(said, indent=2, ensure_ascii=False) + "\n")
@@ -353,7 +353,7 @@ def _read(out: Path, table: str, schema: pa.Schema) -> pa.Table:
     try:
         return pads.dataset(out / table, schema=schema, format="parquet", partitioning=hive).to_table()
     except (pa.ArrowException, OSError) as error:
-        raise WrongUse(f"{out / table}: {str(error).splitlines()[0]}; expected the tables of a sweep") from None
+        raise UsageError(f"{out / table}: {str(error).splitlines()[0]}; expected the tables of a sweep") from None
 
 
 def _swap(out: Path, table: str) -> None:
@@ -373,7 +373,7 @@ def _restore(out: Path, table: str) -> None:
 def read_cells(out: Path) -> pa.Table:
     """All rows, in canonical order."""
     if not (out / "cells").is_dir():
-        raise WrongUse(f"{out}: no table of cells; expected the folder of a sweep with at least one finished cell")
+        raise UsageError(f"{out}: no table of cells; expected the folder of a sweep with at least one finished cell")
     return _read(out, "cells", CELLS).sort_by([(name, "ascending") for name in ORDER])
 
 

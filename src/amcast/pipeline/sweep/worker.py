@@ -71,7 +71,7 @@ class Helper:
                 yield _outcome(line, seconds)
 
     def end(self) -> None:
-        """Kill the child if it still lives, and bury it."""
+        """Kill the child if it still incarnations, and bury it."""
         if self._child:
             with suppress(ProcessLookupError):
                 os.kill(self._child, signal.SIGKILL)

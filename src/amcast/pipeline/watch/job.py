@@ -17,7 +17,7 @@ import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
 from amcast.check.verdict import Verdict
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.pipeline.kernels.fingerprints import Ints
 from amcast.pipeline.rows.schemas import SCHEMAS
 from amcast.pipeline.rows.sequences import listed, longs
@@ -141,9 +141,9 @@ def watch(
     """
     place = Path(folder)
     if not place.is_dir():
-        raise WrongUse(f"{folder}: no such folder; expected the folder of a run that is going on")
+        raise UsageError(f"{folder}: no such folder; expected the folder of a run that is going on")
     if not any((place / name).exists() for name in (NAME, EARLY, *TABLES)):
-        raise WrongUse(f"{folder}: neither {NAME} nor a table; expected the folder of a run that is going on")
+        raise UsageError(f"{folder}: neither {NAME} nor a table; expected the folder of a run that is going on")
     seen = Watch(tell)
     with (
         session(master) as spark,

@@ -1,9 +1,9 @@
 """What A_ge can be told."""
 
-from amcast.parts.groups.messages import StampConfig
+from amcast.parts.groups.messages import TimestampConfig
 
 
-class GenuineConfig(StampConfig, frozen=True):
+class AGeConfig(TimestampConfig, frozen=True):
     """A_ge has no options of its own; whether stages may be skipped is what tells A_ge from A_ge*."""
 
     convoy_free: bool = False

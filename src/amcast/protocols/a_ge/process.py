@@ -27,16 +27,16 @@ from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS, Entry
 from amcast.parts.consensus.quorum import role
 from amcast.parts.groups.claims import ROBUST
-from amcast.parts.groups.messages import FINAL, TIMESTAMP_BODIES, StampState
-from amcast.parts.groups.stamps_memory import Pending
-from amcast.parts.groups.timestamped import StampedGroup
-from amcast.protocols.a_ge.messages import GenuineConfig
+from amcast.parts.groups.messages import FINAL, TIMESTAMP_BODIES, TimestampState
+from amcast.parts.groups.stamps_memory import TimestampPending
+from amcast.parts.groups.timestamped import TimestampedGroup
+from amcast.protocols.a_ge.messages import AGeConfig
 
 
-class Genuine(StampedGroup):
+class AGe(TimestampedGroup):
     """A member of a group, of A_ge or of A_ge*."""
 
-    def __init__(self, me: ProcessId, topology: Topology, config: GenuineConfig) -> None:
+    def __init__(self, me: ProcessId, topology: Topology, config: AGeConfig) -> None:
         super().__init__(me, topology, config)
         self._starred = config.convoy_free
         self.delivers_ahead = not self._starred
@@ -44,12 +44,12 @@ class Genuine(StampedGroup):
     def _speaks(self) -> bool:
         return True
 
-    def _all_heard(self, id: MessageId, entry: Pending) -> None:
+    def _all_heard(self, id: MessageId, entry: TimestampPending) -> None:
         if not self._starred and entry.own == max(entry.heard.values()):
             self.note("skipped", id)
             self._finish(id, entry, entry.own)
 
-    def _ordering(self, id: MessageId, entry: Pending) -> list[Entry]:
+    def _ordering(self, id: MessageId, entry: TimestampPending) -> list[Entry]:
         return [Entry(FINAL, id, timestamp=max(entry.heard.values()))]
 
     def _set(self, message: Message) -> None:
@@ -71,11 +71,11 @@ SPEC = Spec(
     name="a-ge",
     summary="timestamps by consensus inside groups; stages are skipped where nothing is lost",
     source="paper 001 section 3.1; Schiper and Pedone 2008",
-    process=Genuine,
-    config=GenuineConfig,
+    process=AGe,
+    config=AGeConfig,
     bodies=(*PAXOS_BODIES, *TIMESTAMP_BODIES),
     records=PAXOS_RECORDS,
-    states=(StampState,),
+    states=(TimestampState,),
     claims=replace(
         ROBUST,
         world="intergroup",

@@ -1,7 +1,7 @@
 """What BaseCast can be told."""
 
-from amcast.parts.groups.messages import StampConfig
+from amcast.parts.groups.messages import TimestampConfig
 
 
-class BaseCastConfig(StampConfig, frozen=True):
+class BaseCastConfig(TimestampConfig, frozen=True):
     """Nothing beyond what all groups that stamp can be told."""

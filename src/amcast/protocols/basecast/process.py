@@ -24,16 +24,16 @@ from amcast.kernel.spec import Spec
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS, Entry
 from amcast.parts.consensus.quorum import role
 from amcast.parts.groups.claims import ROBUST
-from amcast.parts.groups.messages import SYNC, TIMESTAMP_BODIES, StampState
-from amcast.parts.groups.stamps_memory import Pending
-from amcast.parts.groups.timestamped import StampedGroup
+from amcast.parts.groups.messages import SYNC, TIMESTAMP_BODIES, TimestampState
+from amcast.parts.groups.stamps_memory import TimestampPending
+from amcast.parts.groups.timestamped import TimestampedGroup
 from amcast.protocols.basecast.messages import BaseCastConfig
 
 
-class BaseCast(StampedGroup):
+class BaseCast(TimestampedGroup):
     """A member of a group. Everything but this one decision is `parts/groups/timestamped.py`."""
 
-    def _ordering(self, id: MessageId, entry: Pending) -> list[Entry]:
+    def _ordering(self, id: MessageId, entry: TimestampPending) -> list[Entry]:
         return [Entry(SYNC, id, group, timestamp) for group, timestamp in sorted(entry.heard.items())]
 
 
@@ -58,7 +58,7 @@ SPEC = Spec(
     config=BaseCastConfig,
     bodies=(*PAXOS_BODIES, *TIMESTAMP_BODIES),
     records=PAXOS_RECORDS,
-    states=(StampState,),
+    states=(TimestampState,),
     claims=replace(
         ROBUST,
         delays=_delays,

@@ -2,10 +2,10 @@
 
 from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.message import Body, State
-from amcast.parts.groups.messages import StampConfig, StampState
+from amcast.parts.groups.messages import TimestampConfig, TimestampState
 
 
-class FastCastConfig(StampConfig, frozen=True):
+class FastCastConfig(TimestampConfig, frozen=True):
     wrong_guesses: bool = False
     """Make every guess wrong, so that every global message takes the slow path."""
 
@@ -19,7 +19,7 @@ class SoftStamp(Body, frozen=True):
 
 
 class FastCastState(State, frozen=True):
-    stamps: StampState
+    stamps: TimestampState
     guess: int
     softs: tuple[tuple[MessageId, tuple[tuple[GroupId, int], ...]], ...]
     guessing: tuple[MessageId, ...]

@@ -29,13 +29,13 @@ from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS, Entry
 from amcast.parts.consensus.quorum import role
 from amcast.parts.groups.claims import ROBUST
-from amcast.parts.groups.messages import SET, SOFT, SYNC, TIMESTAMP_BODIES, StampCore, StampState
-from amcast.parts.groups.stamps_memory import Pending
-from amcast.parts.groups.timestamped import StampedGroup
+from amcast.parts.groups.messages import SET, SOFT, SYNC, TIMESTAMP_BODIES, TimestampCore, TimestampState
+from amcast.parts.groups.stamps_memory import TimestampPending
+from amcast.parts.groups.timestamped import TimestampedGroup
 from amcast.protocols.fastcast.messages import FastCastConfig, FastCastState, SoftStamp
 
 
-class FastCast(StampedGroup):
+class FastCast(TimestampedGroup):
     """A member of a group."""
 
     delivers_ahead = True
@@ -60,8 +60,8 @@ class FastCast(StampedGroup):
         else:
             super().on_receive(sender, body)
 
-    def on_submit(self, message: Message) -> None:
-        super().on_submit(message)
+    def on_request(self, message: Message) -> None:
+        super().on_request(message)
         if message.id in self._softs:
             self._check_softs(message.id)
 
@@ -122,7 +122,7 @@ class FastCast(StampedGroup):
                 targets = self.topology.addressed(message.destinations)
                 self.send_all(targets, SoftStamp(message.id, self.home, guess), message.id)
 
-    def _ordering(self, id: MessageId, entry: Pending) -> list[Entry]:
+    def _ordering(self, id: MessageId, entry: TimestampPending) -> list[Entry]:
         """The true timestamps, where the guess in the log is wrong or there will be none."""
         coming = self._softs.get(id, {}) if id in self._guessed else {}
         return [
@@ -149,10 +149,10 @@ class FastCast(StampedGroup):
         if entry is not None and not entry.final:
             self._match(id, entry)
 
-    def _all_heard(self, id: MessageId, entry: Pending) -> None:
+    def _all_heard(self, id: MessageId, entry: TimestampPending) -> None:
         self._match(id, entry)
 
-    def _match(self, id: MessageId, entry: Pending) -> None:
+    def _match(self, id: MessageId, entry: TimestampPending) -> None:
         """Final, if the log has every group's timestamp, be it as a guess that I know to be right."""
         final = 0
         for group in entry.message.destinations:
@@ -165,17 +165,17 @@ class FastCast(StampedGroup):
         self.note("fast" if not entry.synced else "mended", id)
         self._finish(id, entry, final)
 
-    def _settle(self, id: MessageId, entry: Pending, final: int) -> None:
+    def _settle(self, id: MessageId, entry: TimestampPending, final: int) -> None:
         if not entry.final:
             self.note("slow", id)
         super()._settle(id, entry, final)
 
-    def _finish(self, id: MessageId, entry: Pending, final: int) -> None:
+    def _finish(self, id: MessageId, entry: TimestampPending, final: int) -> None:
         super()._finish(id, entry, final)
         self._softs.pop(id, None)
         self._guessed.discard(id)
 
-    def _install(self, core: StampCore) -> None:
+    def _install(self, core: TimestampCore) -> None:
         super()._install(core)
         self._softs = {id: softs for id, softs in self._softs.items() if not self._is_final(id)}
 
@@ -185,7 +185,7 @@ class FastCast(StampedGroup):
 
     def snapshot(self) -> State:
         stamps = super().snapshot()
-        assert isinstance(stamps, StampState)
+        assert isinstance(stamps, TimestampState)
         return FastCastState(
             stamps,
             self._guess,

@@ -4,8 +4,8 @@ from typing import Literal
 
 from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.message import Body, Message, State
-from amcast.parts.client.messages import Known
-from amcast.parts.groups.messages import AdapterConfig
+from amcast.parts.client.messages import DeliveredRange
+from amcast.parts.groups.messages import ReplicatedConfig
 from amcast.parts.ordering.messages import HistoryState, Links
 
 Token = tuple[GroupId, int]
@@ -13,7 +13,7 @@ Token = tuple[GroupId, int]
 (g, n) the one that answers the n-th notification that g ever sent."""
 
 
-class FlexCastConfig(AdapterConfig, frozen=True):
+class FlexCastConfig(ReplicatedConfig, frozen=True):
     order: tuple[GroupId, ...] = ()
     """The groups from lowest to highest; unsaid: in the order of their ids."""
     flush_every: int = 256
@@ -79,7 +79,7 @@ class FlexCastAsked(State, frozen=True):
 class FlexCastState(State, frozen=True):
     position: int
     history: HistoryState
-    asked_for: tuple[Known, ...]
+    asked_for: tuple[DeliveredRange, ...]
     pending: tuple[FlexCastPending, ...]
     asked: tuple[FlexCastAsked, ...]
     blocked: tuple[tuple[MessageId, tuple[MessageId, ...]], ...]

@@ -28,17 +28,17 @@ full history asks for; there are no queues per ancestor, the history orders thos
 
 from collections import deque
 
-from amcast.kernel.diagnostics import Phase, Vitals
+from amcast.kernel.diagnostics import Phase, ProcessStatus
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Contact, Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS
-from amcast.parts.groups.claims import MILD, lifted
-from amcast.parts.groups.messages import REPLICATED_BODIES, AdapterState
+from amcast.parts.groups.claims import MILD, replicated_claims
+from amcast.parts.groups.messages import REPLICATED_BODIES, ReplicatedState
 from amcast.parts.groups.replicated import replicated
-from amcast.parts.ordering.delivered_set import Seen
+from amcast.parts.ordering.delivered_set import DeliveredSet
 from amcast.parts.ordering.history import History
 from amcast.parts.ordering.overlay import Order, ancestral, order_of, rank_delays, rank_role
 from amcast.protocols.flexcast.messages import (
@@ -91,7 +91,7 @@ class FlexCast(Process):
         self.descendants = self.order.descendants(self.home)
         self._relays = config.notify == "next"
         self.history = History(self.home, self.descendants)
-        self._asked_for = Seen()
+        self._asked_for = DeliveredSet()
         """What clients asked this group to order; each client's requests come in its order."""
         self._pending: dict[MessageId, _Pending] = {}
         self._asked: dict[MessageId, _Asked] = {}
@@ -115,7 +115,7 @@ class FlexCast(Process):
 
     # Events
 
-    def on_submit(self, message: Message) -> None:
+    def on_request(self, message: Message) -> None:
         if self.order.lca(message.destinations) == self.home and self._asked_for.add(message.id):
             self._deliver(message)
             self._go_on()
@@ -303,7 +303,7 @@ class FlexCast(Process):
 
     # For operators
 
-    def vitals(self) -> Vitals:
+    def status(self) -> ProcessStatus:
         return {"position": self.position, "pending": len(self._pending), "history": len(self.history)}
 
     def explain(self, message: MessageId) -> list[Phase]:
@@ -389,8 +389,8 @@ SPEC = Spec(
     config=FlexCastConfig,
     bodies=(Msg, Ack, Notif, Full, *REPLICATED_BODIES, *PAXOS_BODIES),
     records=PAXOS_RECORDS,
-    states=(FlexCastState, AdapterState),
-    claims=lifted(ALONE),
+    states=(FlexCastState, ReplicatedState),
+    claims=replicated_claims(ALONE),
     alone=ALONE,
     roles=rank_role,
     contact=contacting(FlexCastConfig()),

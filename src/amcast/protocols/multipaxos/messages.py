@@ -2,7 +2,7 @@
 
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
-from amcast.parts.client.messages import Known
+from amcast.parts.client.messages import DeliveredRange
 from amcast.parts.consensus.messages import PaxosConfig, PaxosState
 
 
@@ -22,7 +22,7 @@ class MultiPaxosCore(State, frozen=True):
 
     ordered: int
     positions: tuple[tuple[GroupId, int], ...]
-    seen: tuple[Known, ...]
+    seen: tuple[DeliveredRange, ...]
 
 
 class MultiPaxosState(State, frozen=True):

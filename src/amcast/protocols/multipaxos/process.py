@@ -21,8 +21,8 @@ from typing import Final
 
 import msgspec
 
-from amcast.kernel.diagnostics import Phase, Vitals
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.diagnostics import Phase, ProcessStatus
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record, Request, State
 from amcast.kernel.process import Process
@@ -30,10 +30,10 @@ from amcast.kernel.spec import Claims, Contact, Spec, majorities_survive
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus import paxos
 from amcast.parts.consensus.log import Decided
-from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS, Entry, Mark, Value
+from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS, DecidedUntil, Entry, Value
 from amcast.parts.consensus.paxos import Paxos
 from amcast.parts.groups.claims import SURVIVED
-from amcast.parts.ordering.delivered_set import Seen
+from amcast.parts.ordering.delivered_set import DeliveredSet
 from amcast.protocols.multipaxos.messages import MultiPaxosConfig, MultiPaxosCore, MultiPaxosState, Stored
 
 RETRY: Final = "retry"
@@ -52,7 +52,7 @@ class MultiPaxos(Process):
         """How many messages the log has, for any destination: the rank of the next one."""
         self._positions: dict[GroupId, int] = dict.fromkeys(topology.groups, 0)
         """How many of them each group delivers."""
-        self._seen = Seen()
+        self._seen = DeliveredSet()
         """What the log has."""
         self._lately: list[MessageId] = []
         """What the last step read in the log."""
@@ -78,9 +78,9 @@ class MultiPaxos(Process):
     def has_delivered(self, message: MessageId) -> bool:
         return message in self._seen
 
-    def known(self, until: MessageId) -> tuple[State, ...]:
+    def delivered_set(self, until: MessageId) -> tuple[State, ...]:
         """The log up to a message of this step: what it has for other groups nobody sees delivered here."""
-        ordered = Seen()
+        ordered = DeliveredSet()
         ordered.restore(self._seen.snapshot())
         if until in self._lately:
             for id in self._lately[self._lately.index(until) + 1 :]:
@@ -89,12 +89,12 @@ class MultiPaxos(Process):
 
     # Events
 
-    def on_start(self, records: Sequence[Record], life: int) -> None:
+    def on_start(self, records: Sequence[Record], incarnation: int) -> None:
         if len(self.topology.groups) > 1 and self.group == self._ordering:
             self._paxos.log.hold = 0
-        self._apply(self._paxos.begin(records, life))
+        self._apply(self._paxos.begin(records, incarnation))
 
-    def on_submit(self, message: Message) -> None:
+    def on_request(self, message: Message) -> None:
         if self.group == self._ordering and message.id not in self._seen and message.id not in self._waiting:
             self._waiting[message.id] = message
             self._fresh.append(message.id)
@@ -104,14 +104,14 @@ class MultiPaxos(Process):
             self._hold(sender, body.upto)
             return
         self._apply(self._paxos.receive(sender, body))
-        if type(body) is Mark and self.group != self._ordering:
+        if type(body) is DecidedUntil and self.group != self._ordering:
             self.send_all(self._members, Stored(self._paxos.log.upto))
 
     def on_leader(self, group: GroupId, leader: ProcessId) -> None:
         if group == self._ordering and leader in self._members:
             self._paxos.hear_leader(leader)
 
-    def on_peer(self, peer: ProcessId, life: int) -> None:
+    def on_link_reset(self, peer: ProcessId, incarnation: int) -> None:
         self._paxos.meet(peer)
         if self.group != self._ordering and peer in self._members:
             self.send(peer, Stored(self._paxos.log.upto))
@@ -202,7 +202,7 @@ class MultiPaxos(Process):
 
     # For operators
 
-    def vitals(self) -> Vitals:
+    def status(self) -> ProcessStatus:
         return {
             "position": self.position,
             "role": self._paxos.role,
@@ -270,7 +270,7 @@ def ordering_group(topology: Topology, config: MultiPaxosConfig) -> GroupId:
     known = ", ".join(
         str(group) + (f" ({topology.names[group]})" if group in topology.names else "") for group in topology.groups
     )
-    raise WrongUse(f"options of protocol multipaxos: ordering = {wanted!r}; expected one of the groups {known}")
+    raise UsageError(f"options of protocol multipaxos: ordering = {wanted!r}; expected one of the groups {known}")
 
 
 def contacting(config: MultiPaxosConfig) -> Contact:

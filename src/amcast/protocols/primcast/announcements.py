@@ -71,7 +71,7 @@ class Telling(Order):
 
     def _ack(self) -> Ack:
         time, tie = self._mark
-        return Ack(self._epoch, self._length, self._clock, self.position, time, tie, self._births)
+        return Ack(self._epoch, self._length, self._clock, self.position, time, tie, self._memory_losses)
 
     def _tell(self) -> None:
         """One acknowledgement (or proposal) per group for all that this step appended; else, if due, the clock."""
@@ -101,7 +101,7 @@ class Telling(Order):
             self.note("bump")
             self._say(self._members, self._ack(), None, ())
         if not self._recorded:
-            self.on_frequent(self.me, self._ack())
+            self.fast_receive(self.me, self._ack())
 
     def _say(self, targets: tuple[ProcessId, ...], body: Body, about: About, later: tuple[ProcessId, ...]) -> None:
         """To all of them; to myself only if my word must wait until it is durable."""

@@ -10,8 +10,8 @@
 Only what this process knows is told; another member may know more.
 """
 
-from amcast.kernel.bundle import is_bundle, parts_of
-from amcast.kernel.diagnostics import Phase, Vitals
+from amcast.kernel.bundle import bundle_messages, is_bundle
+from amcast.kernel.diagnostics import Phase, ProcessStatus
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.parts.consensus.quorum import place_of, round_of
 from amcast.protocols.primcast.primcast_repair import Repair
@@ -23,7 +23,7 @@ class Insight(Repair):
 
     __slots__ = ()
 
-    def vitals(self) -> Vitals:
+    def status(self) -> ProcessStatus:
         delivered = sorted(self._positions)
         return {
             "position": self.position,
@@ -65,7 +65,7 @@ class Insight(Repair):
             return item
         for item in self._items.values():
             text = item.message
-            if text is not None and is_bundle(item.id) and any(part.id == message for part in parts_of(text)):
+            if text is not None and is_bundle(item.id) and any(part.id == message for part in bundle_messages(text)):
                 return item
         return None
 

@@ -6,11 +6,11 @@ from msgspec import Struct
 
 from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.message import Body, Message, Record, State
-from amcast.parts.client.messages import Known
-from amcast.parts.groups.messages import Entry, Join, MemberConfig, MemberState, Nack, Welcome
+from amcast.parts.client.messages import DeliveredRange
+from amcast.parts.groups.messages import AdmissionVote, Entry, JoinRequest, LeaderGroupConfig, LeaderGroupState, Nack
 
 
-class PrimCastConfig(MemberConfig, frozen=True):
+class PrimCastConfig(LeaderGroupConfig, frozen=True):
     hybrid: bool = False
     """Primaries propose no less than their local time (PrimCast-HC)."""
     records: bool = True
@@ -18,7 +18,7 @@ class PrimCastConfig(MemberConfig, frozen=True):
     nothing that it says need wait for a disk: its own word counts in the same step."""
 
 
-class Past(Struct, frozen=True, array_like=True, gc=False):
+class DeliveredMessage(Struct, frozen=True, array_like=True, gc=False):
     """A delivery: the message, the timestamp of the deliverer's group, the final timestamp."""
 
     message: Message
@@ -30,7 +30,7 @@ class Past(Struct, frozen=True, array_like=True, gc=False):
     """In a bundle: which of its messages were delivered before it, and are skipped."""
 
 
-class Handed(Struct, frozen=True, array_like=True, gc=False):
+class DeliveryRecord(Struct, frozen=True, array_like=True, gc=False):
     """A delivery as a record tells it: the text is left out where the records have it already, as an entry."""
 
     id: MessageId
@@ -39,7 +39,7 @@ class Handed(Struct, frozen=True, array_like=True, gc=False):
     message: Message | None = None
 
 
-class Fact(Struct, frozen=True, array_like=True, gc=False):
+class OwedTimestamp(Struct, frozen=True, array_like=True, gc=False):
     """A delivered message whose group timestamp other groups may still ask for."""
 
     id: MessageId
@@ -63,8 +63,8 @@ class Ack(Body, frozen=True):
     time: int
     tie: MessageId
     """(time, tie) is the rank of what the sender delivered last; everything below is delivered there."""
-    births: tuple[int, ...] = ()
-    """By place in the group: the life in which a member lost its memory. Empty: nobody did."""
+    memory_losses: tuple[int, ...] = ()
+    """By place in the group: the incarnation in which a member lost its memory. Empty: nobody did."""
 
 
 class Propose(Body, frozen=True):
@@ -95,7 +95,7 @@ class Promise(Body, frozen=True):
     base: int
     floor: int
     entries: tuple[Entry, ...]
-    births: tuple[int, ...]
+    memory_losses: tuple[int, ...]
 
 
 class NewState(Body, frozen=True):
@@ -106,7 +106,7 @@ class NewState(Body, frozen=True):
     base: int
     floor: int
     entries: tuple[Entry, ...]
-    births: tuple[int, ...]
+    memory_losses: tuple[int, ...]
 
 
 # When something was missed
@@ -146,7 +146,7 @@ class CatchUp(Body, frozen=True):
     """Deliveries from position `first` on."""
 
     first: int
-    past: tuple[Past, ...]
+    past: tuple[DeliveredMessage, ...]
 
 
 class Install(Body, frozen=True):
@@ -155,8 +155,8 @@ class Install(Body, frozen=True):
     position: int
     time: int
     tie: MessageId
-    seen: tuple[Known, ...]
-    facts: tuple[Fact, ...]
+    seen: tuple[DeliveredRange, ...]
+    facts: tuple[OwedTimestamp, ...]
     served: int
     """How many clients' messages that is."""
 
@@ -174,8 +174,8 @@ BODIES: Final[tuple[type[Body], ...]] = (
     Sync,
     CatchUp,
     Install,
-    Join,
-    Welcome,
+    JoinRequest,
+    AdmissionVote,
 )
 
 
@@ -184,10 +184,10 @@ class Progress(Record, frozen=True):
 
     promised: int
     clock: int
-    births: tuple[int, ...]
+    memory_losses: tuple[int, ...]
     first: int
     entries: tuple[Entry, ...]
-    delivered: tuple[Handed, ...]
+    delivered: tuple[DeliveryRecord, ...]
 
 
 class Checkpoint(Record, frozen=True):
@@ -196,7 +196,7 @@ class Checkpoint(Record, frozen=True):
     promised: int
     epoch: int
     clock: int
-    births: tuple[int, ...]
+    memory_losses: tuple[int, ...]
     base: int
     floor: int
     entries: tuple[Entry, ...]
@@ -204,11 +204,11 @@ class Checkpoint(Record, frozen=True):
     """Deliveries before this position have left the process; later ones are told again after a restart."""
     first: int
     """The position of the first of `past`."""
-    past: tuple[Past, ...]
+    past: tuple[DeliveredMessage, ...]
     time: int
     tie: MessageId
-    seen: tuple[Known, ...]
-    facts: tuple[Fact, ...]
+    seen: tuple[DeliveredRange, ...]
+    facts: tuple[OwedTimestamp, ...]
     served: int
 
 
@@ -244,7 +244,7 @@ class PrimCastState(State, frozen=True):
     """All a process knows; see the fields of `protocols.primcast_order.Order`, its base and its heirs."""
 
     kept: Checkpoint
-    member: MemberState
+    member: LeaderGroupState
     established: bool
     published: int
     leader_clock: int
@@ -260,7 +260,7 @@ class PrimCastState(State, frozen=True):
     state: NewState | None
     durable_length: int
     decided: int
-    undurable: tuple[tuple[Past, int], ...]
+    undurable: tuple[tuple[DeliveredMessage, int], ...]
     word: tuple[tuple[int, MessageId, int], ...]
     told: tuple[tuple[int, MessageId, int], ...]
     word_due: bool

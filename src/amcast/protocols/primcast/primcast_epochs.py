@@ -56,7 +56,13 @@ class Epochs(Telling):
 
     def _promise(self) -> Promise:
         return Promise(
-            self._promised, self._epoch, self._clock, self._base, self._floor, self._entries(self._base), self._births
+            self._promised,
+            self._epoch,
+            self._clock,
+            self._base,
+            self._floor,
+            self._entries(self._base),
+            self._memory_losses,
         )
 
     def _entries(self, first: int) -> tuple[Entry, ...]:
@@ -70,14 +76,16 @@ class Epochs(Telling):
     def _hear_promise(self, sender: ProcessId, body: Promise) -> None:
         if self._role != "candidate" or body.epoch != self._promised or self._state is not None:
             return
-        self._hear_births(body.births)
+        self._hear_memory_losses(body.memory_losses)
         self._promises[self._places[sender]] = body
-        valid = [p for place, p in sorted(self._promises.items()) if p.births[place] == self._births[place]]
+        valid = [
+            p for place, p in sorted(self._promises.items()) if p.memory_losses[place] == self._memory_losses[place]
+        ]
         if len(valid) < self._quorum:
             return
         longest = max(valid, key=lambda promise: (promise.current, promise.base + len(promise.entries)))
         clock = max(promise.clock for promise in valid)
-        self._state = NewState(self._promised, clock, longest.base, longest.floor, longest.entries, self._births)
+        self._state = NewState(self._promised, clock, longest.base, longest.floor, longest.entries, self._memory_losses)
         self._write(self._members, self._state)
 
     # A follower
@@ -86,7 +94,7 @@ class Epochs(Telling):
         assert sender == self._leader(body.epoch), f"process {sender} sent the state of epoch {body.epoch}"
         self._heard_epoch = max(self._heard_epoch, body.epoch)
         if self._role == "joining":
-            if self._admits(body.epoch, body.births):
+            if self._admits(body.epoch, body.memory_losses):
                 self._admitted()
                 self._adopt(body)
         elif body.epoch < self._promised:
@@ -98,7 +106,7 @@ class Epochs(Telling):
 
     def _adopt(self, body: NewState) -> None:
         """Hold another log from now on."""
-        self._enter(body.epoch, body.clock, body.births)
+        self._enter(body.epoch, body.clock, body.memory_losses)
         self._established = False
         self._leader_clock = 0
         self._said = (0, 0)
@@ -107,7 +115,7 @@ class Epochs(Telling):
         for place, ack in sorted(self._later.items()):
             if ack.epoch <= self._epoch:
                 del self._later[place]
-                self.on_frequent(self._members[place], ack)
+                self.fast_receive(self._members[place], ack)
         if self._leader(self._epoch) != self.me:
             self._tell_others(self._open(), None)
 
@@ -200,4 +208,6 @@ class Epochs(Telling):
             self._write((sender,), self._whole_state())
 
     def _whole_state(self) -> NewState:
-        return NewState(self._epoch, self._clock, self._base, self._floor, self._entries(self._base), self._births)
+        return NewState(
+            self._epoch, self._clock, self._base, self._floor, self._entries(self._base), self._memory_losses
+        )

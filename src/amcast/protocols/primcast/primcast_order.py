@@ -11,22 +11,22 @@ from collections.abc import Mapping
 from heapq import heappop, heappush, heapreplace
 from typing import Final
 
-from amcast.kernel.bundle import is_bundle, labels_of
+from amcast.kernel.bundle import bundle_headers, is_bundle
 from amcast.kernel.effects import Deliver
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.quorum import MEMBERS
-from amcast.parts.groups.leader_group import Member
+from amcast.parts.groups.leader_group import LeaderGroupMember
 from amcast.parts.ordering.clocks import QuorumClock, hybrid, logical
-from amcast.protocols.primcast.messages import Ack, Past, PrimCastConfig, Propose
-from amcast.protocols.primcast.progress import Item, Proposal, View, Word
+from amcast.protocols.primcast.messages import Ack, DeliveredMessage, PrimCastConfig, Propose
+from amcast.protocols.primcast.progress import GroupProgress, Item, Proposal, Word
 
 NOTHING: Final[Mapping[GroupId, int]] = {}
 """No timestamp is known."""
 
 
-class Order(Member[Item]):
+class Order(LeaderGroupMember[Item]):
     """The failure-free part of a member, whose leader is called primary."""
 
     # fmt: off
@@ -37,24 +37,24 @@ class Order(Member[Item]):
     )
     # fmt: on
 
-    frequent = Ack
+    fast_body = Ack
 
     def __init__(self, me: ProcessId, topology: Topology, config: PrimCastConfig) -> None:
         super().__init__(me, topology, config, "primary")
         self._stamping = hybrid if config.hybrid else logical
         self._recorded = config.records
         """What must survive is on a disk before it is told to anybody."""
-        self._view = View(self.home, topology)
-        self._views: dict[GroupId, View] = {}
+        self._view = GroupProgress(self.home, topology)
+        self._views: dict[GroupId, GroupProgress] = {}
         """Other groups, as soon as they are heard of."""
-        self._afar: dict[ProcessId, tuple[View, int]] = {}
+        self._afar: dict[ProcessId, tuple[GroupProgress, int]] = {}
         """Their members, as soon as they speak: the view, and the place in it."""
 
         self._turns = 0
         """How often the primary of another group was seen to change."""
 
         self._established = True
-        """A majority is known to hold the log of `_epoch`: no earlier epoch can come to life again."""
+        """A majority is known to hold the log of `_epoch`: no earlier epoch can come to incarnation again."""
 
         self._log: dict[int, Item] = {}
         """My group's timestamps by place, rising; from `_base` to below `_length`."""
@@ -84,14 +84,14 @@ class Order(Member[Item]):
         """How many open items have a final timestamp: without any, nothing can be delivered."""
         self._served = 0
         """How many clients' messages are delivered: `position` counts a bundle once, `_seen` has it and its parts."""
-        self._past: dict[MessageId, Past] = {}
+        self._past: dict[MessageId, DeliveredMessage] = {}
         """The last deliveries, in order, for fellows that lag."""
 
         self._fresh: list[Item] = []
         """Appended to the log in this step: to be proposed or acknowledged at its end."""
         self._due = False
         """My fellows must hear my clock."""
-        self._undurable: list[tuple[Past, int]] = []
+        self._undurable: list[tuple[DeliveredMessage, int]] = []
         """Deliveries that no record tells yet, each with its place in my log (-1: none)."""
         self._word: list[Word] = []
         """Bundles that I delivered as a primary and have not told my fellows of."""
@@ -100,7 +100,7 @@ class Order(Member[Item]):
         self._elsewhere: dict[tuple[GroupId, ...], tuple[GroupId, ...]] = {}
         """By destinations, those that are not my group."""
 
-    def text(self, message: MessageId) -> Message | None:
+    def stored_message(self, message: MessageId) -> Message | None:
         item = self._items.get(message)
         if item is not None:
             return item.message
@@ -113,13 +113,13 @@ class Order(Member[Item]):
             item = self._items[id] = Item(id)
         return item
 
-    def _other(self, group: GroupId) -> View:
+    def _other(self, group: GroupId) -> GroupProgress:
         view = self._views.get(group)
         if view is None:
-            view = self._views[group] = View(group, self.topology)
+            view = self._views[group] = GroupProgress(group, self.topology)
         return view
 
-    def _met(self, sender: ProcessId) -> tuple[View, int]:
+    def _met(self, sender: ProcessId) -> tuple[GroupProgress, int]:
         """A member of another group speaks for the first time."""
         group = self.topology.group_of(sender)
         assert group is not None
@@ -129,7 +129,7 @@ class Order(Member[Item]):
 
     # Messages and proposals
 
-    def on_submit(self, message: Message) -> None:
+    def on_request(self, message: Message) -> None:
         id = message.id
         item = self._items.get(id)
         if item is None:
@@ -194,7 +194,7 @@ class Order(Member[Item]):
                 self._follow(body.proposals)
                 if body.word:
                     self._hear_word(body.word)
-            self.on_frequent(sender, ack)
+            self.fast_receive(sender, ack)
             return
         view = (self._afar.get(sender) or self._met(sender))[0]
         if epoch > view.epoch:
@@ -261,15 +261,15 @@ class Order(Member[Item]):
         if item.index >= 0 and timestamp > self._published:
             self._due = True
 
-    def on_frequent(self, sender: ProcessId, body: Ack) -> None:
+    def fast_receive(self, sender: ProcessId, body: Ack) -> None:
         """An acknowledgement. Everybody hears one from everybody for every message: here every look counts, and helpers
         are called only where something changes."""
         place = self._places.get(sender)
         if place is None:
             self._hear_other(sender, body)
             return
-        if body.births != self._births:
-            self._hear_births(body.births)
+        if body.memory_losses != self._memory_losses:
+            self._hear_memory_losses(body.memory_losses)
         self._positions[place] = body.position
         if sender == self.me and body.position > self._handed:
             self._handed = body.position
@@ -422,10 +422,10 @@ class Order(Member[Item]):
         count = -1
         repeats: tuple[int, ...] = ()
         if is_bundle(id):
-            labels = labels_of(message)
+            labels = bundle_headers(message)
             repeats = self._seen.add_all(labels)
             count = len(labels) - len(repeats)
-        past = Past(message, timestamp, final, served, repeats)
+        past = DeliveredMessage(message, timestamp, final, served, repeats)
         index = -1
         item = self._items.pop(id, None)
         if item is not None:
@@ -460,7 +460,7 @@ class Order(Member[Item]):
 
     def _emit(
         self,
-        past: Past,
+        past: DeliveredMessage,
         count: int,
         committed_ns: int | None,
         sure: tuple[GroupId, ...] = (),

@@ -7,21 +7,21 @@ message after a while asks the other destinations for the message or for their g
 group answers for a delivered message until a majority of each other destination has delivered it too.
 """
 
-from amcast.kernel.bundle import is_bundle, labels_of
+from amcast.kernel.bundle import bundle_headers, is_bundle
 from amcast.kernel.effects import Note
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Record
 from amcast.kernel.topology import Topology
-from amcast.parts.ordering.obligations import Debts
+from amcast.parts.ordering.obligations import Obligations
 from amcast.protocols.primcast.messages import (
     CatchUp,
     Checkpoint,
     Decided,
-    Fact,
-    Handed,
+    DeliveredMessage,
+    DeliveryRecord,
     Install,
     NewState,
-    Past,
+    OwedTimestamp,
     PrimCastConfig,
     Progress,
     Query,
@@ -41,7 +41,7 @@ class Repair(Epochs):
         super().__init__(me, topology, config)
         self._durable_length = 0
 
-    # A life begins
+    # An incarnation begins
 
     def _recall(self, record: Record) -> None:
         match record:
@@ -63,30 +63,30 @@ class Repair(Epochs):
             self._jumped(kept.past[0].place if kept.past else kept.served)
         for past in kept.past[max(0, kept.handed - kept.first) :]:
             bundle = is_bundle(past.message.id)
-            self._emit(past, len(labels_of(past.message)) - len(past.repeats) if bundle else -1, None)
+            self._emit(past, len(bundle_headers(past.message)) - len(past.repeats) if bundle else -1, None)
 
     def _restore_kept(self, kept: Checkpoint) -> None:
         """Everything durable, as it was."""
         self._promised = kept.promised
         self._epoch = kept.epoch
         self._clock = kept.clock
-        self._births = kept.births
+        self._memory_losses = kept.memory_losses
         self._seen.restore(kept.seen)
         self._mark = (kept.time, kept.tie)
         self._handed = kept.handed
         self._first = kept.first
         self._past = {past.message.id: past for past in kept.past}
-        self._debts = Debts()
+        self._debts = Obligations()
         for fact in kept.facts:
             self._debts.owe(fact.id, fact.timestamp, fact.final, fact.groups)
         self.position = kept.first + len(kept.past)
         self._served = kept.served
-        self._replace(NewState(kept.epoch, kept.clock, kept.base, kept.floor, kept.entries, kept.births))
+        self._replace(NewState(kept.epoch, kept.clock, kept.base, kept.floor, kept.entries, kept.memory_losses))
 
     def _replay(self, record: Progress) -> None:
         self._promised = record.promised
         self._clock = max(self._clock, record.clock)
-        self._births = record.births
+        self._memory_losses = record.memory_losses
         gap = record.first > self._length
         if gap:
             # What lay between was delivered and trimmed before it was durable: its places are taken for good.
@@ -97,7 +97,7 @@ class Repair(Epochs):
             if place == self._length:
                 self._place_in_log(self._held(entry), entry.timestamp)
         for handed in record.delivered:
-            message = handed.message or self.text(handed.id)
+            message = handed.message or self.stored_message(handed.id)
             assert message is not None, f"process {self.me}: no record has the text of message {handed.id}"
             self._hand_over(message, handed.timestamp, handed.final, None)
         if gap:
@@ -110,7 +110,7 @@ class Repair(Epochs):
             self._promised,
             self._epoch,
             self._clock,
-            self._births,
+            self._memory_losses,
             self._base,
             self._floor,
             self._entries(self._base),
@@ -123,8 +123,8 @@ class Repair(Epochs):
             self._served,
         )
 
-    def _known_facts(self) -> tuple[Fact, ...]:
-        return tuple([Fact(*debt) for debt in self._debts.listed()])
+    def _known_facts(self) -> tuple[OwedTimestamp, ...]:
+        return tuple([OwedTimestamp(*debt) for debt in self._debts.listed()])
 
     def _make_durable(self) -> None:
         """Before anything is said: promises, clock, accepted entries, deliveries, in one record."""
@@ -141,7 +141,7 @@ class Repair(Epochs):
             or self._clock > self._durable_clock
             or self._undurable
             or self._promised > self._durable_promised
-            or self._births != self._durable_births
+            or self._memory_losses != self._durable_memory_losses
         ):
             self._persist_progress()
 
@@ -152,22 +152,22 @@ class Repair(Epochs):
         entries = self._entries(first) if first < self._length else ()
         undurable = self._undurable
         delivered = tuple([self._handed_record(past, index, first) for past, index in undurable]) if undurable else ()
-        promised, clock, births = self._promised, self._clock, self._births
-        self.persist(Progress(promised, clock, births, first, entries, delivered))
+        promised, clock, memory_losses = self._promised, self._clock, self._memory_losses
+        self.persist(Progress(promised, clock, memory_losses, first, entries, delivered))
         self._records += 1
-        self._durable_promised, self._durable_clock, self._durable_births = promised, clock, births
+        self._durable_promised, self._durable_clock, self._durable_memory_losses = promised, clock, memory_losses
         self._durable_length = self._length
         if undurable:
             self._undurable = []
 
-    def _handed_record(self, past: Past, index: int, first: int) -> Handed:
+    def _handed_record(self, past: DeliveredMessage, index: int, first: int) -> DeliveryRecord:
         """With the text, unless it was an entry of an earlier record or is one of this, which begins at `first`."""
         told = 0 <= index < self._durable_length or index >= first
-        return Handed(past.message.id, past.timestamp, past.final, None if told else past.message)
+        return DeliveryRecord(past.message.id, past.timestamp, past.final, None if told else past.message)
 
     # Inside the group
 
-    def on_peer(self, peer: ProcessId, life: int) -> None:
+    def on_link_reset(self, peer: ProcessId, incarnation: int) -> None:
         if peer in self._fellows:
             self._meet(peer)
         elif self.topology.group_of(peer) is not None and self._active():
@@ -195,7 +195,9 @@ class Repair(Epochs):
             self._write((sender,), self._whole_state())
         elif body.length < self._length:
             entries = self._entries(body.length)
-            self._write((sender,), NewState(self._epoch, self._clock, body.length, self._floor, entries, self._births))
+            self._write(
+                (sender,), NewState(self._epoch, self._clock, body.length, self._floor, entries, self._memory_losses)
+            )
 
     def _help(self, sender: ProcessId, position: int) -> None:
         """Tell a fellow what it has not delivered. Who does not have that any more gives it the outcome only, if one of
@@ -258,7 +260,7 @@ class Repair(Epochs):
 
     def _answer(self, sender: ProcessId, body: Query) -> None:
         if body.message is not None:
-            self.on_submit(body.message)
+            self.on_request(body.message)
         answer = self._debts.answer(body.id)
         item = self._items.get(body.id)
         if answer is not None:
@@ -266,7 +268,7 @@ class Repair(Epochs):
         elif item is not None and self.home in item.decided:
             self._write((sender,), Decided(body.id, self.home, item.decided[self.home]), body.id)
         if body.message is None:
-            message = self.text(body.id)
+            message = self.stored_message(body.id)
             if message is not None:
                 self._write((sender,), Start(message), body.id)
 

@@ -23,13 +23,13 @@ hears what. Deviations, each with its reason, are in docs/protocols/primcast.md.
 from dataclasses import replace
 from heapq import heapify
 
-from amcast.kernel.bundle import parts_of
+from amcast.kernel.bundle import bundle_messages
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body, State
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.groups.claims import ROBUST
-from amcast.parts.groups.messages import Join, MemberState, Nack, Welcome
+from amcast.parts.groups.messages import AdmissionVote, JoinRequest, LeaderGroupState, Nack
 from amcast.protocols.primcast.explain import Insight
 from amcast.protocols.primcast.messages import (
     BODIES,
@@ -50,7 +50,7 @@ from amcast.protocols.primcast.messages import (
     Sync,
     ViewState,
 )
-from amcast.protocols.primcast.progress import Item, View
+from amcast.protocols.primcast.progress import GroupProgress, Item
 
 
 class PrimCast(Insight):
@@ -63,7 +63,7 @@ class PrimCast(Insight):
             case Propose():
                 self._hear_proposals(sender, body)
             case Start(message):
-                self.on_submit(message)
+                self.on_request(message)
             case Query():
                 self._answer(sender, body)
             case Decided():
@@ -83,12 +83,12 @@ class PrimCast(Insight):
                 self._hear_state(sender, body)
             case Nack(ballot):
                 self._hear_nack(ballot)
-            case Join():
+            case JoinRequest():
                 self._hear_join(sender, body)
-            case Welcome():
+            case AdmissionVote():
                 self._hear_welcome(sender, body)
             case Ack():
-                self.on_frequent(sender, body)
+                self.fast_receive(sender, body)
             case _:
                 raise AssertionError(f"PrimCast's processes do not say {body!r}")
 
@@ -221,7 +221,7 @@ def _fill(item: Item, kept: ItemState) -> None:
         item.final = item.bound
 
 
-def _view_state(view: View) -> ViewState:
+def _view_state(view: GroupProgress) -> ViewState:
     return ViewState(
         view.group,
         view.epoch,
@@ -232,8 +232,8 @@ def _view_state(view: View) -> ViewState:
     )
 
 
-def _view(kept: ViewState, topology: Topology) -> View:
-    view = View(kept.group, topology)
+def _view(kept: ViewState, topology: Topology) -> GroupProgress:
+    view = GroupProgress(kept.group, topology)
     view.epoch = kept.epoch
     view.epochs = list(kept.epochs)
     view.lengths = list(kept.lengths)
@@ -257,7 +257,7 @@ SPEC = Spec(
     config=PrimCastConfig,
     bodies=BODIES,
     records=RECORDS,
-    states=(PrimCastState, MemberState, ItemState, ViewState),
+    states=(PrimCastState, LeaderGroupState, ItemState, ViewState),
     claims=replace(
         ROBUST,
         delays=_delays,
@@ -267,7 +267,7 @@ SPEC = Spec(
     roles=lambda topology, process: (
         "primary" if process in (topology.members(group)[0] for group in topology.groups) else "member"
     ),
-    bundles=parts_of,
+    bundles=bundle_messages,
     goals=("waited", "early", "bump", "epoch", "reproposed", "asked", "caught-up", "extended", "nack", "admitted"),
 )
 

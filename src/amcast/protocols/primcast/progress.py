@@ -4,7 +4,7 @@ from amcast.kernel.effects import About
 from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
-from amcast.parts.groups.leader_group import Open
+from amcast.parts.groups.leader_group import PendingMessage
 
 Proposal = tuple[int, MessageId, int]
 """Place in the log, message, timestamp."""
@@ -12,7 +12,7 @@ Word = tuple[int, MessageId, int]
 """Position, bundle, final timestamp: a primary has delivered it."""
 
 
-class Item(Open):
+class Item(PendingMessage):
     """A message, and what is known of its timestamps."""
 
     __slots__ = (
@@ -50,7 +50,7 @@ class Item(Open):
         self.old = False
 
 
-class View:
+class GroupProgress:
     """A group's members, by place: how far each is."""
 
     __slots__ = ("epoch", "epochs", "group", "lengths", "marks", "members", "places", "quorum", "rank", "waiting")

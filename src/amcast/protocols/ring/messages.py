@@ -2,11 +2,11 @@
 
 from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.message import Body, Message, State
-from amcast.parts.client.messages import Known
-from amcast.parts.groups.messages import AdapterConfig
+from amcast.parts.client.messages import DeliveredRange
+from amcast.parts.groups.messages import ReplicatedConfig
 
 
-class RingConfig(AdapterConfig, frozen=True):
+class RingConfig(ReplicatedConfig, frozen=True):
     order: tuple[GroupId, ...] = ()
     """The order in which a message visits its destinations; unsaid: that of the groups' ids."""
 
@@ -25,6 +25,6 @@ class End(Body, frozen=True):
 
 class RingState(State, frozen=True):
     position: int
-    seen: tuple[Known, ...]
+    seen: tuple[DeliveredRange, ...]
     queue: tuple[tuple[Message, int], ...]
     locked: MessageId | None

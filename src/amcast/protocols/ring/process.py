@@ -22,17 +22,17 @@ Deviations: none that are known; the source is a paragraph.
 
 from collections import deque
 
-from amcast.kernel.diagnostics import Phase, Vitals
+from amcast.kernel.diagnostics import Phase, ProcessStatus
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Contact, Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS
-from amcast.parts.groups.claims import MILD, lifted
-from amcast.parts.groups.messages import REPLICATED_BODIES, AdapterState
+from amcast.parts.groups.claims import MILD, replicated_claims
+from amcast.parts.groups.messages import REPLICATED_BODIES, ReplicatedState
 from amcast.parts.groups.replicated import replicated
-from amcast.parts.ordering.delivered_set import Seen
+from amcast.parts.ordering.delivered_set import DeliveredSet
 from amcast.parts.ordering.overlay import Order, ancestral, order_of, rank_delays, rank_role
 from amcast.protocols.ring.messages import End, Pass, RingConfig, RingState
 
@@ -45,7 +45,7 @@ class Ring(Process):
         assert self.group is not None, f"process {me} is a client"
         self.home: GroupId = self.group
         self.order: Order = order_of(config.order, topology)
-        self._seen = Seen()
+        self._seen = DeliveredSet()
         """What clients asked for; a message that is passed on comes once."""
         self._queue: deque[tuple[Message, int]] = deque()
         """What is to be delivered next, and since when it waits."""
@@ -55,7 +55,7 @@ class Ring(Process):
     def contacts(self, message: Message) -> tuple[ProcessId, ...]:
         return self.topology.members(self.order.lca(message.destinations))
 
-    def on_submit(self, message: Message) -> None:
+    def on_request(self, message: Message) -> None:
         if self.order.lca(message.destinations) == self.home and self._seen.add(message.id):
             self._take(message)
 
@@ -90,7 +90,7 @@ class Ring(Process):
                 for group in way[:-1]:
                     self.send_all(self.topology.members(group), End(message.id), message.id)
 
-    def vitals(self) -> Vitals:
+    def status(self) -> ProcessStatus:
         return {"position": self.position, "pending": len(self._queue), "locked": int(self._locked is not None)}
 
     def explain(self, message: MessageId) -> list[Phase]:
@@ -136,8 +136,8 @@ SPEC = Spec(
     config=RingConfig,
     bodies=(Pass, End, *REPLICATED_BODIES, *PAXOS_BODIES),
     records=PAXOS_RECORDS,
-    states=(RingState, AdapterState),
-    claims=lifted(ALONE),
+    states=(RingState, ReplicatedState),
+    claims=replicated_claims(ALONE),
     alone=ALONE,
     roles=rank_role,
     contact=contacting(RingConfig()),

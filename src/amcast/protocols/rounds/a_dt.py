@@ -35,20 +35,20 @@ from typing import Final
 
 import msgspec
 
-from amcast.kernel.diagnostics import Vitals
+from amcast.kernel.diagnostics import ProcessStatus
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record, State
 from amcast.kernel.spec import Claims, Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.broadcast import generic
-from amcast.parts.broadcast.generic import Generic, faults_tolerated
+from amcast.parts.broadcast.generic import GenericBroadcast, faults_tolerated
 from amcast.parts.broadcast.messages import GENERIC_BODIES, OPEN, SHUT, Change, Item
 from amcast.parts.client.messages import Absent
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS
 from amcast.parts.consensus.quorum import role
 from amcast.protocols.rounds.messages import (
-    DisasterConfig,
-    DisasterState,
+    ADtConfig,
+    ADtState,
     Handover,
     Lacking,
     Messages,
@@ -61,14 +61,14 @@ LENIENCE: Final = 16
 """A group that was often suspected wrongly is given so many times the usual patience, and no more."""
 
 
-class DisasterTolerant(RoundGroup):
+class ADt(RoundGroup):
     """A member of a group of A_dt."""
 
-    def __init__(self, me: ProcessId, topology: Topology, config: DisasterConfig) -> None:
+    def __init__(self, me: ProcessId, topology: Topology, config: ADtConfig) -> None:
         super().__init__(me, topology, config)
         self._linger = config.linger
         self._patience = config.patience
-        self._generic = Generic(self, config.retry_ns)
+        self._generic = GenericBroadcast(self, config.retry_ns)
         self._have: dict[int, set[GroupId]] = {}
         """Whose bundles count, for rounds that are not delivered here."""
         self._again: dict[int, Message] = {}
@@ -88,15 +88,15 @@ class DisasterTolerant(RoundGroup):
 
     # Events
 
-    def on_start(self, records: Sequence[Record], life: int) -> None:
-        self._gone = life > 0
+    def on_start(self, records: Sequence[Record], incarnation: int) -> None:
+        self._gone = incarnation > 0
         if not self._gone:
             self._generic.begin()
-            super().on_start(records, life)
+            super().on_start(records, incarnation)
 
-    def on_submit(self, message: Message) -> None:
+    def on_request(self, message: Message) -> None:
         if not self._gone:
-            super().on_submit(message)
+            super().on_request(message)
             if not self._present(message):
                 self._tell_absent((message.sender,))
 
@@ -130,10 +130,10 @@ class DisasterTolerant(RoundGroup):
         elif not self._gone:
             self._suspect(group)
 
-    def on_peer(self, peer: ProcessId, life: int) -> None:
+    def on_link_reset(self, peer: ProcessId, incarnation: int) -> None:
         if self._gone:
             return
-        super().on_peer(peer, life)
+        super().on_link_reset(peer, incarnation)
         self._generic.meet(peer)
         if self._generic.epoch:
             self._tell_absent((peer,))
@@ -318,11 +318,11 @@ class DisasterTolerant(RoundGroup):
         absent = tuple(group for group in self.topology.groups if group not in self._generic.open)
         return Absent(self._generic.epoch, absent)
 
-    def vitals(self) -> Vitals:
-        vitals = super().vitals()
+    def status(self) -> ProcessStatus:
+        vitals = super().status()
         return {**vitals, "role": "gone", "joined": 0} if self._gone else vitals
 
-    def tidings(self, message: Message) -> Absent | None:
+    def reply_extra(self, message: Message) -> Absent | None:
         """Who waits for a group that was lost after the others delivered asks them, and they know it only now."""
         waits = self.topology.group_of(message.sender) is None and not self._present(message)
         return self._view() if waits else None
@@ -355,8 +355,8 @@ class DisasterTolerant(RoundGroup):
             for message in core.again:
                 self._await(message)
 
-    def snapshot(self) -> DisasterState:
-        return DisasterState(
+    def snapshot(self) -> ADtState:
+        return ADtState(
             self._base(),
             self._generic.snapshot(),
             tuple((round, tuple(sorted(groups))) for round, groups in sorted(self._have.items())),
@@ -369,7 +369,7 @@ class DisasterTolerant(RoundGroup):
         )
 
     def restore(self, state: State) -> None:
-        assert isinstance(state, DisasterState)
+        assert isinstance(state, ADtState)
         self._rebase(state.base)
         self._generic.restore(state.generic)
         self._busy = set(state.busy)
@@ -400,11 +400,11 @@ SPEC = Spec(
     name="a-dt",
     summary="rounds whose bundles are broadcast: whole groups may be lost",
     source="paper 001 section 3.2; Schiper and Pedone 2008",
-    process=DisasterTolerant,
-    config=DisasterConfig,
+    process=ADt,
+    config=ADtConfig,
     bodies=(*PAXOS_BODIES, *GENERIC_BODIES, Lacking, Handover, Absent),
     records=PAXOS_RECORDS,
-    states=(DisasterState, RoundsState),
+    states=(ADtState, RoundsState),
     claims=Claims(
         genuine="no",
         faults=frozenset({"pause", "slow", "partition", "loss", "skew", "leaders", "suspects", "links", "crash"}),

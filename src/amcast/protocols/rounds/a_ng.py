@@ -34,12 +34,12 @@ from amcast.parts.consensus.quorum import role
 from amcast.parts.groups.claims import SURVIVED
 from amcast.protocols.rounds.messages import (
     BODIES,
-    Bundle,
+    ANgState,
     Handover,
     Kept,
     Lacking,
     Messages,
-    NonGenuineState,
+    RoundBatch,
     RoundsConfig,
     RoundsCore,
     RoundsState,
@@ -47,7 +47,7 @@ from amcast.protocols.rounds.messages import (
 from amcast.protocols.rounds.process import AT_ONCE, RoundGroup, about, contact
 
 
-class NonGenuine(RoundGroup):
+class ANg(RoundGroup):
     """A member of a group of A_ng."""
 
     def __init__(self, me: ProcessId, topology: Topology, config: RoundsConfig) -> None:
@@ -106,7 +106,7 @@ class NonGenuine(RoundGroup):
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
         match body:
-            case Bundle():
+            case RoundBatch():
                 self._hear(sender, body)
             case Lacking(round):
                 self._answer(sender, round)
@@ -118,7 +118,7 @@ class NonGenuine(RoundGroup):
             case _:
                 super().on_receive(sender, body)
 
-    def _hear(self, sender: ProcessId, bundle: Bundle) -> None:
+    def _hear(self, sender: ProcessId, bundle: RoundBatch) -> None:
         group, round = bundle.group, bundle.round
         self._reach(group, round)
         if bundle.safe > self._safe[group]:
@@ -141,7 +141,7 @@ class NonGenuine(RoundGroup):
 
     def _tell(self, target: ProcessId, group: GroupId, round: int) -> None:
         messages = tuple(message for message in self._own[round] if group in message.destinations)
-        self.send(target, Bundle(round, self.home, messages, self._past_need()), about(messages))
+        self.send(target, RoundBatch(round, self.home, messages, self._past_need()), about(messages))
 
     def _tell_again(self, group: GroupId, target: ProcessId) -> None:
         """What a group may lack, judged by the round that it has reached."""
@@ -161,14 +161,14 @@ class NonGenuine(RoundGroup):
             if self._paxos.role == "leading":
                 self._tell_again(group, leader)
 
-    def on_peer(self, peer: ProcessId, life: int) -> None:
-        super().on_peer(peer, life)
+    def on_link_reset(self, peer: ProcessId, incarnation: int) -> None:
+        super().on_link_reset(peer, incarnation)
         group = self.topology.group_of(peer)
         if peer in self._fellows:
             self._kept()
             for round, bundles in sorted(self._bundles.items()):
                 for other, messages in sorted(bundles.items()):
-                    self.send(peer, Bundle(round, other, messages, self._safe[other]), about(messages))
+                    self.send(peer, RoundBatch(round, other, messages, self._safe[other]), about(messages))
         elif group is not None and peer == self._doors.get(group) and self._paxos.role == "leading":
             self._tell_again(group, peer)
 
@@ -193,7 +193,7 @@ class NonGenuine(RoundGroup):
             self.send(sender, Handover(self._paxos.log.state))
         else:
             for other, messages in sorted(self._bundles.get(round, {}).items()):
-                self.send(sender, Bundle(round, other, messages, self._safe[other]), about(messages))
+                self.send(sender, RoundBatch(round, other, messages, self._safe[other]), about(messages))
 
     # Memory
 
@@ -218,8 +218,8 @@ class NonGenuine(RoundGroup):
         for round in [round for round in self._bundles if round <= self._round]:
             del self._bundles[round]
 
-    def snapshot(self) -> NonGenuineState:
-        return NonGenuineState(
+    def snapshot(self) -> ANgState:
+        return ANgState(
             self._base(),
             tuple((round, tuple(sorted(bundles.items()))) for round, bundles in sorted(self._bundles.items())),
             tuple(sorted(self._reached.items())),
@@ -229,7 +229,7 @@ class NonGenuine(RoundGroup):
         )
 
     def restore(self, state: State) -> None:
-        assert isinstance(state, NonGenuineState)
+        assert isinstance(state, ANgState)
         self._rebase(state.base)
         self._bundles = {round: dict(bundles) for round, bundles in state.bundles}
         self._reached = dict(state.reached)
@@ -246,11 +246,11 @@ SPEC = Spec(
     name="a-ng",
     summary="groups swap bundles of messages, round after round",
     source="paper 001 sections 4, 5 and 6",
-    process=NonGenuine,
+    process=ANg,
     config=RoundsConfig,
     bodies=(*PAXOS_BODIES, *BODIES),
     records=PAXOS_RECORDS,
-    states=(NonGenuineState, RoundsState),
+    states=(ANgState, RoundsState),
     claims=Claims(
         genuine="no",
         faults=SURVIVED,

@@ -5,7 +5,7 @@ from typing import Final
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
 from amcast.parts.broadcast.messages import GenericState
-from amcast.parts.client.messages import Known
+from amcast.parts.client.messages import DeliveredRange
 from amcast.parts.consensus.messages import PaxosConfig, PaxosState, Value
 
 MILLISECOND: Final = 1_000_000
@@ -36,7 +36,7 @@ class RoundsConfig(PaxosConfig, frozen=True):
             raise ValueError(f"pace_ns = {self.pace_ns}; expected above 0 and at most idle_ns, {low}")
 
 
-class Bundle(Body, frozen=True):
+class RoundBatch(Body, frozen=True):
     """A group's global messages of one round, those for the receiver's group; empty ones count too. `safe`: nobody in
     the bundle's group will ever need a bundle of a round up to this one again."""
 
@@ -72,8 +72,8 @@ class RoundsCore(State, frozen=True):
     round: int
     open: Messages
     own: tuple[tuple[int, Messages], ...]
-    ordered: tuple[Known, ...]
-    delivered: tuple[Known, ...]
+    ordered: tuple[DeliveredRange, ...]
+    delivered: tuple[DeliveredRange, ...]
     again: Messages = ()
     """A_dt: ordered, but the bundle did not count: to be ordered once more."""
     vouch: tuple[int, tuple[int, ...]] = (0, ())
@@ -97,7 +97,7 @@ class RoundsState(State, frozen=True):
     retrying: bool
 
 
-class NonGenuineState(State, frozen=True):
+class ANgState(State, frozen=True):
     base: RoundsState
     bundles: tuple[tuple[int, tuple[tuple[GroupId, Messages], ...]], ...]
     reached: tuple[tuple[GroupId, int], ...]
@@ -106,7 +106,7 @@ class NonGenuineState(State, frozen=True):
     doors: tuple[tuple[GroupId, ProcessId], ...]
 
 
-class DisasterConfig(RoundsConfig, frozen=True):
+class ADtConfig(RoundsConfig, frozen=True):
     """A_dt's options beyond those of all rounds."""
 
     idle_ns: tuple[int, int] = (50 * MILLISECOND, 50 * MILLISECOND)
@@ -124,7 +124,7 @@ class DisasterConfig(RoundsConfig, frozen=True):
             raise ValueError(f"patience = {self.patience}; expected 1 to 1000 retries")
 
 
-class DisasterState(State, frozen=True):
+class ADtState(State, frozen=True):
     base: RoundsState
     generic: GenericState
     have: tuple[tuple[int, tuple[GroupId, ...]], ...]
@@ -136,4 +136,4 @@ class DisasterState(State, frozen=True):
     gone: bool
 
 
-BODIES: tuple[type[Body], ...] = (Bundle, Lacking, Kept, Handover)
+BODIES: tuple[type[Body], ...] = (RoundBatch, Lacking, Kept, Handover)

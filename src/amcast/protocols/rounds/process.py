@@ -31,7 +31,7 @@ from typing import Final
 
 import msgspec
 
-from amcast.kernel.diagnostics import Phase, Vitals
+from amcast.kernel.diagnostics import Phase, ProcessStatus
 from amcast.kernel.effects import About
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record, Request, State
@@ -39,9 +39,9 @@ from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus import paxos
 from amcast.parts.consensus.log import Decided
-from amcast.parts.consensus.messages import Entry, Mark, Value
+from amcast.parts.consensus.messages import DecidedUntil, Entry, Value
 from amcast.parts.consensus.paxos import Paxos
-from amcast.parts.ordering.delivered_set import Seen
+from amcast.parts.ordering.delivered_set import DeliveredSet
 from amcast.protocols.rounds.messages import Messages, RoundsConfig, RoundsCore, RoundsState
 
 ROUND: Final = "round"
@@ -69,9 +69,9 @@ class RoundGroup(Process):
         """Global messages of the bundle that is being filled."""
         self._own: dict[int, Messages] = {}
         """Bundles of my group that somebody may still need."""
-        self._ordered = Seen()
+        self._ordered = DeliveredSet()
         """What the log has."""
-        self._delivered = Seen()
+        self._delivered = DeliveredSet()
         self._queue: deque[tuple[Value, int]] = deque()
         """Decided and since when, not applied; the first is number `_instance` of the log, counted from 0."""
         self._waiting: dict[MessageId, Message] = {}
@@ -146,13 +146,13 @@ class RoundGroup(Process):
     def has_delivered(self, message: MessageId) -> bool:
         return message in self._delivered
 
-    def known(self, until: MessageId) -> tuple[State, ...]:
+    def delivered_set(self, until: MessageId) -> tuple[State, ...]:
         return self._delivered.snapshot()
 
-    def on_start(self, records: Sequence[Record], life: int) -> None:
-        self._apply(self._paxos.begin(records, life))
+    def on_start(self, records: Sequence[Record], incarnation: int) -> None:
+        self._apply(self._paxos.begin(records, incarnation))
 
-    def on_submit(self, message: Message) -> None:
+    def on_request(self, message: Message) -> None:
         id = message.id
         if id not in self._waiting and id not in self._ordered and self._accepts(message):
             self._await(message)
@@ -163,7 +163,7 @@ class RoundGroup(Process):
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
         self._apply(self._paxos.receive(sender, body))
-        if type(body) is Mark:
+        if type(body) is DecidedUntil:
             self._kept()
 
     def _kept(self) -> None:
@@ -173,7 +173,7 @@ class RoundGroup(Process):
         if group == self.home and leader in self._paxos.members:
             self._paxos.hear_leader(leader)
 
-    def on_peer(self, peer: ProcessId, life: int) -> None:
+    def on_link_reset(self, peer: ProcessId, incarnation: int) -> None:
         self._paxos.meet(peer)
 
     def on_timer(self, name: str) -> None:
@@ -256,7 +256,7 @@ class RoundGroup(Process):
 
     def _kept_back(self, id: MessageId) -> int:
         """For how long rounds with messages for us kept this one from being proposed; its entry tells all members."""
-        return max(0, self.cleared_ns - self._held.pop(id, self.now))
+        return max(0, self.last_global_ns - self._held.pop(id, self.now))
 
     def _arm(self) -> None:
         if not self._may_propose():
@@ -347,7 +347,7 @@ class RoundGroup(Process):
 
     # For operators
 
-    def vitals(self) -> Vitals:
+    def status(self) -> ProcessStatus:
         return {
             "position": self.position,
             "role": self._paxos.role,
@@ -411,7 +411,7 @@ class RoundGroup(Process):
         return max(0, self._paxos.log.upto - self._config.kappa) // self._config.eta
 
     def _install(self, state: bytes) -> None:
-        """Go on from a fellow's state (or from my own of an earlier life), if it is further."""
+        """Go on from a fellow's state (or from my own of an earlier incarnation), if it is further."""
         core = msgspec.msgpack.decode(state, type=RoundsCore)
         if core.instance <= self._instance and core.round <= self._round:
             return

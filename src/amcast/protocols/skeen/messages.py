@@ -2,10 +2,10 @@
 
 from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.message import Body, Message, State
-from amcast.parts.groups.messages import AdapterConfig
+from amcast.parts.groups.messages import ReplicatedConfig
 
 
-class SkeenConfig(AdapterConfig, frozen=True):
+class SkeenConfig(ReplicatedConfig, frozen=True):
     """Skeen's protocol has no options beyond those of replicated groups."""
 
 

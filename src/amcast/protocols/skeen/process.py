@@ -16,15 +16,15 @@ Deviations: ties are broken by message id, as (timestamp, id) pairs; a proposal 
 
 from heapq import heappop, heappush, heapreplace
 
-from amcast.kernel.diagnostics import Phase, Vitals
+from amcast.kernel.diagnostics import Phase, ProcessStatus
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS
-from amcast.parts.groups.claims import MILD, lifted
-from amcast.parts.groups.messages import REPLICATED_BODIES, AdapterState
+from amcast.parts.groups.claims import MILD, replicated_claims
+from amcast.parts.groups.messages import REPLICATED_BODIES, ReplicatedState
 from amcast.parts.groups.replicated import replicated
 from amcast.protocols.skeen.messages import Propose, SkeenConfig, SkeenPending, SkeenState
 
@@ -56,7 +56,7 @@ class Skeen(Process):
         self._queue: list[tuple[int, MessageId]] = []
         """Heap over the pending messages that I proposed for: a lower bound of each one's final (timestamp, id)."""
 
-    def on_submit(self, message: Message) -> None:
+    def on_request(self, message: Message) -> None:
         assert self.group in message.destinations, f"process {self.me} is no destination of message {message.id}"
         id = message.id
         entry = self._pending.get(id) or self._entry(id)
@@ -109,7 +109,7 @@ class Skeen(Process):
                 self.note("waited", message)
             self.deliver(entry.message, entry.highest, message, entry.committed_ns)
 
-    def vitals(self) -> Vitals:
+    def status(self) -> ProcessStatus:
         return {"position": self.position, "pending": len(self._queue), "clock": self._clock}
 
     def explain(self, message: MessageId) -> list[Phase]:
@@ -172,8 +172,8 @@ SPEC = Spec(
     config=SkeenConfig,
     bodies=(Propose, *REPLICATED_BODIES, *PAXOS_BODIES),
     records=PAXOS_RECORDS,
-    states=(SkeenState, SkeenPending, AdapterState),
-    claims=lifted(ALONE),
+    states=(SkeenState, SkeenPending, ReplicatedState),
+    claims=replicated_claims(ALONE),
     alone=ALONE,
     goals=("waited", "early"),
 )

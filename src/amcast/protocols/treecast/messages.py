@@ -2,11 +2,11 @@
 
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
-from amcast.parts.client.messages import Known
-from amcast.parts.groups.messages import AdapterConfig
+from amcast.parts.client.messages import DeliveredRange
+from amcast.parts.groups.messages import ReplicatedConfig
 
 
-class TreeCastConfig(AdapterConfig, frozen=True):
+class TreeCastConfig(ReplicatedConfig, frozen=True):
     edges: tuple[tuple[GroupId, GroupId], ...] = ()
     """The tree as [parent, child] pairs; unsaid: a binary tree in the order of the groups' ids."""
     confirm: bool = True
@@ -34,5 +34,5 @@ class TreeCastWaiting(State, frozen=True):
 
 class TreeCastState(State, frozen=True):
     position: int
-    asked_for: tuple[Known, ...]
+    asked_for: tuple[DeliveredRange, ...]
     waiting: tuple[TreeCastWaiting, ...]

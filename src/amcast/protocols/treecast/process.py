@@ -21,17 +21,17 @@ Deviations: FIFO links are assumed by the paper and not said; a message is recog
 forwarded, so that copies do not multiply on the way down; the confirmation comes as one Reply per destination.
 """
 
-from amcast.kernel.diagnostics import Phase, Vitals
+from amcast.kernel.diagnostics import Phase, ProcessStatus
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Reply, State
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Contact, Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS
-from amcast.parts.groups.claims import MILD, lifted
-from amcast.parts.groups.messages import REPLICATED_BODIES, AdapterState
+from amcast.parts.groups.claims import MILD, replicated_claims
+from amcast.parts.groups.messages import REPLICATED_BODIES, ReplicatedState
 from amcast.parts.groups.replicated import replicated
-from amcast.parts.ordering.delivered_set import Seen
+from amcast.parts.ordering.delivered_set import DeliveredSet
 from amcast.parts.ordering.overlay import Tree, ancestral, tree_of
 from amcast.protocols.treecast.messages import Confirm, Forward, TreeCastConfig, TreeCastState, TreeCastWaiting
 
@@ -59,14 +59,14 @@ class TreeCast(Process):
         self.config = config
         self.tree: Tree = tree_of(config.edges, topology)
         self.parent = self.tree.parent[self.home]
-        self._asked_for = Seen()
+        self._asked_for = DeliveredSet()
         """What clients asked this group to order, each client in its order. A message comes once from the parent."""
         self._waiting: dict[MessageId, _Waiting] = {}
 
     def contacts(self, message: Message) -> tuple[ProcessId, ...]:
         return self.topology.members(self.tree.lca(message.destinations))
 
-    def on_submit(self, message: Message) -> None:
+    def on_request(self, message: Message) -> None:
         if self.tree.lca(message.destinations) == self.home and self._asked_for.add(message.id):
             self._order(message)
 
@@ -113,7 +113,7 @@ class TreeCast(Process):
         for group in waiting.destinations:
             self.send(waiting.sender, Reply(message, group), message)
 
-    def vitals(self) -> Vitals:
+    def status(self) -> ProcessStatus:
         return {"position": self.position, "pending": len(self._waiting)}
 
     def explain(self, message: MessageId) -> list[Phase]:
@@ -177,8 +177,8 @@ SPEC = Spec(
     config=TreeCastConfig,
     bodies=(Forward, Confirm, *REPLICATED_BODIES, *PAXOS_BODIES),
     records=PAXOS_RECORDS,
-    states=(TreeCastState, AdapterState),
-    claims=lifted(ALONE),
+    states=(TreeCastState, ReplicatedState),
+    claims=replicated_claims(ALONE),
     alone=ALONE,
     roles=_role,
     contact=contacting(TreeCastConfig()),

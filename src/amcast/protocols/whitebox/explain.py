@@ -9,7 +9,7 @@
 Only what this process knows is told; the leader of its group knows more.
 """
 
-from amcast.kernel.diagnostics import Phase, Vitals
+from amcast.kernel.diagnostics import Phase, ProcessStatus
 from amcast.kernel.ids import MessageId, ProcessId
 from amcast.parts.consensus.quorum import round_of
 from amcast.protocols.whitebox.whitebox_order import Item
@@ -19,7 +19,7 @@ from amcast.protocols.whitebox.whitebox_repair import Repair
 class Insight(Repair):
     """A member that can tell how it is."""
 
-    def vitals(self) -> Vitals:
+    def status(self) -> ProcessStatus:
         return {
             "position": self.position,
             "role": self._role,

@@ -6,22 +6,22 @@ from msgspec import Struct
 
 from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.message import Body, Message, Record, State
-from amcast.parts.client.messages import Known
-from amcast.parts.groups.messages import Entry, Join, MemberConfig, MemberState, Nack, Welcome
+from amcast.parts.client.messages import DeliveredRange
+from amcast.parts.groups.messages import AdmissionVote, Entry, JoinRequest, LeaderGroupConfig, LeaderGroupState, Nack
 
 
-class WhiteBoxConfig(MemberConfig, frozen=True):
+class WhiteBoxConfig(LeaderGroupConfig, frozen=True):
     """Nothing of its own."""
 
 
-class Past(Struct, frozen=True, array_like=True, gc=False):
+class DeliveredMessage(Struct, frozen=True, array_like=True, gc=False):
     """A delivery: the message and its final timestamp."""
 
     message: Message
     final: int
 
 
-class Fact(Struct, frozen=True, array_like=True, gc=False):
+class OwedTimestamp(Struct, frozen=True, array_like=True, gc=False):
     """A delivered message whose final timestamp other groups may still ask for."""
 
     id: MessageId
@@ -34,15 +34,15 @@ class Jump(Struct, frozen=True, array_like=True, gc=False):
 
     time: int
     tie: MessageId
-    seen: tuple[Known, ...]
-    facts: tuple[Fact, ...]
+    seen: tuple[DeliveredRange, ...]
+    facts: tuple[OwedTimestamp, ...]
 
 
 class Story(Struct, frozen=True, array_like=True, gc=False):
     """A group's deliveries from position `first` on; before them a jump to `first`, if there is one."""
 
     first: int
-    past: tuple[Past, ...]
+    past: tuple[DeliveredMessage, ...]
     jump: Jump | None = None
 
 
@@ -57,7 +57,7 @@ class Accept(Body, frozen=True):
     time: int
     tie: MessageId
     """A majority of the leader's group has delivered everything up to the rank (time, tie)."""
-    births: tuple[int, ...]
+    memory_losses: tuple[int, ...]
 
 
 class AcceptAck(Body, frozen=True):
@@ -67,8 +67,8 @@ class AcceptAck(Body, frozen=True):
     position: int
     time: int
     tie: MessageId
-    births: tuple[int, ...]
-    """By place in the sender's group: the life in which a member lost its memory."""
+    memory_losses: tuple[int, ...]
+    """By place in the sender's group: the incarnation in which a member lost its memory."""
 
 
 class Delivery(Body, frozen=True):
@@ -100,7 +100,7 @@ class NewLeaderAck(Body, frozen=True):
     position: int
     entries: tuple[Entry, ...]
     story: Story
-    births: tuple[int, ...]
+    memory_losses: tuple[int, ...]
 
 
 class NewState(Body, frozen=True):
@@ -111,7 +111,7 @@ class NewState(Body, frozen=True):
     position: int
     entries: tuple[Entry, ...]
     story: Story
-    births: tuple[int, ...]
+    memory_losses: tuple[int, ...]
 
 
 class NewStateAck(Body, frozen=True):
@@ -167,8 +167,8 @@ BODIES: Final[tuple[type[Body], ...]] = (
     Sync,
     CatchUp,
     Mark,
-    Join,
-    Welcome,
+    JoinRequest,
+    AdmissionVote,
 )
 
 
@@ -177,9 +177,9 @@ class Progress(Record, frozen=True):
 
     promised: int
     clock: int
-    births: tuple[int, ...]
+    memory_losses: tuple[int, ...]
     accepted: tuple[Entry, ...]
-    delivered: tuple[Past, ...]
+    delivered: tuple[DeliveredMessage, ...]
 
 
 class Checkpoint(Record, frozen=True):
@@ -188,16 +188,16 @@ class Checkpoint(Record, frozen=True):
     promised: int
     ballot: int
     clock: int
-    births: tuple[int, ...]
+    memory_losses: tuple[int, ...]
     accepted: tuple[Entry, ...]
     handed: int
     """Deliveries before this position have left the process; later ones are told again after a restart."""
     first: int
-    past: tuple[Past, ...]
+    past: tuple[DeliveredMessage, ...]
     time: int
     tie: MessageId
-    seen: tuple[Known, ...]
-    facts: tuple[Fact, ...]
+    seen: tuple[DeliveredRange, ...]
+    facts: tuple[OwedTimestamp, ...]
 
 
 RECORDS: Final[tuple[type[Record], ...]] = (Progress, Checkpoint)
@@ -222,14 +222,14 @@ class WhiteBoxState(State, frozen=True):
     """All a process knows; see the fields of `protocols.whitebox_order.Order`, its base and its heirs."""
 
     kept: Checkpoint
-    member: MemberState
+    member: LeaderGroupState
     next: int
     items: tuple[ItemState, ...]
     marks: tuple[tuple[int, MessageId], ...]
     stable: tuple[tuple[GroupId, tuple[int, MessageId]], ...]
-    far_births: tuple[tuple[GroupId, tuple[int, ...]], ...]
+    far_memory_losses: tuple[tuple[GroupId, tuple[int, ...]], ...]
     promises: tuple[tuple[int, NewLeaderAck], ...]
     holders: int
     chosen: NewState | None
-    undurable: tuple[Past, ...]
+    undurable: tuple[DeliveredMessage, ...]
     marked: bool

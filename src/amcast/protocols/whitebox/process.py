@@ -28,7 +28,7 @@ from amcast.kernel.message import Body, State
 from amcast.kernel.spec import Spec
 from amcast.parts.consensus.quorum import role
 from amcast.parts.groups.claims import ROBUST
-from amcast.parts.groups.messages import Join, MemberState, Nack, Welcome
+from amcast.parts.groups.messages import AdmissionVote, JoinRequest, LeaderGroupState, Nack
 from amcast.protocols.whitebox.explain import Insight
 from amcast.protocols.whitebox.messages import (
     BODIES,
@@ -83,9 +83,9 @@ class WhiteBox(Insight):
                 self._hear_nack(ballot)
             case Mark(position):
                 self._hear_mark(position)
-            case Join():
+            case JoinRequest():
                 self._hear_join(sender, body)
-            case Welcome():
+            case AdmissionVote():
                 self._hear_welcome(sender, body)
             case _:
                 raise AssertionError(f"White-Box's processes do not say {body!r}")
@@ -115,7 +115,7 @@ class WhiteBox(Insight):
             tuple(_item_state(item) for item in self._items.values()),
             tuple(self._marks),
             tuple(sorted(self._stable.items())),
-            tuple(sorted(self._far_births.items())),
+            tuple(sorted(self._far_memory_losses.items())),
             tuple(sorted(self._promises.items())),
             self._holders,
             self._chosen,
@@ -133,7 +133,7 @@ class WhiteBox(Insight):
         self._queue = sorted((item.proposed, item.id) for item in self._items.values() if item.proposed)
         self._marks = list(state.marks)
         self._stable = dict(state.stable)
-        self._far_births = dict(state.far_births)
+        self._far_memory_losses = dict(state.far_memory_losses)
         self._promises = dict(state.promises)
         self._holders = state.holders
         self._chosen = state.chosen
@@ -184,7 +184,7 @@ SPEC = Spec(
     config=WhiteBoxConfig,
     bodies=BODIES,
     records=RECORDS,
-    states=(WhiteBoxState, MemberState, ItemState),
+    states=(WhiteBoxState, LeaderGroupState, ItemState),
     claims=replace(
         ROBUST,
         delays=_delays,

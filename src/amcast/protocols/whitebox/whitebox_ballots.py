@@ -16,12 +16,12 @@ from amcast.kernel.ids import ProcessId
 from amcast.kernel.topology import Topology
 from amcast.parts.groups.messages import Entry, Nack
 from amcast.protocols.whitebox.messages import (
-    Fact,
     Jump,
     NewLeader,
     NewLeaderAck,
     NewState,
     NewStateAck,
+    OwedTimestamp,
     Story,
     Sync,
     WhiteBoxConfig,
@@ -68,7 +68,7 @@ class Ballots(Order):
                 self.position,
                 self._entries(),
                 self._story(body.position),
-                self._births,
+                self._memory_losses,
             )
             self._write((sender,), ack)
 
@@ -82,10 +82,14 @@ class Ballots(Order):
     def _hear_promise(self, sender: ProcessId, body: NewLeaderAck) -> None:
         if self._role != "candidate" or body.ballot != self._promised or self._chosen is not None:
             return
-        self._hear_births(body.births)
+        self._hear_memory_losses(body.memory_losses)
         self._promises[self._places[sender]] = body
-        births = self._births
-        valid = [promise for place, promise in sorted(self._promises.items()) if promise.births[place] == births[place]]
+        memory_losses = self._memory_losses
+        valid = [
+            promise
+            for place, promise in sorted(self._promises.items())
+            if promise.memory_losses[place] == memory_losses[place]
+        ]
         if len(valid) >= self._quorum:
             self._begin(valid)
 
@@ -94,7 +98,9 @@ class Ballots(Order):
             self._take(promise.story)
         entries = self._merged(promises)
         clock = max(promise.clock for promise in promises)
-        self._chosen = NewState(self._promised, clock, self.position, entries, Story(self.position, ()), self._births)
+        self._chosen = NewState(
+            self._promised, clock, self.position, entries, Story(self.position, ()), self._memory_losses
+        )
         self._press(self._members)
 
     def _merged(self, promises: list[NewLeaderAck]) -> tuple[Entry, ...]:
@@ -118,7 +124,8 @@ class Ballots(Order):
         if begun is not None:
             story = self._story(position)
             self._write(
-                (member,), NewState(begun.ballot, begun.clock, begun.position, begun.entries, story, begun.births)
+                (member,),
+                NewState(begun.ballot, begun.clock, begun.position, begun.entries, story, begun.memory_losses),
             )
         elif self._leading():
             entries = tuple(Entry(item.message, item.proposed) for item in self._sorted() if item.proposed)
@@ -130,7 +137,7 @@ class Ballots(Order):
                     self.position,
                     entries,
                     self._story(position),
-                    self._births,
+                    self._memory_losses,
                 ),
             )
 
@@ -140,7 +147,7 @@ class Ballots(Order):
         assert sender == self._leader(body.ballot), f"process {sender} sent the state of ballot {body.ballot}"
         self._heard_epoch = max(self._heard_epoch, body.ballot)
         if self._role == "joining":
-            if not self._admits(body.ballot, body.births):
+            if not self._admits(body.ballot, body.memory_losses):
                 return
         elif body.ballot < self._promised:
             self._write((sender,), Nack(self._promised))
@@ -157,7 +164,7 @@ class Ballots(Order):
         self._write((sender,), NewStateAck(body.ballot))
 
     def _adopt(self, body: NewState) -> None:
-        self._enter(body.ballot, body.clock, body.births)
+        self._enter(body.ballot, body.clock, body.memory_losses)
         for item in self._items.values():
             item.local = item.proposed = 0
             item.accepts.pop(self.home, None)
@@ -214,8 +221,8 @@ class Ballots(Order):
             return Story(position, tuple(self._past.values())[position - self._first :])
         return Story(self.position, (), Jump(*self._mark, self._seen.snapshot(), self._known_facts()))
 
-    def _known_facts(self) -> tuple[Fact, ...]:
-        return tuple([Fact(id, final, groups) for id, _, final, groups in self._debts.listed()])
+    def _known_facts(self) -> tuple[OwedTimestamp, ...]:
+        return tuple([OwedTimestamp(id, final, groups) for id, _, final, groups in self._debts.listed()])
 
     def _take(self, story: Story) -> None:
         if story.jump is not None and story.first > self.position:

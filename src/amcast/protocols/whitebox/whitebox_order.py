@@ -8,20 +8,20 @@ from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.quorum import place_of
-from amcast.parts.groups.leader_group import Member, Open, reborn
+from amcast.parts.groups.leader_group import LeaderGroupMember, PendingMessage, reborn
 from amcast.parts.groups.messages import Entry
 from amcast.parts.ordering.obligations import Rank
 from amcast.protocols.whitebox.messages import (
     Accept,
     AcceptAck,
     Decided,
+    DeliveredMessage,
     Delivery,
-    Past,
     WhiteBoxConfig,
 )
 
 
-class Item(Open):
+class Item(PendingMessage):
     """A message that is not delivered here, and what is known of it."""
 
     __slots__ = (
@@ -62,7 +62,7 @@ def about(ids: list[MessageId]) -> About:
     return ids[0] if len(ids) == 1 else tuple(ids)
 
 
-class Order(Member[Item]):
+class Order(LeaderGroupMember[Item]):
     """The failure-free part of a member."""
 
     def __init__(self, me: ProcessId, topology: Topology, config: WhiteBoxConfig) -> None:
@@ -72,20 +72,20 @@ class Order(Member[Item]):
         self._next = 0
         """The position of the next delivery that I, leading, order."""
 
-        self._past: dict[MessageId, Past] = {}
+        self._past: dict[MessageId, DeliveredMessage] = {}
         """The last deliveries, in order, for fellows that lag."""
         self._stable: dict[GroupId, Rank] = {}
         """Up to where a majority of another group has delivered."""
         self._marks: list[Rank] = [(0, 0)] * len(self._members)
         """Up to where each fellow has told me, its leader, that it delivered."""
-        self._far_births: dict[GroupId, tuple[int, ...]] = {}
-        """In which life members of other groups lost their memory."""
+        self._far_memory_losses: dict[GroupId, tuple[int, ...]] = {}
+        """In which incarnation members of other groups lost their memory."""
 
         self._stamped: list[Item] = []
         self._accepted: list[Item] = []
         self._ordered: list[tuple[MessageId, int]] = []
         """Of this step, to be told together at its end."""
-        self._undurable: list[Past] = []
+        self._undurable: list[DeliveredMessage] = []
         """Deliveries that no record tells yet."""
 
     def contacts(self, message: Message) -> tuple[ProcessId, ...]:
@@ -102,7 +102,7 @@ class Order(Member[Item]):
 
     # Stamping
 
-    def on_submit(self, message: Message) -> None:
+    def on_request(self, message: Message) -> None:
         """A client's message, for the leader; who does not lead, and had not heard of it, passes it on."""
         new = message.id not in self._items
         if self._take_up(message) and new and not self._leading() and self._leader(self._promised) != self.me:
@@ -138,7 +138,7 @@ class Order(Member[Item]):
         group = self.topology.group_of(sender)
         assert group is not None
         if group == self.home:
-            self._hear_births(body.births)
+            self._hear_memory_losses(body.memory_losses)
             if body.ballot < self._promised:
                 self._refuse(sender, body.ballot)
             if body.ballot > self._epoch:
@@ -146,7 +146,7 @@ class Order(Member[Item]):
             if body.ballot != self._epoch or not self._active():
                 return
         else:
-            self._hear_far_births(group, body.births)
+            self._hear_far_memory_losses(group, body.memory_losses)
             self._hear_stable(group, (body.time, body.tie))
         for entry in body.entries:
             self._hear_stamp(sender, group, body.ballot, entry)
@@ -191,12 +191,12 @@ class Order(Member[Item]):
         group = self.topology.group_of(sender)
         assert group is not None
         if group == self.home:
-            self._hear_births(body.births)
+            self._hear_memory_losses(body.memory_losses)
             place = self._places[sender]
             self._positions[place] = body.position
             self._marks[place] = (body.time, body.tie)
         else:
-            self._hear_far_births(group, body.births)
+            self._hear_far_memory_losses(group, body.memory_losses)
         bit = 1 << self.topology.members(group).index(sender)
         for id, ballots in body.acks:
             item = self._items.get(id)
@@ -267,19 +267,19 @@ class Order(Member[Item]):
                 self._lag = True
                 break
             if item.committed_ns >= 0:
-                self._hand_over(Past(item.message, final), item.committed_ns)
+                self._hand_over(DeliveredMessage(item.message, final), item.committed_ns)
             else:
                 waited = body.waits[position - body.first] if body.waits else 0
-                self._hand_over(Past(item.message, final), None, waited)
+                self._hand_over(DeliveredMessage(item.message, final), None, waited)
 
     def _behind(self, id: MessageId) -> int:
         """How long a local message waited for global ones."""
         item = self._items.get(id)
         if item is None or len(item.message.destinations) > 1:
             return 0
-        return max(0, self.cleared_ns - item.committed_ns)
+        return max(0, self.last_global_ns - item.committed_ns)
 
-    def _hand_over(self, past: Past, committed_ns: int | None, held_ns: int = 0) -> None:
+    def _hand_over(self, past: DeliveredMessage, committed_ns: int | None, held_ns: int = 0) -> None:
         message = past.message
         id = message.id
         self._items.pop(id, None)
@@ -305,14 +305,14 @@ class Order(Member[Item]):
             self._stable[group] = mark
             self._debts.settle(group, mark)
 
-    def _hear_far_births(self, group: GroupId, births: tuple[int, ...]) -> None:
-        """The same as `_hear_births`, of another group."""
-        known = self._far_births.get(group)
-        if births != known:
+    def _hear_far_memory_losses(self, group: GroupId, memory_losses: tuple[int, ...]) -> None:
+        """The same as `_hear_memory_losses`, of another group."""
+        known = self._far_memory_losses.get(group)
+        if memory_losses != known:
             if known is None:
-                known = (0,) * len(births)
-            self._far_births[group] = tuple(map(max, known, births))
-            for place in reborn(known, births):
+                known = (0,) * len(memory_losses)
+            self._far_memory_losses[group] = tuple(map(max, known, memory_losses))
+            for place in reborn(known, memory_losses):
                 self._discount(group, place)
 
     def _forget(self, place: int) -> None:
@@ -336,7 +336,7 @@ class Order(Member[Item]):
             acks.setdefault(self._leaders(item), []).append(item)
         for leaders, items in acks.items():
             said = tuple((item.id, item.ballots()) for item in items)
-            body = AcceptAck(said, self.position, *self._mark, self._births)
+            body = AcceptAck(said, self.position, *self._mark, self._memory_losses)
             self.send_all(leaders, body, about([item.id for item in items]))
         if self._ordered:
             # Fellows may have told me of deliveries that an earlier leader ordered.
@@ -351,7 +351,7 @@ class Order(Member[Item]):
     def _accept(self, items: list[Item]) -> Accept:
         entries = tuple(Entry(item.message, item.proposed) for item in items)
         stable = sorted(self._marks)[len(self._marks) - self._quorum]
-        return Accept(self._epoch, entries, *stable, self._births)
+        return Accept(self._epoch, entries, *stable, self._memory_losses)
 
     def _by_destinations(self, items: list[Item]) -> list[tuple[tuple[GroupId, ...], list[Item]]]:
         sets: dict[tuple[GroupId, ...], list[Item]] = {}

@@ -4,7 +4,7 @@ from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body, Message, Record
 from amcast.kernel.topology import Topology
 from amcast.parts.groups.messages import Entry
-from amcast.parts.ordering.obligations import Debts
+from amcast.parts.ordering.obligations import Obligations
 from amcast.protocols.whitebox.messages import (
     CatchUp,
     Checkpoint,
@@ -27,7 +27,7 @@ class Repair(Ballots):
         self._marked = False
         """A Mark is on its way to me."""
 
-    # A life begins
+    # An incarnation begins
 
     def _recall(self, record: Record) -> None:
         match record:
@@ -52,7 +52,7 @@ class Repair(Ballots):
         self._promised = kept.promised
         self._epoch = kept.ballot
         self._clock = kept.clock
-        self._births = kept.births
+        self._memory_losses = kept.memory_losses
         self._items = {}
         for entry in kept.accepted:
             self._item(entry.message).local = entry.timestamp
@@ -62,14 +62,14 @@ class Repair(Ballots):
         self.position = kept.first + len(kept.past)
         self._mark = (kept.time, kept.tie)
         self._seen.restore(kept.seen)
-        self._debts = Debts()
+        self._debts = Obligations()
         for fact in kept.facts:
             self._owe(fact.id, fact.final, fact.groups)
 
     def _replay(self, record: Progress) -> None:
         self._promised = record.promised
         self._clock = max(self._clock, record.clock)
-        self._births = record.births
+        self._memory_losses = record.memory_losses
         for entry in record.accepted:
             if entry.message.id not in self._seen:
                 self._item(entry.message).local = entry.timestamp
@@ -83,7 +83,7 @@ class Repair(Ballots):
             self._promised,
             self._epoch,
             self._clock,
-            self._births,
+            self._memory_losses,
             self._entries(),
             self._handed,
             self._first,
@@ -105,13 +105,13 @@ class Repair(Ballots):
             or self._undurable
             or self._clock > self._durable_clock
             or self._promised > self._durable_promised
-            or self._births != self._durable_births
+            or self._memory_losses != self._durable_memory_losses
         ):
             self._persist_progress()
 
     def _persist_progress(self) -> None:
         accepted = tuple(Entry(item.message, item.local) for item in dict.fromkeys(self._accepted))
-        self.persist(Progress(self._promised, self._clock, self._births, accepted, tuple(self._undurable)))
+        self.persist(Progress(self._promised, self._clock, self._memory_losses, accepted, tuple(self._undurable)))
         self._records += 1
         self._note_durable()
         self._undurable = []
@@ -130,7 +130,7 @@ class Repair(Ballots):
 
     # Whoever may have missed something
 
-    def on_peer(self, peer: ProcessId, life: int) -> None:
+    def on_link_reset(self, peer: ProcessId, incarnation: int) -> None:
         if peer in self._fellows:
             self._meet(peer)
         if self._leading() and self.topology.group_of(peer) is not None:

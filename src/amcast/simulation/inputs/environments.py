@@ -16,8 +16,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import field
 
-from amcast.kernel.config import Config, configured
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.config import Config, parse_config
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.topology import Topology
 
@@ -97,7 +97,7 @@ class Environment:
 def environments() -> dict[str, Facts]:
     """Every environment by its name."""
     tables = tomllib.loads(_read("environments.toml"))
-    return {name: configured(Facts, table, f"environments.toml: {name}") for name, table in tables.items()}
+    return {name: parse_config(Facts, table, f"environments.toml: {name}") for name, table in tables.items()}
 
 
 def environment(
@@ -106,8 +106,8 @@ def environment(
     """The environment of this name for these sizes, or a refusal that says what was expected."""
     known = environments()
     if name not in known:
-        raise WrongUse(f"environment {name!r} does not exist; expected one of: {', '.join(known)}")
-    chosen = configured(EnvironmentOptions, dict(options or {}), f"options of environment {name}")
+        raise UsageError(f"environment {name!r} does not exist; expected one of: {', '.join(known)}")
+    chosen = parse_config(EnvironmentOptions, dict(options or {}), f"options of environment {name}")
     facts = _with_options(name, known[name], chosen)
     plain = Topology.grid(groups, replicas, clients)
     regions = _servers(name, facts, plain)
@@ -129,21 +129,21 @@ def _with_options(name: str, facts: Facts, options: EnvironmentOptions) -> Facts
         key: value for key in options.__struct_fields__ if (value := getattr(options, key)) is not None
     }
     if "inside_ms" in changed and facts.matrix:
-        raise WrongUse(f"{where}: inside_ms = {options.inside_ms}; the matrix says it; expected no such option")
+        raise UsageError(f"{where}: inside_ms = {options.inside_ms}; the matrix says it; expected no such option")
     if "bandwidth" in changed and len(facts.regions) == 1:
-        raise WrongUse(f"{where}: bandwidth = {options.bandwidth}; there is one region; expected no such option")
+        raise UsageError(f"{where}: bandwidth = {options.bandwidth}; there is one region; expected no such option")
     if ("regions" in changed or "placement" in changed) and not facts.matrix:
         field_name = "regions" if "regions" in changed else "placement"
-        raise WrongUse(f"{where}: {field_name} = {changed[field_name]!r}; expected it for aws-12 and aws-2025 only")
+        raise UsageError(f"{where}: {field_name} = {changed[field_name]!r}; expected it for aws-12 and aws-2025 only")
     for region in options.regions or ():
         if region not in facts.regions:
-            raise WrongUse(f"{where}: regions: {region!r} is none of: {', '.join(facts.regions)}")
+            raise UsageError(f"{where}: regions: {region!r} is none of: {', '.join(facts.regions)}")
     facts = msgspec.structs.replace(facts, **changed)
     if options.leaders is not None:
         allowed = (*facts.regions, "spread")
         if facts.placement != "replica-per-region" or options.leaders not in allowed:
             expected = f"one of: {', '.join(allowed)}" if facts.placement == "replica-per-region" else "no such option"
-            raise WrongUse(f"{where}: leaders = {options.leaders!r}; expected {expected}")
+            raise UsageError(f"{where}: leaders = {options.leaders!r}; expected {expected}")
     return facts
 
 
@@ -152,12 +152,14 @@ def _servers(name: str, facts: Facts, topology: Topology) -> dict[ProcessId, str
     rooms = facts.regions or tuple(f"r{n + 1}" for n in range(len(topology.groups)))
     replicas = len(topology.members(topology.groups[0]))
     if facts.placement == "replica-per-region" and replicas > len(rooms):
-        raise WrongUse(f"environment {name}: {replicas} replicas, one per region; expected 1 to {len(rooms)}")
+        raise UsageError(f"environment {name}: {replicas} replicas, one per region; expected 1 to {len(rooms)}")
     if facts.placement == "group-per-region" and len(topology.groups) > len(rooms):
-        raise WrongUse(f"environment {name}: {len(topology.groups)} groups, one per region; expected 1 to {len(rooms)}")
+        raise UsageError(
+            f"environment {name}: {len(topology.groups)} groups, one per region; expected 1 to {len(rooms)}"
+        )
     listed = {number: region for region, numbers in facts.groups.items() for number in numbers}
     if facts.placement == "listed" and len(topology.groups) > len(listed):
-        raise WrongUse(f"environment {name}: {len(topology.groups)} groups; it places 1 to {len(listed)}")
+        raise UsageError(f"environment {name}: {len(topology.groups)} groups; it places 1 to {len(listed)}")
     regions = {}
     for place, group in enumerate(topology.groups):
         first = _first(facts, rooms, place)
@@ -188,7 +190,7 @@ def _clients(name: str, facts: Facts, topology: Topology, servers: dict[ProcessI
     used = sorted(set(servers.values()))
     for region in facts.clients:
         if region not in used and region not in facts.regions:
-            raise WrongUse(f"environment {name}: clients in {region!r}; expected some of: {', '.join(used)}")
+            raise UsageError(f"environment {name}: clients in {region!r}; expected some of: {', '.join(used)}")
     everywhere = used if facts.matrix else facts.regions
     regions = {}
     for turn, client in enumerate(topology.clients):
@@ -203,7 +205,7 @@ def _clients(name: str, facts: Facts, topology: Topology, servers: dict[ProcessI
 
 
 def _beside(topology: Topology, turn: int) -> ProcessId:
-    """The replica beside which a client lives: first one at every group, then one at every second replica ..."""
+    """The replica beside which a client incarnations: first one at every group, then one at every second replica ..."""
     group: GroupId = topology.groups[turn % len(topology.groups)]
     members = topology.members(group)
     return members[turn // len(topology.groups) % len(members)]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Protocol
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.spec import FAULTS, Claims
 from amcast.kernel.topology import Topology
@@ -142,14 +142,14 @@ def profile(name: str, claims: Claims, protocol: str) -> frozenset[str]:
     for kind in sorted(kinds):
         if kind not in FAULTS:
             known = ", ".join(FAULTS)
-            raise WrongUse(f"faults = {name!r}: no kind {kind!r}; expected none, all, or kinds joined by +: {known}")
+            raise UsageError(f"faults = {name!r}: no kind {kind!r}; expected none, all, or kinds joined by +: {known}")
         if kind not in claims.faults:
             claimed = ", ".join(k for k in FAULTS if k in claims.faults) or "none"
-            raise WrongUse(f"faults = {name!r}: {protocol} does not claim to survive {kind!r}; it claims {claimed}")
+            raise UsageError(f"faults = {name!r}: {protocol} does not claim to survive {kind!r}; it claims {claimed}")
     return kinds
 
 
-class Dealer:
+class FaultInjector:
     """Deals faults of some kinds, never more than claimed, and knows how to heal them all."""
 
     def __init__(

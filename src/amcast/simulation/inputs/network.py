@@ -10,7 +10,7 @@ from typing import Literal
 from msgspec import field
 
 from amcast.kernel.config import Config
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.spec import Links
 from amcast.kernel.topology import Topology
@@ -113,7 +113,7 @@ class Network:
         for source in used:
             for target in used:
                 if target not in matrix.get(source, {}):
-                    raise WrongUse(
+                    raise UsageError(
                         f"network.matrix_ns: no delay from region {source!r} to {target!r}; expected one for each pair"
                     )
 

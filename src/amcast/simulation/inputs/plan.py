@@ -31,8 +31,8 @@ from typing import Any
 import msgspec
 from msgspec import field
 
-from amcast.kernel.config import Config, configured
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.config import Config, parse_config
+from amcast.kernel.errors import UsageError
 from amcast.simulation.inputs.network import MILLISECOND, NetworkConfig
 from amcast.simulation.world.actions import Fault
 
@@ -117,7 +117,7 @@ class Plan(Config, frozen=True):
 
     def network_config(self, environment: dict[str, Any] | None = None) -> NetworkConfig:
         """The network: the environment's, with what the plan says on top."""
-        return configured(NetworkConfig, {**(environment or {}), **self.network}, "network")
+        return parse_config(NetworkConfig, {**(environment or {}), **self.network}, "network")
 
 
 def read_plan(file: Path) -> dict[str, Any]:
@@ -125,26 +125,26 @@ def read_plan(file: Path) -> dict[str, Any]:
     try:
         text = file.read_bytes().decode()
     except OSError as error:
-        raise WrongUse(f"plan {file}: cannot be read: {error.strerror}") from None
+        raise UsageError(f"plan {file}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise WrongUse(f"plan {file}: not UTF-8 text; expected TOML") from None
+        raise UsageError(f"plan {file}: not UTF-8 text; expected TOML") from None
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise WrongUse(f"plan {file}: not TOML: {error}") from None
+        raise UsageError(f"plan {file}: not TOML: {error}") from None
 
 
 def plan_of(values: dict[str, Any], where: str = "plan") -> Plan:
     """Plain data as a plan; mistakes name the place, the field, the value and what was expected."""
     if "protocol" not in values:
-        raise WrongUse(f"{where}: protocol is missing; expected a name of `amcast protocols`")
+        raise UsageError(f"{where}: protocol is missing; expected a name of `amcast protocols`")
     values = {**values, "faults": _events(values.get("faults", {}), where)}
-    plan = configured(Plan, values, where)
+    plan = parse_config(Plan, values, where)
     messages = plan.workload.get("messages", 0)
     if type(messages) is not int or not 0 <= messages <= MAX_MESSAGES:
-        raise WrongUse(f"{where}: workload.messages = {messages!r}; expected a whole number from 0 to {MAX_MESSAGES}")
+        raise UsageError(f"{where}: workload.messages = {messages!r}; expected a whole number from 0 to {MAX_MESSAGES}")
     if not isinstance(plan.workload.get("name", ""), str):
-        raise WrongUse(f"{where}: workload.name = {plan.workload['name']!r}; expected a name of `amcast workloads`")
+        raise UsageError(f"{where}: workload.name = {plan.workload['name']!r}; expected a name of `amcast workloads`")
     return plan
 
 
@@ -155,7 +155,7 @@ def _events(faults: Any, where: str) -> Any:
     events = []
     for place, event in enumerate(faults["events"]):
         if not isinstance(event, dict) or "at_ns" not in event:
-            raise WrongUse(f"{where}: faults.events[{place}] = {event!r}; expected a table with at_ns and do")
+            raise UsageError(f"{where}: faults.events[{place}] = {event!r}; expected a table with at_ns and do")
         events.append({"at_ns": event["at_ns"], "fault": {k: v for k, v in event.items() if k != "at_ns"}})
     return {**faults, "events": events}
 

@@ -31,7 +31,7 @@ MAX_ROUTES: Final = 10_000
 _Leg = tuple[int, tuple[ProcessId, ...], int]
 
 
-class Timed:
+class DiscreteEventScheduler:
     """Chooses by time alone."""
 
     def __init__(self, network: Network, random: Random) -> None:
@@ -63,7 +63,7 @@ class Timed:
 
     # Offers
 
-    def arriving(self, number: int, envelope: Envelope) -> None:
+    def offer_packet(self, number: int, envelope: Envelope) -> None:
         source, target, body, about, size, now = envelope
         at = self.network.arrival(source, target, size, now)
         packet = (ARRIVE, number, source, (target,), body, about, size, now)
@@ -75,7 +75,7 @@ class Timed:
                 self._calendar.add(at, packet)
         self._calendar.add(at, packet)
 
-    def spreading(
+    def offer_packets(
         self, number: int, source: ProcessId, targets: Sequence[ProcessId], body: Body, about: About, size: int
     ) -> None:
         now = self.world.now
@@ -94,7 +94,7 @@ class Timed:
                     self._calendar.add(at, flight)
             return
         for target in targets:
-            self.arriving(number, (source, target, body, about, size, now))
+            self.offer_packet(number, (source, target, body, about, size, now))
             number += 1
 
     def _route(self, source: ProcessId, targets: Sequence[ProcessId]) -> tuple["_Leg", ...]:
@@ -113,18 +113,18 @@ class Timed:
         route = routes[targets] = tuple(legs)
         return route
 
-    def ticking(self, process: ProcessId, name: str, ticket: int, low_ns: int, high_ns: int) -> None:
+    def offer_timer(self, process: ProcessId, name: str, ticket: int, low_ns: int, high_ns: int) -> None:
         after = low_ns if low_ns == high_ns else self._random.randint(low_ns, high_ns)
         self._calendar.add(self.world.now + after, (FIRE, (process, name, ticket)))
 
-    def syncing(self, process: ProcessId) -> None:
+    def offer_write(self, process: ProcessId) -> None:
         waiting = self.world.disks[process].waiting
         at = self.world.now + self.network.config.disk_ns
         # One write covers what waits when it begins; the rest goes with the next.
         number = self._writes[process] = self.world.number()
         self._calendar.add(at, (SYNC, (process, number, len(waiting))))
 
-    def severed(self, source: ProcessId, target: ProcessId) -> None:
+    def link_cut(self, source: ProcessId, target: ProcessId) -> None:
         """The world knows lost packets by their numbers when they come up; those held back would never come up."""
         for packet in [packet for packet in self._held if packet[1][:2] == (source, target)]:
             self._held.remove(packet)
@@ -156,7 +156,7 @@ class Timed:
             for entry in calendar.due():
                 kind = entry[0]
                 if kind == ARRIVE:
-                    if world.smooth and not self._careful:
+                    if world.lossless and not self._careful:
                         reach(entry)
                     else:
                         self._arrive(entry)

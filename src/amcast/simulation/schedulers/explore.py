@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from amcast.kernel.effects import Persist
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import MessageId, ProcessId
 from amcast.simulation.schedulers.fuzz import Status
 from amcast.simulation.schedulers.heal import settle, stuck_story
@@ -36,7 +36,7 @@ from amcast.simulation.world.actions import (
     Sync,
 )
 from amcast.simulation.world.world import Hello, Pair
-from amcast.simulation.world.world_snapshot import BranchingPool, Picture
+from amcast.simulation.world.world_snapshot import BranchingActions, WorldSnapshot
 
 REPORT_EVERY: Final = 1_000
 EVERYWHERE: Final = -1
@@ -57,13 +57,13 @@ class Move(NamedTuple):
 class _Work(NamedTuple):
     """A state whose moves are to be tried."""
 
-    picture: Picture
+    picture: WorldSnapshot
     left: Budget
     only: int = -1
     """If not -1: just these moves."""
 
 
-class _Found(Exception):  # noqa: N818
+class _CounterexampleFoundError(Exception):
     def __init__(self, status: Status, story: str, ending: list[AnyAction] | None = None) -> None:
         super().__init__(story)
         self.status: Status = status
@@ -103,7 +103,7 @@ def explore(scope: Scope, progress: Callable[[int, int], None] | None = None) ->
     return Explorer(scope, progress).run()
 
 
-class Explorer(BranchingPool):
+class Explorer(BranchingActions):
     """One search."""
 
     def __init__(self, scope: Scope, progress: Callable[[int, int], None] | None = None) -> None:
@@ -112,7 +112,7 @@ class Explorer(BranchingPool):
         self._progress = progress
         self._multicasts = scope.multicasts()
         self._known = _Known()
-        self._root: Picture
+        self._root: WorldSnapshot
         self._trying: tuple[int, AnyAction | None] = (-1, None)
         """The state and the move that is being tried."""
         self._depth = 0
@@ -137,7 +137,7 @@ class Explorer(BranchingPool):
             level = {first: _Work(self._root, left)}
             while level and not self._full():
                 level = self._next_level(level)
-        except _Found as found:
+        except _CounterexampleFoundError as found:
             return self._result(self._counterexample(found))
         return self._result(None)
 
@@ -189,7 +189,7 @@ class Explorer(BranchingPool):
         elif known.sleeps[number] & ~sleep:
             self._wake(number, sleep, left, following)
 
-    def _tried(self, picture: Picture, action: AnyAction) -> Picture:
+    def _tried(self, picture: WorldSnapshot, action: AnyAction) -> WorldSnapshot:
         """The world after an action."""
 
         def happen() -> None:
@@ -252,7 +252,7 @@ class Explorer(BranchingPool):
                 moves += [self._firing_of(process, name) for name in cell.timers]
         return moves
 
-    def _multicasting(self, picture: Picture) -> list[Move]:
+    def _multicasting(self, picture: WorldSnapshot) -> list[Move]:
         """The next message of each sender that is up."""
         if len(picture.multicasts) == len(self._multicasts):
             return []
@@ -310,7 +310,7 @@ class Explorer(BranchingPool):
             moves += self._losses(picture, left)
         return moves
 
-    def _losses(self, picture: Picture, left: Budget) -> list[Move]:
+    def _losses(self, picture: WorldSnapshot, left: Budget) -> list[Move]:
         moves: list[Move] = []
         for (source, target), link in sorted(picture.links.items()):
             for place in range(len(link) if source != target else 0):
@@ -328,14 +328,14 @@ class Explorer(BranchingPool):
         """A process that raises is a finding like any other."""
         try:
             happen()
-        except WrongUse:
+        except UsageError:
             raise
         except Exception as error:
-            raise _Found("error", f"{type(error).__name__}: {error}") from error
-        if self.world.broken:
-            raise _Found("violated", self.world.broken.pop(0))
+            raise _CounterexampleFoundError("error", f"{type(error).__name__}: {error}") from error
+        if self.world.violations:
+            raise _CounterexampleFoundError("violated", self.world.violations.pop(0))
 
-    def _check(self, before: Picture, after: Picture) -> None:
+    def _check(self, before: WorldSnapshot, after: WorldSnapshot) -> None:
         """Ask `always`, if anything was delivered."""
         for place in self._servers:
             if before.cells[place] is not after.cells[place] and (
@@ -344,12 +344,12 @@ class Explorer(BranchingPool):
                 self._judge(after)
                 return
 
-    def _judge(self, picture: Picture, ending: list[AnyAction] | None = None) -> None:
+    def _judge(self, picture: WorldSnapshot, ending: list[AnyAction] | None = None) -> None:
         destinations = {message.id: message.destinations for message in picture.multicasts}
         histories = {process: picture.cells[self._places[process]].history for process in self.scope.topology.servers}
         story = self.scope.always(histories, destinations)
         if story is not None:
-            raise _Found("violated", story, ending)
+            raise _CounterexampleFoundError("violated", story, ending)
 
     def _end(self, work: _Work) -> None:
         """Nothing but faults can happen: what is owed must have come, or come when everything heals."""
@@ -366,7 +366,7 @@ class Explorer(BranchingPool):
         self._guarded(lambda: ending.extend(settle(self, self.scope.claims)))
         self._judge(self.picture(), ending)
         if self.world.owed():
-            raise _Found("stuck", stuck_story(self, ending))
+            raise _CounterexampleFoundError("stuck", stuck_story(self, ending))
 
     # Telling
 
@@ -385,7 +385,7 @@ class Explorer(BranchingPool):
             counterexample=counterexample,
         )
 
-    def _counterexample(self, found: _Found) -> Counterexample:
+    def _counterexample(self, found: _CounterexampleFoundError) -> Counterexample:
         number, action = self._trying
         script = self._known.way(number) if number >= 0 else []
         script += [action] if action is not None else []

@@ -15,12 +15,12 @@ from amcast.kernel.message import Body
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Links
 from amcast.kernel.topology import Topology
-from amcast.simulation.inputs.faults import Dealer
+from amcast.simulation.inputs.faults import FaultInjector
 from amcast.simulation.inputs.load import Draw, Load
 from amcast.simulation.inputs.network import MILLISECOND
 from amcast.simulation.inputs.random_streams import stream
 from amcast.simulation.schedulers.heal import owes
-from amcast.simulation.schedulers.pending_actions import Pool
+from amcast.simulation.schedulers.pending_actions import PendingActions
 from amcast.simulation.world.actions import AnyAction, Arrive, Change, Drop, Fault, Fire, Multicast, Repeat, Sync
 from amcast.simulation.world.membership import ahead, changes_done, may_change
 from amcast.simulation.world.world import Pair, World
@@ -98,7 +98,7 @@ def style_of(random: Random, faulty: bool) -> Style:
     )
 
 
-class Fuzzer(Pool):
+class Fuzzer(PendingActions):
     """One run of one seed."""
 
     def __init__(self, case: Case, seed: int, recorder: Recorder) -> None:
@@ -120,7 +120,7 @@ class Fuzzer(Pool):
         self._changes = list(case.changes)
         self.load = Load(case.topology, case.draw(seed), case.messages, case.outstanding, case.senders, case.replies)
         self.script: list[AnyAction] = []
-        self._dealer = Dealer(
+        self._dealer = FaultInjector(
             case.kinds, case.claims, stream(seed, "faults"), MILLISECOND, ahead(self.world, case.changes)
         )
         self._ends: list[tuple[int, Fault]] = []
@@ -136,17 +136,17 @@ class Fuzzer(Pool):
                 self._disturb()
                 if not self._one(fair=False):
                     break
-                if world.broken:
+                if world.violations:
                     break
             self._heal()
             bound = world.steps + SETTLE_STEPS
-            while not world.broken and not self._settled() and world.steps < bound and self._one(fair=True):
+            while not world.violations and not self._settled() and world.steps < bound and self._one(fair=True):
                 pass
             self._drain()
         except Exception as error:  # a process that raises is a finding like any other
             return self._outcome("error", f"{type(error).__name__}: {error}")
         complete = self._settled()
-        story = world.broken[0] if world.broken else judge(world, self.recorder, complete)
+        story = world.violations[0] if world.violations else judge(world, self.recorder, complete)
         if story is not None:
             return self._outcome("violated", story)
         if not complete:
@@ -184,7 +184,7 @@ class Fuzzer(Pool):
     def _drain(self) -> None:
         """Let late packets arrive too: what is delivered once must not be delivered again."""
         for _ in range(4 * sum(len(link) for link in self.links.values())):
-            if self.world.broken or not any(self.open(pair) for pair in self.links):
+            if self.world.violations or not any(self.open(pair) for pair in self.links):
                 return
             self._one(fair=True)
 

@@ -10,8 +10,8 @@ from typing import Final
 
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.spec import Claims
-from amcast.simulation.inputs.faults import Dealer
-from amcast.simulation.schedulers.pending_actions import Pool
+from amcast.simulation.inputs.faults import FaultInjector
+from amcast.simulation.schedulers.pending_actions import PendingActions
 from amcast.simulation.world.actions import AnyAction, Arrive, Fire, Heal, Lossy, Recover, Resume, Sync
 from amcast.simulation.world.membership import present
 from amcast.simulation.world.world import World
@@ -20,7 +20,7 @@ SETTLE_STEPS: Final = 20_000
 """The liveness bound: so many actions after healing, everything owed must be delivered."""
 
 
-def settle(pool: Pool, claims: Claims, bound: int = SETTLE_STEPS) -> list[AnyAction]:
+def settle(pool: PendingActions, claims: Claims, bound: int = SETTLE_STEPS) -> list[AnyAction]:
     """Let a run end fairly: until nothing is owed, nothing can happen, or the bound is reached. Says what happened."""
     done: list[AnyAction] = []
     world = pool.world
@@ -28,7 +28,7 @@ def settle(pool: Pool, claims: Claims, bound: int = SETTLE_STEPS) -> list[AnyAct
         if pool.apply(action):
             done.append(action)
     fair = _fair(pool)
-    while len(done) < bound and not world.broken and owes(world):
+    while len(done) < bound and not world.violations and owes(world):
         chosen = next(fair, None)
         if chosen is None:
             break
@@ -50,7 +50,7 @@ def owes(world: World) -> bool:
     return False
 
 
-def stuck_story(pool: Pool, settled: list[AnyAction]) -> str:
+def stuck_story(pool: PendingActions, settled: list[AnyAction]) -> str:
     """Who still waits for what, in a sentence."""
     owed = pool.world.owed()
     message, process = owed[0]
@@ -59,7 +59,7 @@ def stuck_story(pool: Pool, settled: list[AnyAction]) -> str:
     return f"process {process} never delivers message {message}, {end} {len(settled)} fair steps{more}"
 
 
-def _healing(pool: Pool, claims: Claims) -> Iterator[AnyAction]:
+def _healing(pool: PendingActions, claims: Claims) -> Iterator[AnyAction]:
     world = pool.world
     if world.blocked:
         yield Heal()
@@ -71,14 +71,14 @@ def _healing(pool: Pool, claims: Claims) -> Iterator[AnyAction]:
     if not claims.tolerates(present(world), frozenset(lost)):
         for process in sorted(lost):
             yield Recover(process)
-    dealer = Dealer(frozenset(), claims, Random(0), 1)
+    dealer = FaultInjector(frozenset(), claims, Random(0), 1)
     if claims.faults & {"leaders", "crash", "recovery", "amnesia"}:
         yield from dealer.leaders(world)
     if "suspects" in claims.faults:
         yield from dealer.trust(world)
 
 
-def _fair(pool: Pool) -> Iterator[AnyAction]:
+def _fair(pool: PendingActions) -> Iterator[AnyAction]:
     """The next action that fairness demands, until there is none. The caller lets each happen before it asks again."""
     fired: dict[tuple[ProcessId, str], int] = {}
     disks = pool.world.disks

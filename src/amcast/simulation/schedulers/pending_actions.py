@@ -18,7 +18,7 @@ from amcast.simulation.world.world import Envelope, Hello, Pair, World
 TICK_NS: Final = 1_000
 
 
-class Pool:
+class PendingActions:
     """All that is in flight, by link; all timers; all disks that owe an answer."""
 
     def __init__(self, links: Links = "fifo", tick_ns: int = TICK_NS) -> None:
@@ -38,11 +38,11 @@ class Pool:
 
     # Offers
 
-    def arriving(self, number: int, envelope: Envelope) -> None:
+    def offer_packet(self, number: int, envelope: Envelope) -> None:
         if envelope[1] in self.world.processes:
             self.put(number, envelope)
         else:
-            # Whoever is down gets it never: a new life begins with new links.
+            # Whoever is down gets it never: a new incarnation begins with new links.
             self.world.lose(envelope)
 
     def put(self, number: int, envelope: Envelope) -> None:
@@ -59,23 +59,23 @@ class Pool:
             self.links[pair] = link[:place] + link[place + 1 :]
         return link[place]
 
-    def spreading(
+    def offer_packets(
         self, number: int, source: ProcessId, targets: Sequence[ProcessId], body: Body, about: About, size: int
     ) -> None:
         for target in targets:
-            self.arriving(number, (source, target, body, about, size, self.world.now))
+            self.offer_packet(number, (source, target, body, about, size, self.world.now))
             number += 1
 
-    def ticking(self, process: ProcessId, name: str, ticket: int, low_ns: int, high_ns: int) -> None:
+    def offer_timer(self, process: ProcessId, name: str, ticket: int, low_ns: int, high_ns: int) -> None:
         if self.tick_ns:
             self.timers[(process, name)] = (ticket, self.world.now + low_ns, self.world.now + high_ns)
         else:
             self.timers[(process, name)] = (ticket, 0, 0)
 
-    def syncing(self, process: ProcessId) -> None:
+    def offer_write(self, process: ProcessId) -> None:
         """Nothing to do: a disk that owes an answer is busy."""
 
-    def severed(self, source: ProcessId, target: ProcessId) -> None:
+    def link_cut(self, source: ProcessId, target: ProcessId) -> None:
         for _, envelope in self.links.pop((source, target), ()):
             self.world.lose(envelope)
 

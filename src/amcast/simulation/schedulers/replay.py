@@ -9,15 +9,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Links
 from amcast.kernel.topology import Topology
-from amcast.simulation.narration import Witness, Witnessed, act, told
+from amcast.simulation.narration import NarratedProcess, Witnessed, act, told
 from amcast.simulation.schedulers.fuzz import Judge, Status
 from amcast.simulation.schedulers.heal import settle, stuck_story
-from amcast.simulation.schedulers.pending_actions import TICK_NS, Pool
+from amcast.simulation.schedulers.pending_actions import TICK_NS, PendingActions
 from amcast.simulation.schedulers.script import Script
 from amcast.simulation.world.actions import AnyAction
 from amcast.simulation.world.world import World
@@ -40,7 +40,7 @@ class Replayed:
     notes: dict[str, int] = field(default_factory=dict)
 
 
-class Player(Pool):
+class Replayer(PendingActions):
     """A world that does as it is told."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Player(Pool):
         self._log: list[Witnessed] = []
         self._tell = tell
         self._told = 0
-        seen = make if tell is None else lambda process: cast(Process, Witness(make(process), self._log))
+        seen = make if tell is None else lambda process: cast(Process, NarratedProcess(make(process), self._log))
         self.world = World(topology, seen, self, recorder, absent=frozenset(absent), operator=operator)
 
     def apply(self, action: AnyAction) -> bool:
@@ -91,14 +91,16 @@ def replay(
 ) -> Replayed:
     """Run a script and judge it. `tell` gets one line per step, as it happens."""
     recorder = Recorder()
-    player = Player(script.topology, make, script.links, script.tick_ns, recorder, tell, script.absent, script.operator)
+    player = Replayer(
+        script.topology, make, script.links, script.tick_ns, recorder, tell, script.absent, script.operator
+    )
     result = Replayed("holds", "")
     result.notes = player.world.noted
     try:
         player.world.start()
         _play(script, player, result, strict)
         _judge(player, recorder, claims, judge, result, tell)
-    except WrongUse:
+    except UsageError:
         raise
     except Exception as error:  # a process that raises is a finding like any other
         result.status, result.story = "error", f"{type(error).__name__}: {error}"
@@ -107,20 +109,20 @@ def replay(
     return result
 
 
-def _play(script: Script, player: Player, result: Replayed, strict: bool) -> None:
+def _play(script: Script, player: Replayer, result: Replayed, strict: bool) -> None:
     for place, action in enumerate(script.actions):
         result.actions.append(action)
         if not player.apply(action):
             if strict:
-                raise WrongUse(f"{script.where(place)} of the script: cannot happen there: {act(action)}")
+                raise UsageError(f"{script.where(place)} of the script: cannot happen there: {act(action)}")
             result.actions.pop()
             result.skipped += 1
-        if player.world.broken:
+        if player.world.violations:
             return
 
 
 def _judge(
-    player: Player, recorder: Recorder, claims: Claims, judge: Judge, result: Replayed, tell: Tell | None
+    player: Replayer, recorder: Recorder, claims: Claims, judge: Judge, result: Replayed, tell: Tell | None
 ) -> None:
     world = player.world
     story = verdict(world, recorder, judge, complete=not world.owed())
@@ -138,7 +140,7 @@ def _judge(
 def verdict(world: World, recorder: Recorder, judge: Judge, complete: bool) -> str | None:
     """The first violation; a judge may be asked more than once about one run."""
     recorder.processes.clear()
-    return world.broken[0] if world.broken else judge(world, recorder, complete)
+    return world.violations[0] if world.violations else judge(world, recorder, complete)
 
 
 def narrate(script: Script, make: Callable[[ProcessId], Process], claims: Claims, judge: Judge) -> Sequence[str]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId, MessageId, ProcessId, message_id
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Links
@@ -61,17 +61,19 @@ class Scope:
 
     def __post_init__(self) -> None:
         if self.max_states < 1:
-            raise WrongUse(f"max_states = {self.max_states}; expected at least 1")
+            raise UsageError(f"max_states = {self.max_states}; expected at least 1")
         for name, value in zip(Budget._fields, self.budget, strict=True):
             if value < 0:
-                raise WrongUse(f"budget.{name} = {value}; expected 0 or more")
+                raise UsageError(f"budget.{name} = {value}; expected 0 or more")
         if (self.budget.drops or self.budget.repeats) and self.links != "raw":
-            raise WrongUse(f"budget.drops and budget.repeats: links are {self.links!r}; only raw links lose and double")
+            raise UsageError(
+                f"budget.drops and budget.repeats: links are {self.links!r}; only raw links lose and double"
+            )
         for sender, destinations in self.messages:
             if sender not in self.topology.processes:
-                raise WrongUse(f"messages: sender {sender} does not exist; expected one of {self.topology.processes}")
-            if self.topology.checked(destinations) != destinations:
-                raise WrongUse(f"messages: destinations {destinations}; expected sorted and without repetition")
+                raise UsageError(f"messages: sender {sender} does not exist; expected one of {self.topology.processes}")
+            if self.topology.check_destinations(destinations) != destinations:
+                raise UsageError(f"messages: destinations {destinations}; expected sorted and without repetition")
 
     def judge(self, world: World, recorder: Recorder, complete: bool) -> str | None:
         """The same `always` for replays and for shrinking."""

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import msgspec
 
-from amcast.kernel.config import explained
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.config import describe_error
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.spec import Links
 from amcast.kernel.topology import Topology
@@ -128,16 +128,16 @@ def read_script(file: Path | str) -> Script:
     """A script file, or one sentence naming file, line and field of what is wrong with it."""
     file = Path(file)
     if not file.is_file():
-        raise WrongUse(f"{file}: no such file; expected a script")
+        raise UsageError(f"{file}: no such file; expected a script")
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise WrongUse(f"{file}: not text ({error.reason} at byte {error.start}); expected JSON lines") from None
+        raise UsageError(f"{file}: not text ({error.reason} at byte {error.start}); expected JSON lines") from None
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not lines:
-        raise WrongUse(f"{file}: empty; expected a header line and actions")
+        raise UsageError(f"{file}: empty; expected a header line and actions")
     if len(lines) > MAX_LINES:
-        raise WrongUse(f"{file}: {len(lines)} lines; expected at most {MAX_LINES}")
+        raise UsageError(f"{file}: {len(lines)} lines; expected at most {MAX_LINES}")
     where = f"{file}, line {lines[0][0]}"
     header = _header(lines[0][1], where)
     topology = Topology.from_dict(header.topology, f"{where}: topology")
@@ -167,11 +167,11 @@ def _header(line: str, where: str) -> Header:
     try:
         header = msgspec.json.decode(line, type=Header)
     except msgspec.DecodeError as error:
-        raise WrongUse(f"{where}: {explained(error, Header)}; expected the header of a script") from None
+        raise UsageError(f"{where}: {describe_error(error, Header)}; expected the header of a script") from None
     if header.script != FORMAT:
-        raise WrongUse(f"{where}: script = {header.script}; expected format {FORMAT}")
+        raise UsageError(f"{where}: script = {header.script}; expected format {FORMAT}")
     if header.tick_ns < 0:
-        raise WrongUse(f"{where}: tick_ns = {header.tick_ns}; expected 0 or more")
+        raise UsageError(f"{where}: tick_ns = {header.tick_ns}; expected 0 or more")
     return header
 
 
@@ -202,13 +202,13 @@ def check_action(action: AnyAction, topology: Topology, where: str) -> None:
             named = ()
     for process in named:
         if process not in topology.processes:
-            raise WrongUse(f"{where}: process {process} does not exist; expected one of {list(topology.processes)}")
+            raise UsageError(f"{where}: process {process} does not exist; expected one of {list(topology.processes)}")
 
 
 def _check_groups(groups: tuple[GroupId, ...], topology: Topology, where: str) -> None:
     try:
-        checked = topology.checked(groups)
-    except WrongUse as error:
-        raise WrongUse(f"{where}: {error}") from None
+        checked = topology.check_destinations(groups)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
     if checked != groups:
-        raise WrongUse(f"{where}: destinations {list(groups)}; expected sorted and without repetition")
+        raise UsageError(f"{where}: destinations {list(groups)}; expected sorted and without repetition")

@@ -16,14 +16,14 @@ from typing import Final, NamedTuple
 import msgspec
 
 from amcast.kernel.effects import About
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import MessageId, ProcessId, message_id
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims
 from amcast.simulation.inputs.random_streams import stream
 from amcast.simulation.schedulers.fuzz import Judge, Status
 from amcast.simulation.schedulers.heal import settle, stuck_story
-from amcast.simulation.schedulers.replay import Player, verdict
+from amcast.simulation.schedulers.replay import Replayer, verdict
 from amcast.simulation.schedulers.script import Script
 from amcast.simulation.world.actions import AnyAction, Arrive, Drop, Multicast, Repeat
 from amcast.simulation.world.world import Hello, Pair
@@ -45,7 +45,7 @@ class Item(NamedTuple):
     labels: tuple[Label, ...] = ()
 
 
-Plan = Callable[[Player], Iterable[Item]]
+Plan = Callable[[Replayer], Iterable[Item]]
 """What to do next, given how the world stands."""
 
 
@@ -85,7 +85,7 @@ def shrink(
     return _Shrinker(script, make, claims, judge, progress, max_runs).run()
 
 
-class _Full(Exception):  # noqa: N818
+class _BudgetSpentError(Exception):
     """No more runs allowed."""
 
 
@@ -120,7 +120,7 @@ class _Shrinker:
             self._reduce()
             self._reschedule()
             self._renumber()
-        except _Full:
+        except _BudgetSpentError:
             limit = f"the limit of {self._max_runs} runs was reached; it may not be minimal"
         actions = [item.action for item in self._items]
         small = replace(self._script, actions=actions, status=self._wanted.status, story=self._story, lines=())
@@ -137,7 +137,7 @@ class _Shrinker:
                 self._wanted = Failure(status, kind_of(status, story))
                 self._story, self._items = story, items
                 return
-        raise WrongUse(f"the script of {self._script.protocol} does not fail; expected one that does")
+        raise UsageError(f"the script of {self._script.protocol} does not fail; expected one that does")
 
     def _fails(self, items: Sequence[Item]) -> bool:
         """Whether these still fail in the same way; if so, what of them happened is what we have now."""
@@ -145,7 +145,7 @@ class _Shrinker:
 
     def _fails_so(self, plan: Plan) -> bool:
         if self._runs >= self._max_runs:
-            raise _Full
+            raise _BudgetSpentError
         status, story, happened = self._play(plan)
         if Failure(status, kind_of(status, story)) != self._wanted:
             return False
@@ -158,7 +158,7 @@ class _Shrinker:
         self._runs += 1
         recorder = Recorder()
         script = self._script
-        player = Player(script.topology, self._make, script.links, script.tick_ns, recorder)
+        player = Replayer(script.topology, self._make, script.links, script.tick_ns, recorder)
         world = player.world
         happened: list[Item] = []
         try:
@@ -169,11 +169,11 @@ class _Shrinker:
                     happened.append(aimed)
                     if not player.apply(aimed.action):
                         happened.pop()
-                if world.broken:
+                if world.violations:
                     break
-            ending = settle(player, self._claims) if self._settles and not world.broken else []
+            ending = settle(player, self._claims) if self._settles and not world.violations else []
             story = verdict(world, recorder, self._judge, complete=self._settles and not world.owed())
-        except WrongUse:
+        except UsageError:
             raise
         except Exception as error:
             return "error", f"{type(error).__name__}: {error}", happened
@@ -277,7 +277,7 @@ def _weight(item: Item) -> int:
     return 1 + len(item.labels) + (len(item.action.destinations) if isinstance(item.action, Multicast) else 0)
 
 
-def _in_any_order(multicasts: Sequence[Multicast], random: Random, player: Player) -> Iterator[Item]:
+def _in_any_order(multicasts: Sequence[Multicast], random: Random, player: Replayer) -> Iterator[Item]:
     """These messages, and everything that comes of them, in a random order."""
     left = list(multicasts)
     while left or player.links:
@@ -297,7 +297,7 @@ def _label(packet: tuple[int, tuple[object, ...]]) -> Label:
     return (type(envelope[2]).__name__, envelope[3])  # type: ignore[return-value]
 
 
-def _aimed(player: Player, item: Item) -> Item | None:
+def _aimed(player: Replayer, item: Item) -> Item | None:
     """The action as it must be said now to mean the same packets; None if none of them can come."""
     action = item.action
     match action:
@@ -314,7 +314,7 @@ def _aimed(player: Player, item: Item) -> Item | None:
 
 
 def _aimed_arrival(
-    player: Player, target: ProcessId, packets: tuple[tuple[ProcessId, int], ...], labels: tuple[Label, ...]
+    player: Replayer, target: ProcessId, packets: tuple[tuple[ProcessId, int], ...], labels: tuple[Label, ...]
 ) -> Item | None:
     """A burst takes packets one by one; each changes the places of those behind it."""
     links: dict[Pair, tuple[tuple[int, tuple[object, ...]], ...]] = {}

@@ -10,8 +10,8 @@ from typing import Annotated, Union
 import msgspec
 from msgspec import Meta, Struct
 
-from amcast.kernel.config import explained
-from amcast.kernel.errors import WrongUse
+from amcast.kernel.config import describe_error
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 
 Count = Annotated[int, Meta(ge=0)]
@@ -172,5 +172,5 @@ def action_of(line: str, where: str) -> AnyAction:
     try:
         action: AnyAction = _decoder.decode(line)
     except msgspec.DecodeError as error:
-        raise WrongUse(f"{where}: {explained(error, AnyAction)}") from None
+        raise UsageError(f"{where}: {describe_error(error, AnyAction)}") from None
     return action

@@ -31,7 +31,7 @@ class Disk:
             if type(effect) is Deliver:
                 handed = False
             elif type(effect) is Persist:
-                if kept == 0 or (effect.ends and not handed):
+                if kept == 0 or (effect.after_deliveries and not handed):
                     break
                 self.keep(effect)
                 kept -= 1

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from amcast.kernel.ids import GroupId, ProcessId, message_id
-from amcast.kernel.reconfiguration import change_message, changed
+from amcast.kernel.reconfiguration import change_message, change_topology
 from amcast.kernel.topology import Topology
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def ahead(world: "World", changes: "Sequence[Change]") -> tuple[Topology, ...]:
     """The topology of a world that has not begun, and those that planned changes will bring, one after the other."""
     topologies = [present(world)]
     for one in changes:
-        topologies.append(changed(topologies[-1], one.group, one.add, one.remove))
+        topologies.append(change_topology(topologies[-1], one.group, one.add, one.remove))
     return tuple(topologies)
 
 
@@ -62,7 +62,7 @@ def may_change(world: "World", add: ProcessId | None) -> bool:
 def change(world: "World", group: GroupId, add: ProcessId | None, remove: ProcessId | None) -> None:
     """The operator multicasts the next topology; who is to be a member boots and waits to be told."""
     assert world.operator is not None
-    topology = changed(world.processes[world.operator].topology, group, add, remove)
+    topology = change_topology(world.processes[world.operator].topology, group, add, remove)
     if add is not None:
         join(world, add)
         world.boot(add)

@@ -2,8 +2,8 @@
 
 Every effect that takes time becomes an offer to the agenda (a packet in flight, a timer, a disk write); the agenda
 decides when it happens and calls back `arrive`, `fire` or `durable`. Faults are actions too. Links follow the rule of
-the architecture: FIFO and exactly-once within one life of both ends; when a life ends, what was in flight is lost and
-the peer hears of the new life before anything else comes over the link.
+the architecture: FIFO and exactly-once within one incarnation of both ends; when an incarnation ends, what was in
+flight is lost and the peer hears of the new incarnation before anything else comes over the link.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from amcast.kernel.effects import About, CancelTimer, Deliver, Effect, Note, Persist, Resolve, Send, SendEach, SetTimer
-from amcast.kernel.events import Event, Leader, Peer, Receive, Started, Submit, Suspect, Timer
+from amcast.kernel.events import Event, Leader, LinkReset, Receive, Started, Submit, Suspect, Timer
 from amcast.kernel.ids import GroupId, MessageId, ProcessId, sequence_of
 from amcast.kernel.message import Body, Message
 from amcast.kernel.process import Process
@@ -35,27 +35,27 @@ Pair = tuple[ProcessId, ProcessId]
 class Hello(Body, frozen=True):
     """The first thing on a link that begins anew. Link control: processes see it as a Peer event."""
 
-    life: int
+    incarnation: int
 
 
-class Agenda(Protocol):
+class Scheduler(Protocol):
     """Choice without physics. Offers come from the world; the agenda calls the world's actions in its own order."""
 
-    def arriving(self, number: int, envelope: Envelope) -> None:
+    def offer_packet(self, number: int, envelope: Envelope) -> None:
         """A packet is in flight."""
 
-    def spreading(
+    def offer_packets(
         self, number: int, source: ProcessId, targets: Sequence[ProcessId], body: Body, about: About, size: int
     ) -> None:
         """One body is in flight to several targets; their packets are numbered from `number` on."""
 
-    def ticking(self, process: ProcessId, name: str, ticket: int, low_ns: int, high_ns: int) -> None:
+    def offer_timer(self, process: ProcessId, name: str, ticket: int, low_ns: int, high_ns: int) -> None:
         """A timer was set; `ticket` tells it from earlier ones of the same name."""
 
-    def syncing(self, process: ProcessId) -> None:
+    def offer_write(self, process: ProcessId) -> None:
         """A process waits for its disk."""
 
-    def severed(self, source: ProcessId, target: ProcessId) -> None:
+    def link_cut(self, source: ProcessId, target: ProcessId) -> None:
         """What is in flight on this link is lost."""
 
 
@@ -64,10 +64,46 @@ class World:
 
     # fmt: off
     __slots__ = (
-        "_cuts", "_decode", "_encode", "_held", "_make", "_number", "_sent_ns", "_wants_packets", "absent", "agenda",
-        "blocked", "broken", "changes", "completed", "deliveries", "disks", "down", "history", "leaving", "lives",
-        "multicasts", "noted", "now", "operator", "owing", "packets", "paused", "positions", "processes", "recorder",
-        "remembers", "resolved", "senders", "skews", "smooth", "stale", "steps", "timers", "topology", "turned",
+        "_cuts",
+        "_decode",
+        "_encode",
+        "_held",
+        "_make",
+        "_number",
+        "_sent_ns",
+        "_wants_packets",
+        "absent",
+        "blocked",
+        "changes",
+        "completed",
+        "deliveries",
+        "disks",
+        "down",
+        "history",
+        "incarnations",
+        "leaving",
+        "lossless",
+        "multicasts",
+        "noted",
+        "now",
+        "operator",
+        "owing",
+        "packets",
+        "paused",
+        "positions",
+        "processes",
+        "recorder",
+        "remembers",
+        "resolved",
+        "scheduler",
+        "senders",
+        "skews",
+        "stale",
+        "steps",
+        "timers",
+        "topology",
+        "turned",
+        "violations",
     )
     # fmt: on
 
@@ -75,7 +111,7 @@ class World:
         self,
         topology: Topology,
         make: Callable[[ProcessId], Process],
-        agenda: Agenda,
+        agenda: Scheduler,
         recorder: Recorder | None = None,
         *,
         measures: bool = False,
@@ -85,11 +121,11 @@ class World:
         operator: ProcessId | None = None,
     ) -> None:
         self.topology = topology
-        self.agenda = agenda
+        self.scheduler = agenda
         self.recorder = recorder
         self.now = 0
         self.processes: dict[ProcessId, Process] = {}
-        self.lives: dict[ProcessId, int] = dict.fromkeys(topology.processes, 0)
+        self.incarnations: dict[ProcessId, int] = dict.fromkeys(topology.processes, 0)
         self.down: dict[ProcessId, int] = {}
         """Who is down, and since when."""
         self.absent: set[ProcessId] = set(absent)
@@ -107,7 +143,7 @@ class World:
         self.timers: dict[ProcessId, dict[str, int]] = {process: {} for process in topology.processes}
         self.disks: dict[ProcessId, Disk] = {process: Disk() for process in topology.processes}
         self.stale: set[Pair] = set()
-        """(source, target): the source has not heard yet that the target began a new life."""
+        """(source, target): the source has not heard yet that the target began a new incarnation."""
         self.history: dict[ProcessId, list[MessageId]] = {process: [] for process in topology.servers}
         """What each process delivered, in order; empty lists when `remembers` is off."""
         self.positions: dict[ProcessId, int] = dict.fromkeys(topology.servers, 0)
@@ -115,7 +151,7 @@ class World:
         """Who has not delivered yet, per message that was multicast."""
         self.senders: dict[MessageId, Message] = {}
         """The messages in `owing`."""
-        self.broken: list[str] = []
+        self.violations: list[str] = []
         """What a process did that no process may do, in sentences."""
         self.noted: dict[str, int] = {}
         """How often each name was noted."""
@@ -143,7 +179,7 @@ class World:
         self._decode: Callable[[bytes], Any] | None = None
         if wire:
             self._decode = msgspec.msgpack.Decoder(reduce(or_, wire)).decode
-        self.smooth = not wire
+        self.lossless = not wire
         """Nothing was ever lost: a packet that arrives is received, and that is all."""
 
     def number(self) -> int:
@@ -178,7 +214,7 @@ class World:
             self.step(process, (Submit(message),))
 
     def arrive(self, number: int, envelope: Envelope) -> None:
-        """A packet reaches its target, if its link still lives."""
+        """A packet reaches its target, if its link still incarnations."""
         event = self._received(number, envelope)
         if event is not None:
             self.step(envelope[1], (event,))
@@ -223,7 +259,7 @@ class World:
                 self._execute(process, effect)
         if disk.waiting:
             disk.busy = True
-            self.agenda.syncing(process)
+            self.scheduler.offer_write(process)
         else:
             self._held.discard(process)
 
@@ -242,15 +278,15 @@ class World:
             self._sever(peer, process)
 
     def recover(self, process: ProcessId, amnesia: bool = False) -> None:
-        """A process starts again, with its disk or with an empty one; peers hear of the new life first."""
+        """A process starts again, with its disk or with an empty one; peers hear of the new incarnation first."""
         assert process in self.down, f"process {process} is not down"
-        self.lives[process] += 1
+        self.incarnations[process] += 1
         if amnesia:
             self.disks[process].records.clear()
         self.boot(process)
 
     def boot(self, process: ProcessId) -> None:
-        """A process that is down begins a life with what is on its disk."""
+        """A process that is down begins an incarnation with what is on its disk."""
         del self.down[process]
         self.processes[process] = self._make(process)
         for peer in self.topology.processes:
@@ -259,10 +295,10 @@ class World:
                 if peer in self.processes:
                     self._sever(peer, process)
                     self._begin(process, peer)
-        self.step(process, (Started(tuple(self.disks[process].records), self.lives[process]),))
+        self.step(process, (Started(tuple(self.disks[process].records), self.incarnations[process]),))
 
     def renew(self, one: ProcessId, other: ProcessId) -> None:
-        """A link overflows: its life ends both ways, and both ends are told."""
+        """A link overflows: its incarnation ends both ways, and both ends are told."""
         if one in self.processes and other in self.processes:
             self._sever(one, other)
             self._sever(other, one)
@@ -300,7 +336,7 @@ class World:
         if not effects:
             return
         if self._wants_packets:
-            effects = self.processes[process].named(effects)
+            effects = self.processes[process].attribute_to_messages(effects)
         for effect in effects:
             kind = type(effect)
             if self._held and process in self._held:
@@ -324,14 +360,14 @@ class World:
         disk = self.disks[process]
         kind = type(effect)
         if kind is SendEach:
-            for send in effect.opened():  # type: ignore[attr-defined]
+            for send in effect.expand():  # type: ignore[attr-defined]
                 self._admit(process, send)
         elif kind is Persist:
             self._held.add(process)
             disk.waiting.append(effect)
             if not disk.busy:
                 disk.busy = True
-                self.agenda.syncing(process)
+                self.scheduler.offer_write(process)
         elif disk.waiting and kind is not SetTimer and kind is not CancelTimer:
             disk.waiting.append(effect)
         else:
@@ -347,7 +383,7 @@ class World:
                 if process in self.processes:  # it may just have retired
                     self._number += 1
                     self.timers[process][name] = self._number
-                    self.agenda.ticking(process, name, self._number, low, high)
+                    self.scheduler.offer_timer(process, name, self._number, low, high)
             case CancelTimer(name):
                 self.timers[process].pop(name, None)
             case Note(name, message, value):
@@ -366,18 +402,18 @@ class World:
         first = self._number + 1
         self._number += len(targets)
         self.packets += len(effect.targets)
-        self.agenda.spreading(first, source, targets, body, effect.about, size)
+        self.scheduler.offer_packets(first, source, targets, body, effect.about, size)
 
     def _to_the_living(self, source: ProcessId, effect: Send, size: int) -> tuple[ProcessId, ...]:
-        """Whoever does not know yet that a target began a new life speaks to the old one."""
+        """Whoever does not know yet that a target began a new incarnation speaks to the old one."""
         for target in effect.targets:
             if (source, target) in self.stale:
                 self.lose((source, target, effect.body, effect.about, size, self.now))
         return tuple(target for target in effect.targets if (source, target) not in self.stale)
 
     def _deliver(self, process: ProcessId, effect: Deliver) -> None:
-        if effect.count >= 0:
-            for one in effect.opened():
+        if effect.message_count >= 0:
+            for one in effect.expand():
                 self._deliver(process, one)
             return
         message = effect.message
@@ -424,7 +460,7 @@ class World:
             self.breaks(
                 process,
                 f"delivered message {effect.message.id} at position {effect.position},"
-                f" where it had delivered {history[effect.position]} in an earlier life",
+                f" where it had delivered {history[effect.position]} in an earlier incarnation",
             )
 
     def _note(self, process: ProcessId, name: str, message: MessageId | None, value: float | None) -> None:
@@ -440,7 +476,7 @@ class World:
 
     def breaks(self, process: ProcessId, sentence: str) -> None:
         """It did what no process may do."""
-        self.broken.append(f"process {process} {sentence}")
+        self.violations.append(f"process {process} {sentence}")
 
     # Links
 
@@ -452,8 +488,8 @@ class World:
         if type(body) is Hello:
             return self._greet(source, target)
         if self.stale and (target, source) in self.stale:
-            # On a link without order a body overtook the greeting; the process must hear of the new life first.
-            self.step(target, (cast(Peer, self._greet(source, target)),))
+            # On a link without order a body overtook the greeting; the process must hear of the new incarnation first.
+            self.step(target, (cast(LinkReset, self._greet(source, target)),))
         if self._wants_packets:
             self.recorder.packet(about, type(body).__name__, source, target, size, sent_ns, self.now)  # type: ignore[union-attr]
         if self._decode is not None:
@@ -461,22 +497,22 @@ class World:
             body = self._decode(self._encode(body))
         return Receive(source, body)
 
-    def _greet(self, source: ProcessId, target: ProcessId) -> Peer | None:
+    def _greet(self, source: ProcessId, target: ProcessId) -> LinkReset | None:
         if (target, source) not in self.stale:
             return None
         self.stale.discard((target, source))
-        return Peer(source, self.lives[source])
+        return LinkReset(source, self.incarnations[source])
 
     def _begin(self, source: ProcessId, target: ProcessId) -> None:
         """What the target sends is lost until it hears the greeting that goes out now."""
         self.stale.add((target, source))
         self._number += 1
-        self.agenda.arriving(self._number, (source, target, Hello(self.lives[source]), None, 0, self.now))
+        self.scheduler.offer_packet(self._number, (source, target, Hello(self.incarnations[source]), None, 0, self.now))
 
     def _sever(self, source: ProcessId, target: ProcessId) -> None:
-        self.smooth = False
+        self.lossless = False
         self._cuts[(source, target)] = self._number + 1
-        self.agenda.severed(source, target)
+        self.scheduler.link_cut(source, target)
 
     def lose(self, envelope: Envelope) -> None:
         source, target, body, about, size, sent_ns = envelope

@@ -20,7 +20,7 @@ from amcast.kernel.message import Body, Message, Record, State
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Links
 from amcast.kernel.topology import Topology
-from amcast.simulation.schedulers.pending_actions import Pool
+from amcast.simulation.schedulers.pending_actions import PendingActions
 from amcast.simulation.world.world import Envelope, Hello, Pair, World
 
 FINGERPRINT_BYTES: Final = 16
@@ -35,7 +35,7 @@ class Cell(NamedTuple):
 
     state: State | None
     """None: it is down."""
-    life: int
+    incarnation: int
     timers: tuple[str, ...]
     records: tuple[Record, ...]
     waiting: tuple[Effect, ...]
@@ -44,7 +44,7 @@ class Cell(NamedTuple):
     """All of the above, encoded."""
 
 
-class Picture(NamedTuple):
+class WorldSnapshot(NamedTuple):
     """A whole world."""
 
     cells: tuple[Cell, ...]
@@ -58,7 +58,7 @@ class Picture(NamedTuple):
 class BranchingWorld(World):
     """A world that knows which processes its actions changed."""
 
-    def __init__(self, topology: Topology, make: Callable[[ProcessId], Process], agenda: Pool) -> None:
+    def __init__(self, topology: Topology, make: Callable[[ProcessId], Process], agenda: PendingActions) -> None:
         super().__init__(topology, make, agenda)
         self.touched: set[ProcessId] = set()
 
@@ -83,7 +83,7 @@ class BranchingWorld(World):
             self.down.pop(process, None)
             self.processes[process] = self._make(process)
             self.processes[process].restore(cell.state)
-        self.lives[process] = cell.life
+        self.incarnations[process] = cell.incarnation
         self.timers[process] = dict.fromkeys(cell.timers, 0)
         disk = self.disks[process]
         disk.records = list(cell.records)
@@ -99,7 +99,7 @@ class BranchingWorld(World):
         disk = self.disks[process]
         parts: tuple[Any, ...] = (
             None if up is None else up.snapshot(),
-            self.lives[process],
+            self.incarnations[process],
             tuple(sorted(self.timers[process])),
             tuple(disk.records),
             tuple(disk.waiting),
@@ -126,7 +126,7 @@ class BranchingWorld(World):
                 self.senders[message.id] = message
 
 
-class BranchingPool(Pool):
+class BranchingActions(PendingActions):
     """An untimed agenda that can take a picture of its world and go back to it."""
 
     def __init__(self, topology: Topology, make: Callable[[ProcessId], Process], links: Links) -> None:
@@ -134,14 +134,14 @@ class BranchingPool(Pool):
         self.branching = BranchingWorld(topology, make, self)
         self.world = self.branching
         self._places = {process: place for place, process in enumerate(topology.processes)}
-        self._shown: Picture | None = None
+        self._shown: WorldSnapshot | None = None
         """What the world shows, but for what was touched since."""
         self.offered: list[Packet] = []
         """What was put in flight lately."""
         self._steps: dict[tuple[ProcessId, ProcessId, bytes, Body], tuple[Cell, tuple[Packet, ...]]] = {}
         """By target, source, the target's cell and what it heard: its next cell, and what it sent."""
 
-    def picture(self) -> Picture:
+    def picture(self) -> WorldSnapshot:
         """The world as it stands."""
         world = self.branching
         before = self._shown
@@ -155,9 +155,9 @@ class BranchingPool(Pool):
         multicasts = before.multicasts if before is not None else ()
         if len(multicasts) != len(self.multicasts):
             multicasts = tuple(message for _, message in sorted(self.multicasts.items()))
-        return Picture(cells, self.links.copy(), frozenset(world.stale), multicasts)
+        return WorldSnapshot(cells, self.links.copy(), frozenset(world.stale), multicasts)
 
-    def show(self, picture: Picture) -> None:
+    def show(self, picture: WorldSnapshot) -> None:
         """Make the world what it was when the picture was taken."""
         world = self.branching
         before = self._shown
@@ -173,11 +173,11 @@ class BranchingPool(Pool):
             self.multicasts = {message.id: message for message in picture.multicasts}
         self._shown = picture
 
-    def arriving(self, number: int, envelope: Envelope) -> None:
+    def offer_packet(self, number: int, envelope: Envelope) -> None:
         self.offered.append((number, envelope))
-        super().arriving(number, envelope)
+        super().offer_packet(number, envelope)
 
-    def after(self, picture: Picture, pair: Pair, place: int, happen: Callable[[], None]) -> Picture:
+    def after(self, picture: WorldSnapshot, pair: Pair, place: int, happen: Callable[[], None]) -> WorldSnapshot:
         """The picture after a packet arrived: a process in the same state that hears the same does the same, so each
         such step is taken once (by `happen`, in the world) and remembered."""
         source, target = pair
@@ -203,7 +203,7 @@ class BranchingPool(Pool):
         )
 
     def _links_after(
-        self, picture: Picture, pair: Pair, place: int, offered: Sequence[Packet]
+        self, picture: WorldSnapshot, pair: Pair, place: int, offered: Sequence[Packet]
     ) -> dict[Pair, tuple[Packet, ...]]:
         links = picture.links.copy()
         link = links.pop(pair)
@@ -222,7 +222,7 @@ class BranchingPool(Pool):
             self.timers[(process, name)] = (0, 0, 0)
         self.branching.load(process, cell)
 
-    def fingerprint(self, picture: Picture, extra: object = None) -> bytes:
+    def fingerprint(self, picture: WorldSnapshot, extra: object = None) -> bytes:
         """Equal for equal worlds, whatever way led there."""
         ordered = self.kind == "fifo"
         flight: list[Any] = []

@@ -14,7 +14,7 @@ BATCHES = 20
 
 
 def once(processes: DataFrame) -> DataFrame:
-    """One row per process: who was stopped in good order and started again has told of itself in every life."""
+    """One row per process: who was stopped in good order and started again has told of itself in every incarnation."""
     per_process = processes.groupBy("run", "process").agg(
         F.max("group").alias("group"), F.max("region").alias("region"), F.max("crashed_at_ns").alias("crashed_at_ns")
     )

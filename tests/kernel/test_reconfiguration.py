@@ -20,9 +20,9 @@ OLD = Topology({0: (0, 1, 2), 1: (3,)}, (7, 8), {0: "here"}, {0: "zero"})
 
 def test_one_member_more_is_the_last_and_one_fewer_leaves_the_others_in_order() -> None:
     more = change_topology(OLD, 0, add=4)
-    assert (more.number, more.members(0), more.members(1)) == (1, (0, 1, 2, 4), (3,))
+    assert (more.configuration, more.members(0), more.members(1)) == (1, (0, 1, 2, 4), (3,))
     fewer = change_topology(more, 0, remove=0)
-    assert (fewer.number, fewer.members(0)) == (2, (1, 2, 4))
+    assert (fewer.configuration, fewer.members(0)) == (2, (1, 2, 4))
     check_change(OLD, more)
     check_change(more, fewer)
 

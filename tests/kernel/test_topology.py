@@ -52,7 +52,7 @@ def test_destinations_are_sorted_distinct_and_existing() -> None:
 def test_a_change_is_the_next_number_and_earlier_members_stay_answerable() -> None:
     before = Topology.grid(2, 3)
     after = before.with_change(0, (0, 1, 9))
-    assert after.number == 1
+    assert after.configuration == 1
     assert after.members(0) == (0, 1, 9)
     assert after.members(0, 0) == (0, 1, 2)
     assert after.quorum(0, 0) == 2
@@ -66,6 +66,6 @@ def test_history_is_bounded() -> None:
     topology = Topology.grid(1, 3)
     for member in range(10, 30):
         topology = topology.with_change(0, (0, 1, member), keep=4)
-    assert topology.members(0, topology.number - 3) == (0, 1, 26)
+    assert topology.members(0, topology.configuration - 3) == (0, 1, 26)
     with pytest.raises(KeyError):
         topology.members(0, 2)

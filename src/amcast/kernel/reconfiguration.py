@@ -58,19 +58,23 @@ def _refuse_known(topology: Topology, group: GroupId, process: ProcessId) -> Non
 
 def check_change(old: Topology, new: Topology) -> None:
     """Refuse what is not one step from the old topology to the new one."""
-    if new.number != old.number + 1:
-        raise UsageError(f"change: number = {new.number}; expected {old.number + 1}, after number {old.number}")
+    if new.configuration != old.configuration + 1:
+        raise UsageError(
+            f"change: number = {new.configuration}; expected {old.configuration + 1}, after number {old.configuration}"
+        )
     if new.groups != old.groups:
         raise UsageError(f"change: groups {list(new.groups)}; expected {list(old.groups)}, groups themselves stay")
     moved = [(group, who) for group in old.groups for who in _difference(old, new, group)]
     if len(moved) != 1:
         told = ", ".join(f"process {who} of group {group}" for group, who in moved) or "nobody"
-        raise UsageError(f"change to number {new.number}: {told} differs; expected one member of one group")
+        raise UsageError(f"change to number {new.configuration}: {told} differs; expected one member of one group")
     group, who = moved[0]
     if who not in old.members(group):
         _refuse_known(old, group, who)
     if old.unused and new.unused < max(old.unused, who + 1):
-        raise UsageError(f"change to number {new.number}: unused = {new.unused}; expected numbers that nobody had")
+        raise UsageError(
+            f"change to number {new.configuration}: unused = {new.unused}; expected numbers that nobody had"
+        )
 
 
 def _difference(old: Topology, new: Topology, group: GroupId) -> list[ProcessId]:

@@ -36,7 +36,7 @@ class Topology:
         places: Mapping[ProcessId, Place] | None = None,
         unused: ProcessId = 0,
     ) -> None:
-        self.number = number
+        self.configuration = number
         self._members: dict[GroupId, tuple[ProcessId, ...]] = {g: tuple(groups[g]) for g in sorted(groups)}
         self.clients: tuple[ProcessId, ...] = tuple(clients)
         self.regions: dict[ProcessId, str] = dict(sorted((regions or {}).items()))
@@ -155,7 +155,7 @@ class Topology:
         and `region` are those of the member that comes; of one that goes only the name counts."""
         if group not in self._members:
             raise UsageError(f"topology: group {group} does not exist; expected one of {list(self.groups)}")
-        number = self.number + 1
+        number = self.configuration + 1
         old = {key: value for key, value in self._history.items() if key[1] > number - keep}
         regions = {p: r for p, r in self.regions.items() if p not in self._members[group] or p in members}
         places = dict(self.places)
@@ -178,13 +178,13 @@ class Topology:
         """The same with other clients."""
         regions = {p: r for p, r in self.regions.items() if p in self._group_of or p in clients}
         return Topology(
-            self._members, clients, regions, self.names, self.number, self._history, self.places, self.unused
+            self._members, clients, regions, self.names, self.configuration, self._history, self.places, self.unused
         )
 
     def describe(self) -> dict[str, object]:
         """As plain data, for run.json; `Topology.from_dict` reads it back."""
         told: dict[str, object] = {
-            "number": self.number,
+            "number": self.configuration,
             "groups": [{"id": g, "name": self.names.get(g, ""), "members": list(m)} for g, m in self._members.items()],
             "clients": list(self.clients),
             "regions": [[process, region] for process, region in self.regions.items()],
@@ -227,7 +227,7 @@ class Topology:
         return isinstance(other, Topology) and self.describe() == other.describe()
 
     def __hash__(self) -> int:
-        return hash((self.number, tuple(self._members.items()), self.clients))
+        return hash((self.configuration, tuple(self._members.items()), self.clients))
 
     def __repr__(self) -> str:
-        return f"Topology(number={self.number}, groups={self._members}, clients={self.clients})"
+        return f"Topology(number={self.configuration}, groups={self._members}, clients={self.clients})"

@@ -64,14 +64,14 @@ def test_the_next_file_keeps_names_numbers_and_comments(tmp_path: Path) -> None:
         assert comment in text
     read = read_cluster(cluster.file)
     assert read.nodes() == {"orders/1": 0, "orders/3": 2, "orders/7": 4, "back office/1": 3}
-    assert (read.topology.number, read.topology.unused) == (2, 5)
+    assert (read.topology.configuration, read.topology.unused) == (2, 5)
     assert read.addresses == cluster.addresses
     assert read.https == cluster.https
     again = after(read, changes.Wish("back office/2", "127.0.0.1:7010"), changes.Wish("back office/1"))
     replace_file(again.file, rewrite_members(again))
     assert again.file.read_text().count("[members]") == 1
     assert read_cluster(again.file).nodes() == {"orders/1": 0, "orders/3": 2, "orders/7": 4, "back office/2": 5}
-    assert read_cluster(again.file).topology.number == 4
+    assert read_cluster(again.file).topology.configuration == 4
 
 
 def test_a_file_of_another_build_is_written_from_its_values(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_a_cluster_that_does_not_change_members_refuses(tmp_path: Path) -> None:
             receipt = await client.post(["orders"], change_payload(topology))
             await until(lambda: replica.host.network.strangers.refused > 0)
             assert not receipt.done()
-            assert replica.host.process.topology.number == 0
+            assert replica.host.process.topology.configuration == 0
 
     run(main())
 

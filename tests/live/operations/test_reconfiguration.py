@@ -161,7 +161,7 @@ def test_with_certificates_rights_and_refusals(
         }
         run(rivals(read_cluster(first)))
         assert command(["change", "--config", str(first), "--follow"]) == 0
-        assert read_cluster(first).topology.number == 4
+        assert read_cluster(first).topology.configuration == 4
         assert read_cluster(first).topology.unused == 6
         overtaken(first, capsys, monkeypatch)
 
@@ -235,6 +235,6 @@ def overtaken(file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     assert (told["outcome"], told["file"]) == ("stale", None)
     assert told["said"] == "orders/7: stale, somebody else's change to topology 5 came first; ask again"
     assert file.read_text() == before, "only what was done is written"
-    assert read_cluster(other).topology.number == 5
+    assert read_cluster(other).topology.configuration == 5
     assert command(["status", "--config", str(other), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["topology"]["members"]["orders"] == ["orders/3", "orders/4"]

@@ -188,8 +188,8 @@ class Repeater(PrimCast):
     """A retried message that is delivered already is taken for a new one."""
 
     def on_request(self, message: Message) -> None:
-        known = self._seen
-        if message.id in known and message.id not in self._items:
+        known = self._delivered
+        if message.id in known and message.id not in self._pending:
             item = self._item(message.id)
             item.message = message
             self._unproposed[message.id] = item

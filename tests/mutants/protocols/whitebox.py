@@ -50,16 +50,16 @@ class Impatient(WhiteBox):
 
     def _order(self) -> None:
         queue = self._queue
-        self._queue = sorted((i.final, i.id) for _, id in queue if (i := self._items.get(id)) and i.final >= 0)
+        self._queue = sorted((i.final, i.id) for _, id in queue if (i := self._pending.get(id)) and i.final >= 0)
         super()._order()
-        self._queue = [(rank, id) for rank, id in queue if id in self._items and not self._items[id].ordered]
+        self._queue = [(rank, id) for rank, id in queue if id in self._pending and not self._pending[id].ordered]
 
 
 class NewStamps(WhiteBox):
     """A new leader gives accepted messages new timestamps."""
 
     def _lead(self) -> None:
-        for item in self._items.values():
+        for item in self._pending.values():
             item.local = 0
         super()._lead()
 
@@ -82,7 +82,7 @@ class Shameless(WhiteBox):
     """A member that lost its memory votes at once."""
 
     def _join(self) -> None:
-        self._lag = True
+        self._lagging = True
 
 
 MUTANTS = [

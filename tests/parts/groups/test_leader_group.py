@@ -52,7 +52,7 @@ class Toy(LeaderGroupMember[Item]):
         self.forgotten: list[int] = []
 
     def on_request(self, message: Message) -> None:
-        self._items[message.id] = Item(message.id)
+        self._pending[message.id] = Item(message.id)
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
         match body:
@@ -73,9 +73,9 @@ class Toy(LeaderGroupMember[Item]):
                 self._hear_welcome(sender, body)
 
     def on_step_end(self) -> None:
-        for targets, body, about in self._letters:
+        for targets, body, about in self._sends_after_persist:
             self.send_all(targets, body, about)
-        self._letters = []
+        self._sends_after_persist = []
         self._watch()
 
     def _recall(self, record: Record) -> None:
@@ -111,7 +111,7 @@ class Toy(LeaderGroupMember[Item]):
         self._write((helper,), self._whereabouts(True))
 
     def _ask_about(self, item: Item) -> None:
-        self._write(self._fellows, Asked(item.id), item.id)
+        self._write(self._other_members, Asked(item.id), item.id)
 
     def snapshot(self) -> State:
         return self._member_state()
@@ -248,20 +248,20 @@ def test_the_timer_runs_while_something_is_open_and_asks_for_what_is_old() -> No
     assert first == Here(0, True)
     assert asked == [Asked(number) for number in range(MAX_QUESTIONS)]
     helpers = set()
-    for _ in toy._fellows:
+    for _ in toy._other_members:
         effects = toy.step([Timer(REPAIR)], 0)
         helpers |= {e.targets for e in effects if isinstance(e, Send) and isinstance(e.body, Here)}
     assert helpers == {(0,), (2,), (3,), (4,)}, "everybody is asked in turn"
-    toy._items.clear()
+    toy._pending.clear()
     assert not any(isinstance(effect, SetTimer) for effect in toy.step([Timer(REPAIR)], 0))
 
 
 def test_a_leap_leaves_nothing_owed_and_writes_a_checkpoint() -> None:
     toy, _ = started(1)
-    toy._debts.owe(1, 1, 1, (1,))
+    toy._obligations.add(1, 1, 1, (1,))
     toy._leap(40, (17, 3), ())
     assert (toy.position, toy._first, toy._clock, toy._checkpoint_due) == (40, 40, 17, True)
-    assert not toy._debts.listed()
+    assert not toy._obligations.listed()
     toy._persist_checkpoint()
     [kept] = [effect for effect in toy.step((), 0) if isinstance(effect, Persist)]
     assert kept.replaces
@@ -275,5 +275,5 @@ def test_a_snapshot_can_be_taken_over() -> None:
     other = Toy(4)
     other.restore(toy.snapshot())
     assert other.snapshot() == toy.snapshot()
-    assert other._welcomes == toy._welcomes
-    assert (other._incarnation, other._role, other._oracle) == (3, "joining", 2)
+    assert other._admission_votes == toy._admission_votes
+    assert (other._incarnation, other._role, other._suggested_leader) == (3, "joining", 2)

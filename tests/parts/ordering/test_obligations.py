@@ -8,21 +8,21 @@ from amcast.parts.ordering.obligations import Obligations
 
 def test_an_answer_is_kept_until_every_group_has_delivered() -> None:
     debts = Obligations()
-    debts.owe(7, 3, 5, (1, 2))
-    debts.settle(1, (5, 6))
+    debts.add(7, 3, 5, (1, 2))
+    debts.resolve(1, (5, 6))
     assert debts.answer(7) == 3, "message 7 comes after (5, 6)"
-    debts.settle(1, (5, 7))
+    debts.resolve(1, (5, 7))
     assert debts.listed() == [(7, 3, 5, (2,))]
-    debts.settle(2, (9, 0))
+    debts.resolve(2, (9, 0))
     assert debts.answer(7) is None
     assert not debts.listed()
 
 
 def test_a_message_to_nobody_else_is_owed_to_nobody() -> None:
     debts = Obligations()
-    debts.owe(7, 3, 5, ())
+    debts.add(7, 3, 5, ())
     assert debts.answer(7) is None
-    debts.settle(4, (9, 9))
+    debts.resolve(4, (9, 9))
 
 
 deliveries = st.lists(st.tuples(st.integers(0, 3), st.sets(st.integers(1, 3))), max_size=30)
@@ -39,10 +39,10 @@ def test_what_is_left_is_what_no_mark_covers(
     final = 0
     for id, (rise, groups) in enumerate(delivered):
         final += rise
-        debts.owe(id, final - rise, final, tuple(sorted(groups)))
+        debts.add(id, final - rise, final, tuple(sorted(groups)))
         left[id] = (final, set(groups))
     for group, time, tie in marks:
-        debts.settle(group, (time, tie))
+        debts.resolve(group, (time, tie))
         for id, (final, groups) in left.items():
             if (final, id) <= (time, tie):
                 groups.discard(group)
@@ -50,5 +50,5 @@ def test_what_is_left_is_what_no_mark_covers(
     assert [(id, final, groups) for id, _, final, groups in debts.listed()] == expected
     again = Obligations()
     for debt in debts.listed():
-        again.owe(*debt)
+        again.add(*debt)
     assert again.listed() == debts.listed()

@@ -34,7 +34,7 @@ def comes_before(stage: Gated) -> bool:
     stage.get_ahead()
     world = stage.world
     first = stage.multicast(1, 0, 1)
-    stage.until(lambda: all(stage.protocol(process)._items for process in (0, 1, 2)))
+    stage.until(lambda: all(stage.protocol(process)._pending for process in (0, 1, 2)))
     world.blocked = set(FROM_ONE_TO_ZERO)
     stage.drain()
     assert world.history[3][-1] == first, "the gateway has delivered it"

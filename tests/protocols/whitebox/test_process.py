@@ -52,7 +52,7 @@ def a_candidate_behind(spec: Any) -> Stage:
 
 def _known(stage: Stage, process: int, id: int, field: str) -> int:
     """What a process knows of an open message; 0 if nothing."""
-    return getattr(stage.protocol(process)._items.get(id), field, 0)
+    return getattr(stage.protocol(process)._pending.get(id), field, 0)
 
 
 @pytest.mark.parametrize("scene", [an_acceptance_that_one_member_knows, a_candidate_behind])

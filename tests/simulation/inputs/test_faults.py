@@ -105,7 +105,7 @@ def test_old_and_new_members_keep_their_quorums(seed: int) -> None:
         for _ in range(20):
             lost |= lost_by(dealer, pool)
         for later in topologies[number:]:
-            assert majorities_survive(later, frozenset(lost)), f"{sorted(lost)} of number {later.number}"
+            assert majorities_survive(later, frozenset(lost)), f"{sorted(lost)} of number {later.configuration}"
     assert not lost & {3, 5}, "the group that shrinks to two needs both"
     assert 4 in lost, "nobody needs who is removed"
     assert len(lost & {1, 2, 20}) == 1

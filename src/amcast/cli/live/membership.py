@@ -84,7 +84,7 @@ class Made:
         """As plain data."""
         return {
             "outcome": self.outcome,
-            "number": self.cluster.topology.number,
+            "number": self.cluster.topology.configuration,
             "members": self.cluster.members(),
             "file": None if self.file is None else str(self.file),
             "old_file": None if self.kept is None else str(self.kept),
@@ -103,7 +103,7 @@ def _write(made: Made, file: Path) -> None:
         ) from None
     made.file = file
     where = f"; the old one is {made.kept}" if made.kept is not None else ""
-    made.advice.insert(0, f"{file} tells topology {made.cluster.topology.number}{where}")
+    made.advice.insert(0, f"{file} tells topology {made.cluster.topology.configuration}{where}")
 
 
 def _changer(cluster: "Cluster", client: str | None) -> str | None:
@@ -123,7 +123,7 @@ def _follow(cluster: "Cluster", client: str | None) -> Made:
     from amcast.live.operations.cluster_status import current
 
     now = current(cluster, client, needed=True)
-    return Made("done", now, f"the cluster is in topology {now.topology.number}", [])
+    return Made("done", now, f"the cluster is in topology {now.topology.configuration}", [])
 
 
 def _change(cluster: "Cluster", wish: "Wish", client: str | None, timeout: float) -> Made:
@@ -141,13 +141,13 @@ def _change(cluster: "Cluster", wish: "Wish", client: str | None, timeout: float
     connected = partial(connect, client=client, connect_s=timeout, batches=False)
     outcome, gone = changes.carried_out(cluster, wish, topology, client, connected, timeout)
     if outcome == "stale":
-        said = f"{wish.node}: stale, somebody else's change to topology {topology.number} came first; ask again"
+        said = f"{wish.node}: stale, somebody else's change to topology {topology.configuration} came first; ask again"
         return Made("stale", cluster, said, ["`amcast change --follow` writes the file as the cluster is now"])
     after = cluster.followed(topology)
     group = wish.node.rpartition("/")[0]
     size = len(topology.members(cluster.group(group)))
     done = "was added to" if wish.adds else "was removed from"
-    said = f"{wish.node} {done} {group}, which has {size} replicas in topology {topology.number}"
+    said = f"{wish.node} {done} {group}, which has {size} replicas in topology {topology.configuration}"
     return Made("done", after, said, _advice(after, wish, gone))
 
 

@@ -50,7 +50,7 @@ def status(
     wanted = [node] if node is not None else list(cluster.nodes())
     answers = with_lags(awaited(cluster, client, wanted, wait))
     if json:
-        topology = {"number": cluster.topology.number, "members": cluster.members()}
+        topology = {"number": cluster.topology.configuration, "members": cluster.members()}
         print_json(
             {
                 "cluster": cluster.name,
@@ -100,7 +100,7 @@ def _print_status(answers: dict[str, dict[str, Any]], names: dict[int, str]) -> 
 
 def _print_members(cluster: "Cluster", answers: dict[str, dict[str, Any]]) -> None:
     """Who is there, if that has changed since the cluster began; and who has not followed yet."""
-    number = cluster.topology.number
+    number = cluster.topology.configuration
     if number:
         groups = "; ".join(f"{group} = {', '.join(nodes)}" for group, nodes in cluster.members().items())
         out.print(f"topology {number}: {groups}", markup=False)

@@ -214,7 +214,7 @@ class Client:
     def _catch_up(self, told: bytes) -> None:
         """Members may have changed since this client's configuration was written."""
         topology = parse_topology(told) if told else None
-        if topology is not None and topology.number > self._topology.number:
+        if topology is not None and topology.configuration > self._topology.configuration:
             self._turn(topology)
 
     async def _give_back(self) -> None:

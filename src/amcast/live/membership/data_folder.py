@@ -72,18 +72,19 @@ def verify_owner(cluster: Cluster, me: ProcessId) -> None:
 
 def _check_members(cluster: Cluster, known: Topology, folder: Path) -> None:
     told = cluster.topology
-    if told.number != known.number or _members(told) == _members(known):
+    if told.configuration != known.configuration or _members(told) == _members(known):
         return
     was, now = ("; ".join(f"{name} {list(some)}" for name, some in _members(one).values()) for one in (known, told))
     raise UsageError(
         f"{cluster.file}: its groups are made of the processes {now}; expected {was}, as {folder} says (topology"
-        f" {known.number}). Replicas of a cluster that has begun are changed by `amcast change`, and its groups stay"
+        f" {known.configuration}). Replicas of a cluster that has begun are changed by `amcast change`,"
+        f" and its groups stay"
     )
 
 
 def topology_version(topology: Topology) -> TopologyVersion:
     """What processes compare when they meet."""
-    return topology.number, zlib.crc32(msgspec.json.encode(sorted(_members(topology).items())))
+    return topology.configuration, zlib.crc32(msgspec.json.encode(sorted(_members(topology).items())))
 
 
 def _members(topology: Topology) -> dict[GroupId, tuple[str, tuple[ProcessId, ...]]]:

@@ -129,7 +129,10 @@ class StateSurvey:
             return [GONE]
         told = "" if known is None else self._told(known)
         if int(vitals.get("number", 0)) < 0:
-            return [f"it waits for its group to tell its state in topology {self._host.process.topology.number}{told}"]
+            return [
+                f"it waits for its group to tell its state in topology"
+                f" {self._host.process.topology.configuration}{told}"
+            ]
         if vitals.get("joined", 1) == 0:
             return [f"it lost its memory, and waits for its group to give it its state{told}"]
         if known is not None and known.lacking and known.holding < known.quorum:
@@ -151,7 +154,7 @@ class StateSurvey:
         reasons = self.missing()
         if self.found is None or not self.found.lost or not reasons or reasons == [GONE]:
             return []
-        unchanged = UNCHANGED if self._host.process.topology.number else ""
+        unchanged = UNCHANGED if self._host.process.topology.configuration else ""
         return [f"{LOST}{unchanged}{KEPT if self.durability == 'memory' else ''}"]
 
     def told(self) -> dict[str, Any]:

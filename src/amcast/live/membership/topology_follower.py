@@ -76,15 +76,15 @@ def load_known_members(cluster: Cluster, node: str) -> Cluster:
         return cluster
     now = Topology.from_dict(roster.now, str(cluster.folder_of(me) / FILE))
     if roster.retired is not None or (cluster.durability == "memory" and now.group_of(me) is None):
-        number = now.number if roster.retired is None else roster.retired
+        number = now.configuration if roster.retired is None else roster.retired
         raise RemovedFromGroupError(f"{node} was removed from its group by topology {number}; nothing is left to do")
-    if now.number <= cluster.topology.number or now.group_of(me) is None:
+    if now.configuration <= cluster.topology.configuration or now.group_of(me) is None:
         return cluster
     log.info(
         "%s tells topology %d; this node knows %d, and goes on with that",
         cluster.file,
-        cluster.topology.number,
-        now.number,
+        cluster.topology.configuration,
+        now.configuration,
     )
     return cluster.followed(now)
 
@@ -100,7 +100,7 @@ def load_roster(cluster: Cluster, me: ProcessId, logged: bool) -> tuple[Roster, 
         return roster, told
     first = Topology.from_dict(roster.first, str(folder / FILE))
     # Without a log there is nothing that an earlier topology would explain.
-    return roster, first if logged and first.number < told.number else told
+    return roster, first if logged and first.configuration < told.configuration else told
 
 
 # While it runs
@@ -155,8 +155,8 @@ class TopologyFollower:
             if topology.group_of(peer) is None and peer != host.me:
                 loop.call_later(PART_S, self._part, peer)
         if topology.group_of(host.me) is None and host.rpc is not None:
-            loop.call_later(PART_S, lambda: self.retire(topology.number, time.time_ns()))
-        log.info("process %d is in topology %d: %s", host.me, topology.number, describe_topology(topology))
+            loop.call_later(PART_S, lambda: self.retire(topology.configuration, time.time_ns()))
+        log.info("process %d is in topology %d: %s", host.me, topology.configuration, describe_topology(topology))
         self._keep()
         if self.on_turned is not None:
             self.on_turned(topology)
@@ -195,7 +195,7 @@ class TopologyFollower:
         host = self._host
         assert host.rpc is not None
         self.on_turned = asker.follow
-        joins = host.incarnation > 0 or self.topology.number > 0
+        joins = host.incarnation > 0 or self.topology.configuration > 0
         catching = asyncio.get_running_loop().create_task(catch_up(host.rpc, asker, host.me, self.other_members, joins))
         waited, wait = 0.0, ASK_S
         try:
@@ -226,8 +226,8 @@ class TopologyFollower:
         if newest is None:
             return
         asker.follow(newest)
-        if newest.group_of(host.me) is None and newest.number > self.topology.number:
-            self.retire(newest.number, time.time_ns())
+        if newest.group_of(host.me) is None and newest.configuration > self.topology.configuration:
+            self.retire(newest.configuration, time.time_ns())
             return
         self.servers.update(newest.servers)
         self._meet(newest)
@@ -257,11 +257,11 @@ async def fetch_topology(cluster: Cluster, asker: RpcClient) -> Cluster | None:
     known = -1
     while True:
         newest = await asker.members(cluster.addresses)
-        if newest is None or newest.number < cluster.topology.number:
+        if newest is None or newest.configuration < cluster.topology.configuration:
             return None
-        if newest.number == known:
+        if newest.configuration == known:
             return cluster
-        known = newest.number
+        known = newest.configuration
         asker.follow(newest)
         # Of the same number, what was ordered knows more: a file does not tell who left.
         cluster = cluster.followed(newest)

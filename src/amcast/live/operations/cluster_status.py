@@ -26,7 +26,7 @@ def current(cluster: Cluster, client: str | None, needed: bool = False) -> Clust
     found = asyncio.run(moving.fetch_topology(cluster, _asker(cluster, client)))
     if found is None and needed:
         raise CannotTellError(
-            f"no node of {cluster.file} says who is there in topology {cluster.topology.number} or a later one;"
+            f"no node of {cluster.file} says who is there in topology {cluster.topology.configuration} or a later one;"
             " expected at least one that runs"
         )
     return found or cluster

@@ -96,7 +96,7 @@ def carried_out(
         asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_wiring(client))
         if not wish.adds:
             await check_rest(asker, topology, wish)
-        with _recording(cluster, topology.number) as recorder:
+        with _recording(cluster, topology.configuration) as recorder:
             async with connect(cluster, recorder=recorder) as operator:
                 outcome = await ordered(operator, asker, cluster.topology, topology, timeout_s)
         gone = outcome == "done" and not wish.adds and await left(asker, cluster.node(wish.node))
@@ -141,16 +141,16 @@ async def ordered(client: Client, asker: RpcClient, before: Topology, topology: 
     deadline = asyncio.get_running_loop().time() + timeout_s
     while True:
         newest = await asker.members()
-        if newest is not None and newest.number >= topology.number:
+        if newest is not None and newest.configuration >= topology.configuration:
             return "done" if _took_effect(before, topology, newest) else "stale"
         if asyncio.get_running_loop().time() > deadline:
-            raise CannotTellError(f"no node says that it is in topology {topology.number} after {timeout_s} s")
+            raise CannotTellError(f"no node says that it is in topology {topology.configuration} after {timeout_s} s")
         await asyncio.sleep(POLL_S)
 
 
 def _took_effect(before: Topology, wanted: Topology, newest: Topology) -> bool:
     """Whether it was this change that was made, from what came of it or of later ones."""
-    if newest.number == wanted.number:
+    if newest.configuration == wanted.configuration:
         return newest == wanted
     came = set(wanted.servers) - set(before.servers)
     went = set(before.servers) - set(wanted.servers)

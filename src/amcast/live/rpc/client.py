@@ -158,7 +158,7 @@ class RpcClient:
                     topology = decode_topology(answer.topology)
                 except UsageError:
                     continue
-                if newest is None or topology.number > newest.number:
+                if newest is None or topology.configuration > newest.configuration:
                     newest = topology
         return newest
 

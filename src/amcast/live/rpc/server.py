@@ -354,7 +354,7 @@ class RpcServer:
             block = self._rights.block_of(talk.connection.subject())
         issued = self.numbers.allocate(*block)
         topology = self.topology()
-        now = b"" if topology is None or topology.number == 0 else encode_topology(topology)
+        now = b"" if topology is None or topology.configuration == 0 else encode_topology(topology)
         await talk.tell(ClientId(issued.number, issued.incarnation, issued.sequence, issued.secret, now))
 
     async def _members(self, talk: RpcConnection, question: GetTopology) -> None:

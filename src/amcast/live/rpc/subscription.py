@@ -151,9 +151,9 @@ class Subscription:
         """Read from those who are members now."""
         self._outdated = False
         newest = await self._asker.members()
-        if newest is None or newest.number <= self._number or self._group not in newest.groups:
+        if newest is None or newest.configuration <= self._number or self._group not in newest.groups:
             return
-        self._number = newest.number
+        self._number = newest.configuration
         self._asker.follow(newest)
         members = newest.members(self._group)
         stayed = [member for member in self._members if member in members]

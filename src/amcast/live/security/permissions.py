@@ -134,9 +134,9 @@ class Permissions:
 
     def follow(self, topology: Topology) -> None:
         """The members have changed: some names are new, and some are those of nobody any more."""
-        if topology.number <= self.number:
+        if topology.configuration <= self.number:
             return
-        self.number = topology.number
+        self.number = topology.configuration
         for process, (name, address) in topology.places.items():
             (self.nodes if address else self.left)[name] = process
         for name in [name for name, process in self.nodes.items() if topology.group_of(process) is None]:

@@ -126,11 +126,11 @@ class ClientSession(Process):
                 if epoch >= self._view[0]:
                     self._view = (epoch, groups)
             case ConfigurationStarted(number, topology):
-                if number > self.topology.number:
+                if number > self.topology.configuration:
                     self.topology = decode_topology(topology)
                     self._leaders = {}
                     self._view = (0, ())  # epochs are counted anew under each number
-                if number == self.topology.number:
+                if number == self.topology.configuration:
                     self._ask(sender)
                     self._move_from(sender)
             case _:
@@ -252,7 +252,7 @@ class ClientSession(Process):
             self._armed,
             self._turn,
             self._view,
-            encode_topology(self.topology) if self.topology.number else b"",
+            encode_topology(self.topology) if self.topology.configuration else b"",
             tuple(self._left.values()),
         )
 

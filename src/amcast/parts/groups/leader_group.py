@@ -58,38 +58,38 @@ class LeaderGroupMember(Process, Generic[I]):
 
     # fmt: off
     __slots__ = (
-        "_armed",
+        "_admission_votes",
         "_checkpoint_due",
         "_clock",
         "_committed",
         "_config",
-        "_debts",
+        "_delivered",
+        "_delivered_until",
         "_durable_clock",
         "_durable_memory_losses",
         "_durable_promised",
         "_epoch",
-        "_fellows",
         "_first",
-        "_handed",
         "_heard_epoch",
         "_incarnation",
-        "_items",
-        "_lag",
-        "_letters",
-        "_mark",
+        "_lagging",
+        "_last_delivered_rank",
         "_members",
         "_memory_losses",
-        "_oracle",
+        "_obligations",
+        "_other_members",
+        "_pending",
         "_place",
         "_places",
         "_positions",
         "_promised",
         "_quorum",
         "_records",
+        "_repair_armed",
         "_role",
-        "_seen",
+        "_sends_after_persist",
+        "_suggested_leader",
         "_turn",
-        "_welcomes",
         "home",
     )
     # fmt: on
@@ -100,7 +100,7 @@ class LeaderGroupMember(Process, Generic[I]):
         self.home: GroupId = self.group
         self._config = config
         self._members = topology.members(self.home)
-        self._fellows = tuple(member for member in self._members if member != me)
+        self._other_members = tuple(member for member in self._members if member != me)
         self._places = {member: place for place, member in enumerate(self._members)}
         self._place = self._places[me]
         self._quorum = topology.quorum(self.home)
@@ -111,38 +111,38 @@ class LeaderGroupMember(Process, Generic[I]):
         self._promised = 0
         """I take no part in lower ones; at least `_epoch`."""
         self._role = leading if self._place == 0 else "member"
-        self._oracle = self._members[0]
+        self._suggested_leader = self._members[0]
         """Whom the oracle named last."""
         self._heard_epoch = 0
         """The highest that anybody of my group spoke of."""
         self._memory_losses: tuple[int, ...] = (0,) * len(self._members)
         """By place: the incarnation in which a member lost its memory; 0 if it never did."""
-        self._welcomes: dict[int, AdmissionVote] = {}
+        self._admission_votes: dict[int, AdmissionVote] = {}
         self._turn = 0
         """Whom to ask next."""
 
         self._clock = 0
-        self._items: dict[MessageId, I] = {}
+        self._pending: dict[MessageId, I] = {}
         """Everything open: heard of and not delivered."""
-        self._seen = DeliveredSet()
+        self._delivered = DeliveredSet()
         """Everything delivered."""
-        self._mark: Rank = (0, 0)
+        self._last_delivered_rank: Rank = (0, 0)
         """The rank of what was delivered last."""
         self._first = 0
         """The position of the first delivery that I still can tell my fellows."""
-        self._handed = 0
+        self._delivered_until = 0
         """Deliveries before this position have left the process."""
-        self._debts = Obligations()
+        self._obligations = Obligations()
         self._positions = [0] * len(self._members)
         """How much each fellow has delivered, as far as I know."""
         self._committed: set[MessageId] = set()
         """Whose final timestamp became known in this step."""
 
-        self._letters: list[tuple[tuple[ProcessId, ...], Body, About]] = []
+        self._sends_after_persist: list[tuple[tuple[ProcessId, ...], Body, About]] = []
         """Bodies of this step that must not leave before what changed is durable."""
-        self._lag = False
+        self._lagging = False
         """I know that I miss something, and will ask."""
-        self._armed = False
+        self._repair_armed = False
         """The repair timer runs."""
         self._checkpoint_due = False
         self._durable_promised = -1
@@ -152,13 +152,13 @@ class LeaderGroupMember(Process, Generic[I]):
         """Since the last checkpoint."""
 
     def has_delivered(self, message: MessageId) -> bool:
-        return message in self._seen
+        return message in self._delivered
 
     def has_delivered_any(self, messages: Sequence[MessageId]) -> bool:
-        return self._seen.has_any(messages)
+        return self._delivered.has_any(messages)
 
     def delivered_set(self, until: MessageId) -> tuple[State, ...]:
-        return self._seen.snapshot()
+        return self._delivered.snapshot()
 
     def _active(self) -> bool:
         """I hold the state of the epoch that I promised, and vote."""
@@ -168,7 +168,7 @@ class LeaderGroupMember(Process, Generic[I]):
         return self._members[place_of(ballot)]
 
     def _write(self, targets: tuple[ProcessId, ...], body: Body, about: About = None) -> None:
-        self._letters.append((targets, body, about))
+        self._sends_after_persist.append((targets, body, about))
 
     # An incarnation begins
 
@@ -184,8 +184,8 @@ class LeaderGroupMember(Process, Generic[I]):
             self._note_durable()
             self._records = len(records)
             self._role = "member"
-            self._lag = True
-            self._write(self._fellows, self._whereabouts(True))
+            self._lagging = True
+            self._write(self._other_members, self._whereabouts(True))
             self._return()
 
     @abstractmethod
@@ -227,12 +227,12 @@ class LeaderGroupMember(Process, Generic[I]):
     def on_leader(self, group: GroupId, leader: ProcessId) -> None:
         if group != self.home or leader not in self._members:
             return
-        self._oracle = leader
+        self._suggested_leader = leader
         if leader == self.me and self._role != "joining":
             if self._role == "member":
                 self._campaign()
             else:
-                self._write(self._fellows, self._whereabouts(False))
+                self._write(self._other_members, self._whereabouts(False))
 
     def _campaign(self) -> None:
         self._role = "candidate"
@@ -263,7 +263,7 @@ class LeaderGroupMember(Process, Generic[I]):
     def _hear_nack(self, ballot: int) -> None:
         """I am refused. If the oracle still means me, I go above; else whoever it means will."""
         self._heard_epoch = max(self._heard_epoch, ballot)
-        if ballot > self._promised and self._role not in ("member", "joining") and self._oracle == self.me:
+        if ballot > self._promised and self._role not in ("member", "joining") and self._suggested_leader == self.me:
             self.note("nack")
             self._campaign()
 
@@ -292,7 +292,7 @@ class LeaderGroupMember(Process, Generic[I]):
         self._ask_to_join(-1)
 
     def _ask_to_join(self, helper: ProcessId) -> None:
-        self._write(self._fellows, JoinRequest(self._incarnation, helper))
+        self._write(self._other_members, JoinRequest(self._incarnation, helper))
 
     def _hear_join(self, sender: ProcessId, body: JoinRequest) -> None:
         if self._role == "joining":
@@ -328,23 +328,23 @@ class LeaderGroupMember(Process, Generic[I]):
         if self._role != "joining" or body.memory_loss != self._incarnation:
             return
         before = self._welcomed()
-        self._welcomes[self._places[sender]] = body
+        self._admission_votes[self._places[sender]] = body
         self._clock = max(self._clock, body.clock)
         if self._welcomed() and not before:
             self._seek_admission()
 
     def _welcomed(self) -> bool:
         """Every majority that I was part of contains one of those who answered."""
-        return len(self._welcomes) > len(self._members) - self._quorum
+        return len(self._admission_votes) > len(self._members) - self._quorum
 
     def _lowest_epoch(self) -> int:
-        return max(welcome.promised for welcome in self._welcomes.values())
+        return max(welcome.promised for welcome in self._admission_votes.values())
 
     def _seek_admission(self) -> None:
         """Ask the leader for its state, or, if it was I, the next fellow to become leader."""
         leader = self._leader(max(self._lowest_epoch(), self._heard_epoch))
         if leader == self.me or self._turn > 1:
-            self._ask_to_join(self._fellows[self._turn % len(self._fellows)])
+            self._ask_to_join(self._other_members[self._turn % len(self._other_members)])
         else:
             self._write((leader,), self._whereabouts(True))
         self._turn += 1
@@ -355,7 +355,7 @@ class LeaderGroupMember(Process, Generic[I]):
 
     def _admitted(self) -> None:
         self._role = "member"
-        self._welcomes = {}
+        self._admission_votes = {}
         self.note("admitted")
 
     # Whoever may have missed something
@@ -373,14 +373,14 @@ class LeaderGroupMember(Process, Generic[I]):
         """A fellow is in this epoch; if I am not there yet, its state is on its way to me, or lost."""
         if ballot > self._epoch:
             self._heard_epoch = max(self._heard_epoch, ballot)
-            self._lag = True
+            self._lagging = True
 
     def _leap(self, position: int, mark: Rank, seen: tuple[DeliveredRange, ...]) -> None:
         """Take over how far my group is, without the deliveries that led there."""
         self.position = self._first = position
-        self._mark = mark
-        self._seen.restore(seen)
-        self._debts = Obligations()
+        self._last_delivered_rank = mark
+        self._delivered.restore(seen)
+        self._obligations = Obligations()
         self._clock = max(self._clock, mark[0])
         self._checkpoint_due = True
 
@@ -388,23 +388,23 @@ class LeaderGroupMember(Process, Generic[I]):
 
     def on_timer(self, name: str) -> None:
         assert name == REPAIR, f"process {self.me} has no timer {name}"
-        self._armed = False
+        self._repair_armed = False
         if self._role == "joining":
             if self._welcomed():
                 self._seek_admission()
             self._ask_to_join(-1)
         elif self._role == "candidate":
             self._press(self._members)
-        elif self._role == "member" and self._oracle == self.me:
+        elif self._role == "member" and self._suggested_leader == self.me:
             self._campaign()
-        old = [item for item in self._items.values() if item.old]
-        if (old or self._lag) and self._fellows:
-            self._lag = False
+        old = [item for item in self._pending.values() if item.old]
+        if (old or self._lagging) and self._other_members:
+            self._lagging = False
             self._turn += 1
-            self._ask_fellows(self._fellows[self._turn % len(self._fellows)])
+            self._ask_fellows(self._other_members[self._turn % len(self._other_members)])
         for item in old[:MAX_QUESTIONS]:
             self._ask_about(item)
-        for item in self._items.values():
+        for item in self._pending.values():
             item.old = True
 
     @abstractmethod
@@ -417,16 +417,16 @@ class LeaderGroupMember(Process, Generic[I]):
 
     def _watch(self) -> None:
         """The timer runs while something is open. It is not cancelled: most messages come and go within one run."""
-        if self._armed:
+        if self._repair_armed:
             return
         waits = (
-            bool(self._items)
-            or self._lag
+            bool(self._pending)
+            or self._lagging
             or self._role in ("joining", "candidate")
-            or (self._role == "member" and self._oracle == self.me)
+            or (self._role == "member" and self._suggested_leader == self.me)
         )
         if waits:
-            self._armed = True
+            self._repair_armed = True
             self.set_timer(REPAIR, self._config.repair_ns)
 
     # Snapshots
@@ -437,12 +437,12 @@ class LeaderGroupMember(Process, Generic[I]):
             self._incarnation,
             self._role,
             tuple(self._positions),
-            self._oracle,
+            self._suggested_leader,
             self._heard_epoch,
-            tuple(sorted(self._welcomes.items())),
+            tuple(sorted(self._admission_votes.items())),
             self._turn,
-            self._armed,
-            self._lag,
+            self._repair_armed,
+            self._lagging,
             (self._durable_promised, self._durable_clock),
             self._durable_memory_losses,
             self._records,
@@ -453,12 +453,12 @@ class LeaderGroupMember(Process, Generic[I]):
         self._incarnation = state.incarnation
         self._role = state.role
         self._positions = list(state.positions)
-        self._oracle = state.oracle
+        self._suggested_leader = state.suggested_leader
         self._heard_epoch = state.heard_epoch
-        self._welcomes = dict(state.welcomes)
+        self._admission_votes = dict(state.admission_votes)
         self._turn = state.turn
-        self._armed = state.armed
-        self._lag = state.lag
+        self._repair_armed = state.armed
+        self._lagging = state.lag
         self._durable_promised, self._durable_clock = state.durable
         self._durable_memory_losses = state.durable_memory_losses
         self._records = state.records

@@ -68,9 +68,9 @@ class LeaderGroupState(State, frozen=True):
     incarnation: int
     role: str
     positions: tuple[int, ...]
-    oracle: ProcessId
+    suggested_leader: ProcessId
     heard_epoch: int
-    welcomes: tuple[tuple[int, AdmissionVote], ...]
+    admission_votes: tuple[tuple[int, AdmissionVote], ...]
     turn: int
     armed: bool
     lag: bool

@@ -126,7 +126,7 @@ def recovered(
             begin = begun.begin
         elif number + 1 in passed and passed[number + 1].before:
             begin = ConfigurationStart(number, passed[number + 1].before)
-        elif number == first.number:
+        elif number == first.configuration:
             begin = ConfigurationStart(number, encode_topology(first))
         else:
             continue

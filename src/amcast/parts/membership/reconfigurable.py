@@ -199,7 +199,7 @@ class Reconfigurable(Vouching):
         if self._instances:
             self._follow(self._instances[-1].topology)
             self._turned[self.me] = self.number
-        elif first.number == 0:
+        elif first.configuration == 0:
             self._incarnation = incarnation
             instance = ConfigurationInstance(
                 ConfigurationStart(0, encode_topology(first)), first, self._make(self.me, first), incarnation

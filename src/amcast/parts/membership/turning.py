@@ -88,7 +88,7 @@ class Turning(Process):
     def _follow(self, topology: Topology) -> None:
         self.topology = topology
         self.group = topology.group_of(self.me)
-        self._newest = max(self._newest, (topology.number, encode_topology(topology)))
+        self._newest = max(self._newest, (topology.configuration, encode_topology(topology)))
 
     @abstractmethod
     def _arrive(self, sender: ProcessId, number: int, body: Body, barrier: int) -> None:
@@ -254,7 +254,7 @@ class Turning(Process):
             return
         topology = decode_topology(begin.topology)
         current = self.current
-        if current is None and topology.group_of(self.me) is None and begin.number > self._first.number:
+        if current is None and topology.group_of(self.me) is None and begin.number > self._first.configuration:
             self._retire(begin.number)  # it was removed while it was away, and has no memory that somebody could need
             return
         takes_part = current is not None and current.process is not None

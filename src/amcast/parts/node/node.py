@@ -204,7 +204,7 @@ class Node(Answering):
             case Started(_, incarnation):
                 if self.omega is not None:
                     # Whoever joins a running group has run for no time, and does not take the lead.
-                    self.omega.begin(incarnation, joins=self.topology.number > 0)
+                    self.omega.begin(incarnation, joins=self.topology.configuration > 0)
                 if self.gateway is not None:
                     self.gateway.begin(incarnation)
             case Timer(name) if name == SESSION and self.gateway is not None:

@@ -27,7 +27,7 @@ class Obligations:
         self.owed: dict[GroupId, deque[Rank]] = {}
         """The same by group, in the order of delivery."""
 
-    def owe(self, id: MessageId, answer: int, final: int, groups: tuple[GroupId, ...]) -> None:
+    def add(self, id: MessageId, answer: int, final: int, groups: tuple[GroupId, ...]) -> None:
         """A message is delivered here, and no majority of these groups is known to have it."""
         if groups:
             self.facts[id] = (answer, final, set(groups))
@@ -38,7 +38,7 @@ class Obligations:
                     owed = self.owed[group] = deque()
                 owed.append(rank)
 
-    def settle(self, group: GroupId, mark: Rank) -> None:
+    def resolve(self, group: GroupId, mark: Rank) -> None:
         """A majority of that group has delivered everything up to this rank."""
         owed = self.owed.get(group)
         while owed and owed[0] <= mark:

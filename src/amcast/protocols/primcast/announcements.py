@@ -70,7 +70,7 @@ class Telling(Order):
         """That was soon after the time before."""
 
     def _ack(self) -> Ack:
-        time, tie = self._mark
+        time, tie = self._last_delivered_rank
         return Ack(self._epoch, self._length, self._clock, self.position, time, tie, self._memory_losses)
 
     def _tell(self) -> None:
@@ -150,7 +150,7 @@ class Telling(Order):
 
     def _promise_word(self) -> None:
         """There is something to tell."""
-        if self._role != "primary" or not self._fellows:
+        if self._role != "primary" or not self._other_members:
             self._whole_word()
             return
         if self._word_ns < 0:
@@ -170,7 +170,7 @@ class Telling(Order):
         self._word_due = False
         late = bool(self._word) and self.now - self._word_ns >= self._lateness_ns()
         if late and self._role == "primary" and self._active():
-            self._write(self._fellows, Propose((), self._ack(), self._whole_word()))
+            self._write(self._other_members, Propose((), self._ack(), self._whole_word()))
 
     def _hear_word(self, word: tuple[Word, ...]) -> None:
         """My primary has delivered these."""
@@ -189,7 +189,7 @@ class Telling(Order):
         told = self._told
         while self._established and self.position >= self._floor and self.position in told:
             id, final = told[self.position]
-            item = self._items.get(id)
+            item = self._pending.get(id)
             if item is None or item.message is None or item.index < 0:
                 break
             committed_ns = item.committed_ns

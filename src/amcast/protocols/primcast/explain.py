@@ -31,7 +31,7 @@ class Insight(Repair):
             "epoch": round_of(self._epoch),
             "promised": round_of(self._promised),
             "leader": self._leader(self._epoch),
-            "pending": len(self._items),
+            "pending": len(self._pending),
             "log": self._length - self._base,
             "undecided": self._length - self._decided,
             "clock": self._clock,
@@ -40,7 +40,7 @@ class Insight(Repair):
         }
 
     def explain(self, message: MessageId) -> list[Phase]:
-        if message in self._seen:
+        if message in self._delivered:
             return [Phase("delivered", True, f"process {self.me} has delivered it")]
         item = self._open_with(message)
         if item is None:
@@ -60,10 +60,10 @@ class Insight(Repair):
 
     def _open_with(self, message: MessageId) -> Item | None:
         """The open item that is this message, or a bundle with it."""
-        item = self._items.get(message)
+        item = self._pending.get(message)
         if item is not None:
             return item
-        for item in self._items.values():
+        for item in self._pending.values():
             text = item.message
             if text is not None and is_bundle(item.id) and any(part.id == message for part in bundle_messages(text)):
                 return item
@@ -125,7 +125,7 @@ class Insight(Repair):
             )
         older = [
             other.id
-            for other in self._items.values()
+            for other in self._pending.values()
             if other.id != item.id and other.index >= 0 and (other.bound, other.id) < (item.final, item.id)
         ]
         if older:

@@ -138,7 +138,7 @@ class Epochs(Telling):
 
     def _replace(self, body: NewState) -> None:
         """Put the log of a state in the place of mine; what it lacks has no timestamp of my group any more."""
-        for item in self._items.values():
+        for item in self._pending.values():
             item.index = -1
             item.timestamp = 0
             item.bound = max(item.decided.values(), default=0)
@@ -152,13 +152,13 @@ class Epochs(Telling):
         self._floor = max(self._floor, body.floor)
         for entry in body.entries:
             self._place_in_log(self._held(entry), entry.timestamp)
-        for item in self._items.values():
+        for item in self._pending.values():
             assert item.index >= 0 or self.home not in item.decided or self.position < self._floor, (
                 f"process {self.me}: epoch {body.epoch} lost message {item.id}, whose timestamp was decided"
             )
 
     def _held(self, entry: Entry) -> Item:
-        if entry.message.id in self._seen:
+        if entry.message.id in self._delivered:
             return self._buried(entry.message)
         item = self._item(entry.message.id)
         item.message = entry.message

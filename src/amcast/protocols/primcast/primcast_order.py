@@ -1,8 +1,8 @@
 """PrimCast while nothing fails: proposals, acknowledgements, clocks, delivery (002, algorithms 1 and 2).
 
 The sets of the paper are specifications. Here M is the open messages (`Item`) and, per group, how far each member has
-acknowledged its group's log (`View`); T is `_log`; D is `_seen`. An acknowledgement is cumulative, so a timestamp of a
-remote group is decided when a majority acknowledged, in one epoch, more of the log than the place of the proposal.
+acknowledged its group's log (`View`); T is `_log`; D is `_delivered`. An acknowledgement is cumulative, so a timestamp
+of a remote group is decided when a majority acknowledged, in one epoch, more of the log than the place of the proposal.
 """
 
 from abc import abstractmethod
@@ -83,7 +83,8 @@ class Order(LeaderGroupMember[Item]):
         self._finals = 0
         """How many open items have a final timestamp: without any, nothing can be delivered."""
         self._served = 0
-        """How many clients' messages are delivered: `position` counts a bundle once, `_seen` has it and its parts."""
+        """How many clients' messages are delivered: `position` counts a bundle once, `_delivered` has it and its parts.
+        """
         self._past: dict[MessageId, DeliveredMessage] = {}
         """The last deliveries, in order, for fellows that lag."""
 
@@ -101,16 +102,16 @@ class Order(LeaderGroupMember[Item]):
         """By destinations, those that are not my group."""
 
     def stored_message(self, message: MessageId) -> Message | None:
-        item = self._items.get(message)
+        item = self._pending.get(message)
         if item is not None:
             return item.message
         past = self._past.get(message)
         return None if past is None else past.message
 
     def _item(self, id: MessageId) -> Item:
-        item = self._items.get(id)
+        item = self._pending.get(id)
         if item is None:
-            item = self._items[id] = Item(id)
+            item = self._pending[id] = Item(id)
         return item
 
     def _other(self, group: GroupId) -> GroupProgress:
@@ -131,11 +132,11 @@ class Order(LeaderGroupMember[Item]):
 
     def on_request(self, message: Message) -> None:
         id = message.id
-        item = self._items.get(id)
+        item = self._pending.get(id)
         if item is None:
-            if id in self._seen:
+            if id in self._delivered:
                 return
-            item = self._items[id] = Item(id)
+            item = self._pending[id] = Item(id)
         assert self.home in message.destinations, f"process {self.me} is no destination of message {id}"
         if item.message is None:
             item.message = message
@@ -205,11 +206,11 @@ class Order(LeaderGroupMember[Item]):
         if epoch == view.epoch:
             for proposal in body.proposals:
                 id = proposal[1]
-                item = self._items.get(id)
+                item = self._pending.get(id)
                 if item is None:
-                    if id in self._seen:
+                    if id in self._delivered:
                         continue
-                    item = self._items[id] = Item(id)
+                    item = self._pending[id] = Item(id)
                 heappush(view.waiting, proposal)
                 self._hear_time(item, view.group, proposal[2])
         self._hear_other(sender, ack)
@@ -225,10 +226,10 @@ class Order(LeaderGroupMember[Item]):
         stream = self._stream
         while stream:
             _, id, timestamp = stream[0]
-            item = self._items.get(id)
-            if item is None and id in self._seen:
+            item = self._pending.get(id)
+            if item is None and id in self._delivered:
                 if id not in self._past:
-                    self._lag = True  # only my primary still has the message
+                    self._lagging = True  # only my primary still has the message
                     break
                 item = self._buried(self._past[id].message)
             elif item is None or item.message is None:
@@ -271,8 +272,8 @@ class Order(LeaderGroupMember[Item]):
         if body.memory_losses != self._memory_losses:
             self._hear_memory_losses(body.memory_losses)
         self._positions[place] = body.position
-        if sender == self.me and body.position > self._handed:
-            self._handed = body.position
+        if sender == self.me and body.position > self._delivered_until:
+            self._delivered_until = body.position
         epoch = body.epoch
         clock = body.clock
         if epoch != self._epoch:
@@ -333,15 +334,15 @@ class Order(LeaderGroupMember[Item]):
             agreed = view.agreed(epoch)
             while waiting and waiting[0][0] < agreed:
                 _, id, timestamp = heappop(waiting)
-                item = self._items.get(id)
+                item = self._pending.get(id)
                 if item is not None:
                     self._decide(item, view.group, timestamp)
         mark = (ack.time, ack.tie)
         if mark > view.marks[place]:
             view.marks[place] = mark
-            owed = self._debts.owed.get(view.group)
+            owed = self._obligations.owed.get(view.group)
             if owed and owed[0] <= mark:
-                self._debts.settle(view.group, view.mark())
+                self._obligations.resolve(view.group, view.mark())
 
     # Deciding and delivering
 
@@ -390,7 +391,7 @@ class Order(LeaderGroupMember[Item]):
         limit = -1
         while queue:
             bound, id = queue[0]
-            item = self._items.get(id)
+            item = self._pending.get(id)
             if item is None:
                 heappop(queue)  # a fellow told me that it is delivered
             elif item.bound > bound:
@@ -423,11 +424,11 @@ class Order(LeaderGroupMember[Item]):
         repeats: tuple[int, ...] = ()
         if is_bundle(id):
             labels = bundle_headers(message)
-            repeats = self._seen.add_all(labels)
+            repeats = self._delivered.add_all(labels)
             count = len(labels) - len(repeats)
         past = DeliveredMessage(message, timestamp, final, served, repeats)
         index = -1
-        item = self._items.pop(id, None)
+        item = self._pending.pop(id, None)
         if item is not None:
             item.delivered_at = self.position
             index = item.index
@@ -435,13 +436,13 @@ class Order(LeaderGroupMember[Item]):
         if index < 0:
             self._unproposed.pop(id, None)
         self._past[id] = past
-        self._seen.add(id)
-        self._mark = (final, id)
+        self._delivered.add(id)
+        self._last_delivered_rank = (final, id)
         owed = self._elsewhere.get(message.destinations)
         if owed is None:
             owed = tuple([group for group in message.destinations if group != self.home])
             self._elsewhere[message.destinations] = owed
-        self._debts.owe(id, timestamp, final, owed)
+        self._obligations.add(id, timestamp, final, owed)
         self._undurable.append((past, index))
         if final > self._clock:
             self._clock = final

@@ -71,14 +71,14 @@ class Repair(Epochs):
         self._epoch = kept.epoch
         self._clock = kept.clock
         self._memory_losses = kept.memory_losses
-        self._seen.restore(kept.seen)
-        self._mark = (kept.time, kept.tie)
-        self._handed = kept.handed
+        self._delivered.restore(kept.seen)
+        self._last_delivered_rank = (kept.time, kept.tie)
+        self._delivered_until = kept.handed
         self._first = kept.first
         self._past = {past.message.id: past for past in kept.past}
-        self._debts = Obligations()
+        self._obligations = Obligations()
         for fact in kept.facts:
-            self._debts.owe(fact.id, fact.timestamp, fact.final, fact.groups)
+            self._obligations.add(fact.id, fact.timestamp, fact.final, fact.groups)
         self.position = kept.first + len(kept.past)
         self._served = kept.served
         self._replace(NewState(kept.epoch, kept.clock, kept.base, kept.floor, kept.entries, kept.memory_losses))
@@ -114,17 +114,17 @@ class Repair(Epochs):
             self._base,
             self._floor,
             self._entries(self._base),
-            self._handed,
+            self._delivered_until,
             self._first,
             tuple(self._past.values()),
-            *self._mark,
-            self._seen.snapshot(),
+            *self._last_delivered_rank,
+            self._delivered.snapshot(),
             self._known_facts(),
             self._served,
         )
 
     def _known_facts(self) -> tuple[OwedTimestamp, ...]:
-        return tuple([OwedTimestamp(*debt) for debt in self._debts.listed()])
+        return tuple([OwedTimestamp(*debt) for debt in self._obligations.listed()])
 
     def _make_durable(self) -> None:
         """Before anything is said: promises, clock, accepted entries, deliveries, in one record."""
@@ -168,12 +168,12 @@ class Repair(Epochs):
     # Inside the group
 
     def on_link_reset(self, peer: ProcessId, incarnation: int) -> None:
-        if peer in self._fellows:
+        if peer in self._other_members:
             self._meet(peer)
         elif self.topology.group_of(peer) is not None and self._active():
             self._tell_others(self._open(), peer)
             group = self.topology.group_of(peer)
-            for item in [item for item in self._items.values() if item.message is not None]:
+            for item in [item for item in self._pending.values() if item.message is not None]:
                 assert item.message is not None
                 if group in item.message.destinations and group not in item.decided:
                     self._write((peer,), Query(item.id, item.message), item.id)
@@ -188,7 +188,7 @@ class Repair(Epochs):
         if body.full and body.position < self.position:
             self._help(sender, body.position)
         elif body.position > self.position:
-            self._lag = True
+            self._lagging = True
 
     def _send_log(self, sender: ProcessId, body: Sync) -> None:
         if body.epoch != self._epoch or body.length < self._base:
@@ -206,7 +206,9 @@ class Repair(Epochs):
             past = tuple(self._past.values())[position - self._first :]
             self._write((sender,), CatchUp(position, past))
         elif self._leader(self._epoch) in (self.me, sender) or self._leader(self._promised) == sender:
-            told = Install(self.position, *self._mark, self._seen.snapshot(), self._known_facts(), self._served)
+            told = Install(
+                self.position, *self._last_delivered_rank, self._delivered.snapshot(), self._known_facts(), self._served
+            )
             self._write((sender,), told)
 
     def _catch_up(self, body: CatchUp) -> None:
@@ -220,15 +222,15 @@ class Repair(Epochs):
         self._leap(body.position, (body.time, body.tie), body.seen)
         self._served = body.served
         self._jumped(body.served)
-        for id in [id for id in self._items if id in self._seen]:
-            item = self._items.pop(id)
+        for id in [id for id in self._pending if id in self._delivered]:
+            item = self._pending.pop(id)
             item.delivered_at = body.position - 1
             self._finals -= item.final >= 0
             self._unproposed.pop(id, None)
         self._past = {}
         self._undurable = []
         for fact in body.facts:
-            self._debts.owe(fact.id, fact.timestamp, fact.final, fact.groups)
+            self._obligations.add(fact.id, fact.timestamp, fact.final, fact.groups)
         self._due = True
 
     def _jumped(self, served: int) -> None:
@@ -248,10 +250,10 @@ class Repair(Epochs):
                 base += 1
             self._base = base
         past, first = self._past, self._first
-        if past and first < self._handed:
+        if past and first < self._delivered_until:
             keep = self._config.keep
             everybody = min(self._positions)
-            while past and first < self._handed and (first < everybody or len(past) > keep):
+            while past and first < self._delivered_until and (first < everybody or len(past) > keep):
                 del past[next(iter(past))]
                 first += 1
             self._first = first
@@ -261,8 +263,8 @@ class Repair(Epochs):
     def _answer(self, sender: ProcessId, body: Query) -> None:
         if body.message is not None:
             self.on_request(body.message)
-        answer = self._debts.answer(body.id)
-        item = self._items.get(body.id)
+        answer = self._obligations.answer(body.id)
+        item = self._pending.get(body.id)
         if answer is not None:
             self._write((sender,), Decided(body.id, self.home, answer), body.id)
         elif item is not None and self.home in item.decided:
@@ -273,7 +275,7 @@ class Repair(Epochs):
                 self._write((sender,), Start(message), body.id)
 
     def _hear_decided(self, body: Decided) -> None:
-        if body.id not in self._seen:
+        if body.id not in self._delivered:
             item = self._item(body.id)
             self._hear_time(item, body.group, body.timestamp)
             self._decide(item, body.group, body.timestamp)
@@ -281,7 +283,7 @@ class Repair(Epochs):
     # What the timer asks for
 
     def _ask_fellows(self, helper: ProcessId) -> None:
-        for fellow in self._fellows:
+        for fellow in self._other_members:
             full = fellow == helper or fellow == self._leader(self._promised)
             if full or self._role != "joining":
                 self._write((fellow,), self._whereabouts(full))
@@ -294,7 +296,7 @@ class Repair(Epochs):
                 self._write(others, Query(item.id, None), item.id)
             return
         if item.index < 0:
-            self._write(self._fellows, Start(item.message), item.id)
+            self._write(self._other_members, Start(item.message), item.id)
         for group in item.message.destinations:
             if group != self.home and group not in item.decided:
                 self._write(self.topology.members(group), Query(item.id, item.message), item.id)

@@ -107,19 +107,19 @@ class PrimCast(Insight):
                 self._tell_askers()
             if self._committed:
                 self._committed.clear()
-            if not (self._letters or self._fresh or self._due):
+            if not (self._sends_after_persist or self._fresh or self._due):
                 break
             self._trim()
             self._make_durable()
-            for targets, body, about in self._letters:
+            for targets, body, about in self._sends_after_persist:
                 self.send_all(targets, body, about)
-            self._letters = []
+            self._sends_after_persist = []
             self._tell()
             if self._recorded:
                 break  # my own word comes back to me when it is durable
         if self._word:
             self._promise_word()
-        if not self._armed:
+        if not self._repair_armed:
             self._watch()
 
     # Snapshots
@@ -134,7 +134,7 @@ class PrimCast(Insight):
             self._said,
             tuple(self._stream),
             tuple(self._log[index].delivered_at for index in range(self._base, self._length)),
-            tuple(_item_state(item) for _, item in sorted(self._items.items())),
+            tuple(_item_state(item) for _, item in sorted(self._pending.items())),
             tuple(self._unproposed),
             tuple(_view_state(view) for view in (self._view, *(self._views[g] for g in sorted(self._views)))),
             self._clocks.snapshot(),
@@ -154,7 +154,7 @@ class PrimCast(Insight):
 
     def restore(self, state: State) -> None:
         assert isinstance(state, PrimCastState)
-        self._items = {}
+        self._pending = {}
         self._unproposed = {}
         self._restore_kept(state.kept)
         self._restore_member(state.member)
@@ -168,10 +168,10 @@ class PrimCast(Insight):
             self._log[index].delivered_at = delivered_at
         for kept in state.items:
             _fill(self._item(kept.id), kept)
-        self._finals = sum(item.final >= 0 for item in self._items.values())
-        self._queue = [(item.bound, item.id) for item in self._items.values() if item.index >= 0]
+        self._finals = sum(item.final >= 0 for item in self._pending.values())
+        self._queue = [(item.bound, item.id) for item in self._pending.values() if item.index >= 0]
         heapify(self._queue)
-        self._unproposed = {id: self._items[id] for id in state.unproposed}
+        self._unproposed = {id: self._pending[id] for id in state.unproposed}
         self._view = _view(state.views[0], self.topology)
         self._views = {kept.group: _view(kept, self.topology) for kept in state.views[1:]}
         self._afar = {}

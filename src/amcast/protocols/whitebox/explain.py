@@ -26,16 +26,16 @@ class Insight(Repair):
             "epoch": round_of(self._epoch),
             "promised": round_of(self._promised),
             "leader": self._leader(self._epoch),
-            "pending": len(self._items),
+            "pending": len(self._pending),
             "clock": self._clock,
             "slowest": min(self._positions),
             "joined": int(self._role != "joining"),
         }
 
     def explain(self, message: MessageId) -> list[Phase]:
-        if message in self._seen:
+        if message in self._delivered:
             return [Phase("delivered", True, f"process {self.me} has delivered it")]
-        item = self._items.get(message)
+        item = self._pending.get(message)
         if item is None:
             return [Phase("text", False, f"process {self.me} has never heard of it")]
         groups = item.message.destinations
@@ -67,7 +67,7 @@ class Insight(Repair):
         older = sorted(
             id
             for bound, id in self._queue
-            if id != item.id and id in self._items and (bound, id) < (item.final, item.id)
+            if id != item.id and id in self._pending and (bound, id) < (item.final, item.id)
         )
         if not older:
             return Phase("first", True, "nothing that is known comes before it")

@@ -97,11 +97,11 @@ class WhiteBox(Insight):
         self._committed.clear()
         if not self._active():
             self._stamped, self._accepted, self._ordered = [], [], []
-        if self._letters or self._stamped or self._accepted or self._ordered or self._checkpoint_due:
+        if self._sends_after_persist or self._stamped or self._accepted or self._ordered or self._checkpoint_due:
             self._make_durable()
-            for targets, body, about in self._letters:
+            for targets, body, about in self._sends_after_persist:
                 self.send_all(targets, body, about)
-            self._letters = []
+            self._sends_after_persist = []
             self._tell()
         self._watch()
 
@@ -112,7 +112,7 @@ class WhiteBox(Insight):
             self._checkpoint(),
             self._member_state(),
             self._next,
-            tuple(_item_state(item) for item in self._items.values()),
+            tuple(_item_state(item) for item in self._pending.values()),
             tuple(self._marks),
             tuple(sorted(self._stable.items())),
             tuple(sorted(self._far_memory_losses.items())),
@@ -129,8 +129,8 @@ class WhiteBox(Insight):
         self._restore_kept(state.kept)
         self._restore_member(state.member)
         self._next = state.next
-        self._items = {kept.id: _item(kept) for kept in state.items}
-        self._queue = sorted((item.proposed, item.id) for item in self._items.values() if item.proposed)
+        self._pending = {kept.id: _item(kept) for kept in state.items}
+        self._queue = sorted((item.proposed, item.id) for item in self._pending.values() if item.proposed)
         self._marks = list(state.marks)
         self._stable = dict(state.stable)
         self._far_memory_losses = dict(state.far_memory_losses)

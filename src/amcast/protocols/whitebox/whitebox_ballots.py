@@ -77,7 +77,7 @@ class Ballots(Order):
         return tuple(Entry(item.message, item.local) for item in self._sorted() if item.local)
 
     def _sorted(self) -> list[Item]:
-        return [item for _, item in sorted(self._items.items())]
+        return [item for _, item in sorted(self._pending.items())]
 
     def _hear_promise(self, sender: ProcessId, body: NewLeaderAck) -> None:
         if self._role != "candidate" or body.ballot != self._promised or self._chosen is not None:
@@ -111,7 +111,7 @@ class Ballots(Order):
             if promise.current == current:
                 for entry in promise.entries:
                     id = entry.message.id
-                    if id not in self._seen:
+                    if id not in self._delivered:
                         known = merged.setdefault(id, entry)
                         assert known.timestamp == entry.timestamp, (
                             f"process {self.me}: message {id} was accepted at {known.timestamp} and {entry.timestamp}"
@@ -165,13 +165,13 @@ class Ballots(Order):
 
     def _adopt(self, body: NewState) -> None:
         self._enter(body.ballot, body.clock, body.memory_losses)
-        for item in self._items.values():
+        for item in self._pending.values():
             item.local = item.proposed = 0
             item.accepts.pop(self.home, None)
             item.tallies = {}
             item.ordered = False
         for entry in body.entries:
-            if entry.message.id not in self._seen:
+            if entry.message.id not in self._delivered:
                 self._item(entry.message).local = entry.timestamp
         self._stamped, self._accepted, self._ordered = [], [], []
 
@@ -219,10 +219,12 @@ class Ballots(Order):
         """What this process delivered from a position on."""
         if position >= self._first:
             return Story(position, tuple(self._past.values())[position - self._first :])
-        return Story(self.position, (), Jump(*self._mark, self._seen.snapshot(), self._known_facts()))
+        return Story(
+            self.position, (), Jump(*self._last_delivered_rank, self._delivered.snapshot(), self._known_facts())
+        )
 
     def _known_facts(self) -> tuple[OwedTimestamp, ...]:
-        return tuple([OwedTimestamp(id, final, groups) for id, _, final, groups in self._debts.listed()])
+        return tuple([OwedTimestamp(id, final, groups) for id, _, final, groups in self._obligations.listed()])
 
     def _take(self, story: Story) -> None:
         if story.jump is not None and story.first > self.position:
@@ -235,7 +237,7 @@ class Ballots(Order):
     def _jump(self, position: int, jump: Jump) -> None:
         self.installed(position)
         self._leap(position, (jump.time, jump.tie), jump.seen)
-        self._items = {id: item for id, item in self._items.items() if id not in self._seen}
+        self._pending = {id: item for id, item in self._pending.items() if id not in self._delivered}
         self._past = {}
         self._undurable = []
         for fact in jump.facts:

@@ -95,16 +95,16 @@ class Order(LeaderGroupMember[Item]):
         return self._role == "leader" and self._promised == self._epoch
 
     def _item(self, message: Message) -> Item:
-        item = self._items.get(message.id)
+        item = self._pending.get(message.id)
         if item is None:
-            item = self._items[message.id] = Item(message)
+            item = self._pending[message.id] = Item(message)
         return item
 
     # Stamping
 
     def on_request(self, message: Message) -> None:
         """A client's message, for the leader; who does not lead, and had not heard of it, passes it on."""
-        new = message.id not in self._items
+        new = message.id not in self._pending
         if self._take_up(message) and new and not self._leading() and self._leader(self._promised) != self.me:
             self.note("forwarded", message.id)
             self._write((self._leader(self._promised),), self._retry(message), message.id)
@@ -115,7 +115,7 @@ class Order(LeaderGroupMember[Item]):
 
     def _take_up(self, message: Message) -> bool:
         """Stamp a message, or repeat the stamp; False if it is delivered."""
-        if message.id in self._seen:
+        if message.id in self._delivered:
             return False
         assert self.home in message.destinations, f"process {self.me} is no destination of message {message.id}"
         item = self._item(message)
@@ -142,7 +142,7 @@ class Order(LeaderGroupMember[Item]):
             if body.ballot < self._promised:
                 self._refuse(sender, body.ballot)
             if body.ballot > self._epoch:
-                self._lag = True
+                self._lagging = True
             if body.ballot != self._epoch or not self._active():
                 return
         else:
@@ -153,7 +153,7 @@ class Order(LeaderGroupMember[Item]):
 
     def _hear_stamp(self, sender: ProcessId, group: GroupId, ballot: int, entry: Entry) -> None:
         id = entry.message.id
-        if id in self._seen:
+        if id in self._delivered:
             final = self._final(id)
             if final is not None:
                 self._write((sender,), Decided(id, final), id)
@@ -168,7 +168,7 @@ class Order(LeaderGroupMember[Item]):
         self._consider(item)
 
     def _final(self, id: MessageId) -> int | None:
-        final = self._debts.answer(id)
+        final = self._obligations.answer(id)
         if final is None and id in self._past:
             final = self._past[id].final
         return final
@@ -199,7 +199,7 @@ class Order(LeaderGroupMember[Item]):
             self._hear_far_memory_losses(group, body.memory_losses)
         bit = 1 << self.topology.members(group).index(sender)
         for id, ballots in body.acks:
-            item = self._items.get(id)
+            item = self._pending.get(id)
             if item is not None:
                 tally = item.tallies.setdefault(ballots, {})
                 tally[group] = tally.get(group, 0) | bit
@@ -228,7 +228,7 @@ class Order(LeaderGroupMember[Item]):
         self._committed.add(item.id)
 
     def _hear_decided(self, body: Decided) -> None:
-        item = self._items.get(body.id)
+        item = self._pending.get(body.id)
         if item is not None and item.final < 0:
             self._clock = max(self._clock, body.final)
             self._commit(item, body.final)
@@ -238,7 +238,7 @@ class Order(LeaderGroupMember[Item]):
         queue = self._queue
         while queue:
             bound, id = queue[0]
-            item = self._items.get(id)
+            item = self._pending.get(id)
             if item is None or item.ordered:
                 heappop(queue)
             elif item.final < 0:
@@ -256,15 +256,15 @@ class Order(LeaderGroupMember[Item]):
 
     def _hear_delivery(self, body: Delivery) -> None:
         if body.ballot > self._epoch:
-            self._lag = True
+            self._lagging = True
         if body.ballot != self._epoch or not self._active():
             return
         for position, (id, final) in enumerate(body.deliveries, body.first):
             if position < self.position:
                 continue
-            item = self._items.get(id)
+            item = self._pending.get(id)
             if position > self.position or item is None:
-                self._lag = True
+                self._lagging = True
                 break
             if item.committed_ns >= 0:
                 self._hand_over(DeliveredMessage(item.message, final), item.committed_ns)
@@ -274,7 +274,7 @@ class Order(LeaderGroupMember[Item]):
 
     def _behind(self, id: MessageId) -> int:
         """How long a local message waited for global ones."""
-        item = self._items.get(id)
+        item = self._pending.get(id)
         if item is None or len(item.message.destinations) > 1:
             return 0
         return max(0, self.last_global_ns - item.committed_ns)
@@ -282,28 +282,30 @@ class Order(LeaderGroupMember[Item]):
     def _hand_over(self, past: DeliveredMessage, committed_ns: int | None, held_ns: int = 0) -> None:
         message = past.message
         id = message.id
-        self._items.pop(id, None)
+        self._pending.pop(id, None)
         self._past[id] = past
-        assert self._mark < (past.final, id), f"process {self.me}: {id} at {past.final} after {self._mark}"
-        self._seen.add(id)
-        self._mark = (past.final, id)
+        assert self._last_delivered_rank < (past.final, id), (
+            f"process {self.me}: {id} at {past.final} after {self._last_delivered_rank}"
+        )
+        self._delivered.add(id)
+        self._last_delivered_rank = (past.final, id)
         self._owe(id, past.final, tuple(group for group in message.destinations if group != self.home))
         self._undurable.append(past)
         self._clock = max(self._clock, past.final)
         self.deliver(message, past.final, id, committed_ns, held_ns)
-        while len(self._past) > self._config.keep and self._first < self._handed:
+        while len(self._past) > self._config.keep and self._first < self._delivered_until:
             del self._past[next(iter(self._past))]
             self._first += 1
 
     def _owe(self, id: MessageId, final: int, groups: tuple[GroupId, ...]) -> None:
         missing = tuple(group for group in groups if self._stable.get(group, (0, 0)) < (final, id))
-        self._debts.owe(id, final, final, missing)
+        self._obligations.add(id, final, final, missing)
 
     def _hear_stable(self, group: GroupId, mark: Rank) -> None:
         """A majority of another group delivered up to here: its members can now help each other."""
         if mark > self._stable.get(group, (0, 0)):
             self._stable[group] = mark
-            self._debts.settle(group, mark)
+            self._obligations.resolve(group, mark)
 
     def _hear_far_memory_losses(self, group: GroupId, memory_losses: tuple[int, ...]) -> None:
         """The same as `_hear_memory_losses`, of another group."""
@@ -320,7 +322,7 @@ class Order(LeaderGroupMember[Item]):
 
     def _discount(self, group: GroupId, place: int) -> None:
         """Count no acceptance of this member that came before."""
-        for item in self._items.values():
+        for item in self._pending.values():
             for tally in item.tallies.values():
                 tally[group] = tally.get(group, 0) & ~(1 << place)
 
@@ -336,7 +338,7 @@ class Order(LeaderGroupMember[Item]):
             acks.setdefault(self._leaders(item), []).append(item)
         for leaders, items in acks.items():
             said = tuple((item.id, item.ballots()) for item in items)
-            body = AcceptAck(said, self.position, *self._mark, self._memory_losses)
+            body = AcceptAck(said, self.position, *self._last_delivered_rank, self._memory_losses)
             self.send_all(leaders, body, about([item.id for item in items]))
         if self._ordered:
             # Fellows may have told me of deliveries that an earlier leader ordered.

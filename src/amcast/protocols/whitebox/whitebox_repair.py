@@ -53,16 +53,16 @@ class Repair(Ballots):
         self._epoch = kept.ballot
         self._clock = kept.clock
         self._memory_losses = kept.memory_losses
-        self._items = {}
+        self._pending = {}
         for entry in kept.accepted:
             self._item(entry.message).local = entry.timestamp
-        self._handed = kept.handed
+        self._delivered_until = kept.handed
         self._first = kept.first
         self._past = {past.message.id: past for past in kept.past}
         self.position = kept.first + len(kept.past)
-        self._mark = (kept.time, kept.tie)
-        self._seen.restore(kept.seen)
-        self._debts = Obligations()
+        self._last_delivered_rank = (kept.time, kept.tie)
+        self._delivered.restore(kept.seen)
+        self._obligations = Obligations()
         for fact in kept.facts:
             self._owe(fact.id, fact.final, fact.groups)
 
@@ -71,7 +71,7 @@ class Repair(Ballots):
         self._clock = max(self._clock, record.clock)
         self._memory_losses = record.memory_losses
         for entry in record.accepted:
-            if entry.message.id not in self._seen:
+            if entry.message.id not in self._delivered:
                 self._item(entry.message).local = entry.timestamp
         for past in record.delivered:
             self._hand_over(past, None)
@@ -85,11 +85,11 @@ class Repair(Ballots):
             self._clock,
             self._memory_losses,
             self._entries(),
-            self._handed,
+            self._delivered_until,
             self._first,
             tuple(self._past.values()),
-            *self._mark,
-            self._seen.snapshot(),
+            *self._last_delivered_rank,
+            self._delivered.snapshot(),
             self._known_facts(),
         )
 
@@ -122,16 +122,16 @@ class Repair(Ballots):
     def _hear_mark(self, position: int) -> None:
         """Deliveries up to here have left this process: a checkpoint need not keep them."""
         self._marked = False
-        self._handed = max(self._handed, position)
+        self._delivered_until = max(self._delivered_until, position)
         self._checkpoint_due = True
-        while len(self._past) > self._config.keep and self._first < self._handed:
+        while len(self._past) > self._config.keep and self._first < self._delivered_until:
             del self._past[next(iter(self._past))]
             self._first += 1
 
     # Whoever may have missed something
 
     def on_link_reset(self, peer: ProcessId, incarnation: int) -> None:
-        if peer in self._fellows:
+        if peer in self._other_members:
             self._meet(peer)
         if self._leading() and self.topology.group_of(peer) is not None:
             self._repeat_stamps(peer)
@@ -145,7 +145,7 @@ class Repair(Ballots):
         elif body.position < self.position:
             self._write((sender,), CatchUp(self._story(body.position)))
         elif body.position > self.position:
-            self._lag = True
+            self._lagging = True
         if body.ballot == self._epoch and self._leading():
             self._repeat_stamps(sender)
 
@@ -166,13 +166,13 @@ class Repair(Ballots):
             if fellow != self.me:
                 self._write((fellow,), self._whereabouts(True))
         if self._role == "leader":
-            self._write(tuple(f for f in self._fellows if f != helper), self._whereabouts(True))
+            self._write(tuple(f for f in self._other_members if f != helper), self._whereabouts(True))
 
     def _ask_about(self, item: Item) -> None:
         """A leader repeats its stamp, and asks for those of other groups; a member reminds its fellows."""
         self.note("asked", item.id)
         if not self._leading():
-            self._write(self._fellows, Retry(item.message), item.id)
+            self._write(self._other_members, Retry(item.message), item.id)
             return
         if item.final >= 0:
             return

@@ -54,7 +54,7 @@ def may_change(world: "World", add: ProcessId | None) -> bool:
     operator = world.operator
     if operator not in world.processes or operator in world.paused:
         return False
-    if world.processes[operator].topology.number != world.changes:
+    if world.processes[operator].topology.configuration != world.changes:
         return False
     return add is None or add in world.absent
 

@@ -24,7 +24,7 @@ from amcast.kernel.effects import About, Send
 from amcast.kernel.ids import MESSAGES_PER_SENDER, GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message
 from amcast.kernel.topology import Topology
-from amcast.parts.client.messages import MILLISECOND
+from amcast.kernel.units import MILLISECOND
 from amcast.parts.consensus.quorum import place_of
 from amcast.protocols.primcast.messages import Ack, PrimCastConfig, Propose
 from amcast.protocols.primcast.primcast_order import Order

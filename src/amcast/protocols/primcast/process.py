@@ -31,7 +31,7 @@ from amcast.kernel.ids import MESSAGES_PER_SENDER, GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record, State
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
-from amcast.parts.client.messages import MILLISECOND
+from amcast.kernel.units import MILLISECOND
 from amcast.parts.consensus.quorum import MEMBERS, place_of, round_of
 from amcast.parts.groups.claims import ROBUST
 from amcast.parts.groups.leader_group import LeaderGroupMember

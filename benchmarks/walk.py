@@ -2,10 +2,10 @@
 
     .venv/bin/python benchmarks/walk.py [--json]
 
-Six replicas in two groups and one client share this process and talk over loopback TCP, in memory. After a warm-up, calls
-into amcast are counted while one message to both groups is multicast and acknowledged. A border is a call that leaves
-one package (`kernel`, `parts`, `protocols`, `live`, ...) for another. Timers of nodes may add a few calls: the smallest
-of several walks counts.
+Six replicas in two groups and one client share this process and talk over loopback TCP, in memory. After a warm-up,
+calls into amcast are counted while one message to both groups is multicast and acknowledged. A border is a call that
+leaves one package (`kernel`, `parts`, `protocols`, `live`, ...) for another. Timers of nodes may add a few calls: the
+smallest of several walks counts.
 """
 
 import argparse

@@ -19,7 +19,7 @@ from amcast.kernel.reconfiguration import change_topology
 from amcast.kernel.spec import Spec, majorities_survive, nobody_crashes
 from amcast.kernel.topology import Topology
 from amcast.lab.protocol_lookup import find
-from amcast.parts.client.messages import Done, Hint, SessionConfig
+from amcast.parts.client.messages import Done, LeaderHint, SessionConfig
 from amcast.parts.client.one_shot import OneShotClient
 from amcast.parts.client.session import ClientSession
 from amcast.parts.membership.messages import ReconfigurableConfig
@@ -153,7 +153,7 @@ class Prepared:
     def wire(self) -> tuple[type[Body], ...]:
         """Every body that may travel in this run."""
         spec = reconfigurable(self.spec) if self.changes else self.spec
-        return (*spec.wire(), Heartbeat, Hint, Done)
+        return (*spec.wire(), Heartbeat, LeaderHint, Done)
 
     def meta(self, run: str) -> Meta:
         claims = self.spec.claims

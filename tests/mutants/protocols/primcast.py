@@ -98,14 +98,14 @@ class FollowersClock(PrimCast):
     """Line 28 left out: any majority's clocks allow delivery, the primary's word is not needed."""
 
     def _limit(self) -> int:
-        return self._clocks.passed()
+        return self._clocks.majority_value()
 
 
 class LateStart(PrimCast):
     """A proposal whose message has not arrived does not hold back its primary's clock, and so blocks nothing."""
 
     def _limit(self) -> int:
-        return self._clocks.reached(max(self._leader_clock, self._said[1]))
+        return self._clocks.delivery_limit(max(self._leader_clock, self._said[1]))
 
 
 class PrimaryClock(PrimCast):

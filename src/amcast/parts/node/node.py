@@ -23,7 +23,7 @@ from amcast.kernel.message import Body, Message, Reply, Request, State
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
-from amcast.parts.client.messages import Done, Farewell, Hint
+from amcast.parts.client.messages import Done, Farewell, LeaderHint
 from amcast.parts.client.session import TIMER as SESSION
 from amcast.parts.client.session import Contact
 from amcast.parts.membership.reconfigurable import Reconfigurable
@@ -375,7 +375,7 @@ def node_spec(spec: Spec, node: NodeConfig) -> Spec:
     def make(me: ProcessId, topology: Topology, config: Any) -> Process:
         return Node(spec.process(me, topology, config), node, spec.contact)
 
-    bodies: tuple[type[Body], ...] = (*spec.bodies, Heartbeat, Farewell, Hint, Done)
+    bodies: tuple[type[Body], ...] = (*spec.bodies, Heartbeat, Farewell, LeaderHint, Done)
     return replace(spec, process=make, bodies=bodies, states=(*spec.states, NodeState), farewell=Farewell)
 
 

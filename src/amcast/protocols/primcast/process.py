@@ -32,11 +32,11 @@ from amcast.kernel.message import Body, Message, Record, State
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
 from amcast.kernel.units import MILLISECOND
-from amcast.parts.consensus.quorum import MEMBERS, place_of, round_of
-from amcast.parts.groups.claims import ROBUST
+from amcast.parts.consensus.quorum import MAX_MEMBERS, place_of, round_of
+from amcast.parts.groups.claims import MAJORITY_CLAIMS
 from amcast.parts.groups.leader_group import LeaderGroupMember
 from amcast.parts.groups.messages import AdmissionVote, Entry, JoinRequest, LeaderGroupState, Nack
-from amcast.parts.ordering.clocks import QuorumClock, hybrid, logical
+from amcast.parts.ordering.clocks import QuorumClock, next_hybrid, next_logical
 from amcast.parts.ordering.obligations import Obligations
 from amcast.protocols.primcast.messages import (
     BODIES,
@@ -131,7 +131,7 @@ class PrimCast(LeaderGroupMember[Item]):
 
     def __init__(self, me: ProcessId, topology: Topology, config: PrimCastConfig) -> None:
         super().__init__(me, topology, config, "primary")
-        self._stamping = hybrid if config.hybrid else logical
+        self._stamping = next_hybrid if config.hybrid else next_logical
         self._recorded = config.records
         """What must survive is on a disk before it is told to anybody."""
         self._view = GroupProgress(self.home, topology)
@@ -443,7 +443,7 @@ class PrimCast(LeaderGroupMember[Item]):
             if epoch > self._epoch:
                 self._hear_later(place, body)
             else:
-                self._clocks.hear(place, clock)
+                self._clocks.update(place, clock)
             return
         clocks = self._clocks.values
         if clock > clocks[place]:
@@ -454,7 +454,7 @@ class PrimCast(LeaderGroupMember[Item]):
             view.epochs[place] = epoch
             view.lengths[place] = length
             self._moved = True
-        if place == epoch % MEMBERS:
+        if place == epoch % MAX_MEMBERS:
             self._hear_primary(length, clock)
         if not self._established and view.present(epoch):
             self._established = True
@@ -487,7 +487,7 @@ class PrimCast(LeaderGroupMember[Item]):
         mark = (ack.time, ack.tie)
         if mark > view.marks[place]:
             view.marks[place] = mark
-            owed = self._obligations.owed.get(view.group)
+            owed = self._obligations.by_group.get(view.group)
             if owed and owed[0] <= mark:
                 self._obligations.resolve(view.group, view.mark())
 
@@ -543,7 +543,7 @@ class PrimCast(LeaderGroupMember[Item]):
     def _limit(self) -> int:
         """No message that I do not hold will be stamped at or below it: not by my primary, whose own word is needed,
         and not by the primary of a later epoch, who must hear one of any majority."""
-        return self._clocks.reached(self._leader_clock)
+        return self._clocks.delivery_limit(self._leader_clock)
 
     def _deliver_ready(self) -> None:
         queue = self._queue
@@ -1064,7 +1064,7 @@ class PrimCast(LeaderGroupMember[Item]):
         )
 
     def _known_facts(self) -> tuple[OwedTimestamp, ...]:
-        return tuple([OwedTimestamp(*debt) for debt in self._obligations.listed()])
+        return tuple([OwedTimestamp(*debt) for debt in self._obligations.list_all()])
 
     def _make_durable(self) -> None:
         """Before anything is said: promises, clock, accepted entries, deliveries, in one record."""
@@ -1512,7 +1512,7 @@ SPEC = Spec(
     records=RECORDS,
     states=(PrimCastState, LeaderGroupState, ItemState, ViewState),
     claims=replace(
-        ROBUST,
+        MAJORITY_CLAIMS,
         delays=_delays,
         bound=lambda role, skew: 5,
         packets=lambda destinations, replicas: destinations * (replicas + destinations * replicas * replicas),

@@ -26,8 +26,8 @@ from dataclasses import replace
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body, State
 from amcast.kernel.spec import Spec
-from amcast.parts.consensus.quorum import role
-from amcast.parts.groups.claims import ROBUST
+from amcast.parts.consensus.quorum import role_of
+from amcast.parts.groups.claims import MAJORITY_CLAIMS
 from amcast.parts.groups.messages import AdmissionVote, JoinRequest, LeaderGroupState, Nack
 from amcast.protocols.whitebox.explain import Insight
 from amcast.protocols.whitebox.messages import (
@@ -186,12 +186,12 @@ SPEC = Spec(
     records=RECORDS,
     states=(WhiteBoxState, LeaderGroupState, ItemState),
     claims=replace(
-        ROBUST,
+        MAJORITY_CLAIMS,
         delays=_delays,
         bound=lambda role, skew: 5 if role == "leader" else 6,
         packets=lambda destinations, replicas: destinations * (1 + 2 * destinations * replicas + replicas),
     ),
     contact=contact,
-    roles=role,
+    roles=role_of,
     goals=("waited", "epoch", "reproposed", "asked", "caught-up", "nack", "admitted", "forwarded"),
 )

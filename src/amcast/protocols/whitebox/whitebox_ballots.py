@@ -224,7 +224,7 @@ class Ballots(Order):
         )
 
     def _known_facts(self) -> tuple[OwedTimestamp, ...]:
-        return tuple([OwedTimestamp(id, final, groups) for id, _, final, groups in self._obligations.listed()])
+        return tuple([OwedTimestamp(id, final, groups) for id, _, final, groups in self._obligations.list_all()])
 
     def _take(self, story: Story) -> None:
         if story.jump is not None and story.first > self.position:

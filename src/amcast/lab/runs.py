@@ -35,12 +35,12 @@ from amcast.simulation.schedulers.fuzz import Case, Fuzzer, Outcome
 from amcast.simulation.simulate import Setup, Simulation, Summary
 from amcast.simulation.world.actions import Change
 from amcast.simulation.world.world import World
-from amcast.trace.meta import Meta, RunClaims, versions
+from amcast.trace.meta import Meta, RunClaims, collect_versions
 from amcast.trace.recorder import Recorder
-from amcast.trace.run import Run, read
+from amcast.trace.run import Run, read_run
 from amcast.trace.run_folder import FolderRecorder
 from amcast.workloads.base import MAX_OUTSTANDING, Workload
-from amcast.workloads.catalogue import workload
+from amcast.workloads.catalogue import build_workload
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Prepared:
     def workload(self, seed: int) -> Workload:
         """The clients' messages under a seed."""
         plan = self.plan
-        return workload(plan.workload_name, self.topology, seed, plan.workload_options)
+        return build_workload(plan.workload_name, self.topology, seed, plan.workload_options)
 
     def draw(self, seed: int) -> Draw:
         return self.workload(seed).draw
@@ -108,7 +108,7 @@ class Prepared:
     def outstanding(self) -> int:
         """Messages in flight per client; an open loop waits for none of them."""
         load = self.workload(0)
-        return MAX_OUTSTANDING if load.open_loop else load.outstanding
+        return MAX_OUTSTANDING if load.is_open_loop else load.outstanding
 
     def setup(self) -> Setup:
         plan = self.plan
@@ -165,7 +165,7 @@ class Prepared:
             topology=self.everybody.describe(),
             workload=self.plan.workload,
             faults={"profile": self.plan.faults.profile, "kinds": sorted(self.kinds)},
-            versions=versions(),
+            versions=collect_versions(),
             claims=RunClaims(genuine=claims.genuine, fifo=claims.fifo, exactly_once=claims.exactly_once),
         )
 
@@ -295,7 +295,7 @@ def record(
     with FolderRecorder(folder, prepared.meta(folder.name), packets=packets) as recorder:
         summary = Simulation(prepared.setup(), recorder).run(progress)
         recorder.close(complete=summary.complete)
-    run = read(folder)
+    run = read_run(folder)
     return Result(folder, summary, judge(run), run)
 
 
@@ -305,9 +305,11 @@ def judged(prepared: Prepared, seed: int) -> Callable[[World, Recorder, bool], s
     def verdict(world: World, recorder: Recorder, complete: bool) -> str | None:
         topology = world.topology
         for process in topology.processes:
-            recorder.process(process, topology.group_of(process), topology.region(process), world.down.get(process))
-        meta = prepared.meta(f"seed-{seed}").claiming(complete=complete)
-        report = judge(Run.of(recorder, meta))
+            recorder.record_process(
+                process, topology.group_of(process), topology.region(process), world.down.get(process)
+            )
+        meta = prepared.meta(f"seed-{seed}").with_claims(complete=complete)
+        report = judge(Run.from_recorder(recorder, meta))
         if report.verdict != "violated":
             return None
         return violation(report)

@@ -253,7 +253,7 @@ class Host(EffectQueue):
         if self._recorder is not None and not self._failed:
             # Who failed may come back; whoever started it knows at the end.
             region, retired_ns = self.process.topology.region(self.me), self.topology_follower.retired_ns
-            self._recorder.process(self.me, self._home, region, retired_ns)
+            self._recorder.record_process(self.me, self._home, region, retired_ns)
         if not self.ended.done():
             self.ended.set_result(None)
 
@@ -325,7 +325,7 @@ class Host(EffectQueue):
         if self._recorder is not None:
             now = self._read_clock()
             for body, about, size in zip(frame.bodies, frame.abouts, frame.sizes, strict=True):
-                self._recorder.packet(about, type(body).__name__, peer, self.me, size, frame.sent_ns, now)
+                self._recorder.record_packet(about, type(body).__name__, peer, self.me, size, frame.sent_ns, now)
 
     def _on_peer(self, peer: ProcessId, incarnation: int) -> None:
         self.enqueue(LinkReset(peer, incarnation))
@@ -422,7 +422,7 @@ class Host(EffectQueue):
     def _record_looped(self, now: int) -> None:
         assert self._recorder is not None
         for about, body, size, sent_ns in self._looped:
-            self._recorder.packet(about, body, self.me, self.me, size, sent_ns, now)
+            self._recorder.record_packet(about, body, self.me, self.me, size, sent_ns, now)
         self._looped.clear()
 
     # Effects
@@ -444,7 +444,7 @@ class Host(EffectQueue):
         for nobody in unknown:
             self.lost_sends += 1
             if self._traces and self._recorder is not None:
-                self._recorder.packet(effect.about, type(body).__name__, me, nobody, len(part), self._now, None)
+                self._recorder.record_packet(effect.about, type(body).__name__, me, nobody, len(part), self._now, None)
 
     def _send_each(self, effect: SendEach) -> None:
         for send in self.network.send_each(effect):
@@ -479,7 +479,7 @@ class Host(EffectQueue):
         elif effect.name == "retired":
             self.topology_follower.retire(int(effect.value or 0), self._now)
         if self._recorder is not None:
-            self._recorder.note(self.me, self._now, effect.name, effect.message, effect.value)
+            self._recorder.record_note(self.me, self._now, effect.name, effect.message, effect.value)
 
     def _take_over(self, position: int) -> None:
         """A snapshot took the place of the deliveries before this position."""

@@ -80,7 +80,7 @@ class Telling(Order):
         if fresh:
             self._fresh = []
         self._due = False
-        if not (fresh or due) or not self._active():
+        if not (fresh or due) or not self._is_active():
             return
         self._published = self._clock
         word: tuple[Word, ...] = ()
@@ -145,7 +145,7 @@ class Telling(Order):
         for place in range(self._looked, len(word)):
             asker = _asker_of(word[place])
             if asker != self.me and asker in self._places and any(_asker_of(one) != asker for one in word[:place]):
-                self._write((asker,), Propose((), self._ack(), tuple(word[: place + 1])))
+                self._send_after_persist((asker,), Propose((), self._ack(), tuple(word[: place + 1])))
         self._looked = len(word)
 
     def _promise_word(self) -> None:
@@ -169,8 +169,8 @@ class Telling(Order):
             return
         self._word_due = False
         late = bool(self._word) and self.now - self._word_ns >= self._lateness_ns()
-        if late and self._role == "primary" and self._active():
-            self._write(self._other_members, Propose((), self._ack(), self._whole_word()))
+        if late and self._role == "primary" and self._is_active():
+            self._send_after_persist(self._other_members, Propose((), self._ack(), self._whole_word()))
 
     def _hear_word(self, word: tuple[Word, ...]) -> None:
         """My primary has delivered these."""
@@ -204,8 +204,8 @@ class Telling(Order):
 
     def _welcome(self, primary: ProcessId, proposals: tuple[Proposal, ...]) -> None:
         """It must not wait for what was kept back from a follower: that comes along with this."""
-        if self._active():
-            self._write((primary,), self._ack(), tuple([id for _, id, _ in proposals]))
+        if self._is_active():
+            self._send_after_persist((primary,), self._ack(), tuple([id for _, id, _ in proposals]))
 
     def _by_group(self, items: list[Item]) -> list[tuple[GroupId, list[Item]]]:
         """The other groups that some items are addressed to."""

@@ -30,7 +30,7 @@ class Insight(Repair):
             "role": self._role,
             "epoch": round_of(self._epoch),
             "promised": round_of(self._promised),
-            "leader": self._leader(self._epoch),
+            "leader": self._leader_of(self._epoch),
             "pending": len(self._pending),
             "log": self._length - self._base,
             "undecided": self._length - self._decided,
@@ -88,7 +88,7 @@ class Insight(Repair):
     def _primary_of(self, group: GroupId) -> ProcessId:
         """As far as this process knows."""
         if group == self.home:
-            return self._leader(self._epoch)
+            return self._leader_of(self._epoch)
         return self.topology.members(group)[place_of(self._other(group).epoch)]
 
     def _silent(self, group: GroupId, item: Item) -> list[ProcessId]:
@@ -117,7 +117,7 @@ class Insight(Repair):
             told.append(Phase("clocks", True, f"clocks have passed {item.final}"))
         else:
             if self._leader_clock < item.final:
-                behind = tuple(dict.fromkeys((self._leader(self._epoch), *behind)))
+                behind = tuple(dict.fromkeys((self._leader_of(self._epoch), *behind)))
             told.append(Phase("clocks", False, f"clocks have reached {limit}, not {item.final}", behind))
         if not self._established or self._promised != self._epoch:
             told.append(

@@ -13,6 +13,7 @@ discard its clock, and what it said in epochs that they have not reached.
 
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.topology import Topology
+from amcast.parts.groups.leader_group import select_valid_promises
 from amcast.parts.groups.messages import Entry, Nack
 from amcast.protocols.primcast.announcements import Telling
 from amcast.protocols.primcast.messages import (
@@ -39,20 +40,20 @@ class Epochs(Telling):
         self._later: dict[int, Ack] = {}
         """By place: the last word of fellows in epochs that I have not reached."""
 
-    def _whereabouts(self, full: bool) -> Sync:
+    def _sync_request(self, full: bool) -> Sync:
         if self._role == "joining":
             return Sync(-1, 0, self.position, True)
         return Sync(self._epoch, self._length, self.position, full)
 
     # A candidate
 
-    def _stand(self) -> None:
+    def _campaign(self) -> None:
         self._promises = {}
         self._state = None
-        self._press(self._members)
+        super()._campaign()
 
-    def _press(self, members: tuple[ProcessId, ...]) -> None:
-        self._write(members, self._state or NewEpoch(self._promised))
+    def _send_candidacy(self, members: tuple[ProcessId, ...]) -> None:
+        self._send_after_persist(members, self._state or NewEpoch(self._promised))
 
     def _promise(self) -> Promise:
         return Promise(
@@ -76,29 +77,27 @@ class Epochs(Telling):
     def _hear_promise(self, sender: ProcessId, body: Promise) -> None:
         if self._role != "candidate" or body.epoch != self._promised or self._state is not None:
             return
-        self._hear_memory_losses(body.memory_losses)
+        self._merge_memory_losses(body.memory_losses)
         self._promises[self._places[sender]] = body
-        valid = [
-            p for place, p in sorted(self._promises.items()) if p.memory_losses[place] == self._memory_losses[place]
-        ]
+        valid = select_valid_promises(self._promises, self._memory_losses)
         if len(valid) < self._quorum:
             return
         longest = max(valid, key=lambda promise: (promise.current, promise.base + len(promise.entries)))
         clock = max(promise.clock for promise in valid)
         self._state = NewState(self._promised, clock, longest.base, longest.floor, longest.entries, self._memory_losses)
-        self._write(self._members, self._state)
+        self._send_after_persist(self._members, self._state)
 
     # A follower
 
     def _hear_state(self, sender: ProcessId, body: NewState) -> None:
-        assert sender == self._leader(body.epoch), f"process {sender} sent the state of epoch {body.epoch}"
-        self._heard_epoch = max(self._heard_epoch, body.epoch)
+        assert sender == self._leader_of(body.epoch), f"process {sender} sent the state of epoch {body.epoch}"
+        self._highest_epoch = max(self._highest_epoch, body.epoch)
         if self._role == "joining":
-            if self._admits(body.epoch, body.memory_losses):
-                self._admitted()
+            if self._may_admit(body.epoch, body.memory_losses):
+                self._complete_admission()
                 self._adopt(body)
         elif body.epoch < self._promised:
-            self._write((sender,), Nack(self._promised))
+            self._send_after_persist((sender,), Nack(self._promised))
         elif body.epoch > self._epoch:
             self._adopt(body)
         elif sender != self.me:
@@ -106,7 +105,7 @@ class Epochs(Telling):
 
     def _adopt(self, body: NewState) -> None:
         """Hold another log from now on."""
-        self._enter(body.epoch, body.clock, body.memory_losses)
+        self._enter_epoch(body.epoch, body.clock, body.memory_losses)
         self._established = False
         self._leader_clock = 0
         self._said = (0, 0)
@@ -116,7 +115,7 @@ class Epochs(Telling):
             if ack.epoch <= self._epoch:
                 del self._later[place]
                 self.fast_receive(self._members[place], ack)
-        if self._leader(self._epoch) != self.me:
+        if self._leader_of(self._epoch) != self.me:
             self._tell_others(self._open(), None)
 
     def _extend(self, body: NewState) -> None:
@@ -174,17 +173,17 @@ class Epochs(Telling):
         for group, mine in self._by_group(items):
             targets = self.topology.members(group)
             if only is None:
-                self._write(targets, self._said_of(mine), about(mine))
+                self._send_after_persist(targets, self._said_of(mine), about(mine))
             elif only in targets:
-                self._write((only,), self._said_of(mine), about(mine))
+                self._send_after_persist((only,), self._said_of(mine), about(mine))
 
     def _hear_later(self, place: int, ack: Ack) -> None:
         """A fellow is in an epoch that I have not reached: its state is on its way, or lost."""
-        self._hear_of(ack.epoch)
+        self._observe_epoch(ack.epoch)
         self._later[place] = ack
 
     def _establish(self) -> None:
-        if self._role == "candidate" and self._leader(self._epoch) == self.me and self._active():
+        if self._role == "candidate" and self._leader_of(self._epoch) == self.me and self._is_active():
             self._role = "primary"
             self._promises = {}
             self._state = None
@@ -195,17 +194,17 @@ class Epochs(Telling):
 
     # Lost memory
 
-    def _join(self) -> None:
-        super()._join()
+    def _start_joining(self) -> None:
+        super()._start_joining()
         self._established = False
 
-    def _forget(self, place: int) -> None:
+    def _discard_votes(self, place: int) -> None:
         self._clocks.forget(place)
         self._later.pop(place, None)
 
-    def _share(self, sender: ProcessId) -> None:
-        if self._role == "primary" and self._active():
-            self._write((sender,), self._whole_state())
+    def _send_epoch_state(self, sender: ProcessId) -> None:
+        if self._role == "primary" and self._is_active():
+            self._send_after_persist((sender,), self._whole_state())
 
     def _whole_state(self) -> NewState:
         return NewState(

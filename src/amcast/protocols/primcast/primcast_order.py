@@ -190,8 +190,8 @@ class Order(LeaderGroupMember[Item]):
         epoch = ack.epoch
         if sender in self._places:
             if epoch < self._promised:
-                self._refuse(sender, epoch)
-            if epoch == self._epoch and self._active():
+                self._reject_stale_leader(sender, epoch)
+            if epoch == self._epoch and self._is_active():
                 self._follow(body.proposals)
                 if body.word:
                     self._hear_word(body.word)
@@ -229,7 +229,7 @@ class Order(LeaderGroupMember[Item]):
             item = self._pending.get(id)
             if item is None and id in self._delivered:
                 if id not in self._past:
-                    self._lagging = True  # only my primary still has the message
+                    self._is_lagging = True  # only my primary still has the message
                     break
                 item = self._buried(self._past[id].message)
             elif item is None or item.message is None:
@@ -270,7 +270,7 @@ class Order(LeaderGroupMember[Item]):
             self._hear_other(sender, body)
             return
         if body.memory_losses != self._memory_losses:
-            self._hear_memory_losses(body.memory_losses)
+            self._merge_memory_losses(body.memory_losses)
         self._positions[place] = body.position
         if sender == self.me and body.position > self._delivered_until:
             self._delivered_until = body.position

@@ -7,6 +7,8 @@ message after a while asks the other destinations for the message or for their g
 group answers for a delivered message until a majority of each other destination has delivered it too.
 """
 
+from collections.abc import Sequence
+
 from amcast.kernel.bundle import bundle_headers, is_bundle
 from amcast.kernel.effects import Note
 from amcast.kernel.ids import ProcessId
@@ -43,19 +45,20 @@ class Repair(Epochs):
 
     # An incarnation begins
 
-    def _recall(self, record: Record) -> None:
-        match record:
-            case Checkpoint():
-                self._reopen(record)
-            case Progress():
-                self._replay(record)
-
-    def _return(self) -> None:
-        self._durable_length, self._undurable = self._length, []
-        self._established = False
-        self._due = True
-        if self._active():
-            self._tell_others(self._open(), None)
+    def on_start(self, records: Sequence[Record], incarnation: int) -> None:
+        for record in records:
+            match record:
+                case Checkpoint():
+                    self._reopen(record)
+                case Progress():
+                    self._replay(record)
+        super().on_start(records, incarnation)
+        if records and incarnation > 0:
+            self._durable_length, self._undurable = self._length, []
+            self._established = False
+            self._due = True
+            if self._is_active():
+                self._tell_others(self._open(), None)
 
     def _reopen(self, kept: Checkpoint) -> None:
         self._restore_kept(kept)
@@ -74,7 +77,7 @@ class Repair(Epochs):
         self._delivered.restore(kept.seen)
         self._last_delivered_rank = (kept.time, kept.tie)
         self._delivered_until = kept.handed
-        self._first = kept.first
+        self._history_start = kept.first
         self._past = {past.message.id: past for past in kept.past}
         self._obligations = Obligations()
         for fact in kept.facts:
@@ -105,7 +108,7 @@ class Repair(Epochs):
 
     # Records
 
-    def _checkpoint(self) -> Checkpoint:
+    def _build_checkpoint(self) -> Checkpoint:
         return Checkpoint(
             self._promised,
             self._epoch,
@@ -115,7 +118,7 @@ class Repair(Epochs):
             self._floor,
             self._entries(self._base),
             self._delivered_until,
-            self._first,
+            self._history_start,
             tuple(self._past.values()),
             *self._last_delivered_rank,
             self._delivered.snapshot(),
@@ -133,8 +136,8 @@ class Repair(Epochs):
             return
         if self._role == "joining":
             return
-        if self._checkpoint_due or self._records >= self._config.keep:
-            self._persist_checkpoint()
+        if self._checkpoint_due or self._records_since_checkpoint >= self._config.keep:
+            self._persist_checkpoint(self._build_checkpoint())
             self._durable_length, self._undurable = self._length, []
         elif (
             self._length > self._durable_length
@@ -154,7 +157,7 @@ class Repair(Epochs):
         delivered = tuple([self._handed_record(past, index, first) for past, index in undurable]) if undurable else ()
         promised, clock, memory_losses = self._promised, self._clock, self._memory_losses
         self.persist(Progress(promised, clock, memory_losses, first, entries, delivered))
-        self._records += 1
+        self._records_since_checkpoint += 1
         self._durable_promised, self._durable_clock, self._durable_memory_losses = promised, clock, memory_losses
         self._durable_length = self._length
         if undurable:
@@ -169,47 +172,47 @@ class Repair(Epochs):
 
     def on_link_reset(self, peer: ProcessId, incarnation: int) -> None:
         if peer in self._other_members:
-            self._meet(peer)
-        elif self.topology.group_of(peer) is not None and self._active():
+            self._resync_member(peer)
+        elif self.topology.group_of(peer) is not None and self._is_active():
             self._tell_others(self._open(), peer)
             group = self.topology.group_of(peer)
             for item in [item for item in self._pending.values() if item.message is not None]:
                 assert item.message is not None
                 if group in item.message.destinations and group not in item.decided:
-                    self._write((peer,), Query(item.id, item.message), item.id)
+                    self._send_after_persist((peer,), Query(item.id, item.message), item.id)
 
     def _hear_sync(self, sender: ProcessId, body: Sync) -> None:
-        self._hear_of(body.epoch)
-        self._refuse(sender, body.epoch)
-        if self._active():
-            if self._leader(self._epoch) == self.me:
+        self._observe_epoch(body.epoch)
+        self._reject_stale_leader(sender, body.epoch)
+        if self._is_active():
+            if self._leader_of(self._epoch) == self.me:
                 self._send_log(sender, body)
-            self._write((sender,), self._ack())
+            self._send_after_persist((sender,), self._ack())
         if body.full and body.position < self.position:
             self._help(sender, body.position)
         elif body.position > self.position:
-            self._lagging = True
+            self._is_lagging = True
 
     def _send_log(self, sender: ProcessId, body: Sync) -> None:
         if body.epoch != self._epoch or body.length < self._base:
-            self._write((sender,), self._whole_state())
+            self._send_after_persist((sender,), self._whole_state())
         elif body.length < self._length:
             entries = self._entries(body.length)
-            self._write(
+            self._send_after_persist(
                 (sender,), NewState(self._epoch, self._clock, body.length, self._floor, entries, self._memory_losses)
             )
 
     def _help(self, sender: ProcessId, position: int) -> None:
         """Tell a fellow what it has not delivered. Who does not have that any more gives it the outcome only, if one of
         the two leads: followers are a little behind, each by its own time, and their leader lets them deliver."""
-        if position >= self._first:
-            past = tuple(self._past.values())[position - self._first :]
-            self._write((sender,), CatchUp(position, past))
-        elif self._leader(self._epoch) in (self.me, sender) or self._leader(self._promised) == sender:
+        if position >= self._history_start:
+            past = tuple(self._past.values())[position - self._history_start :]
+            self._send_after_persist((sender,), CatchUp(position, past))
+        elif self._leader_of(self._epoch) in (self.me, sender) or self._leader_of(self._promised) == sender:
             told = Install(
                 self.position, *self._last_delivered_rank, self._delivered.snapshot(), self._known_facts(), self._served
             )
-            self._write((sender,), told)
+            self._send_after_persist((sender,), told)
 
     def _catch_up(self, body: CatchUp) -> None:
         for past in body.past[max(0, self.position - body.first) :] if body.first <= self.position else ():
@@ -219,7 +222,7 @@ class Repair(Epochs):
     def _install(self, body: Install) -> None:
         if body.position <= self.position:
             return
-        self._leap(body.position, (body.time, body.tie), body.seen)
+        self._install_position(body.position, (body.time, body.tie), body.seen)
         self._served = body.served
         self._jumped(body.served)
         for id in [id for id in self._pending if id in self._delivered]:
@@ -249,14 +252,14 @@ class Repair(Epochs):
                 del log[base]
                 base += 1
             self._base = base
-        past, first = self._past, self._first
+        past, first = self._past, self._history_start
         if past and first < self._delivered_until:
             keep = self._config.keep
             everybody = min(self._positions)
             while past and first < self._delivered_until and (first < everybody or len(past) > keep):
                 del past[next(iter(past))]
                 first += 1
-            self._first = first
+            self._history_start = first
 
     # Between groups
 
@@ -266,13 +269,13 @@ class Repair(Epochs):
         answer = self._obligations.answer(body.id)
         item = self._pending.get(body.id)
         if answer is not None:
-            self._write((sender,), Decided(body.id, self.home, answer), body.id)
+            self._send_after_persist((sender,), Decided(body.id, self.home, answer), body.id)
         elif item is not None and self.home in item.decided:
-            self._write((sender,), Decided(body.id, self.home, item.decided[self.home]), body.id)
+            self._send_after_persist((sender,), Decided(body.id, self.home, item.decided[self.home]), body.id)
         if body.message is None:
             message = self.stored_message(body.id)
             if message is not None:
-                self._write((sender,), Start(message), body.id)
+                self._send_after_persist((sender,), Start(message), body.id)
 
     def _hear_decided(self, body: Decided) -> None:
         if body.id not in self._delivered:
@@ -282,21 +285,27 @@ class Repair(Epochs):
 
     # What the timer asks for
 
-    def _ask_fellows(self, helper: ProcessId) -> None:
-        for fellow in self._other_members:
-            full = fellow == helper or fellow == self._leader(self._promised)
-            if full or self._role != "joining":
-                self._write((fellow,), self._whereabouts(full))
+    def _request_missing(self, helper: ProcessId | None, overdue: list[Item]) -> None:
+        if helper is not None:
+            self._request_catch_up(helper)
+        for item in overdue:
+            self._request_message(item)
 
-    def _ask_about(self, item: Item) -> None:
+    def _request_catch_up(self, helper: ProcessId) -> None:
+        for fellow in self._other_members:
+            full = fellow == helper or fellow == self._leader_of(self._promised)
+            if full or self._role != "joining":
+                self._send_after_persist((fellow,), self._sync_request(full))
+
+    def _request_message(self, item: Item) -> None:
         self.note("asked", item.id)
         if item.message is None:
             for group in sorted(item.heard):
                 others = tuple(member for member in self.topology.members(group) if member != self.me)
-                self._write(others, Query(item.id, None), item.id)
+                self._send_after_persist(others, Query(item.id, None), item.id)
             return
         if item.index < 0:
-            self._write(self._other_members, Start(item.message), item.id)
+            self._send_after_persist(self._other_members, Start(item.message), item.id)
         for group in item.message.destinations:
             if group != self.home and group not in item.decided:
-                self._write(self.topology.members(group), Query(item.id, item.message), item.id)
+                self._send_after_persist(self.topology.members(group), Query(item.id, item.message), item.id)

@@ -75,18 +75,19 @@ class PrimCast(Insight):
             case Install():
                 self._install(body)
             case NewEpoch(epoch):
-                if self._hear_candidate(sender, epoch):
-                    self._write((sender,), self._promise())
+                if self._promise_candidate(sender, epoch):
+                    self._send_after_persist((sender,), self._promise())
             case Promise():
                 self._hear_promise(sender, body)
             case NewState():
                 self._hear_state(sender, body)
             case Nack(ballot):
-                self._hear_nack(ballot)
+                self._handle_nack(ballot)
             case JoinRequest():
-                self._hear_join(sender, body)
+                if self._handle_join_request(sender, body):
+                    self._send_epoch_state(sender)
             case AdmissionVote():
-                self._hear_welcome(sender, body)
+                self._handle_admission_vote(sender, body)
             case Ack():
                 self.fast_receive(sender, body)
             case _:
@@ -99,7 +100,7 @@ class PrimCast(Insight):
         while True:
             if self._moved and self._decided < self._length:
                 self._decide_own()
-            if self._told and self._active():
+            if self._told and self._is_active():
                 self._take_word()
             if self._finals:
                 self._deliver_ready()
@@ -120,14 +121,14 @@ class PrimCast(Insight):
         if self._word:
             self._promise_word()
         if not self._repair_armed:
-            self._watch()
+            self._arm_repair_timer()
 
     # Snapshots
 
     def snapshot(self) -> PrimCastState:
         return PrimCastState(
-            self._checkpoint(),
-            self._member_state(),
+            self._build_checkpoint(),
+            self._snapshot_member(),
             self._established,
             self._published,
             self._leader_clock,
@@ -203,7 +204,7 @@ def _item_state(item: Item) -> ItemState:
         tuple(sorted(item.decided.items())),
         tuple(sorted(item.heard)),
         item.committed_ns,
-        item.old,
+        item.is_overdue,
     )
 
 
@@ -215,7 +216,7 @@ def _fill(item: Item, kept: ItemState) -> None:
     item.decided = dict(kept.decided)
     item.heard = set(kept.heard)
     item.committed_ns = kept.committed_ns
-    item.old = kept.old
+    item.is_overdue = kept.is_overdue
     item.bound = max(item.timestamp if item.index >= 0 else 0, max(item.decided.values(), default=0))
     if item.committed_ns >= 0:
         item.final = item.bound

@@ -90,7 +90,7 @@ class StampMemory(Process):
         assert entry.own <= final, f"message {id}: final {final} is below the group's own {entry.own}"
         entry.final = final
         entry.committed_ns = self.now
-        self.clear(entry.message)
+        self.end_blocking(entry.message)
         self._queue.fix(id, final)
         if not entry.settled:
             self._ahead[id] = None
@@ -174,7 +174,7 @@ class StampMemory(Process):
         self._last = max(last, core.last)
         self._led = -1  # should I lead, what to propose must be looked for anew
         if core.position > position:
-            self.installed(core.position)
+            self.install_position(core.position)
 
     def snapshot(self) -> State:
         return TimestampState(

@@ -189,7 +189,9 @@ class TimestampedGroup(StampInsight):
         return entries
 
     def _tell(self, id: MessageId, entry: TimestampPending) -> None:
-        self.send_all(self.topology.addressed(entry.message.destinations), GroupTimestamp(id, self.home, entry.own), id)
+        self.send_all(
+            self.topology.processes_of(entry.message.destinations), GroupTimestamp(id, self.home, entry.own), id
+        )
 
     # The log
 
@@ -373,6 +375,6 @@ class TimestampedGroup(StampInsight):
         missing = tuple(group for group in entry.message.destinations if group not in entry.heard)
         if missing:
             self.note("asked", id)
-            targets = self.topology.addressed(missing)
+            targets = self.topology.processes_of(missing)
             self.send_all(targets, Request(entry.message), id)
             self.send_all(targets, GroupTimestamp(id, self.home, entry.own, ask=True), id)

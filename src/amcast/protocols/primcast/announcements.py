@@ -19,7 +19,7 @@ the rest for the day on which their primary dies, and a new primary hears at onc
 
 from typing import Final
 
-from amcast.kernel.bundle import is_bundle, process_of
+from amcast.kernel.bundle import gateway_process, is_bundle
 from amcast.kernel.effects import About, Send
 from amcast.kernel.ids import MESSAGES_PER_SENDER, GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message
@@ -90,7 +90,7 @@ class Telling(Order):
             item = fresh[0]
             message = item.message
             assert message is not None
-            targets = self.topology.addressed(message.destinations)
+            targets = self.topology.processes_of(message.destinations)
             self._say(targets, self._said_of(fresh, word), item.id, self._patient_with(item, message))
         elif fresh:
             for group, items in [(self.home, fresh), *self._by_group(fresh)]:
@@ -194,10 +194,10 @@ class Telling(Order):
                 break
             committed_ns = item.committed_ns
             if item.final < 0:
-                if process_of(item.message.sender) == self.me:
+                if gateway_process(item.message.sender) == self.me:
                     break
                 committed_ns = self.now
-                self.clear(item.message)
+                self.end_blocking(item.message)
             assert item.final in (-1, final), f"process {self.me}: message {id} has rank {item.final}, and {final} too"
             del told[self.position]
             self._hand_over(item.message, item.timestamp, final, committed_ns, item.decided)
@@ -255,8 +255,8 @@ class Telling(Order):
 
 
 def _asker_of(word: Word) -> ProcessId:
-    return process_of(word[1] // MESSAGES_PER_SENDER)
+    return gateway_process(word[1] // MESSAGES_PER_SENDER)
 
 
 def _asker(message: Message) -> ProcessId:
-    return process_of(message.sender) if is_bundle(message.id) else message.sender
+    return gateway_process(message.sender) if is_bundle(message.id) else message.sender

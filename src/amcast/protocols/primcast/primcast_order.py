@@ -363,7 +363,7 @@ class Order(LeaderGroupMember[Item]):
         if message is not None and len(item.decided) == len(message.destinations) and item.final < 0:
             item.final = item.bound
             item.committed_ns = self.now
-            self.clear(message)
+            self.end_blocking(message)
             self._committed.add(item.id)
             self._finals += 1
 
@@ -475,4 +475,4 @@ class Order(LeaderGroupMember[Item]):
         self._outbox.append(
             Deliver(message, past.place, past.final, message.id, committed_ns, count, repeats, sure, foretold)
         )
-        self.convoy(message, committed_ns)
+        self.note_convoy(message, committed_ns)

@@ -256,7 +256,7 @@ def test_the_timer_runs_while_something_is_open_and_asks_for_what_is_old() -> No
 def test_a_leap_leaves_nothing_owed_and_writes_a_checkpoint() -> None:
     toy, _ = started(1)
     toy._obligations.add(1, 1, 1, (1,))
-    toy._install_position(40, (17, 3), ())
+    toy._adopt_position(40, (17, 3), ())
     assert (toy.position, toy._history_start, toy._clock, toy._checkpoint_due) == (40, 40, 17, True)
     assert not toy._obligations.listed()
     toy._persist_checkpoint(Kept(0))

@@ -30,10 +30,10 @@ from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Record, State
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
-from amcast.parts.client.messages import DeliveredRange
 from amcast.parts.consensus.quorum import next_ballot, place_of
 from amcast.parts.groups.messages import AdmissionVote, JoinRequest, LeaderGroupConfig, LeaderGroupState, Nack
 from amcast.parts.ordering.delivered_set import DeliveredSet
+from amcast.parts.ordering.messages import DeliveredRange
 from amcast.parts.ordering.obligations import Obligations, Rank
 
 REPAIR_TIMER: Final = "repair"
@@ -366,7 +366,7 @@ class LeaderGroupMember(Process, Generic[I]):
             self._highest_epoch = max(self._highest_epoch, ballot)
             self._is_lagging = True
 
-    def _install_position(self, position: int, mark: Rank, seen: tuple[DeliveredRange, ...]) -> None:
+    def _adopt_position(self, position: int, mark: Rank, seen: tuple[DeliveredRange, ...]) -> None:
         """Take over how far my group is, without the deliveries that led there."""
         self.position = self._history_start = position
         self._last_delivered_rank = mark

@@ -231,8 +231,8 @@ class Ballots(Order):
                 self._hand_over(past, None)
 
     def _jump(self, position: int, jump: Jump) -> None:
-        self.installed(position)
-        self._install_position(position, (jump.time, jump.tie), jump.seen)
+        self.install_position(position)
+        self._adopt_position(position, (jump.time, jump.tie), jump.seen)
         self._pending = {id: item for id, item in self._pending.items() if id not in self._delivered}
         self._past = {}
         self._undurable = []

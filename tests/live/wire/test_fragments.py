@@ -32,7 +32,7 @@ class End:
         self.me = me
         self.got: list[int] = []
         self.peers: list[tuple[int, int]] = []
-        self.codec = Codec(SKEEN.wire(), limits=SMALL)
+        self.codec = Codec(SKEEN.wire_bodies(), limits=SMALL)
         self.network = Network(
             me, 0, "test", "skeen", self.codec, self._take, self._take_traced,
             lambda *peer: self.peers.append(peer), random.Random(1),

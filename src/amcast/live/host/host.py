@@ -124,7 +124,7 @@ class Host(EffectQueue):
         self.process = process
         self.me = process.me
         self.limits = limits or Limits()
-        self.codec = Codec(spec.wire(), spec.records, self.limits)
+        self.codec = Codec(spec.wire_bodies(), spec.records, self.limits)
         self.steps_taken = 0
         self.events_taken = 0
         self.lost_sends = 0
@@ -189,7 +189,7 @@ class Host(EffectQueue):
         """What others may ask a server; clients have none."""
         if process.group is not None:
             self.rpc = RpcServer(
-                self.me, process.group, cluster, self._store.incarnation, self.limits, rights, spec.bundles
+                self.me, process.group, cluster, self._store.incarnation, self.limits, rights, spec.open_bundle
             )
             self.rpc.topology = self.topology_follower.topology_to_send
             self.network.on_visit = self.rpc.take

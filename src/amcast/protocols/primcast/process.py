@@ -24,7 +24,7 @@ from dataclasses import replace
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final
 
-from amcast.kernel.bundle import bundle_headers, bundle_messages, is_bundle, process_of
+from amcast.kernel.bundle import bundle_headers, bundle_messages, gateway_process, is_bundle
 from amcast.kernel.diagnostics import Phase, ProcessStatus
 from amcast.kernel.effects import About, Deliver, Note, Send
 from amcast.kernel.ids import MESSAGES_PER_SENDER, GroupId, MessageId, ProcessId
@@ -534,7 +534,7 @@ class PrimCast(LeaderGroupMember[Item]):
         if message is not None and len(item.decided) == len(message.destinations) and item.final < 0:
             item.final = item.bound
             item.committed_ns = self.now
-            self.clear(message)
+            self.end_blocking(message)
             self._committed.add(item.id)
             self._finals += 1
 
@@ -636,7 +636,7 @@ class PrimCast(LeaderGroupMember[Item]):
         self._outbox.append(
             Deliver(message, past.place, past.final, message.id, committed_ns, count, repeats, sure, foretold)
         )
-        self.convoy(message, committed_ns)
+        self.note_convoy(message, committed_ns)
 
     # The end of a step: proposals and acknowledgements
 
@@ -657,7 +657,7 @@ class PrimCast(LeaderGroupMember[Item]):
             item = fresh[0]
             message = item.message
             assert message is not None
-            targets = self.topology.addressed(message.destinations)
+            targets = self.topology.processes_of(message.destinations)
             self._say(targets, self._said_of(fresh, word), item.id, self._patient_with(item, message))
         elif fresh:
             for group, items in [(self.home, fresh), *self._by_group(fresh)]:
@@ -809,10 +809,10 @@ class PrimCast(LeaderGroupMember[Item]):
                 break
             committed_ns = item.committed_ns
             if item.final < 0:
-                if process_of(item.message.sender) == self.me:
+                if gateway_process(item.message.sender) == self.me:
                     break
                 committed_ns = self.now
-                self.clear(item.message)
+                self.end_blocking(item.message)
             assert item.final in (-1, final), f"process {self.me}: message {id} has rank {item.final}, and {final} too"
             del told[self.position]
             self._hand_over(item.message, item.timestamp, final, committed_ns, item.decided)
@@ -1439,11 +1439,11 @@ class PrimCast(LeaderGroupMember[Item]):
 
 
 def _asker_of(word: Word) -> ProcessId:
-    return process_of(word[1] // MESSAGES_PER_SENDER)
+    return gateway_process(word[1] // MESSAGES_PER_SENDER)
 
 
 def _asker(message: Message) -> ProcessId:
-    return process_of(message.sender) if is_bundle(message.id) else message.sender
+    return gateway_process(message.sender) if is_bundle(message.id) else message.sender
 
 
 def _item_state(item: Item) -> ItemState:
@@ -1520,7 +1520,7 @@ SPEC = Spec(
     roles=lambda topology, process: (
         "primary" if process in (topology.members(group)[0] for group in topology.groups) else "member"
     ),
-    bundles=bundle_messages,
+    open_bundle=bundle_messages,
     goals=("waited", "early", "bump", "epoch", "reproposed", "asked", "caught-up", "extended", "nack", "admitted"),
 )
 

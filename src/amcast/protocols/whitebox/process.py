@@ -191,7 +191,7 @@ SPEC = Spec(
         bound=lambda role, skew: 5 if role == "leader" else 6,
         packets=lambda destinations, replicas: destinations * (1 + 2 * destinations * replicas + replicas),
     ),
-    contact=contact,
+    contacts=contact,
     roles=role,
     goals=("waited", "epoch", "reproposed", "asked", "caught-up", "nack", "admitted", "forwarded"),
 )

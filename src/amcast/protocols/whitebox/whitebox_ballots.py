@@ -235,7 +235,7 @@ class Ballots(Order):
                 self._hand_over(past, None)
 
     def _jump(self, position: int, jump: Jump) -> None:
-        self.installed(position)
+        self.install_position(position)
         self._leap(position, (jump.time, jump.tie), jump.seen)
         self._pending = {id: item for id, item in self._pending.items() if id not in self._delivered}
         self._past = {}

@@ -224,7 +224,7 @@ class Order(LeaderGroupMember[Item]):
         assert item.final in (-1, final), f"process {self.me}: message {item.id} commits at {final} and {item.final}"
         item.final = final
         item.committed_ns = self.now
-        self.clear(item.message)
+        self.end_blocking(item.message)
         self._committed.add(item.id)
 
     def _hear_decided(self, body: Decided) -> None:
@@ -331,7 +331,7 @@ class Order(LeaderGroupMember[Item]):
     def _tell(self) -> None:
         """Stamps by destinations, acceptances by the leaders they go to, deliveries to my group."""
         for destinations, items in self._by_destinations(self._stamped):
-            targets = self.topology.addressed(destinations)
+            targets = self.topology.processes_of(destinations)
             self.send_all(targets, self._accept(items), about([item.id for item in items]))
         acks: dict[tuple[ProcessId, ...], list[Item]] = {}
         for item in dict.fromkeys(self._accepted):

@@ -43,7 +43,7 @@ class Repair(Ballots):
         self._restore_kept(kept)
         self.position = kept.handed
         if kept.first > kept.handed:
-            self.installed(kept.first)
+            self.install_position(kept.first)
         for past in kept.past[self.position - kept.first :]:
             self.deliver(past.message, past.final, past.message.id)
 

@@ -17,7 +17,8 @@ from amcast.live.host.step_log import StepLog, read_header, read_steps, replay
 from amcast.live.operations.local_cluster import free_ports, local_config
 from amcast.live.storage.store import next_incarnation
 from amcast.live.wire.frames import Codec
-from amcast.parts.node.messages import Done, NodeConfig
+from amcast.parts.client.messages import Done
+from amcast.parts.node.messages import NodeConfig
 from amcast.parts.node.node import node_spec
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.trace.meta import Meta
@@ -69,7 +70,7 @@ def test_real_processes_leave_a_trace_in_which_all_orders_agree(tmp_path: Path) 
     for file in steps.glob("*.steps"):
         me = read_header(file).process
         fresh = spec.process(me, cluster.topology, spec.configure(cluster.options))
-        assert replay(file, Codec(spec.wire(), spec.records), fresh) > 10
+        assert replay(file, Codec(spec.wire_bodies(), spec.records), fresh) > 10
 
 
 def test_a_step_log_tells_what_was_asked_and_said_for_many(tmp_path: Path) -> None:
@@ -80,7 +81,7 @@ def test_a_step_log_tells_what_was_asked_and_said_for_many(tmp_path: Path) -> No
     log = StepLog(tmp_path / "0.steps", spec.name, 0)
     log.write(5, [Requests(messages)], [told])
     log.close()
-    steps = list(read_steps(log.path, Codec(spec.wire(), spec.records)))
+    steps = list(read_steps(log.path, Codec(spec.wire_bodies(), spec.records)))
     assert steps == [(5, [Requests(messages)], [told])]
 
 

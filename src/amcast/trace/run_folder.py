@@ -74,7 +74,7 @@ class FolderRecorder(Recorder):
     def flush(self) -> None:
         """Finish the files so far: what was recorded until now survives the death of this process."""
         for table, rows in self._waiting():
-            self.flushed(table, rows)
+            self.flush_table(table, rows)
             self._files[table].finish()
 
     def close(self, **claims: Any) -> None:
@@ -117,7 +117,7 @@ class FolderRecorder(Recorder):
         tables = [table for table in TABLES if self.wants_packets or table != "packets"]
         return [(table, getattr(self, table)) for table in tables]
 
-    def flushed(self, table: str, rows: list[Row]) -> None:
+    def flush_table(self, table: str, rows: list[Row]) -> None:
         if rows:
             self._files[table].take(rows)
             rows.clear()

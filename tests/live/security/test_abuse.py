@@ -36,7 +36,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     cluster = secured(
         tmp_path_factory.mktemp("abuse"),
         {"orders": 1, "stock": 1},
-        limits={"strangers": STRANGERS, "hello_timeout_s": 2.0},
+        limits={"pending_connections": STRANGERS, "hello_timeout_s": 2.0},
     )
     with local_cluster(cluster) as nodes:
         yield cluster, nodes
@@ -158,7 +158,7 @@ def test_replayed_frames_are_not_taken_twice(running: Running) -> None:
     incarnation."""
     cluster, nodes = running
     context = cluster.client_wiring("till").secured
-    coder = Codec(cluster_spec(cluster).wire())
+    coder = Codec(cluster_spec(cluster).wire_bodies())
 
     def hello(link: int, incarnation: int = 1) -> bytes:
         said = Hello(2, cluster.name, cluster.protocol, REPLAYER, 0, incarnation, link, None, 0, 1)

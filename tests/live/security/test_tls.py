@@ -14,12 +14,13 @@ from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.message import Message, Request
 from amcast.live.config import certificates as certs
 from amcast.live.config.cluster import read_cluster
+from amcast.live.errors import RefusedError
 from amcast.live.log_output import configure
 from amcast.live.security.permissions import BLOCK, FIRST_CLIENT, Subject
 from amcast.live.security.tls import Security
 from amcast.live.server.node import reload_certificates
 from amcast.live.wire import frames as wire
-from amcast.live.wire.frames import Codec, Hello, RefusedError
+from amcast.live.wire.frames import Codec, Hello
 from tests.live.cluster import run
 from tests.live.secure_cluster import CLIENTS, listening, plain, replicas, say, secured, until
 
@@ -157,7 +158,7 @@ def test_certificates_of_strangers_are_not_accepted(tmp_path: Path) -> None:
 def test_a_client_that_lies_about_its_rights_is_told_at_the_door(tmp_path: Path) -> None:
     cluster = secured(tmp_path)
     context = cluster.client_wiring("guest").secured
-    coder = Codec(cluster_spec(cluster).wire())
+    coder = Codec(cluster_spec(cluster).wire_bodies())
     asked = Request(Message(GUEST * 10**9, GUEST, (0,), b"let me in"))
     answers: list[bytes] = []
 

@@ -46,7 +46,7 @@ class Socket:
 
 def networked(limits: Limits) -> tuple[Network, dict[int, Socket]]:
     """Process 0 of six servers, with three clients, all of them connected."""
-    codec = Codec(SKEEN.wire(), limits=limits)
+    codec = Codec(SKEEN.wire_bodies(), limits=limits)
     network = Network(
         0, 0, "test", "skeen", codec, lambda peer, bodies: None, lambda peer, frame: None, lambda peer, incarnation:
         None, random.Random(0),

@@ -20,12 +20,13 @@ import msgspec
 
 from amcast.kernel.message import Message, Request
 from amcast.kernel.topology import Topology
+from amcast.live.errors import BadFrameError
 from amcast.live.host.host import Host
 from amcast.live.limits import KIB, Limits
 from amcast.live.rpc.server import AllocateClientId, GetProgress, ReleaseClientId, RpcEnvelope, Subscribe, request_frame
 from amcast.live.wire import frames as wire
 from amcast.live.wire.connection import Connection
-from amcast.live.wire.frames import BadFrameError, Codec, Hello
+from amcast.live.wire.frames import Codec, Hello
 from amcast.parts.node.messages import GatewayConfig, NodeConfig
 from amcast.parts.node.node import node_spec
 from amcast.protocols.catalogue import protocol
@@ -95,7 +96,7 @@ class Target:
         taken = self.network._on_bodies
         # Servers are believed, a false one is kept out by its certificate: under fire is what reads it, no protocol.
         self.network._on_bodies = lambda peer, bodies: taken(peer, bodies) if peer >= CLIENT else None
-        self.coder = Codec(SPEC.wire(), limits=LIMITS)
+        self.coder = Codec(SPEC.wire_bodies(), limits=LIMITS)
         self._links = 0
         self.frames = 0
         """Inputs that got as far as a link."""
@@ -173,7 +174,7 @@ def _pieces(data: bytes, cut: int) -> Iterator[bytes]:
 
 def seeds() -> list[bytes]:
     """Things that mean something: what mutations start from."""
-    target = Codec(SPEC.wire(), limits=LIMITS)
+    target = Codec(SPEC.wire_bodies(), limits=LIMITS)
     message = Message(CLIENT * 10**9, CLIENT, (0, 1), b"payload")
     frame = target.frame(1, 0, [target.encode(Request(message))])
     hello = wire.hello_frame(Hello(2, "amcast", SPEC.name, CLIENT + 1, 0, 0, 1, None, 0, 1))

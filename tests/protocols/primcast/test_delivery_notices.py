@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from amcast.kernel.bundle import gateway_sender, make_bundle, process_of
+from amcast.kernel.bundle import gateway_process, gateway_sender, make_bundle
 from amcast.kernel.effects import Deliver, Effect, Send, SetTimer
 from amcast.kernel.events import Event, Receive, Started, Timer
 from amcast.kernel.ids import GroupId, MessageId, ProcessId, message_id
@@ -20,9 +20,8 @@ from amcast.lab import runs
 from amcast.parts.consensus.quorum import next_ballot
 from amcast.parts.groups.messages import Entry
 from amcast.protocols.catalogue import CATALOGUE
-from amcast.protocols.primcast.announcements import MANY_WORDS, MOST_TOLD, STREAM_NS, WORD, WORD_NS
 from amcast.protocols.primcast.messages import Ack, Install, NewState, Progress, Propose, Start, Sync
-from amcast.protocols.primcast.process import PrimCast
+from amcast.protocols.primcast.process import MANY_WORDS, MOST_TOLD, STREAM_NS, WORD, WORD_NS, PrimCast
 from amcast.protocols.primcast.progress import Item, Word
 from amcast.simulation.inputs.plan import plan_of
 from tests.protocols.deferring_nodes import PATIENCE_NS, Patient, Talkative
@@ -234,7 +233,9 @@ def test_a_gateway_that_follows_answers_its_client_soon() -> None:
     began = stage.world.now
     first = stage.multicast(0, 0, 1)
     stage.until(lambda: first in stage.world.resolved)
-    assert {process_of(effect.message.sender) for effect in stage.delivered(3)} == {3}, "process 3 asks, and 4 leads"
+    assert {gateway_process(effect.message.sender) for effect in stage.delivered(3)} == {3}, (
+        "process 3 asks, and 4 leads"
+    )
     assert stage.world.now - began < WORD_NS
     stage.finish()
     stage.check()

@@ -29,14 +29,13 @@ from amcast.live.host.skewed_clock import SkewedClock
 from amcast.live.host.step_log import StepLog
 from amcast.live.host.timers import Timers
 from amcast.live.limits import Limits
-from amcast.live.membership.data_folder import topology_version
 from amcast.live.membership.topology_follower import TopologyFollower
 from amcast.live.rpc.client import RpcClient
 from amcast.live.rpc.server import RpcServer
 from amcast.live.security.request_filter import RequestFilter
 from amcast.live.storage.store import MemoryStore, Store
 from amcast.live.wire.client_inbox import ClientInbox
-from amcast.live.wire.frames import Codec, Frame
+from amcast.live.wire.frames import Codec, Frame, topology_version
 from amcast.live.wire.lost_packets import record_lost
 from amcast.live.wire.network import Address, Network
 from amcast.live.wire.transport import PLAIN, TransportOptions
@@ -125,7 +124,7 @@ class Host(EffectQueue):
         self.process = process
         self.me = process.me
         self.limits = limits or Limits()
-        self.codec = Codec(spec.wire(), spec.records, self.limits)
+        self.codec = Codec(spec.wire_bodies(), spec.records, self.limits)
         self.steps_taken = 0
         self.events_taken = 0
         self.lost_sends = 0
@@ -190,7 +189,7 @@ class Host(EffectQueue):
         """What others may ask a server; clients have none."""
         if process.group is not None:
             self.rpc = RpcServer(
-                self.me, process.group, cluster, self._store.incarnation, self.limits, rights, spec.bundles
+                self.me, process.group, cluster, self._store.incarnation, self.limits, rights, spec.open_bundle
             )
             self.rpc.topology = self.topology_follower.topology_to_send
             self.network.on_visit = self.rpc.take

@@ -20,7 +20,7 @@ from amcast.kernel.config import Config
 from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import MAX_SENDER, GroupId, ProcessId
 from amcast.kernel.topology import Topology
-from amcast.live.wire.frames import RefusedError
+from amcast.live.errors import RefusedError
 
 Mode = Literal["tls", "plain"]
 SCHEME: Final = "amcast://"
@@ -137,7 +137,7 @@ class Permissions:
         if topology.configuration <= self.number:
             return
         self.number = topology.configuration
-        for process, (name, address) in topology.places.items():
+        for process, (name, address) in topology.endpoints.items():
             (self.nodes if address else self.left)[name] = process
         for name in [name for name, process in self.nodes.items() if topology.group_of(process) is None]:
             self.left[name] = self.nodes.pop(name)

@@ -6,8 +6,8 @@ from msgspec import Struct
 
 from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.message import Body, Message, Record, State
-from amcast.parts.client.messages import DeliveredRange
 from amcast.parts.groups.messages import AdmissionVote, Entry, JoinRequest, LeaderGroupConfig, LeaderGroupState, Nack
+from amcast.parts.ordering.messages import DeliveredRange
 
 
 class PrimCastConfig(LeaderGroupConfig, frozen=True):
@@ -226,7 +226,7 @@ class ItemState(State, frozen=True):
     decided: tuple[tuple[GroupId, int], ...]
     heard: tuple[GroupId, ...]
     committed_ns: int
-    old: bool
+    is_overdue: bool
 
 
 class ViewState(State, frozen=True):

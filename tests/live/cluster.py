@@ -107,7 +107,7 @@ class Cluster:
         number = next(self._numbers) if me is None else me
 
         def session(number: ProcessId) -> Session:
-            return Session(number, self.topology, self.spec.contact, SessionConfig())
+            return Session(number, self.topology, self.spec.contacts, SessionConfig())
 
         return Client(session, self.topology, self.spec, self.addresses, me=number, batches=batches, **options)
 

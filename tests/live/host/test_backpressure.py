@@ -34,7 +34,7 @@ def test_clients_wait_while_a_destination_is_silent_and_go_on_when_it_is_back() 
             there.replicas[me].start(there.addresses)
 
         def asking(number: int) -> Session:
-            return Session(number, there.topology, PRIMCAST.contact, SessionConfig(gateways=True))
+            return Session(number, there.topology, PRIMCAST.contacts, SessionConfig(gateways=True))
 
         client = there.client(batches=False, lazy=True)
         client._make = asking

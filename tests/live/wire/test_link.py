@@ -33,7 +33,7 @@ class End:
         self.got: list[int] = []
         self.peers: list[tuple[int, int]] = []
         self.down: asyncio.Queue[int] = asyncio.Queue()
-        self.codec = Codec(SKEEN.wire(), limits=limits)
+        self.codec = Codec(SKEEN.wire_bodies(), limits=limits)
         self.network = Network(
             me, incarnation, "test", "skeen", self.codec, on_bodies=self._take,
             on_frame=lambda peer, frame: self._take(peer, frame.bodies),
@@ -393,7 +393,7 @@ def test_a_client_that_asks_for_what_it_may_not_is_told(
         async with cluster(Topology.grid(2, 1)) as made, made.client() as client:
             reader, writer = await asyncio.open_connection(*made.addresses[0])
             writer.write(wire.hello_frame(Hello(1, "amcast", "skeen", 5, 0, 0, 1, None, 0)))
-            coder = Codec(SKEEN.wire())
+            coder = Codec(SKEEN.wire_bodies())
             writer.write(coder.frame(1, 0, [coder.encode(body)]))
             answer = await reader.read()
             assert said.encode() in answer

@@ -97,7 +97,7 @@ class Target:
         taken = self.network._on_bodies
         # Servers are believed, a false one is kept out by its certificate: under fire is what reads it, no protocol.
         self.network._on_bodies = lambda peer, bodies: taken(peer, bodies) if peer >= CLIENT else None
-        self.coder = Codec(SPEC.wire(), limits=LIMITS)
+        self.coder = Codec(SPEC.wire_bodies(), limits=LIMITS)
         self._links = 0
         self.frames = 0
         """Inputs that got as far as a link."""
@@ -175,7 +175,7 @@ def _pieces(data: bytes, cut: int) -> Iterator[bytes]:
 
 def seeds() -> list[bytes]:
     """Things that mean something: what mutations start from."""
-    target = Codec(SPEC.wire(), limits=LIMITS)
+    target = Codec(SPEC.wire_bodies(), limits=LIMITS)
     message = Message(CLIENT * 10**9, CLIENT, (0, 1), b"payload")
     frame = target.frame(1, 0, [target.encode(Request(message))])
     hello = wire.hello_frame(Hello(2, "amcast", SPEC.name, CLIENT + 1, 0, 0, 1, None, 0, 1))

@@ -138,7 +138,7 @@ class Host(EffectQueue):
         self.process = process
         self.me = process.me
         self.limits = limits or Limits()
-        self.codec = Codec(spec.wire(), spec.records, self.limits)
+        self.codec = Codec(spec.wire_bodies(), spec.records, self.limits)
         self.steps_taken = 0
         self.events_taken = 0
         self.lost_sends = 0

@@ -103,7 +103,7 @@ class StateSurvey:
     def holds(self) -> bool:
         """Whether this replica has its group's state, all of it that it may have answered for."""
         vitals = self._host.process.status()
-        return self._host.steps_taken > 0 and vitals.get("joined", 1) != 0 and int(vitals.get("number", 0)) >= 0
+        return self._host.steps_taken > 0 and vitals.get("joined", 1) != 0 and int(vitals.get("configuration", 0)) >= 0
 
     async def look(self, asker: RpcClient, fellows: Sequence[ProcessId]) -> None:
         """Ask, if there is a reason to; complain, if it has been so for long."""
@@ -126,7 +126,7 @@ class StateSurvey:
         if vitals.get("role") == "gone":
             return [GONE]
         told = "" if known is None else self._told(known)
-        if int(vitals.get("number", 0)) < 0:
+        if int(vitals.get("configuration", 0)) < 0:
             return [
                 f"it waits for its group to tell its state in topology"
                 f" {self._host.process.topology.configuration}{told}"

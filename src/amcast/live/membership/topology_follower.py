@@ -130,7 +130,7 @@ class TopologyFollower:
     def topology_to_send(self) -> Topology | None:
         """Who is there, for whoever asks; None while this process itself waits to be told."""
         process = self._host.process
-        return None if int(process.status().get("number", 0)) < 0 else process.topology
+        return None if int(process.status().get("configuration", 0)) < 0 else process.topology
 
     def other_members(self) -> list[ProcessId]:
         """The other members of this process' group, now."""
@@ -237,7 +237,7 @@ def addresses_of(topology: Topology, processes: Iterable[ProcessId]) -> list[tup
     """Where changes say that some processes are; an address that is none (nobody checked it) is nobody's."""
     found = []
     for process in processes:
-        name, address = topology.places.get(process, ("", ""))
+        name, address = topology.endpoints.get(process, ("", ""))
         if address:
             try:
                 found.append((process, address_of(address, name)))

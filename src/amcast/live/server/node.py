@@ -73,7 +73,7 @@ def build_replica(
     coalesce_us: int = 0,
 ) -> "tuple[ReplicaRuntime, FolderRecorder | None]":
     """A replica as its configuration says, not started; and its recorder, to be closed at the end."""
-    spec.check(cluster.topology)
+    spec.check_topology(cluster.topology)
     logged = any(cluster.folder_of(me).glob("*.log"))
     with contextlib.ExitStack() as undo:
         store = opened_store(cluster.folder_of(me), cluster.durability)

@@ -58,7 +58,7 @@ class ReplicaRuntime:
         nobody needs it any more. Other options are those of `Host`."""
         assert process.group is not None, f"process {process.me} is in no group; expected a replica"
         limits = limits or Limits()
-        self.recent = RecentDeliveries(limits.recent_bytes, spec.bundles)
+        self.recent = RecentDeliveries(limits.recent_bytes, spec.open_bundle)
         self.caught_up = asyncio.Event()
         """This replica has delivered everything that its group had delivered when it started."""
         self.host = Host(

@@ -119,7 +119,7 @@ class StatusReporter:
                 said = f"it is not delivered here; {self.protocol} cannot tell what it waits for"
             phases_told = [{"name": "delivered", "done": delivered, "said": said, "late": []}]
         else:
-            phases_told = [{**phase._asdict(), "late": list(phase.late)} for phase in phases]
+            phases_told = [{**phase._asdict(), "late": list(phase.waiting_for)} for phase in phases]
         return {"node": self.name, "process": self.host.me, "delivered": delivered, "phases": phases_told}
 
 

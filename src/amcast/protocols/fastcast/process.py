@@ -30,8 +30,7 @@ from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS, Entry
 from amcast.parts.consensus.quorum import role
 from amcast.parts.groups.claims import ROBUST
 from amcast.parts.groups.messages import SET, SOFT, SYNC, TIMESTAMP_BODIES, TimestampCore, TimestampState
-from amcast.parts.groups.stamps_memory import TimestampPending
-from amcast.parts.groups.timestamped import TimestampedGroup
+from amcast.parts.groups.timestamped import TimestampedGroup, TimestampPending
 from amcast.protocols.fastcast.messages import FastCastConfig, FastCastState, SoftStamp
 
 
@@ -119,7 +118,7 @@ class FastCast(TimestampedGroup):
             assert message is not None
             if len(message.destinations) > 1:
                 guess = self._guess + 1 if self._wrong else self._guess
-                targets = self.topology.addressed(message.destinations)
+                targets = self.topology.processes_of(message.destinations)
                 self.send_all(targets, SoftStamp(message.id, self.home, guess), message.id)
 
     def _ordering(self, id: MessageId, entry: TimestampPending) -> list[Entry]:

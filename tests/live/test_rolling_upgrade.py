@@ -189,8 +189,9 @@ class End:
         self.got: list[object] = []
         self.coder = Codec(spec.wire_bodies(), limits=limits)
         self.network = Network(
-            me, 0, "test", "skeen", self.coder, lambda peer, bodies: self.got.extend(bodies), lambda *_: None,
-            lambda *_: None, random.Random(1), TransportOptions(versions=versions),
+            me, 0, "test", "skeen", self.coder, on_bodies=lambda peer, bodies: self.got.extend(bodies),
+            on_frame=lambda *_: None, on_link_reset=lambda *_: None, chance=random.Random(1),
+            wiring=TransportOptions(versions=versions),
         )  # fmt: skip
 
 

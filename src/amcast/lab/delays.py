@@ -9,11 +9,11 @@ Where rounds go by the clock the message comes a nanosecond before one begins, w
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from amcast.assembly import assemble_bare
 from amcast.kernel.ids import ProcessId, message_id
 from amcast.kernel.message import Message
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
-from amcast.lab.runs import build
 from amcast.simulation.inputs.load import Load
 from amcast.simulation.inputs.network import Network, NetworkConfig
 from amcast.simulation.inputs.random_streams import stream
@@ -128,7 +128,8 @@ def _run(
     network = Network(NetworkConfig(delay_ns=UNIT_NS, matrix_ns=matrix), topology, stream(0))
     agenda = DiscreteEventScheduler(network, stream(0))
     recorder = Recorder()
-    simulated = World(topology, lambda process: build(spec, config, topology, process, scale=None), agenda, recorder)
+    assembly = assemble_bare(spec, config)
+    simulated = World(topology, lambda process: assembly.make(process, topology), agenda, recorder)
     agenda.world = simulated
     sender: ProcessId = topology.clients[0] if world == "unit" else topology.members(0)[0]
     simulated.start()

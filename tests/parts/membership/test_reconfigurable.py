@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from amcast.assembly import assemble_simulation
 from amcast.check.judge import judge
 from amcast.kernel.effects import Persist
 from amcast.kernel.ids import MESSAGES_PER_SENDER, message_id
 from amcast.kernel.reconfiguration import change_topology, make_change_message
-from amcast.lab.runs import build
 from amcast.parts.membership.messages import ConfigurationRecord, InstanceRecord
 from amcast.parts.membership.reconfigurable import Reconfigurable
 from amcast.parts.node.node import Node
@@ -38,8 +38,8 @@ def test_a_cluster_that_never_changes_says_and_keeps_the_same(name: str, faults:
         scale = scale_ns(prepared.network)
 
         def make(process: int, changes: bool = changes, scale: int = scale) -> object:
-            topology = prepared.topology
-            return build(prepared.spec, prepared.config, topology, process, scale, changes=changes)
+            assembly = assemble_simulation(prepared.spec, prepared.config, scale, changes=changes)
+            return assembly.make(process, prepared.topology)
 
         plain = Setup(
             **{

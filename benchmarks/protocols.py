@@ -34,10 +34,10 @@ from statistics import median
 from typing import Any
 
 import amcast
+from amcast.assembly import assemble_bare
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
 from amcast.lab.protocol_lookup import find
-from amcast.lab.runs import build
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.simulation.inputs.network import NetworkConfig
 from amcast.simulation.simulate import Setup, Simulation
@@ -132,8 +132,8 @@ def run(
     spec: Spec, topology: Topology, messages: int, outstanding: int, meter: Meter, pick: Pick, burst: bool = False
 ) -> float:
     """Multicast and read the meter as messages are drawn; packets per multicast."""
-    spec = spec.on(topology)
-    config = spec.configure({"keep": BURST_KEEP} if burst else None)
+    spec = spec.for_topology(topology)
+    assembly = assemble_bare(spec, spec.configure({"keep": BURST_KEEP} if burst else None))
     network = NetworkConfig(delay_ns=DELAY_NS, burst=burst, cpu_ns=BURST_NS if burst else 0)
 
     def draw(client: int) -> tuple[tuple[int, ...], int, int]:
@@ -142,7 +142,7 @@ def run(
 
     setup = Setup(
         topology=topology,
-        make=lambda process: build(spec, config, topology, process, None),
+        make=lambda process: assembly.make(process, topology),
         draw=draw,
         claims=spec.claims,
         network=network,

@@ -1,5 +1,6 @@
 """Clients that do not give up, and nodes that answer once more."""
 
+from amcast.assembly import build_node_spec
 from amcast.kernel.effects import Resolve, Send, SetTimer
 from amcast.kernel.events import LinkReset, PeerDown, Receive, Started, Submit, Timer
 from amcast.kernel.ids import message_id
@@ -8,7 +9,7 @@ from amcast.kernel.topology import Topology
 from amcast.parts.client.messages import LeaderHint, SessionConfig
 from amcast.parts.client.session import TIMER, ClientSession
 from amcast.parts.node.messages import NodeConfig
-from amcast.parts.node.node import Node, node_spec
+from amcast.parts.node.node import Node
 from amcast.parts.ordering.messages import WINDOW
 from amcast.protocols.catalogue import CATALOGUE
 
@@ -24,7 +25,7 @@ def client(leader_only: bool = False) -> ClientSession:
     def contact(topology: Topology, said: Message) -> tuple[int, ...]:
         if leader_only:
             return tuple(topology.members(group)[0] for group in said.destinations)
-        return topology.addressed(said.destinations)
+        return topology.processes_of(said.destinations)
 
     made = ClientSession(ME, TOPOLOGY, contact, SessionConfig())
     made.step((Started(),), 0)
@@ -90,7 +91,7 @@ def test_a_snapshot_of_a_client_is_complete() -> None:
 
 
 def node(replies: str = "leader", process: int = 0) -> Node:
-    spec = node_spec(CATALOGUE["skeen"], NodeConfig(omega=None, replies=replies))  # type: ignore[arg-type]
+    spec = build_node_spec(CATALOGUE["skeen"], NodeConfig(omega=None, replies=replies))  # type: ignore[arg-type]
     made = spec.process(process, Topology.grid(2, 1, 1), spec.configure())
     assert isinstance(made, Node)
     made.step((Started(),), 0)
@@ -125,7 +126,7 @@ def test_a_node_counts_the_answers_to_its_own_messages() -> None:
 
 def test_a_gateway_that_is_gone_is_not_waited_for() -> None:
     one = ClientSession(
-        ME, TOPOLOGY, lambda topology, said: topology.addressed(said.destinations), SessionConfig(gateways=True)
+        ME, TOPOLOGY, lambda topology, said: topology.processes_of(said.destinations), SessionConfig(gateways=True)
     )
     one.step((Started(),), 0)
     said = message(0, 0)
@@ -138,7 +139,7 @@ def test_a_gateway_that_is_gone_is_not_waited_for() -> None:
 
 def test_a_gateway_that_answers_for_its_group_alone_is_not_the_only_one_to_be_asked() -> None:
     one = ClientSession(
-        ME, TOPOLOGY, lambda topology, said: topology.addressed(said.destinations), SessionConfig(gateways=True)
+        ME, TOPOLOGY, lambda topology, said: topology.processes_of(said.destinations), SessionConfig(gateways=True)
     )
     one.step((Started(),), 0)
     said = message(0, 0, 1)

@@ -165,7 +165,7 @@ def test_a_genuine_protocol_stays_genuine(name: str) -> None:
     prepared = planned(LIFTED[name], "none", groups=4)
     recorder = Recorder()
     Simulation(prepared.setup(), recorder).run()
-    report = judge(Run.of(recorder, prepared.meta(name).claiming(complete=True)))
+    report = judge(Run.from_recorder(recorder, prepared.meta(name).with_claims(complete=True)))
     assert report.properties["P6'"].verdict == "holds", report.properties["P6'"].story
 
 
@@ -173,9 +173,9 @@ def test_single_processes_run_the_bare_protocol() -> None:
     single = Topology.grid(2, 1, 1)
     assert type(ring.SPEC.process(0, single, RingConfig())) is Ring
     assert type(ring.SPEC.process(0, TOPOLOGY, RingConfig())) is ReplicatedGroup
-    assert ring.SPEC.on(single).claims.tolerates(single, frozenset())
-    assert "crash" not in ring.SPEC.on(single).claims.faults
-    assert "crash" in ring.SPEC.on(TOPOLOGY).claims.faults
+    assert ring.SPEC.for_topology(single).claims.tolerates(single, frozenset())
+    assert "crash" not in ring.SPEC.for_topology(single).claims.faults
+    assert "crash" in ring.SPEC.for_topology(TOPOLOGY).claims.faults
 
 
 @pytest.mark.parametrize("name", LIFTED)

@@ -222,7 +222,7 @@ def test_genuine_at_the_level_of_the_run_and_not_message_by_message() -> None:
     prepared = planned(groups=5, messages=60)
     recorder = Recorder()
     Simulation(prepared.setup(), recorder).run()
-    report = judge(Run.of(recorder, prepared.meta("flexcast").claiming(complete=True)))
+    report = judge(Run.from_recorder(recorder, prepared.meta("flexcast").with_claims(complete=True)))
     assert report.properties["P6"].verdict == "holds"
     assert report.properties["P6'"].verdict == "violated", "a Notif leaves the destinations"
     assert any("Notif" in sentence for sentence in report.properties["P6'"].story)
@@ -315,8 +315,8 @@ def test_dependency_tests_do_not_depend_on_the_length_of_the_history() -> None:
 def test_the_lowest_destination_is_the_contact_in_any_order() -> None:
     config = FlexCastConfig(order=(2, 0, 1))
     topology = Topology.grid(3, 1, 1)
-    assert SPEC.contacts(config)(topology, Message(1, 3, (0, 1))) == (0,)
-    assert SPEC.contacts(config)(topology, Message(1, 3, (1, 2))) == (2,)
+    assert SPEC.contacts_for(config)(topology, Message(1, 3, (0, 1))) == (0,)
+    assert SPEC.contacts_for(config)(topology, Message(1, 3, (1, 2))) == (2,)
     assert FlexCast(0, topology, config).contacts(Message(1, 3, (0, 1, 2))) == (2,)
 
 

@@ -13,12 +13,12 @@ from amcast.kernel.reconfiguration import change_payload
 from amcast.live.client_batch import Delivery
 from amcast.live.config.cluster import Cluster, read_cluster
 from amcast.live.config.rewrite import replace_file, rewrite_members
+from amcast.live.errors import RefusedError
 from amcast.live.membership import topology_follower as moving
 from amcast.live.operations import reconfiguration as changes
 from amcast.live.operations.local_cluster import free_ports
 from amcast.live.rpc.client import RpcClient
 from amcast.live.security.permissions import Permissions, Subject
-from amcast.live.wire.frames import RefusedError
 from tests.live.cluster import run
 from tests.live.secure_cluster import plain, until
 

@@ -27,7 +27,7 @@ class Destination(NamedTuple):
     progress: GroupProgress
     epoch: int
     """The group's current epoch."""
-    index: int
+    log_index: int
     """The message's index in the group's log; -1 if unknown."""
     has_proposed: bool
 
@@ -66,7 +66,10 @@ def explain_timestamps(pending: PendingMulticast, destinations: Sequence[Destina
         return [proposed, Phase("decided", True, f"its final timestamp is {pending.final}")]
     lagging = tuple([member for one in undecided if one.has_proposed for member in _list_unacknowledged(one)])
     groups = [one.progress.group for one in undecided]
-    return [proposed, Phase("decided", False, f"no majority of groups {groups} has acknowledged its timestamp", lagging)]
+    return [
+        proposed,
+        Phase("decided", False, f"no majority of groups {groups} has acknowledged its timestamp", lagging),
+    ]
 
 
 def _list_unacknowledged(destination: Destination) -> list[ProcessId]:

@@ -109,7 +109,7 @@ from amcast.protocols.primcast.messages import (
 )
 from amcast.protocols.primcast.progress import GroupProgress, PendingMulticast, about_messages
 
-NOTICE_TIMER: Final = "word"
+NOTICE_TIMER: Final = "notices"
 NO_TIMESTAMPS: Final[Mapping[GroupId, int]] = {}
 MAX_CACHED: Final = 256
 """Entries of a cache of target lists, which is then cleared."""
@@ -533,8 +533,8 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
     def _decide_own_timestamps(self) -> None:
         self._acks_changed = False
         log = self._log
-        decided, end = log.decided, min(self._progress.acknowledged_length(self._epoch), log.length)
-        while decided < end:
+        decided, acknowledged = log.decided, self._progress.acknowledged_length(self._epoch)
+        while decided < acknowledged and decided < log.length:
             pending = log.entries[decided]
             if pending.delivered_at < 0:
                 self._decide(pending, self.home, pending.timestamp)
@@ -581,9 +581,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
                 assert pending.message is not None
                 if id not in self._committed:
                     self.note("waited", id)
-                self._deliver(
-                    pending.message, pending.timestamp, pending.final, pending.committed_ns, pending.decided
-                )
+                self._deliver(pending.message, pending.timestamp, pending.final, pending.committed_ns, pending.decided)
 
     def _deliver(
         self,
@@ -1035,7 +1033,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
                 self._add_entry(self._pending_of_entry(entry), entry.timestamp)
         for delivery in record.delivered:
             message = delivery.message or self.stored_message(delivery.id)
-            assert message is not None, f"process {self.me}: no record has the message {delivery.id}, which it delivered"
+            assert message is not None, f"process {self.me}: no record has message {delivery.id}, which it delivered"
             self._deliver(message, delivery.timestamp, delivery.final, None)
         if has_gap:
             log.floor = max(log.floor, self.position)
@@ -1310,7 +1308,9 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
 
     def _list_slow(self, timestamp: int) -> tuple[ProcessId, ...]:
         """Members whose clocks are below a timestamp, the primary first."""
-        slow = [member for member, clock in zip(self._members, self._clocks.snapshot(), strict=True) if clock < timestamp]
+        slow = [
+            member for member, clock in zip(self._members, self._clocks.snapshot(), strict=True) if clock < timestamp
+        ]
         if self._primary_clock < timestamp:
             slow.insert(0, self._leader_of(self._epoch))
         return tuple(dict.fromkeys(slow))

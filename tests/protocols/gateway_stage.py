@@ -43,9 +43,9 @@ class GatewayStage(Stage):
 
     def make(self, process: ProcessId) -> Process:
         if self.topology.group_of(process) is None:
-            return ClientSession(process, self.topology, self.spec.contact, SessionConfig(gateways=True))
+            return ClientSession(process, self.topology, self.spec.contacts, SessionConfig(gateways=True))
         config = NodeConfig(omega=None, gateway=GatewayConfig(rest=False))
-        return self.node(self.spec.process(process, self.topology, self.config), config, self.spec.contact)
+        return self.node(self.spec.process(process, self.topology, self.config), config, self.spec.contacts)
 
     def sends_of(self, process: ProcessId, kind: type) -> list[Send]:
         """The sends of one process whose bodies are of a kind."""

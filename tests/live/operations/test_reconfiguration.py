@@ -14,7 +14,7 @@ import pytest
 from amcast.cli.main import run as command
 from amcast.cluster import connect, local_cluster
 from amcast.kernel.errors import CannotTellError
-from amcast.kernel.reconfiguration import change_payload
+from amcast.kernel.reconfiguration import encode_change
 from amcast.live.config.cluster import Cluster, read_cluster
 from amcast.live.membership.topology_follower import RemovedFromGroupError, load_known_members
 from amcast.live.operations import cluster_status as inspection
@@ -162,7 +162,7 @@ def test_with_certificates_rights_and_refusals(
         run(rivals(read_cluster(first)))
         assert command(["change", "--config", str(first), "--follow"]) == 0
         assert read_cluster(first).topology.configuration == 4
-        assert read_cluster(first).topology.unused == 6
+        assert read_cluster(first).topology.next_process == 6
         overtaken(first, capsys, monkeypatch)
 
 
@@ -184,7 +184,7 @@ async def unlawful(cluster: Cluster, running: LocalCluster) -> None:
     topology = changes.next_topology(cluster, changes.Wish("orders/1"))
     async with connect(cluster, client="till", batches=False) as till:
         with pytest.raises(CannotTellError):
-            await till.multicast(topology.groups, change_payload(topology), timeout_s=1.5)
+            await till.multicast(topology.groups, encode_change(topology), timeout_s=1.5)
     said = "".join(log.read_text() for log in running.logs.iterdir())
     assert "client till may not change groups' members; expected clients.till.change = true" in said
     assert "is in topology 1" not in said

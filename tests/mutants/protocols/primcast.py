@@ -13,7 +13,7 @@ from amcast.parts.groups.messages import Nack
 from amcast.protocols.primcast.messages import Ack, NewState, Promise, Proposal
 from amcast.protocols.primcast.process import HYBRID, SPEC, PrimCast
 from amcast.simulation.inputs.plan import plan_of
-from tests.protocols.primcast import test_process as scenes
+from tests.protocols.primcast import scenes
 from tests.protocols.stage import Stage
 
 
@@ -215,19 +215,19 @@ class WallClock(PrimCast):
 
 BARE = {"nodes": False}
 MUTANTS = [
-    Mutant("hole", Hole, "line 42", scene=scenes.a_proposal_to_one_who_is_not_yet_follower),
-    Mutant("silent clock", SilentClock, "line 73", scene=scenes.a_clock_from_the_new_state),
+    Mutant("hole", Hole, "line 42", scene=scenes.proposal_arrives_before_epoch_is_established),
+    Mutant("silent clock", SilentClock, "line 73", scene=scenes.clock_rises_by_new_state),
     Mutant("followers' clock", FollowersClock, "line 28", "none", BARE),
     Mutant("late start", LateStart, "no entry at proposal time", "none", BARE),
-    Mutant("primary's clock", PrimaryClock, "line 29", scene=scenes.clocks_of_a_primary_alone),
-    Mutant("hasty", Hasty, "lines 75-76", scene=scenes.a_minority_in_a_new_epoch),
+    Mutant("primary's clock", PrimaryClock, "line 29", scene=scenes.primary_is_alone_with_its_clock),
+    Mutant("hasty", Hasty, "lines 75-76", scene=scenes.minority_enters_new_epoch),
     Mutant("bumpless", Bumpless, "line 50", "none", BARE),
-    Mutant("mute", Mute, "line 61", scene=scenes.a_dead_candidate),
+    Mutant("mute", Mute, "line 61", scene=scenes.candidate_dies_with_a_promise),
     Mutant("longest log", LongestLog, "lines 66-67", "leaders", BARE, range(300)),
-    Mutant("low clock", LowClock, "line 68", scene=scenes.a_candidate_behind),
+    Mutant("low clock", LowClock, "line 68", scene=scenes.candidate_has_low_clock),
     Mutant("forgetful", Forgetful, "no record before an answer", "recovery"),
     Mutant("shameless", Shameless, "no re-admission", "amnesia"),
-    Mutant("old promises", OldPromises, "lost memory not told", scene=scenes.a_promise_from_a_forgotten_incarnation),
+    Mutant("old promises", OldPromises, "lost memory not told", scene=scenes.promise_precedes_memory_loss),
     Mutant("repeater", Repeater, "no deduplication", "links"),
     Mutant("wall clock", WallClock, "no max in line 37", "skew", BARE, spec=HYBRID),
 ]

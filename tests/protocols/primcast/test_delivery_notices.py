@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from amcast.kernel.bundle import gateway_sender, make_bundle, process_of
+from amcast.kernel.bundle import gateway_process, gateway_sender, make_bundle
 from amcast.kernel.effects import Deliver, Effect, Send, SetTimer
 from amcast.kernel.events import Event, Receive, Started, Timer
 from amcast.kernel.ids import GroupId, MessageId, ProcessId, message_id
@@ -18,7 +18,7 @@ from amcast.kernel.message import Body, Message, Record
 from amcast.kernel.topology import Topology
 from amcast.lab import runs
 from amcast.parts.consensus.quorum import next_ballot
-from amcast.parts.groups.messages import Entry
+from amcast.parts.groups.messages import DeliveredPrefix, Entry
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.protocols.primcast.delivery_notices import BATCH_NOTICES, IDLE_NS, MAX_AHEAD, STREAM_NS
 from amcast.protocols.primcast.messages import Ack, DeliveryNotice, Install, NewState, Progress, Propose, Start, Sync
@@ -180,7 +180,7 @@ def test_follower_that_misses_deliveries_below_its_log_uses_no_notice() -> None:
     for position in (0, 3):
         follower.receive_notices((position, ONE.id, 7), epoch=EPOCH, sender=2)
     assert follower.delivered == []
-    follower.receive(2, Install(3, 5, 1, (), (), 30))
+    follower.receive(2, Install(3, DeliveredPrefix(5, 1, (), ()), 30))
     follower.receive_notices((3, ONE.id, 7), epoch=EPOCH, sender=2)
     assert follower.delivered == [(30, ONE.id, 7)]
 
@@ -189,7 +189,7 @@ def test_follower_that_misses_deliveries_below_its_log_uses_no_notice() -> None:
 def test_followers_do_not_install_positions_at_each_other(me: ProcessId, lagging: ProcessId, installs: bool) -> None:
     """The lagging follower has the messages, and its primary lets it deliver them; an installed position skips them."""
     member = LoneProcess(me)
-    member.receive(2, Install(3, 5, 1, (), (), 30))
+    member.receive(2, Install(3, DeliveredPrefix(5, 1, (), ()), 30))
     effects = member.receive(lagging, Sync(0, 0, 1, True))
     assert any(isinstance(one, Send) and isinstance(one.body, Install) for one in effects) == installs
 
@@ -229,7 +229,7 @@ def test_gateway_that_is_a_follower_replies_soon() -> None:
     began = stage.world.now
     first = stage.multicast(0, 0, 1)
     stage.until(lambda: first in stage.world.resolved)
-    gateways = {process_of(effect.message.sender) for effect in stage.deliveries_of(3)}
+    gateways = {gateway_process(effect.message.sender) for effect in stage.deliveries_of(3)}
     assert gateways == {3}, "process 3 is the gateway, and 4 is the primary"
     assert stage.world.now - began < IDLE_NS
     stage.finish()

@@ -105,7 +105,7 @@ def _print_members(cluster: "Cluster", answers: dict[str, dict[str, Any]]) -> No
         groups = "; ".join(f"{group} = {', '.join(nodes)}" for group, nodes in cluster.members().items())
         out.print(f"topology {number}: {groups}", markup=False)
     for name, status in answers.items():
-        known = status.get("vitals", {}).get("number", number)
+        known = status.get("vitals", {}).get("configuration", number)
         if known not in (number, -1):  # who waits to be told has said so
             err.print(f"{name} is in topology {known}, not in {number}", markup=False)
 

@@ -242,7 +242,7 @@ class Cluster:
         names, because an operator may have moved them; the changes tell about the others."""
         names = {name: process for name, process in self.names.items() if process in topology.servers}
         addresses = {process: self.addresses[process] for process in names.values()}
-        for process, (name, place) in topology.places.items():
+        for process, (name, place) in topology.endpoints.items():
             if process in topology.servers and process not in addresses:
                 names[name] = process
                 addresses[process] = address_of(place, f"the place of {name}")
@@ -331,7 +331,7 @@ def _placed(groups: Mapping[str, GroupTable], changed: MembersTable) -> Places:
             if replica.http:
                 https[process] = _address(replica.http, where, {})
     unused = _unused(changed, max(addresses, default=-1) + 1)
-    topology = Topology(members, regions=regions, names=names, number=changed.number, unused=unused)
+    topology = Topology(members, regions=regions, names=names, configuration=changed.number, next_process=unused)
     return Places(topology, nodes, addresses, listens, https)
 
 

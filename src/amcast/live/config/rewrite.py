@@ -48,7 +48,7 @@ def _values(values: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
             }
             for member in topology.members(group)
         ]
-    values["members"] = {**values.get("members", {}), "number": topology.configuration, "next": topology.unused}
+    values["members"] = {**values.get("members", {}), "number": topology.configuration, "next": topology.next_process}
     return values
 
 

@@ -137,7 +137,7 @@ class Permissions:
         if topology.configuration <= self.number:
             return
         self.number = topology.configuration
-        for process, (name, address) in topology.places.items():
+        for process, (name, address) in topology.endpoints.items():
             (self.nodes if address else self.left)[name] = process
         for name in [name for name, process in self.nodes.items() if topology.group_of(process) is None]:
             self.left[name] = self.nodes.pop(name)

@@ -7,12 +7,12 @@ from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import MESSAGES_PER_SENDER, GroupId, ProcessId
 from amcast.kernel.message import Body, Message, Request
 from amcast.kernel.process import Process
-from amcast.kernel.reconfiguration import MARK, is_change
+from amcast.kernel.reconfiguration import CHANGE_PREFIX, is_change
 from amcast.kernel.spec import Spec
 from amcast.live.errors import RefusedError
 from amcast.live.security.permissions import Permissions
 
-MARKED: Final = MARK[0]
+MARKED: Final = CHANGE_PREFIX[0]
 """How the payload of a change begins, and few others."""
 MOST_SETS: Final = 100_000
 """Sets of destinations that are remembered as sound; beyond that, each is checked anew."""
@@ -56,7 +56,7 @@ class RequestFilter:
 
     def _check_change(self, peer: ProcessId, message: Message) -> None:
         """A change of members: a right of its own, and not in every cluster."""
-        if "number" not in self._process.status():
+        if "configuration" not in self._process.status():
             raise RefusedError(
                 f"message {message.id} changes members; this cluster does not (members.change, the protocol)"
             )
@@ -79,7 +79,7 @@ class RequestFilter:
         if proper != message.destinations:
             raise RefusedError(f"message {message.id}: destinations {message.destinations}; expected {proper}")
         # A client that asks again asks every member of the groups that order its message.
-        ordering = {topology.group_of(contact) for contact in self._spec.contact(topology, message)}
+        ordering = {topology.group_of(contact) for contact in self._spec.contacts(topology, message)}
         if self._home not in ordering | set(proper):
             raise RefusedError(
                 f"message {message.id} to groups {list(proper)} is none of process {self._process.me}'s business"

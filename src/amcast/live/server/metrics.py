@@ -71,7 +71,9 @@ METRICS: Final = (
     _gauge("holds_state", "1 if this node holds its group's state, 0 while it waits for it.", "group_state", "holds"),
     _gauge("incarnation", "How often this node was restarted.", "incarnation"),
     _gauge("uptime_seconds", "Since this incarnation began.", "uptime_s"),
-    _gauge("topology", "How often the members of groups were changed, as this node knows it.", "vitals", "number"),
+    _gauge(
+        "topology", "How often the members of groups were changed, as this node knows it.", "vitals", "configuration"
+    ),
     Told("amcast_is_leader", "gauge", "1 if this node believes that it leads its group.", (), _is_leader),
     _gauge("epoch", "Number of the group's leadership, where the protocol has one.", "vitals", "epoch"),
     _gauge("position", "Messages delivered here over all incarnations.", "vitals", "position"),

@@ -15,7 +15,7 @@ A lost notice costs time only: a follower that misses one delivers when the ackn
 from collections.abc import Container
 from typing import Final
 
-from amcast.kernel.bundle import process_of
+from amcast.kernel.bundle import gateway_process
 from amcast.kernel.ids import MESSAGES_PER_SENDER, MessageId, ProcessId
 from amcast.kernel.units import MILLISECOND
 from amcast.protocols.primcast.messages import DeliveryNotice, DeliveryNoticesState
@@ -142,4 +142,4 @@ class DeliveryNotices:
 
 def _gateway_of(notice: DeliveryNotice) -> ProcessId:
     """The process that made the bundle."""
-    return process_of(notice[1] // MESSAGES_PER_SENDER)
+    return gateway_process(notice[1] // MESSAGES_PER_SENDER)

@@ -6,8 +6,17 @@ from msgspec import Struct
 
 from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.message import Body, Message, Record, State
-from amcast.parts.groups.messages import AdmissionVote, Entry, JoinRequest, LeaderGroupConfig, LeaderGroupState, Nack
-from amcast.parts.ordering.messages import DeliveredRange
+from amcast.parts.groups.messages import (
+    AdmissionVote,
+    DeliveredPrefix,
+    Entry,
+    JoinRequest,
+    LeaderGroupCheckpoint,
+    LeaderGroupConfig,
+    LeaderGroupProgress,
+    LeaderGroupState,
+    Nack,
+)
 
 Proposal = tuple[int, MessageId, int]
 """Index in the log, message, timestamp."""
@@ -42,16 +51,6 @@ class DeliveryRecord(Struct, frozen=True, array_like=True, gc=False):
     timestamp: int
     final: int
     message: Message | None = None
-
-
-class OwedTimestamp(Struct, frozen=True, array_like=True, gc=False):
-    """The group's timestamp of a delivered message that other groups may still ask for."""
-
-    id: MessageId
-    timestamp: int
-    final: int
-    groups: tuple[GroupId, ...]
-    """Destinations of which no majority is known to have delivered the message."""
 
 
 # Without failures
@@ -159,10 +158,7 @@ class Install(Body, frozen=True):
     """How far the group is, for a member that lacks deliveries which the sender no longer has."""
 
     position: int
-    time: int
-    tie: MessageId
-    delivered: tuple[DeliveredRange, ...]
-    owed: tuple[OwedTimestamp, ...]
+    prefix: DeliveredPrefix
     message_count: int
     """How many clients' messages were delivered."""
 
@@ -185,37 +181,24 @@ BODIES: Final[tuple[type[Body], ...]] = (
 )
 
 
-class Progress(Record, frozen=True):
+class Progress(LeaderGroupProgress, frozen=True):
     """What changed since the last record: promise, clock, log entries from index `first` on, deliveries."""
 
-    promised: int
-    clock: int
-    memory_losses: tuple[int, ...]
     first: int
     entries: tuple[Entry, ...]
     delivered: tuple[DeliveryRecord, ...]
 
 
-class Checkpoint(Record, frozen=True):
-    """All durable state."""
+class Checkpoint(LeaderGroupCheckpoint, frozen=True):
+    """All durable state. The first of `entries` has index `base`; earlier ones are among the group's first `floor`
+    deliveries."""
 
-    promised: int
-    epoch: int
-    clock: int
-    memory_losses: tuple[int, ...]
     base: int
     floor: int
-    entries: tuple[Entry, ...]
-    delivered_until: int
-    """Deliveries before this position have left the process; later ones are emitted again after a restart."""
-    first: int
-    """The position of the first of `deliveries`."""
     deliveries: tuple[DeliveredMessage, ...]
-    time: int
-    tie: MessageId
-    delivered: tuple[DeliveredRange, ...]
-    owed: tuple[OwedTimestamp, ...]
+    """From position `history_start` on."""
     message_count: int
+    """How many clients' messages were delivered."""
 
 
 RECORDS: Final[tuple[type[Record], ...]] = (Progress, Checkpoint)

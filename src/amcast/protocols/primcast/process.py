@@ -57,7 +57,7 @@ from dataclasses import replace
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final
 
-from amcast.kernel.bundle import bundle_headers, bundle_messages, is_bundle, process_of
+from amcast.kernel.bundle import bundle_headers, bundle_messages, gateway_process, is_bundle
 from amcast.kernel.diagnostics import Phase, ProcessStatus
 from amcast.kernel.effects import About, Deliver, Note, Send
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
@@ -69,7 +69,6 @@ from amcast.parts.groups.claims import ROBUST
 from amcast.parts.groups.leader_group import LeaderGroupMember, select_valid_promises
 from amcast.parts.groups.messages import AdmissionVote, Entry, JoinRequest, LeaderGroupState, Nack
 from amcast.parts.ordering.clocks import QuorumClock, hybrid, logical
-from amcast.parts.ordering.obligations import Obligations
 from amcast.protocols.primcast.delivery_notices import DeliveryNotices
 from amcast.protocols.primcast.explain import (
     Destination,
@@ -95,7 +94,6 @@ from amcast.protocols.primcast.messages import (
     Install,
     NewEpoch,
     NewState,
-    OwedTimestamp,
     PendingMulticastState,
     PrimCastConfig,
     PrimCastState,
@@ -547,7 +545,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
         if message is not None and len(pending.decided) == len(message.destinations) and pending.final < 0:
             pending.final = pending.bound
             pending.committed_ns = self.now
-            self.clear(message)
+            self.end_blocking(message)
             self._committed.add(pending.id)
             self._final_count += 1
 
@@ -658,7 +656,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
                 delivery.timestamp == delivery.final,
             )
         )
-        self.convoy(message, committed_ns)
+        self.note_convoy(message, committed_ns)
 
     # Sending proposals and acknowledgements
 
@@ -680,7 +678,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
             pending = appended[0]
             message = pending.message
             assert message is not None
-            targets = self.topology.addressed(message.destinations)
+            targets = self.topology.processes_of(message.destinations)
             body = self._build_propose_or_ack(appended, notices)
             self._send_deferrable(targets, body, pending.id, self._list_deferrable(pending, message))
         elif appended:
@@ -806,10 +804,10 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
                 break
             committed_ns = pending.committed_ns
             if pending.final < 0:
-                if process_of(pending.message.sender) == self.me:
+                if gateway_process(pending.message.sender) == self.me:
                     break
                 committed_ns = self.now
-                self.clear(pending.message)
+                self.end_blocking(pending.message)
             assert pending.final in (-1, final), (
                 f"process {self.me}: the final timestamp of message {id} is {pending.final}; its primary has {final}"
             )
@@ -985,7 +983,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
     def _load_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Restores the durable state and emits again the deliveries that may not have left the process."""
         self._restore_durable_state(checkpoint)
-        first, deliveries = checkpoint.first, checkpoint.deliveries
+        first, deliveries = checkpoint.history_start, checkpoint.deliveries
         if first > checkpoint.delivered_until:
             self._note_installed(deliveries[0].messages_before if deliveries else checkpoint.message_count)
         for delivery in deliveries[max(0, checkpoint.delivered_until - first) :]:
@@ -995,19 +993,9 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
             self._emit_delivery(delivery, count, None)
 
     def _restore_durable_state(self, checkpoint: Checkpoint) -> None:
-        self._promised = checkpoint.promised
-        self._epoch = checkpoint.epoch
-        self._clock = checkpoint.clock
-        self._memory_losses = checkpoint.memory_losses
-        self._delivered.restore(checkpoint.delivered)
-        self._last_delivered_rank = (checkpoint.time, checkpoint.tie)
-        self._delivered_until = checkpoint.delivered_until
-        self._history_start = checkpoint.first
+        self._restore_member_checkpoint(checkpoint)
         self._recent_deliveries = {delivery.message.id: delivery for delivery in checkpoint.deliveries}
-        self._obligations = Obligations()
-        for owed in checkpoint.owed:
-            self._obligations.add(owed.id, owed.timestamp, owed.final, owed.groups)
-        self.position = checkpoint.first + len(checkpoint.deliveries)
+        self.position = checkpoint.history_start + len(checkpoint.deliveries)
         self._message_count = checkpoint.message_count
         self._replace_log(
             NewState(
@@ -1045,20 +1033,15 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
             self._epoch,
             self._clock,
             self._memory_losses,
-            log.base,
-            log.floor,
             log.list_entries(log.base),
             self._delivered_until,
             self._history_start,
+            self._delivered_prefix(),
+            log.base,
+            log.floor,
             tuple(self._recent_deliveries.values()),
-            *self._last_delivered_rank,
-            self._delivered.snapshot(),
-            self._list_owed(),
             self._message_count,
         )
-
-    def _list_owed(self) -> tuple[OwedTimestamp, ...]:
-        return tuple([OwedTimestamp(*owed) for owed in self._obligations.listed()])
 
     def _persist_changes(self) -> None:
         """Persists promise, clock, log entries and deliveries in one record, before anything is sent."""
@@ -1167,13 +1150,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
             deliveries = tuple(self._recent_deliveries.values())[position - self._history_start :]
             self._send_after_persist((member,), CatchUp(position, deliveries))
         elif self._leader_of(self._epoch) in (self.me, member) or self._leader_of(self._promised) == member:
-            install = Install(
-                self.position,
-                *self._last_delivered_rank,
-                self._delivered.snapshot(),
-                self._list_owed(),
-                self._message_count,
-            )
+            install = Install(self.position, self._delivered_prefix(), self._message_count)
             self._send_after_persist((member,), install)
 
     def _handle_catch_up(self, body: CatchUp) -> None:
@@ -1186,7 +1163,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
     def _handle_install(self, body: Install) -> None:
         if body.position <= self.position:
             return
-        self._install_position(body.position, (body.time, body.tie), body.delivered)
+        self._adopt_prefix(body.position, body.prefix)
         self._message_count = body.message_count
         self._note_installed(body.message_count)
         for id in [id for id in self._pending if id in self._delivered]:
@@ -1196,8 +1173,6 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
             self._unproposed.pop(id, None)
         self._recent_deliveries = {}
         self._undurable = []
-        for owed in body.owed:
-            self._obligations.add(owed.id, owed.timestamp, owed.final, owed.groups)
         self._clock_due = True
 
     def _note_installed(self, message_count: int) -> None:
@@ -1376,7 +1351,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
 
 def _gateway_of(message: Message) -> ProcessId:
     """The process that waits for the delivery of a message: the gateway that made a bundle, else the sender."""
-    return process_of(message.sender) if is_bundle(message.id) else message.sender
+    return gateway_process(message.sender) if is_bundle(message.id) else message.sender
 
 
 def _delays(role: str, destinations: int, replicas: int) -> int | None:
@@ -1405,7 +1380,7 @@ SPEC = Spec(
     roles=lambda topology, process: (
         "primary" if process in (topology.members(group)[0] for group in topology.groups) else "member"
     ),
-    bundles=bundle_messages,
+    open_bundle=bundle_messages,
     goals=("waited", "early", "bump", "epoch", "reproposed", "asked", "caught-up", "extended", "nack", "admitted"),
 )
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from amcast import assembly
 from amcast.kernel.bundle import gateway_process, gateway_sender, make_bundle
 from amcast.kernel.effects import Deliver, Effect, Send, SetTimer
 from amcast.kernel.events import Event, Receive, Started, Timer
@@ -484,7 +485,7 @@ def fuzz(kind: type[PrimCast], seed: int) -> str | None:
 
 @pytest.fixture
 def deferring(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "Node", DeferringNode)
+    monkeypatch.setattr(assembly, "Node", DeferringNode)
 
 
 @pytest.mark.parametrize("seed", range(24))

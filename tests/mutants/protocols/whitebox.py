@@ -5,7 +5,7 @@ from typing import Any
 from amcast.protocols.whitebox.messages import NewLeaderAck
 from amcast.protocols.whitebox.process import SPEC, WhiteBox
 from amcast.protocols.whitebox.whitebox_order import Item
-from tests.mutants.protocols.primcast import BARE, Mutant
+from tests.mutants.protocols.primcast import WITHOUT_NODES, Mutant
 from tests.protocols.whitebox import test_process as scenes
 
 
@@ -86,11 +86,11 @@ class Shameless(WhiteBox):
 
 
 MUTANTS = [
-    Mutant("first ack only", FirstAckOnly, "merge of one answer", "leaders", BARE, range(40), SPEC),
+    Mutant("first ack only", FirstAckOnly, "merge of one answer", "leaders", WITHOUT_NODES, range(40), SPEC),
     Mutant("patched clock", PatchedClock, "clock by a constant", spec=SPEC, scene=scenes.a_candidate_behind),
     Mutant("stale clock", StaleClock, "no clock update", spec=SPEC, scene=scenes.a_candidate_behind),
-    Mutant("impatient", Impatient, "no blocking", "none", BARE, range(40), SPEC),
-    Mutant("new stamps", NewStamps, "no re-accept", "leaders", BARE, range(40), SPEC),
+    Mutant("impatient", Impatient, "no blocking", "none", WITHOUT_NODES, range(40), SPEC),
+    Mutant("new stamps", NewStamps, "no re-accept", "leaders", WITHOUT_NODES, range(40), SPEC),
     Mutant("gaps", Gaps, "positions ignored", "links", {}, range(60), SPEC),
     Mutant("forgetful", Forgetful, "no record before an answer", "recovery", {}, range(40), SPEC),
     Mutant("shameless", Shameless, "no re-admission", "amnesia", {}, range(100), SPEC),

@@ -1,6 +1,6 @@
 """Notices by which a primary lets its followers deliver, and when they are sent.
 
-Followers receive most acknowledgements late (`Send.deferrable`). A primary therefore tells its group which bundles it
+Followers receive most acknowledgements late (`Send.deferrable`). A primary therefore notifies its group of the bundles it
 has delivered, and a follower delivers them at the same positions, because a group has one delivery order. Notices are
 no urgent traffic; a primary sends them
 
@@ -47,7 +47,7 @@ class DeliveryNotices:
 
     def __init__(self) -> None:
         self.unannounced: list[DeliveryNotice] = []
-        """Bundles that this primary delivered and has not told its followers of, in order."""
+        """Bundles that this primary delivered and has not notified its followers of, in order."""
         self.checked = 0
         """For so many of `unannounced`, gateways that wait for them were looked for; all, after each step."""
         self.oldest_ns = -1

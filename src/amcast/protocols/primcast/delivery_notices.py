@@ -1,8 +1,8 @@
 """Notices by which a primary lets its followers deliver, and when they are sent.
 
-Followers receive most acknowledgements late (`Send.deferrable`). A primary therefore notifies its group of the bundles it
-has delivered, and a follower delivers them at the same positions, because a group has one delivery order. Notices are
-no urgent traffic; a primary sends them
+Followers receive most acknowledgements late (`Send.deferrable`). A primary therefore notifies its group of the bundles
+that it has delivered, and a follower delivers them at the same positions, because a group has one delivery order.
+Notices are not urgent. A primary sends them
 
 - with a proposal, if `BATCH_NOTICES` have gathered or the oldest is half of `STREAM_NS` old;
 - alone, `IDLE_NS` after the oldest, or `STREAM_NS` after it while proposals follow one another;

@@ -38,7 +38,7 @@ def cluster_spec(cluster: Cluster) -> Spec:
     """What the nodes of a cluster run: its protocol, inside nodes that answer clients and watch each other."""
     bare = protocol(cluster.protocol).on(cluster.topology)
     bare = replace(bare, contact=bare.contacts(bare.configure(cluster.options)))
-    changes = cluster.changes and bare.claims.members
+    changes = cluster.allows_changes and bare.claims.members
     if changes:
         bare = reconfigurable(bare)
     alone = not changes and all(len(cluster.topology.members(group)) == 1 for group in cluster.topology.groups)
@@ -64,7 +64,7 @@ def connect(
     """
     cluster = config if isinstance(config, Cluster) else read_cluster(config)
     spec = cluster_spec(cluster)
-    wiring = cluster.client_wiring(client, region)
+    wiring = cluster.client_transport(client, region)
     gateways = gateway_config(spec, cluster.topology) is not None
     return Client(
         lambda number: Session(number, cluster.topology, spec.contact, SessionConfig(gateways=gateways)),
@@ -103,8 +103,8 @@ def subscribe(
 ) -> Subscription:
     """What a group delivers, for who only reads: as `Client.deliveries`, without being a client."""
     cluster = config if isinstance(config, Cluster) else read_cluster(config)
-    known = cluster.group(group)
-    asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_wiring(client))
+    known = cluster.group_id(group)
+    asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_transport(client))
     return Subscription(asker, known, cluster.topology.members(known), since=since, after=after)
 
 

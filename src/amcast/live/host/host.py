@@ -22,7 +22,7 @@ from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
-from amcast.live.client_batch import BATCH_BYTES
+from amcast.live.client_batch import BATCH_OVERHEAD_BYTES
 from amcast.live.host.delivery_sink import DeliverySink
 from amcast.live.host.effect_queue import EffectQueue, installs
 from amcast.live.host.skewed_clock import SkewedClock
@@ -141,10 +141,10 @@ class Host(EffectQueue):
         self._steps = steps
         self._on_resolve = on_resolve
         self._on_installed = on_installed
-        self._most_bytes = self.limits.message_bytes + BATCH_BYTES
+        self._most_bytes = self.limits.message_bytes + BATCH_OVERHEAD_BYTES
         self._most_asked = self.limits.unordered_bytes
         self._patience_s = self.limits.follower_delay_us / 1e6
-        rights = None if wiring.security is None else wiring.security.rights
+        rights = None if wiring.security is None else wiring.security.permissions
         self._admission = RequestFilter(process, spec, self._most_bytes, rights)
         self._before_forgetting = before_forgetting
         self.sink = DeliverySink(self.me, process.group, on_deliver, recorder, handed, recorded)
@@ -193,8 +193,8 @@ class Host(EffectQueue):
                 self.me, process.group, cluster, self._store.incarnation, self.limits, rights, spec.bundles
             )
             self.rpc.topology = self.topology_follower.topology_to_send
-            self.network.on_visit = self.rpc.take
-            self.sink.kept = self.rpc.kept
+            self.network.on_visit = self.rpc.accept
+            self.sink.kept = self.rpc.recent
             self._crowd = self.network.crowd = ClientInbox(self._admission, self._enqueue_requests, self._wake)
         self._catching: asyncio.Task[None] | None = None
 
@@ -216,7 +216,7 @@ class Host(EffectQueue):
         self.network.start(addresses, lazy)
         if self.rpc is not None:
             asker = RpcClient(self.network.cluster, addresses, self.limits, self.network.wiring)
-            self._catching = loop.create_task(self.topology_follower.attend(asker))
+            self._catching = loop.create_task(self.topology_follower.run(asker))
         self._wake()
 
     def say_farewell(self) -> bool:
@@ -396,7 +396,7 @@ class Host(EffectQueue):
         self.steps_taken += 1
         self.events_taken += len(events)
         if process.topology is not self.topology_follower.topology:
-            effects = [*effects, *self.topology_follower.turn()]
+            effects = [*effects, *self.topology_follower.apply_topology()]
         self._execute(effects)
 
     def _watched_step(self, events: list[Event], now: int) -> list[Effect]:

@@ -24,7 +24,7 @@ from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.reconfiguration import decode_topology
 from amcast.kernel.topology import Topology
-from amcast.live.config.cluster import Cluster, address_of
+from amcast.live.config.cluster import Cluster, parse_address
 from amcast.live.membership.catch_up import catch_up
 from amcast.live.membership.state_survey import StateSurvey
 from amcast.live.rpc.client import RpcClient
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("amcast.live")
 
-PART_S: Final = 60.0
+REMOVAL_S: Final = 60.0
 """So long a process that left may come back and hear what it missed; then it is a stranger."""
-ASK_S: Final = 2.0
+CHECK_S: Final = 2.0
 """How often a replica looks whether it is out of touch; ever less often while it is."""
 FILE: Final = "members"
 
@@ -70,11 +70,11 @@ class Roster(msgspec.Struct):
 
 def load_known_members(cluster: Cluster, node: str) -> Cluster:
     """The cluster as this node last knew it, if that is newer than the file."""
-    me = cluster.node(node)
-    roster = Roster.read(cluster.folder_of(me))
+    me = cluster.process_of(node)
+    roster = Roster.read(cluster.data_folder(me))
     if roster is None:
         return cluster
-    now = Topology.from_dict(roster.now, str(cluster.folder_of(me) / FILE))
+    now = Topology.from_dict(roster.now, str(cluster.data_folder(me) / FILE))
     if roster.retired is not None or (cluster.durability == "memory" and now.group_of(me) is None):
         number = now.configuration if roster.retired is None else roster.retired
         raise RemovedFromGroupError(f"{node} was removed from its group by topology {number}; nothing is left to do")
@@ -86,12 +86,12 @@ def load_known_members(cluster: Cluster, node: str) -> Cluster:
         cluster.topology.configuration,
         now.configuration,
     )
-    return cluster.followed(now)
+    return cluster.with_topology(now)
 
 
 def load_roster(cluster: Cluster, me: ProcessId, logged: bool) -> tuple[Roster, Topology]:
     """What this node's folder tells, and the topology that its process begins with; the folder is this process'."""
-    folder = cluster.folder_of(me)
+    folder = cluster.data_folder(me)
     roster = Roster.read(folder)
     told = cluster.topology
     if roster is None:
@@ -116,10 +116,10 @@ class TopologyFollower:
         """Whoever is, or was in this incarnation, a member of some group."""
         self.retired_ns: int | None = None
         """When this process, which was removed from its group, was not needed any more."""
-        self.on_turned: Callable[[Topology], object] | None = None
+        self.on_topology: Callable[[Topology], object] | None = None
         """Told of a new topology."""
         self.on_retired: Callable[[], object] | None = None
-        self.holders = StateSurvey(host)
+        self.state_survey = StateSurvey(host)
         self._host = host
         self._roster: Roster | None = None
         self._folder = Path()
@@ -127,7 +127,7 @@ class TopologyFollower:
     def topology_to_send(self) -> Topology | None:
         """Who is there, for whoever asks; None while this process itself waits to be told."""
         process = self._host.process
-        return None if int(process.status().get("number", 0)) < 0 else process.topology
+        return None if int(process.status().get("configuration", 0)) < 0 else process.topology
 
     def other_members(self) -> list[ProcessId]:
         """The other members of this process' group, now."""
@@ -139,7 +139,7 @@ class TopologyFollower:
         """Keep in this folder what becomes of the members."""
         self._roster, self._folder = roster, folder
 
-    def turn(self) -> list[Effect]:
+    def apply_topology(self) -> list[Effect]:
         """The members have changed. Whom the process now speaks to must be known before anything is sent; what it does
         not say itself, because it does not know who is connected, comes back."""
         host = self._host
@@ -148,18 +148,18 @@ class TopologyFollower:
         self.servers.update(topology.servers)
         security = host.network.wiring.security
         if security is not None:
-            security.rights.follow(topology)
-        self._meet(topology)
+            security.permissions.follow_topology(topology)
+        self._add_servers(topology)
         loop = asyncio.get_running_loop()
         for peer in known.servers:
             if topology.group_of(peer) is None and peer != host.me:
-                loop.call_later(PART_S, self._part, peer)
+                loop.call_later(REMOVAL_S, self._remove_server, peer)
         if topology.group_of(host.me) is None and host.rpc is not None:
-            loop.call_later(PART_S, lambda: self.retire(topology.configuration, time.time_ns()))
+            loop.call_later(REMOVAL_S, lambda: self.retire(topology.configuration, time.time_ns()))
         log.info("process %d is in topology %d: %s", host.me, topology.configuration, describe_topology(topology))
-        self._keep()
-        if self.on_turned is not None:
-            self.on_turned(topology)
+        self._write_roster()
+        if self.on_topology is not None:
+            self.on_topology(topology)
         news = host.process.client_notice()
         clients = tuple(sorted(peer for peer in host.network.links if peer not in self.servers))
         return [] if news is None or not clients else [Send(clients, news)]
@@ -169,49 +169,49 @@ class TopologyFollower:
         if self.retired_ns is None:
             self.retired_ns = now
             log.info("process %d was removed from its group by topology %d, and leaves", self._host.me, number)
-            self._keep(number)
+            self._write_roster(number)
             if self.on_retired is not None:
                 self.on_retired()
 
-    def _keep(self, retired: int | None = None) -> None:
+    def _write_roster(self, retired: int | None = None) -> None:
         if self._roster is not None:
             self._roster.now = self.topology.describe()
             self._roster.retired = retired
             self._roster.write(self._folder)
 
-    def _meet(self, topology: Topology) -> None:
+    def _add_servers(self, topology: Topology) -> None:
         network = self._host.network
         for peer, address in addresses_of(topology, topology.servers):
             if peer not in network.addresses and peer != network.me:
                 network.meet(peer, address)
 
-    def _part(self, peer: ProcessId) -> None:
+    def _remove_server(self, peer: ProcessId) -> None:
         if self.topology.group_of(peer) is None:
             self._host.network.part(peer)
 
-    async def attend(self, asker: RpcClient) -> None:
+    async def run(self, asker: RpcClient) -> None:
         """What a replica does beside its protocol: find out when it has caught up, whether its group still holds its
         state, and whether it lost touch."""
         host = self._host
         assert host.rpc is not None
-        self.on_turned = asker.follow
+        self.on_topology = asker.follow_topology
         joins = host.incarnation > 0 or self.topology.configuration > 0
         catching = asyncio.get_running_loop().create_task(catch_up(host.rpc, asker, host.me, self.other_members, joins))
-        waited, wait = 0.0, ASK_S
+        waited, wait = 0.0, CHECK_S
         try:
             while True:
-                await asyncio.sleep(ASK_S)
-                await self.holders.look(asker, self.other_members())
-                waited += ASK_S
-                if not self._out_of_touch():
-                    waited, wait = 0.0, ASK_S
+                await asyncio.sleep(CHECK_S)
+                await self.state_survey.survey(asker, self.other_members())
+                waited += CHECK_S
+                if not self._lacks_quorum():
+                    waited, wait = 0.0, CHECK_S
                 elif waited >= wait:
-                    await self._ask(asker)
-                    waited, wait = 0.0, min(2 * wait, PART_S)
+                    await self._query_topology(asker)
+                    waited, wait = 0.0, min(2 * wait, REMOVAL_S)
         finally:
             catching.cancel()
 
-    def _out_of_touch(self) -> bool:
+    def _lacks_quorum(self) -> bool:
         """With so few of its group it can do nothing; perhaps the group is elsewhere."""
         host = self._host
         assert host.rpc is not None
@@ -220,17 +220,17 @@ class TopologyFollower:
         up = sum(one == host.me or host.network.is_up(one) for one in self.topology.members(host.rpc.group))
         return up < self.topology.quorum(host.rpc.group)
 
-    async def _ask(self, asker: RpcClient) -> None:
+    async def _query_topology(self, asker: RpcClient) -> None:
         host = self._host
-        newest = await asker.members([peer for peer in host.network.addresses if peer != host.me])
+        newest = await asker.fetch_topology([peer for peer in host.network.addresses if peer != host.me])
         if newest is None:
             return
-        asker.follow(newest)
+        asker.follow_topology(newest)
         if newest.group_of(host.me) is None and newest.configuration > self.topology.configuration:
             self.retire(newest.configuration, time.time_ns())
             return
         self.servers.update(newest.servers)
-        self._meet(newest)
+        self._add_servers(newest)
 
 
 def addresses_of(topology: Topology, processes: Iterable[ProcessId]) -> list[tuple[ProcessId, Address]]:
@@ -240,7 +240,7 @@ def addresses_of(topology: Topology, processes: Iterable[ProcessId]) -> list[tup
         name, address = topology.places.get(process, ("", ""))
         if address:
             try:
-                found.append((process, address_of(address, name)))
+                found.append((process, parse_address(address, name)))
             except UsageError as error:
                 log.error("process %d cannot be reached: %s", process, error)
     return found
@@ -252,19 +252,19 @@ def describe_topology(topology: Topology) -> str:
     return ", ".join(groups)
 
 
-async def fetch_topology(cluster: Cluster, asker: RpcClient) -> Cluster | None:
+async def refresh_cluster(cluster: Cluster, asker: RpcClient) -> Cluster | None:
     """The cluster as its nodes know it, from whichever of them answer; None if none knows as much as the file."""
     known = -1
     while True:
-        newest = await asker.members(cluster.addresses)
+        newest = await asker.fetch_topology(cluster.addresses)
         if newest is None or newest.configuration < cluster.topology.configuration:
             return None
         if newest.configuration == known:
             return cluster
         known = newest.configuration
-        asker.follow(newest)
+        asker.follow_topology(newest)
         # Of the same number, what was ordered knows more: a file does not tell who left.
-        cluster = cluster.followed(newest)
+        cluster = cluster.with_topology(newest)
 
 
 def parse_topology(data: bytes) -> Topology | None:

@@ -31,7 +31,7 @@ from amcast.kernel.reconfiguration import encode_topology
 from amcast.kernel.topology import Topology
 from amcast.live.host.recent_deliveries import RecentDeliveries
 from amcast.live.limits import KIB, Limits
-from amcast.live.security.permissions import FIRST_CLIENT, Permissions
+from amcast.live.security.permissions import FIRST_CLIENT_ID, Permissions
 from amcast.live.storage.client_ids import ClientIdAllocator
 from amcast.live.wire import frames as codec
 from amcast.live.wire.connection import Connection
@@ -68,7 +68,7 @@ class AllocateClientId(RpcRequest, frozen=True):
 class ReleaseClientId(RpcRequest, frozen=True):
     """I end; whoever gets my number next shall begin with this incarnation and this sequence number."""
 
-    number: ProcessId
+    process: ProcessId
     secret: bytes
     incarnation: int
     sequence: int
@@ -90,7 +90,7 @@ class GetTopology(RpcRequest, frozen=True):
     """Who is there?"""
 
 
-RpcRequests = GetProgress | Subscribe | AllocateClientId | ReleaseClientId | FetchState | GetNodeStatus | GetTopology
+AnyRequest = GetProgress | Subscribe | AllocateClientId | ReleaseClientId | FetchState | GetNodeStatus | GetTopology
 
 
 class RpcEnvelope(msgspec.Struct, frozen=True, array_like=True):
@@ -100,7 +100,7 @@ class RpcEnvelope(msgspec.Struct, frozen=True, array_like=True):
     cluster: str
     process: ProcessId
     """Whom the sender believes it is asking."""
-    question: RpcRequests
+    request: AnyRequest
 
 
 class RpcReply(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -114,7 +114,7 @@ class Progress(RpcReply, frozen=True):
     next: int
     caught_up: bool
     incarnation: int
-    holds: bool = True
+    has_state: bool = True
     """It has its group's state, and does not wait to be given it (`live/membership/state_survey.py`)."""
 
 
@@ -141,7 +141,7 @@ class PositionExpired(RpcReply, frozen=True):
 class ClientId(RpcReply, frozen=True):
     """A number, the incarnation to begin with, the first sequence number, and what proves later that it was issued."""
 
-    number: ProcessId
+    process: ProcessId
     incarnation: int
     sequence: int
     secret: bytes
@@ -174,7 +174,7 @@ class CurrentTopology(RpcReply, frozen=True):
     topology: bytes
 
 
-RpcReplies = (
+AnyReply = (
     CurrentTopology
     | NodeStatus
     | Progress
@@ -188,17 +188,17 @@ RpcReplies = (
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _visit: Final = msgspec.msgpack.Decoder(RpcEnvelope)
-_answer: Final = msgspec.msgpack.Decoder(RpcReplies)
+_answer: Final = msgspec.msgpack.Decoder(AnyReply)
 
 
-def request_frame(visit: RpcEnvelope) -> bytes:
+def encode_request(visit: RpcEnvelope) -> bytes:
     return codec.framed(codec.RPC_REQUEST, _encoder.encode(visit))
 
 
-def read_reply(payload: Any) -> RpcReplies:
+def decode_reply(payload: Any) -> AnyReply:
     """One TELL frame's content."""
     try:
-        return cast(RpcReplies, _answer.decode(payload))
+        return cast(AnyReply, _answer.decode(payload))
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise BadFrameError(f"an answer that cannot be read: {error}") from None
 
@@ -213,7 +213,7 @@ class RpcConnection:
         connection.on_room = self._room.set
         connection.narrow(2 * CHUNK_BYTES)
 
-    async def tell(self, answer: RpcReplies) -> None:
+    async def send(self, answer: AnyReply) -> None:
         """One answer; returns when the socket takes more, and hangs up on who takes nothing for too long."""
         self.connection.write(codec.framed(codec.RPC_REPLY, _encoder.encode(answer)))
         while self.connection.paused:
@@ -240,15 +240,15 @@ class RpcServer:
         rights: Permissions | None = None,
         opens: Callable[[Message], list[Message]] | None = None,
     ) -> None:
-        self.kept = RecentDeliveries(limits.recent_bytes, opens)
+        self.recent = RecentDeliveries(limits.recent_bytes, opens)
         self.caught_up = asyncio.Event()
         """This replica has delivered what its group had delivered when it started."""
-        self.numbers: ClientIdAllocator | None = None
+        self.client_ids: ClientIdAllocator | None = None
         self.application: Callable[[int], Awaitable[tuple[int, bytes]]] | None = None
         """State of the application after at least so many deliveries, if there is one that can tell."""
         self.topology: Callable[[], Topology | None] = lambda: None
         """Who is there, if the process knows it."""
-        self.holds: Callable[[], bool] = lambda: True
+        self.has_state: Callable[[], bool] = lambda: True
         """Whether this replica has its group's state."""
         self.subscribers = 0
         self.group = group
@@ -256,7 +256,7 @@ class RpcServer:
         self._cluster = cluster
         self._incarnation = incarnation
         self._limits = limits
-        self._rights = rights
+        self._permissions = rights
         """None: everybody may ask everything."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._handlers: Mapping[type, Callable[[RpcConnection, Any], Awaitable[None]]] = {
@@ -268,10 +268,10 @@ class RpcServer:
             GetNodeStatus: self._inspect,
             GetTopology: self._members,
         }
-        self.watch: StatusReporter | None = None
+        self.status_reporter: StatusReporter | None = None
         """What tells operators about this replica."""
 
-    def take(self, connection: Connection, payload: Any) -> None:
+    def accept(self, connection: Connection, payload: Any) -> None:
         """A connection began with a question."""
         try:
             visit = _visit.decode(payload)
@@ -287,7 +287,7 @@ class RpcServer:
             raise RefusedError(f"this is process {self._me}, not {visit.process}")
         if len(self._tasks) >= self._limits.peers:
             raise RefusedError(f"{self._limits.peers} visitors are here; limits.peers allows no more")
-        task = asyncio.get_running_loop().create_task(self._answer(connection, visit.question))
+        task = asyncio.get_running_loop().create_task(self._answer(connection, visit.request))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         connection.closed.add_done_callback(lambda _: task.cancel())
@@ -311,14 +311,14 @@ class RpcServer:
     # The answers
 
     async def _stand(self, talk: RpcConnection, question: GetProgress) -> None:
-        kept, caught_up = self.kept, self.caught_up.is_set()
-        await talk.tell(Progress(kept.first, kept.next, caught_up, self._incarnation, self.holds()))
+        kept, caught_up = self.recent, self.caught_up.is_set()
+        await talk.send(Progress(kept.first, kept.next, caught_up, self._incarnation, self.has_state()))
 
     async def _subscribe(self, talk: RpcConnection, question: Subscribe) -> None:
         if question.group != self.group:
             raise RefusedError(f"process {self._me} is in group {self.group}, not {question.group}")
-        if self._rights is not None:
-            self._rights.check_reader(talk.connection.subject(), question.group)
+        if self._permissions is not None:
+            self._permissions.check_subscriber(talk.connection.subject(), question.group)
         if question.position < 0:
             raise RefusedError(f"position {question.position}; expected 0 or more")
         self.subscribers += 1
@@ -328,50 +328,54 @@ class RpcServer:
             self.subscribers -= 1
 
     async def _tell_deliveries(self, talk: RpcConnection, position: int) -> None:
-        kept = self.kept
+        kept = self.recent
         while position >= kept.first:
             messages = kept.since(position, CHUNK_BYTES)
             if messages:
-                await talk.tell(Deliveries(position, messages))
+                await talk.send(Deliveries(position, messages))
                 position += len(messages)
             elif not await kept.changed(self._limits.heartbeat_s):
-                await talk.tell(KeepAlive(kept.next))
-        await talk.tell(PositionExpired(kept.first, kept.next))
+                await talk.send(KeepAlive(kept.next))
+        await talk.send(PositionExpired(kept.first, kept.next))
 
     async def _inspect(self, talk: RpcConnection, question: GetNodeStatus) -> None:
-        if self._rights is not None:
-            self._rights.check_operator(talk.connection.subject())
-        if self.watch is None:
+        if self._permissions is not None:
+            self._permissions.check_operator(talk.connection.subject())
+        if self.status_reporter is None:
             raise RefusedError(f"process {self._me} tells operators nothing")
-        told = self.watch.status() if question.message is None else self.watch.explain(question.message)
-        await talk.tell(NodeStatus(msgspec.json.encode(told)))
+        told = (
+            self.status_reporter.status()
+            if question.message is None
+            else self.status_reporter.explain(question.message)
+        )
+        await talk.send(NodeStatus(msgspec.json.encode(told)))
 
     async def _enrol(self, talk: RpcConnection, question: AllocateClientId) -> None:
-        if self.numbers is None:
+        if self.client_ids is None:
             raise RefusedError(f"process {self._me} issues no numbers")
-        block = (FIRST_CLIENT, MAX_SENDER)
-        if self._rights is not None:
-            block = self._rights.block_of(talk.connection.subject())
-        issued = self.numbers.allocate(*block)
+        block = (FIRST_CLIENT_ID, MAX_SENDER)
+        if self._permissions is not None:
+            block = self._permissions.client_id_range(talk.connection.subject())
+        issued = self.client_ids.allocate(*block)
         topology = self.topology()
         now = b"" if topology is None or topology.configuration == 0 else encode_topology(topology)
-        await talk.tell(ClientId(issued.number, issued.incarnation, issued.sequence, issued.secret, now))
+        await talk.send(ClientId(issued.number, issued.incarnation, issued.sequence, issued.secret, now))
 
     async def _members(self, talk: RpcConnection, question: GetTopology) -> None:
         topology = self.topology()
         if topology is None:
             raise RefusedError(f"process {self._me} was not told yet who is there")
-        await talk.tell(CurrentTopology(encode_topology(topology)))
+        await talk.send(CurrentTopology(encode_topology(topology)))
 
     async def _return(self, talk: RpcConnection, question: ReleaseClientId) -> None:
-        if self.numbers is not None:
-            self.numbers.release(question.number, question.secret, question.incarnation, question.sequence)
+        if self.client_ids is not None:
+            self.client_ids.release(question.process, question.secret, question.incarnation, question.sequence)
 
     async def _copy(self, talk: RpcConnection, question: FetchState) -> None:
         if self.application is None:
             raise RefusedError(f"process {self._me} hosts no application that can tell its state")
-        if self._rights is not None:
-            self._rights.check_node(talk.connection.subject())
+        if self._permissions is not None:
+            self._permissions.check_node(talk.connection.subject())
         try:
             async with asyncio.timeout(self._limits.heartbeat_timeout_s / 2):
                 position, state = await self.application(question.position)
@@ -379,6 +383,6 @@ class RpcServer:
             raise RefusedError(
                 f"the application of process {self._me} is behind position {question.position}"
             ) from None
-        await talk.tell(StateHeader(position, len(state)))
+        await talk.send(StateHeader(position, len(state)))
         for start in range(0, len(state), CHUNK_BYTES):
-            await talk.tell(StateChunk(state[start : start + CHUNK_BYTES]))
+            await talk.send(StateChunk(state[start : start + CHUNK_BYTES]))

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 
-WHO: Final = ("node", "cluster", "protocol", "durability", "version")
+NODE_LABELS: Final = ("node", "cluster", "protocol", "durability", "version")
 Status = dict[str, Any]
 Values = Callable[[Status], list[tuple[tuple[str, ...], float]]]
 
 
-class Told(NamedTuple):
+class MetricDefinition(NamedTuple):
     """One metric: its name (a counter's without `_total`), what it says, its labels, and where its values come from."""
 
     name: str
@@ -30,7 +30,7 @@ class Told(NamedTuple):
     values: Values
 
 
-def _one(*path: str) -> Values:
+def _value_at(*path: str) -> Values:
     def values(status: Status) -> list[tuple[tuple[str, ...], float]]:
         found: Any = status
         for name in path:
@@ -50,29 +50,31 @@ def _is_leader(status: Status) -> list[tuple[tuple[str, ...], float]]:
 
 
 def _info(status: Status) -> list[tuple[tuple[str, ...], float]]:
-    return [(tuple(str(status[field]) for field in WHO), 1.0)]
+    return [(tuple(str(status[field]) for field in NODE_LABELS), 1.0)]
 
 
-def _gauge(name: str, help: str, *path: str) -> Told:
-    return Told(f"amcast_{name}", "gauge", help, (), _one(*path))
+def _gauge(name: str, help: str, *path: str) -> MetricDefinition:
+    return MetricDefinition(f"amcast_{name}", "gauge", help, (), _value_at(*path))
 
 
-def _counter(name: str, help: str, *path: str) -> Told:
-    return Told(f"amcast_{name}", "counter", help, (), _one(*path))
+def _counter(name: str, help: str, *path: str) -> MetricDefinition:
+    return MetricDefinition(f"amcast_{name}", "counter", help, (), _value_at(*path))
 
 
-def _link(name: str, help: str, field: str) -> Told:
-    return Told(f"amcast_link_{name}", "gauge", help, ("peer",), _links(field))
+def _link(name: str, help: str, field: str) -> MetricDefinition:
+    return MetricDefinition(f"amcast_link_{name}", "gauge", help, ("peer",), _links(field))
 
 
 METRICS: Final = (
-    Told("amcast_node", "gauge", "Always 1; who this is.", WHO, _info),
+    MetricDefinition("amcast_node", "gauge", "Always 1; who this is.", NODE_LABELS, _info),
     _gauge("ready", "1 if this node is ready to serve.", "ready"),
     _gauge("holds_state", "1 if this node holds its group's state, 0 while it waits for it.", "group_state", "holds"),
     _gauge("incarnation", "How often this node was restarted.", "incarnation"),
     _gauge("uptime_seconds", "Since this incarnation began.", "uptime_s"),
-    _gauge("topology", "How often the members of groups were changed, as this node knows it.", "vitals", "number"),
-    Told("amcast_is_leader", "gauge", "1 if this node believes that it leads its group.", (), _is_leader),
+    _gauge(
+        "topology", "How often the members of groups were changed, as this node knows it.", "vitals", "configuration"
+    ),
+    MetricDefinition("amcast_is_leader", "gauge", "1 if this node believes that it leads its group.", (), _is_leader),
     _gauge("epoch", "Number of the group's leadership, where the protocol has one.", "vitals", "epoch"),
     _gauge("position", "Messages delivered here over all incarnations.", "vitals", "position"),
     _gauge("pending_messages", "Heard of and not delivered.", "vitals", "pending"),
@@ -117,7 +119,7 @@ class _Collector:
             yield family
 
 
-def registry(watch: StatusReporter) -> "CollectorRegistry":
+def make_registry(watch: StatusReporter) -> "CollectorRegistry":
     """The node's metrics, and those of its operating-system process (CPU, memory, open files)."""
     try:
         from prometheus_client import CollectorRegistry, ProcessCollector
@@ -131,7 +133,7 @@ def registry(watch: StatusReporter) -> "CollectorRegistry":
     return made
 
 
-def text(registry: "CollectorRegistry") -> bytes:
+def format_metrics(registry: "CollectorRegistry") -> bytes:
     """In the form that Prometheus reads."""
     from prometheus_client import generate_latest
 

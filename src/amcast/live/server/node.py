@@ -73,15 +73,15 @@ def build_host(
 ) -> "tuple[Host, FolderRecorder | None]":
     """A replica as its configuration says, not started; and its recorder, to be closed at the end."""
     spec.check(cluster.topology)
-    logged = any(cluster.folder_of(me).glob("*.log"))
+    logged = any(cluster.data_folder(me).glob("*.log"))
     with contextlib.ExitStack() as undo:
-        store = opened_store(cluster.folder_of(me), cluster.durability)
+        store = opened_store(cluster.data_folder(me), cluster.durability)
         undo.callback(store.close)
-        wiring = cluster.node_wiring(cluster.name_of(me))
+        wiring = cluster.node_transport(cluster.name_of(me))
         roster, first = load_roster(cluster, me, logged)
-        process = spec.process(me, first, spec.configure(options_of(cluster, spec)))
+        process = spec.process(me, first, spec.configure(protocol_options(cluster, spec)))
         owning.record_owner(cluster, me)
-        recorder, recorded = joined(cluster, me) if cluster.trace != "off" else (None, 0)
+        recorder, recorded = open_recorder(cluster, me) if cluster.trace_mode != "off" else (None, 0)
         host = Host(
             process,
             spec,
@@ -92,27 +92,29 @@ def build_host(
             steps=None
             if steps is None
             else StepLog(steps / f"{me}-{store.incarnation}.steps", spec.name, me, store.incarnation),
-            on_deliver=None if application is None else application.told,
-            on_installed=None if application is None else application.missing,
-            before_forgetting=_all_of(recorder.flush if recorder else None, application.save if application else None),
+            on_deliver=None if application is None else application.deliver,
+            on_installed=None if application is None else application.skip_to,
+            before_forgetting=_combine(recorder.flush if recorder else None, application.save if application else None),
             handed=0 if application is None else application.position,
             recorded=recorded,
             skew=None if skew is None else SkewedClock(skew / cluster.name_of(me).replace("/", "-")),
             wiring=wiring,
         )
         assert host.rpc is not None
-        host.rpc.watch = StatusReporter(host, cluster.name_of(me), cluster.name, cluster.protocol, cluster.durability)
-        host.rpc.holds = host.topology_follower.holders.holds
-        host.topology_follower.holders.durability = cluster.durability
-        host.topology_follower.remember(roster, cluster.folder_of(me))
-        host.rpc.numbers = ClientIdAllocator(cluster.folder_of(me), me, store.incarnation)
+        host.rpc.status_reporter = StatusReporter(
+            host, cluster.name_of(me), cluster.name, cluster.protocol, cluster.durability
+        )
+        host.rpc.has_state = host.topology_follower.state_survey.has_state
+        host.topology_follower.state_survey.durability = cluster.durability
+        host.topology_follower.remember(roster, cluster.data_folder(me))
+        host.rpc.client_ids = ClientIdAllocator(cluster.data_folder(me), me, store.incarnation)
         if application is not None:
             application.serve(host, RpcClient(cluster.name, cluster.addresses, cluster.limits, wiring))
         undo.pop_all()
         return host, recorder
 
 
-def options_of(cluster: Cluster, spec: Spec) -> dict[str, Any]:
+def protocol_options(cluster: Cluster, spec: Spec) -> dict[str, Any]:
     """Of the protocol. Where nothing is kept, one that can do without records makes none; but a trace of packets tells
     what a process says to itself, too."""
     options = dict(cluster.options)
@@ -120,12 +122,12 @@ def options_of(cluster: Cluster, spec: Spec) -> dict[str, Any]:
         raise UsageError(
             f"options.records = false; expected true, or no such option, with durability {cluster.durability!r}"
         )
-    if cluster.durability == "memory" and cluster.trace != "full" and "records" in spec.config.__struct_fields__:
+    if cluster.durability == "memory" and cluster.trace_mode != "full" and "records" in spec.config.__struct_fields__:
         options.setdefault("records", False)
     return options
 
 
-def _all_of(*acts: Callable[[], None] | None) -> Callable[[], None] | None:
+def _combine(*acts: Callable[[], None] | None) -> Callable[[], None] | None:
     """One after the other, those that there are."""
     wanted = [act for act in acts if act is not None]
 
@@ -136,15 +138,15 @@ def _all_of(*acts: Callable[[], None] | None) -> Callable[[], None] | None:
     return do if wanted else None
 
 
-def joined(cluster: Cluster, me: ProcessId) -> "tuple[FolderRecorder, int]":
+def open_recorder(cluster: Cluster, me: ProcessId) -> "tuple[FolderRecorder, int]":
     """A recorder among others in the cluster's run folder, and the first position that it does not have yet."""
     # Arrow takes its time to load; a node that records nothing starts without it.
     from amcast.live.server import trace_recorder as tracing
 
-    return tracing.recorder_for(cluster, f"process-{me:05d}"), tracing.recorded_before(cluster, me)
+    return tracing.open_recorder(cluster, f"process-{me:05d}"), tracing.next_unrecorded_position(cluster, me)
 
 
-def hold_memory() -> None:
+def retain_freed_memory() -> None:
     """Keep memory that is free for what comes next. The C library gives it back to the system, and asks for it again,
     page by page, with every large bundle. Other C libraries than GNU's are left alone."""
     try:
@@ -157,28 +159,28 @@ def hold_memory() -> None:
 
 async def serve(cluster: Cluster, node: str, spec: Spec, steps: Path | None = None, skew: Path | None = None) -> None:
     """Be this node until SIGTERM or SIGINT, or until something fails."""
-    owning.verify_owner(cluster, cluster.node(node))
+    owning.verify_owner(cluster, cluster.process_of(node))
     cluster = load_known_members(cluster, node)
-    me = cluster.node(node)
+    me = cluster.process_of(node)
     host, recorder = build_host(cluster, me, spec, steps=steps, skew=skew)
     assert host.rpc is not None
-    assert host.rpc.watch is not None
-    http = HttpServer(host.rpc.watch)
+    assert host.rpc.status_reporter is not None
+    http = HttpServer(host.rpc.status_reporter)
     loop = asyncio.get_running_loop()
     asked = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, asked.set)
     loop.add_signal_handler(signal.SIGHUP, reload_certificates, host)
     try:
-        await host.listen(cluster.listens[me])
-        if me in cluster.https:
-            await http.listen(*cluster.https[me])
+        await host.listen(cluster.listen_addresses[me])
+        if me in cluster.http_addresses:
+            await http.listen(*cluster.http_addresses[me])
         host.sink.rest = WakeupCoalescer(cluster.limits.coalesce_us)
         host.start(cluster.addresses)
         gc.collect()
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD, 50, 50)
-        hold_memory()
+        retain_freed_memory()
         print(READY, flush=True)
         host.ended.add_done_callback(lambda _: asked.set())
         host.topology_follower.on_retired = asked.set
@@ -212,7 +214,7 @@ def reload_certificates(host: Host) -> None:
 
 def main(cluster: Cluster, node: str, spec: Spec, steps: Path | None = None, skew: Path | None = None) -> int:
     """For the command line: exit code 0 after SIGTERM or a removal, 64 for a wrong configuration, 1 for a failure."""
-    logs.configure(node, cluster.logs)
+    logs.configure_logging(node, cluster.logs)
     try:
         run_loop(serve(cluster, node, spec, steps, skew))
     except RemovedFromGroupError as removed:

@@ -52,9 +52,9 @@ class ReplicaBase:
         on_missed: Callable[[int, int], None] | None = None,
         handed: int = 0,
     ) -> None:
-        owning.verify_owner(cluster, cluster.node(name))
+        owning.verify_owner(cluster, cluster.process_of(name))
         cluster = load_known_members(cluster, name)
-        self.me = cluster.node(name)
+        self.me = cluster.process_of(name)
         self.name = name
         self._cluster = cluster
         self._spec = spec
@@ -79,7 +79,7 @@ class ReplicaBase:
             if recorder is not None:
                 self._stack.callback(recorder.close)
             self._stack.push_async_callback(host.stop)
-            await host.listen(cluster.listens[self.me])
+            await host.listen(cluster.listen_addresses[self.me])
             host.start(cluster.addresses)
             host.topology_follower.on_retired = self._retire
         except BaseException:
@@ -101,7 +101,7 @@ class ReplicaBase:
     def _application(self) -> Application:
         journal = None
         if self._install is not None and self._cluster.durability != "memory":
-            journal = Journal(self._cluster.folder_of(self.me) / "application", self._cluster.durability)
+            journal = Journal(self._cluster.data_folder(self.me) / "application", self._cluster.durability)
         return Application(
             self._on_delivery,
             take=self._take,
@@ -141,7 +141,7 @@ class ReplicaBase:
     @property
     def position(self) -> int:
         """Of the next delivery here."""
-        return self.desk.kept.next
+        return self.desk.recent.next
 
     async def caught_up(self) -> None:
         """Wait until this replica has delivered what its group had delivered when it started."""
@@ -162,7 +162,7 @@ class ReplicaBase:
         Raises `Missed` when the reader is so slow that what comes next is gone, or a snapshot took its place; `Unknown`
         when the replica has stopped. Ends when the replica was removed from its group.
         """
-        kept = self.desk.kept
+        kept = self.desk.recent
         position = kept.next if since is None else since
         while True:
             if position < kept.first:

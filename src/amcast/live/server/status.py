@@ -12,7 +12,7 @@ from amcast.kernel.ids import MessageId, ProcessId
 from amcast.live.host.host import Host
 from amcast.live.wire.link import Link
 
-SLOWEST: Final = 5
+MAX_SLOW_CLIENTS: Final = 5
 """Clients that are told by name, those with the most waiting for them."""
 
 
@@ -31,13 +31,13 @@ class StatusReporter:
             self.version = "unknown"
         self._began = time.monotonic()
 
-    def missing(self) -> list[str]:
+    def reasons_not_ready(self) -> list[str]:
         """Why this node is not ready to serve; empty when it is."""
         host = self.host
         if host.ended.done():
             return ["it has stopped"]
         said = ["it is leaving"] if host.leaving else []
-        waits = host.topology_follower.holders.missing()
+        waits = host.topology_follower.state_survey.reasons()
         said += waits
         if not waits and host.rpc is not None and not host.rpc.caught_up.is_set():
             said.append("it has not caught up with its group")
@@ -54,10 +54,10 @@ class StatusReporter:
         """Everything, as plain data."""
         host = self.host
         topology = host.process.topology
-        missing = self.missing()
+        missing = self.reasons_not_ready()
         links = host.network.links
         clients = [link for peer, link in links.items() if topology.group_of(peer) is None]
-        slowest = sorted(clients, key=lambda link: -link.queued_bytes)[:SLOWEST]
+        slowest = sorted(clients, key=lambda link: -link.queued_bytes)[:MAX_SLOW_CLIENTS]
         desk = host.rpc
         return {
             "node": self.name,
@@ -73,17 +73,17 @@ class StatusReporter:
             "uptime_s": round(time.monotonic() - self._began, 3),
             "ready": not missing,
             "missing": missing,
-            "advice": host.topology_follower.holders.advice(),
-            "group_state": host.topology_follower.holders.told(),
+            "advice": host.topology_follower.state_survey.advice(),
+            "group_state": host.topology_follower.state_survey.describe(),
             "vitals": dict(host.process.status()),
             "queues": host.queues(),
-            "kept": None if desk is None else {"first": desk.kept.first, "next": desk.kept.next},
+            "kept": None if desk is None else {"first": desk.recent.first, "next": desk.recent.next},
             "subscribers": 0 if desk is None else desk.subscribers,
-            "links": [_link(links.get(peer), peer) for peer in topology.servers if peer != host.me],
+            "links": [_describe_link(links.get(peer), peer) for peer in topology.servers if peer != host.me],
             "unordered_bytes": host.process.unanswered_bytes(),
             "full": host.network.full,
             "clients": len(clients),
-            "slowest_clients": [_link(link, link.peer) for link in slowest if link.queued_bytes],
+            "slowest_clients": [_describe_link(link, link.peer) for link in slowest if link.queued_bytes],
             "strangers": len(host.network.strangers),
             "dismissed": host.network.strangers.dismissed,
             "refused": host.network.strangers.refused,
@@ -108,7 +108,7 @@ class StatusReporter:
         return {"node": self.name, "process": self.host.me, "delivered": delivered, "phases": phases_told}
 
 
-def _link(link: Link | None, peer: ProcessId) -> dict[str, Any]:
+def _describe_link(link: Link | None, peer: ProcessId) -> dict[str, Any]:
     if link is None:
         return {"peer": peer, "up": False, "queued_bytes": 0, "pressed": False, "version": None, "incarnation": None}
     up = link.connection is not None

@@ -289,7 +289,7 @@ class Turning(Process):
     def status(self) -> ProcessStatus:
         current = self.current
         inner: ProcessStatus = {} if current is None or current.process is None else current.process.status()
-        return {**inner, "position": self.position, "number": self.number, "instances": len(self._instances)}
+        return {**inner, "position": self.position, "configuration": self.number, "instances": len(self._instances)}
 
     def explain(self, message: MessageId) -> list[Phase]:
         current = self.current

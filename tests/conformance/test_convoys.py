@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from amcast.kernel.units import MILLISECOND
 from amcast.protocols.catalogue import CATALOGUE
-from amcast.simulation.inputs.network import MILLISECOND
 from amcast.simulation.simulate import Simulation
 from amcast.trace.recorder import Recorder
 from tests.conformance.plans import planned

@@ -4,7 +4,6 @@ import csv
 import html
 import json
 import re
-import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
@@ -19,6 +18,7 @@ from amcast.figures.html_page import scoped
 from amcast.lab.sweep_cell import normalised, run_cell
 from amcast.pipeline.sweep import job as sweep
 from amcast.pipeline.sweep.grid import cells_of, grid_of
+from tests.external.programs import need_program
 
 PLAN = {
     "protocol": "primcast",
@@ -209,9 +209,6 @@ def test_bad_input_is_one_sentence(
 
 # A real browser
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium; install it: apt-get install chromium")
-
 PROBE = """<!doctype html><body style="margin:0"><iframe id="f" style="border:0;width:{width}px;height:900px"></iframe>
 <pre id="told"></pre><script>
 const frame = document.getElementById("f");
@@ -243,12 +240,13 @@ def probe(page: Path, width: int, dark: bool, tmp_path: Path) -> dict[str, Any]:
     quoted = json.dumps(page.read_text()).replace("</", "<\\/")
     file = tmp_path / "probe.html"
     file.write_text(PROBE.format(width=width, page=quoted))
-    assert CHROMIUM is not None
+    chromium = need_program("chromium")
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", f"--user-data-dir={tmp_path / 'profile'}"]
+    flags += ["--disable-quic", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
     # 0 is dark, 1 is light: what the reader's desktop would say.
     flags.append(f"--blink-settings=preferredColorScheme={0 if dark else 1}")
     flags += ["--window-size=1400,1000", "--virtual-time-budget=5000", "--dump-dom", file.as_uri()]
-    done = subprocess.run([CHROMIUM, *flags], capture_output=True, text=True, timeout=180, check=False)
+    done = subprocess.run([chromium, *flags], capture_output=True, text=True, timeout=180, check=False)
     told = re.search(r'<pre id="told">(.*?)</pre>', done.stdout, re.DOTALL)
     assert told is not None, done.stderr[-2000:]
     assert told[1], done.stderr[-2000:]
@@ -256,7 +254,6 @@ def probe(page: Path, width: int, dark: bool, tmp_path: Path) -> dict[str, Any]:
     return answer
 
 
-@browser
 @pytest.mark.slow
 def test_a_browser_shows_the_page_on_a_desk_and_on_a_phone(reported: Path, tmp_path: Path) -> None:
     desk = probe(reported / "report.html", 1280, False, tmp_path)

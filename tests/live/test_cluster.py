@@ -17,7 +17,8 @@ from amcast.live.host.step_log import StepLog, read_header, read_steps, replay
 from amcast.live.operations.local_cluster import find_free_ports, format_local_config
 from amcast.live.storage.store import next_incarnation
 from amcast.live.wire.frames import Codec
-from amcast.parts.node.messages import Done, NodeConfig
+from amcast.parts.client.messages import Done
+from amcast.parts.node.messages import NodeConfig
 from amcast.parts.node.node import node_spec
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.trace.meta import Meta

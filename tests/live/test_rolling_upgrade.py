@@ -28,7 +28,8 @@ from amcast.live.wire import frames as wire
 from amcast.live.wire.frames import HEAD, Codec, Hello
 from amcast.live.wire.network import Network
 from amcast.live.wire.transport import TransportOptions
-from amcast.parts.node.messages import Farewell, Heartbeat, NodeConfig, OmegaConfig
+from amcast.parts.client.messages import Farewell
+from amcast.parts.node.messages import Heartbeat, NodeConfig, OmegaConfig
 from amcast.parts.node.node import Node, node_spec
 from amcast.protocols.catalogue import protocol
 from amcast.trace.meta import Meta, RunClaims

@@ -25,11 +25,3 @@ def test_no_path_of_a_machine_and_no_host_of_a_registry() -> None:
             text = path.read_text(errors="replace")
             found = forbidden.search(text)
             assert found is None, f"{path.relative_to(ROOT)} names {found.group()}"
-
-
-def test_every_module_teaches_what_it_is() -> None:
-    import ast
-
-    for path in tracked():
-        if path.suffix == ".py" and "src" in path.parts:
-            assert ast.get_docstring(ast.parse(path.read_text())), f"{path.relative_to(ROOT)} has no docstring"

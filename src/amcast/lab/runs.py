@@ -19,12 +19,12 @@ from amcast.kernel.reconfiguration import change_topology
 from amcast.kernel.spec import Spec, majorities_survive, nobody_crashes
 from amcast.kernel.topology import Topology
 from amcast.lab.protocol_lookup import find
-from amcast.parts.client.messages import Hint, SessionConfig
+from amcast.parts.client.messages import Done, Hint, SessionConfig
 from amcast.parts.client.one_shot import OneShotClient
 from amcast.parts.client.session import ClientSession
 from amcast.parts.membership.messages import ReconfigurableConfig
 from amcast.parts.membership.reconfigurable import reconfigurable
-from amcast.parts.node.messages import Done, GatewayConfig, Heartbeat, NodeConfig, OmegaConfig
+from amcast.parts.node.messages import GatewayConfig, Heartbeat, NodeConfig, OmegaConfig
 from amcast.parts.node.node import Node
 from amcast.simulation.inputs.environments import environment
 from amcast.simulation.inputs.faults import profile

@@ -35,7 +35,7 @@ THREE = {"orders": 3}
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look often, and lose patience soon."""
-    monkeypatch.setattr(moving, "ASK_S", 0.05)
+    monkeypatch.setattr(moving, "CHECK_S", 0.05)
     monkeypatch.setattr(holding, "PATIENT_S", 0.3)
 
 
@@ -228,7 +228,7 @@ class Answering:
         self.answers = answers
         self.asked = 0
 
-    async def standings(self, processes: object, within_s: float) -> dict[ProcessId, Progress]:
+    async def fetch_progress(self, processes: object, within_s: float) -> dict[ProcessId, Progress]:
         self.asked += 1
         await asyncio.sleep(0.01)
         return self.answers

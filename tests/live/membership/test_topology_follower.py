@@ -13,12 +13,12 @@ from amcast.kernel.reconfiguration import change_payload
 from amcast.live.client_batch import Delivery
 from amcast.live.config.cluster import Cluster, read_cluster
 from amcast.live.config.rewrite import replace_file, rewrite_members
+from amcast.live.errors import RefusedError
 from amcast.live.membership import topology_follower as moving
 from amcast.live.operations import reconfiguration as changes
 from amcast.live.operations.local_cluster import find_free_ports
 from amcast.live.rpc.client import RpcClient
 from amcast.live.security.permissions import Permissions, Subject
-from amcast.live.wire.frames import RefusedError
 from tests.live.cluster import run
 from tests.live.secure_cluster import plain, until
 
@@ -90,7 +90,7 @@ def test_a_file_of_another_build_is_written_from_its_values(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("members", "replicas", "said"),
     [
-        ("configuration = 1\nnext_process = 2", '["127.0.0.1:1"]', "replicas[0] says no process or no name"),
+        ("configuration = 1\nnext_process = 2", '["127.0.0.1:1"]', "replicas[0] lacks `process` or `name`"),
         (
             "configuration = 1",
             '[{ address = "127.0.0.1:1", name = "a/1", process = 0 }]',
@@ -214,8 +214,8 @@ def test_a_replica_that_comes_back_after_its_group_has_moved_finds_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody talks to it any more, so it asks: one that was removed retires, one that was not goes on."""
-    monkeypatch.setattr(moving, "PART_S", 0.05)
-    monkeypatch.setattr(moving, "ASK_S", 0.1)
+    monkeypatch.setattr(moving, "REMOVAL_S", 0.05)
+    monkeypatch.setattr(moving, "CHECK_S", 0.1)
 
     async def main() -> None:
         first = cluster = plain(tmp_path, {"orders": 3}, durability="os")

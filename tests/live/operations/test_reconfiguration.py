@@ -224,12 +224,12 @@ def overtaken(file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     other = file.with_name("other.toml")
 
     def late(*asked: Any) -> tuple[changes.Outcome, bool]:
-        monkeypatch.setattr(changes, "carried_out", carried_out)
+        monkeypatch.setattr(changes, "carry_out_change", carried_out)
         assert command(["change", "--config", str(file), "--remove", newest, "--write", str(other)]) == 0
         capsys.readouterr()
         return carried_out(*asked)
 
-    monkeypatch.setattr(changes, "carried_out", late)
+    monkeypatch.setattr(changes, "carry_out_change", late)
     before = file.read_text()
     wish = ["--add", f"orders/7=127.0.0.1:{find_free_ports(1)[0]}"]
     assert command(["change", "--config", str(file), *wish, "--json"]) == 1

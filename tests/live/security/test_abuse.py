@@ -36,7 +36,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     cluster = secured(
         tmp_path_factory.mktemp("abuse"),
         {"orders": 1, "stock": 1},
-        limits={"strangers": STRANGERS, "hello_timeout_s": 2.0},
+        limits={"pending_connections": STRANGERS, "hello_timeout_s": 2.0},
     )
     with local_cluster(cluster) as nodes:
         yield cluster, nodes

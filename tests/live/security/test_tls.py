@@ -14,12 +14,13 @@ from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.message import Message, Request
 from amcast.live.config import certificates as certs
 from amcast.live.config.cluster import read_cluster
+from amcast.live.errors import RefusedError
 from amcast.live.log_output import configure_logging
 from amcast.live.security.permissions import FIRST_CLIENT_ID, IDS_PER_CLIENT, Subject
 from amcast.live.security.tls import Security
 from amcast.live.server.node import reload_certificates
 from amcast.live.wire import frames as wire
-from amcast.live.wire.frames import Codec, Hello, RefusedError
+from amcast.live.wire.frames import Codec, Hello
 from tests.live.cluster import run
 from tests.live.secure_cluster import CLIENTS, listening, plain, replicas, say, secured, until
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from amcast.kernel.errors import UsageError
+from amcast.live.errors import DamagedLogError
 from amcast.live.storage import segments
-from amcast.live.storage.segments import DamagedLogError
 from amcast.live.storage.store import Durability, LogStore, MemoryStore, next_incarnation, opened_store, verify
 from tests import ROOT
 

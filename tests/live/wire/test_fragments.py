@@ -10,10 +10,11 @@ from amcast.cluster import Replica, connect
 from amcast.kernel.errors import UsageError
 from amcast.kernel.message import Body, Message, Request
 from amcast.live.config.cluster import read_cluster
+from amcast.live.errors import BadFrameError
 from amcast.live.limits import Limits
 from amcast.live.operations.local_cluster import find_free_ports, format_local_config
 from amcast.live.wire.fragments import Reassembler
-from amcast.live.wire.frames import BadFrameError, Codec, Fragment, Frame
+from amcast.live.wire.frames import Codec, Fragment, Frame
 from amcast.live.wire.network import Network
 from tests.live.cluster import SKEEN, run
 from tests.live.proxies import Wires, between

@@ -7,12 +7,8 @@ from amcast.kernel.events import Event
 from amcast.lab.runs import node_config
 from amcast.live.limits import Limits
 from amcast.live.wire.frames import Codec
-from amcast.parts.membership.messages import (
-    ConfigurationInfo,
-    ConfigurationRecord,
-    ConfigurationStarted,
-    InstanceRecord,
-)
+from amcast.parts.client.messages import ConfigurationStarted
+from amcast.parts.membership.messages import ConfigurationInfo, ConfigurationRecord, InstanceRecord
 from amcast.parts.membership.reconfigurable import reconfigurable
 from amcast.parts.node.node import Node, node_spec
 from amcast.protocols.catalogue import CATALOGUE

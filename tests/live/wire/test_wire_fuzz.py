@@ -9,8 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from amcast.live.errors import BadFrameError
 from amcast.live.wire import frames as wire
-from amcast.live.wire.frames import BadFrameError, Hello
+from amcast.live.wire.frames import Hello
 from tests.live.cluster import run
 from tests.live.wire.wire_fuzz import LIMITS, Target, campaign, mutated, seeds
 

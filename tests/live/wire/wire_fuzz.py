@@ -20,6 +20,7 @@ import msgspec
 
 from amcast.kernel.message import Message, Request
 from amcast.kernel.topology import Topology
+from amcast.live.errors import BadFrameError
 from amcast.live.host.host import Host
 from amcast.live.limits import KIB, Limits
 from amcast.live.rpc.server import (
@@ -32,7 +33,7 @@ from amcast.live.rpc.server import (
 )
 from amcast.live.wire import frames as wire
 from amcast.live.wire.connection import Connection
-from amcast.live.wire.frames import BadFrameError, Codec, Hello
+from amcast.live.wire.frames import Codec, Hello
 from amcast.parts.node.messages import GatewayConfig, NodeConfig
 from amcast.parts.node.node import node_spec
 from amcast.protocols.catalogue import protocol

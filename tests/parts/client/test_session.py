@@ -5,10 +5,11 @@ from amcast.kernel.events import LinkReset, PeerDown, Receive, Started, Submit, 
 from amcast.kernel.ids import message_id
 from amcast.kernel.message import Message, Reply, Request
 from amcast.kernel.topology import Topology
-from amcast.parts.client.messages import WINDOW, Hint, SessionConfig
+from amcast.parts.client.messages import Hint, SessionConfig
 from amcast.parts.client.session import TIMER, ClientSession
 from amcast.parts.node.messages import NodeConfig
 from amcast.parts.node.node import Node, node_spec
+from amcast.parts.ordering.messages import WINDOW
 from amcast.protocols.catalogue import CATALOGUE
 
 TOPOLOGY = Topology.grid(2, 3, 1)

@@ -10,11 +10,11 @@ from amcast.kernel.effects import Persist
 from amcast.kernel.ids import MESSAGES_PER_SENDER, message_id
 from amcast.kernel.reconfiguration import change_message, change_topology
 from amcast.lab.runs import build
-from amcast.parts.client.messages import WINDOW
 from amcast.parts.membership.messages import ConfigurationRecord, InstanceRecord
 from amcast.parts.membership.reconfigurable import Reconfigurable
 from amcast.parts.node.node import Node
 from amcast.parts.ordering.delivered_set import DeliveredSet
+from amcast.parts.ordering.messages import WINDOW
 from amcast.simulation.inputs.plan import scale_ns
 from amcast.simulation.simulate import Setup, Simulation
 from amcast.simulation.world.disk import Disk

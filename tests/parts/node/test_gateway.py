@@ -20,8 +20,9 @@ from amcast.kernel.events import Receive, Requests, Started, Submit, Timer
 from amcast.kernel.ids import MESSAGES_PER_SENDER, message_id
 from amcast.kernel.message import Body, Message, Reply, Request
 from amcast.kernel.topology import Topology
+from amcast.kernel.units import MILLISECOND
 from amcast.lab.runs import fuzz_one, prepare, record
-from amcast.parts.client.messages import MILLISECOND, SessionConfig
+from amcast.parts.client.messages import Done, SessionConfig
 from amcast.parts.client.session import TIMER, ClientSession
 from amcast.parts.groups import leader_group as member
 from amcast.parts.node.gateway import MOST_WAVES, REST, Gateway
@@ -35,7 +36,7 @@ from amcast.parts.node.gather_window import (
     TRIAL,
     GatherWindow,
 )
-from amcast.parts.node.messages import Done, GatewayConfig, NodeConfig
+from amcast.parts.node.messages import GatewayConfig, NodeConfig
 from amcast.parts.node.node import Node
 from amcast.parts.ordering.delivered_set import DeliveredSet
 from amcast.protocols.catalogue import CATALOGUE

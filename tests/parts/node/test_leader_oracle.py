@@ -10,13 +10,14 @@ from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body, Message, State
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
+from amcast.kernel.units import MILLISECOND
 from amcast.lab.runs import node_config
 from amcast.parts.node.leader_oracle import BEAT, Omega
 from amcast.parts.node.messages import Heartbeat, NodeConfig, OmegaConfig
 from amcast.parts.node.node import Node
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.simulation.inputs.load import Load
-from amcast.simulation.inputs.network import MILLISECOND, Network, NetworkConfig
+from amcast.simulation.inputs.network import Network, NetworkConfig
 from amcast.simulation.schedulers.discrete_event import DiscreteEventScheduler
 from amcast.simulation.world.world import World
 

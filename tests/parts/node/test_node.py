@@ -9,9 +9,10 @@ from amcast.kernel.message import Message, Reply, Request
 from amcast.kernel.reconfiguration import change_topology, encode_topology
 from amcast.kernel.topology import Topology
 from amcast.lab.runs import build
+from amcast.parts.client.messages import Farewell
 from amcast.parts.consensus.messages import Nack, Promised
 from amcast.parts.membership.messages import ConfigurationInfo, ConfigurationStart
-from amcast.parts.node.messages import Farewell, Heartbeat, NodeConfig
+from amcast.parts.node.messages import Heartbeat, NodeConfig
 from amcast.parts.node.node import Node
 from amcast.protocols.catalogue import CATALOGUE
 

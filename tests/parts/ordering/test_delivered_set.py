@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amcast.kernel.ids import message_id
-from amcast.parts.client.messages import WINDOW
 from amcast.parts.consensus.quorum import Tally, ballot_of, majority, next_ballot, place_of
 from amcast.parts.ordering.delivered_set import DeliveredSet
 from amcast.parts.ordering.delivery_queue import DeliveryQueue
+from amcast.parts.ordering.messages import WINDOW
 
 
 def test_ballot_zero_belongs_to_the_first_member() -> None:

@@ -20,9 +20,8 @@ from amcast.lab import runs
 from amcast.parts.consensus.quorum import next_ballot
 from amcast.parts.groups.messages import Entry
 from amcast.protocols.catalogue import CATALOGUE
-from amcast.protocols.primcast.announcements import MANY_WORDS, MOST_TOLD, STREAM_NS, WORD, WORD_NS
 from amcast.protocols.primcast.messages import Ack, Install, NewState, Progress, Propose, Start, Sync
-from amcast.protocols.primcast.process import PrimCast
+from amcast.protocols.primcast.process import MANY_WORDS, MOST_TOLD, STREAM_NS, WORD, WORD_NS, PrimCast
 from amcast.protocols.primcast.progress import Item, Word
 from amcast.simulation.inputs.plan import plan_of
 from tests.protocols.deferring_nodes import PATIENCE_NS, Patient, Talkative

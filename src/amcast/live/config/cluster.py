@@ -317,8 +317,8 @@ def _parse_groups(groups: Mapping[str, GroupTable], changed: MembersTable) -> Pl
             replica = one if isinstance(one, ReplicaTable) else ReplicaTable(address=one)
             if changed.configuration and (replica.process is None or not replica.name):
                 raise UsageError(
-                    f"{where}[{rank - 1}] says no process or no name, with members.configuration = {changed.configuration};"
-                    " expected both of every replica, because places shift when replicas change"
+                    f"{where}[{rank - 1}] lacks `process` or `name`, with members.configuration ="
+                    f" {changed.configuration}; expected both for every replica, because places shift with changes"
                 )
             process = next_process if replica.process is None else replica.process
             next_process = process + 1
@@ -350,12 +350,12 @@ def _first_unused_process(changed: MembersTable, least: ProcessId) -> ProcessId:
         raise UsageError(f"members.configuration = {changed.configuration}; expected 0 or more")
     if (changed.next_process is None) != (changed.configuration == 0):
         raise UsageError(
-            f"members.configuration = {changed.configuration} with members.next_process = {changed.next_process}; expected both, as"
-            " `amcast change` writes them, or none"
+            f"members.configuration = {changed.configuration} with members.next_process ="
+            f" {changed.next_process}; expected both, as `amcast change` writes them, or none"
         )
     if changed.next_process is not None and changed.next_process < least:
         raise UsageError(
-            f"members.next_process = {changed.next_process}; expected {least} or more, a number that no process ever had"
+            f"members.next_process = {changed.next_process}; expected {least} or more, a process that was never used"
         )
     return least if changed.next_process is None else changed.next_process
 

@@ -29,14 +29,13 @@ from amcast.live.host.skewed_clock import SkewedClock
 from amcast.live.host.step_log import StepLog
 from amcast.live.host.timers import Timers
 from amcast.live.limits import Limits
-from amcast.live.membership.data_folder import topology_version
 from amcast.live.membership.topology_follower import TopologyFollower
 from amcast.live.rpc.client import RpcClient
 from amcast.live.rpc.server import RpcServer
 from amcast.live.security.request_filter import RequestFilter
 from amcast.live.storage.store import MemoryStore, Store
 from amcast.live.wire.client_inbox import ClientInbox
-from amcast.live.wire.frames import Codec, Frame
+from amcast.live.wire.frames import Codec, Frame, topology_version
 from amcast.live.wire.lost_packets import record_lost
 from amcast.live.wire.network import Address, Network
 from amcast.live.wire.transport import PLAIN, TransportOptions

@@ -15,20 +15,19 @@ for one number there is one answer to who is there. A node whose cluster.toml sa
 the same number, does not start; and two processes that differ do not talk to each other.
 """
 
-import zlib
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from amcast.kernel.errors import UsageError
-from amcast.kernel.ids import GroupId, ProcessId
+from amcast.kernel.ids import ProcessId
 from amcast.kernel.topology import Topology
 from amcast.live.config.cluster import Cluster
 from amcast.live.membership.topology_follower import FILE as MEMBERS
 from amcast.live.membership.topology_follower import Roster
 from amcast.live.storage.atomic_files import read_json, write_atomically
-from amcast.live.wire.frames import TopologyVersion
+from amcast.live.wire.frames import named_members
 
 FILE: Final = "node"
 
@@ -72,23 +71,16 @@ def verify_owner(cluster: Cluster, me: ProcessId) -> None:
 
 def _check_members(cluster: Cluster, known: Topology, folder: Path) -> None:
     told = cluster.topology
-    if told.configuration != known.configuration or _members(told) == _members(known):
+    if told.configuration != known.configuration or named_members(told) == named_members(known):
         return
-    was, now = ("; ".join(f"{name} {list(some)}" for name, some in _members(one).values()) for one in (known, told))
+    was, now = (
+        "; ".join(f"{name} {list(some)}" for name, some in named_members(one).values()) for one in (known, told)
+    )
     raise UsageError(
         f"{cluster.file}: its groups are made of the processes {now}; expected {was}, as {folder} says (topology"
         f" {known.configuration}). Replicas of a cluster that has begun are changed by `amcast change`,"
         f" and its groups stay"
     )
-
-
-def topology_version(topology: Topology) -> TopologyVersion:
-    """What processes compare when they meet."""
-    return topology.configuration, zlib.crc32(msgspec.json.encode(sorted(_members(topology).items())))
-
-
-def _members(topology: Topology) -> dict[GroupId, tuple[str, tuple[ProcessId, ...]]]:
-    return {group: (topology.names.get(group, str(group)), topology.members(group)) for group in topology.groups}
 
 
 def record_owner(cluster: Cluster, me: ProcessId) -> None:

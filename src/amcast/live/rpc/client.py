@@ -12,6 +12,7 @@ from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.reconfiguration import decode_topology
 from amcast.kernel.topology import Topology
+from amcast.live.errors import BadFrameError, RefusedError
 from amcast.live.limits import KIB, MIB, Limits
 from amcast.live.rpc.server import (
     AnyReply,
@@ -29,7 +30,7 @@ from amcast.live.rpc.server import (
 )
 from amcast.live.security.tls import parse_subject
 from amcast.live.wire import frames as codec
-from amcast.live.wire.frames import HEAD, HEAD_BYTES, WIRE_VERSION, BadFrameError, RefusedError
+from amcast.live.wire.frames import HEAD, HEAD_BYTES, WIRE_VERSION
 from amcast.live.wire.transport import PLAIN, TransportOptions
 
 Address = tuple[str, int]

@@ -29,13 +29,14 @@ from amcast.kernel.ids import MAX_SENDER, GroupId, ProcessId
 from amcast.kernel.message import Message
 from amcast.kernel.reconfiguration import encode_topology
 from amcast.kernel.topology import Topology
+from amcast.live.errors import BadFrameError, RefusedError
 from amcast.live.host.recent_deliveries import RecentDeliveries
 from amcast.live.limits import KIB, Limits
 from amcast.live.security.permissions import FIRST_CLIENT_ID, Permissions
 from amcast.live.storage.client_ids import ClientIdAllocator
 from amcast.live.wire import frames as codec
 from amcast.live.wire.connection import Connection
-from amcast.live.wire.frames import WIRE_VERSION, BadFrameError, RefusedError
+from amcast.live.wire.frames import WIRE_VERSION
 
 if TYPE_CHECKING:
     from amcast.live.server.status import StatusReporter

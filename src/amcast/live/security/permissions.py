@@ -20,7 +20,7 @@ from amcast.kernel.config import Config
 from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import MAX_SENDER, GroupId, ProcessId
 from amcast.kernel.topology import Topology
-from amcast.live.wire.frames import RefusedError
+from amcast.live.errors import RefusedError
 
 Mode = Literal["tls", "plain"]
 SCHEME: Final = "amcast://"

@@ -9,8 +9,8 @@ from amcast.kernel.message import Body, Message, Request
 from amcast.kernel.process import Process
 from amcast.kernel.reconfiguration import MARK, is_change
 from amcast.kernel.spec import Spec
+from amcast.live.errors import RefusedError
 from amcast.live.security.permissions import Permissions
-from amcast.live.wire.frames import RefusedError
 
 CHANGE_PREFIX: Final = MARK[0]
 """How the payload of a change begins, and few others."""

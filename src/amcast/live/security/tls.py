@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from amcast.kernel.errors import UsageError
+from amcast.live.errors import RefusedError
 from amcast.live.security.permissions import Permissions, Subject
-from amcast.live.wire.frames import RefusedError
 
 HANDSHAKE_ROUNDS: Final = 3
 """Each side speaks so often, at most, until hands are shaken."""

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from amcast.kernel.errors import UsageError
+from amcast.live.errors import DamagedLogError
 
 MAGIC: Final = b"AMCLOG01"
 MARK: Final = b"AMCC"
@@ -27,10 +27,6 @@ _COMMIT: Final = struct.Struct("!4sIIQI")
 _CHECKED: Final = struct.Struct("!IQI")
 _ENTRY: Final = struct.Struct("!IB")
 FIRST_COMMIT: Final = _HEAD.size
-
-
-class DamagedLogError(UsageError):
-    """A log that cannot be trusted: the sentence says where, and nothing was changed."""
 
 
 class Entry(NamedTuple):

@@ -10,22 +10,14 @@ import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
+from amcast.live.errors import BadFrameError, RefusedError
 from amcast.live.limits import GREETING_BYTES, KIB, MIB, Limits
 from amcast.live.log_output import warn_rate_limited
 from amcast.live.security.permissions import Subject
 from amcast.live.security.tls import describe_error as told
 from amcast.live.security.tls import parse_subject
 from amcast.live.wire import frames as codec
-from amcast.live.wire.frames import (
-    BODIES,
-    HEAD,
-    HEAD_BYTES,
-    SHORT_HEAD,
-    BadFrameError,
-    LinkIncarnation,
-    RefusedError,
-    heads,
-)
+from amcast.live.wire.frames import BODIES, HEAD, HEAD_BYTES, SHORT_HEAD, LinkIncarnation, heads
 from amcast.live.wire.listener import format_address
 
 if TYPE_CHECKING:

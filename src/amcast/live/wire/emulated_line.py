@@ -18,8 +18,8 @@ from typing import Final
 from msgspec import field
 
 from amcast.kernel.config import Config
+from amcast.kernel.units import MILLISECOND
 
-MILLISECOND: Final = 1_000_000
 EARLY_S: Final = 0.000_05
 """What is due within this time goes along: timers are not more exact than that."""
 

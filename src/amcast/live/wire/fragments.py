@@ -8,7 +8,8 @@ only a matter of counting.
 from collections.abc import Iterator
 
 from amcast.kernel.effects import About
-from amcast.live.wire.frames import BadFrameError, Fragment
+from amcast.live.errors import BadFrameError
+from amcast.live.wire.frames import Fragment
 
 
 def fragment(part: bytes, size: int, sent_ns: int, about: About) -> Iterator[Fragment]:

@@ -18,6 +18,7 @@ A body is encoded once, however many processes it goes to: a frame joins encoded
 """
 
 import struct
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple, Union, cast
@@ -26,8 +27,10 @@ import msgspec
 
 from amcast.kernel.effects import About
 from amcast.kernel.errors import UsageError
-from amcast.kernel.ids import ProcessId
+from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.message import Body, Record
+from amcast.kernel.topology import Topology
+from amcast.live.errors import BadFrameError
 from amcast.live.limits import MIB, Limits
 
 WIRE_VERSION: Final = 2
@@ -68,14 +71,6 @@ LinkIncarnation = tuple[int, int]
 """A link's name on one side: (incarnation of the process, number of the link in that incarnation)."""
 
 
-class BadFrameError(Exception):
-    """Bytes that no peer of ours would send; the connection ends, the sentence goes to the log."""
-
-
-class RefusedError(Exception):
-    """What the other side asks is not allowed; the connection ends, the sentence goes to the other side."""
-
-
 TopologyVersion = tuple[int, int]
 """The number of the topology that a process goes by, and a digest of it."""
 
@@ -102,7 +97,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     number: int = -1
     """Of the topology that the sender goes by; -1: it does not say."""
     members: int = 0
-    """A digest of its groups and their members (`live/membership/data_folder.py`)."""
+    """A digest of its groups and their members (`topology_version`)."""
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True):
@@ -187,6 +182,16 @@ def agreed_version(mine: tuple[int, int], hello: Hello) -> int | None:
 def stamped(frame: bytes, version: int) -> bytes:
     """A frame that waited while nobody knew what the peer speaks; versions 1 and 2 differ in this byte only."""
     return frame if frame[4] == version else frame[:4] + bytes((version,)) + frame[5:]
+
+
+def topology_version(topology: Topology) -> TopologyVersion:
+    """The configuration of a topology and a digest of its members, which two processes compare in their HELLOs."""
+    return topology.configuration, zlib.crc32(msgspec.json.encode(sorted(named_members(topology).items())))
+
+
+def named_members(topology: Topology) -> dict[GroupId, tuple[str, tuple[ProcessId, ...]]]:
+    """The name and the members of every group."""
+    return {group: (topology.names.get(group, str(group)), topology.members(group)) for group in topology.groups}
 
 
 def read_hello(payload: Any) -> Hello:

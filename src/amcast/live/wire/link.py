@@ -27,6 +27,7 @@ from msgspec import MsgspecError
 from amcast.kernel.effects import About
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body
+from amcast.live.errors import BadFrameError, RefusedError
 from amcast.live.limits import KIB, Limits
 from amcast.live.wire import frames as codec
 from amcast.live.wire.connection import Connection
@@ -36,12 +37,10 @@ from amcast.live.wire.frames import (
     AFTER_LENGTH,
     FRAGMENT,
     U64,
-    BadFrameError,
     Codec,
     Frame,
     Hello,
     LinkIncarnation,
-    RefusedError,
     TopologyVersion,
     pack_front,
 )

@@ -18,10 +18,11 @@ from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import MAX_SENDER, GroupId, ProcessId
 from amcast.kernel.message import Body
 from amcast.kernel.topology import Topology
+from amcast.live.errors import RefusedError
 from amcast.live.wire import frames as codec
 from amcast.live.wire.client_inbox import ClientInbox
 from amcast.live.wire.connection import Connection
-from amcast.live.wire.frames import Codec, Frame, Hello, Refusal, RefusedError, TopologyVersion
+from amcast.live.wire.frames import Codec, Frame, Hello, Refusal, TopologyVersion
 from amcast.live.wire.link import Link
 from amcast.live.wire.listener import Listener, PendingConnections
 from amcast.live.wire.outbox import Outbox

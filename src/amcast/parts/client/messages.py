@@ -3,16 +3,10 @@
 What the simplest client knows.
 """
 
-from typing import Final
-
 from amcast.kernel.config import Config
-from amcast.kernel.ids import GroupId, ProcessId
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
-
-MILLISECOND: Final = 1_000_000
-
-WINDOW: Final = 1024
-"""How far a client's sequence numbers may run ahead of its oldest unanswered message."""
+from amcast.kernel.units import MILLISECOND
 
 
 class SessionConfig(Config, frozen=True):
@@ -41,12 +35,23 @@ class Absent(Body, frozen=True):
     groups: tuple[GroupId, ...]
 
 
-class DeliveredRange(State, frozen=True):
-    """A sender's messages that were seen: the newest sequence number, and as bits how far before it each is."""
+class Done(Body, frozen=True):
+    """A gateway tells a client that every destination group has answered for these messages, or need not."""
 
-    sender: ProcessId
-    newest: int
-    bits: bytes
+    messages: tuple[MessageId, ...]
+
+
+class Farewell(Body, frozen=True):
+    """I leave now, in good order: do not wait for my silence. Clients ask somebody else."""
+
+    incarnation: int
+
+
+class ConfigurationStarted(Body, frozen=True):
+    """A process, which has passed into this number, tells everybody; clients learn whom to ask."""
+
+    number: int
+    topology: bytes
 
 
 class ClientSessionState(State, frozen=True):

@@ -33,9 +33,16 @@ from amcast.kernel.message import Body, Message, Reply, Request, State
 from amcast.kernel.process import Process
 from amcast.kernel.reconfiguration import decode_topology, encode_topology
 from amcast.kernel.topology import Topology
-from amcast.parts.client.messages import WINDOW, Absent, ClientSessionState, Hint, SessionConfig
-from amcast.parts.membership.messages import ConfigurationStarted
-from amcast.parts.node.messages import Done, Farewell
+from amcast.parts.client.messages import (
+    Absent,
+    ClientSessionState,
+    ConfigurationStarted,
+    Done,
+    Farewell,
+    Hint,
+    SessionConfig,
+)
+from amcast.parts.ordering.messages import WINDOW
 
 Contact = Callable[[Topology, Message], tuple[ProcessId, ...]]
 

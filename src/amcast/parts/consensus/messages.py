@@ -7,13 +7,12 @@ timestamp, and the message itself where it must travel.
 What travels round a ring.
 """
 
-from typing import Final
-
 from msgspec import Struct
 
 from amcast.kernel.config import Config
 from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.message import Body, Message, Record, State
+from amcast.kernel.units import MILLISECOND
 
 
 class Entry(Struct, frozen=True, array_like=True, gc=False):
@@ -29,9 +28,6 @@ class Entry(Struct, frozen=True, array_like=True, gc=False):
 Value = tuple[Entry, ...]
 Vote = tuple[int, int, Value]
 """Instance, ballot and the value accepted in it."""
-
-
-MILLISECOND: Final = 1_000_000
 
 
 class PaxosConfig(Config, frozen=True):

@@ -16,8 +16,7 @@ from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body
 from amcast.parts.consensus.log import Decided
 from amcast.parts.consensus.messages import RingAccept, Value, Voted
-from amcast.parts.consensus.paxos import Paxos
-from amcast.parts.consensus.voter import about
+from amcast.parts.consensus.paxos import Paxos, about
 
 
 class RingPaxos(Paxos):

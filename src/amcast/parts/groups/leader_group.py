@@ -30,10 +30,10 @@ from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Record, State
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
-from amcast.parts.client.messages import DeliveredRange
 from amcast.parts.consensus.quorum import next_ballot, place_of
 from amcast.parts.groups.messages import AdmissionVote, JoinRequest, LeaderGroupConfig, LeaderGroupState, Nack
 from amcast.parts.ordering.delivered_set import DeliveredSet
+from amcast.parts.ordering.messages import DeliveredRange
 from amcast.parts.ordering.obligations import Obligations, Rank
 
 REPAIR: Final = "repair"

@@ -13,10 +13,9 @@ from msgspec import Struct
 from amcast.kernel.config import Config
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
-from amcast.parts.client.messages import DeliveredRange
+from amcast.kernel.units import MILLISECOND
 from amcast.parts.consensus.messages import PaxosConfig, PaxosState, RingAccept
-
-MILLISECOND: Final = 1_000_000
+from amcast.parts.ordering.messages import DeliveredRange
 
 
 class LeaderGroupConfig(Config, frozen=True):

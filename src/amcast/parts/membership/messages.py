@@ -8,7 +8,9 @@ import msgspec
 from amcast.kernel.config import Config
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.message import Body, Message, Record, Request, State
-from amcast.parts.client.messages import MILLISECOND, DeliveredRange
+from amcast.kernel.units import MILLISECOND
+from amcast.parts.client.messages import ConfigurationStarted
+from amcast.parts.ordering.messages import DeliveredRange
 
 
 class ReconfigurableConfig(Config, frozen=True):
@@ -38,13 +40,6 @@ class ConfigurationStart(State, frozen=True):
     """Added to the ranks of this number: they rise from number to number."""
     seen: tuple[DeliveredRange, ...] = ()
     """What the group delivered before."""
-
-
-class ConfigurationStarted(Body, frozen=True):
-    """A process, which has passed into this number, tells everybody; clients learn whom to ask."""
-
-    number: int
-    topology: bytes
 
 
 class FindConfiguration(Body, frozen=True):

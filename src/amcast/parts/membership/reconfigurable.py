@@ -30,6 +30,7 @@ from amcast.kernel.process import Process
 from amcast.kernel.reconfiguration import MARK, encode_topology, is_change, next_topology
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
+from amcast.parts.client.messages import ConfigurationStarted
 from amcast.parts.membership.configuration import NUMBER, ConfigurationInstance, Make, recovered
 from amcast.parts.membership.messages import (
     BODIES,
@@ -38,7 +39,6 @@ from amcast.parts.membership.messages import (
     ConfigurationInfo,
     ConfigurationRecord,
     ConfigurationStart,
-    ConfigurationStarted,
     FindConfiguration,
     JoinRecord,
     ReconfigurableConfig,

@@ -20,12 +20,12 @@ from amcast.kernel.message import Body, Message, State
 from amcast.kernel.process import Process
 from amcast.kernel.reconfiguration import decode_topology, encode_topology
 from amcast.kernel.topology import Topology
+from amcast.parts.client.messages import ConfigurationStarted
 from amcast.parts.membership.configuration import ConfigurationInstance, Make
 from amcast.parts.membership.messages import (
     ConfigurationInfo,
     ConfigurationRecord,
     ConfigurationStart,
-    ConfigurationStarted,
     FindConfiguration,
     ReconfigurableConfig,
     ReconfigurableState,

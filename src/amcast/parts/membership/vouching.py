@@ -11,10 +11,10 @@ from amcast.kernel.events import Receive, Submit
 from amcast.kernel.ids import ProcessId, sequence_of
 from amcast.kernel.message import Body, Message, Reply, Request
 from amcast.kernel.topology import Topology
-from amcast.parts.client.messages import WINDOW
 from amcast.parts.membership.configuration import ConfigurationInstance, Make
 from amcast.parts.membership.messages import CheckDelivered, ReconfigurableConfig, configuration_body
 from amcast.parts.membership.turning import NEXT, Turning
+from amcast.parts.ordering.messages import WINDOW
 
 
 class Vouching(Turning):

@@ -29,10 +29,10 @@ from amcast.kernel.events import Event, Submit
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
-from amcast.parts.client.messages import SessionConfig
+from amcast.parts.client.messages import Done, SessionConfig
 from amcast.parts.client.session import ClientSession, Contact
 from amcast.parts.node.gather_window import GatherWindow
-from amcast.parts.node.messages import Done, GatewayConfig, GatewayState
+from amcast.parts.node.messages import GatewayConfig, GatewayState
 
 GATHER: Final = "gather"
 REST: Final = "rest"

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from amcast.kernel.ids import GroupId, ProcessId
-from amcast.parts.client.messages import MILLISECOND
+from amcast.kernel.units import MILLISECOND
 from amcast.parts.node.messages import GatherWindowState
 
 MOST_REST_NS: Final = 10 * MILLISECOND

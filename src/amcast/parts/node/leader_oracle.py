@@ -13,7 +13,8 @@ from typing import Final
 
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.process import Process
-from amcast.parts.node.messages import Farewell, Heartbeat, OmegaConfig, OmegaState
+from amcast.parts.client.messages import Farewell
+from amcast.parts.node.messages import Heartbeat, OmegaConfig, OmegaState
 
 BEAT: Final = "omega"
 PATIENCE: Final = "omega-"

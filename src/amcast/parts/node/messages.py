@@ -5,16 +5,16 @@ What gateways say, know and can be told.
 What a node knows and can be told.
 """
 
-from typing import Final, Literal
+from typing import Literal
 
 from msgspec import field
 
 from amcast.kernel.config import Config
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
-from amcast.parts.client.messages import ClientSessionState, DeliveredRange
-
-MILLISECOND: Final = 1_000_000
+from amcast.kernel.units import MILLISECOND
+from amcast.parts.client.messages import ClientSessionState
+from amcast.parts.ordering.messages import DeliveredRange
 
 
 class OmegaConfig(Config, frozen=True):
@@ -37,12 +37,6 @@ class Heartbeat(Body, frozen=True):
 
     incarnation: int
     since_ns: int = 0
-
-
-class Farewell(Body, frozen=True):
-    """I leave now, in good order: do not wait for my silence. Clients ask somebody else."""
-
-    incarnation: int
 
 
 class OmegaState(State, frozen=True):
@@ -79,12 +73,6 @@ class GatewayConfig(Config, frozen=True):
                 raise ValueError(f"{name} = {getattr(self, name)}; expected 1 or more")
         if not 0 < self.gather_ns[0] <= self.gather_ns[1]:
             raise ValueError(f"gather_ns = {list(self.gather_ns)}; expected a range above 0, lower end first")
-
-
-class Done(Body, frozen=True):
-    """A gateway tells a client that every destination group has answered for these messages, or need not."""
-
-    messages: tuple[MessageId, ...]
 
 
 class GatherWindowState(State, frozen=True):

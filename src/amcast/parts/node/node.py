@@ -23,14 +23,14 @@ from amcast.kernel.message import Body, Message, Reply, Request, State
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
-from amcast.parts.client.messages import Hint
+from amcast.parts.client.messages import Done, Farewell, Hint
 from amcast.parts.client.session import TIMER as SESSION
 from amcast.parts.client.session import Contact
 from amcast.parts.membership.reconfigurable import Reconfigurable
 from amcast.parts.node.answering import Answering
 from amcast.parts.node.gateway import GATHER, REST, Gateway
 from amcast.parts.node.leader_oracle import BEAT, Omega
-from amcast.parts.node.messages import Done, Farewell, GatewayConfig, Heartbeat, NodeConfig, NodeState
+from amcast.parts.node.messages import GatewayConfig, Heartbeat, NodeConfig, NodeState
 
 _MINE: Final = frozenset({Farewell, Heartbeat, Reply, Request})
 """Bodies that the protocol does not see, or not always."""

@@ -12,7 +12,7 @@ from operator import floordiv, ge
 
 from amcast.kernel.ids import MESSAGES_PER_SENDER, MessageId, ProcessId
 from amcast.kernel.message import MessageHeader
-from amcast.parts.client.messages import WINDOW, DeliveredRange
+from amcast.parts.ordering.messages import WINDOW, DeliveredRange
 
 _MASK = (1 << WINDOW) - 1
 

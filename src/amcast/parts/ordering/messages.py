@@ -1,9 +1,22 @@
 """What a history says to others and knows itself."""
 
+from typing import Final
+
 from msgspec import Struct
 
-from amcast.kernel.ids import GroupId, MessageId
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import State
+
+WINDOW: Final = 1024
+"""How far a client's sequence numbers may run ahead of its oldest unanswered message."""
+
+
+class DeliveredRange(State, frozen=True):
+    """A sender's messages that were seen: the newest sequence number, and as bits how far before it each is."""
+
+    sender: ProcessId
+    newest: int
+    bits: bytes
 
 
 class Link(Struct, frozen=True, array_like=True, gc=False):

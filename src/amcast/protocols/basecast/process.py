@@ -25,8 +25,7 @@ from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS, Entry
 from amcast.parts.consensus.quorum import role
 from amcast.parts.groups.claims import ROBUST
 from amcast.parts.groups.messages import SYNC, TIMESTAMP_BODIES, TimestampState
-from amcast.parts.groups.stamps_memory import TimestampPending
-from amcast.parts.groups.timestamped import TimestampedGroup
+from amcast.parts.groups.timestamped import TimestampedGroup, TimestampPending
 from amcast.protocols.basecast.messages import BaseCastConfig
 
 

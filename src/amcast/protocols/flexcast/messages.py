@@ -4,9 +4,8 @@ from typing import Literal
 
 from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.message import Body, Message, State
-from amcast.parts.client.messages import DeliveredRange
 from amcast.parts.groups.messages import ReplicatedConfig
-from amcast.parts.ordering.messages import HistoryState, Links
+from amcast.parts.ordering.messages import DeliveredRange, HistoryState, Links
 
 Token = tuple[GroupId, int]
 """Something that must be heard before a message is delivered: (g, 0) is the acknowledgement of the destination g,

@@ -2,8 +2,8 @@
 
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
-from amcast.parts.client.messages import DeliveredRange
 from amcast.parts.consensus.messages import PaxosConfig, PaxosState
+from amcast.parts.ordering.messages import DeliveredRange
 
 
 class MultiPaxosConfig(PaxosConfig, frozen=True):

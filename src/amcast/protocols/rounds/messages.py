@@ -1,14 +1,11 @@
 """What round-based protocols (A_ng, A_dt) say between groups, what they know and what they can be told."""
 
-from typing import Final
-
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
+from amcast.kernel.units import MILLISECOND
 from amcast.parts.broadcast.messages import GenericState
-from amcast.parts.client.messages import DeliveredRange
 from amcast.parts.consensus.messages import PaxosConfig, PaxosState, Value
-
-MILLISECOND: Final = 1_000_000
+from amcast.parts.ordering.messages import DeliveredRange
 
 Messages = tuple[Message, ...]
 

@@ -2,8 +2,8 @@
 
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
-from amcast.parts.client.messages import DeliveredRange
 from amcast.parts.groups.messages import ReplicatedConfig
+from amcast.parts.ordering.messages import DeliveredRange
 
 
 class TreeCastConfig(ReplicatedConfig, frozen=True):

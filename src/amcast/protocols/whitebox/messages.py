@@ -6,8 +6,8 @@ from msgspec import Struct
 
 from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.message import Body, Message, Record, State
-from amcast.parts.client.messages import DeliveredRange
 from amcast.parts.groups.messages import AdmissionVote, Entry, JoinRequest, LeaderGroupConfig, LeaderGroupState, Nack
+from amcast.parts.ordering.messages import DeliveredRange
 
 
 class WhiteBoxConfig(LeaderGroupConfig, frozen=True):

@@ -14,8 +14,8 @@ from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.spec import Links
 from amcast.kernel.topology import Topology
+from amcast.kernel.units import MILLISECOND
 
-MILLISECOND = 1_000_000
 MAX_DELAY_NS = 3600 * 1000 * MILLISECOND
 
 

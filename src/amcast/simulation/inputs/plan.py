@@ -33,7 +33,8 @@ from msgspec import field
 
 from amcast.kernel.config import Config, parse_config
 from amcast.kernel.errors import UsageError
-from amcast.simulation.inputs.network import MILLISECOND, NetworkConfig
+from amcast.kernel.units import MILLISECOND
+from amcast.simulation.inputs.network import NetworkConfig
 from amcast.simulation.world.actions import Fault
 
 MAX_MESSAGES = 1_000_000_000

@@ -15,9 +15,9 @@ from amcast.kernel.message import Body
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Links
 from amcast.kernel.topology import Topology
+from amcast.kernel.units import MILLISECOND
 from amcast.simulation.inputs.faults import FaultInjector
 from amcast.simulation.inputs.load import Draw, Load
-from amcast.simulation.inputs.network import MILLISECOND
 from amcast.simulation.inputs.random_streams import stream
 from amcast.simulation.schedulers.heal import owes
 from amcast.simulation.schedulers.pending_actions import PendingActions

@@ -1,0 +1,15 @@
+"""Errors of the live system that more than one of its packages raises or handles."""
+
+from amcast.kernel.errors import Error, UsageError
+
+
+class BadFrameError(Error):
+    """Bytes that no correct peer sends. The connection is closed and the sentence goes to the log."""
+
+
+class RefusedError(Error):
+    """The other side asked for something that is not allowed. The connection ends and the sentence is sent to it."""
+
+
+class DamagedLogError(UsageError):
+    """A log that cannot be trusted. The sentence names the file and the byte; nothing was changed."""

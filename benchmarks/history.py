@@ -117,7 +117,7 @@ def run(
     groups: int, sizes: list[int], options: dict[str, Any], say: Callable[[dict[str, Any]], None]
 ) -> list[dict[str, Any]]:
     topology = Topology.grid(groups, 1, CLIENTS)
-    spec = find("flexcast").on(topology)
+    spec = find("flexcast").for_topology(topology)
     config = spec.configure(options)
     random = Random(1)
     meter = Meter(list(sizes))

@@ -146,8 +146,6 @@ async def measured(clients: int, batch: int, payload: int, seconds: float) -> li
         best = min(best, used / (bench.done - done))
     for host in bench.hosts:
         host._running = False
-        if host._catching is not None:
-            host._catching.cancel()
     per_client = (bench.ticks - ticks) / (bench.done - done)
     return [f"{clients} x {batch}", f"{1e6 * best / batch:.2f}", f"{1e6 * best:.0f}", f"{per_client:.2f}"]
 

@@ -54,7 +54,7 @@ class Printed(FlexCast):
 
 def run(rule: str, groups: int, replicas: int, messages: int, flush_every: int) -> dict[str, Any]:
     topology = Topology.grid(groups, replicas, CLIENTS)
-    spec = find("flexcast").on(topology)
+    spec = find("flexcast").for_topology(topology)
     if rule == "printed":
         spec = replace(spec, process=replicated(Printed, (Msg, Ack, Notif, Full), FlexCastState))
     config = spec.configure({"notify": "next" if rule == "next" else "all", "flush_every": flush_every})

@@ -132,7 +132,7 @@ def run(
     spec: Spec, topology: Topology, messages: int, outstanding: int, meter: Meter, pick: Pick, burst: bool = False
 ) -> float:
     """Multicast and read the meter as messages are drawn; packets per multicast."""
-    spec = spec.on(topology)
+    spec = spec.for_topology(topology)
     config = spec.configure({"keep": BURST_KEEP} if burst else None)
     network = NetworkConfig(delay_ns=DELAY_NS, burst=burst, cpu_ns=BURST_NS if burst else 0)
 

@@ -53,7 +53,7 @@ def ours(messages: int, recorder: Recorder | None) -> tuple[int, float]:
     config = SPEC.configure()
     setup = Setup(
         topology=there,
-        make=lambda p: SPEC.process(p, there, config) if p < GROUPS else OneShotClient(p, there, SPEC.contact),
+        make=lambda p: SPEC.process(p, there, config) if p < GROUPS else OneShotClient(p, there, SPEC.contacts),
         draw=drawing(1),
         claims=SPEC.claims,
         network=NetworkConfig(delay_ns=DELAY_NS),
@@ -111,7 +111,7 @@ def simpy_skeen(messages: int) -> tuple[int, float]:
                         slots[effect.message.sender].put(None)
 
     def client(me: int) -> Iterator[simpy.Event]:
-        sender = OneShotClient(me, there, SPEC.contact)
+        sender = OneShotClient(me, there, SPEC.contacts)
         sequence = 0
         while left[0] > 0:
             yield slots[me].get()

@@ -36,8 +36,8 @@ from amcast.trace.recorder import Recorder
 
 def cluster_spec(cluster: Cluster) -> Spec:
     """What the nodes of a cluster run: its protocol, inside nodes that answer clients and watch each other."""
-    bare = protocol(cluster.protocol).on(cluster.topology)
-    bare = replace(bare, contact=bare.contacts(bare.configure(cluster.options)))
+    bare = protocol(cluster.protocol).for_topology(cluster.topology)
+    bare = replace(bare, contacts=bare.contacts_for(bare.configure(cluster.options)))
     changes = cluster.allows_changes and bare.claims.members
     if changes:
         bare = reconfigurable(bare)
@@ -67,7 +67,7 @@ def connect(
     wiring = cluster.client_transport(client, region)
     gateways = gateway_config(spec, cluster.topology) is not None
     return Client(
-        lambda number: Session(number, cluster.topology, spec.contact, SessionConfig(gateways=gateways)),
+        lambda number: Session(number, cluster.topology, spec.contacts, SessionConfig(gateways=gateways)),
         cluster.topology,
         spec,
         cluster.addresses,

@@ -75,7 +75,7 @@ def test_the_table_of_guarantees_is_what_the_protocols_claim() -> None:
     assert set(rows) == set(CATALOGUE)
     groups = Topology.grid(3, 3)
     for name, said in rows.items():
-        claims = CATALOGUE[name].on(groups).claims
+        claims = CATALOGUE[name].for_topology(groups).claims
         survived = tuple("yes" if fault in claims.faults else "no" for fault in ("crash", "recovery", "amnesia"))
         assert said == survived, name
         if "crash" in claims.faults:

@@ -96,7 +96,7 @@ def test_verbs_become_effects_in_order_and_the_outbox_is_handed_over(diary: Diar
     diary.deliver(message)
     diary.note("n", message.id, 1.0)
     diary.resolve(message.id)
-    diary.installed(9)
+    diary.install_position(9)
     effects = diary.step((), 0)
     assert effects == [
         Send((1,), Said("x")), SetTimer("t", 1, 2), CancelTimer("t"), Persist(Kept("r"), True),

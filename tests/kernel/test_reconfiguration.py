@@ -5,13 +5,13 @@ import pytest
 from amcast.kernel.errors import UsageError
 from amcast.kernel.message import Message
 from amcast.kernel.reconfiguration import (
-    change_message,
     change_topology,
     check_change,
     decode_topology,
     encode_topology,
     is_change,
-    next_topology,
+    make_change_message,
+    parse_change,
 )
 from amcast.kernel.topology import Topology
 
@@ -47,29 +47,29 @@ def test_what_cannot_be_changed_is_refused(wanted: dict[str, int], said: str) ->
 @pytest.mark.parametrize(
     ("new", "said"),
     [
-        (Topology({0: (0, 1), 1: (3,)}, number=2), "number = 2; expected 1"),
-        (Topology({0: (0, 1, 2)}, number=1), "groups \\[0\\]; expected \\[0, 1\\]"),
-        (Topology({0: (0, 1, 2), 1: (3,)}, number=1), "nobody differs; expected one member of one group"),
-        (Topology({0: (0, 1, 4), 1: (3,)}, number=1), "process 2 of group 0, process 4 of group 0 differs"),
-        (Topology({0: (0, 1), 1: (3, 4)}, number=1), "process 2 of group 0, process 4 of group 1 differs"),
-        (Topology({0: (0, 1, 2, 8), 1: (3,)}, number=1), "process 8 is a client"),
+        (Topology({0: (0, 1), 1: (3,)}, configuration=2), "configuration = 2; expected 1"),
+        (Topology({0: (0, 1, 2)}, configuration=1), "groups \\[0\\]; expected \\[0, 1\\]"),
+        (Topology({0: (0, 1, 2), 1: (3,)}, configuration=1), "nobody differs; expected one member of one group"),
+        (Topology({0: (0, 1, 4), 1: (3,)}, configuration=1), "process 2 of group 0, process 4 of group 0 differs"),
+        (Topology({0: (0, 1), 1: (3, 4)}, configuration=1), "process 2 of group 0, process 4 of group 1 differs"),
+        (Topology({0: (0, 1, 2, 8), 1: (3,)}, configuration=1), "process 8 is a client"),
     ],
 )
 def test_a_topology_that_is_not_one_step_away_is_refused(new: Topology, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         check_change(OLD, new)
-    assert next_topology(OLD, change_message(9, 7, new)) is None
+    assert parse_change(OLD, make_change_message(9, 7, new)) is None
 
 
 def test_a_change_travels_as_a_message_to_all_groups() -> None:
     new = change_topology(OLD, 1, add=4)
-    message = change_message(9, 7, new)
+    message = make_change_message(9, 7, new)
     assert message.destinations == (0, 1)
     assert is_change(message)
-    assert next_topology(OLD, message) == new
-    assert next_topology(new, message) is None, "a number comes once"
-    assert next_topology(OLD, Message(9, 7, (0,), message.payload)) is None, "all groups must hear of it"
-    assert next_topology(OLD, Message(9, 7, (0, 1), message.payload[:-1])) is None
+    assert parse_change(OLD, message) == new
+    assert parse_change(new, message) is None, "a number comes once"
+    assert parse_change(OLD, Message(9, 7, (0,), message.payload)) is None, "all groups must hear of it"
+    assert parse_change(OLD, Message(9, 7, (0, 1), message.payload[:-1])) is None
     assert decode_topology(encode_topology(new)) == new
 
 

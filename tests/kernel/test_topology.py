@@ -10,8 +10,8 @@ def test_a_grid_numbers_processes_group_by_group_then_clients() -> None:
     assert topology.clients == (6, 7)
     assert topology.group_of(4) == 1
     assert topology.group_of(6) is None
-    assert topology.addressed((0, 1)) == (0, 1, 2, 3, 4, 5)
-    assert topology.addressed((0, 1)) is topology.addressed((0, 1))
+    assert topology.processes_of((0, 1)) == (0, 1, 2, 3, 4, 5)
+    assert topology.processes_of((0, 1)) is topology.processes_of((0, 1))
     assert (topology.quorum(0), topology.faults_tolerated(0)) == (2, 1)
 
 

@@ -70,7 +70,7 @@ def test_real_processes_leave_a_trace_in_which_all_orders_agree(tmp_path: Path) 
     for file in steps.glob("*.steps"):
         me = read_header(file).process
         fresh = spec.process(me, cluster.topology, spec.configure(cluster.options))
-        assert replay(file, Codec(spec.wire(), spec.records), fresh) > 10
+        assert replay(file, Codec(spec.wire_bodies(), spec.records), fresh) > 10
 
 
 def test_a_step_log_tells_what_was_asked_and_said_for_many(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_step_log_tells_what_was_asked_and_said_for_many(tmp_path: Path) -> No
     log = StepLog(tmp_path / "0.steps", spec.name, 0)
     log.write(5, [Requests(messages)], [told])
     log.close()
-    steps = list(read_steps(log.path, Codec(spec.wire(), spec.records)))
+    steps = list(read_steps(log.path, Codec(spec.wire_bodies(), spec.records)))
     assert steps == [(5, [Requests(messages)], [told])]
 
 

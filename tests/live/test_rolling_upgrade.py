@@ -90,12 +90,12 @@ def test_a_rolling_restart_loses_nothing_and_waits_for_no_silence(tmp_path: Path
         running.start(node)
 
     with tracing(cluster) as recorder, local_cluster(cluster) as running:
-        before = {node: status["vitals"]["epoch"] for node, status in fetch_statuses(cluster, "till").items()}
+        before = {node: status["protocol_status"]["epoch"] for node, status in fetch_statuses(cluster, "till").items()}
         act = lambda: restart_all(cluster, "till", restart, 60.0)  # noqa: E731
         traffic = served_through(cluster, running, recorder, act, client="till")
         for node, status in fetch_statuses(cluster, "till").items():
             assert status["incarnation"] == 1
-            changes[node] = status["vitals"]["epoch"] - before[node]
+            changes[node] = status["protocol_status"]["epoch"] - before[node]
     judged(cluster)
     assert traffic.unanswered == 0
     assert traffic.done > 50
@@ -166,7 +166,7 @@ def test_clients_go_to_another_gateway_at_once() -> None:
     from amcast.parts.client.session import ClientSession
 
     topology = Topology.grid(1, 3)
-    client = ClientSession(9, topology, lambda t, m: t.addressed(m.destinations), SessionConfig(gateways=True))
+    client = ClientSession(9, topology, lambda t, m: t.processes_of(m.destinations), SessionConfig(gateways=True))
     message = Message(9 * 10**9, 9, (0,))
     first = next(e.targets[0] for e in client.step([Submit(message)], 0) if isinstance(e, Send))
     other = next(member for member in range(3) if member != first)
@@ -186,10 +186,11 @@ class End:
         limits = Limits(reconnect_min_s=0.005, reconnect_max_s=0.05)
         spec = node_spec(protocol("skeen"), NodeConfig(omega=None))
         self.got: list[object] = []
-        self.coder = Codec(spec.wire(), limits=limits)
+        self.coder = Codec(spec.wire_bodies(), limits=limits)
         self.network = Network(
-            me, 0, "test", "skeen", self.coder, lambda peer, bodies: self.got.extend(bodies), lambda *_: None,
-            lambda *_: None, random.Random(1), TransportOptions(versions=versions),
+            me, 0, "test", "skeen", self.coder, on_bodies=lambda peer, bodies: self.got.extend(bodies),
+            on_frame=lambda *_: None, on_link_reset=lambda *_: None, chance=random.Random(1),
+            wiring=TransportOptions(versions=versions),
         )  # fmt: skip
 
 

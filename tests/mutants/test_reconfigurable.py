@@ -34,7 +34,7 @@ def test_a_state_from_beyond_the_barrier_is_noticed(name: str) -> None:
 
 
 def test_bodies_that_are_too_early_and_too_many_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "ReconfigurableConfig", partial(ReconfigurableConfig, held=1))
+    monkeypatch.setattr(runs, "ReconfigurableConfig", partial(ReconfigurableConfig, max_early_bodies=1))
     overflows = 0
     for name in ("primcast", "multipaxos", "treecast"):
         for seed in range(2):
@@ -46,9 +46,11 @@ def _tell_of_the_last_number_only(self: Turning, sender: ProcessId, number: int,
     """As it was."""
     current = self.current
     if number == REPORT and current is not None:
-        self.send(sender, self.turn())
-    if current is not None and current.number > max(number, 0):
-        self.send(sender, ConfigurationInfo(current.begin, self._done) if group == self.home else self.turn())
+        self.send(sender, self.make_announcement())
+    if current is not None and current.configuration > max(number, 0):
+        self.send(
+            sender, ConfigurationInfo(current.start, self._done) if group == self.home else self.make_announcement()
+        )
 
 
 ROOT, OTHERS = (0, 1, 2), (3, 4, 5, 6, 7, 8)
@@ -87,7 +89,7 @@ def _roles(simulation: Simulation, number: int) -> dict[ProcessId, object]:
         node = simulation.world.processes.get(process)
         for instance in node.protocol._instances if isinstance(node, Node) else ():  # type: ignore[attr-defined]
             if instance.number == number and instance.process is not None:
-                found[process] = instance.process.vitals()["role"]
+                found[process] = instance.process.status()["role"]
     return found
 
 
@@ -139,14 +141,14 @@ def test_an_old_number_is_led_by_somebody_who_is_there(monkeypatch: pytest.Monke
 def _wait_for_majorities_of_the_next_number(self: Turning) -> None:
     """As it was."""
     while len(self._instances) > 1:
-        old = self._instances[0].number
+        old = self._instances[0].configuration
         if old >= self._done and not self._passed(old, self._instances[1].topology):
             return
         self._done = max(self._done, old + 1)
         del self._instances[0]
     current = self.current
     if current is not None and current.process is None:
-        self._retire(current.number)
+        self._retire(current.configuration)
 
 
 LEFT_UNHEARD: tuple[Event, ...] = (

@@ -42,9 +42,9 @@ class Gated(Stage):
 
     def make(self, process: ProcessId) -> Process:
         if self.topology.group_of(process) is None:
-            return ClientSession(process, self.topology, self.spec.contact, SessionConfig(gateways=True))
+            return ClientSession(process, self.topology, self.spec.contacts, SessionConfig(gateways=True))
         config = NodeConfig(omega=None, gateway=GatewayConfig(rest=False))
-        return self.node(self.spec.process(process, self.topology, self.config), config, self.spec.contact)
+        return self.node(self.spec.process(process, self.topology, self.config), config, self.spec.contacts)
 
     def said(self, process: ProcessId, kind: type) -> list[Send]:
         """What one process has said, of a kind."""

@@ -74,6 +74,6 @@ class Wires:
         return [
             (message, process)
             for message, destinations in sorted(self.destinations.items())
-            for process in self.topology.addressed(destinations)
+            for process in self.topology.processes_of(destinations)
             if message not in delivered[process]
         ]

@@ -44,7 +44,7 @@ class Stage(PendingActions):
 
     def make(self, process: ProcessId) -> Process:
         if self.topology.group_of(process) is None:
-            return ClientSession(process, self.topology, self.spec.contacts(self.config), SessionConfig())
+            return ClientSession(process, self.topology, self.spec.contacts_for(self.config), SessionConfig())
         return Node(self.spec.process(process, self.topology, self.config), NodeConfig(omega=None))
 
     def multicast(self, client: int, *destinations: GroupId) -> int:

@@ -16,26 +16,29 @@ def test_a_group_that_hears_nothing_is_named_and_then_nothing_is_open(name: str)
     stage.apply(Block(tuple((source, target) for source in (3, 4, 5, 6, 7) for target in (0, 1, 2))))
     waiting = stage.multicast(1, 0, 1)
     stage.drain()
-    assert [phase.done for phase in stage.world.processes[0].explain(local)] == [True]
-    assert [phase.done for phase in stage.world.processes[0].explain(waiting)] == [False], "it never heard of it"
+    assert [phase.is_done for phase in stage.world.processes[0].explain(local)] == [True]
+    assert [phase.is_done for phase in stage.world.processes[0].explain(waiting)] == [False], "it never heard of it"
     there = stage.world.processes[3]
     assert [phase.name for phase in there.explain(local)] == ["text"]
     assert there.status()["pending"] == 1
-    open_ones = [phase for phase in there.explain(waiting) if not phase.done]
-    assert any({0, 1, 2} & set(phase.late) for phase in open_ones), open_ones
+    open_ones = [phase for phase in there.explain(waiting) if not phase.is_done]
+    assert any({0, 1, 2} & set(phase.waiting_for) for phase in open_ones), open_ones
 
     stage.heal()
     stage.finish()
     for process in stage.topology.servers:
         (phase,) = stage.world.processes[process].explain(waiting)
-        assert (phase.name, phase.done) == ("delivered", True)
+        assert (phase.name, phase.is_done) == ("delivered", True)
         assert stage.world.processes[process].status()["pending"] == 0
 
 
 def late(stage: Stage, process: int, message: int) -> set[int]:
     """Whom a process waits for."""
     return {
-        other for phase in stage.world.processes[process].explain(message) if not phase.done for other in phase.late
+        other
+        for phase in stage.world.processes[process].explain(message)
+        if not phase.is_done
+        for other in phase.waiting_for
     }
 
 
@@ -67,9 +70,9 @@ def test_skeen_names_the_group_whose_proposal_is_missing_and_the_message_that_is
     stage.drain()
     there = stage.topology.members(1)[0]
     assert late(stage, there, first) == set(stage.topology.members(0))
-    (waits,) = [phase for phase in stage.world.processes[there].explain(second) if not phase.done]
+    (waits,) = [phase for phase in stage.world.processes[there].explain(second) if not phase.is_done]
     assert waits.name == "first"
-    assert str(first) in waits.said
+    assert str(first) in waits.description
     heal_and_finish(stage, first, second)
 
 
@@ -84,8 +87,8 @@ def test_flexcast_names_the_group_whose_acknowledgement_is_missing(replicas: int
     assert [phase.name for phase in stage.world.processes[0].explain(message)] == ["delivered"]
     if replicas > 1:
         leader = stage.topology.members(1)[0]
-        (owed,) = [phase for phase in stage.world.processes[leader].explain(message) if not phase.done]
-        assert (owed.name, set(owed.late)) == ("carried", set(stage.topology.members(2)))
+        (owed,) = [phase for phase in stage.world.processes[leader].explain(message) if not phase.is_done]
+        assert (owed.name, set(owed.waiting_for)) == ("carried", set(stage.topology.members(2)))
     heal_and_finish(stage, message)
 
 
@@ -108,10 +111,10 @@ def test_the_ring_names_the_message_that_locks_a_group(replicas: int) -> None:
     stage.drain()
     second = stage.multicast(1, 0)
     stage.drain()
-    (waits,) = [phase for phase in stage.world.processes[0].explain(second) if not phase.done]
+    (waits,) = [phase for phase in stage.world.processes[0].explain(second) if not phase.is_done]
     assert waits.name == "first"
-    assert str(first) in waits.said
-    assert not stage.world.processes[0].explain(first)[-1].done, "it is not at its last destination"
+    assert str(first) in waits.description
+    assert not stage.world.processes[0].explain(first)[-1].is_done, "it is not at its last destination"
     heal_and_finish(stage, first, second)
 
 
@@ -125,7 +128,7 @@ def test_multipaxos_names_the_group_that_orders() -> None:
     waiting = stage.multicast(1, 0)
     stage.drain()
     assert late(stage, 0, waiting) == {1, 2}
-    assert [phase.said for phase in stage.world.processes[1].explain(message + 99)] == [
+    assert [phase.description for phase in stage.world.processes[1].explain(message + 99)] == [
         "process 1 has never heard of it"
     ]
     heal_and_finish(stage, message, waiting)
@@ -139,12 +142,12 @@ def test_rounds_name_the_group_whose_bundle_is_missing(name: str) -> None:
     message = stage.multicast(0, 0, 1)
     stage.until(lambda: {3, 4, 5} <= late(stage, 0, message), 2000)
     phases = {phase.name: phase for phase in stage.world.processes[0].explain(message)}
-    assert phases["bundled"].done
-    assert not phases["swapped"].done
+    assert phases["bundled"].is_done
+    assert not phases["swapped"].is_done
     if name == "a-ng":  # in A_dt my own bundle counts only when others acknowledge it
-        assert set(phases["swapped"].late) == {3, 4, 5}
+        assert set(phases["swapped"].waiting_for) == {3, 4, 5}
     stage.heal()
     stage.finish()
     for process in stage.topology.servers:
         assert [phase.name for phase in stage.world.processes[process].explain(message)] == ["delivered"]
-    assert [phase.done for phase in stage.world.processes[0].explain(message + 99)] == [False]
+    assert [phase.is_done for phase in stage.world.processes[0].explain(message + 99)] == [False]

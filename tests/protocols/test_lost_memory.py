@@ -12,7 +12,7 @@ TOPOLOGY = Topology.grid(2, 3)
 
 @pytest.mark.parametrize("name", list(CATALOGUE))
 def test_operators_are_told_who_waits_to_be_given_its_groups_state(name: str) -> None:
-    spec = CATALOGUE[name].on(TOPOLOGY)
+    spec = CATALOGUE[name].for_topology(TOPOLOGY)
     first, later = (spec.process(1, TOPOLOGY, spec.configure({})) for _ in range(2))
     first.step([Started((), 0)], 0)
     later.step([Started((), 1)], 0)

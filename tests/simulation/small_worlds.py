@@ -27,7 +27,7 @@ def maker(spec: Spec, topology: Topology) -> Callable[[ProcessId], Process]:
 
     def make(process: ProcessId) -> Process:
         if topology.group_of(process) is None:
-            return OneShotClient(process, topology, spec.contact)
+            return OneShotClient(process, topology, spec.contacts)
         return spec.process(process, topology, config)
 
     return make

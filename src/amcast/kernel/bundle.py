@@ -19,8 +19,8 @@ from amcast.kernel.message import Message, MessageHeader
 
 FIRST_GATEWAY: Final = MAX_SENDER + 1
 """Numbers from here on are gateways': no client or server has one, no trace shows one."""
-MOST_PROCESSES: Final = 1 << 12
-MOST_INCARNATIONS: Final = 1 << 20
+MAX_GATEWAYS: Final = 1 << 12
+MAX_INCARNATIONS: Final = 1 << 20
 """Ids of bundles fit 63 bits."""
 FIRST_BUNDLE: Final = FIRST_GATEWAY * MESSAGES_PER_SENDER
 """Ids from here on are bundles'."""
@@ -32,19 +32,19 @@ _labels: Final = msgspec.msgpack.Decoder(list[MessageHeader])
 
 def gateway_sender(process: ProcessId, incarnation: int) -> ProcessId:
     """The name in which a process bundles, in one of its incarnations."""
-    if process >= MOST_PROCESSES:
-        raise UsageError(f"process {process} is a gateway; expected a number below {MOST_PROCESSES}")
-    if incarnation >= MOST_INCARNATIONS:
+    if process >= MAX_GATEWAYS:
+        raise UsageError(f"process {process} is a gateway; expected a number below {MAX_GATEWAYS}")
+    if incarnation >= MAX_INCARNATIONS:
         raise UsageError(
             f"process {process} is a gateway in incarnation {incarnation}; "
-            f"expected fewer than {MOST_INCARNATIONS} incarnations"
+            f"expected fewer than {MAX_INCARNATIONS} incarnations"
         )
-    return FIRST_GATEWAY + incarnation * MOST_PROCESSES + process
+    return FIRST_GATEWAY + incarnation * MAX_GATEWAYS + process
 
 
-def process_of(gateway: ProcessId) -> ProcessId:
+def gateway_process(gateway: ProcessId) -> ProcessId:
     """The process behind a gateway's number."""
-    return gateway % MOST_PROCESSES
+    return gateway % MAX_GATEWAYS
 
 
 def is_bundle(message: MessageId) -> bool:

@@ -12,12 +12,12 @@ class Phase(NamedTuple):
     """One thing that must happen before a message is delivered here."""
 
     name: str
-    done: bool
-    said: str
+    is_done: bool
+    description: str
     """What is known of it, in a sentence."""
-    late: tuple[ProcessId, ...] = ()
+    waiting_for: tuple[ProcessId, ...] = ()
     """Whose word is missing."""
 
 
-OWED: Final = frozenset({"carried", "confirmed", "passed"})
+PHASES_AFTER_DELIVERY: Final = frozenset({"carried", "confirmed", "passed"})
 """Phases that may be open where a message is delivered already: what others have not taken from here."""

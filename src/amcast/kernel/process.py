@@ -33,7 +33,7 @@ class Process(ABC):
 
     __slots__ = ("_merges", "_outbox", "group", "last_global_ns", "me", "now", "position", "topology")
 
-    answers: ClassVar[bool] = False
+    sends_replies: ClassVar[bool] = False
     """It tells senders itself that their messages are delivered (Reply); others leave that to their node."""
     fast_body: ClassVar[type[Body]] = Body
     """The kind of body that most of what arrives is of, if `on_frequent` takes it, and not `on_receive`."""
@@ -118,7 +118,7 @@ class Process(ABC):
 
     def contacts(self, message: Message) -> tuple[ProcessId, ...]:
         """Whom a sender must tell. A protocol that needs fewer names the same function in its Spec (`contact`)."""
-        return self.topology.addressed(message.destinations)
+        return self.topology.processes_of(message.destinations)
 
     @abstractmethod
     def on_request(self, message: Message) -> None:
@@ -218,11 +218,11 @@ class Process(ABC):
         self._outbox.append(Deliver(message, self.position, rank_time, rank_tie, committed_ns))
         self.position += 1
         if held_ns or len(message.destinations) == 1:
-            self.convoy(message, committed_ns, held_ns)
+            self.note_convoy(message, committed_ns, held_ns)
         else:
             self.last_global_ns = self.now
 
-    def convoy(self, message: Message, committed_ns: int | None, held_ns: int = 0) -> None:
+    def note_convoy(self, message: Message, committed_ns: int | None, held_ns: int = 0) -> None:
         """Note how long a local message that is delivered now waited for global ones: after its place in the order
         was known (`committed_ns`), and before it could be given one (`held_ns`)."""
         if len(message.destinations) > 1:
@@ -232,12 +232,12 @@ class Process(ABC):
         if held_ns:
             self.note("convoy", message.id, float(held_ns))
 
-    def clear(self, message: Message) -> None:
+    def end_blocking(self, message: Message) -> None:
         """This message has its place in the order: it is no longer in the way of those that turn out to be older."""
         if len(message.destinations) > 1:
             self.last_global_ns = self.now
 
-    def installed(self, position: int) -> None:
+    def install_position(self, position: int) -> None:
         """A snapshot of another member was taken over: what it delivered counts as delivered here."""
         self.position = position
         self._outbox.append(Note("installed", None, float(position)))
@@ -252,8 +252,8 @@ class Process(ABC):
     def cancel_timer(self, name: str) -> None:
         self._outbox.append(CancelTimer(name))
 
-    def persist(self, record: Record, replaces: bool = False, ends: bool = False) -> None:
-        self._outbox.append(Persist(record, replaces, ends))
+    def persist(self, record: Record, replaces: bool = False, after_deliveries: bool = False) -> None:
+        self._outbox.append(Persist(record, replaces, after_deliveries))
 
     def note(self, name: str, message: MessageId | None = None, value: float | None = None) -> None:
         self._outbox.append(Note(name, message, value))

@@ -11,12 +11,12 @@ import msgspec
 from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Message
-from amcast.kernel.topology import Place, Topology
+from amcast.kernel.topology import Endpoint, Topology
 
-MARK: Final = b"\xc1amcast/topology\xc1"
+CHANGE_PREFIX: Final = b"\xc1amcast/topology\xc1"
 """How the payload of a change begins. No application may begin a payload like this. The first byte begins nothing in
 MessagePack, so that the mark is found fast, wherever it is in a bundle."""
-MARK_BYTES: Final = len(MARK)
+_PREFIX_BYTES: Final = len(CHANGE_PREFIX)
 
 
 def change_topology(
@@ -24,7 +24,7 @@ def change_topology(
     group: GroupId,
     add: ProcessId | None = None,
     remove: ProcessId | None = None,
-    place: Place = ("", ""),
+    endpoint: Endpoint = ("", ""),
     region: str = "",
 ) -> Topology:
     """The next topology, in which a group has one member more (the last one) or one fewer. `place` says its name and,
@@ -38,12 +38,12 @@ def change_topology(
     members = topology.members(group)
     if add is not None:
         _refuse_known(topology, group, add)
-        return topology.with_change(group, (*members, add), place=place, region=region)
+        return topology.with_change(group, (*members, add), endpoint=endpoint, region=region)
     if remove not in members:
         raise UsageError(f"change of group {group}: process {remove} is no member; expected one of {list(members)}")
     if len(members) == 1:
         raise UsageError(f"change of group {group}: process {remove} is its last member; expected 1 or more to remain")
-    return topology.with_change(group, tuple(member for member in members if member != remove), place=place)
+    return topology.with_change(group, tuple(member for member in members if member != remove), endpoint=endpoint)
 
 
 def _refuse_known(topology: Topology, group: GroupId, process: ProcessId) -> None:
@@ -52,28 +52,31 @@ def _refuse_known(topology: Topology, group: GroupId, process: ProcessId) -> Non
         raise UsageError(f"change of group {group}: process {process} is a member of group {home}; groups are disjoint")
     if process in topology.clients:
         raise UsageError(f"change of group {group}: process {process} is a client; expected a number that nobody has")
-    if process < topology.unused:
-        raise UsageError(f"change of group {group}: the number {process} was used; expected {topology.unused} or more")
+    if process < topology.next_process:
+        raise UsageError(
+            f"change of group {group}: the number {process} was used; expected {topology.next_process} or more"
+        )
 
 
 def check_change(old: Topology, new: Topology) -> None:
     """Refuse what is not one step from the old topology to the new one."""
     if new.configuration != old.configuration + 1:
-        raise UsageError(
-            f"change: number = {new.configuration}; expected {old.configuration + 1}, after number {old.configuration}"
-        )
+        raise UsageError(f"change: configuration = {new.configuration}; expected {old.configuration + 1}")
     if new.groups != old.groups:
         raise UsageError(f"change: groups {list(new.groups)}; expected {list(old.groups)}, groups themselves stay")
     moved = [(group, who) for group in old.groups for who in _difference(old, new, group)]
     if len(moved) != 1:
         told = ", ".join(f"process {who} of group {group}" for group, who in moved) or "nobody"
-        raise UsageError(f"change to number {new.configuration}: {told} differs; expected one member of one group")
+        raise UsageError(
+            f"change to configuration {new.configuration}: {told} differs; expected one member of one group"
+        )
     group, who = moved[0]
     if who not in old.members(group):
         _refuse_known(old, group, who)
-    if old.unused and new.unused < max(old.unused, who + 1):
+    if old.next_process and new.next_process < max(old.next_process, who + 1):
         raise UsageError(
-            f"change to number {new.configuration}: unused = {new.unused}; expected numbers that nobody had"
+            f"change to configuration {new.configuration}: next_process = {new.next_process};"
+            f" expected {max(old.next_process, who + 1)} or more"
         )
 
 
@@ -97,26 +100,26 @@ def decode_topology(data: bytes, where: str = "topology") -> Topology:
     return Topology.from_dict(described, where)
 
 
-def change_message(id: MessageId, sender: ProcessId, topology: Topology) -> Message:
+def make_change_message(id: MessageId, sender: ProcessId, topology: Topology) -> Message:
     """The message that makes a topology the current one."""
-    return Message(id, sender, topology.groups, change_payload(topology))
+    return Message(id, sender, topology.groups, encode_change(topology))
 
 
-def change_payload(topology: Topology) -> bytes:
+def encode_change(topology: Topology) -> bytes:
     """What it carries."""
-    return MARK + encode_topology(topology)
+    return CHANGE_PREFIX + encode_topology(topology)
 
 
 def is_change(message: Message) -> bool:
-    return message.payload[:MARK_BYTES] == MARK
+    return message.payload[:_PREFIX_BYTES] == CHANGE_PREFIX
 
 
-def next_topology(current: Topology, message: Message) -> Topology | None:
+def parse_change(current: Topology, message: Message) -> Topology | None:
     """What a change asks for, if it may follow the current topology: the same answer at every process that has it."""
     if message.destinations != current.groups or not is_change(message):
         return None
     try:
-        topology = decode_topology(message.payload[MARK_BYTES:])
+        topology = decode_topology(message.payload[_PREFIX_BYTES:])
         check_change(current, topology)
     except UsageError:
         return None

@@ -18,7 +18,7 @@ run concerns take part; no: neither."""
 Links = Literal["fifo", "reordering", "raw"]
 """The weakest links a protocol works over: ordered and exactly-once; exactly-once; anything may be lost or doubled."""
 
-Contact = Callable[[Topology, Message], tuple[ProcessId, ...]]
+Contacts = Callable[[Topology, Message], tuple[ProcessId, ...]]
 """Whom a client must tell of a message."""
 
 FAULTS: Final = (
@@ -101,14 +101,14 @@ class Spec:
     records: tuple[type[Record], ...] = ()
     states: tuple[type[State], ...] = ()
     roles: Callable[[Topology, ProcessId], str] = lambda topology, process: "member"
-    contact: Contact = lambda topology, message: topology.addressed(message.destinations)
-    contacting: Callable[[Any], Contact] | None = None
+    contacts: Contacts = lambda topology, message: topology.processes_of(message.destinations)
+    make_contacts: Callable[[Any], Contacts] | None = None
     """Where the contacts depend on the configuration (an overlay): from it, the function above."""
     alone: Claims | None = None
     """What is claimed where every group is one process, if it differs: the bare protocol, not replicated."""
     farewell: Callable[[int], Body] | None = None
     """What a process that leaves in good order, in its n-th incarnation, tells everybody that it is connected with."""
-    bundles: Callable[[Message], list[Message]] | None = None
+    open_bundle: Callable[[Message], list[Message]] | None = None
     """How its processes open bundles when they deliver them (`kernel/bundle.py`): nodes may be gateways for clients."""
     goals: tuple[str, ...] = ()
     """Names of notes that a search worth trusting must have seen."""
@@ -120,17 +120,17 @@ class Spec:
         merged = {**self.options, **(values or {})}
         return parse_config(self.config, merged, f"options of protocol {self.name}")
 
-    def contacts(self, config: Config) -> Contact:
+    def contacts_for(self, config: Config) -> Contacts:
         """Whom a client must tell, under a configuration."""
-        return self.contact if self.contacting is None else self.contacting(config)
+        return self.contacts if self.make_contacts is None else self.make_contacts(config)
 
-    def on(self, topology: Topology) -> "Spec":
+    def for_topology(self, topology: Topology) -> "Spec":
         """The protocol with the claims that hold on a topology."""
         if self.alone is None or any(len(topology.members(group)) > 1 for group in topology.groups):
             return self
         return replace(self, claims=self.alone, alone=None)
 
-    def check(self, topology: Topology) -> None:
+    def check_topology(self, topology: Topology) -> None:
         """Refuse a topology this protocol cannot run on."""
         if self.claims.single_replica:
             for group in topology.groups:
@@ -140,6 +140,6 @@ class Spec:
                         f" expected groups of 1 process (it assumes processes that do not crash)"
                     )
 
-    def wire(self) -> tuple[type[Body], ...]:
+    def wire_bodies(self) -> tuple[type[Body], ...]:
         """Every body that may travel: the protocol's own and those of clients."""
         return (*self.bodies, Request, Reply)

@@ -17,7 +17,7 @@ MAX_REMEMBERED = 4096
 MAX_LEFT = 64
 """Members that left and are remembered by name."""
 
-Place = tuple[str, str]
+Endpoint = tuple[str, str]
 """A process that a change added, or removed: its name, and its address; no address if it has left. Pure rooms carry it
 and do not look at it."""
 
@@ -31,23 +31,23 @@ class Topology:
         clients: Iterable[ProcessId] = (),
         regions: Mapping[ProcessId, str] | None = None,
         names: Mapping[GroupId, str] | None = None,
-        number: int = 0,
+        configuration: int = 0,
         history: Mapping[tuple[GroupId, int], tuple[ProcessId, ...]] | None = None,
-        places: Mapping[ProcessId, Place] | None = None,
-        unused: ProcessId = 0,
+        endpoints: Mapping[ProcessId, Endpoint] | None = None,
+        next_process: ProcessId = 0,
     ) -> None:
-        self.configuration = number
+        self.configuration = configuration
         self._members: dict[GroupId, tuple[ProcessId, ...]] = {g: tuple(groups[g]) for g in sorted(groups)}
         self.clients: tuple[ProcessId, ...] = tuple(clients)
         self.regions: dict[ProcessId, str] = dict(sorted((regions or {}).items()))
         self.names: dict[GroupId, str] = dict(sorted((names or {}).items()))
-        self.places: dict[ProcessId, Place] = dict(sorted((places or {}).items()))
+        self.endpoints: dict[ProcessId, Endpoint] = dict(sorted((endpoints or {}).items()))
         """Where to find those whom a configuration of number 0 cannot know."""
-        self.unused = unused
+        self.next_process = next_process
         """The lowest number that no process ever had; 0 where nobody counts."""
         self._history: dict[tuple[GroupId, int], tuple[ProcessId, ...]] = dict(history or {})
         for group, members in self._members.items():
-            self._history[(group, number)] = members
+            self._history[(group, configuration)] = members
         self._group_of: dict[ProcessId, GroupId] = {}
         self._addressed: dict[tuple[GroupId, ...], tuple[ProcessId, ...]] = {}
         """Answers that were given before: the same destinations come again and again."""
@@ -87,9 +87,10 @@ class Topology:
         for group in self.names:
             if group not in self._members:
                 raise UsageError(f"topology.names: group {group} does not exist")
-        if self.unused and self.unused <= max(self._group_of):
+        if self.next_process and self.next_process <= max(self._group_of):
             raise UsageError(
-                f"topology.unused = {self.unused}; expected more than {max(self._group_of)}, which is in use"
+                f"topology.next_process = {self.next_process};"
+                f" expected more than {max(self._group_of)}, the highest id in use"
             )
 
     @classmethod
@@ -107,25 +108,25 @@ class Topology:
             range(first, first + clients),
         )
 
-    def members(self, group: GroupId, number: int | None = None) -> tuple[ProcessId, ...]:
+    def members(self, group: GroupId, configuration: int | None = None) -> tuple[ProcessId, ...]:
         """The members of a group, now or under an earlier number."""
-        if number is None:
+        if configuration is None:
             return self._members[group]
-        return self._history[(group, number)]
+        return self._history[(group, configuration)]
 
-    def quorum(self, group: GroupId, number: int | None = None) -> int:
+    def quorum(self, group: GroupId, configuration: int | None = None) -> int:
         """The size of a majority."""
-        return len(self.members(group, number)) // 2 + 1
+        return len(self.members(group, configuration)) // 2 + 1
 
-    def faults_tolerated(self, group: GroupId, number: int | None = None) -> int:
+    def faults_tolerated(self, group: GroupId, configuration: int | None = None) -> int:
         """How many members may crash while a majority remains."""
-        return (len(self.members(group, number)) - 1) // 2
+        return (len(self.members(group, configuration)) - 1) // 2
 
     def group_of(self, process: ProcessId) -> GroupId | None:
         """The group of a process; None for a client or a stranger."""
         return self._group_of.get(process)
 
-    def addressed(self, destinations: tuple[GroupId, ...]) -> tuple[ProcessId, ...]:
+    def processes_of(self, destinations: tuple[GroupId, ...]) -> tuple[ProcessId, ...]:
         """All members of some groups, in the groups' order."""
         known = self._addressed.get(destinations)
         if known is None:
@@ -149,50 +150,62 @@ class Topology:
         return wanted
 
     def with_change(
-        self, group: GroupId, members: Sequence[ProcessId], keep: int = 8, place: Place = ("", ""), region: str = ""
+        self,
+        group: GroupId,
+        members: Sequence[ProcessId],
+        keep: int = 8,
+        endpoint: Endpoint = ("", ""),
+        region: str = "",
     ) -> "Topology":
         """The next topology, in which one group has other members; the last `keep` numbers stay answerable. `place`
         and `region` are those of the member that comes; of one that goes only the name counts."""
         if group not in self._members:
             raise UsageError(f"topology: group {group} does not exist; expected one of {list(self.groups)}")
-        number = self.configuration + 1
-        old = {key: value for key, value in self._history.items() if key[1] > number - keep}
+        configuration = self.configuration + 1
+        old = {key: value for key, value in self._history.items() if key[1] > configuration - keep}
         regions = {p: r for p, r in self.regions.items() if p not in self._members[group] or p in members}
-        places = dict(self.places)
-        unused = self.unused
+        endpoints = dict(self.endpoints)
+        next_process = self.next_process
         for process in sorted(set(members) ^ set(self._members[group])):
             comes = process in members
             if comes and region:
                 regions[process] = region
-            if place[0]:
-                places[process] = place if comes else (place[0], "")
-            if comes and unused:
-                unused = max(unused, process + 1)
-        left = [process for process, (_, address) in sorted(places.items()) if not address]
+            if endpoint[0]:
+                endpoints[process] = endpoint if comes else (endpoint[0], "")
+            if comes and next_process:
+                next_process = max(next_process, process + 1)
+        left = [process for process, (_, address) in sorted(endpoints.items()) if not address]
         for process in left[:-MAX_LEFT]:
-            del places[process]
+            del endpoints[process]
         groups = {**self._members, group: tuple(members)}
-        return Topology(groups, self.clients, regions, self.names, number, old, places, unused)
+        return Topology(groups, self.clients, regions, self.names, configuration, old, endpoints, next_process)
 
     def with_clients(self, clients: Sequence[ProcessId]) -> "Topology":
         """The same with other clients."""
         regions = {p: r for p, r in self.regions.items() if p in self._group_of or p in clients}
         return Topology(
-            self._members, clients, regions, self.names, self.configuration, self._history, self.places, self.unused
+            self._members,
+            clients,
+            regions,
+            self.names,
+            self.configuration,
+            self._history,
+            self.endpoints,
+            self.next_process,
         )
 
     def describe(self) -> dict[str, object]:
         """As plain data, for run.json; `Topology.from_dict` reads it back."""
         told: dict[str, object] = {
-            "number": self.configuration,
+            "configuration": self.configuration,
             "groups": [{"id": g, "name": self.names.get(g, ""), "members": list(m)} for g, m in self._members.items()],
             "clients": list(self.clients),
             "regions": [[process, region] for process, region in self.regions.items()],
         }
-        if self.places:
-            told["places"] = [[process, name, address] for process, (name, address) in self.places.items()]
-        if self.unused:
-            told["unused"] = self.unused
+        if self.endpoints:
+            told["endpoints"] = [[process, name, address] for process, (name, address) in self.endpoints.items()]
+        if self.next_process:
+            told["next_process"] = self.next_process
         return told
 
     @classmethod
@@ -203,23 +216,27 @@ class Topology:
             names = {group["id"]: group["name"] for group in data["groups"] if group.get("name")}
             clients = tuple(data.get("clients", ()))
             regions = dict(data.get("regions", ()))
-            number = data.get("number", 0)
-            places = {process: (name, address) for process, name, address in data.get("places", ())}
-            unused = data.get("unused", 0)
+            configuration = data.get("configuration", 0)
+            endpoints = {process: (name, address) for process, name, address in data.get("endpoints", ())}
+            next_process = data.get("next_process", 0)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             told = f"{type(error).__name__} {error}"
             raise UsageError(f"{where}: {told}; expected what `Topology.describe` writes") from None
         members = [member for group in groups.values() for member in group]
-        for value in (number, unused, *groups, *clients, *regions, *places, *members):
+        for value in (configuration, next_process, *groups, *clients, *regions, *endpoints, *members):
             if type(value) is not int:
                 raise UsageError(f"{where}: {value!r}; expected whole numbers for groups and processes")
-        for text in (*regions.values(), *names.values(), *(text for place in places.values() for text in place)):
+        for text in (
+            *regions.values(),
+            *names.values(),
+            *(text for endpoint in endpoints.values() for text in endpoint),
+        ):
             if type(text) is not str:
                 raise UsageError(f"{where}: {text!r}; expected text for names, regions and addresses")
         if len(groups) != len(data["groups"]):
             raise UsageError(f"{where}: a group appears twice")
         try:
-            return cls(groups, clients, regions, names, number, None, places, unused)
+            return cls(groups, clients, regions, names, configuration, None, endpoints, next_process)
         except UsageError as error:
             raise UsageError(f"{where}: {error}") from None
 
@@ -230,4 +247,4 @@ class Topology:
         return hash((self.configuration, tuple(self._members.items()), self.clients))
 
     def __repr__(self) -> str:
-        return f"Topology(number={self.configuration}, groups={self._members}, clients={self.clients})"
+        return f"Topology(configuration={self.configuration}, groups={self._members}, clients={self.clients})"

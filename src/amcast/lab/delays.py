@@ -64,7 +64,7 @@ def delays(
     Without a `world` it is the one where the protocol counts its delays; in the other one nothing is claimed but that
     everybody delivers.
     """
-    spec = spec.on(Topology.grid(destinations, replicas))
+    spec = spec.for_topology(Topology.grid(destinations, replicas))
     world = world or spec.claims.world
     recorder, topology, sent_ns = _run(spec, world, destinations, replicas, options)
     times: dict[str, float] = {}
@@ -119,7 +119,7 @@ def _run(
     grid = Topology.grid(destinations, replicas, 1)
     regions = {p: str(grid.group_of(p)) for p in grid.servers} | dict.fromkeys(grid.clients, "0")
     topology = Topology({g: grid.members(g) for g in grid.groups}, grid.clients, regions)
-    spec.check(topology)
+    spec.check_topology(topology)
     config = spec.configure(options)
     matrix: dict[str, dict[str, int]] = {}
     if world == "intergroup":

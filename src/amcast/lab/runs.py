@@ -153,7 +153,7 @@ class Prepared:
     def wire(self) -> tuple[type[Body], ...]:
         """Every body that may travel in this run."""
         spec = reconfigurable(self.spec) if self.changes else self.spec
-        return (*spec.wire(), Heartbeat, Hint, Done)
+        return (*spec.wire_bodies(), Heartbeat, Hint, Done)
 
     def meta(self, run: str) -> Meta:
         claims = self.spec.claims
@@ -185,15 +185,15 @@ def build(
         return (
             spec.process(process, topology, config)
             if replica
-            else OneShotClient(process, topology, spec.contacts(config))
+            else OneShotClient(process, topology, spec.contacts_for(config))
         )
     if replica:
         node = node_config(scale, _gateway(scale) if gateways else None)
         if changes:
             spec = reconfigurable(spec, ReconfigurableConfig(retry_ns=(30 * scale, 60 * scale)))
-        return Node(spec.process(process, topology, config), node, spec.contacts(config))
+        return Node(spec.process(process, topology, config), node, spec.contacts_for(config))
     session = SessionConfig(retry_ns=(60 * scale, 120 * scale), gateways=gateways)
-    return ClientSession(process, topology, spec.contacts(config), session)
+    return ClientSession(process, topology, spec.contacts_for(config), session)
 
 
 def _gateway(scale: int) -> GatewayConfig:
@@ -227,11 +227,11 @@ def prepare(plan: Plan, spec: Spec | None = None) -> Prepared:
             # A change goes to all groups and needs a majority of each, also where whole groups may be lost otherwise.
             spec = replace(spec, claims=replace(spec.claims, tolerates=majorities_survive))
     else:
-        spec = spec.on(topology)
-    spec.check(topology)
+        spec = spec.for_topology(topology)
+    spec.check_topology(topology)
     network = plan.network_config(defaults)
     _check_links(spec, network)
-    if plan.gateways and not spec.bundles:
+    if plan.gateways and not spec.open_bundle:
         raise UsageError(f"gateways = true; protocol {spec.name} does not open bundles")
     kinds = profile(plan.faults.profile, spec.claims, spec.name)
     nodes = plan.nodes if plan.nodes is not None else bool(changes) or "crash" in spec.claims.faults

@@ -94,7 +94,7 @@ def latencies_ms(run: Run) -> list[float]:
 def compared(plan: Plan, folder: Path, say: Callable[[str], None] = lambda line: None) -> Comparison:
     """Run a plan in both worlds; the live run's configuration, logs and trace stay in `folder`."""
     prepared = prepare(plan)
-    if prepared.spec.bundles and not plan.gateways:
+    if prepared.spec.open_bundle and not plan.gateways:
         # What a cluster does: clients ask gateways.
         prepared = prepare(msgspec.structs.replace(plan, gateways=True, nodes=True))
     _check(prepared)

@@ -29,12 +29,12 @@ def test_clients_wait_while_a_destination_is_silent_and_go_on_when_it_is_back() 
         there = Cluster(Topology.grid(3, 1), PRIMCAST, limits)
         for me in there.topology.servers:
             await there.prepare(me)
-        gateway, silent = there.hosts[0], there.hosts[2]
-        for host in (gateway, there.hosts[1]):
-            host.start(there.addresses)
+        gateway, silent = there.hosts[0], there.replicas[2]
+        for me in (0, 1):
+            there.replicas[me].start(there.addresses)
 
         def asking(number: int) -> Session:
-            return Session(number, there.topology, PRIMCAST.contact, SessionConfig(gateways=True))
+            return Session(number, there.topology, PRIMCAST.contacts, SessionConfig(gateways=True))
 
         client = there.client(batches=False, lazy=True)
         client._make = asking

@@ -40,7 +40,7 @@ class Careful(Process):
 
     def on_submit(self, message: Message) -> None:
         if message.id >= ENDS:
-            self.persist(Kept(message.id), ends=True)
+            self.persist(Kept(message.id), after_deliveries=True)
             return
         self.note("before", message.id)
         self.persist(Kept(message.id))

@@ -72,7 +72,7 @@ def test_packets_are_recorded_once_by_the_receiver_as_many_as_claimed() -> None:
             await made.settled(2)
             await asyncio.sleep(0.05)
         rows = [row for row in made.recorder.packets if row[1] != "Reply"]
-        assert len(rows) == SKEEN.on(Topology.grid(2, 1)).claims.packets(2, 1)
+        assert len(rows) == SKEEN.for_topology(Topology.grid(2, 1)).claims.packets(2, 1)
         assert {row[0] for row in rows} == {receipt.message}
         for _, body, source, target, size, sent_ns, received_ns, *_ in rows:
             assert body in ("Request", "Propose")
@@ -88,7 +88,7 @@ def test_a_fresh_object_repeats_every_live_step(tmp_path: Path) -> None:
     async def main() -> None:
         async with cluster(GROUPS, folder=tmp_path) as made:
             await made.settled(await crowd(made, batches=True))
-        codec = Codec(SKEEN.wire(), SKEEN.records)
+        codec = Codec(SKEEN.wire_bodies(), SKEEN.records)
         for me, path in made.steps.items():
             assert replay(path, codec, SKEEN.process(me, GROUPS, SKEEN.configure())) == made.hosts[me].steps_taken
             effects = [effect for step in read_steps(path, codec) for effect in step.effects]
@@ -104,7 +104,7 @@ def test_replay_tells_a_process_that_behaves_differently(tmp_path: Path) -> None
         wrong = SKEEN.process(0, GROUPS, SKEEN.configure())
         wrong.step([Receive(99, Request(Message(99_000_000_000, 99, (0,))))], 0)
         with pytest.raises(UsageError, match=r"step [0-9]+ differs"):
-            replay(made.steps[0], Codec(SKEEN.wire()), wrong)
+            replay(made.steps[0], Codec(SKEEN.wire_bodies()), wrong)
 
     run(main())
 

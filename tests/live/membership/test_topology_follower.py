@@ -9,7 +9,7 @@ import pytest
 
 from amcast.cluster import Replica, connect, subscribe
 from amcast.kernel.errors import UsageError
-from amcast.kernel.reconfiguration import change_payload
+from amcast.kernel.reconfiguration import encode_change
 from amcast.live.client_batch import Delivery
 from amcast.live.config.cluster import Cluster, read_cluster
 from amcast.live.config.rewrite import replace_file, rewrite_members
@@ -66,7 +66,7 @@ def test_the_next_file_keeps_names_numbers_and_comments(tmp_path: Path) -> None:
         assert comment in text
     read = read_cluster(cluster.file)
     assert read.nodes() == {"orders/1": 0, "orders/3": 2, "orders/7": 4, "back office/1": 3}
-    assert (read.topology.configuration, read.topology.unused) == (2, 5)
+    assert (read.topology.configuration, read.topology.next_process) == (2, 5)
     assert read.addresses == cluster.addresses
     assert read.http_addresses == cluster.http_addresses
     again = after(
@@ -232,7 +232,7 @@ def test_a_replica_that_comes_back_after_its_group_has_moved_finds_out(
             await client.multicast(["orders"], b"y")
             await asyncio.sleep(0.2)
             async with Replica(first, "orders/1") as late:
-                await until(lambda: late.host.topology_follower.retired_ns is not None)
+                await until(lambda: late.host.retired_ns is not None)
             with pytest.raises(moving.RemovedFromGroupError, match="orders/1 was removed from its group by topology 2"):
                 Replica(first, "orders/1")
 
@@ -246,7 +246,7 @@ def test_a_cluster_that_does_not_change_members_refuses(tmp_path: Path) -> None:
             cluster, changes.ReplicaChange("orders/2", f"127.0.0.1:{find_free_ports(1)[0]}")
         )
         async with Replica(cluster, "orders/1") as replica, connect(cluster, batches=False) as client:
-            receipt = await client.post(["orders"], change_payload(topology))
+            receipt = await client.post(["orders"], encode_change(topology))
             await until(lambda: replica.host.network.strangers.refused > 0)
             assert not receipt.done()
             assert replica.host.process.topology.configuration == 0

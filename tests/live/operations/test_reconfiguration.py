@@ -14,7 +14,7 @@ import pytest
 from amcast.cli.main import run as command
 from amcast.cluster import connect, local_cluster
 from amcast.kernel.errors import CannotTellError
-from amcast.kernel.reconfiguration import change_payload
+from amcast.kernel.reconfiguration import encode_change
 from amcast.live.config.cluster import Cluster, read_cluster
 from amcast.live.membership.topology_follower import RemovedFromGroupError, load_known_members
 from amcast.live.operations import cluster_status as inspection
@@ -136,7 +136,10 @@ def test_with_certificates_rights_and_refusals(
             command(["change", "--config", file, "--add", f"orders/4=127.0.0.1:{find_free_ports(1)[0]}", "--json"]) == 0
         )
         made = json.loads(capsys.readouterr().out)
-        assert (made["number"], made["members"]["orders"]) == (1, ["orders/1", "orders/2", "orders/3", "orders/4"])
+        assert (made["configuration"], made["members"]["orders"]) == (
+            1,
+            ["orders/1", "orders/2", "orders/3", "orders/4"],
+        )
         assert Path(made["old_file"]).read_text() == first.read_text()
         assert command(["certs", "--config", file]) == 0
         running.follow(Path(file))
@@ -158,13 +161,13 @@ def test_with_certificates_rights_and_refusals(
         assert command(["status", "--config", str(first), "--wait", "20", "--json"]) == 0
         status = json.loads(capsys.readouterr().out)
         assert status["topology"] == {
-            "number": 3,
+            "configuration": 3,
             "members": {"orders": ["orders/3", "orders/4"], "stock": ["stock/1"]},
         }
         run(rivals(read_cluster(first)))
         assert command(["change", "--config", str(first), "--follow"]) == 0
         assert read_cluster(first).topology.configuration == 4
-        assert read_cluster(first).topology.unused == 6
+        assert read_cluster(first).topology.next_process == 6
         overtaken(first, capsys, monkeypatch)
 
 
@@ -186,7 +189,7 @@ async def unlawful(cluster: Cluster, running: LocalCluster) -> None:
     topology = changes.next_topology(cluster, changes.ReplicaChange("orders/1"))
     async with connect(cluster, client="till", batches=False) as till:
         with pytest.raises(CannotTellError):
-            await till.multicast(topology.groups, change_payload(topology), timeout_s=1.5)
+            await till.multicast(topology.groups, encode_change(topology), timeout_s=1.5)
     said = "".join(log.read_text() for log in running.logs.iterdir())
     assert "client till may not change groups' members; expected clients.till.change = true" in said
     assert "is in topology 1" not in said
@@ -235,7 +238,7 @@ def overtaken(file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     assert command(["change", "--config", str(file), *wish, "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
     assert (told["outcome"], told["file"]) == ("stale", None)
-    assert told["said"] == "orders/7: stale, somebody else's change to topology 5 came first; ask again"
+    assert told["description"] == "orders/7: stale, somebody else's change to topology 5 came first; ask again"
     assert file.read_text() == before, "only what was done is written"
     assert read_cluster(other).topology.configuration == 5
     assert command(["status", "--config", str(other), "--json"]) == 0

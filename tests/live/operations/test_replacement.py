@@ -57,7 +57,9 @@ def test_a_new_machine_takes_a_dead_ones_place(tmp_path: Path, capsys: pytest.Ca
         status = wait_until_ready(cluster, None, ["orders/2"], 90)["orders/2"]
         assert status["ready"], status
         assert status["incarnation"] == 16
-        assert status["vitals"]["position"] >= 40, "by a snapshot, or by what its fellows had not forgotten yet"
+        assert status["protocol_status"]["position"] >= 40, (
+            "by a snapshot, or by what its fellows had not forgotten yet"
+        )
         running.kill("orders/1")  # now the newcomer's vote is needed
         run(multicast(20), timeout_s=90)
         running.start("orders/1")

@@ -158,7 +158,7 @@ def test_replayed_frames_are_not_taken_twice(running: Running) -> None:
     incarnation."""
     cluster, nodes = running
     context = cluster.client_transport("till").secured
-    coder = Codec(cluster_spec(cluster).wire())
+    coder = Codec(cluster_spec(cluster).wire_bodies())
 
     def hello(link: int, incarnation: int = 1) -> bytes:
         said = Hello(2, cluster.name, cluster.protocol, REPLAYER, 0, incarnation, link, None, 0, 1)

@@ -158,7 +158,7 @@ def test_certificates_of_strangers_are_not_accepted(tmp_path: Path) -> None:
 def test_a_client_that_lies_about_its_rights_is_told_at_the_door(tmp_path: Path) -> None:
     cluster = secured(tmp_path)
     context = cluster.client_transport("guest").secured
-    coder = Codec(cluster_spec(cluster).wire())
+    coder = Codec(cluster_spec(cluster).wire_bodies())
     asked = Request(Message(GUEST * 10**9, GUEST, (0,), b"let me in"))
     answers: list[bytes] = []
 

@@ -44,15 +44,15 @@ def test_the_status_of_every_node(tmp_path: Path) -> None:
             for _ in range(10):
                 await client.multicast({"orders", "stock"}, b"x")
             await until(lambda: all(replica.position == 10 for replica in running.values()))
-            told = {name: running[me].desk.status_reporter.status() for name, me in cluster.nodes().items()}  # type: ignore[union-attr]
+            told = {name: running[me].runtime.status.status() for name, me in cluster.nodes().items()}
         json.dumps(told)
         for name, status in add_lags(told).items():
             assert status["node"] == name
-            assert status["ready"], status["missing"]
+            assert status["ready"], status["not_ready_reasons"]
             assert status["lag"] == 0
-            assert status["vitals"]["position"] == status["kept"]["next"] == 10
-            assert status["vitals"]["leader"] in (0, 3)
-            assert status["vitals"]["pending"] == 0
+            assert status["protocol_status"]["position"] == status["recent_deliveries"]["next"] == 10
+            assert status["protocol_status"]["leader"] in (0, 3)
+            assert status["protocol_status"]["pending"] == 0
             assert len(status["links"]) == 3
             assert all(link["up"] and link["version"] == 2 for link in status["links"])
 
@@ -71,23 +71,23 @@ def test_explain_names_the_phase_and_who_is_late(tmp_path: Path) -> None:
                 await running[me].host.stop()
             await client.post({"orders", "stock"}, b"stuck")
             message = FIRST_CLIENT_ID * 10**9 + 1
-            explain = running[0].desk.status_reporter.explain  # type: ignore[union-attr]
+            explain = running[0].runtime.status.explain
             # Until their own group has decided.
-            await until(lambda: "groups [1] has" in str(explain(message)["phases"][-1]["said"]), 20)
+            await until(lambda: "groups [1] has" in str(explain(message)["phases"][-1]["description"]), 20)
             for name, me in cluster.nodes().items():
-                told[name] = running[me].desk.status_reporter.explain(message)  # type: ignore[union-attr]
+                told[name] = running[me].runtime.status.explain(message)
             early = FIRST_CLIENT_ID * 10**9
             assert explain(early)["delivered"]
             assert explain(early)["phases"][-1]["name"] == "delivered"
-            assert "never heard" in explain(7)["phases"][-1]["said"]
+            assert "never heard" in explain(7)["phases"][-1]["description"]
 
     run(main())
     phases = {phase["name"]: phase for phase in told["orders/1"]["phases"]}
-    assert phases["text"]["done"]
-    assert phases["proposed"]["done"]
-    assert not phases["decided"]["done"]
-    assert "no majority of groups [1]" in phases["decided"]["said"]
-    assert phases["decided"]["late"] == [4, 5]
+    assert phases["text"]["is_done"]
+    assert phases["proposed"]["is_done"]
+    assert not phases["decided"]["is_done"]
+    assert "no majority of groups [1]" in phases["decided"]["description"]
+    assert phases["decided"]["waiting_for"] == [4, 5]
     assert late_processes(told)[:2] == ["4", "5"]
     assert not any(answer["delivered"] for answer in told.values())
 
@@ -98,14 +98,14 @@ def test_a_protocol_that_cannot_tell_says_so(tmp_path: Path, monkeypatch: pytest
     async def main() -> None:
         async with replicas(cluster) as running, connect(cluster, me=FIRST_CLIENT_ID) as client:
             await client.multicast({"orders", "stock"}, b"x")
-            watch = running[0].desk.status_reporter
+            watch = running[0].runtime.status
             assert watch is not None
             assert watch.explain(FIRST_CLIENT_ID * 10**9)["delivered"]
             assert [phase["name"] for phase in watch.explain(5)["phases"]] == ["text"]
             monkeypatch.setattr(Skeen, "explain", Process.explain)
             assert watch.explain(5)["phases"] == [
-                {"name": "delivered", "done": False, "late": [],
-                 "said": "it is not delivered here; skeen cannot tell what it waits for"}
+                {"name": "delivered", "is_done": False, "waiting_for": [],
+                 "description": "it is not delivered here; skeen cannot tell what it waits for"}
             ]  # fmt: skip
 
     run(main())
@@ -135,7 +135,7 @@ def test_health_readiness_and_metrics_over_http(tmp_path: Path) -> None:
     async def main() -> None:
         async with replicas(cluster) as running, connect(cluster) as client:
             await client.multicast({"orders"}, b"x")
-            watch = running[0].desk.status_reporter
+            watch = running[0].runtime.status
             assert watch is not None
             server = http.HttpServer(watch)
             await server.listen("127.0.0.1", 0)

@@ -8,7 +8,7 @@ import pytest
 from amcast.kernel.events import Requests
 from amcast.kernel.ids import message_id
 from amcast.kernel.message import Body, Message, Reply, Request
-from amcast.kernel.reconfiguration import MARK
+from amcast.kernel.reconfiguration import CHANGE_PREFIX
 from amcast.live.host.host import Host
 from amcast.live.limits import KIB, Limits
 from amcast.live.wire import frames as wire
@@ -109,7 +109,7 @@ def sayings(chance: random.Random, client: int) -> Iterator[bytes]:
         framed(number, request(client, number, (1, 0))),
         framed(number, request(client, number, (7,))),
         framed(number, request(client, number, ())),
-        framed(number, request(client, number, payload=MARK + b"no topology")),
+        framed(number, request(client, number, payload=CHANGE_PREFIX + b"no topology")),
         framed(number, request(client, number, payload=bytes(LIMITS.message_bytes + 100 * KIB))),
         framed(number, Reply(1, 0)),
         framed(number, request(client, number), version=1),
@@ -125,7 +125,7 @@ def sayings(chance: random.Random, client: int) -> Iterator[bytes]:
     yield framed(number + 1, request(client, number + 1))
 
 
-CODER = wire.Codec(SPEC.wire(), limits=Limits(message_bytes=1024 * KIB))
+CODER = wire.Codec(SPEC.wire_bodies(), limits=Limits(message_bytes=1024 * KIB))
 
 
 @pytest.mark.parametrize("seed", range(40))

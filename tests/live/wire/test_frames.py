@@ -18,7 +18,7 @@ from tests.conformance.test_members import MS, hold, planned
 @pytest.mark.parametrize("name", ["primcast", "multipaxos", "treecast"])
 def test_bodies_and_records_come_back_as_they_were(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = node_spec(reconfigurable(CATALOGUE[name]), node_config(MS))
-    coder = Codec(spec.wire(), spec.records, Limits())
+    coder = Codec(spec.wire_bodies(), spec.records, Limits())
     told: set[str] = set()
     right = Node.step
 

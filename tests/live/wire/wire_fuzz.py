@@ -21,7 +21,6 @@ import msgspec
 from amcast.kernel.message import Message, Request
 from amcast.kernel.topology import Topology
 from amcast.live.errors import BadFrameError
-from amcast.live.host.host import Host
 from amcast.live.limits import KIB, Limits
 from amcast.live.rpc.server import (
     AllocateClientId,
@@ -31,6 +30,7 @@ from amcast.live.rpc.server import (
     Subscribe,
     encode_request,
 )
+from amcast.live.server.replica_runtime import ReplicaRuntime
 from amcast.live.wire import frames as wire
 from amcast.live.wire.connection import Connection
 from amcast.live.wire.frames import Codec, Hello
@@ -97,13 +97,14 @@ class Target:
 
     def __init__(self) -> None:
         process = SPEC.process(0, TOPOLOGY, SPEC.configure())
-        self.host = Host(process, SPEC, limits=LIMITS, chance=random.Random(1))
-        self.host.start({0: ("127.0.0.1", 1)})
+        self.replica = ReplicaRuntime(process, SPEC, limits=LIMITS, chance=random.Random(1))
+        self.host = self.replica.host
+        self.replica.start({0: ("127.0.0.1", 1)})
         self.network = self.host.network
         taken = self.network._on_bodies
         # Servers are believed, a false one is kept out by its certificate: under fire is what reads it, no protocol.
         self.network._on_bodies = lambda peer, bodies: taken(peer, bodies) if peer >= CLIENT else None
-        self.coder = Codec(SPEC.wire(), limits=LIMITS)
+        self.coder = Codec(SPEC.wire_bodies(), limits=LIMITS)
         self._links = 0
         self.frames = 0
         """Inputs that got as far as a link."""
@@ -181,7 +182,7 @@ def _pieces(data: bytes, cut: int) -> Iterator[bytes]:
 
 def seeds() -> list[bytes]:
     """Things that mean something: what mutations start from."""
-    target = Codec(SPEC.wire(), limits=LIMITS)
+    target = Codec(SPEC.wire_bodies(), limits=LIMITS)
     message = Message(CLIENT * 10**9, CLIENT, (0, 1), b"payload")
     frame = target.frame(1, 0, [target.encode(Request(message))])
     hello = wire.hello_frame(Hello(2, "amcast", SPEC.name, CLIENT + 1, 0, 0, 1, None, 0, 1))
@@ -243,7 +244,7 @@ async def campaign(inputs: int, seed: int) -> None:
             await asyncio.sleep(0)
         if number % FRESH == FRESH - 1:
             # Good requests to the group that is not there wait for ever, and make every step dearer: begin anew.
-            await target.host.stop()
+            await target.replica.stop()
             reached += target.frames
             target = Target()
         if number == inputs // 10:
@@ -255,7 +256,7 @@ async def campaign(inputs: int, seed: int) -> None:
         f" memory {early // KIB} MiB after a tenth, {late // KIB} MiB at the end"
     )
     assert late < early * 1.2 + 20 * KIB, "memory grows with the inputs"
-    await target.host.stop()
+    await target.replica.stop()
 
 
 def with_atheris(inputs: int, seed: int) -> None:

@@ -140,16 +140,16 @@ class Bumpless(PrimCast):
     def _hear_sync(self, sender: ProcessId, body: Any) -> None:
         """Nor when asked."""
 
-    def _ask_fellows(self, helper: ProcessId) -> None:
+    def _request_catch_up(self, helper: ProcessId) -> None:
         """And nobody asks."""
 
 
 class Mute(PrimCast):
     """Line 61: a refused candidate hears nothing."""
 
-    def _write(self, targets: tuple[ProcessId, ...], body: Body, about: About = None) -> None:
+    def _send_after_persist(self, targets: tuple[ProcessId, ...], body: Body, about: About = None) -> None:
         if type(body) is not Nack:
-            super()._write(targets, body, about)
+            super()._send_after_persist(targets, body, about)
 
 
 class LongestLog(PrimCast):
@@ -180,7 +180,7 @@ class Forgetful(PrimCast):
 class Shameless(PrimCast):
     """A member that lost its memory votes at once."""
 
-    def _join(self) -> None:
+    def _start_joining(self) -> None:
         self._due = True
 
 
@@ -200,9 +200,9 @@ class Repeater(PrimCast):
 class OldPromises(PrimCast):
     """A promise that a member gave before it lost its memory still counts: a candidate hears of no lost memory."""
 
-    def _hear_memory_losses(self, memory_losses: tuple[int, ...]) -> None:
+    def _merge_memory_losses(self, memory_losses: tuple[int, ...]) -> None:
         if self._role != "candidate":
-            super()._hear_memory_losses(memory_losses)
+            super()._merge_memory_losses(memory_losses)
 
 
 class WallClock(PrimCast):

@@ -48,7 +48,7 @@ class Impatient(TreeCast):
     """The root's children deliver what they hear from clients at once, and their parent's order does not bind them."""
 
     def contacts(self, message: Message) -> tuple[int, ...]:
-        return self.topology.addressed(message.destinations)
+        return self.topology.processes_of(message.destinations)
 
     def on_request(self, message: Message) -> None:
         self.deliver(message)
@@ -72,7 +72,7 @@ class Mutant:
         spec = replace(SPEC, process=self.process, claims=replace(SPEC.alone, links=self.links), alone=None)
         if self.everybody:
             return replace(
-                spec, contacting=None, contact=lambda topology, message: topology.addressed(message.destinations)
+                spec, make_contacts=None, contacts=lambda topology, message: topology.processes_of(message.destinations)
             )
         return spec
 

@@ -81,8 +81,8 @@ class Forgetful(WhiteBox):
 class Shameless(WhiteBox):
     """A member that lost its memory votes at once."""
 
-    def _join(self) -> None:
-        self._lagging = True
+    def _start_joining(self) -> None:
+        self._is_lagging = True
 
 
 MUTANTS = [

@@ -24,7 +24,7 @@ def client(leader_only: bool = False) -> ClientSession:
     def contact(topology: Topology, said: Message) -> tuple[int, ...]:
         if leader_only:
             return tuple(topology.members(group)[0] for group in said.destinations)
-        return topology.addressed(said.destinations)
+        return topology.processes_of(said.destinations)
 
     made = ClientSession(ME, TOPOLOGY, contact, SessionConfig())
     made.step((Started(),), 0)
@@ -125,7 +125,7 @@ def test_a_node_counts_the_answers_to_its_own_messages() -> None:
 
 def test_a_gateway_that_is_gone_is_not_waited_for() -> None:
     one = ClientSession(
-        ME, TOPOLOGY, lambda topology, said: topology.addressed(said.destinations), SessionConfig(gateways=True)
+        ME, TOPOLOGY, lambda topology, said: topology.processes_of(said.destinations), SessionConfig(gateways=True)
     )
     one.step((Started(),), 0)
     said = message(0, 0)
@@ -138,7 +138,7 @@ def test_a_gateway_that_is_gone_is_not_waited_for() -> None:
 
 def test_a_gateway_that_answers_for_its_group_alone_is_not_the_only_one_to_be_asked() -> None:
     one = ClientSession(
-        ME, TOPOLOGY, lambda topology, said: topology.addressed(said.destinations), SessionConfig(gateways=True)
+        ME, TOPOLOGY, lambda topology, said: topology.processes_of(said.destinations), SessionConfig(gateways=True)
     )
     one.step((Started(),), 0)
     said = message(0, 0, 1)

@@ -173,9 +173,9 @@ def test_single_processes_run_the_bare_protocol() -> None:
     single = Topology.grid(2, 1, 1)
     assert type(ring.SPEC.process(0, single, RingConfig())) is Ring
     assert type(ring.SPEC.process(0, TOPOLOGY, RingConfig())) is Replicated
-    assert ring.SPEC.on(single).claims.tolerates(single, frozenset())
-    assert "crash" not in ring.SPEC.on(single).claims.faults
-    assert "crash" in ring.SPEC.on(TOPOLOGY).claims.faults
+    assert ring.SPEC.for_topology(single).claims.tolerates(single, frozenset())
+    assert "crash" not in ring.SPEC.for_topology(single).claims.faults
+    assert "crash" in ring.SPEC.for_topology(TOPOLOGY).claims.faults
 
 
 @pytest.mark.parametrize("name", LIFTED)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from amcast.check.judge import judge
 from amcast.kernel.effects import Persist
 from amcast.kernel.ids import MESSAGES_PER_SENDER, message_id
-from amcast.kernel.reconfiguration import change_message, change_topology
+from amcast.kernel.reconfiguration import change_topology, make_change_message
 from amcast.lab.runs import build
 from amcast.parts.membership.messages import ConfigurationRecord, InstanceRecord
 from amcast.parts.membership.reconfigurable import Reconfigurable
@@ -108,7 +108,7 @@ def test_of_two_changes_at_once_the_first_counts_and_the_other_is_stale() -> Non
     def another() -> None:
         assert world.operator is not None
         late = change_topology(prepared.topology, 2, remove=8)
-        world.submit(world.operator, change_message(message_id(world.operator, 77), world.operator, late))
+        world.submit(world.operator, make_change_message(message_id(world.operator, 77), world.operator, late))
 
     simulation.agenda.schedule(11 * MS, another)
     summary = simulation.run()
@@ -140,7 +140,7 @@ def test_a_snapshot_in_the_middle_of_a_change_is_enough_to_go_on(name: str) -> N
             world.processes[process] = there
             if isinstance(there, Node):
                 assert isinstance(there.protocol, Reconfigurable)
-                looked.add((there.protocol.number, int(there.protocol.status()["instances"])))
+                looked.add((there.protocol.configuration, int(there.protocol.status()["instances"])))
 
     for at in range(8, 90, 3):
         simulation.agenda.schedule(at * MS, look)

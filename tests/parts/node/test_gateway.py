@@ -9,10 +9,10 @@ from amcast.kernel.bundle import (
     FIRST_GATEWAY,
     bundle_headers,
     bundle_messages,
+    gateway_process,
     gateway_sender,
     is_bundle,
     make_bundle,
-    process_of,
 )
 from amcast.kernel.effects import Deliver, Effect, Resolve, Send, SetTimer
 from amcast.kernel.errors import UsageError
@@ -59,7 +59,9 @@ def sends(effects: list[Effect]) -> list[tuple[tuple[int, ...], Body]]:
 
 
 def gateway(**options: int) -> Gateway:
-    return Gateway(0, TOPOLOGY, lambda topology, said: topology.addressed(said.destinations), GatewayConfig(**options))
+    return Gateway(
+        0, TOPOLOGY, lambda topology, said: topology.processes_of(said.destinations), GatewayConfig(**options)
+    )
 
 
 def bundles(effects: list[Effect]) -> list[Message]:
@@ -72,7 +74,7 @@ def test_a_bundle_gives_back_what_went_in() -> None:
     assert bundle_messages(made) == inside
     assert is_bundle(made.id)
     assert not is_bundle(inside[1].id)
-    assert process_of(made.sender) == 2
+    assert gateway_process(made.sender) == 2
     assert made.id < 2**63
     assert bundle_messages(Message(made.id, made.sender, BOTH, b"\xff")) == []
 
@@ -143,7 +145,7 @@ def test_who_was_answered_may_join_the_next_bundle_and_a_lone_client_never_waits
 
 def test_what_is_known_of_sets_of_destinations_is_bounded() -> None:
     topology = Topology.grid(11, 1, 2)
-    one = Gateway(0, topology, lambda topology, said: topology.addressed(said.destinations), GatewayConfig())
+    one = Gateway(0, topology, lambda topology, said: topology.processes_of(said.destinations), GatewayConfig())
     sets = [tuple(group for group in range(11) if bits >> group & 1) for bits in range(1, MOST_WAVES + 100)]
     for round, groups in enumerate(sets):
         for client in topology.clients:
@@ -298,7 +300,7 @@ def test_a_snapshot_of_a_gateway_is_complete() -> None:
 def node(process: int = 0, incarnation: int = 0) -> Node:
     spec = CATALOGUE["primcast"]
     config = NodeConfig(omega=None, gateway=GatewayConfig())
-    made = Node(spec.process(process, TOPOLOGY, spec.configure()), config, spec.contact)
+    made = Node(spec.process(process, TOPOLOGY, spec.configure()), config, spec.contacts)
     made.step((Started((), incarnation),), 0)
     return made
 
@@ -346,7 +348,7 @@ def test_many_asked_for_at_once_are_taken_as_if_one_by_one(seed: int) -> None:
 def test_of_what_one_step_asks_for_the_delivered_is_answered_and_the_rest_bundled_once() -> None:
     spec = CATALOGUE["skeen"]
     remembers = Remembers(0, TOPOLOGY, spec.configure())
-    one = Node(remembers, NodeConfig(omega=None, gateway=GatewayConfig()), spec.contact)
+    one = Node(remembers, NodeConfig(omega=None, gateway=GatewayConfig()), spec.contacts)
     one.step((Started((), 0),), 0)
     asked = (message(6, 0), message(7, 0), message(8, 1), message(7, 0), message(9, 0, (0,)))
     effects = one.step([Receive(said.sender, Request(said)) for said in asked], 0)
@@ -373,7 +375,7 @@ def test_what_is_about_a_bundle_is_told_to_be_about_its_messages() -> None:
 
 def test_a_client_goes_from_gateway_to_gateway() -> None:
     config = SessionConfig(gateways=True)
-    one = ClientSession(6, TOPOLOGY, lambda topology, said: topology.addressed(said.destinations), config)
+    one = ClientSession(6, TOPOLOGY, lambda topology, said: topology.processes_of(said.destinations), config)
     said = message(6, 0)
     assert sends(one.step((Submit(said),), 0)) == [((3,), Request(said))], "the same one for all clients of this set"
     one.step((Timer(TIMER),), 0)
@@ -472,4 +474,4 @@ def test_many_clients_that_ask_at_once_are_heard_as_if_one_by_one() -> None:
 def noded(name: str) -> Node:
     spec = CATALOGUE[name]
     process = spec.process(0, TOPOLOGY, spec.configure())
-    return Node(process, NodeConfig(omega=None, gateway=GatewayConfig()), spec.contact)
+    return Node(process, NodeConfig(omega=None, gateway=GatewayConfig()), spec.contacts)

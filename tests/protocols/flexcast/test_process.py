@@ -315,8 +315,8 @@ def test_dependency_tests_do_not_depend_on_the_length_of_the_history() -> None:
 def test_the_lowest_destination_is_the_contact_in_any_order() -> None:
     config = FlexCastConfig(order=(2, 0, 1))
     topology = Topology.grid(3, 1, 1)
-    assert SPEC.contacts(config)(topology, Message(1, 3, (0, 1))) == (0,)
-    assert SPEC.contacts(config)(topology, Message(1, 3, (1, 2))) == (2,)
+    assert SPEC.contacts_for(config)(topology, Message(1, 3, (0, 1))) == (0,)
+    assert SPEC.contacts_for(config)(topology, Message(1, 3, (1, 2))) == (2,)
     assert FlexCast(0, topology, config).contacts(Message(1, 3, (0, 1, 2))) == (2,)
 
 

@@ -19,7 +19,7 @@ NORTH, SOUTH = NAMED.groups
 def test_the_ordering_group_is_named_or_numbered(ordering: int | str | None, group: int) -> None:
     config = MultiPaxosConfig(ordering=ordering)
     assert ordering_group(NAMED, config) == group
-    assert CATALOGUE["multipaxos"].contacts(config)(NAMED, None) == NAMED.members(group)  # type: ignore[arg-type]
+    assert CATALOGUE["multipaxos"].contacts_for(config)(NAMED, None) == NAMED.members(group)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("ordering", ["west", 1, "4", ""])

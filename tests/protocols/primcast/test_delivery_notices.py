@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from amcast.kernel.bundle import gateway_sender, make_bundle, process_of
+from amcast.kernel.bundle import gateway_process, gateway_sender, make_bundle
 from amcast.kernel.effects import Deliver, Effect, Send, SetTimer
 from amcast.kernel.events import Event, Receive, Started, Timer
 from amcast.kernel.ids import GroupId, MessageId, ProcessId, message_id
@@ -233,7 +233,9 @@ def test_a_gateway_that_follows_answers_its_client_soon() -> None:
     began = stage.world.now
     first = stage.multicast(0, 0, 1)
     stage.until(lambda: first in stage.world.resolved)
-    assert {process_of(effect.message.sender) for effect in stage.delivered(3)} == {3}, "process 3 asks, and 4 leads"
+    assert {gateway_process(effect.message.sender) for effect in stage.delivered(3)} == {3}, (
+        "process 3 asks, and 4 leads"
+    )
     assert stage.world.now - began < WORD_NS
     stage.finish()
     stage.check()

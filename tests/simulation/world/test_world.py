@@ -70,7 +70,7 @@ def on_request(*acts: str) -> React:
                     case "p":
                         puppet.persist(Fact(number))
                     case "e":
-                        puppet.persist(Fact(number), ends=True)
+                        puppet.persist(Fact(number), after_deliveries=True)
                     case "s":
                         puppet.send(1, Number(number))
                     case "d":
@@ -313,7 +313,7 @@ def installing(position: int) -> React:
         if isinstance(event, Submit):
             puppet.deliver(event.message)
         elif isinstance(event, Leader):
-            puppet.installed(position)
+            puppet.install_position(position)
 
     return react
 

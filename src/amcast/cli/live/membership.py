@@ -84,11 +84,11 @@ class Made:
         """As plain data."""
         return {
             "outcome": self.outcome,
-            "number": self.cluster.topology.configuration,
+            "configuration": self.cluster.topology.configuration,
             "members": self.cluster.members_by_group(),
             "file": None if self.file is None else str(self.file),
             "old_file": None if self.kept is None else str(self.kept),
-            "said": self.sentence,
+            "description": self.sentence,
         }
 
 

@@ -50,7 +50,7 @@ def status(
     wanted = [node] if node is not None else list(cluster.nodes())
     answers = add_lags(wait_until_ready(cluster, client, wanted, wait))
     if json:
-        topology = {"number": cluster.topology.configuration, "members": cluster.members_by_group()}
+        topology = {"configuration": cluster.topology.configuration, "members": cluster.members_by_group()}
         print_json(
             {
                 "cluster": cluster.name,
@@ -88,13 +88,13 @@ def _print_status(answers: dict[str, dict[str, Any]], names: dict[int, str]) -> 
         if "error" in status:
             err.print(f"{name}: {status['error']}", markup=False)
             continue
-        for reason in status["missing"]:
+        for reason in status["not_ready_reasons"]:
             err.print(f"{name} is not ready: {reason}", markup=False)
         for link in status["links"]:
-            if link["pressed"]:
+            if link["congested"]:
                 err.print(f"{name}: {names[link['peer']]} is slow; {link['queued_bytes']} bytes wait for it")
         for link in status["slowest_clients"]:
-            if link["pressed"]:
+            if link["congested"]:
                 err.print(f"{name}: client {link['peer']} is slow; {link['queued_bytes']} bytes wait for it")
 
 
@@ -105,7 +105,7 @@ def _print_members(cluster: "Cluster", answers: dict[str, dict[str, Any]]) -> No
         groups = "; ".join(f"{group} = {', '.join(nodes)}" for group, nodes in cluster.members_by_group().items())
         out.print(f"topology {number}: {groups}", markup=False)
     for name, status in answers.items():
-        known = status.get("vitals", {}).get("configuration", number)
+        known = status.get("protocol_status", {}).get("configuration", number)
         if known not in (number, -1):  # who waits to be told has said so
             err.print(f"{name} is in topology {known}, not in {number}", markup=False)
 
@@ -113,7 +113,7 @@ def _print_members(cluster: "Cluster", answers: dict[str, dict[str, Any]]) -> No
 def _row(status: dict[str, Any], names: dict[int, str]) -> list[object]:
     if "error" in status:
         return ["no answer", *[None] * 8]
-    vitals, queues = status["vitals"], status["queues"]
+    vitals, queues = status["protocol_status"], status["queues"]
     state = "ready" if status["ready"] else "not ready"
     role = vitals.get("role")
     return [
@@ -152,17 +152,18 @@ def explain(
     silent = sum("error" in answer for answer in answers.values())
     code = UNKNOWN if silent == len(answers) else HOLDS
     if json:
-        print_json({"message": message, "delivered": delivered, "late": late, "nodes": answers})
+        print_json({"message": message, "delivered": delivered, "waiting_for": late, "nodes": answers})
         raise typer.Exit(code)
     for name, answer in answers.items():
         if "error" in answer:
             out.print(f"{name}: no answer ({answer['error']})", markup=False)
             continue
         for phase in answer["phases"]:
-            waits = ", ".join(names.get(str(process), str(process)) for process in phase["late"])
-            mark = "done" if phase["done"] else "waits"
+            waits = ", ".join(names.get(str(process), str(process)) for process in phase["waiting_for"])
+            mark = "done" if phase["is_done"] else "waits"
             out.print(
-                f"{name}: {mark} {phase['name']}: {phase['said']}{f' (late: {waits})' if waits else ''}", markup=False
+                f"{name}: {mark} {phase['name']}: {phase['description']}{f' (late: {waits})' if waits else ''}",
+                markup=False,
             )
     if code == HOLDS:
         nobody = "nobody who answers" if silent else "nobody"

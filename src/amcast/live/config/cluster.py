@@ -242,7 +242,7 @@ class Cluster:
         names, because an operator may have moved them; the changes tell about the others."""
         names = {name: process for name, process in self.names.items() if process in topology.servers}
         addresses = {process: self.addresses[process] for process in names.values()}
-        for process, (name, place) in topology.places.items():
+        for process, (name, place) in topology.endpoints.items():
             if process in topology.servers and process not in addresses:
                 names[name] = process
                 addresses[process] = parse_address(place, f"the place of {name}")
@@ -300,8 +300,8 @@ def _parse_groups(groups: Mapping[str, GroupTable], changed: MembersTable) -> Pl
     names: dict[GroupId, str] = {}
     regions: dict[ProcessId, str] = {}
     addresses: dict[ProcessId, Address] = {}
-    listens: dict[ProcessId, Address] = {}
-    https: dict[ProcessId, Address] = {}
+    listen_addresses: dict[ProcessId, Address] = {}
+    http_addresses: dict[ProcessId, Address] = {}
     nodes: dict[str, ProcessId] = {}
     next_process = 0
     for place, (name, table) in enumerate(groups.items()):
@@ -327,12 +327,14 @@ def _parse_groups(groups: Mapping[str, GroupTable], changed: MembersTable) -> Pl
                 regions[process] = replica.region
             _register_name(nodes, replica.name or f"{name}/{rank}", name, process)
             addresses[process] = _parse_free_address(replica.address, where, addresses)
-            listens[process] = _parse_free_address(replica.listen, where, {}) if replica.listen else addresses[process]
+            listen_addresses[process] = (
+                _parse_free_address(replica.listen, where, {}) if replica.listen else addresses[process]
+            )
             if replica.http:
-                https[process] = _parse_free_address(replica.http, where, {})
+                http_addresses[process] = _parse_free_address(replica.http, where, {})
     unused = _first_unused_process(changed, max(addresses, default=-1) + 1)
-    topology = Topology(members, regions=regions, names=names, number=changed.configuration, unused=unused)
-    return Placement(topology, nodes, addresses, listens, https)
+    topology = Topology(members, regions=regions, names=names, configuration=changed.configuration, next_process=unused)
+    return Placement(topology, nodes, addresses, listen_addresses, http_addresses)
 
 
 def _register_name(nodes: dict[str, ProcessId], node: str, group: str, process: ProcessId) -> None:

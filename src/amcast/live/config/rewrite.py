@@ -51,7 +51,7 @@ def _update_values(values: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
     values["members"] = {
         **values.get("members", {}),
         "configuration": topology.configuration,
-        "next_process": topology.unused,
+        "next_process": topology.next_process,
     }
     return values
 

@@ -98,7 +98,7 @@ def restart_order(answers: NodeAnswers) -> list[str]:
     """Group by group, followers first."""
 
     def leads(name: str) -> bool:
-        return bool(answers[name]["vitals"].get("leader") == answers[name]["process"])
+        return bool(answers[name]["protocol_status"].get("leader") == answers[name]["process"])
 
     return sorted(answers, key=lambda name: (answers[name]["group"], leads(name), answers[name]["process"]))
 
@@ -107,7 +107,7 @@ def _require_all_ready(cluster: Cluster, client: str | None, wait_s: float) -> N
     answers = wait_until_ready(cluster, client, list(cluster.nodes()), wait_s)
     for name, status in answers.items():
         if not status.get("ready"):
-            why = status.get("error") or ", ".join(status["missing"])
+            why = status.get("error") or ", ".join(status["not_ready_reasons"])
             raise CannotTellError(f"{name} is not ready after {wait_s} s: {why}; the rolling restart ends here")
     return answers
 
@@ -117,11 +117,11 @@ def add_lags(answers: NodeAnswers) -> NodeAnswers:
     furthest: dict[int, int] = {}
     for status in answers.values():
         if "error" not in status:
-            position = status["vitals"].get("position", 0)
+            position = status["protocol_status"].get("position", 0)
             furthest[status["group"]] = max(furthest.get(status["group"], 0), position)
     for status in answers.values():
         if "error" not in status:
-            status["lag"] = furthest[status["group"]] - status["vitals"].get("position", 0)
+            status["lag"] = furthest[status["group"]] - status["protocol_status"].get("position", 0)
     return answers
 
 
@@ -135,6 +135,6 @@ def late_processes(answers: NodeAnswers) -> list[str]:
     counts: dict[int, int] = {}
     for answer in answers.values():
         for phase in answer.get("phases", ()):
-            for process in () if phase["done"] else phase["late"]:
+            for process in () if phase["is_done"] else phase["waiting_for"]:
                 counts[process] = counts.get(process, 0) + 1
     return [str(process) for process, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]

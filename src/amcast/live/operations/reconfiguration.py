@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from amcast.kernel.errors import CannotTellError, UsageError
-from amcast.kernel.reconfiguration import change_payload, change_topology
+from amcast.kernel.reconfiguration import change_topology, encode_change
 from amcast.kernel.topology import Topology
 from amcast.live.client.client import Client
 from amcast.live.config.cluster import Cluster, parse_address
@@ -67,7 +67,7 @@ def next_topology(cluster: Cluster, wish: ReplicaChange) -> Topology:
                 f"--remove {wish.node}: it is the last process below {STRIDE}, and only those give clients their"
                 " numbers; expected another one to go"
             )
-        return change_topology(topology, group, remove=process, place=(wish.node, ""))
+        return change_topology(topology, group, remove=process, endpoint=(wish.node, ""))
     if not number.isdigit() or number.startswith("0"):
         raise UsageError(f"--add {wish.node}: expected {home}/NUMBER, a whole number from 1 on")
     if wish.node in cluster.names:
@@ -79,7 +79,9 @@ def next_topology(cluster: Cluster, wish: ReplicaChange) -> Topology:
     plain = cluster.security.mode == "plain" and not cluster.security.plain_beyond_loopback
     if plain and not is_loopback(address[0]):
         raise UsageError(f'--add {wish.node}: {wish.address} with security.mode = "plain"; expected a loopback address')
-    return change_topology(topology, group, add=topology.unused, place=(wish.node, wish.address), region=wish.region)
+    return change_topology(
+        topology, group, add=topology.next_process, endpoint=(wish.node, wish.address), region=wish.region
+    )
 
 
 def carry_out_change(
@@ -139,7 +141,7 @@ async def order_change(
 ) -> Outcome:
     """Multicast a change and wait until every group has delivered it; whether it is the one that counts."""
     try:
-        await client.multicast(topology.groups, change_payload(topology), timeout_s)
+        await client.multicast(topology.groups, encode_change(topology), timeout_s)
     except CannotTellError as error:
         raise CannotTellError(f"{error}; look with `amcast status` before you ask again") from None
     deadline = asyncio.get_running_loop().time() + timeout_s
@@ -159,7 +161,7 @@ def _took_effect(before: Topology, wanted: Topology, newest: Topology) -> bool:
     came = set(wanted.servers) - set(before.servers)
     went = set(before.servers) - set(wanted.servers)
     return all(newest.group_of(process) is None for process in went) and all(
-        newest.places.get(process, ("", ""))[0] == wanted.places[process][0] for process in came
+        newest.endpoints.get(process, ("", ""))[0] == wanted.endpoints[process][0] for process in came
     )
 
 

@@ -143,7 +143,7 @@ class RpcClient:
 
     def follow_topology(self, topology: Topology) -> None:
         """The members have changed: ask those who are there now."""
-        for process, (_, address) in topology.places.items():
+        for process, (_, address) in topology.endpoints.items():
             host, _, port = address.rpartition(":")
             if topology.group_of(process) is not None and port.isdigit():
                 self._addresses.setdefault(process, (host.strip("[]"), int(port)))

@@ -1,9 +1,9 @@
-"""The desk of a replica: what others may ask it besides multicasting, one question per connection.
+"""The desk of a replica: what others may ask it besides multicasting, one request per connection.
 
-    VISIT  [version, cluster, process, question]       the first frame, in the place of HELLO
+    VISIT  [version, cluster, process, request]       the first frame, in the place of HELLO
     TELL   one answer, or a row of them                a refusal is a REFUSE frame, as everywhere
 
-| question | answers |
+| request | answers |
 |---|---|
 | Stand | Stands: which positions it keeps, whether it has caught up, and whether it holds its group's state |
 | Subscribe | Told, Told, ... from a position on, Beat when nothing happens; Gone when the position is no longer kept |
@@ -20,7 +20,7 @@ else: the desk writes no more than the socket takes, and the deliveries are shar
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import msgspec
 
@@ -37,9 +37,6 @@ from amcast.live.storage.client_ids import ClientIdAllocator
 from amcast.live.wire import frames as codec
 from amcast.live.wire.connection import Connection
 from amcast.live.wire.frames import WIRE_VERSION
-
-if TYPE_CHECKING:
-    from amcast.live.server.status import StatusReporter
 
 log = logging.getLogger("amcast.live")
 
@@ -228,6 +225,16 @@ class RpcConnection:
                 ) from None
 
 
+class StatusSource(Protocol):
+    """Describes a replica for operators (`live/server/status.py`)."""
+
+    def status(self) -> dict[str, Any]:
+        """The whole status, as plain data."""
+
+    def explain(self, message: int) -> dict[str, Any]:
+        """What one message waits for."""
+
+
 class RpcServer:
     """Answers questions about one replica."""
 
@@ -238,26 +245,32 @@ class RpcServer:
         cluster: str,
         incarnation: int,
         limits: Limits,
-        rights: Permissions | None = None,
-        opens: Callable[[Message], list[Message]] | None = None,
+        recent: RecentDeliveries,
+        caught_up: asyncio.Event,
+        *,
+        permissions: Permissions | None = None,
+        client_ids: ClientIdAllocator | None = None,
+        take_state: Callable[[int], Awaitable[tuple[int, bytes]]] | None = None,
+        topology: Callable[[], Topology | None] = lambda: None,
+        holds_state: Callable[[], bool] = lambda: True,
+        status: StatusSource | None = None,
     ) -> None:
-        self.recent = RecentDeliveries(limits.recent_bytes, opens)
-        self.caught_up = asyncio.Event()
-        """This replica has delivered what its group had delivered when it started."""
-        self.client_ids: ClientIdAllocator | None = None
-        self.application: Callable[[int], Awaitable[tuple[int, bytes]]] | None = None
+        self._recent = recent
+        self._caught_up = caught_up
+        self._client_ids = client_ids
+        self._take_state = take_state
         """State of the application after at least so many deliveries, if there is one that can tell."""
-        self.topology: Callable[[], Topology | None] = lambda: None
+        self._topology = topology
         """Who is there, if the process knows it."""
-        self.has_state: Callable[[], bool] = lambda: True
+        self._holds_state = holds_state
         """Whether this replica has its group's state."""
-        self.subscribers = 0
-        self.group = group
+        self._status = status
+        self._group = group
         self._me = me
         self._cluster = cluster
         self._incarnation = incarnation
         self._limits = limits
-        self._permissions = rights
+        self._permissions = permissions
         """None: everybody may ask everything."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._handlers: Mapping[type, Callable[[RpcConnection, Any], Awaitable[None]]] = {
@@ -269,18 +282,16 @@ class RpcServer:
             GetNodeStatus: self._inspect,
             GetTopology: self._members,
         }
-        self.status_reporter: StatusReporter | None = None
-        """What tells operators about this replica."""
 
     def accept(self, connection: Connection, payload: Any) -> None:
-        """A connection began with a question."""
+        """A connection began with a request."""
         try:
             visit = _visit.decode(payload)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise BadFrameError(f"a question that cannot be read: {error}") from None
+            raise BadFrameError(f"a request that cannot be read: {error}") from None
         if visit.version != WIRE_VERSION:
             raise RefusedError(
-                f"the question is of wire version {visit.version}; process {self._me} speaks {WIRE_VERSION}"
+                f"the request is of wire version {visit.version}; process {self._me} speaks {WIRE_VERSION}"
             )
         if visit.cluster != self._cluster:
             raise RefusedError(f"this is cluster {self._cluster!r}, not {visit.cluster!r}")
@@ -300,9 +311,9 @@ class RpcServer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _answer(self, connection: Connection, question: RpcRequest) -> None:
+    async def _answer(self, connection: Connection, request: RpcRequest) -> None:
         try:
-            await self._handlers[type(question)](RpcConnection(connection, self._limits), question)
+            await self._handlers[type(request)](RpcConnection(connection, self._limits), request)
             connection.finish()
         except (RefusedError, UsageError, OSError) as error:
             connection.refuse(str(error))
@@ -311,25 +322,25 @@ class RpcServer:
 
     # The answers
 
-    async def _stand(self, talk: RpcConnection, question: GetProgress) -> None:
-        kept, caught_up = self.recent, self.caught_up.is_set()
-        await talk.send(Progress(kept.first, kept.next, caught_up, self._incarnation, self.has_state()))
+    async def _stand(self, talk: RpcConnection, request: GetProgress) -> None:
+        kept, caught_up = self._recent, self._caught_up.is_set()
+        await talk.send(Progress(kept.first, kept.next, caught_up, self._incarnation, self._holds_state()))
 
-    async def _subscribe(self, talk: RpcConnection, question: Subscribe) -> None:
-        if question.group != self.group:
-            raise RefusedError(f"process {self._me} is in group {self.group}, not {question.group}")
+    async def _subscribe(self, talk: RpcConnection, request: Subscribe) -> None:
+        if request.group != self._group:
+            raise RefusedError(f"process {self._me} is in group {self._group}, not {request.group}")
         if self._permissions is not None:
-            self._permissions.check_subscriber(talk.connection.subject(), question.group)
-        if question.position < 0:
-            raise RefusedError(f"position {question.position}; expected 0 or more")
-        self.subscribers += 1
+            self._permissions.check_subscriber(talk.connection.subject(), request.group)
+        if request.position < 0:
+            raise RefusedError(f"position {request.position}; expected 0 or more")
+        self._recent.subscribers += 1
         try:
-            await self._tell_deliveries(talk, question.position)
+            await self._tell_deliveries(talk, request.position)
         finally:
-            self.subscribers -= 1
+            self._recent.subscribers -= 1
 
     async def _tell_deliveries(self, talk: RpcConnection, position: int) -> None:
-        kept = self.recent
+        kept = self._recent
         while position >= kept.first:
             messages = kept.since(position, CHUNK_BYTES)
             if messages:
@@ -339,51 +350,45 @@ class RpcServer:
                 await talk.send(KeepAlive(kept.next))
         await talk.send(PositionExpired(kept.first, kept.next))
 
-    async def _inspect(self, talk: RpcConnection, question: GetNodeStatus) -> None:
+    async def _inspect(self, talk: RpcConnection, request: GetNodeStatus) -> None:
         if self._permissions is not None:
             self._permissions.check_operator(talk.connection.subject())
-        if self.status_reporter is None:
+        if self._status is None:
             raise RefusedError(f"process {self._me} tells operators nothing")
-        told = (
-            self.status_reporter.status()
-            if question.message is None
-            else self.status_reporter.explain(question.message)
-        )
+        told = self._status.status() if request.message is None else self._status.explain(request.message)
         await talk.send(NodeStatus(msgspec.json.encode(told)))
 
-    async def _enrol(self, talk: RpcConnection, question: AllocateClientId) -> None:
-        if self.client_ids is None:
+    async def _enrol(self, talk: RpcConnection, request: AllocateClientId) -> None:
+        if self._client_ids is None:
             raise RefusedError(f"process {self._me} issues no numbers")
         block = (FIRST_CLIENT_ID, MAX_SENDER)
         if self._permissions is not None:
             block = self._permissions.client_id_range(talk.connection.subject())
-        issued = self.client_ids.allocate(*block)
-        topology = self.topology()
+        issued = self._client_ids.allocate(*block)
+        topology = self._topology()
         now = b"" if topology is None or topology.configuration == 0 else encode_topology(topology)
         await talk.send(ClientId(issued.number, issued.incarnation, issued.sequence, issued.secret, now))
 
-    async def _members(self, talk: RpcConnection, question: GetTopology) -> None:
-        topology = self.topology()
+    async def _members(self, talk: RpcConnection, request: GetTopology) -> None:
+        topology = self._topology()
         if topology is None:
             raise RefusedError(f"process {self._me} was not told yet who is there")
         await talk.send(CurrentTopology(encode_topology(topology)))
 
-    async def _return(self, talk: RpcConnection, question: ReleaseClientId) -> None:
-        if self.client_ids is not None:
-            self.client_ids.release(question.process, question.secret, question.incarnation, question.sequence)
+    async def _return(self, talk: RpcConnection, request: ReleaseClientId) -> None:
+        if self._client_ids is not None:
+            self._client_ids.release(request.process, request.secret, request.incarnation, request.sequence)
 
-    async def _copy(self, talk: RpcConnection, question: FetchState) -> None:
-        if self.application is None:
+    async def _copy(self, talk: RpcConnection, request: FetchState) -> None:
+        if self._take_state is None:
             raise RefusedError(f"process {self._me} hosts no application that can tell its state")
         if self._permissions is not None:
             self._permissions.check_node(talk.connection.subject())
         try:
             async with asyncio.timeout(self._limits.heartbeat_timeout_s / 2):
-                position, state = await self.application(question.position)
+                position, state = await self._take_state(request.position)
         except TimeoutError:
-            raise RefusedError(
-                f"the application of process {self._me} is behind position {question.position}"
-            ) from None
+            raise RefusedError(f"the application of process {self._me} is behind position {request.position}") from None
         await talk.send(StateHeader(position, len(state)))
         for start in range(0, len(state), CHUNK_BYTES):
             await talk.send(StateChunk(state[start : start + CHUNK_BYTES]))

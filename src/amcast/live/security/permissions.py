@@ -137,7 +137,7 @@ class Permissions:
         if topology.configuration <= self.configuration:
             return
         self.configuration = topology.configuration
-        for process, (name, address) in topology.places.items():
+        for process, (name, address) in topology.endpoints.items():
             (self.nodes if address else self.removed)[name] = process
         for name in [name for name, process in self.nodes.items() if topology.group_of(process) is None]:
             self.removed[name] = self.nodes.pop(name)

@@ -7,12 +7,12 @@ from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import MESSAGES_PER_SENDER, GroupId, ProcessId
 from amcast.kernel.message import Body, Message, Request
 from amcast.kernel.process import Process
-from amcast.kernel.reconfiguration import MARK, is_change
+from amcast.kernel.reconfiguration import CHANGE_PREFIX, is_change
 from amcast.kernel.spec import Spec
 from amcast.live.errors import RefusedError
 from amcast.live.security.permissions import Permissions
 
-CHANGE_PREFIX: Final = MARK[0]
+CHANGE_FIRST_BYTE: Final = CHANGE_PREFIX[0]
 """How the payload of a change begins, and few others."""
 MAX_DESTINATION_SETS: Final = 100_000
 """Sets of destinations that are remembered as sound; beyond that, each is checked anew."""
@@ -51,7 +51,7 @@ class RequestFilter:
                 self._check_destinations(message)
             if allowed is not None and not allowed.issuperset(message.destinations):
                 self._refuse_groups(peer, message, allowed)
-            if payload and payload[0] == CHANGE_PREFIX and is_change(message):
+            if payload and payload[0] == CHANGE_FIRST_BYTE and is_change(message):
                 self._check_change(peer, message)
 
     def _check_change(self, peer: ProcessId, message: Message) -> None:
@@ -80,7 +80,7 @@ class RequestFilter:
         if proper != message.destinations:
             raise RefusedError(f"message {message.id}: destinations {message.destinations}; expected {proper}")
         # A client that asks again asks every member of the groups that order its message.
-        ordering = {topology.group_of(contact) for contact in self._spec.contact(topology, message)}
+        ordering = {topology.group_of(contact) for contact in self._spec.contacts(topology, message)}
         if self._group not in ordering | set(proper):
             raise RefusedError(
                 f"message {message.id} to groups {list(proper)} is none of process {self._process.me}'s business"

@@ -15,7 +15,7 @@ import msgspec
 
 from amcast.kernel.ids import MESSAGES_PER_SENDER
 from amcast.kernel.message import Message, Request
-from amcast.kernel.reconfiguration import MARK
+from amcast.kernel.reconfiguration import CHANGE_PREFIX
 from amcast.live.security.request_filter import RequestFilter
 from amcast.live.wire.frames import ALONE, BEFORE_ALONE, HEAD_BYTES, U64, pack_front_alone
 from amcast.live.wire.link import SETTLE_FRAMES, Link
@@ -63,7 +63,7 @@ class ClientInbox:
                     and message.sender == link.peer
                     and message.id // MESSAGES_PER_SENDER == link.peer
                     and message.destinations in sound
-                    and not message.payload.startswith(MARK)
+                    and not message.payload.startswith(CHANGE_PREFIX)
                 ):
                     link._received = number
                     asked.append(message)

@@ -220,7 +220,7 @@ def one_of(kinds: Iterable[type]) -> Any:
 
 
 class Codec:
-    """Encoder and decoder for the bodies and records of one protocol (`Spec.wire()`, `Spec.records`)."""
+    """Encoder and decoder for the bodies and records of one protocol (`Spec.wire_bodies()`, `Spec.records`)."""
 
     def __init__(
         self, bodies: Iterable[type[Body]], records: Iterable[type[Record]] = (), limits: Limits | None = None

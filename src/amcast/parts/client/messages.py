@@ -50,7 +50,7 @@ class Farewell(Body, frozen=True):
 class ConfigurationStarted(Body, frozen=True):
     """A process, which has passed into this number, tells everybody; clients learn whom to ask."""
 
-    number: int
+    configuration: int
     topology: bytes
 
 

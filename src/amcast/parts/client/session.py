@@ -244,7 +244,7 @@ class ClientSession(Process):
             group = self.topology.group_of(contact)
             if group is not None:
                 groups.add(group)
-        return self.topology.addressed(tuple(sorted(groups)))
+        return self.topology.processes_of(tuple(sorted(groups)))
 
     def on_step_end(self) -> None:
         if self._waiting and not self._armed:

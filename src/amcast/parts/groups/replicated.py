@@ -66,7 +66,7 @@ def replicated(make: Make, bodies: tuple[type[Body], ...], state: type[State]) -
 class Replicated(Process):
     """One member of one group."""
 
-    answers = True  # where the protocol inside does
+    sends_replies = True  # where the protocol inside does
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Replicated(Process):
         """Groups whose bodies were taken, and what these were about."""
 
     def contacts(self, message: Message) -> tuple[ProcessId, ...]:
-        return self.topology.addressed(self._contacted(message))
+        return self.topology.processes_of(self._contacted(message))
 
     def _contacted(self, message: Message) -> tuple[GroupId, ...]:
         groups = (self._single.group_of(contact) for contact in self.inner.contacts(message))
@@ -347,7 +347,7 @@ class Replicated(Process):
                 Phase("ordered", False, f"the log of group {self.home} does not have it", fellows),
             ]
         told = [
-            Phase(phase.name, phase.done, phase.said, self._all_members(phase.late))
+            Phase(phase.name, phase.is_done, phase.description, self._all_members(phase.waiting_for))
             for phase in self.inner.explain(message)
         ]
         arrived = any(carry.about == message for carries in self._arrived.values() for carry in carries.values())
@@ -359,7 +359,7 @@ class Replicated(Process):
     def _all_members(self, singles: tuple[ProcessId, ...]) -> tuple[ProcessId, ...]:
         """The members of groups that the protocol inside takes for processes."""
         groups = (self._single.group_of(single) for single in singles)
-        return self.topology.addressed(tuple(group for group in groups if group is not None))
+        return self.topology.processes_of(tuple(group for group in groups if group is not None))
 
     def _untaken(self, message: MessageId) -> list[Phase]:
         """Groups that have not taken what this one said to them of a message."""
@@ -369,7 +369,7 @@ class Replicated(Process):
             if any(carry.about == message for carry in carries.values())
         ]
         said = f"groups {groups} have not taken what group {self.home} said to them"
-        return [Phase("carried", False, said, self.topology.addressed(tuple(groups)))] if groups else []
+        return [Phase("carried", False, said, self.topology.processes_of(tuple(groups)))] if groups else []
 
     # Memory
 
@@ -406,7 +406,7 @@ class Replicated(Process):
             self._arrived[group] = {number: carry for number, carry in arrived.items() if number >= taken}
             if not self._arrived[group]:
                 del self._arrived[group]
-        self.installed(core.position)
+        self.install_position(core.position)
 
     def snapshot(self) -> ReplicatedState:
         return ReplicatedState(

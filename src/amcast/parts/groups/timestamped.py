@@ -267,7 +267,9 @@ class TimestampedGroup(Process):
         return entries
 
     def _tell(self, id: MessageId, entry: TimestampPending) -> None:
-        self.send_all(self.topology.addressed(entry.message.destinations), GroupTimestamp(id, self.home, entry.own), id)
+        self.send_all(
+            self.topology.processes_of(entry.message.destinations), GroupTimestamp(id, self.home, entry.own), id
+        )
 
     # The log
 
@@ -371,7 +373,7 @@ class TimestampedGroup(Process):
         assert entry.own <= final, f"message {id}: final {final} is below the group's own {entry.own}"
         entry.final = final
         entry.committed_ns = self.now
-        self.clear(entry.message)
+        self.end_blocking(entry.message)
         self._queue.fix(id, final)
         if not entry.settled:
             self._ahead[id] = None
@@ -461,7 +463,7 @@ class TimestampedGroup(Process):
         missing = tuple(group for group in entry.message.destinations if group not in entry.heard)
         if missing:
             self.note("asked", id)
-            targets = self.topology.addressed(missing)
+            targets = self.topology.processes_of(missing)
             self.send_all(targets, Request(entry.message), id)
             self.send_all(targets, GroupTimestamp(id, self.home, entry.own, ask=True), id)
 
@@ -601,7 +603,7 @@ class TimestampedGroup(Process):
         self._last = max(last, core.last)
         self._led = -1  # should I lead, what to propose must be looked for anew
         if core.position > position:
-            self.installed(core.position)
+            self.install_position(core.position)
 
     def snapshot(self) -> State:
         return TimestampState(

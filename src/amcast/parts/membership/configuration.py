@@ -19,7 +19,7 @@ from amcast.parts.membership.messages import (
 )
 from amcast.parts.ordering.delivered_set import DeliveredSet
 
-Make = Callable[[ProcessId, Topology], Process]
+ProcessFactory = Callable[[ProcessId, Topology], Process]
 
 NUMBER: Final = "#"
 """How the names of timers of later numbers begin: "#2:retry"."""
@@ -31,8 +31,8 @@ class ConfigurationInstance:
     def __init__(
         self, begin: ConfigurationStart, topology: Topology, process: Process | None, incarnation: int
     ) -> None:
-        self.begin = begin
-        self.number = begin.number
+        self.start = begin
+        self.configuration = begin.configuration
         self.topology = topology
         self.process = process
         """None where this process is no member (any more)."""
@@ -40,63 +40,69 @@ class ConfigurationInstance:
         """The incarnation in which it was begun after a loss of memory; 0 if there was none."""
         self.base = DeliveredSet()
         """What my group delivered under earlier numbers."""
-        self.base.restore(begin.seen)
-        self.overtaken = False
+        self.base.restore(begin.delivered)
+        self.skipped_barrier = False
         """A fellow's state was taken over that lies beyond the barrier: what is delivered here is worth nothing."""
         self.barrier = -1
         """My group's position at the end of this number, if a fellow told it."""
-        self.own: DeliveredSet | None = None
+        self.own_deliveries: DeliveredSet | None = None
         """What was delivered, where the protocol cannot say."""
         if process is not None and process.delivered_set(-1) is None:
-            self.own = DeliveredSet()
+            self.own_deliveries = DeliveredSet()
         self.inbox: list[Event] = []
 
-    def delivered(self, message: int) -> bool:
+    def has_delivered(self, message: int) -> bool:
         """Whether my group delivered it, under this number or before."""
         if message in self.base:
             return True
-        if self.overtaken or self.process is None:
+        if self.skipped_barrier or self.process is None:
             return False
-        return message in self.own if self.own is not None else self.process.has_delivered(message)
+        return (
+            message in self.own_deliveries if self.own_deliveries is not None else self.process.has_delivered(message)
+        )
 
-    def delivered_any(self, messages: Sequence[int]) -> bool:
+    def has_delivered_any(self, messages: Sequence[int]) -> bool:
         """Whether my group delivered some of them."""
         if self.base.has_any(messages):
             return True
-        if self.overtaken or self.process is None:
+        if self.skipped_barrier or self.process is None:
             return False
-        return self.own.has_any(messages) if self.own is not None else self.process.has_delivered_any(messages)
+        return (
+            self.own_deliveries.has_any(messages)
+            if self.own_deliveries is not None
+            else self.process.has_delivered_any(messages)
+        )
 
-    def timer(self, name: str) -> str:
+    def timer_name(self, name: str) -> str:
         """The name under which the driver knows a timer of mine."""
-        return f"{NUMBER}{self.number}:{name}" if self.number else name
+        return f"{NUMBER}{self.configuration}:{name}" if self.configuration else name
 
     def snapshot(self) -> InstanceState:
         return InstanceState(
-            self.begin,
+            self.start,
             self.incarnation,
             None if self.process is None else self.process.snapshot(),
-            self.overtaken,
+            self.skipped_barrier,
             self.barrier,
-            None if self.own is None else self.own.snapshot(),
+            None if self.own_deliveries is None else self.own_deliveries.snapshot(),
         )
 
     @classmethod
-    def restored(cls, state: InstanceState, me: ProcessId, make: Make) -> "ConfigurationInstance":
-        topology = decode_topology(state.begin.topology)
+    def from_state(cls, state: InstanceState, me: ProcessId, make: ProcessFactory) -> "ConfigurationInstance":
+        topology = decode_topology(state.start.topology)
         process = None if state.process is None else make(me, topology)
-        instance = cls(state.begin, topology, process, state.incarnation)
+        instance = cls(state.start, topology, process, state.incarnation)
         if process is not None and state.process is not None:
             process.restore(state.process)
-        if instance.own is not None and state.own is not None:
-            instance.own.restore(state.own)
-        instance.overtaken = state.overtaken
+        if instance.own_deliveries is not None and state.own_deliveries is not None:
+            instance.own_deliveries.restore(state.own_deliveries)
+        instance.skipped_barrier = state.skipped_barrier
         instance.barrier = state.barrier
         return instance
 
 
-def recovered(
-    records: Sequence[Record], incarnation: int, me: ProcessId, first: Topology, make: Make, old: int
+def recover_instances(
+    records: Sequence[Record], incarnation: int, me: ProcessId, first: Topology, make: ProcessFactory, old: int
 ) -> list[ConfigurationInstance]:
     """The instances that records tell of, oldest first, each about to start; none if there are no records."""
     passed: dict[int, ConfigurationRecord] = {}
@@ -105,7 +111,7 @@ def recovered(
     for record in records:
         match record:
             case ConfigurationRecord():
-                passed[record.begin.number] = record
+                passed[record.start.configuration] = record
             case InstanceRecord(number, replaces, inner, begin):
                 if begin is not None:
                     passed, kept = {number: ConfigurationRecord(begin, b"", 0)}, {}
@@ -123,7 +129,7 @@ def recovered(
     for number in numbers[-old - 1 :]:
         begun = passed.get(number)
         if begun is not None:
-            begin = begun.begin
+            begin = begun.start
         elif number + 1 in passed and passed[number + 1].before:
             begin = ConfigurationStart(number, passed[number + 1].before)
         elif number == first.configuration:
@@ -132,12 +138,12 @@ def recovered(
             continue
         lost = 0 if begun is None else begun.incarnation
         found.append(_reopened(begin, kept.get(number, []), incarnation, lost, me, make))
-        found[-1].overtaken = number in overtaken
+        found[-1].skipped_barrier = number in overtaken
     return found
 
 
 def _reopened(
-    begin: ConfigurationStart, records: list[Record], incarnation: int, lost: int, me: ProcessId, make: Make
+    begin: ConfigurationStart, records: list[Record], incarnation: int, lost: int, me: ProcessId, make: ProcessFactory
 ) -> ConfigurationInstance:
     """Nothing was said in an instance of which there is no record, unless its memory was lost."""
     topology = decode_topology(begin.topology)

@@ -16,15 +16,15 @@ from amcast.parts.ordering.messages import DeliveredRange
 class ReconfigurableConfig(Config, frozen=True):
     retry_ns: tuple[int, int] = (500 * MILLISECOND, 1000 * MILLISECOND)
     """How long a process that is behind, or new, waits before it asks its fellows."""
-    held: int = 10_000
+    max_early_bodies: int = 10_000
     """Bodies of a number that is not reached yet are kept back, so many."""
-    old: int = 64
+    max_old_instances: int = 64
     """So many numbers before the current one are kept running for those who have not passed them."""
 
     def __post_init__(self) -> None:
         if not 0 < self.retry_ns[0] <= self.retry_ns[1]:
             raise ValueError(f"retry_ns = {list(self.retry_ns)}; expected a range above 0, lower end first")
-        for name in ("held", "old"):
+        for name in ("max_early_bodies", "max_old_instances"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} = {getattr(self, name)}; expected 1 or more")
 
@@ -32,28 +32,28 @@ class ReconfigurableConfig(Config, frozen=True):
 class ConfigurationStart(State, frozen=True):
     """Where a number begins, for one group: what any member must know in order to take part in it."""
 
-    number: int
+    configuration: int
     topology: bytes
     position: int = 0
     """How many messages the group delivered before."""
     rank: int = 0
     """Added to the ranks of this number: they rise from number to number."""
-    seen: tuple[DeliveredRange, ...] = ()
+    delivered: tuple[DeliveredRange, ...] = ()
     """What the group delivered before."""
 
 
 class FindConfiguration(Body, frozen=True):
     """A process that is behind (or new) asks those of its group for a number above this one."""
 
-    number: int
+    configuration: int
     group: GroupId
 
 
 class ConfigurationInfo(Body, frozen=True):
     """The answer of a fellow."""
 
-    begin: ConfigurationStart
-    done: int
+    start: ConfigurationStart
+    first_needed: int
     """Nobody needs the instances of numbers below this one."""
 
 
@@ -66,13 +66,13 @@ class CheckDelivered(Body, frozen=True):
 class ResendLink(Body, frozen=True):
     """Bodies were lost before I reached this number: take the link as begun anew."""
 
-    number: int
+    configuration: int
 
 
 class ConfigurationBody(Body, frozen=True):
     """A body of one number's instance. `numbered` makes the kind for a protocol's bodies."""
 
-    number: int
+    configuration: int
     body: Any
     barrier: int = -1
     """The sender has passed the end of that number: its group's position there."""
@@ -81,7 +81,7 @@ class ConfigurationBody(Body, frozen=True):
 class ConfigurationRecord(Record, frozen=True):
     """I passed into a number; before it was another topology, whose instance goes on for a while."""
 
-    begin: ConfigurationStart
+    start: ConfigurationStart
     before: bytes
     incarnation: int
     """The incarnation in which this number's instance was begun without memory; 0 if with it."""
@@ -94,27 +94,27 @@ class JoinRecord(Record, frozen=True):
 class SkippedBarrier(Record, frozen=True):
     """What a fellow told me inside this number's instance lies beyond its end: I need a Here."""
 
-    number: int
+    configuration: int
 
 
 class InstanceRecord(Record, frozen=True):
     """A record of one number's instance. `kept` makes the kind for a protocol's records."""
 
-    number: int
+    configuration: int
     replaces: bool
     """It replaces that number's earlier ones."""
     record: Any
-    begin: ConfigurationStart | None = None
+    start: ConfigurationStart | None = None
     """This record alone is enough: nothing is left of earlier numbers."""
 
 
 class InstanceState(State, frozen=True):
-    begin: ConfigurationStart
+    start: ConfigurationStart
     incarnation: int
     process: State | None
-    overtaken: bool
+    skipped_barrier: bool
     barrier: int
-    own: tuple[DeliveredRange, ...] | None
+    own_deliveries: tuple[DeliveredRange, ...] | None
 
 
 class ReconfigurableState(State, frozen=True):
@@ -144,7 +144,7 @@ def configuration_body(bodies: tuple[type[Body], ...]) -> type[ConfigurationBody
     inside: Any = Union[tuple(dict.fromkeys((*bodies, Request, CheckDelivered)))]  # noqa: UP007
     made: Any = msgspec.defstruct(
         "ConfigurationBody",
-        [("number", int), ("body", inside), ("barrier", int, -1)],
+        [("configuration", int), ("body", inside), ("barrier", int, -1)],
         bases=(ConfigurationBody,),
         frozen=True,
         array_like=True,
@@ -162,7 +162,12 @@ def instance_record(records: tuple[type[Record], ...]) -> type[InstanceRecord]:
         return InstanceRecord
     made: Any = msgspec.defstruct(
         "InstanceRecord",
-        [("number", int), ("replaces", bool), ("record", Union[records]), ("begin", ConfigurationStart | None, None)],  # noqa: UP007
+        [
+            ("configuration", int),
+            ("replaces", bool),
+            ("record", Union[records]),  # noqa: UP007
+            ("start", ConfigurationStart | None, None),
+        ],
         bases=(InstanceRecord,),
         frozen=True,
         array_like=True,

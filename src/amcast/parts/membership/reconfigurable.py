@@ -27,11 +27,11 @@ from amcast.kernel.events import Event, Leader, LinkReset, PeerDown, Receive, St
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.message import Body, Record, Reply, Request, State
 from amcast.kernel.process import Process
-from amcast.kernel.reconfiguration import MARK, encode_topology, is_change, next_topology
+from amcast.kernel.reconfiguration import CHANGE_PREFIX, encode_topology, is_change, parse_change
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.client.messages import ConfigurationStarted
-from amcast.parts.membership.configuration import NUMBER, ConfigurationInstance, Make, recovered
+from amcast.parts.membership.configuration import NUMBER, ConfigurationInstance, ProcessFactory, recover_instances
 from amcast.parts.membership.messages import (
     BODIES,
     CheckDelivered,
@@ -62,14 +62,14 @@ class Reconfigurable(Vouching):
         self,
         me: ProcessId,
         topology: Topology,
-        make: Make,
+        make: ProcessFactory,
         config: ReconfigurableConfig,
         bodies: tuple[type[Body], ...],
         records: tuple[type[Record], ...] = (),
     ) -> None:
         super().__init__(me, topology, make, config, bodies)
         self._kept = instance_record(records)
-        self.numbers: frozenset[type[Body]] = frozenset(
+        self.membership_bodies: frozenset[type[Body]] = frozenset(
             {self._numbered, ConfigurationStarted, FindConfiguration, ConfigurationInfo, ResendLink}
         )
         """Bodies that concern numbers."""
@@ -78,7 +78,7 @@ class Reconfigurable(Vouching):
         """The protocol's process, while number 0 is all there is and nothing of it needs a look."""
         self._place = 0
         """Its position, after its last step."""
-        self.calm = False
+        self.is_idle = False
         """In the last brisk step nothing was delivered, for certain, and no state was taken over."""
 
     # Steps
@@ -89,17 +89,17 @@ class Reconfigurable(Vouching):
             self._route(event)
         return self._ran()
 
-    def brisk(self, events: Sequence[Event], now: int) -> list[Effect]:
+    def fast_step(self, events: Sequence[Event], now: int) -> list[Effect]:
         """A step without anything that concerns numbers: only bodies of the protocol, and what users multicast.
         While number 0 is all there is, the protocol may have it at once."""
         process = self._plain
         if process is None:
-            self.calm = False
+            self.is_idle = False
             return self.step(events, now)
         self.now = now
         effects = process.step(events, now)
-        self.calm = process.position == self._place
-        if self.calm:
+        self.is_idle = process.position == self._place
+        if self.is_idle:
             return effects
         self._place = process.position
         only = self._instances[0]
@@ -113,8 +113,13 @@ class Reconfigurable(Vouching):
         self._plain = None
         if len(self._instances) == 1:
             only = self._instances[0]
-            bare = only.number == 0 and only.own is None and not only.overtaken and only.barrier < 0
-            if bare and only.process is not None and not only.process.answers:
+            bare = (
+                only.configuration == 0
+                and only.own_deliveries is None
+                and not only.skipped_barrier
+                and only.barrier < 0
+            )
+            if bare and only.process is not None and not only.process.sends_replies:
                 self._plain, self._place = only.process, only.process.position
         effects = self._outbox
         self._outbox = []
@@ -128,7 +133,7 @@ class Reconfigurable(Vouching):
             if kind is Deliver:
                 message = effect.message  # type: ignore[attr-defined]
                 # (`in` would raise and forget an error first: it takes bytes for a number.)
-                if len(message.destinations) == groups and message.payload.find(MARK) >= 0:
+                if len(message.destinations) == groups and message.payload.find(CHANGE_PREFIX) >= 0:
                     return False  # perhaps; in a bundle, the change is somewhere inside
                 count = effect.message_count  # type: ignore[attr-defined]
                 self.position = effect.position + (1 if count < 0 else count)  # type: ignore[attr-defined]
@@ -142,9 +147,9 @@ class Reconfigurable(Vouching):
         while place < len(self._instances):
             instance = self._instances[place]
             place += 1
-            if self._starting and instance.begin.position > self.position and place == len(self._instances):
+            if self._starting and instance.start.position > self.position and place == len(self._instances):
                 # The record of the barrier can survive a crash that the deliveries before it did not.
-                self.installed(instance.begin.position)
+                self.install_position(instance.start.position)
             if instance.inbox and instance.process is not None:
                 inbox, instance.inbox = instance.inbox, []
                 self._pass(instance, instance.process.step(inbox, self.now))
@@ -195,10 +200,12 @@ class Reconfigurable(Vouching):
         self._incarnation = 0
         self._starting = True
         first = self._first
-        self._instances = recovered(records, incarnation, self.me, first, self._make, self.config.old)
+        self._instances = recover_instances(
+            records, incarnation, self.me, first, self._make, self.config.max_old_instances
+        )
         if self._instances:
             self._follow(self._instances[-1].topology)
-            self._turned[self.me] = self.number
+            self._turned[self.me] = self.configuration
         elif first.configuration == 0:
             self._incarnation = incarnation
             instance = ConfigurationInstance(
@@ -213,13 +220,13 @@ class Reconfigurable(Vouching):
             self._ask(REPORT)
         else:
             self.persist(JoinRecord())
-            self._ask(self.number)
+            self._ask(self.configuration)
 
     def _meet(self, peer: ProcessId, event: Event) -> None:
         """What it said too early in its last incarnation was not said: it may have forgotten that it did."""
         self._early = [early for early in self._early if early[0] != peer]
-        if self.number > 0:
-            self.send(peer, self.turn())
+        if self.configuration > 0:
+            self.send(peer, self.make_announcement())
         for instance in self._instances:
             if peer in instance.topology.processes:
                 instance.inbox.append(event)
@@ -236,7 +243,7 @@ class Reconfigurable(Vouching):
                 self._hear_told(sender, begin, done)
             case ResendLink(number):
                 for instance in self._instances:
-                    if instance.number == number:
+                    if instance.configuration == number:
                         instance.inbox.append(LinkReset(sender, 0))
             case Request(message):
                 self._submit(sender, message)
@@ -245,11 +252,11 @@ class Reconfigurable(Vouching):
 
     def _arrive(self, sender: ProcessId, number: int, body: Body, barrier: int) -> None:
         """A body of an instance: this one's, a later one's, or one that is gone."""
-        if number > self.number:
+        if number > self.configuration:
             self._hold(sender, number, body, barrier)
             return
         for instance in self._instances:
-            if instance.number == number:
+            if instance.configuration == number:
                 break
         else:
             return
@@ -265,20 +272,20 @@ class Reconfigurable(Vouching):
         if name == TIMER:
             self._armed = False
             if self._behind():
-                self._ask(REPORT if self._incarnation else self.number if self.group is not None else 0)
+                self._ask(REPORT if self._incarnation else self.configuration if self.group is not None else 0)
             return
         number = 0
         if name.startswith(NUMBER):
             digits, _, name = name.removeprefix(NUMBER).partition(":")
             number = int(digits)
         for instance in self._instances:
-            if instance.number == number:
+            if instance.configuration == number:
                 instance.inbox.append(Timer(name))
 
     # What instances ask for
 
     def _pass(self, instance: ConfigurationInstance, effects: list[Effect]) -> None:
-        if instance is self.current and not instance.overtaken and instance.barrier >= 0:
+        if instance is self.current and not instance.skipped_barrier and instance.barrier >= 0:
             self._look_ahead(instance, effects)
         for place, effect in enumerate(effects):
             match effect:
@@ -290,12 +297,12 @@ class Reconfigurable(Vouching):
                 case Persist(record, replaces, ends):
                     self._persist(instance, record, replaces, ends)
                 case SetTimer(name, low, high):
-                    self._outbox.append(SetTimer(instance.timer(name), low, high))
+                    self._outbox.append(SetTimer(instance.timer_name(name), low, high))
                 case CancelTimer(name):
-                    self._outbox.append(CancelTimer(instance.timer(name)))
+                    self._outbox.append(CancelTimer(instance.timer_name(name)))
                 case Note("installed", _, value):
-                    if instance is self.current and not instance.overtaken and value is not None:
-                        self.installed(instance.begin.position + int(value))
+                    if instance is self.current and not instance.skipped_barrier and value is not None:
+                        self.install_position(instance.start.position + int(value))
                 case _:
                     self._outbox.append(effect)
 
@@ -304,42 +311,42 @@ class Reconfigurable(Vouching):
         for effect in effects:
             if type(effect) is not Note or effect.name != "installed" or effect.value is None:
                 continue
-            if instance.begin.position + int(effect.value) >= instance.barrier:
-                instance.overtaken = True
-                self.note("overtaken", value=float(instance.number))
-                self.persist(SkippedBarrier(instance.number))
+            if instance.start.position + int(effect.value) >= instance.barrier:
+                instance.skipped_barrier = True
+                self.note("overtaken", value=float(instance.configuration))
+                self.persist(SkippedBarrier(instance.configuration))
                 return
 
     def _persist(self, instance: ConfigurationInstance, record: Record, replaces: bool, ends: bool) -> None:
         """A record that replaces all others may do so only while there is one instance. Else it replaces those of its
         instance, whose deliveries they will not tell again."""
-        alone = len(self._instances) == 1 and not instance.overtaken
-        if instance.number == 0 and alone:
+        alone = len(self._instances) == 1 and not instance.skipped_barrier
+        if instance.configuration == 0 and alone:
             self._outbox.append(Persist(record, replaces, ends))
         elif alone and replaces:
-            self._outbox.append(Persist(self._kept(instance.number, True, record, instance.begin), True, ends))
+            self._outbox.append(Persist(self._kept(instance.configuration, True, record, instance.start), True, ends))
         else:
             self._outbox.append(
-                Persist(self._kept(instance.number, replaces, record), after_deliveries=replaces or ends)
+                Persist(self._kept(instance.configuration, replaces, record), after_deliveries=replaces or ends)
             )
 
     # Delivering
 
     def _hand(self, instance: ConfigurationInstance, effect: Deliver, later: list[Effect]) -> None:
-        begin = instance.begin
+        begin = instance.start
         if instance is not self._instances[-1]:
             # After the barrier; unless a process that starts again repeats what lies before it.
-            end = self._instances[self._instances.index(instance) + 1].begin.position
+            end = self._instances[self._instances.index(instance) + 1].start.position
             for one in effect.expand() if self._starting else ():
                 if begin.position + one.position < end:
                     self._emit(instance, one)
             return
-        if instance.overtaken:
+        if instance.skipped_barrier:
             return
         if len(effect.message.destinations) == len(instance.topology.groups):
             for place, part in enumerate(effect.messages()):
                 if is_change(part):
-                    topology = next_topology(instance.topology, part)
+                    topology = parse_change(instance.topology, part)
                     if topology is not None:
                         self._turn(instance, effect, place, topology, later)
                         return
@@ -347,14 +354,14 @@ class Reconfigurable(Vouching):
         self._emit(instance, effect)
 
     def _emit(self, instance: ConfigurationInstance, effect: Deliver) -> None:
-        begin = instance.begin
+        begin = instance.start
         count = effect.message_count
         position = begin.position + effect.position
         self.position = position + (1 if count < 0 else count)
-        if instance.own is not None:
-            instance.own.add(effect.message.id)
-            instance.own.add_all(effect.messages() if count > 0 else ())
-        if begin.number == 0:
+        if instance.own_deliveries is not None:
+            instance.own_deliveries.add(effect.message.id)
+            instance.own_deliveries.add_all(effect.messages() if count > 0 else ())
+        if begin.configuration == 0:
             self._outbox.append(effect)
             return
         rank = None if effect.rank_time is None else begin.rank + effect.rank_time
@@ -369,14 +376,18 @@ class Reconfigurable(Vouching):
         self, instance: ConfigurationInstance, effect: Deliver, place: int, topology: Topology, later: list[Effect]
     ) -> None:
         """The barrier, at a place in a delivery: what is before it counts, what is behind it does not."""
-        begin = instance.begin
+        begin = instance.start
         for one in effect.expand()[: place + 1]:
             self._emit(instance, one)
         seen = DeliveredSet()
-        seen.restore(begin.seen)
+        seen.restore(begin.delivered)
         process = instance.process
         assert process is not None
-        known = process.delivered_set(effect.message.id) if instance.own is None else instance.own.snapshot()
+        known = (
+            process.delivered_set(effect.message.id)
+            if instance.own_deliveries is None
+            else instance.own_deliveries.snapshot()
+        )
         assert known is not None
         seen.merge(known)  # type: ignore[arg-type]
         discarded = [part.id for part in effect.messages()[place + 1 :]]
@@ -390,16 +401,17 @@ class Reconfigurable(Vouching):
         rank = begin.rank if effect.rank_time is None else begin.rank + effect.rank_time + 1
         position = begin.position + effect.position + place + 1
         self._enter(
-            ConfigurationStart(begin.number + 1, encode_topology(topology), position, rank, seen.snapshot()), topology
+            ConfigurationStart(begin.configuration + 1, encode_topology(topology), position, rank, seen.snapshot()),
+            topology,
         )
 
     def restore(self, state: State) -> None:
         super().restore(state)
         self._plain = None
 
-    def addressed(self, effects: list[Effect]) -> list[Effect]:
+    def tag_bundles(self, effects: list[Effect]) -> list[Effect]:
         """What my gateway asks for: bundles are of one number. Before I am told mine, I ask nobody."""
-        number = self.number
+        number = self.configuration
         if number == 0:
             return effects
         told: list[Effect] = []

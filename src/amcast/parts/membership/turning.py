@@ -21,7 +21,7 @@ from amcast.kernel.process import Process
 from amcast.kernel.reconfiguration import decode_topology, encode_topology
 from amcast.kernel.topology import Topology
 from amcast.parts.client.messages import ConfigurationStarted
-from amcast.parts.membership.configuration import ConfigurationInstance, Make
+from amcast.parts.membership.configuration import ConfigurationInstance, ProcessFactory
 from amcast.parts.membership.messages import (
     ConfigurationInfo,
     ConfigurationRecord,
@@ -42,12 +42,12 @@ REPORT: Final = -2
 class Turning(Process):
     """One server and its instances."""
 
-    def __init__(self, me: ProcessId, topology: Topology, make: Make, config: ReconfigurableConfig) -> None:
+    def __init__(self, me: ProcessId, topology: Topology, make: ProcessFactory, config: ReconfigurableConfig) -> None:
         super().__init__(me, topology)
         assert self.group is not None, f"process {me} is a client"
         self.home: GroupId = self.group
         self.config = config
-        self.retired = False
+        self.is_retired = False
         """I am no member any more, and nobody needs me."""
         self._first = topology
         """What I began with; if I join, of the number that made me a member."""
@@ -77,9 +77,9 @@ class Turning(Process):
         self._armed = False
 
     @property
-    def number(self) -> int:
+    def configuration(self) -> int:
         """The current number; -1 while I wait to be told."""
-        return self._instances[-1].number if self._instances else -1
+        return self._instances[-1].configuration if self._instances else -1
 
     @property
     def current(self) -> ConfigurationInstance | None:
@@ -98,7 +98,7 @@ class Turning(Process):
         """Too early. What is too much is lost, and asked for again when its number begins."""
         if self._newest[0] < number:
             self._newest = (number, b"")
-        if len(self._early) < self.config.held:
+        if len(self._early) < self.config.max_early_bodies:
             self._early.append((sender, number, body, barrier))
         else:
             self.note("overflow")
@@ -121,10 +121,10 @@ class Turning(Process):
         """Begin an instance, and say so. Its record comes first: nothing is said in it before that is durable. A later
         incarnation begins where the instance does, and may not reach the end of the one before it again."""
         before = self.current
-        incarnation = self._forgotten(begin.number, topology)
+        incarnation = self._forgotten(begin.configuration, topology)
         self.persist(
             ConfigurationRecord(begin, encode_topology(before.topology) if before is not None else b"", incarnation),
-            ends=True,
+            after_deliveries=True,
         )
         self._follow(topology)
         process = None if self.group is None else self._make(self.me, topology)
@@ -135,36 +135,36 @@ class Turning(Process):
                 instance.inbox.append(Leader(group, leader))
         instance.inbox += [Suspect(group, up) for group, up in sorted(self._suspects.items())]
         self._instances.append(instance)
-        del self._instances[: -self.config.old - 1]
+        del self._instances[: -self.config.max_old_instances - 1]
         self._vouched = {}
-        self._turned[self.me] = begin.number
-        self.note("turned", value=float(begin.number))
+        self._turned[self.me] = begin.configuration
+        self.note("turned", value=float(begin.configuration))
         self._announce()
         self._catch_up(instance)
 
     def _announce(self) -> None:
         """Tell everybody of old and new which number I am in."""
-        if self.number > 0:
+        if self.configuration > 0:
             everybody = {process for instance in self._instances for process in instance.topology.processes}
             everybody.update(self.topology.processes)
-            self.send_all(tuple(sorted(everybody - {self.me})), self.turn())
+            self.send_all(tuple(sorted(everybody - {self.me})), self.make_announcement())
 
-    def lingers(self) -> bool:
+    def has_old_instances(self) -> bool:
         """Whether an instance of an earlier number still runs."""
         return len(self._instances) > 1
 
-    def turn(self) -> ConfigurationStarted:
+    def make_announcement(self) -> ConfigurationStarted:
         """Which number I am in, for whoever must know."""
-        return ConfigurationStarted(self.number, encode_topology(self.topology))
+        return ConfigurationStarted(self.configuration, encode_topology(self.topology))
 
     def _catch_up(self, instance: ConfigurationInstance) -> None:
         """What came too early for this instance is in time now."""
         early, self._early = self._early, []
         for sender, number, body, barrier in early:
-            self._arrive(sender, instance.number if number == NEXT else number, body, barrier)
-        for sender in [sender for sender, number in sorted(self._lost.items()) if number <= instance.number]:
+            self._arrive(sender, instance.configuration if number == NEXT else number, body, barrier)
+        for sender in [sender for sender, number in sorted(self._lost.items()) if number <= instance.configuration]:
             del self._lost[sender]
-            self.send(sender, ResendLink(instance.number))
+            self.send(sender, ResendLink(instance.configuration))
             instance.inbox.append(LinkReset(sender, 0))
 
     def _hear_turned(self, sender: ProcessId, number: int, topology: bytes) -> None:
@@ -176,26 +176,26 @@ class Turning(Process):
         if self.current is None:
             new = decode_topology(topology)
             if new.group_of(sender) == self.home and new.group_of(self.me) is not None:
-                self.send(sender, FindConfiguration(self.number, self.home))
+                self.send(sender, FindConfiguration(self.configuration, self.home))
 
     def _drop_old(self) -> None:
         """An instance goes when a majority of every group of a later number has begun that. It need not be the next:
         of its members some may have left since, and what they said of it was lost."""
         for later in reversed(self._instances[1:]):
-            if later.number <= self._done or self._passed(later.number - 1, later.topology):
-                self._done = max(self._done, later.number)
+            if later.configuration <= self._done or self._passed(later.configuration - 1, later.topology):
+                self._done = max(self._done, later.configuration)
                 break
-        while len(self._instances) > 1 and self._instances[0].number < self._done:
+        while len(self._instances) > 1 and self._instances[0].configuration < self._done:
             del self._instances[0]
         if len(self._instances) > 1:
             return
         current = self.current
         if current is not None and current.process is None:
-            self._retire(current.number)
+            self._retire(current.configuration)
 
     def _retire(self, number: int) -> None:
-        if not self.retired:
-            self.retired = True
+        if not self.is_retired:
+            self.is_retired = True
             self.note("retired", value=float(number))
 
     def _passed(self, old: int, topology: Topology) -> bool:
@@ -212,10 +212,10 @@ class Turning(Process):
     def _behind(self) -> bool:
         """There is a number to reach; or I was removed, and do not know yet whether somebody needs me."""
         current = self.current
-        if current is None or current.overtaken:
-            return not self.retired
+        if current is None or current.skipped_barrier:
+            return not self.is_retired
         if current.process is not None:
-            return self._newest[0] > current.number
+            return self._newest[0] > current.configuration
         return len(self._instances) > 1
 
     def _watch(self) -> None:
@@ -237,42 +237,44 @@ class Turning(Process):
         that still runs, not only of the last: their votes may be needed in any in which they are members."""
         current = self.current
         if number == REPORT and current is not None:
-            self.send(sender, self.turn())
-        if current is None or current.number <= max(number, 0):
+            self.send(sender, self.make_announcement())
+        if current is None or current.configuration <= max(number, 0):
             return
         if group != self.home:
-            self.send(sender, self.turn())
+            self.send(sender, self.make_announcement())
             return
         for instance in self._instances:
-            if instance.number > max(number, 0):
-                self.send(sender, ConfigurationInfo(instance.begin, self._done))
+            if instance.configuration > max(number, 0):
+                self.send(sender, ConfigurationInfo(instance.start, self._done))
 
     def _hear_told(self, sender: ProcessId, begin: ConfigurationStart, done: int) -> None:
         """A fellow tells where a number begins. What my group delivered before counts as delivered here."""
         self._done = max(self._done, done)
-        if begin.number <= self.number:
+        if begin.configuration <= self.configuration:
             return
         topology = decode_topology(begin.topology)
         current = self.current
-        if current is None and topology.group_of(self.me) is None and begin.number > self._first.configuration:
-            self._retire(begin.number)  # it was removed while it was away, and has no memory that somebody could need
+        if current is None and topology.group_of(self.me) is None and begin.configuration > self._first.configuration:
+            self._retire(
+                begin.configuration
+            )  # it was removed while it was away, and has no memory that somebody could need
             return
         takes_part = current is not None and current.process is not None
         if topology.group_of(sender) != self.home or not (takes_part or topology.group_of(self.me) is not None):
             return
         if begin.position > self.position:
-            self.installed(begin.position)
+            self.install_position(begin.position)
         self._enter(begin, topology)
 
     # For the node and its driver
 
     def has_delivered(self, message: MessageId) -> bool:
         current = self.current
-        return current is not None and current.delivered(message)
+        return current is not None and current.has_delivered(message)
 
     def has_delivered_any(self, messages: Sequence[MessageId]) -> bool:
         current = self.current
-        return current is not None and current.delivered_any(messages)
+        return current is not None and current.has_delivered_any(messages)
 
     def reply_extra(self, message: Message) -> Body | None:
         current = self.current
@@ -289,7 +291,12 @@ class Turning(Process):
     def status(self) -> ProcessStatus:
         current = self.current
         inner: ProcessStatus = {} if current is None or current.process is None else current.process.status()
-        return {**inner, "position": self.position, "configuration": self.number, "instances": len(self._instances)}
+        return {
+            **inner,
+            "position": self.position,
+            "configuration": self.configuration,
+            "instances": len(self._instances),
+        }
 
     def explain(self, message: MessageId) -> list[Phase]:
         current = self.current
@@ -320,7 +327,7 @@ class Turning(Process):
             tuple(sorted(self._suspects.items())),
             self._newest,
             self._armed,
-            self.retired,
+            self.is_retired,
             tuple(sorted(self._vouched.items())),
             tuple(sorted(self._reported.items())),
             self._done,
@@ -330,7 +337,7 @@ class Turning(Process):
         assert isinstance(state, ReconfigurableState)
         self.position = state.position
         self._incarnation = state.incarnation
-        self._instances = [ConfigurationInstance.restored(one, self.me, self._make) for one in state.instances]
+        self._instances = [ConfigurationInstance.from_state(one, self.me, self._make) for one in state.instances]
         self._turned = dict(state.turned)
         self._early = list(state.early)
         self._lost = dict(state.lost)
@@ -338,7 +345,7 @@ class Turning(Process):
         self._suspects = dict(state.suspects)
         self._newest = state.newest
         self._armed = state.armed
-        self.retired = state.retired
+        self.is_retired = state.retired
         self._vouched = dict(state.vouched)
         self._reported = dict(state.reported)
         self._done = state.done

@@ -5,13 +5,13 @@ not be ordered a second time. A destination knows what it delivered; contacts th
 one before they order it (`Vouch`), unless the client itself has shown that the message is younger than the number.
 """
 
-from amcast.kernel.bundle import is_bundle, process_of
+from amcast.kernel.bundle import gateway_process, is_bundle
 from amcast.kernel.effects import About, Send
 from amcast.kernel.events import Receive, Submit
 from amcast.kernel.ids import ProcessId, sequence_of
 from amcast.kernel.message import Body, Message, Reply, Request
 from amcast.kernel.topology import Topology
-from amcast.parts.membership.configuration import ConfigurationInstance, Make
+from amcast.parts.membership.configuration import ConfigurationInstance, ProcessFactory
 from amcast.parts.membership.messages import CheckDelivered, ReconfigurableConfig, configuration_body
 from amcast.parts.membership.turning import NEXT, Turning
 from amcast.parts.ordering.messages import WINDOW
@@ -24,7 +24,7 @@ class Vouching(Turning):
         self,
         me: ProcessId,
         topology: Topology,
-        make: Make,
+        make: ProcessFactory,
         config: ReconfigurableConfig,
         bodies: tuple[type[Body], ...],
     ) -> None:
@@ -35,7 +35,7 @@ class Vouching(Turning):
         """My user's message. Under a later number it may be one of an earlier: its contacts look at it."""
         current = self.current
         if current is not None and current.process is not None:
-            if current.number == 0:
+            if current.configuration == 0:
                 current.inbox.append(Submit(message))
             else:
                 self.send_all(current.process.contacts(message), Request(message), message.id)
@@ -52,16 +52,16 @@ class Vouching(Turning):
             # Somebody may wait in an old instance for my group's part in a message that is before its barrier there.
             if old.process is None or self.home not in message.destinations or message.id in old.base:
                 continue
-            if old.number == 0 or not is_bundle(message.id):
+            if old.configuration == 0 or not is_bundle(message.id):
                 old.inbox.append(asks)
         if current.process is None:
-            self.send(sender, self.turn())
-        elif current.number == 0:
+            self.send(sender, self.make_announcement())
+        elif current.configuration == 0:
             current.inbox.append(asks)
         elif is_bundle(message.id):
             return  # of number 0: its gateway, when it gets here, asks for what was not delivered
         elif self.home in message.destinations or self._fresh(message):
-            if not current.delivered(message.id):
+            if not current.has_delivered(message.id):
                 current.inbox.append(asks)
         else:
             self._say(current, current.topology.members(message.destinations[0]), CheckDelivered(message), message.id)
@@ -74,8 +74,8 @@ class Vouching(Turning):
     def _asked(self, sender: ProcessId, current: ConfigurationInstance, body: Body) -> None:
         """Under my number somebody asks for a message, or whether it may be asked for."""
         message: Message = body.message  # type: ignore[attr-defined]
-        if current.delivered(message.id):
-            asker = process_of(message.sender) if is_bundle(message.id) else message.sender
+        if current.has_delivered(message.id):
+            asker = gateway_process(message.sender) if is_bundle(message.id) else message.sender
             self.send(asker, Reply(message.id, self.home), message.id)
             news = self.reply_extra(message)
             if news is not None:
@@ -99,13 +99,13 @@ class Vouching(Turning):
         """Servers must know which number a body is of, and whether its sender has passed that number's end."""
         barrier = instance.barrier
         if instance is not self._instances[-1]:
-            barrier = self._instances[self._instances.index(instance) + 1].begin.position
-        if instance.number == 0 and barrier < 0:
+            barrier = self._instances[self._instances.index(instance) + 1].start.position
+        if instance.configuration == 0 and barrier < 0:
             self._outbox.append(Send(targets, body, about, later))
             return
         servers = tuple(target for target in targets if instance.topology.group_of(target) is not None)
         if servers:
-            envelope = self._numbered(instance.number, body, barrier)
+            envelope = self._numbered(instance.configuration, body, barrier)
             self._outbox.append(Send(servers, envelope, about, later))
         if len(servers) < len(targets):
             others = tuple(target for target in targets if target not in servers)

@@ -17,7 +17,7 @@ until it has one of each destination (`parts/client/session.py`); the message it
 from operator import attrgetter
 from typing import Final
 
-from amcast.kernel.bundle import is_bundle, process_of
+from amcast.kernel.bundle import gateway_process, is_bundle
 from amcast.kernel.effects import Deliver, Effect, Send
 from amcast.kernel.events import Event, Receive
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
@@ -92,7 +92,7 @@ class Answering(Process):
         """Its gateway is told, by the leader or by all, unless it is in this group: it delivers, too, and may be sure
         of other groups then. Those whose answer it need not wait for let it ride on something else."""
         bundle = effect.message
-        gateway = process_of(bundle.sender)
+        gateway = gateway_process(bundle.sender)
         if gateway == self.me:
             for group in (self.home, *effect.ordered_elsewhere):
                 self._aside.append(Receive(self.me, Reply(bundle.id, group)))
@@ -113,7 +113,7 @@ class Answering(Process):
     def _was_delivered(self, sender: ProcessId, message: Message) -> bool:
         """Answer a sender that asks again."""
         if message.id in self.delivered or self.protocol.has_delivered(message.id):
-            asker = process_of(message.sender) if is_bundle(message.id) else message.sender
+            asker = gateway_process(message.sender) if is_bundle(message.id) else message.sender
             self.send(asker, Reply(message.id, self.home), message.id)
             news = self.protocol.reply_extra(message)
             if news is not None:

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from amcast.kernel.bundle import FIRST_BUNDLE, MOST_PROCESSES, bundle_messages, is_bundle
-from amcast.kernel.diagnostics import OWED, Phase, ProcessStatus
+from amcast.kernel.bundle import FIRST_BUNDLE, MAX_GATEWAYS, bundle_messages, is_bundle
+from amcast.kernel.diagnostics import PHASES_AFTER_DELIVERY, Phase, ProcessStatus
 from amcast.kernel.effects import About, Effect, Send
 from amcast.kernel.events import Event, Leader, LinkReset, PeerDown, Receive, Requests, Started, Submit, Timer
 from amcast.kernel.ids import MessageId, ProcessId
@@ -52,7 +52,7 @@ class Node(Answering):
         if self._changing is not None and self.omega is not None:
             self._changing.trusts = self.omega.trusts
         if self._changing is not None:
-            self._mine_too = _MINE | self._changing.numbers
+            self._mine_too = _MINE | self._changing.membership_bodies
         self._odd = False
         """Something in this step may concern the numbers of topologies."""
 
@@ -73,8 +73,8 @@ class Node(Answering):
             self._odd = calm = False
             effects = changing.step(events, now)
         else:
-            effects = changing.brisk(events, now)
-            calm = changing.calm
+            effects = changing.fast_step(events, now)
+            calm = changing.is_idle
         if not calm:
             effects = self._end(effects, now)
         if self._outbox:
@@ -119,7 +119,7 @@ class Node(Answering):
 
     def _belongs(self) -> bool:
         """I am a member of my group now."""
-        return self.group is not None and (self._changing is None or self._changing.number >= 0)
+        return self.group is not None and (self._changing is None or self._changing.configuration >= 0)
 
     def _concerns_me(self, event: Event, inside: list[Event]) -> bool:
         """Handle an event that is rare, or about more than the protocol; False if the protocol must hear of it."""
@@ -146,7 +146,7 @@ class Node(Answering):
         aside, self._aside = self._aside, []
         effects = gateway.step(aside, now)
         changing = self._changing
-        return effects if changing is None or changing.number == 0 else changing.addressed(effects)
+        return effects if changing is None or changing.configuration == 0 else changing.tag_bundles(effects)
 
     def _turn(self, now: int) -> list[Effect]:
         """The members have changed (`parts/membership/reconfigurable.py`): all parts follow, and ask again for what is
@@ -163,7 +163,7 @@ class Node(Answering):
             # Those that the topology knows are told anyway.
             clients = self.gateway.follow(self.topology) - set(self.topology.clients)
             if clients:
-                self.send_all(tuple(sorted(clients)), self._changing.turn())
+                self.send_all(tuple(sorted(clients)), self._changing.make_announcement())
         for message, groups in self._asked.values():
             groups.update(message.destinations)
             again.append(Submit(message))
@@ -264,13 +264,18 @@ class Node(Answering):
         if self.gateway is None or sender in self._servers or is_bundle(message.id):
             return False
         if self.group is None and self._changing is not None:
-            self.send(sender, self._changing.turn())
+            self.send(sender, self._changing.make_announcement())
         return True
 
     def _judged(self, leader: ProcessId | None, inside: list[Event]) -> None:
         """A fellow is suspected, or trusted again. It may lead in an old number, where the leader of the group cannot:
         who leads there must be told again, or two would think that they do."""
-        if leader is None and self.omega is not None and self._changing is not None and self._changing.lingers():
+        if (
+            leader is None
+            and self.omega is not None
+            and self._changing is not None
+            and self._changing.has_old_instances()
+        ):
             leader = self.omega.leader
         self._led_by(leader, inside)
 
@@ -310,7 +315,7 @@ class Node(Answering):
         return None if not ids else ids[0] if len(ids) == 1 else tuple(dict.fromkeys(ids))
 
     def client_notice(self) -> Body | None:
-        return None if self._changing is None else self._changing.turn()
+        return None if self._changing is None else self._changing.make_announcement()
 
     # For operators
 
@@ -329,7 +334,7 @@ class Node(Answering):
                     said = f"this gateway asked for it in bundle {bundle}; groups {list(groups)} have not answered"
                     told.append(Phase("gateway", not groups, said))
         if self.has_delivered(message):
-            owed = [phase for phase in self.protocol.explain(message) if phase.name in OWED]
+            owed = [phase for phase in self.protocol.explain(message) if phase.name in PHASES_AFTER_DELIVERY]
             return [*told, Phase("delivered", True, f"process {self.me} has delivered it"), *owed]
         return told + self.protocol.explain(message)
 
@@ -373,7 +378,7 @@ def node_spec(spec: Spec, node: NodeConfig) -> Spec:
     """The same protocol inside nodes: what a cluster runs, and what a simulation with clients that retry runs."""
 
     def make(me: ProcessId, topology: Topology, config: Any) -> Process:
-        return Node(spec.process(me, topology, config), node, spec.contact)
+        return Node(spec.process(me, topology, config), node, spec.contacts)
 
     bodies: tuple[type[Body], ...] = (*spec.bodies, Heartbeat, Farewell, Hint, Done)
     return replace(spec, process=make, bodies=bodies, states=(*spec.states, NodeState), farewell=Farewell)
@@ -381,4 +386,4 @@ def node_spec(spec: Spec, node: NodeConfig) -> Spec:
 
 def gateway_config(spec: Spec, topology: Topology) -> GatewayConfig | None:
     """Nodes of this protocol on this topology are gateways, if they can be."""
-    return GatewayConfig() if spec.bundles and max(topology.servers) < MOST_PROCESSES else None
+    return GatewayConfig() if spec.open_bundle and max(topology.servers) < MAX_GATEWAYS else None

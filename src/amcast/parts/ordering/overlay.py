@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.message import Message
-from amcast.kernel.spec import Contact
+from amcast.kernel.spec import Contacts
 from amcast.kernel.topology import Topology
 
 
@@ -177,7 +177,7 @@ def tree_of(edges: Sequence[tuple[GroupId, GroupId]], topology: Topology) -> Tre
     return Tree(roots[0], [(parent, child) for parent, child in edges])
 
 
-def ancestral(overlay: Callable[[Topology], Order | Tree]) -> Contact:
+def ancestral(overlay: Callable[[Topology], Order | Tree]) -> Contacts:
     """The contacts of a protocol whose lowest common ancestor is to be told; the overlay is built once per topology."""
     built: dict[Topology, Order | Tree] = {}
 

@@ -118,7 +118,7 @@ class FastCast(TimestampedGroup):
             assert message is not None
             if len(message.destinations) > 1:
                 guess = self._guess + 1 if self._wrong else self._guess
-                targets = self.topology.addressed(message.destinations)
+                targets = self.topology.processes_of(message.destinations)
                 self.send_all(targets, SoftStamp(message.id, self.home, guess), message.id)
 
     def _ordering(self, id: MessageId, entry: TimestampPending) -> list[Entry]:

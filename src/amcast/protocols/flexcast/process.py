@@ -32,7 +32,7 @@ from amcast.kernel.diagnostics import Phase, ProcessStatus
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
 from amcast.kernel.process import Process
-from amcast.kernel.spec import Claims, Contact, Spec
+from amcast.kernel.spec import Claims, Contacts, Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS
 from amcast.parts.groups.claims import MILD, replicated_claims
@@ -316,7 +316,7 @@ class FlexCast(Process):
         if entry.due:
             groups = sorted({group for group, _ in entry.due})
             said = f"groups {groups}, or those that they notified, have not acknowledged it"
-            return [*told, Phase("acknowledged", False, said, self.topology.addressed(tuple(groups)))]
+            return [*told, Phase("acknowledged", False, said, self.topology.processes_of(tuple(groups)))]
         before = [blocker for blocker, waiting in self._blocked.items() if message in waiting]
         said = f"message {before[0]} comes before it and is not delivered" if before else "nothing is before it"
         return [*told, Phase("acknowledged", True, "by all who may know more"), Phase("first", not before, said)]
@@ -369,7 +369,7 @@ def _about(message: MessageId) -> MessageId | None:
     return message if message >= 0 else None
 
 
-def contacting(config: FlexCastConfig) -> Contact:
+def contacting(config: FlexCastConfig) -> Contacts:
     """The lowest destination, in the order that a configuration names."""
     return ancestral(lambda topology: order_of(config.order, topology))
 
@@ -393,7 +393,7 @@ SPEC = Spec(
     claims=replicated_claims(ALONE),
     alone=ALONE,
     roles=rank_role,
-    contact=contacting(FlexCastConfig()),
-    contacting=contacting,
+    contacts=contacting(FlexCastConfig()),
+    make_contacts=contacting,
     goals=("notified", "blocked", "early"),
 )

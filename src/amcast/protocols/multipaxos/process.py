@@ -26,7 +26,7 @@ from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record, Request, State
 from amcast.kernel.process import Process
-from amcast.kernel.spec import Claims, Contact, Spec, majorities_survive
+from amcast.kernel.spec import Claims, Contacts, Spec, majorities_survive
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus import paxos
 from amcast.parts.consensus.log import Decided
@@ -198,7 +198,7 @@ class MultiPaxos(Process):
         self._waiting = {id: message for id, message in self._waiting.items() if id not in self._seen}
         self._led = -1
         if self.group is not None:
-            self.installed(self._positions[self.group])
+            self.install_position(self._positions[self.group])
 
     # For operators
 
@@ -273,7 +273,7 @@ def ordering_group(topology: Topology, config: MultiPaxosConfig) -> GroupId:
     raise UsageError(f"options of protocol multipaxos: ordering = {wanted!r}; expected one of the groups {known}")
 
 
-def contacting(config: MultiPaxosConfig) -> Contact:
+def contacting(config: MultiPaxosConfig) -> Contacts:
     """The ordering group, whatever the destinations."""
     return lambda topology, message: topology.members(ordering_group(topology, config))
 
@@ -306,7 +306,7 @@ SPEC = Spec(
         delays=_delays,
         packets=_packets,
     ),
-    contact=contacting(MultiPaxosConfig()),
-    contacting=contacting,
+    contacts=contacting(MultiPaxosConfig()),
+    make_contacts=contacting,
     goals=("led", "admitted"),
 )

@@ -226,7 +226,7 @@ class ItemState(State, frozen=True):
     decided: tuple[tuple[GroupId, int], ...]
     heard: tuple[GroupId, ...]
     committed_ns: int
-    old: bool
+    is_overdue: bool
 
 
 class ViewState(State, frozen=True):

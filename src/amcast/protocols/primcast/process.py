@@ -19,12 +19,12 @@ Deviations from the paper, each with its reason, are in docs/protocols/primcast.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final
 
-from amcast.kernel.bundle import bundle_headers, bundle_messages, is_bundle, process_of
+from amcast.kernel.bundle import bundle_headers, bundle_messages, gateway_process, is_bundle
 from amcast.kernel.diagnostics import Phase, ProcessStatus
 from amcast.kernel.effects import About, Deliver, Note, Send
 from amcast.kernel.ids import MESSAGES_PER_SENDER, GroupId, MessageId, ProcessId
@@ -34,7 +34,7 @@ from amcast.kernel.topology import Topology
 from amcast.kernel.units import MILLISECOND
 from amcast.parts.consensus.quorum import MEMBERS, place_of, round_of
 from amcast.parts.groups.claims import ROBUST
-from amcast.parts.groups.leader_group import LeaderGroupMember
+from amcast.parts.groups.leader_group import LeaderGroupMember, select_valid_promises
 from amcast.parts.groups.messages import AdmissionVote, Entry, JoinRequest, LeaderGroupState, Nack
 from amcast.parts.ordering.clocks import QuorumClock, hybrid, logical
 from amcast.parts.ordering.obligations import Obligations
@@ -233,18 +233,19 @@ class PrimCast(LeaderGroupMember[Item]):
             case Install():
                 self._install(body)
             case NewEpoch(epoch):
-                if self._hear_candidate(sender, epoch):
-                    self._write((sender,), self._promise())
+                if self._promise_candidate(sender, epoch):
+                    self._send_after_persist((sender,), self._promise())
             case Promise():
                 self._hear_promise(sender, body)
             case NewState():
                 self._hear_state(sender, body)
             case Nack(ballot):
-                self._hear_nack(ballot)
+                self._handle_nack(ballot)
             case JoinRequest():
-                self._hear_join(sender, body)
+                if self._handle_join_request(sender, body):
+                    self._send_epoch_state(sender)
             case AdmissionVote():
-                self._hear_welcome(sender, body)
+                self._handle_admission_vote(sender, body)
             case Ack():
                 self.fast_receive(sender, body)
             case _:
@@ -257,7 +258,7 @@ class PrimCast(LeaderGroupMember[Item]):
         while True:
             if self._moved and self._decided < self._length:
                 self._decide_own()
-            if self._told and self._active():
+            if self._told and self._is_active():
                 self._take_word()
             if self._finals:
                 self._deliver_ready()
@@ -278,7 +279,7 @@ class PrimCast(LeaderGroupMember[Item]):
         if self._word:
             self._promise_word()
         if not self._repair_armed:
-            self._watch()
+            self._arm_repair_timer()
 
     # Messages and proposals
 
@@ -348,8 +349,8 @@ class PrimCast(LeaderGroupMember[Item]):
         epoch = ack.epoch
         if sender in self._places:
             if epoch < self._promised:
-                self._refuse(sender, epoch)
-            if epoch == self._epoch and self._active():
+                self._reject_stale_leader(sender, epoch)
+            if epoch == self._epoch and self._is_active():
                 self._follow(body.proposals)
                 if body.word:
                     self._hear_word(body.word)
@@ -387,7 +388,7 @@ class PrimCast(LeaderGroupMember[Item]):
             item = self._pending.get(id)
             if item is None and id in self._delivered:
                 if id not in self._past:
-                    self._lagging = True  # only my primary still has the message
+                    self._is_lagging = True  # only my primary still has the message
                     break
                 item = self._buried(self._past[id].message)
             elif item is None or item.message is None:
@@ -409,8 +410,8 @@ class PrimCast(LeaderGroupMember[Item]):
 
     def _welcome(self, primary: ProcessId, proposals: tuple[Proposal, ...]) -> None:
         """It must not wait for what was kept back from a follower: that comes along with this."""
-        if self._active():
-            self._write((primary,), self._ack(), tuple([id for _, id, _ in proposals]))
+        if self._is_active():
+            self._send_after_persist((primary,), self._ack(), tuple([id for _, id, _ in proposals]))
 
     def _hear_time(self, item: Item, group: GroupId, timestamp: int) -> None:
         """A remote timestamp raises my clock. My fellows hear of it with my acknowledgement of the same message, or
@@ -433,7 +434,7 @@ class PrimCast(LeaderGroupMember[Item]):
             self._hear_other(sender, body)
             return
         if body.memory_losses != self._memory_losses:
-            self._hear_memory_losses(body.memory_losses)
+            self._merge_memory_losses(body.memory_losses)
         self._positions[place] = body.position
         if sender == self.me and body.position > self._delivered_until:
             self._delivered_until = body.position
@@ -534,7 +535,7 @@ class PrimCast(LeaderGroupMember[Item]):
         if message is not None and len(item.decided) == len(message.destinations) and item.final < 0:
             item.final = item.bound
             item.committed_ns = self.now
-            self.clear(message)
+            self.end_blocking(message)
             self._committed.add(item.id)
             self._finals += 1
 
@@ -636,7 +637,7 @@ class PrimCast(LeaderGroupMember[Item]):
         self._outbox.append(
             Deliver(message, past.place, past.final, message.id, committed_ns, count, repeats, sure, foretold)
         )
-        self.convoy(message, committed_ns)
+        self.note_convoy(message, committed_ns)
 
     # The end of a step: proposals and acknowledgements
 
@@ -647,7 +648,7 @@ class PrimCast(LeaderGroupMember[Item]):
         if fresh:
             self._fresh = []
         self._due = False
-        if not (fresh or due) or not self._active():
+        if not (fresh or due) or not self._is_active():
             return
         self._published = self._clock
         word: tuple[Word, ...] = ()
@@ -657,7 +658,7 @@ class PrimCast(LeaderGroupMember[Item]):
             item = fresh[0]
             message = item.message
             assert message is not None
-            targets = self.topology.addressed(message.destinations)
+            targets = self.topology.processes_of(message.destinations)
             self._say(targets, self._said_of(fresh, word), item.id, self._patient_with(item, message))
         elif fresh:
             for group, items in [(self.home, fresh), *self._by_group(fresh)]:
@@ -760,7 +761,7 @@ class PrimCast(LeaderGroupMember[Item]):
         for place in range(self._looked, len(word)):
             asker = _asker_of(word[place])
             if asker != self.me and asker in self._places and any(_asker_of(one) != asker for one in word[:place]):
-                self._write((asker,), Propose((), self._ack(), tuple(word[: place + 1])))
+                self._send_after_persist((asker,), Propose((), self._ack(), tuple(word[: place + 1])))
         self._looked = len(word)
 
     def _promise_word(self) -> None:
@@ -784,8 +785,8 @@ class PrimCast(LeaderGroupMember[Item]):
             return
         self._word_due = False
         late = bool(self._word) and self.now - self._word_ns >= self._lateness_ns()
-        if late and self._role == "primary" and self._active():
-            self._write(self._other_members, Propose((), self._ack(), self._whole_word()))
+        if late and self._role == "primary" and self._is_active():
+            self._send_after_persist(self._other_members, Propose((), self._ack(), self._whole_word()))
 
     def _hear_word(self, word: tuple[Word, ...]) -> None:
         """My primary has delivered these."""
@@ -809,23 +810,23 @@ class PrimCast(LeaderGroupMember[Item]):
                 break
             committed_ns = item.committed_ns
             if item.final < 0:
-                if process_of(item.message.sender) == self.me:
+                if gateway_process(item.message.sender) == self.me:
                     break
                 committed_ns = self.now
-                self.clear(item.message)
+                self.end_blocking(item.message)
             assert item.final in (-1, final), f"process {self.me}: message {id} has rank {item.final}, and {final} too"
             del told[self.position]
             self._hand_over(item.message, item.timestamp, final, committed_ns, item.decided)
 
     # Epoch changes
 
-    def _stand(self) -> None:
+    def _campaign(self) -> None:
         self._promises = {}
         self._state = None
-        self._press(self._members)
+        super()._campaign()
 
-    def _press(self, members: tuple[ProcessId, ...]) -> None:
-        self._write(members, self._state or NewEpoch(self._promised))
+    def _send_candidacy(self, members: tuple[ProcessId, ...]) -> None:
+        self._send_after_persist(members, self._state or NewEpoch(self._promised))
 
     def _promise(self) -> Promise:
         return Promise(
@@ -841,27 +842,25 @@ class PrimCast(LeaderGroupMember[Item]):
     def _hear_promise(self, sender: ProcessId, body: Promise) -> None:
         if self._role != "candidate" or body.epoch != self._promised or self._state is not None:
             return
-        self._hear_memory_losses(body.memory_losses)
+        self._merge_memory_losses(body.memory_losses)
         self._promises[self._places[sender]] = body
-        valid = [
-            p for place, p in sorted(self._promises.items()) if p.memory_losses[place] == self._memory_losses[place]
-        ]
+        valid = select_valid_promises(self._promises, self._memory_losses)
         if len(valid) < self._quorum:
             return
         longest = max(valid, key=lambda promise: (promise.current, promise.base + len(promise.entries)))
         clock = max(promise.clock for promise in valid)
         self._state = NewState(self._promised, clock, longest.base, longest.floor, longest.entries, self._memory_losses)
-        self._write(self._members, self._state)
+        self._send_after_persist(self._members, self._state)
 
     def _hear_state(self, sender: ProcessId, body: NewState) -> None:
-        assert sender == self._leader(body.epoch), f"process {sender} sent the state of epoch {body.epoch}"
-        self._heard_epoch = max(self._heard_epoch, body.epoch)
+        assert sender == self._leader_of(body.epoch), f"process {sender} sent the state of epoch {body.epoch}"
+        self._highest_epoch = max(self._highest_epoch, body.epoch)
         if self._role == "joining":
-            if self._admits(body.epoch, body.memory_losses):
-                self._admitted()
+            if self._may_admit(body.epoch, body.memory_losses):
+                self._complete_admission()
                 self._adopt(body)
         elif body.epoch < self._promised:
-            self._write((sender,), Nack(self._promised))
+            self._send_after_persist((sender,), Nack(self._promised))
         elif body.epoch > self._epoch:
             self._adopt(body)
         elif sender != self.me:
@@ -869,7 +868,7 @@ class PrimCast(LeaderGroupMember[Item]):
 
     def _adopt(self, body: NewState) -> None:
         """Hold another log from now on."""
-        self._enter(body.epoch, body.clock, body.memory_losses)
+        self._enter_epoch(body.epoch, body.clock, body.memory_losses)
         self._established = False
         self._leader_clock = 0
         self._said = (0, 0)
@@ -879,7 +878,7 @@ class PrimCast(LeaderGroupMember[Item]):
             if ack.epoch <= self._epoch:
                 del self._later[place]
                 self.fast_receive(self._members[place], ack)
-        if self._leader(self._epoch) != self.me:
+        if self._leader_of(self._epoch) != self.me:
             self._tell_others(self._open(), None)
 
     def _extend(self, body: NewState) -> None:
@@ -945,17 +944,17 @@ class PrimCast(LeaderGroupMember[Item]):
         for group, mine in self._by_group(items):
             targets = self.topology.members(group)
             if only is None:
-                self._write(targets, self._said_of(mine), about(mine))
+                self._send_after_persist(targets, self._said_of(mine), about(mine))
             elif only in targets:
-                self._write((only,), self._said_of(mine), about(mine))
+                self._send_after_persist((only,), self._said_of(mine), about(mine))
 
     def _hear_later(self, place: int, ack: Ack) -> None:
         """A fellow is in an epoch that I have not reached: its state is on its way, or lost."""
-        self._hear_of(ack.epoch)
+        self._observe_epoch(ack.epoch)
         self._later[place] = ack
 
     def _establish(self) -> None:
-        if self._role == "candidate" and self._leader(self._epoch) == self.me and self._active():
+        if self._role == "candidate" and self._leader_of(self._epoch) == self.me and self._is_active():
             self._role = "primary"
             self._promises = {}
             self._state = None
@@ -966,17 +965,17 @@ class PrimCast(LeaderGroupMember[Item]):
 
     # Lost memory
 
-    def _join(self) -> None:
-        super()._join()
+    def _start_joining(self) -> None:
+        super()._start_joining()
         self._established = False
 
-    def _forget(self, place: int) -> None:
+    def _discard_votes(self, place: int) -> None:
         self._clocks.forget(place)
         self._later.pop(place, None)
 
-    def _share(self, sender: ProcessId) -> None:
-        if self._role == "primary" and self._active():
-            self._write((sender,), self._whole_state())
+    def _send_epoch_state(self, sender: ProcessId) -> None:
+        if self._role == "primary" and self._is_active():
+            self._send_after_persist((sender,), self._whole_state())
 
     def _whole_state(self) -> NewState:
         return NewState(
@@ -985,19 +984,20 @@ class PrimCast(LeaderGroupMember[Item]):
 
     # Records
 
-    def _recall(self, record: Record) -> None:
-        match record:
-            case Checkpoint():
-                self._reopen(record)
-            case Progress():
-                self._replay(record)
-
-    def _return(self) -> None:
-        self._durable_length, self._undurable = self._length, []
-        self._established = False
-        self._due = True
-        if self._active():
-            self._tell_others(self._open(), None)
+    def on_start(self, records: Sequence[Record], incarnation: int) -> None:
+        for record in records:
+            match record:
+                case Checkpoint():
+                    self._reopen(record)
+                case Progress():
+                    self._replay(record)
+        super().on_start(records, incarnation)
+        if records and incarnation > 0:
+            self._durable_length, self._undurable = self._length, []
+            self._established = False
+            self._due = True
+            if self._is_active():
+                self._tell_others(self._open(), None)
 
     def _reopen(self, kept: Checkpoint) -> None:
         self._restore_kept(kept)
@@ -1016,7 +1016,7 @@ class PrimCast(LeaderGroupMember[Item]):
         self._delivered.restore(kept.seen)
         self._last_delivered_rank = (kept.time, kept.tie)
         self._delivered_until = kept.handed
-        self._first = kept.first
+        self._history_start = kept.first
         self._past = {past.message.id: past for past in kept.past}
         self._obligations = Obligations()
         for fact in kept.facts:
@@ -1045,7 +1045,7 @@ class PrimCast(LeaderGroupMember[Item]):
         if gap:
             self._floor = max(self._floor, self.position)
 
-    def _checkpoint(self) -> Checkpoint:
+    def _build_checkpoint(self) -> Checkpoint:
         return Checkpoint(
             self._promised,
             self._epoch,
@@ -1055,7 +1055,7 @@ class PrimCast(LeaderGroupMember[Item]):
             self._floor,
             self._entries(self._base),
             self._delivered_until,
-            self._first,
+            self._history_start,
             tuple(self._past.values()),
             *self._last_delivered_rank,
             self._delivered.snapshot(),
@@ -1073,8 +1073,8 @@ class PrimCast(LeaderGroupMember[Item]):
             return
         if self._role == "joining":
             return
-        if self._checkpoint_due or self._records >= self._config.keep:
-            self._persist_checkpoint()
+        if self._checkpoint_due or self._records_since_checkpoint >= self._config.keep:
+            self._persist_checkpoint(self._build_checkpoint())
             self._durable_length, self._undurable = self._length, []
         elif (
             self._length > self._durable_length
@@ -1094,7 +1094,7 @@ class PrimCast(LeaderGroupMember[Item]):
         delivered = tuple([self._handed_record(past, index, first) for past, index in undurable]) if undurable else ()
         promised, clock, memory_losses = self._promised, self._clock, self._memory_losses
         self.persist(Progress(promised, clock, memory_losses, first, entries, delivered))
-        self._records += 1
+        self._records_since_checkpoint += 1
         self._durable_promised, self._durable_clock, self._durable_memory_losses = promised, clock, memory_losses
         self._durable_length = self._length
         if undurable:
@@ -1117,65 +1117,65 @@ class PrimCast(LeaderGroupMember[Item]):
                 del log[base]
                 base += 1
             self._base = base
-        past, first = self._past, self._first
+        past, first = self._past, self._history_start
         if past and first < self._delivered_until:
             keep = self._config.keep
             everybody = min(self._positions)
             while past and first < self._delivered_until and (first < everybody or len(past) > keep):
                 del past[next(iter(past))]
                 first += 1
-            self._first = first
+            self._history_start = first
 
     # Repair inside the group
 
     def on_link_reset(self, peer: ProcessId, incarnation: int) -> None:
         if peer in self._other_members:
-            self._meet(peer)
-        elif self.topology.group_of(peer) is not None and self._active():
+            self._resync_member(peer)
+        elif self.topology.group_of(peer) is not None and self._is_active():
             self._tell_others(self._open(), peer)
             group = self.topology.group_of(peer)
             for item in [item for item in self._pending.values() if item.message is not None]:
                 assert item.message is not None
                 if group in item.message.destinations and group not in item.decided:
-                    self._write((peer,), Query(item.id, item.message), item.id)
+                    self._send_after_persist((peer,), Query(item.id, item.message), item.id)
 
-    def _whereabouts(self, full: bool) -> Sync:
+    def _sync_request(self, full: bool) -> Sync:
         if self._role == "joining":
             return Sync(-1, 0, self.position, True)
         return Sync(self._epoch, self._length, self.position, full)
 
     def _hear_sync(self, sender: ProcessId, body: Sync) -> None:
-        self._hear_of(body.epoch)
-        self._refuse(sender, body.epoch)
-        if self._active():
-            if self._leader(self._epoch) == self.me:
+        self._observe_epoch(body.epoch)
+        self._reject_stale_leader(sender, body.epoch)
+        if self._is_active():
+            if self._leader_of(self._epoch) == self.me:
                 self._send_log(sender, body)
-            self._write((sender,), self._ack())
+            self._send_after_persist((sender,), self._ack())
         if body.full and body.position < self.position:
             self._help(sender, body.position)
         elif body.position > self.position:
-            self._lagging = True
+            self._is_lagging = True
 
     def _send_log(self, sender: ProcessId, body: Sync) -> None:
         if body.epoch != self._epoch or body.length < self._base:
-            self._write((sender,), self._whole_state())
+            self._send_after_persist((sender,), self._whole_state())
         elif body.length < self._length:
             entries = self._entries(body.length)
-            self._write(
+            self._send_after_persist(
                 (sender,), NewState(self._epoch, self._clock, body.length, self._floor, entries, self._memory_losses)
             )
 
     def _help(self, sender: ProcessId, position: int) -> None:
         """Tell a fellow what it has not delivered. Who does not have that any more gives it the outcome only, if one of
         the two leads: followers are a little behind, each by its own time, and their leader lets them deliver."""
-        if position >= self._first:
-            past = tuple(self._past.values())[position - self._first :]
-            self._write((sender,), CatchUp(position, past))
-        elif self._leader(self._epoch) in (self.me, sender) or self._leader(self._promised) == sender:
+        if position >= self._history_start:
+            past = tuple(self._past.values())[position - self._history_start :]
+            self._send_after_persist((sender,), CatchUp(position, past))
+        elif self._leader_of(self._epoch) in (self.me, sender) or self._leader_of(self._promised) == sender:
             told = Install(
                 self.position, *self._last_delivered_rank, self._delivered.snapshot(), self._known_facts(), self._served
             )
-            self._write((sender,), told)
+            self._send_after_persist((sender,), told)
 
     def _catch_up(self, body: CatchUp) -> None:
         for past in body.past[max(0, self.position - body.first) :] if body.first <= self.position else ():
@@ -1185,7 +1185,7 @@ class PrimCast(LeaderGroupMember[Item]):
     def _install(self, body: Install) -> None:
         if body.position <= self.position:
             return
-        self._leap(body.position, (body.time, body.tie), body.seen)
+        self._adopt_position(body.position, (body.time, body.tie), body.seen)
         self._served = body.served
         self._jumped(body.served)
         for id in [id for id in self._pending if id in self._delivered]:
@@ -1203,11 +1203,17 @@ class PrimCast(LeaderGroupMember[Item]):
         """A snapshot of another member was taken over: what it delivered counts as delivered here."""
         self._outbox.append(Note("installed", None, float(served)))
 
-    def _ask_fellows(self, helper: ProcessId) -> None:
+    def _request_missing(self, helper: ProcessId | None, overdue: list[Item]) -> None:
+        if helper is not None:
+            self._request_catch_up(helper)
+        for item in overdue:
+            self._request_message(item)
+
+    def _request_catch_up(self, helper: ProcessId) -> None:
         for fellow in self._other_members:
-            full = fellow == helper or fellow == self._leader(self._promised)
+            full = fellow == helper or fellow == self._leader_of(self._promised)
             if full or self._role != "joining":
-                self._write((fellow,), self._whereabouts(full))
+                self._send_after_persist((fellow,), self._sync_request(full))
 
     # Repair between groups
 
@@ -1217,13 +1223,13 @@ class PrimCast(LeaderGroupMember[Item]):
         answer = self._obligations.answer(body.id)
         item = self._pending.get(body.id)
         if answer is not None:
-            self._write((sender,), Decided(body.id, self.home, answer), body.id)
+            self._send_after_persist((sender,), Decided(body.id, self.home, answer), body.id)
         elif item is not None and self.home in item.decided:
-            self._write((sender,), Decided(body.id, self.home, item.decided[self.home]), body.id)
+            self._send_after_persist((sender,), Decided(body.id, self.home, item.decided[self.home]), body.id)
         if body.message is None:
             message = self.stored_message(body.id)
             if message is not None:
-                self._write((sender,), Start(message), body.id)
+                self._send_after_persist((sender,), Start(message), body.id)
 
     def _hear_decided(self, body: Decided) -> None:
         if body.id not in self._delivered:
@@ -1231,18 +1237,18 @@ class PrimCast(LeaderGroupMember[Item]):
             self._hear_time(item, body.group, body.timestamp)
             self._decide(item, body.group, body.timestamp)
 
-    def _ask_about(self, item: Item) -> None:
+    def _request_message(self, item: Item) -> None:
         self.note("asked", item.id)
         if item.message is None:
             for group in sorted(item.heard):
                 others = tuple(member for member in self.topology.members(group) if member != self.me)
-                self._write(others, Query(item.id, None), item.id)
+                self._send_after_persist(others, Query(item.id, None), item.id)
             return
         if item.index < 0:
-            self._write(self._other_members, Start(item.message), item.id)
+            self._send_after_persist(self._other_members, Start(item.message), item.id)
         for group in item.message.destinations:
             if group != self.home and group not in item.decided:
-                self._write(self.topology.members(group), Query(item.id, item.message), item.id)
+                self._send_after_persist(self.topology.members(group), Query(item.id, item.message), item.id)
 
     def stored_message(self, message: MessageId) -> Message | None:
         item = self._pending.get(message)
@@ -1260,7 +1266,7 @@ class PrimCast(LeaderGroupMember[Item]):
             "role": self._role,
             "epoch": round_of(self._epoch),
             "promised": round_of(self._promised),
-            "leader": self._leader(self._epoch),
+            "leader": self._leader_of(self._epoch),
             "pending": len(self._pending),
             "log": self._length - self._base,
             "undecided": self._length - self._decided,
@@ -1318,7 +1324,7 @@ class PrimCast(LeaderGroupMember[Item]):
     def _primary_of(self, group: GroupId) -> ProcessId:
         """As far as this process knows."""
         if group == self.home:
-            return self._leader(self._epoch)
+            return self._leader_of(self._epoch)
         return self.topology.members(group)[place_of(self._other(group).epoch)]
 
     def _silent(self, group: GroupId, item: Item) -> list[ProcessId]:
@@ -1347,7 +1353,7 @@ class PrimCast(LeaderGroupMember[Item]):
             told.append(Phase("clocks", True, f"clocks have passed {item.final}"))
         else:
             if self._leader_clock < item.final:
-                behind = tuple(dict.fromkeys((self._leader(self._epoch), *behind)))
+                behind = tuple(dict.fromkeys((self._leader_of(self._epoch), *behind)))
             told.append(Phase("clocks", False, f"clocks have reached {limit}, not {item.final}", behind))
         if not self._established or self._promised != self._epoch:
             told.append(
@@ -1371,8 +1377,8 @@ class PrimCast(LeaderGroupMember[Item]):
 
     def snapshot(self) -> PrimCastState:
         return PrimCastState(
-            self._checkpoint(),
-            self._member_state(),
+            self._build_checkpoint(),
+            self._snapshot_member(),
             self._established,
             self._published,
             self._leader_clock,
@@ -1439,11 +1445,11 @@ class PrimCast(LeaderGroupMember[Item]):
 
 
 def _asker_of(word: Word) -> ProcessId:
-    return process_of(word[1] // MESSAGES_PER_SENDER)
+    return gateway_process(word[1] // MESSAGES_PER_SENDER)
 
 
 def _asker(message: Message) -> ProcessId:
-    return process_of(message.sender) if is_bundle(message.id) else message.sender
+    return gateway_process(message.sender) if is_bundle(message.id) else message.sender
 
 
 def _item_state(item: Item) -> ItemState:
@@ -1456,7 +1462,7 @@ def _item_state(item: Item) -> ItemState:
         tuple(sorted(item.decided.items())),
         tuple(sorted(item.heard)),
         item.committed_ns,
-        item.old,
+        item.is_overdue,
     )
 
 
@@ -1468,7 +1474,7 @@ def _fill(item: Item, kept: ItemState) -> None:
     item.decided = dict(kept.decided)
     item.heard = set(kept.heard)
     item.committed_ns = kept.committed_ns
-    item.old = kept.old
+    item.is_overdue = kept.is_overdue
     item.bound = max(item.timestamp if item.index >= 0 else 0, max(item.decided.values(), default=0))
     if item.committed_ns >= 0:
         item.final = item.bound
@@ -1520,7 +1526,7 @@ SPEC = Spec(
     roles=lambda topology, process: (
         "primary" if process in (topology.members(group)[0] for group in topology.groups) else "member"
     ),
-    bundles=bundle_messages,
+    open_bundle=bundle_messages,
     goals=("waited", "early", "bump", "epoch", "reproposed", "asked", "caught-up", "extended", "nack", "admitted"),
 )
 

@@ -47,7 +47,7 @@ class Item(PendingMessage):
         self.heard: set[GroupId] = set()
         """Groups with a proposal for it: whom to ask for the message."""
         self.delivered_at = -1
-        self.old = False
+        self.is_overdue = False
 
 
 class GroupProgress:

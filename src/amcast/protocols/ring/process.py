@@ -26,7 +26,7 @@ from amcast.kernel.diagnostics import Phase, ProcessStatus
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
 from amcast.kernel.process import Process
-from amcast.kernel.spec import Claims, Contact, Spec
+from amcast.kernel.spec import Claims, Contacts, Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS
 from amcast.parts.groups.claims import MILD, replicated_claims
@@ -116,7 +116,7 @@ class Ring(Process):
         self._locked = state.locked
 
 
-def contacting(config: RingConfig) -> Contact:
+def contacting(config: RingConfig) -> Contacts:
     """The first destination, in the order that a configuration names."""
     return ancestral(lambda topology: order_of(config.order, topology))
 
@@ -140,7 +140,7 @@ SPEC = Spec(
     claims=replicated_claims(ALONE),
     alone=ALONE,
     roles=rank_role,
-    contact=contacting(RingConfig()),
-    contacting=contacting,
+    contacts=contacting(RingConfig()),
+    make_contacts=contacting,
     goals=("locked",),
 )

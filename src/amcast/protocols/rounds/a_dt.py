@@ -415,7 +415,7 @@ SPEC = Spec(
         delays=_delays,
         moment=lambda config: config.idle_ns[0],
     ),
-    contact=contact,
+    contacts=contact,
     roles=role,
     goals=("hurried", "asked", "led", "removed", "returned", "again"),
 )

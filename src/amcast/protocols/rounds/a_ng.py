@@ -177,7 +177,7 @@ class ANg(RoundGroup):
     def _ask(self, round: int, times: int) -> None:
         have = self._bundles.get(round, {})
         missing = tuple(group for group in self._others if group not in have)
-        self.send_all(self.topology.addressed(missing), Lacking(round))
+        self.send_all(self.topology.processes_of(missing), Lacking(round))
         if times > 1 and self._fellows:
             self.send_all(self._fellows, Lacking(round))
 
@@ -261,7 +261,7 @@ SPEC = Spec(
         delays=_delays,
         moment=lambda config: config.idle_ns[0],
     ),
-    contact=contact,
+    contacts=contact,
     roles=role,
     goals=("hurried", "asked", "led", "admitted"),
 )

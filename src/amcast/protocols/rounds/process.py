@@ -380,7 +380,7 @@ class RoundGroup(Process):
             groups = self._lacking(round)
             if groups:
                 said = f"bundles of round {round} are missing, of groups {list(groups)}"
-                return Phase("swapped", False, said, self.topology.addressed(groups))
+                return Phase("swapped", False, said, self.topology.processes_of(groups))
         after = last * self._config.eta + self._config.kappa
         said = f"it is delivered after instance {after}; the log of group {self.home} is at {self._instance}"
         return Phase("reached", False, said, self._fellows)
@@ -420,7 +420,7 @@ class RoundGroup(Process):
         self._become(core)
         for id in [id for id in self._waiting if id in self._ordered]:
             self._have_it(id)
-        self.installed(core.position)
+        self.install_position(core.position)
 
     def _base(self) -> RoundsState:
         return RoundsState(

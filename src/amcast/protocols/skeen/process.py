@@ -66,7 +66,7 @@ class Skeen(Process):
         entry.message = message
         entry.proposed = clock
         heappush(self._queue, (clock, id))
-        self.send_all(self.topology.addressed(message.destinations), Propose(id, self.group, clock), id)
+        self.send_all(self.topology.processes_of(message.destinations), Propose(id, self.group, clock), id)
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
         assert type(body) is Propose, f"Skeen's processes do not say {body!r}"
@@ -87,7 +87,7 @@ class Skeen(Process):
         elif len(entry.heard) == len(entry.message.destinations):
             # My own proposal comes by a link too: that all were heard implies that the message is here.
             entry.committed_ns = self.now
-            self.clear(entry.message)
+            self.end_blocking(entry.message)
             if entry.highest > self._clock:
                 self._clock = entry.highest
             self._deliver_ready(message)
@@ -122,7 +122,7 @@ class Skeen(Process):
         told = [Phase("text", True, f"the message is here, for groups {list(groups)}; proposed: {entry.proposed}")]
         missing = [group for group in groups if group not in entry.heard]
         if missing:
-            late = self.topology.addressed(tuple(missing))
+            late = self.topology.processes_of(tuple(missing))
             return [*told, Phase("proposed", False, f"no proposal has come from groups {missing}", late)]
         first = self._queue[0][1]
         said = f"its timestamp is {entry.highest}; message {first}, which may be earlier, is not delivered"

@@ -25,7 +25,7 @@ from amcast.kernel.diagnostics import Phase, ProcessStatus
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Reply, State
 from amcast.kernel.process import Process
-from amcast.kernel.spec import Claims, Contact, Spec
+from amcast.kernel.spec import Claims, Contacts, Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS
 from amcast.parts.groups.claims import MILD, replicated_claims
@@ -50,7 +50,7 @@ class _Waiting:
 class TreeCast(Process):
     """One group."""
 
-    answers = True
+    sends_replies = True
 
     def __init__(self, me: ProcessId, topology: Topology, config: TreeCastConfig) -> None:
         super().__init__(me, topology)
@@ -122,7 +122,7 @@ class TreeCast(Process):
             above = () if self.parent is None else self.topology.members(self.parent)
             said = f"group {self.home} does not know of it, or is done with it; it comes from a client or from above"
             return [Phase("text", False, said, above)]
-        late = self.topology.addressed(tuple(sorted(waiting.missing)))
+        late = self.topology.processes_of(tuple(sorted(waiting.missing)))
         said = f"groups {sorted(waiting.missing)} below have not confirmed it"
         return [
             Phase("text", True, f"the message was ordered here, for groups {list(waiting.destinations)}"),
@@ -146,7 +146,7 @@ class TreeCast(Process):
         self._waiting = {kept.id: _Waiting(kept.sender, kept.destinations, set(kept.missing)) for kept in state.waiting}
 
 
-def contacting(config: TreeCastConfig) -> Contact:
+def contacting(config: TreeCastConfig) -> Contacts:
     """The lowest common ancestor, in the tree that a configuration names."""
     return ancestral(lambda topology: tree_of(config.edges, topology))
 
@@ -181,7 +181,7 @@ SPEC = Spec(
     claims=replicated_claims(ALONE),
     alone=ALONE,
     roles=_role,
-    contact=contacting(TreeCastConfig()),
-    contacting=contacting,
+    contacts=contacting(TreeCastConfig()),
+    make_contacts=contacting,
     goals=("passed", "confirmed"),
 )

@@ -25,7 +25,7 @@ class Insight(Repair):
             "role": self._role,
             "epoch": round_of(self._epoch),
             "promised": round_of(self._promised),
-            "leader": self._leader(self._epoch),
+            "leader": self._leader_of(self._epoch),
             "pending": len(self._pending),
             "clock": self._clock,
             "slowest": min(self._positions),
@@ -46,7 +46,7 @@ class Insight(Repair):
             return [*told, Phase("stamped", False, f"no stamp has come from the leaders of groups {missing}", late)]
         told.append(Phase("stamped", True, "the leader of every group has"))
         if not self._leading():
-            leader = self._leader(self._promised)
+            leader = self._leader_of(self._promised)
             return [*told, Phase("delivered", False, f"process {leader} leads and has not said so", (leader,))]
         if item.final < 0:
             said = "no majority of every group has accepted the stamps"

@@ -215,7 +215,7 @@ class ItemState(State, frozen=True):
     final: int
     committed_ns: int
     ordered: bool
-    old: bool
+    is_overdue: bool
 
 
 class WhiteBoxState(State, frozen=True):

@@ -80,13 +80,14 @@ class WhiteBox(Insight):
             case NewStateAck(ballot):
                 self._hear_held(sender, ballot)
             case Nack(ballot):
-                self._hear_nack(ballot)
+                self._handle_nack(ballot)
             case Mark(position):
                 self._hear_mark(position)
             case JoinRequest():
-                self._hear_join(sender, body)
+                if self._handle_join_request(sender, body):
+                    self._send_epoch_state(sender)
             case AdmissionVote():
-                self._hear_welcome(sender, body)
+                self._handle_admission_vote(sender, body)
             case _:
                 raise AssertionError(f"White-Box's processes do not say {body!r}")
 
@@ -95,7 +96,7 @@ class WhiteBox(Insight):
         if self._queue and self._leading():
             self._order()
         self._committed.clear()
-        if not self._active():
+        if not self._is_active():
             self._stamped, self._accepted, self._ordered = [], [], []
         if self._sends_after_persist or self._stamped or self._accepted or self._ordered or self._checkpoint_due:
             self._make_durable()
@@ -103,14 +104,14 @@ class WhiteBox(Insight):
                 self.send_all(targets, body, about)
             self._sends_after_persist = []
             self._tell()
-        self._watch()
+        self._arm_repair_timer()
 
     # Snapshots
 
     def snapshot(self) -> WhiteBoxState:
         return WhiteBoxState(
-            self._checkpoint(),
-            self._member_state(),
+            self._build_checkpoint(),
+            self._snapshot_member(),
             self._next,
             tuple(_item_state(item) for item in self._pending.values()),
             tuple(self._marks),
@@ -152,7 +153,7 @@ def _item_state(item: Item) -> ItemState:
         item.final,
         item.committed_ns,
         item.ordered,
-        item.old,
+        item.is_overdue,
     )
 
 
@@ -165,7 +166,7 @@ def _item(kept: ItemState) -> Item:
     item.final = kept.final
     item.committed_ns = kept.committed_ns
     item.ordered = kept.ordered
-    item.old = kept.old
+    item.is_overdue = kept.is_overdue
     return item
 
 
@@ -191,7 +192,7 @@ SPEC = Spec(
         bound=lambda role, skew: 5 if role == "leader" else 6,
         packets=lambda destinations, replicas: destinations * (1 + 2 * destinations * replicas + replicas),
     ),
-    contact=contact,
+    contacts=contact,
     roles=role,
     goals=("waited", "epoch", "reproposed", "asked", "caught-up", "nack", "admitted", "forwarded"),
 )

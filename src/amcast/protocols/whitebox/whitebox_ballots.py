@@ -14,6 +14,7 @@ discarded, in other groups too.
 
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.topology import Topology
+from amcast.parts.groups.leader_group import select_valid_promises
 from amcast.parts.groups.messages import Entry, Nack
 from amcast.protocols.whitebox.messages import (
     Jump,
@@ -40,27 +41,27 @@ class Ballots(Order):
         self._holders = 0
         """Who holds it, bits by place."""
 
-    def _whereabouts(self, full: bool) -> Sync:
+    def _sync_request(self, full: bool) -> Sync:
         return Sync(-1 if self._role == "joining" else self._epoch, self.position)
 
     # A candidate
 
-    def _stand(self) -> None:
+    def _campaign(self) -> None:
         self._promises = {}
         self._chosen = None
         self._holders = 0
-        self._press(self._members)
+        super()._campaign()
 
-    def _press(self, members: tuple[ProcessId, ...]) -> None:
+    def _send_candidacy(self, members: tuple[ProcessId, ...]) -> None:
         if self._chosen is None:
-            self._write(members, NewLeader(self._promised, self.position))
+            self._send_after_persist(members, NewLeader(self._promised, self.position))
         else:
             for member in members:
                 known = self._promises.get(self._places[member])
-                self._send_state(member, self._first if known is None else known.position)
+                self._send_state(member, self._history_start if known is None else known.position)
 
     def _hear_new_leader(self, sender: ProcessId, body: NewLeader) -> None:
-        if self._hear_candidate(sender, body.ballot):
+        if self._promise_candidate(sender, body.ballot):
             ack = NewLeaderAck(
                 body.ballot,
                 self._epoch,
@@ -70,7 +71,7 @@ class Ballots(Order):
                 self._story(body.position),
                 self._memory_losses,
             )
-            self._write((sender,), ack)
+            self._send_after_persist((sender,), ack)
 
     def _entries(self) -> tuple[Entry, ...]:
         """What I accepted."""
@@ -82,14 +83,9 @@ class Ballots(Order):
     def _hear_promise(self, sender: ProcessId, body: NewLeaderAck) -> None:
         if self._role != "candidate" or body.ballot != self._promised or self._chosen is not None:
             return
-        self._hear_memory_losses(body.memory_losses)
+        self._merge_memory_losses(body.memory_losses)
         self._promises[self._places[sender]] = body
-        memory_losses = self._memory_losses
-        valid = [
-            promise
-            for place, promise in sorted(self._promises.items())
-            if promise.memory_losses[place] == memory_losses[place]
-        ]
+        valid = select_valid_promises(self._promises, self._memory_losses)
         if len(valid) >= self._quorum:
             self._begin(valid)
 
@@ -101,7 +97,7 @@ class Ballots(Order):
         self._chosen = NewState(
             self._promised, clock, self.position, entries, Story(self.position, ()), self._memory_losses
         )
-        self._press(self._members)
+        self._send_candidacy(self._members)
 
     def _merged(self, promises: list[NewLeaderAck]) -> tuple[Entry, ...]:
         """What anybody of them accepted under the highest ballot among them, and nobody is known to have delivered."""
@@ -123,13 +119,13 @@ class Ballots(Order):
         begun = self._chosen
         if begun is not None:
             story = self._story(position)
-            self._write(
+            self._send_after_persist(
                 (member,),
                 NewState(begun.ballot, begun.clock, begun.position, begun.entries, story, begun.memory_losses),
             )
         elif self._leading():
             entries = tuple(Entry(item.message, item.proposed) for item in self._sorted() if item.proposed)
-            self._write(
+            self._send_after_persist(
                 (member,),
                 NewState(
                     self._epoch,
@@ -144,27 +140,27 @@ class Ballots(Order):
     # A follower
 
     def _hear_state(self, sender: ProcessId, body: NewState) -> None:
-        assert sender == self._leader(body.ballot), f"process {sender} sent the state of ballot {body.ballot}"
-        self._heard_epoch = max(self._heard_epoch, body.ballot)
+        assert sender == self._leader_of(body.ballot), f"process {sender} sent the state of ballot {body.ballot}"
+        self._highest_epoch = max(self._highest_epoch, body.ballot)
         if self._role == "joining":
-            if not self._admits(body.ballot, body.memory_losses):
+            if not self._may_admit(body.ballot, body.memory_losses):
                 return
         elif body.ballot < self._promised:
-            self._write((sender,), Nack(self._promised))
+            self._send_after_persist((sender,), Nack(self._promised))
             return
         self._take(body.story)
         if self.position < body.position:
-            self._write((sender,), Sync(-1, self.position))
+            self._send_after_persist((sender,), Sync(-1, self.position))
             return
         if self._role == "joining":
-            self._admitted()
+            self._complete_admission()
             self._adopt(body)
         elif body.ballot > self._epoch:
             self._adopt(body)
-        self._write((sender,), NewStateAck(body.ballot))
+        self._send_after_persist((sender,), NewStateAck(body.ballot))
 
     def _adopt(self, body: NewState) -> None:
-        self._enter(body.ballot, body.clock, body.memory_losses)
+        self._enter_epoch(body.ballot, body.clock, body.memory_losses)
         for item in self._pending.values():
             item.local = item.proposed = 0
             item.accepts.pop(self.home, None)
@@ -211,14 +207,14 @@ class Ballots(Order):
         group = self.topology.group_of(only)
         items = [item for item in self._sorted() if item.proposed and group in item.message.destinations]
         if items:
-            self._write((only,), self._accept(items), about([item.id for item in items]))
+            self._send_after_persist((only,), self._accept(items), about([item.id for item in items]))
 
     # Deliveries told
 
     def _story(self, position: int) -> Story:
         """What this process delivered from a position on."""
-        if position >= self._first:
-            return Story(position, tuple(self._past.values())[position - self._first :])
+        if position >= self._history_start:
+            return Story(position, tuple(self._past.values())[position - self._history_start :])
         return Story(
             self.position, (), Jump(*self._last_delivered_rank, self._delivered.snapshot(), self._known_facts())
         )
@@ -235,14 +231,14 @@ class Ballots(Order):
                 self._hand_over(past, None)
 
     def _jump(self, position: int, jump: Jump) -> None:
-        self.installed(position)
-        self._leap(position, (jump.time, jump.tie), jump.seen)
+        self.install_position(position)
+        self._adopt_position(position, (jump.time, jump.tie), jump.seen)
         self._pending = {id: item for id, item in self._pending.items() if id not in self._delivered}
         self._past = {}
         self._undurable = []
         for fact in jump.facts:
             self._owe(fact.id, fact.final, fact.groups)
 
-    def _share(self, sender: ProcessId) -> None:
+    def _send_epoch_state(self, sender: ProcessId) -> None:
         if self._leading():
             self._send_state(sender, 0)

@@ -8,7 +8,7 @@ from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.quorum import place_of
-from amcast.parts.groups.leader_group import LeaderGroupMember, PendingMessage, reborn
+from amcast.parts.groups.leader_group import LeaderGroupMember, PendingMessage, find_new_losses
 from amcast.parts.groups.messages import Entry
 from amcast.parts.ordering.obligations import Rank
 from amcast.protocols.whitebox.messages import (
@@ -51,7 +51,7 @@ class Item(PendingMessage):
         self.committed_ns = -1
         self.ordered = False
         """I, leading, have told my group to deliver it."""
-        self.old = False
+        self.is_overdue = False
 
     def ballots(self) -> tuple[int, ...]:
         """The leaders' ballots; only when every group's leader was heard."""
@@ -105,9 +105,9 @@ class Order(LeaderGroupMember[Item]):
     def on_request(self, message: Message) -> None:
         """A client's message, for the leader; who does not lead, and had not heard of it, passes it on."""
         new = message.id not in self._pending
-        if self._take_up(message) and new and not self._leading() and self._leader(self._promised) != self.me:
+        if self._take_up(message) and new and not self._leading() and self._leader_of(self._promised) != self.me:
             self.note("forwarded", message.id)
-            self._write((self._leader(self._promised),), self._retry(message), message.id)
+            self._send_after_persist((self._leader_of(self._promised),), self._retry(message), message.id)
 
     @abstractmethod
     def _retry(self, message: Message) -> Body:
@@ -138,12 +138,12 @@ class Order(LeaderGroupMember[Item]):
         group = self.topology.group_of(sender)
         assert group is not None
         if group == self.home:
-            self._hear_memory_losses(body.memory_losses)
+            self._merge_memory_losses(body.memory_losses)
             if body.ballot < self._promised:
-                self._refuse(sender, body.ballot)
+                self._reject_stale_leader(sender, body.ballot)
             if body.ballot > self._epoch:
-                self._lagging = True
-            if body.ballot != self._epoch or not self._active():
+                self._is_lagging = True
+            if body.ballot != self._epoch or not self._is_active():
                 return
         else:
             self._hear_far_memory_losses(group, body.memory_losses)
@@ -156,7 +156,7 @@ class Order(LeaderGroupMember[Item]):
         if id in self._delivered:
             final = self._final(id)
             if final is not None:
-                self._write((sender,), Decided(id, final), id)
+                self._send_after_persist((sender,), Decided(id, final), id)
             return
         item = self._item(entry.message)
         known = item.accepts.get(group)
@@ -176,7 +176,7 @@ class Order(LeaderGroupMember[Item]):
     def _consider(self, item: Item) -> None:
         """Accept what every leader has stamped: from now on my clock is past all its timestamps."""
         accepts = item.accepts
-        if not self._active() or len(accepts) < len(item.message.destinations):
+        if not self._is_active() or len(accepts) < len(item.message.destinations):
             return
         if accepts[self.home][0] != self._epoch:
             return
@@ -191,7 +191,7 @@ class Order(LeaderGroupMember[Item]):
         group = self.topology.group_of(sender)
         assert group is not None
         if group == self.home:
-            self._hear_memory_losses(body.memory_losses)
+            self._merge_memory_losses(body.memory_losses)
             place = self._places[sender]
             self._positions[place] = body.position
             self._marks[place] = (body.time, body.tie)
@@ -224,7 +224,7 @@ class Order(LeaderGroupMember[Item]):
         assert item.final in (-1, final), f"process {self.me}: message {item.id} commits at {final} and {item.final}"
         item.final = final
         item.committed_ns = self.now
-        self.clear(item.message)
+        self.end_blocking(item.message)
         self._committed.add(item.id)
 
     def _hear_decided(self, body: Decided) -> None:
@@ -256,15 +256,15 @@ class Order(LeaderGroupMember[Item]):
 
     def _hear_delivery(self, body: Delivery) -> None:
         if body.ballot > self._epoch:
-            self._lagging = True
-        if body.ballot != self._epoch or not self._active():
+            self._is_lagging = True
+        if body.ballot != self._epoch or not self._is_active():
             return
         for position, (id, final) in enumerate(body.deliveries, body.first):
             if position < self.position:
                 continue
             item = self._pending.get(id)
             if position > self.position or item is None:
-                self._lagging = True
+                self._is_lagging = True
                 break
             if item.committed_ns >= 0:
                 self._hand_over(DeliveredMessage(item.message, final), item.committed_ns)
@@ -293,9 +293,9 @@ class Order(LeaderGroupMember[Item]):
         self._undurable.append(past)
         self._clock = max(self._clock, past.final)
         self.deliver(message, past.final, id, committed_ns, held_ns)
-        while len(self._past) > self._config.keep and self._first < self._delivered_until:
+        while len(self._past) > self._config.keep and self._history_start < self._delivered_until:
             del self._past[next(iter(self._past))]
-            self._first += 1
+            self._history_start += 1
 
     def _owe(self, id: MessageId, final: int, groups: tuple[GroupId, ...]) -> None:
         missing = tuple(group for group in groups if self._stable.get(group, (0, 0)) < (final, id))
@@ -308,16 +308,16 @@ class Order(LeaderGroupMember[Item]):
             self._obligations.resolve(group, mark)
 
     def _hear_far_memory_losses(self, group: GroupId, memory_losses: tuple[int, ...]) -> None:
-        """The same as `_hear_memory_losses`, of another group."""
+        """The same as `_merge_memory_losses`, of another group."""
         known = self._far_memory_losses.get(group)
         if memory_losses != known:
             if known is None:
                 known = (0,) * len(memory_losses)
             self._far_memory_losses[group] = tuple(map(max, known, memory_losses))
-            for place in reborn(known, memory_losses):
+            for place in find_new_losses(known, memory_losses):
                 self._discount(group, place)
 
-    def _forget(self, place: int) -> None:
+    def _discard_votes(self, place: int) -> None:
         self._discount(self.home, place)
 
     def _discount(self, group: GroupId, place: int) -> None:
@@ -331,7 +331,7 @@ class Order(LeaderGroupMember[Item]):
     def _tell(self) -> None:
         """Stamps by destinations, acceptances by the leaders they go to, deliveries to my group."""
         for destinations, items in self._by_destinations(self._stamped):
-            targets = self.topology.addressed(destinations)
+            targets = self.topology.processes_of(destinations)
             self.send_all(targets, self._accept(items), about([item.id for item in items]))
         acks: dict[tuple[ProcessId, ...], list[Item]] = {}
         for item in dict.fromkeys(self._accepted):

@@ -1,5 +1,7 @@
 """White-Box when something was missed: lost links, restarts, laggards, and what must survive a restart."""
 
+from collections.abc import Sequence
+
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body, Message, Record
 from amcast.kernel.topology import Topology
@@ -29,21 +31,22 @@ class Repair(Ballots):
 
     # An incarnation begins
 
-    def _recall(self, record: Record) -> None:
-        match record:
-            case Checkpoint():
-                self._reopen(record)
-            case Progress():
-                self._replay(record)
-
-    def _return(self) -> None:
-        self._undurable = []
+    def on_start(self, records: Sequence[Record], incarnation: int) -> None:
+        for record in records:
+            match record:
+                case Checkpoint():
+                    self._reopen(record)
+                case Progress():
+                    self._replay(record)
+        super().on_start(records, incarnation)
+        if records and incarnation > 0:
+            self._undurable = []
 
     def _reopen(self, kept: Checkpoint) -> None:
         self._restore_kept(kept)
         self.position = kept.handed
         if kept.first > kept.handed:
-            self.installed(kept.first)
+            self.install_position(kept.first)
         for past in kept.past[self.position - kept.first :]:
             self.deliver(past.message, past.final, past.message.id)
 
@@ -57,7 +60,7 @@ class Repair(Ballots):
         for entry in kept.accepted:
             self._item(entry.message).local = entry.timestamp
         self._delivered_until = kept.handed
-        self._first = kept.first
+        self._history_start = kept.first
         self._past = {past.message.id: past for past in kept.past}
         self.position = kept.first + len(kept.past)
         self._last_delivered_rank = (kept.time, kept.tie)
@@ -78,7 +81,7 @@ class Repair(Ballots):
 
     # Records
 
-    def _checkpoint(self) -> Checkpoint:
+    def _build_checkpoint(self) -> Checkpoint:
         return Checkpoint(
             self._promised,
             self._epoch,
@@ -86,7 +89,7 @@ class Repair(Ballots):
             self._memory_losses,
             self._entries(),
             self._delivered_until,
-            self._first,
+            self._history_start,
             tuple(self._past.values()),
             *self._last_delivered_rank,
             self._delivered.snapshot(),
@@ -98,7 +101,7 @@ class Repair(Ballots):
         if self._role == "joining":
             return
         if self._checkpoint_due:
-            self._persist_checkpoint()
+            self._persist_checkpoint(self._build_checkpoint())
             self._undurable = []
         elif (
             self._accepted
@@ -112,40 +115,40 @@ class Repair(Ballots):
     def _persist_progress(self) -> None:
         accepted = tuple(Entry(item.message, item.local) for item in dict.fromkeys(self._accepted))
         self.persist(Progress(self._promised, self._clock, self._memory_losses, accepted, tuple(self._undurable)))
-        self._records += 1
-        self._note_durable()
+        self._records_since_checkpoint += 1
+        self._set_durable()
         self._undurable = []
-        if self._records >= self._config.keep and not self._marked:
+        if self._records_since_checkpoint >= self._config.keep and not self._marked:
             self._marked = True
-            self._write((self.me,), Mark(self.position))
+            self._send_after_persist((self.me,), Mark(self.position))
 
     def _hear_mark(self, position: int) -> None:
         """Deliveries up to here have left this process: a checkpoint need not keep them."""
         self._marked = False
         self._delivered_until = max(self._delivered_until, position)
         self._checkpoint_due = True
-        while len(self._past) > self._config.keep and self._first < self._delivered_until:
+        while len(self._past) > self._config.keep and self._history_start < self._delivered_until:
             del self._past[next(iter(self._past))]
-            self._first += 1
+            self._history_start += 1
 
     # Whoever may have missed something
 
     def on_link_reset(self, peer: ProcessId, incarnation: int) -> None:
         if peer in self._other_members:
-            self._meet(peer)
+            self._resync_member(peer)
         if self._leading() and self.topology.group_of(peer) is not None:
             self._repeat_stamps(peer)
 
     def _hear_sync(self, sender: ProcessId, body: Sync) -> None:
-        self._hear_of(body.ballot)
+        self._observe_epoch(body.ballot)
         self._positions[self._places[sender]] = body.position
-        self._refuse(sender, body.ballot)
+        self._reject_stale_leader(sender, body.ballot)
         if body.ballot < self._epoch and (self._leading() or self._chosen is not None):
             self._send_state(sender, body.position)
         elif body.position < self.position:
-            self._write((sender,), CatchUp(self._story(body.position)))
+            self._send_after_persist((sender,), CatchUp(self._story(body.position)))
         elif body.position > self.position:
-            self._lagging = True
+            self._is_lagging = True
         if body.ballot == self._epoch and self._leading():
             self._repeat_stamps(sender)
 
@@ -157,26 +160,32 @@ class Repair(Ballots):
         if not self._take_up(message):
             final = self._final(message.id)
             if final is not None:
-                self._write((sender,), Decided(message.id, final), message.id)
+                self._send_after_persist((sender,), Decided(message.id, final), message.id)
 
     # What the timer asks for
 
-    def _ask_fellows(self, helper: ProcessId) -> None:
-        for fellow in dict.fromkeys((helper, self._leader(self._promised))):
-            if fellow != self.me:
-                self._write((fellow,), self._whereabouts(True))
-        if self._role == "leader":
-            self._write(tuple(f for f in self._other_members if f != helper), self._whereabouts(True))
+    def _request_missing(self, helper: ProcessId | None, overdue: list[Item]) -> None:
+        if helper is not None:
+            self._request_catch_up(helper)
+        for item in overdue:
+            self._request_message(item)
 
-    def _ask_about(self, item: Item) -> None:
+    def _request_catch_up(self, helper: ProcessId) -> None:
+        for fellow in dict.fromkeys((helper, self._leader_of(self._promised))):
+            if fellow != self.me:
+                self._send_after_persist((fellow,), self._sync_request(True))
+        if self._role == "leader":
+            self._send_after_persist(tuple(f for f in self._other_members if f != helper), self._sync_request(True))
+
+    def _request_message(self, item: Item) -> None:
         """A leader repeats its stamp, and asks for those of other groups; a member reminds its fellows."""
         self.note("asked", item.id)
         if not self._leading():
-            self._write(self._other_members, Retry(item.message), item.id)
+            self._send_after_persist(self._other_members, Retry(item.message), item.id)
             return
         if item.final >= 0:
             return
         self._stamped.append(item)
         for group in item.message.destinations:
             if group != self.home:
-                self._write(self.topology.members(group), Retry(item.message), item.id)
+                self._send_after_persist(self.topology.members(group), Retry(item.message), item.id)

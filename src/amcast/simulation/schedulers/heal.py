@@ -44,7 +44,7 @@ def owes(world: World) -> bool:
         if not down:
             return True
         said = world.senders[message]
-        promised = said.sender not in down or len(missing) < len(world.topology.addressed(said.destinations))
+        promised = said.sender not in down or len(missing) < len(world.topology.processes_of(said.destinations))
         if promised and any(process not in down for process in missing):
             return True
     return False

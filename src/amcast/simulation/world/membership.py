@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from amcast.kernel.ids import GroupId, ProcessId, message_id
-from amcast.kernel.reconfiguration import change_message, change_topology
+from amcast.kernel.reconfiguration import change_topology, make_change_message
 from amcast.kernel.topology import Topology
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def change(world: "World", group: GroupId, add: ProcessId | None, remove: Proces
         join(world, add)
         world.boot(add)
         world.durable(add)
-    message = change_message(message_id(world.operator, world.changes), world.operator, topology)
+    message = make_change_message(message_id(world.operator, world.changes), world.operator, topology)
     world.changes += 1
     world.submit(world.operator, message)
     if remove is not None:

@@ -204,7 +204,7 @@ class World:
         """A user a-multicasts."""
         id = message.id
         assert id not in self.owing, f"message {id} was multicast before"
-        self.owing[id] = set(self.topology.addressed(message.destinations)) - self.absent
+        self.owing[id] = set(self.topology.processes_of(message.destinations)) - self.absent
         self.senders[id] = message
         self.multicasts += 1
         if self.recorder is not None:
@@ -322,7 +322,7 @@ class World:
         pairs = []
         for message, missing in sorted(self.owing.items()):
             said = self.senders[message]
-            delivered_by_someone = len(missing) < len(self.topology.addressed(said.destinations))
+            delivered_by_someone = len(missing) < len(self.topology.processes_of(said.destinations))
             if delivered_by_someone or said.sender not in self.down:
                 pairs += [(message, process) for process in sorted(missing) if process not in self.down]
         return pairs

@@ -119,7 +119,7 @@ class BranchingWorld(World):
         """Who has not delivered what."""
         self.forget()
         for message in multicasts:
-            addressed = self.topology.addressed(message.destinations)
+            addressed = self.topology.processes_of(message.destinations)
             missing = {process for process in addressed if message.id not in self.history[process]}
             if missing:
                 self.owing[message.id] = missing

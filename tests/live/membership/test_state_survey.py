@@ -116,7 +116,7 @@ def test_when_all_have_lost_it_each_says_so_and_the_log_once(tmp_path: Path, has
             await client.multicast({"orders"}, b"x")
         async with replicas(cluster) as running:
             watches = [watch_of(replica) for replica in running.values()]
-            await until(lambda: all(watch.survey.found == StateCount(3, 2, 0, 3, 0) for watch in watches))
+            await until(lambda: all(watch.survey.count == StateCount(3, 2, 0, 3, 0) for watch in watches))
             for watch in watches:
                 assert watch.reasons_not_ready() == [
                     "it lost its memory, and waits for its group to give it its state (2 of 2 others answer, none has"
@@ -125,7 +125,8 @@ def test_when_all_have_lost_it_each_says_so_and_the_log_once(tmp_path: Path, has
                 told = watch.status()
                 assert not told["ready"]
                 assert told["group_state"] == {
-                    "has_state": False, "members": 3, "quorum": 2, "holding": 0, "lacking": 3, "silent": 0, "lost": True,
+                    "has_state": False, "members": 3, "quorum": 2,
+                    "holding": 0, "lacking": 3, "silent": 0, "lost": True,
                 }  # fmt: skip
                 code, _, content = http.HttpServer(watch).respond(b"GET /ready HTTP/1.1")
                 assert code == 503
@@ -151,7 +152,7 @@ def test_one_that_kept_it_alone_is_not_ready_either(tmp_path: Path, hasty: None)
         async with Group(cluster) as group:
             keeper = group.watch("orders/3")
             await until(lambda: all(group.watch(name).status()["ready"] for name in group.running))
-            assert keeper.survey.found is None, "nobody was restarted, so there is nothing to ask"
+            assert keeper.survey.count is None, "nobody was restarted, so there is nothing to ask"
             await group.stop("orders/1", "orders/2")
             await group.start("orders/1", "orders/2")
             await until(lambda: bool(keeper.survey.advice()))
@@ -201,7 +202,7 @@ def test_who_does_not_answer_may_have_it(tmp_path: Path, hasty: None) -> None:
             pass
         async with Replica(cluster, "orders/1") as alone:
             watch = watch_of(alone)
-            await until(lambda: watch.survey.found is not None)
+            await until(lambda: watch.survey.count is not None)
             assert watch.reasons_not_ready()[0] == (
                 "it lost its memory, and waits for its group to give it its state (0 of 2 others answer, none has it)"
             )

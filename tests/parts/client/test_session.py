@@ -1,5 +1,6 @@
 """Clients that do not give up, and nodes that answer once more."""
 
+from amcast.assembly import build_node_spec
 from amcast.kernel.effects import Resolve, Send, SetTimer
 from amcast.kernel.events import LinkReset, PeerDown, Receive, Started, Submit, Timer
 from amcast.kernel.ids import message_id
@@ -8,7 +9,7 @@ from amcast.kernel.topology import Topology
 from amcast.parts.client.messages import Hint, SessionConfig
 from amcast.parts.client.session import TIMER, ClientSession
 from amcast.parts.node.messages import NodeConfig
-from amcast.parts.node.node import Node, node_spec
+from amcast.parts.node.node import Node
 from amcast.parts.ordering.messages import WINDOW
 from amcast.protocols.catalogue import CATALOGUE
 
@@ -90,7 +91,7 @@ def test_a_snapshot_of_a_client_is_complete() -> None:
 
 
 def node(replies: str = "leader", process: int = 0) -> Node:
-    spec = node_spec(CATALOGUE["skeen"], NodeConfig(omega=None, replies=replies))  # type: ignore[arg-type]
+    spec = build_node_spec(CATALOGUE["skeen"], NodeConfig(omega=None, replies=replies))  # type: ignore[arg-type]
     made = spec.process(process, Topology.grid(2, 1, 1), spec.configure())
     assert isinstance(made, Node)
     made.step((Started(),), 0)

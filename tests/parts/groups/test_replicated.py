@@ -165,7 +165,7 @@ def test_a_genuine_protocol_stays_genuine(name: str) -> None:
     prepared = planned(LIFTED[name], "none", groups=4)
     recorder = Recorder()
     Simulation(prepared.setup(), recorder).run()
-    report = judge(Run.of(recorder, prepared.meta(name).claiming(complete=True)))
+    report = judge(Run.from_recorder(recorder, prepared.meta(name).with_claims(complete=True)))
     assert report.properties["P6'"].verdict == "holds", report.properties["P6'"].story
 
 

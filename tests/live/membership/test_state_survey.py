@@ -291,7 +291,7 @@ def stood(running: LocalCluster, file: Path, capsys: pytest.CaptureFixture[str])
         assert command(["status", "--config", str(file), "--json"]) == 2
         told = json.loads(capsys.readouterr().out)
         assert isinstance(told, dict)
-        if all("2 of 2 others answer" in str(node.get("missing")) for node in told["nodes"].values()):
+        if all("2 of 2 others answer" in str(node.get("not_ready_reasons")) for node in told["nodes"].values()):
             return told
         time.sleep(0.1)
     raise AssertionError(f"not all nodes know it: {told}")

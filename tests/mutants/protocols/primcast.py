@@ -97,14 +97,14 @@ class FollowersClock(PrimCast):
     """Line 28 left out: any majority's clocks allow delivery, the primary's word is not needed."""
 
     def _stable_timestamp(self) -> int:
-        return self._clocks.passed()
+        return self._clocks.majority_value()
 
 
 class LateStart(PrimCast):
     """A proposal whose message has not arrived does not hold back its primary's clock, and so blocks nothing."""
 
     def _stable_timestamp(self) -> int:
-        return self._clocks.reached(max(self._primary_clock, self._primary_position[1]))
+        return self._clocks.delivery_limit(max(self._primary_clock, self._primary_position[1]))
 
 
 class PrimaryClock(PrimCast):

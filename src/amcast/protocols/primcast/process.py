@@ -64,11 +64,11 @@ from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record, State
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
-from amcast.parts.consensus.quorum import MEMBERS, place_of, round_of
-from amcast.parts.groups.claims import ROBUST
+from amcast.parts.consensus.quorum import MAX_MEMBERS, place_of, round_of
+from amcast.parts.groups.claims import MAJORITY_CLAIMS
 from amcast.parts.groups.leader_group import LeaderGroupMember, select_valid_promises
 from amcast.parts.groups.messages import AdmissionVote, Entry, JoinRequest, LeaderGroupState, Nack
-from amcast.parts.ordering.clocks import QuorumClock, hybrid, logical
+from amcast.parts.ordering.clocks import QuorumClock, next_hybrid, next_logical
 from amcast.protocols.primcast.delivery_notices import DeliveryNotices
 from amcast.protocols.primcast.explain import (
     Destination,
@@ -152,7 +152,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
 
     def __init__(self, me: ProcessId, topology: Topology, config: PrimCastConfig) -> None:
         super().__init__(me, topology, config, "primary")
-        self._next_timestamp = hybrid if config.hybrid else logical
+        self._next_timestamp = next_hybrid if config.hybrid else next_logical
         self._has_records = config.records
         """Whether durable state is persisted before anything that depends on it is sent."""
 
@@ -437,7 +437,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
             if epoch > self._epoch:
                 self._defer_ack(place, body)
             else:
-                self._clocks.hear(place, clock)
+                self._clocks.update(place, clock)
             return
         clocks = self._clocks.values
         if clock > clocks[place]:
@@ -448,7 +448,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
             progress.epochs[place] = epoch
             progress.lengths[place] = length
             self._acks_changed = True
-        if place == epoch % MEMBERS:
+        if place == epoch % MAX_MEMBERS:
             self._update_primary_position(length, clock)
         if not self._is_established and progress.has_quorum(epoch):
             self._is_established = True
@@ -486,7 +486,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
         rank = (ack.time, ack.tie)
         if rank > progress.delivered_ranks[place]:
             progress.delivered_ranks[place] = rank
-            owed = self._obligations.owed.get(progress.group)
+            owed = self._obligations.by_group.get(progress.group)
             if owed and owed[0] <= rank:
                 self._obligations.resolve(progress.group, progress.majority_rank())
 
@@ -554,7 +554,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
     def _stable_timestamp(self) -> int:
         """No message outside the log will get a timestamp at or below it: not from the primary, whose own clock is
         needed, nor from the primary of a later epoch, which has a promise from a member of every majority."""
-        return self._clocks.reached(self._primary_clock)
+        return self._clocks.delivery_limit(self._primary_clock)
 
     def _deliver_ready(self) -> None:
         heap = self._delivery_heap
@@ -1372,7 +1372,7 @@ SPEC = Spec(
     records=RECORDS,
     states=(PrimCastState, LeaderGroupState, PendingMulticastState, GroupProgressState, DeliveryNoticesState),
     claims=replace(
-        ROBUST,
+        MAJORITY_CLAIMS,
         delays=_delays,
         bound=lambda role, skew: 5,
         packets=lambda destinations, replicas: destinations * (replicas + destinations * replicas * replicas),

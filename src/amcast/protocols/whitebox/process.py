@@ -43,8 +43,8 @@ from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record, State
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
-from amcast.parts.consensus.quorum import role, round_of
-from amcast.parts.groups.claims import ROBUST
+from amcast.parts.consensus.quorum import role_of, round_of
+from amcast.parts.groups.claims import MAJORITY_CLAIMS
 from amcast.parts.groups.leader_group import LeaderGroupMember, find_new_losses, select_valid_promises
 from amcast.parts.groups.messages import (
     AdmissionVote,
@@ -861,12 +861,12 @@ SPEC = Spec(
     records=RECORDS,
     states=(WhiteBoxState, LeaderGroupState, PendingState),
     claims=replace(
-        ROBUST,
+        MAJORITY_CLAIMS,
         delays=_delays,
         bound=lambda role, skew: 5 if role == "leader" else 6,
         packets=lambda destinations, replicas: destinations * (1 + 2 * destinations * replicas + replicas),
     ),
     contacts=contact,
-    roles=role,
+    roles=role_of,
     goals=("waited", "epoch", "reproposed", "asked", "caught-up", "nack", "admitted", "forwarded"),
 )

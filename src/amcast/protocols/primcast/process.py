@@ -64,11 +64,11 @@ from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record, State
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
-from amcast.parts.consensus.quorum import MEMBERS, place_of, round_of
-from amcast.parts.groups.claims import ROBUST
+from amcast.parts.consensus.quorum import MAX_MEMBERS, place_of, round_of
+from amcast.parts.groups.claims import MAJORITY_CLAIMS
 from amcast.parts.groups.leader_group import LeaderGroupMember, select_valid_promises
 from amcast.parts.groups.messages import AdmissionVote, Entry, JoinRequest, LeaderGroupState, Nack
-from amcast.parts.ordering.clocks import QuorumClock, hybrid, logical
+from amcast.parts.ordering.clocks import QuorumClock, next_hybrid, next_logical
 from amcast.protocols.primcast.delivery_notices import DeliveryNotices
 from amcast.protocols.primcast.explain import (
     Destination,
@@ -152,7 +152,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
 
     def __init__(self, me: ProcessId, topology: Topology, config: PrimCastConfig) -> None:
         super().__init__(me, topology, config, "primary")
-        self._next_timestamp = hybrid if config.hybrid else logical
+        self._next_timestamp = next_hybrid if config.hybrid else next_logical
         self._has_records = config.records
         """Whether durable state is persisted before anything that depends on it is sent."""
 
@@ -437,7 +437,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
             if epoch > self._epoch:
                 self._defer_ack(place, body)
             else:
-                self._clocks.hear(place, clock)
+                self._clocks.update(place, clock)
             return
         clocks = self._clocks.values
         if clock > clocks[place]:
@@ -448,7 +448,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
             progress.epochs[place] = epoch
             progress.lengths[place] = length
             self._acks_changed = True
-        if place == epoch % MEMBERS:
+        if place == epoch % MAX_MEMBERS:
             self._update_primary_position(length, clock)
         if not self._is_established and progress.has_quorum(epoch):
             self._is_established = True
@@ -486,7 +486,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
         rank = (ack.time, ack.tie)
         if rank > progress.delivered_ranks[place]:
             progress.delivered_ranks[place] = rank
-            owed = self._obligations.owed.get(progress.group)
+            owed = self._obligations.by_group.get(progress.group)
             if owed and owed[0] <= rank:
                 self._obligations.resolve(progress.group, progress.majority_rank())
 
@@ -554,7 +554,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
     def _stable_timestamp(self) -> int:
         """No message outside the log will get a timestamp at or below it: not from the primary, whose own clock is
         needed, nor from the primary of a later epoch, which has a promise from a member of every majority."""
-        return self._clocks.reached(self._primary_clock)
+        return self._clocks.delivery_limit(self._primary_clock)
 
     def _deliver_ready(self) -> None:
         heap = self._delivery_heap
@@ -639,7 +639,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
         ordered_elsewhere: tuple[GroupId, ...] = (),
     ) -> None:
         """Emits the effect. A group whose decided timestamp is the final one gives every later message a higher one:
-        `ordered_elsewhere` are the groups of which this process knows that, `ordered_here` says it of its own."""
+        `ordered_elsewhere` are the groups of which this process knows that, `ordered_here` is for its own group."""
         message, duplicates = delivery.message, delivery.duplicate_places
         if duplicates:
             self.note("repeated", message.id, float(len(duplicates)))
@@ -1334,7 +1334,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
         self._delivery_heap = [(pending.bound, pending.id) for pending in self._pending.values() if pending.index >= 0]
         heapify(self._delivery_heap)
         self._unproposed = {id: self._pending[id] for id in state.unproposed}
-        self._progress, *remote = [GroupProgress.from_state(kept, self.topology) for kept in state.progress]
+        self._progress, *remote = [GroupProgress.from_state(one, self.topology) for one in state.progress]
         self._remote_progress = {progress.group: progress for progress in remote}
         self._remote_members = {}
         self._deferrable = {}
@@ -1364,7 +1364,7 @@ def _delays(role: str, destinations: int, replicas: int) -> int | None:
 
 SPEC = Spec(
     name="primcast",
-    summary="primaries stamp, everybody acknowledges to everybody: three delays at every destination",
+    summary="primaries propose timestamps, members acknowledge to all destinations: three delays everywhere",
     source="paper 002: Pacheco, Coelho, Pedone 2023",
     process=PrimCast,
     config=PrimCastConfig,
@@ -1372,7 +1372,7 @@ SPEC = Spec(
     records=RECORDS,
     states=(PrimCastState, LeaderGroupState, PendingMulticastState, GroupProgressState, DeliveryNoticesState),
     claims=replace(
-        ROBUST,
+        MAJORITY_CLAIMS,
         delays=_delays,
         bound=lambda role, skew: 5,
         packets=lambda destinations, replicas: destinations * (replicas + destinations * replicas * replicas),
@@ -1387,7 +1387,7 @@ SPEC = Spec(
 HYBRID = replace(
     SPEC,
     name="primcast-hc",
-    summary="PrimCast whose primaries stamp with the time of day, against the convoy effect",
+    summary="PrimCast whose primaries propose at least their local time, against the convoy effect",
     source="paper 002, section 6",
     claims=replace(SPEC.claims, bound=lambda role, skew: min(5, 4 + 2 * skew)),
     options={"hybrid": True},

@@ -27,9 +27,9 @@ from amcast.live.server.application import Install, Take
 from amcast.live.server.replica import ReplicaBase
 from amcast.parts.client.messages import SessionConfig
 from amcast.parts.client.session import ClientSession as Session
-from amcast.parts.membership.reconfigurable import reconfigurable
+from amcast.parts.membership.reconfigurable import make_reconfigurable
 from amcast.parts.node.messages import NodeConfig, OmegaConfig
-from amcast.parts.node.node import gateway_config, node_spec
+from amcast.parts.node.node import choose_gateway_config, make_node_spec
 from amcast.protocols.catalogue import protocol
 from amcast.trace.recorder import Recorder
 
@@ -40,10 +40,10 @@ def cluster_spec(cluster: Cluster) -> Spec:
     bare = replace(bare, contacts=bare.contacts_for(bare.configure(cluster.options)))
     changes = cluster.changes and bare.claims.members
     if changes:
-        bare = reconfigurable(bare)
+        bare = make_reconfigurable(bare)
     alone = not changes and all(len(cluster.topology.members(group)) == 1 for group in cluster.topology.groups)
-    gateway = gateway_config(bare, cluster.topology)
-    return node_spec(bare, NodeConfig(omega=None if alone else OmegaConfig(), gateway=gateway))
+    gateway = choose_gateway_config(bare, cluster.topology)
+    return make_node_spec(bare, NodeConfig(omega=None if alone else OmegaConfig(), gateway=gateway))
 
 
 def connect(
@@ -65,7 +65,7 @@ def connect(
     cluster = config if isinstance(config, Cluster) else read_cluster(config)
     spec = cluster_spec(cluster)
     wiring = cluster.client_wiring(client, region)
-    gateways = gateway_config(spec, cluster.topology) is not None
+    gateways = choose_gateway_config(spec, cluster.topology) is not None
     return Client(
         lambda number: Session(number, cluster.topology, spec.contacts, SessionConfig(gateways=gateways)),
         cluster.topology,

@@ -24,13 +24,13 @@ from amcast.live.wire.network import Address
 from amcast.parts.client.messages import SessionConfig
 from amcast.parts.client.session import ClientSession as Session
 from amcast.parts.node.messages import NodeConfig
-from amcast.parts.node.node import node_spec
+from amcast.parts.node.node import make_node_spec
 from amcast.protocols.catalogue import protocol
 from amcast.trace.meta import Meta, RunClaims
 from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run
 
-SKEEN = node_spec(protocol("skeen"), NodeConfig(omega=None))
+SKEEN = make_node_spec(protocol("skeen"), NodeConfig(omega=None))
 """What a cluster runs: the protocol in a node that answers clients. Groups of one process need no oracle."""
 CLAIMS = RunClaims(genuine="strict", complete=True, exactly_once=True)
 QUICK = Limits(heartbeat_s=0.05, heartbeat_timeout_s=2.0, reconnect_min_s=0.005, reconnect_max_s=0.05)

@@ -19,7 +19,7 @@ from amcast.live.storage.store import next_incarnation
 from amcast.live.wire.frames import Codec
 from amcast.parts.client.messages import Done
 from amcast.parts.node.messages import NodeConfig
-from amcast.parts.node.node import node_spec
+from amcast.parts.node.node import make_node_spec
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.trace.meta import Meta
 from amcast.trace.run import read
@@ -74,7 +74,7 @@ def test_real_processes_leave_a_trace_in_which_all_orders_agree(tmp_path: Path) 
 
 
 def test_a_step_log_tells_what_was_asked_and_said_for_many(tmp_path: Path) -> None:
-    spec = node_spec(CATALOGUE["primcast"], NodeConfig(omega=None))
+    spec = make_node_spec(CATALOGUE["primcast"], NodeConfig(omega=None))
     messages = [Message(message_id(client, 0), client, (0,), b"x") for client in (6, 7)]
     ids = tuple(message.id for message in messages)
     told = SendEach((6, 7), tuple(Done((id,)) for id in ids), ids)

@@ -43,7 +43,7 @@ class Gated(Stage):
     def make(self, process: ProcessId) -> Process:
         if self.topology.group_of(process) is None:
             return ClientSession(process, self.topology, self.spec.contacts, SessionConfig(gateways=True))
-        config = NodeConfig(omega=None, gateway=GatewayConfig(rest=False))
+        config = NodeConfig(omega=None, gateway=GatewayConfig(gather_windows=False))
         return self.node(self.spec.process(process, self.topology, self.config), config, self.spec.contacts)
 
     def said(self, process: ProcessId, kind: type) -> list[Send]:

@@ -23,7 +23,7 @@ from amcast.parts.client.messages import Done, Hint, SessionConfig
 from amcast.parts.client.one_shot import OneShotClient
 from amcast.parts.client.session import ClientSession
 from amcast.parts.membership.messages import ReconfigurableConfig
-from amcast.parts.membership.reconfigurable import reconfigurable
+from amcast.parts.membership.reconfigurable import make_reconfigurable
 from amcast.parts.node.messages import GatewayConfig, Heartbeat, NodeConfig, OmegaConfig
 from amcast.parts.node.node import Node
 from amcast.simulation.inputs.environments import environment
@@ -152,7 +152,7 @@ class Prepared:
 
     def wire(self) -> tuple[type[Body], ...]:
         """Every body that may travel in this run."""
-        spec = reconfigurable(self.spec) if self.changes else self.spec
+        spec = make_reconfigurable(self.spec) if self.changes else self.spec
         return (*spec.wire_bodies(), Heartbeat, Hint, Done)
 
     def meta(self, run: str) -> Meta:
@@ -190,7 +190,7 @@ def build(
     if replica:
         node = node_config(scale, _gateway(scale) if gateways else None)
         if changes:
-            spec = reconfigurable(spec, ReconfigurableConfig(retry_ns=(30 * scale, 60 * scale)))
+            spec = make_reconfigurable(spec, ReconfigurableConfig(retry_ns=(30 * scale, 60 * scale)))
         return Node(spec.process(process, topology, config), node, spec.contacts_for(config))
     session = SessionConfig(retry_ns=(60 * scale, 120 * scale), gateways=gateways)
     return ClientSession(process, topology, spec.contacts_for(config), session)

@@ -9,15 +9,15 @@ from amcast.live.limits import Limits
 from amcast.live.wire.frames import Codec
 from amcast.parts.client.messages import ConfigurationStarted
 from amcast.parts.membership.messages import ConfigurationInfo, ConfigurationRecord, InstanceRecord
-from amcast.parts.membership.reconfigurable import reconfigurable
-from amcast.parts.node.node import Node, node_spec
+from amcast.parts.membership.reconfigurable import make_reconfigurable
+from amcast.parts.node.node import Node, make_node_spec
 from amcast.protocols.catalogue import CATALOGUE
 from tests.conformance.test_members import MS, hold, planned
 
 
 @pytest.mark.parametrize("name", ["primcast", "multipaxos", "treecast"])
 def test_bodies_and_records_come_back_as_they_were(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = node_spec(reconfigurable(CATALOGUE[name]), node_config(MS))
+    spec = make_node_spec(make_reconfigurable(CATALOGUE[name]), node_config(MS))
     coder = Codec(spec.wire_bodies(), spec.records, Limits())
     told: set[str] = set()
     right = Node.step

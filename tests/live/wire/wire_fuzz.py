@@ -28,10 +28,10 @@ from amcast.live.wire import frames as wire
 from amcast.live.wire.connection import Connection
 from amcast.live.wire.frames import Codec, Hello
 from amcast.parts.node.messages import GatewayConfig, NodeConfig
-from amcast.parts.node.node import node_spec
+from amcast.parts.node.node import make_node_spec
 from amcast.protocols.catalogue import protocol
 
-SPEC = node_spec(protocol("primcast"), NodeConfig(omega=None, gateway=GatewayConfig()))
+SPEC = make_node_spec(protocol("primcast"), NodeConfig(omega=None, gateway=GatewayConfig()))
 TOPOLOGY = Topology.grid(2, 1)
 LIMITS = Limits(
     message_bytes=4 * KIB, frame_bytes=16 * KIB, queue_bytes=64 * KIB, backpressure_bytes=16 * KIB, frame_target_bytes=4

@@ -8,7 +8,7 @@ from amcast.kernel.topology import Topology
 from amcast.parts.client.messages import Hint, SessionConfig
 from amcast.parts.client.session import TIMER, ClientSession
 from amcast.parts.node.messages import NodeConfig
-from amcast.parts.node.node import Node, node_spec
+from amcast.parts.node.node import Node, make_node_spec
 from amcast.parts.ordering.messages import WINDOW
 from amcast.protocols.catalogue import CATALOGUE
 
@@ -90,7 +90,7 @@ def test_a_snapshot_of_a_client_is_complete() -> None:
 
 
 def node(replies: str = "leader", process: int = 0) -> Node:
-    spec = node_spec(CATALOGUE["skeen"], NodeConfig(omega=None, replies=replies))  # type: ignore[arg-type]
+    spec = make_node_spec(CATALOGUE["skeen"], NodeConfig(omega=None, replies=replies))  # type: ignore[arg-type]
     made = spec.process(process, Topology.grid(2, 1, 1), spec.configure())
     assert isinstance(made, Node)
     made.step((Started(),), 0)

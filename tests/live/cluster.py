@@ -9,8 +9,10 @@ from typing import Any
 
 import uvloop
 
+from amcast.assembly import build_node_spec
 from amcast.check.judge import judge
 from amcast.kernel.ids import ProcessId
+from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
 from amcast.live import log_output as logs
@@ -19,18 +21,18 @@ from amcast.live.client_batch import Delivery, batch_deliveries
 from amcast.live.host.host import Host
 from amcast.live.host.step_log import StepLog
 from amcast.live.limits import Limits
+from amcast.live.server.replica_runtime import ReplicaRuntime
 from amcast.live.storage.store import Store
 from amcast.live.wire.network import Address
 from amcast.parts.client.messages import SessionConfig
-from amcast.parts.client.session import ClientSession as Session
+from amcast.parts.client.session import ClientSession
 from amcast.parts.node.messages import NodeConfig
-from amcast.parts.node.node import make_node_spec
 from amcast.protocols.catalogue import protocol
 from amcast.trace.meta import Meta, RunClaims
 from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run
 
-SKEEN = make_node_spec(protocol("skeen"), NodeConfig(omega=None))
+SKEEN = build_node_spec(protocol("skeen"), NodeConfig(omega=None))
 """What a cluster runs: the protocol in a node that answers clients. Groups of one process need no oracle."""
 CLAIMS = RunClaims(genuine="strict", complete=True, exactly_once=True)
 QUICK = Limits(heartbeat_s=0.05, heartbeat_timeout_s=2.0, reconnect_min_s=0.005, reconnect_max_s=0.05)
@@ -57,6 +59,7 @@ class Cluster:
         self.spec = spec
         self.limits = limits
         self.recorder = Recorder()
+        self.replicas: dict[ProcessId, ReplicaRuntime] = {}
         self.hosts: dict[ProcessId, Host] = {}
         self.addresses: dict[ProcessId, Address] = {}
         self.delivered: dict[ProcessId, list[Delivery]] = {}
@@ -73,19 +76,19 @@ class Cluster:
         for me in self.topology.servers:
             await self.prepare(me, folder=folder, store=store(me) if store else None)
         self.addresses.update(via or {})
-        for host in self.hosts.values():
-            host.start(self.addresses)
+        for replica in self.replicas.values():
+            replica.start(self.addresses)
         for host in self.hosts.values():
             await host.network.connected(set(self.topology.servers), 10)
 
-    async def prepare(self, me: ProcessId, *, folder: Path | None = None, store: Store | None = None) -> Host:
+    async def prepare(self, me: ProcessId, *, folder: Path | None = None, store: Store | None = None) -> ReplicaRuntime:
         """A host that listens, at its old address if it had one, and has not started."""
         steps = None
         if folder is not None:
             self.steps[me] = folder / f"{me}.steps"
             steps = StepLog(self.steps[me], self.spec.name, me)
         self.delivered[me] = []
-        host = Host(
+        runtime = ReplicaRuntime(
             self.spec.process(me, self.topology, self.spec.configure()),
             self.spec,
             limits=self.limits,
@@ -94,17 +97,18 @@ class Cluster:
             store=store,
             on_deliver=lambda effect: self.delivered[me].extend(batch_deliveries(effect)),
         )
-        self.hosts[me] = host
-        self.addresses[me] = await host.listen(self.addresses.get(me, ("127.0.0.1", 0)))
-        return host
+        self.replicas[me] = runtime
+        self.hosts[me] = runtime.host
+        self.addresses[me] = await runtime.listen(self.addresses.get(me, ("127.0.0.1", 0)))
+        return runtime
 
     def client(self, me: ProcessId | None = None, *, batches: bool = True, **options: Any) -> Client:
         options.setdefault("limits", self.limits)
         options.setdefault("recorder", self.recorder)
         number = next(self._numbers) if me is None else me
 
-        def session(number: ProcessId) -> Session:
-            return Session(number, self.topology, self.spec.contacts, SessionConfig())
+        def session(process: ProcessId) -> Process:
+            return ClientSession(process, self.topology, self.spec.contacts, SessionConfig())
 
         return Client(session, self.topology, self.spec, self.addresses, me=number, batches=batches, **options)
 
@@ -114,8 +118,8 @@ class Cluster:
             await asyncio.sleep(0.005)
 
     async def down(self) -> None:
-        for host in self.hosts.values():
-            await host.stop()
+        for replica in self.replicas.values():
+            await replica.stop()
 
 
 @asynccontextmanager
@@ -136,7 +140,7 @@ def holds(run: Run) -> None:
 
 def recorded(recorder: Recorder) -> Run:
     """What hosts in this process have told, when all of them have stopped."""
-    return Run.of(recorder, Meta(run="live", claims=CLAIMS))
+    return Run.from_recorder(recorder, Meta(run="live", claims=CLAIMS))
 
 
 def ids(delivered: Mapping[ProcessId, list[Delivery]]) -> dict[ProcessId, list[int]]:

@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 
+from amcast import assembly
 from amcast.kernel.effects import Deliver, Effect
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.lab import runs
@@ -33,7 +34,7 @@ def test_state_transfer_past_the_barrier_is_detected(name: str) -> None:
 
 
 def test_dropped_early_bodies_are_resent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "ReconfigurableConfig", partial(ReconfigurableConfig, max_early_bodies=1))
+    monkeypatch.setattr(assembly, "ReconfigurableConfig", partial(ReconfigurableConfig, max_early_bodies=1))
     overflows = 0
     for name in ("primcast", "multipaxos", "treecast"):
         for seed in range(2):

@@ -4,18 +4,18 @@ import asyncio
 
 import pytest
 
+from amcast.assembly import build_node_spec
 from amcast.kernel.topology import Topology
 from amcast.live.limits import Limits
 from amcast.parts.client.messages import SessionConfig
 from amcast.parts.client.session import ClientSession as Session
 from amcast.parts.node.messages import GatewayConfig, NodeConfig
-from amcast.parts.node.node import make_node_spec
 from amcast.protocols.catalogue import protocol
 from tests.live.cluster import QUICK, Cluster, run
 
 pytestmark = pytest.mark.live
 
-PRIMCAST = make_node_spec(protocol("primcast"), NodeConfig(omega=None, gateway=GatewayConfig()))
+PRIMCAST = build_node_spec(protocol("primcast"), NodeConfig(omega=None, gateway=GatewayConfig()))
 MOST = 20_000
 MESSAGES = 200
 
@@ -29,9 +29,9 @@ def test_clients_wait_while_a_destination_is_silent_and_go_on_when_it_is_back() 
         there = Cluster(Topology.grid(3, 1), PRIMCAST, limits)
         for me in there.topology.servers:
             await there.prepare(me)
-        gateway, silent = there.hosts[0], there.hosts[2]
-        for host in (gateway, there.hosts[1]):
-            host.start(there.addresses)
+        gateway, silent = there.hosts[0], there.replicas[2]
+        for me in (0, 1):
+            there.replicas[me].start(there.addresses)
 
         def asking(number: int) -> Session:
             return Session(number, there.topology, PRIMCAST.contacts, SessionConfig(gateways=True))

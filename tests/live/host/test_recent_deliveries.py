@@ -139,8 +139,8 @@ def test_behind_a_jump_everything_begins_anew() -> None:
 
 def test_of_a_bundle_with_repeats_the_fresh_messages_are_kept() -> None:
     """A delivery says whether a bundle holds just what is fresh; where it does not, it cannot be opened anew."""
-    handing = DeliverySink(0, 0, None, None, 0, 0)
-    handing.kept = kept = RecentDeliveries(PLENTY, bundle_messages)
+    kept = RecentDeliveries(PLENTY, bundle_messages)
+    handing = DeliverySink(0, 0, None, None, 0, 0, kept, lambda effect: None)
     made, parts = bundle(0, 6)
     handing.take(Deliver(made, 0, message_count=len(parts)), 0)
     again, _ = bundle(4, 5)

@@ -40,7 +40,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def watch_of(replica: Replica) -> StatusReporter:
-    watch = replica.desk.watch
+    watch = replica.runtime.status
     assert watch is not None
     return watch
 
@@ -116,11 +116,7 @@ def test_when_all_have_lost_it_each_says_so_and_the_log_once(tmp_path: Path, has
             await client.multicast({"orders"}, b"x")
         async with replicas(cluster) as running:
             watches = [watch_of(replica) for replica in running.values()]
-            await until(
-                lambda: all(
-                    watch.host.topology_follower.holders.found == StateCount(3, 2, 0, 3, 0) for watch in watches
-                )
-            )
+            await until(lambda: all(watch.survey.found == StateCount(3, 2, 0, 3, 0) for watch in watches))
             for watch in watches:
                 assert watch.missing() == [
                     "it lost its memory, and waits for its group to give it its state (2 of 2 others answer, none has"
@@ -140,7 +136,7 @@ def test_when_all_have_lost_it_each_says_so_and_the_log_once(tmp_path: Path, has
             await until(lambda: len(heard.having("lost it for good")) == 3)
             await asyncio.sleep(0.5)
             assert len(heard.having("lost it for good")) == 3, "each has said it, and does not repeat it"
-            assert not any(replica.desk.caught_up.is_set() for replica in running.values())
+            assert not any(replica.runtime.caught_up.is_set() for replica in running.values())
 
     with listening() as heard:
         run(main())
@@ -155,12 +151,10 @@ def test_one_that_kept_it_alone_is_not_ready_either(tmp_path: Path, hasty: None)
         async with Group(cluster) as group:
             keeper = group.watch("orders/3")
             await until(lambda: all(group.watch(name).status()["ready"] for name in group.running))
-            assert keeper.host.topology_follower.holders.found is None, (
-                "nobody was restarted, so there is nothing to ask"
-            )
+            assert keeper.survey.found is None, "nobody was restarted, so there is nothing to ask"
             await group.stop("orders/1", "orders/2")
             await group.start("orders/1", "orders/2")
-            await until(lambda: bool(keeper.host.topology_follower.holders.advice()))
+            await until(lambda: bool(keeper.survey.advice()))
             assert keeper.missing() == [
                 "1 of 3 members of its group have its state (2 of 2 others answer, none has it): group orders has lost"
                 " it for good"
@@ -186,7 +180,7 @@ def test_one_that_is_given_it_again_is_ready_and_nobody_complains(
             await group.start("orders/2")
             await until(lambda: group.watch("orders/2").status()["ready"])
             for name in ("orders/1", "orders/3"):  # they have noticed its new incarnation, and asked
-                holders = group.watch(name).host.topology_follower.holders
+                holders = group.watch(name).survey
                 await until(lambda holders=holders: holders.found == StateCount(3, 2, 3, 0, 0))
                 assert holders.advice() == []
 
@@ -205,7 +199,7 @@ def test_who_does_not_answer_may_have_it(tmp_path: Path, hasty: None) -> None:
             pass
         async with Replica(cluster, "orders/1") as alone:
             watch = watch_of(alone)
-            await until(lambda: watch.host.topology_follower.holders.found is not None)
+            await until(lambda: watch.survey.found is not None)
             assert watch.missing()[0] == (
                 "it lost its memory, and waits for its group to give it its state (0 of 2 others answer, none has it)"
             )

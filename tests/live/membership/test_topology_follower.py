@@ -218,7 +218,7 @@ def test_a_replica_that_comes_back_after_its_group_has_moved_finds_out(
             await client.multicast(["orders"], b"y")
             await asyncio.sleep(0.2)
             async with Replica(first, "orders/1") as late:
-                await until(lambda: late.host.topology_follower.retired_ns is not None)
+                await until(lambda: late.host.retired_ns is not None)
             with pytest.raises(moving.RemovedFromGroupError, match="orders/1 was removed from its group by topology 2"):
                 Replica(first, "orders/1")
 

@@ -44,7 +44,7 @@ def test_the_status_of_every_node(tmp_path: Path) -> None:
             for _ in range(10):
                 await client.multicast({"orders", "stock"}, b"x")
             await until(lambda: all(replica.position == 10 for replica in running.values()))
-            told = {name: running[me].desk.watch.status() for name, me in cluster.nodes().items()}  # type: ignore[union-attr]
+            told = {name: running[me].runtime.status.status() for name, me in cluster.nodes().items()}  # type: ignore[union-attr]
         json.dumps(told)
         for name, status in with_lags(told).items():
             assert status["node"] == name
@@ -71,11 +71,11 @@ def test_explain_names_the_phase_and_who_is_late(tmp_path: Path) -> None:
                 await running[me].host.stop()
             await client.post({"orders", "stock"}, b"stuck")
             message = FIRST_CLIENT * 10**9 + 1
-            explain = running[0].desk.watch.explain  # type: ignore[union-attr]
+            explain = running[0].runtime.status.explain  # type: ignore[union-attr]
             # Until their own group has decided.
             await until(lambda: "groups [1] has" in str(explain(message)["phases"][-1]["said"]), 20)
             for name, me in cluster.nodes().items():
-                told[name] = running[me].desk.watch.explain(message)  # type: ignore[union-attr]
+                told[name] = running[me].runtime.status.explain(message)  # type: ignore[union-attr]
             early = FIRST_CLIENT * 10**9
             assert explain(early)["delivered"]
             assert explain(early)["phases"][-1]["name"] == "delivered"
@@ -98,7 +98,7 @@ def test_a_protocol_that_cannot_tell_says_so(tmp_path: Path, monkeypatch: pytest
     async def main() -> None:
         async with replicas(cluster) as running, connect(cluster, me=FIRST_CLIENT) as client:
             await client.multicast({"orders", "stock"}, b"x")
-            watch = running[0].desk.watch
+            watch = running[0].runtime.status
             assert watch is not None
             assert watch.explain(FIRST_CLIENT * 10**9)["delivered"]
             assert [phase["name"] for phase in watch.explain(5)["phases"]] == ["text"]
@@ -135,7 +135,7 @@ def test_health_readiness_and_metrics_over_http(tmp_path: Path) -> None:
     async def main() -> None:
         async with replicas(cluster) as running, connect(cluster) as client:
             await client.multicast({"orders"}, b"x")
-            watch = running[0].desk.watch
+            watch = running[0].runtime.status
             assert watch is not None
             server = http.HttpServer(watch)
             await server.listen("127.0.0.1", 0)

@@ -34,8 +34,8 @@ class End:
         self.peers: list[tuple[int, int]] = []
         self.codec = Codec(SKEEN.wire_bodies(), limits=SMALL)
         self.network = Network(
-            me, 0, "test", "skeen", self.codec, self._take, self._take_traced,
-            lambda *peer: self.peers.append(peer), random.Random(1),
+            me, 0, "test", "skeen", self.codec, on_bodies=self._take, on_frame=self._take_traced,
+            on_link_reset=lambda *peer: self.peers.append(peer), chance=random.Random(1),
         )  # fmt: skip
 
     def _take(self, peer: int, bodies: list[Body]) -> None:

@@ -32,10 +32,13 @@ class End:
     def __init__(self, me: int, incarnation: int = 0, limits: Limits = QUICK) -> None:
         self.got: list[int] = []
         self.peers: list[tuple[int, int]] = []
+        self.down: asyncio.Queue[int] = asyncio.Queue()
         self.codec = Codec(SKEEN.wire_bodies(), limits=limits)
         self.network = Network(
-            me, incarnation, "test", "skeen", self.codec, self._take, lambda peer, frame: self._take(peer,
-            frame.bodies), lambda *peer: self.peers.append(peer), random.Random(1),
+            me, incarnation, "test", "skeen", self.codec, on_bodies=self._take,
+            on_frame=lambda peer, frame: self._take(peer, frame.bodies),
+            on_link_reset=lambda *peer: self.peers.append(peer),
+            on_peer_down=self.down.put_nowait, chance=random.Random(1),
         )  # fmt: skip
 
     def _take(self, peer: int, bodies: list[Body]) -> None:
@@ -455,26 +458,23 @@ def test_skeen_survives_connections_that_are_cut_again_and_again() -> None:
 def test_whose_address_refuses_is_gone_and_who_dialled_us_is_looked_for() -> None:
     async def scene() -> None:
         low, high = End(0), End(1)
-        gone: dict[int, asyncio.Queue[int]] = {0: asyncio.Queue(), 1: asyncio.Queue()}
-        low.network.on_gone = gone[0].put_nowait
-        high.network.on_gone = gone[1].put_nowait
         addresses = {0: await low.network.listen(LOCAL), 1: await high.network.listen(LOCAL)}
         low.network.start(addresses)
         high.network.start(addresses)
         await high.network.connected({0}, 5)
         await high.network.stop()
-        assert await gone[0].get() == 1, "process 1 dials; process 0 looks for it"
+        assert await low.down.get() == 1, "process 1 dials; process 0 looks for it"
 
         again = End(1, incarnation=1)
-        again.network.on_gone = gone[1].put_nowait
         await again.network.listen(addresses[1])
         again.network.start(addresses)
         await low.network.connected({1}, 5)
         await low.network.stop()
-        assert await gone[1].get() == 0
+        assert await again.down.get() == 0
         await again.network.stop()
-        assert gone[0].empty()
-        assert gone[1].empty(), "once, however often it dials"
+        assert low.down.empty()
+        assert high.down.empty()
+        assert again.down.empty(), "once, however often it dials"
 
     run(scene())
 
@@ -482,8 +482,6 @@ def test_whose_address_refuses_is_gone_and_who_dialled_us_is_looked_for() -> Non
 def test_a_peer_that_loses_its_connections_before_its_door_is_gone_when_that_is_shut() -> None:
     async def scene() -> None:
         low, high = End(0), End(1)
-        gone: asyncio.Queue[int] = asyncio.Queue()
-        low.network.on_gone = gone.put_nowait
         addresses = {0: await low.network.listen(LOCAL), 1: await high.network.listen(LOCAL)}
         low.network.start(addresses)
         high.network.start(addresses)
@@ -495,10 +493,10 @@ def test_a_peer_that_loses_its_connections_before_its_door_is_gone_when_that_is_
         connection.abort()
         await until(lambda: not low.network.is_up(1))
         await asyncio.sleep(0.1)
-        assert gone.empty(), "somebody opens"
+        assert low.down.empty(), "somebody opens"
         await high.network.stop()
         async with asyncio.timeout(5):
-            assert await gone.get() == 1
+            assert await low.down.get() == 1
         await low.network.stop()
 
     run(scene())
@@ -507,13 +505,12 @@ def test_a_peer_that_loses_its_connections_before_its_door_is_gone_when_that_is_
 def test_a_broken_wire_is_nobodys_end() -> None:
     async def scene() -> None:
         async with pair() as (low, high, wire):
-            gone: list[int] = []
-            low.network.on_gone = high.network.on_gone = gone.append
             wire.cut()
             high.say(0, 1)
             high.flush()
             while low.got != [1]:
                 await asyncio.sleep(0.01)
-            assert gone == []
+            assert low.down.empty()
+            assert high.down.empty()
 
     run(scene())

@@ -48,8 +48,8 @@ def networked(limits: Limits) -> tuple[Network, dict[int, Socket]]:
     """Process 0 of six servers, with three clients, all of them connected."""
     codec = Codec(SKEEN.wire_bodies(), limits=limits)
     network = Network(
-        0, 0, "test", "skeen", codec, lambda peer, bodies: None, lambda peer, frame: None, lambda peer, incarnation:
-        None, random.Random(0),
+        0, 0, "test", "skeen", codec, on_bodies=lambda peer, bodies: None, on_frame=lambda peer, frame: None,
+        on_link_reset=lambda peer, incarnation: None, chance=random.Random(0),
     )  # fmt: skip
     network._addresses = dict.fromkeys(SERVERS, ("nowhere", 0))
     sockets = {}

@@ -37,7 +37,7 @@ def thrown(*inputs: bytes) -> Target:
         for data in inputs:
             target.take(data)
         await asyncio.sleep(0)
-        await target.host.stop()
+        await target.replica.stop()
 
     run(main())
     return made[0]

@@ -18,20 +18,20 @@ from typing import Any
 
 import msgspec
 
+from amcast.assembly import build_node_spec
 from amcast.kernel.message import Message, Request
 from amcast.kernel.topology import Topology
 from amcast.live.errors import BadFrameError
-from amcast.live.host.host import Host
 from amcast.live.limits import KIB, Limits
 from amcast.live.rpc.server import AllocateClientId, GetProgress, ReleaseClientId, RpcEnvelope, Subscribe, request_frame
+from amcast.live.server.replica_runtime import ReplicaRuntime
 from amcast.live.wire import frames as wire
 from amcast.live.wire.connection import Connection
 from amcast.live.wire.frames import Codec, Hello
 from amcast.parts.node.messages import GatewayConfig, NodeConfig
-from amcast.parts.node.node import make_node_spec
 from amcast.protocols.catalogue import protocol
 
-SPEC = make_node_spec(protocol("primcast"), NodeConfig(omega=None, gateway=GatewayConfig()))
+SPEC = build_node_spec(protocol("primcast"), NodeConfig(omega=None, gateway=GatewayConfig()))
 TOPOLOGY = Topology.grid(2, 1)
 LIMITS = Limits(
     message_bytes=4 * KIB, frame_bytes=16 * KIB, queue_bytes=64 * KIB, backpressure_bytes=16 * KIB, frame_target_bytes=4
@@ -90,8 +90,9 @@ class Target:
 
     def __init__(self) -> None:
         process = SPEC.process(0, TOPOLOGY, SPEC.configure())
-        self.host = Host(process, SPEC, limits=LIMITS, chance=random.Random(1))
-        self.host.start({0: ("127.0.0.1", 1)})
+        self.replica = ReplicaRuntime(process, SPEC, limits=LIMITS, chance=random.Random(1))
+        self.host = self.replica.host
+        self.replica.start({0: ("127.0.0.1", 1)})
         self.network = self.host.network
         taken = self.network._on_bodies
         # Servers are believed, a false one is kept out by its certificate: under fire is what reads it, no protocol.
@@ -236,7 +237,7 @@ async def campaign(inputs: int, seed: int) -> None:
             await asyncio.sleep(0)
         if number % FRESH == FRESH - 1:
             # Good requests to the group that is not there wait for ever, and make every step dearer: begin anew.
-            await target.host.stop()
+            await target.replica.stop()
             reached += target.frames
             target = Target()
         if number == inputs // 10:
@@ -248,7 +249,7 @@ async def campaign(inputs: int, seed: int) -> None:
         f" memory {early // KIB} MiB after a tenth, {late // KIB} MiB at the end"
     )
     assert late < early * 1.2 + 20 * KIB, "memory grows with the inputs"
-    await target.host.stop()
+    await target.replica.stop()
 
 
 def with_atheris(inputs: int, seed: int) -> None:

@@ -1,5 +1,6 @@
 """A member of a group with a leader, seen through the smallest protocol that has one: it orders nothing."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,7 +11,13 @@ from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body, Message, Record, State
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.quorum import place_of
-from amcast.parts.groups.leader_group import MAX_QUESTIONS, REPAIR, LeaderGroupMember, PendingMessage, reborn
+from amcast.parts.groups.leader_group import (
+    MAX_REQUESTS,
+    REPAIR_TIMER,
+    LeaderGroupMember,
+    PendingMessage,
+    find_new_losses,
+)
 from amcast.parts.groups.messages import AdmissionVote, JoinRequest, LeaderGroupConfig, LeaderGroupState, Nack
 
 FIVE = Topology.grid(1, 5)
@@ -41,7 +48,7 @@ class Kept(Record, frozen=True):
 class Item(PendingMessage):
     def __init__(self, id: int) -> None:
         self.id = id
-        self.old = False
+        self.is_overdue = False
 
 
 class Toy(LeaderGroupMember[Item]):
@@ -57,64 +64,54 @@ class Toy(LeaderGroupMember[Item]):
     def on_receive(self, sender: ProcessId, body: Body) -> None:
         match body:
             case Follow(ballot):
-                if self._hear_candidate(sender, ballot):
+                if self._promise_candidate(sender, ballot):
                     self.send(sender, Here(self._epoch, True))
             case Holding(ballot, memory_losses):
                 if self._role != "joining":
-                    self._enter(ballot, 0, memory_losses)
-                elif self._admits(ballot, memory_losses):
-                    self._admitted()
-                    self._enter(ballot, 0, memory_losses)
+                    self._enter_epoch(ballot, 0, memory_losses)
+                elif self._may_admit(ballot, memory_losses):
+                    self._complete_admission()
+                    self._enter_epoch(ballot, 0, memory_losses)
             case Nack(ballot):
-                self._hear_nack(ballot)
+                self._handle_nack(ballot)
             case JoinRequest():
-                self._hear_join(sender, body)
+                if self._handle_join_request(sender, body) and self._role == "leader":
+                    self._send_after_persist((sender,), Holding(self._epoch, self._memory_losses))
             case AdmissionVote():
-                self._hear_welcome(sender, body)
+                self._handle_admission_vote(sender, body)
 
     def on_step_end(self) -> None:
         for targets, body, about in self._sends_after_persist:
             self.send_all(targets, body, about)
         self._sends_after_persist = []
-        self._watch()
+        self._arm_repair_timer()
 
-    def _recall(self, record: Record) -> None:
-        assert isinstance(record, Kept)
-        self._promised = record.promised
+    def on_start(self, records: Sequence[Record], incarnation: int) -> None:
+        for record in records:
+            assert isinstance(record, Kept)
+            self._promised = record.promised
+        super().on_start(records, incarnation)
 
-    def _return(self) -> None:
-        pass
-
-    def _whereabouts(self, full: bool) -> Body:
+    def _sync_request(self, full: bool) -> Body:
         return Here(-1 if self._role == "joining" else self._epoch, full)
-
-    def _checkpoint(self) -> Record:
-        return Kept(self._promised)
 
     def _persist_progress(self) -> None:
         self.persist(Kept(self._promised))
 
-    def _stand(self) -> None:
-        self._press(self._members)
+    def _send_candidacy(self, members: tuple[ProcessId, ...]) -> None:
+        self._send_after_persist(members, Follow(self._promised))
 
-    def _press(self, members: tuple[ProcessId, ...]) -> None:
-        self._write(members, Follow(self._promised))
-
-    def _share(self, sender: ProcessId) -> None:
-        if self._role == "leader":
-            self._write((sender,), Holding(self._epoch, self._memory_losses))
-
-    def _forget(self, place: int) -> None:
+    def _discard_votes(self, place: int) -> None:
         self.forgotten.append(place)
 
-    def _ask_fellows(self, helper: ProcessId) -> None:
-        self._write((helper,), self._whereabouts(True))
-
-    def _ask_about(self, item: Item) -> None:
-        self._write(self._other_members, Asked(item.id), item.id)
+    def _request_missing(self, helper: ProcessId | None, overdue: list[Item]) -> None:
+        if helper is not None:
+            self._send_after_persist((helper,), self._sync_request(True))
+        for item in overdue:
+            self._send_after_persist(self._other_members, Asked(item.id), item.id)
 
     def snapshot(self) -> State:
-        return self._member_state()
+        return self._snapshot_member()
 
     def restore(self, state: State) -> None:
         assert isinstance(state, LeaderGroupState)
@@ -177,10 +174,10 @@ def test_a_promise_is_kept() -> None:
 def test_a_leader_hears_that_its_epoch_was_left() -> None:
     toy, _ = started(4)
     heard(toy, 2, Follow(2048 + 2))
-    toy._refuse(1, 0)
-    toy._refuse(0, -1)
+    toy._reject_stale_leader(1, 0)
+    toy._reject_stale_leader(0, -1)
     assert not said(toy.step((), 0)), "not its leader; no epoch at all"
-    toy._refuse(0, 0)
+    toy._reject_stale_leader(0, 0)
     assert said(toy.step((), 0)) == [Nack(2048 + 2)]
 
 
@@ -229,40 +226,40 @@ def test_only_who_leads_shares_and_who_is_lost_itself_says_nothing() -> None:
 
 def test_memory_losses_only_rise_and_are_forgotten_once() -> None:
     toy, _ = started(1)
-    toy._hear_memory_losses((2, 0, 0, 1, 0))
-    toy._hear_memory_losses((1, 0, 0, 1, 3))
+    toy._merge_memory_losses((2, 0, 0, 1, 0))
+    toy._merge_memory_losses((1, 0, 0, 1, 3))
     assert toy._memory_losses == (2, 0, 0, 1, 3)
     assert toy.forgotten == [0, 3, 4]
     with pytest.raises(ValueError, match="shorter"):
-        reborn((0, 0), (1,))
+        find_new_losses((0, 0), (1,))
 
 
 def test_the_timer_runs_while_something_is_open_and_asks_for_what_is_old() -> None:
     toy, effects = started(1)
     assert not any(isinstance(effect, SetTimer) for effect in effects)
-    for number in range(MAX_QUESTIONS + 1):
+    for number in range(MAX_REQUESTS + 1):
         toy.on_request(Message(number, 5, (0,)))
     assert any(isinstance(effect, SetTimer) for effect in toy.step((), 0))
-    assert not said(toy.step([Timer(REPAIR)], 0)), "it came after the timer was set"
-    first, *asked = said(toy.step([Timer(REPAIR)], 0))
+    assert not said(toy.step([Timer(REPAIR_TIMER)], 0)), "it came after the timer was set"
+    first, *asked = said(toy.step([Timer(REPAIR_TIMER)], 0))
     assert first == Here(0, True)
-    assert asked == [Asked(number) for number in range(MAX_QUESTIONS)]
+    assert asked == [Asked(number) for number in range(MAX_REQUESTS)]
     helpers = set()
     for _ in toy._other_members:
-        effects = toy.step([Timer(REPAIR)], 0)
+        effects = toy.step([Timer(REPAIR_TIMER)], 0)
         helpers |= {e.targets for e in effects if isinstance(e, Send) and isinstance(e.body, Here)}
     assert helpers == {(0,), (2,), (3,), (4,)}, "everybody is asked in turn"
     toy._pending.clear()
-    assert not any(isinstance(effect, SetTimer) for effect in toy.step([Timer(REPAIR)], 0))
+    assert not any(isinstance(effect, SetTimer) for effect in toy.step([Timer(REPAIR_TIMER)], 0))
 
 
 def test_a_leap_leaves_nothing_owed_and_writes_a_checkpoint() -> None:
     toy, _ = started(1)
     toy._obligations.add(1, 1, 1, (1,))
-    toy._leap(40, (17, 3), ())
-    assert (toy.position, toy._first, toy._clock, toy._checkpoint_due) == (40, 40, 17, True)
-    assert not toy._obligations.listed()
-    toy._persist_checkpoint()
+    toy._adopt_position(40, (17, 3), ())
+    assert (toy.position, toy._history_start, toy._clock, toy._checkpoint_due) == (40, 40, 17, True)
+    assert not toy._obligations.list_all()
+    toy._persist_checkpoint(Kept(0))
     [kept] = [effect for effect in toy.step((), 0) if isinstance(effect, Persist)]
     assert kept.replaces
     assert not toy._checkpoint_due
@@ -271,7 +268,7 @@ def test_a_leap_leaves_nothing_owed_and_writes_a_checkpoint() -> None:
 def test_a_snapshot_can_be_taken_over() -> None:
     toy, _ = started(4, 3)
     heard(toy, 0, AdmissionVote(3, 1024 + 1, 10))
-    toy.step([Leader(0, 2), Timer(REPAIR)], 5)
+    toy.step([Leader(0, 2), Timer(REPAIR_TIMER)], 5)
     other = Toy(4)
     other.restore(toy.snapshot())
     assert other.snapshot() == toy.snapshot()

@@ -28,7 +28,7 @@ from amcast.live.client_batch import Delivery
 from amcast.live.host.host import Host
 from amcast.live.limits import Limits
 from amcast.live.membership.state_survey import UnansweredDiagnosis
-from amcast.live.membership.topology_follower import addresses_of, parse_topology
+from amcast.live.membership.topology_follower import TopologyFollower, addresses_of, parse_topology
 from amcast.live.rpc.client import REFUSED, NoAnswerError, RpcClient
 from amcast.live.rpc.server import AllocateClientId, ClientId, ReleaseClientId
 from amcast.live.rpc.subscription import Subscription
@@ -133,9 +133,10 @@ class Client:
             store=MemoryStore(self._incarnation),
             recorder=self._recorder,
             on_resolve=self.gateway.resolved,
+            on_topology=lambda known, topology: follower.follow(known, topology),
             wiring=self._wiring,
         )
-        host.topology_follower.on_turned = self._turn
+        follower = TopologyFollower(host, on_changed=self._turn)
         self.gateway.attach(host, first)
         servers = self._topology.servers
         found = {**dict(addresses_of(self._topology, servers)), **self._addresses}

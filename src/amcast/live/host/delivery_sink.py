@@ -9,14 +9,13 @@ from collections.abc import Callable
 from amcast.kernel.effects import Deliver
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.live.host.recent_deliveries import RecentDeliveries
-from amcast.live.host.wakeup_coalescer import WakeupCoalescer
 from amcast.trace.recorder import Recorder
 
 
 class DeliverySink:
     """The deliveries of one process in one incarnation."""
 
-    __slots__ = ("_group", "_handed", "_me", "_on_deliver", "_recorded", "_recorder", "count", "kept", "rest")
+    __slots__ = ("_group", "_handed", "_me", "_on_deliver", "_on_fresh", "_recorded", "_recorder", "count", "kept")
 
     def __init__(
         self,
@@ -26,13 +25,15 @@ class DeliverySink:
         recorder: Recorder | None,
         handed: int,
         recorded: int,
+        kept: RecentDeliveries | None,
+        on_fresh: Callable[[Deliver], None],
     ) -> None:
         self.count = 0
         """What was handed to the application in this incarnation."""
-        self.kept: RecentDeliveries | None = None
-        """What subscribers may ask for; clients have none."""
-        self.rest = WakeupCoalescer(0)
-        """How a node that has its process to itself takes many bodies at once; others do not."""
+        self.kept = kept
+        """Deliveries that subscribers may read; clients have none."""
+        self._on_fresh = on_fresh
+        """Called with every delivery that the application did not have."""
         self._me = me
         self._group = group
         self._on_deliver = on_deliver
@@ -62,7 +63,7 @@ class DeliverySink:
             kept.extend(first, effect.messages())
         self._handed = end
         self.count += count
-        self.rest.record_delivery(effect)
+        self._on_fresh(effect)
 
     def _take_one(self, effect: Deliver, now: int) -> None:
         position = effect.position
@@ -74,7 +75,7 @@ class DeliverySink:
             return
         self._handed = position + 1
         self.count += 1
-        self.rest.record_delivery(effect)
+        self._on_fresh(effect)
         if self._on_deliver is not None:
             self._on_deliver(effect)
 
@@ -87,10 +88,10 @@ class DeliverySink:
 
     def _record_all(self, effect: Deliver, now: int, recorder: Recorder) -> None:
         assert self._group is not None
-        every = recorder.every
+        every = recorder.sample_every
         for position, part in enumerate(effect.messages(), effect.position):
             if every == 1 or part.id % every == 0:
-                recorder.delivery(
+                recorder.record_delivery(
                     self._me, self._group, position, part, now,
                     effect.rank_time, effect.rank_tie, None, effect.committed_ns,
                 )  # fmt: skip
@@ -99,8 +100,8 @@ class DeliverySink:
         position, group = effect.position, self._group
         assert group is not None, f"process {self._me} is in no group and delivers message {effect.message.id}"
         if position > self._recorded:
-            recorder.note(self._me, now, "trace-gap", None, float(self._recorded))
-        recorder.delivery(
+            recorder.record_note(self._me, now, "trace-gap", None, float(self._recorded))
+        recorder.record_delivery(
             self._me, group, position, effect.message, now,
             effect.rank_time, effect.rank_tie, None, effect.committed_ns,
         )  # fmt: skip

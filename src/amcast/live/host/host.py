@@ -14,6 +14,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from amcast.kernel.effects import About, CancelTimer, Deliver, Effect, Note, Persist, Resolve, Send, SendEach, SetTimer
 from amcast.kernel.errors import UsageError
@@ -22,19 +23,20 @@ from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
+from amcast.kernel.topology import Topology
 from amcast.live.client_batch import BATCH_BYTES
 from amcast.live.host.delivery_sink import DeliverySink
 from amcast.live.host.effect_queue import EffectQueue, installs
+from amcast.live.host.recent_deliveries import RecentDeliveries
 from amcast.live.host.skewed_clock import SkewedClock
 from amcast.live.host.step_log import StepLog
 from amcast.live.host.timers import Timers
+from amcast.live.host.wakeup_coalescer import WakeupCoalescer
 from amcast.live.limits import Limits
-from amcast.live.membership.topology_follower import TopologyFollower
-from amcast.live.rpc.client import RpcClient
-from amcast.live.rpc.server import RpcServer
 from amcast.live.security.request_filter import RequestFilter
 from amcast.live.storage.store import MemoryStore, Store
 from amcast.live.wire.client_inbox import ClientInbox
+from amcast.live.wire.connection import Connection
 from amcast.live.wire.frames import Codec, Frame, topology_version
 from amcast.live.wire.lost_packets import record_lost
 from amcast.live.wire.network import Address, Network
@@ -55,14 +57,13 @@ class Host(EffectQueue):
         "_admission",
         "_asked",
         "_before_forgetting",
-        "_catching",
         "_chance",
         "_clock",
+        "_coalescer",
         "_crowd",
         "_due",
         "_failed",
         "_farewell",
-        "_home",
         "_inbox",
         "_keeping",
         "_looped",
@@ -71,12 +72,13 @@ class Host(EffectQueue):
         "_now",
         "_on_installed",
         "_on_resolve",
+        "_on_retired",
+        "_on_topology",
         "_patience_s",
         "_recorder",
         "_requests",
         "_running",
         "_scheduled",
-        "_servers",
         "_skew",
         "_steps",
         "_stopped",
@@ -86,16 +88,18 @@ class Host(EffectQueue):
         "codec",
         "ended",
         "events_taken",
+        "home",
         "leaving",
         "limits",
         "lost_sends",
         "me",
         "network",
         "process",
-        "rpc",
+        "retired_ns",
+        "servers",
         "sink",
         "steps_taken",
-        "topology_follower",
+        "topology",
     )
     # fmt: on
 
@@ -112,14 +116,24 @@ class Host(EffectQueue):
         on_deliver: Callable[[Deliver], None] | None = None,
         on_resolve: Callable[[MessageId, tuple[GroupId, ...]], None] | None = None,
         on_installed: Callable[[int], object] | None = None,
+        on_topology: Callable[[Topology, Topology], list[Effect]] | None = None,
+        on_retired: Callable[[int, int], object] | None = None,
+        on_rpc: Callable[[Connection, Any], None] | None = None,
+        recent: RecentDeliveries | None = None,
         before_forgetting: Callable[[], None] | None = None,
         handed: int = 0,
         recorded: int = 0,
+        coalesce_us: int = 0,
         chance: random.Random | None = None,
         clock: Callable[[], int] = time.time_ns,
         skew: SkewedClock | None = None,
         wiring: TransportOptions = PLAIN,
     ) -> None:
+        """What others ask of a server besides its protocol, and what follows from a new topology, is handled by whoever
+        builds the host (`live/server/replica_runtime.py`, `live/client/client.py`): `on_rpc` gets connections that
+        begin with an RPC request; `on_topology` gets the old and the new topology and returns effects to execute with
+        those of the step; `on_retired` gets the configuration that removed the process, and the time. `recent` keeps
+        deliveries for subscribers. `coalesce_us` is for a node that owns its operating-system process."""
         super().__init__(store or MemoryStore())
         self.process = process
         self.me = process.me
@@ -146,15 +160,25 @@ class Host(EffectQueue):
         rights = None if wiring.security is None else wiring.security.rights
         self._admission = RequestFilter(process, spec, self._most_bytes, rights)
         self._before_forgetting = before_forgetting
-        self.sink = DeliverySink(self.me, process.group, on_deliver, recorder, handed, recorded)
+        self._coalescer = WakeupCoalescer(coalesce_us)
+        self.sink = DeliverySink(
+            self.me, process.group, on_deliver, recorder, handed, recorded, recent, self._coalescer.record_delivery
+        )
         self._chance = chance or random.Random()
         self._clock = clock
         self._skew = skew
         self._watched = self._traces or steps is not None or skew is not None
         self._now = 0
-        self.topology_follower = TopologyFollower(self)
-        self._servers = self.topology_follower.servers
-        self._home = process.group
+        self.topology = process.topology
+        """The last topology that the process was seen with."""
+        self.servers = set(process.topology.servers)
+        """Every process that is, or was in this incarnation, a member of some group."""
+        self.home = process.group
+        """The group of a server; a process that was removed keeps it. None for clients."""
+        self.retired_ns: int | None = None
+        """When this process, removed from its group, was not needed any more."""
+        self._on_topology = on_topology
+        self._on_retired = on_retired
         self._running = self._scheduled = self._keeping = False
         self._asked = False
         """Somebody has asked for a message since the last tick."""
@@ -175,27 +199,27 @@ class Host(EffectQueue):
             Persist: self._persist,
             Note: self._note,
         }
-        self.network = Network(
-            self.me, self._store.incarnation, cluster, spec.name, self.codec, self._on_bodies, self._on_frame,
-            self._on_peer, self._chance, wiring,
-        )  # fmt: skip
-        self.network.traces = self._traces
-        self.network.on_gone = lambda peer: self.enqueue(PeerDown(peer))
-        self.network.standing = lambda: topology_version(self.process.topology)
-        if recorder is not None and self._traces:
-            self.network.on_lost = partial(record_lost, recorder, self.codec, self.me)
         self._crowd: ClientInbox | None = None
-        self.rpc: RpcServer | None = None
-        """What others may ask a server; clients have none."""
         if process.group is not None:
-            self.rpc = RpcServer(
-                self.me, process.group, cluster, self._store.incarnation, self.limits, rights, spec.open_bundle
-            )
-            self.rpc.topology = self.topology_follower.topology_to_send
-            self.network.on_visit = self.rpc.take
-            self.sink.kept = self.rpc.kept
-            self._crowd = self.network.crowd = ClientInbox(self._admission, self._enqueue_requests, self._wake)
-        self._catching: asyncio.Task[None] | None = None
+            self._crowd = ClientInbox(self._admission, self._enqueue_requests, self._wake)
+        self.network = Network(
+            self.me,
+            self._store.incarnation,
+            cluster,
+            spec.name,
+            self.codec,
+            on_bodies=self._on_bodies,
+            on_frame=self._on_frame,
+            on_link_reset=self._on_link_reset,
+            on_peer_down=self._on_peer_down,
+            on_rpc=on_rpc,
+            on_lost=partial(record_lost, recorder, self.codec, self.me) if recorder and self._traces else None,
+            topology_version=lambda: topology_version(self.process.topology),
+            client_inbox=self._crowd,
+            chance=self._chance,
+            wiring=wiring,
+            traces=self._traces,
+        )
 
     # Incarnation
 
@@ -213,9 +237,6 @@ class Host(EffectQueue):
         self._running = True
         self._inbox.insert(0, Started(records, self._store.incarnation))
         self.network.start(addresses, lazy)
-        if self.rpc is not None:
-            asker = RpcClient(self.network.cluster, addresses, self.limits, self.network.wiring)
-            self._catching = loop.create_task(self.topology_follower.attend(asker))
         self._wake()
 
     def say_farewell(self) -> bool:
@@ -240,10 +261,6 @@ class Host(EffectQueue):
             self._flush_deferred()
         self._running = False
         self._timers.stop()
-        if self.rpc is not None:
-            if self._catching is not None:
-                self._catching.cancel()
-            await self.rpc.close()
         self.network.give_up()
         await self.network.stop()
         self._store.close()
@@ -251,8 +268,7 @@ class Host(EffectQueue):
             self._steps.close()
         if self._recorder is not None and not self._failed:
             # Who failed may come back; whoever started it knows at the end.
-            region, retired_ns = self.process.topology.region(self.me), self.topology_follower.retired_ns
-            self._recorder.process(self.me, self._home, region, retired_ns)
+            self._recorder.record_process(self.me, self.home, self.process.topology.region(self.me), self.retired_ns)
         if not self.ended.done():
             self.ended.set_result(None)
 
@@ -264,6 +280,13 @@ class Host(EffectQueue):
         self.network.abandon()
         if not self.ended.done():
             self.ended.set_exception(error)
+
+    def retire(self, now: int) -> bool:
+        """Records that this process, which was removed from its group, is not needed any more; False if known."""
+        if self.retired_ns is not None:
+            return False
+        self.retired_ns = now
+        return True
 
     @property
     def incarnation(self) -> int:
@@ -299,7 +322,7 @@ class Host(EffectQueue):
         self._wake()
 
     def _on_bodies(self, peer: ProcessId, bodies: list[Body]) -> None:
-        if peer in self._servers:
+        if peer in self.servers:
             inbox = self._inbox
             for body in bodies:
                 inbox.append(Receive(peer, body))
@@ -324,10 +347,13 @@ class Host(EffectQueue):
         if self._recorder is not None:
             now = self._read_clock()
             for body, about, size in zip(frame.bodies, frame.abouts, frame.sizes, strict=True):
-                self._recorder.packet(about, type(body).__name__, peer, self.me, size, frame.sent_ns, now)
+                self._recorder.record_packet(about, type(body).__name__, peer, self.me, size, frame.sent_ns, now)
 
-    def _on_peer(self, peer: ProcessId, incarnation: int) -> None:
+    def _on_link_reset(self, peer: ProcessId, incarnation: int) -> None:
         self.enqueue(LinkReset(peer, incarnation))
+
+    def _on_peer_down(self, peer: ProcessId) -> None:
+        self.enqueue(PeerDown(peer))
 
     # The loop
 
@@ -357,14 +383,14 @@ class Host(EffectQueue):
             return
         if self._asked or self.network.full:
             self._asked = False
-            self.sink.rest.record_request(self._now)
+            self._coalescer.record_request(self._now)
             self._update_backpressure(self.process.unanswered_bytes())
         if self._inbox or self._due:
             self._wake()
         if self.network.later and not self._keeping:
             self._keeping = True
             asyncio.get_running_loop().call_later(self._patience_s, self._flush_deferred)
-        self.sink.rest.end_tick(self._now, self.process.is_leader)
+        self._coalescer.end_tick(self._now, self.process.is_leader)
 
     def _flush_deferred(self) -> None:
         """Tell those who could wait."""
@@ -394,9 +420,15 @@ class Host(EffectQueue):
             effects = process.step(events, now)
         self.steps_taken += 1
         self.events_taken += len(events)
-        if process.topology is not self.topology_follower.topology:
-            effects = [*effects, *self.topology_follower.turn()]
+        if process.topology is not self.topology:
+            effects = [*effects, *self._change_topology()]
         self._execute(effects)
+
+    def _change_topology(self) -> list[Effect]:
+        """Follows the process to a new topology, before anything of the step is sent to new members."""
+        known, self.topology = self.topology, self.process.topology
+        self.servers.update(self.topology.servers)
+        return [] if self._on_topology is None else self._on_topology(known, self.topology)
 
     def _watched_step(self, events: list[Event], now: int) -> list[Effect]:
         """A step of which something is recorded, or whose clock is wrong on purpose."""
@@ -421,7 +453,7 @@ class Host(EffectQueue):
     def _record_looped(self, now: int) -> None:
         assert self._recorder is not None
         for about, body, size, sent_ns in self._looped:
-            self._recorder.packet(about, body, self.me, self.me, size, sent_ns, now)
+            self._recorder.record_packet(about, body, self.me, self.me, size, sent_ns, now)
         self._looped.clear()
 
     # Effects
@@ -443,7 +475,7 @@ class Host(EffectQueue):
         for nobody in unknown:
             self.lost_sends += 1
             if self._traces and self._recorder is not None:
-                self._recorder.packet(effect.about, type(body).__name__, me, nobody, len(part), self._now, None)
+                self._recorder.record_packet(effect.about, type(body).__name__, me, nobody, len(part), self._now, None)
 
     def _send_each(self, effect: SendEach) -> None:
         for send in self.network.send_each(effect):
@@ -475,10 +507,10 @@ class Host(EffectQueue):
     def _note(self, effect: Note) -> None:
         if installs(effect):
             self._take_over(int(effect.value or 0))
-        elif effect.name == "retired":
-            self.topology_follower.retire(int(effect.value or 0), self._now)
+        elif effect.name == "retired" and self._on_retired is not None:
+            self._on_retired(int(effect.value or 0), self._now)
         if self._recorder is not None:
-            self._recorder.note(self.me, self._now, effect.name, effect.message, effect.value)
+            self._recorder.record_note(self.me, self._now, effect.name, effect.message, effect.value)
 
     def _take_over(self, position: int) -> None:
         """A snapshot took the place of the deliveries before this position."""

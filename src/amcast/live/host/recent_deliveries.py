@@ -35,13 +35,15 @@ class MissedDeliveriesError(CannotTellError):
 class RecentDeliveries:
     """A run of positions without a gap, [first, next)."""
 
-    __slots__ = ("_bytes", "_most_bytes", "_opens", "_runs", "_waiting", "first", "next")
+    __slots__ = ("_bytes", "_most_bytes", "_opens", "_runs", "_waiting", "first", "next", "subscribers")
 
     def __init__(self, most_bytes: int, opens: Callable[[Message], Sequence[Message]] | None = None) -> None:
         """`opens` tells what a bundle holds; without it, everything is kept message by message."""
         self.first = 0
         self.next = 0
         """The position of the next delivery."""
+        self.subscribers = 0
+        """Subscriptions that are served from here now."""
         self._most_bytes = most_bytes
         self._opens = opens
         self._runs: deque[tuple[Message | None, Sequence[Message], int, int]] = deque()

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable, Sequence
 
 from amcast.kernel.ids import ProcessId
+from amcast.live.host.recent_deliveries import RecentDeliveries
 from amcast.live.rpc.client import RpcClient
-from amcast.live.rpc.server import RpcServer
 
 log = logging.getLogger("amcast.live")
 
@@ -20,9 +20,14 @@ POLL_S = 0.1
 
 
 async def catch_up(
-    desk: RpcServer, asker: RpcClient, me: ProcessId, fellows: Callable[[], Sequence[ProcessId]], joins: bool
+    recent: RecentDeliveries,
+    caught_up: asyncio.Event,
+    asker: RpcClient,
+    me: ProcessId,
+    fellows: Callable[[], Sequence[ProcessId]],
+    joins: bool,
 ) -> None:
-    """Set `desk.caught_up` when it is true; one that does not join a group that ran before has nothing to catch up
+    """Set `caught_up` when it is true; one that does not join a group that ran before has nothing to catch up
     with. `fellows` are the other members of its group now: it may learn meanwhile that they are others."""
     if joins:
         # The records are told first.
@@ -33,7 +38,7 @@ async def catch_up(
                 break
             await asyncio.sleep(POLL_S)
         goal = max((stands.next for stands in standings.values()), default=0)
-        while desk.kept.next < goal:
-            await desk.kept.changed()
-        log.info("process %d has caught up: it is at position %d", me, desk.kept.next)
-    desk.caught_up.set()
+        while recent.next < goal:
+            await recent.changed()
+        log.info("process %d has caught up: it is at position %d", me, recent.next)
+    caught_up.set()

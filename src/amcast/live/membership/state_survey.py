@@ -17,15 +17,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.topology import Topology
+from amcast.live.host.host import Host
 from amcast.live.rpc.client import RpcClient
 from amcast.live.rpc.server import Progress
-
-if TYPE_CHECKING:
-    from amcast.live.host.host import Host
 
 log = logging.getLogger("amcast.live")
 
@@ -90,10 +88,10 @@ def count_state(topology: Topology, group: GroupId, standings: Mapping[ProcessId
 class StateSurvey:
     """One replica's knowledge of who holds the state of its group."""
 
-    def __init__(self, host: "Host") -> None:
+    def __init__(self, host: Host, durability: str = "") -> None:
         self.found: StateCount | None = None
         """What was found last; None while there was no reason to look."""
-        self.durability = ""
+        self.durability = durability
         """The cluster's, if it is known."""
         self._host = host
         self._settled: dict[ProcessId, int] | None = {}
@@ -141,12 +139,12 @@ class StateSurvey:
 
     def _told(self, known: StateCount) -> str:
         """What the others said, for the end of a sentence."""
-        topology, desk = self._host.process.topology, self._host.rpc
+        topology, home = self._host.process.topology, self._host.home
         others, answering, holding = known.members - 1, known.answering - 1, known.holding - self.holds()
         have = "none has it" if not holding else "1 has it" if holding == 1 else f"{holding} have it"
         told = f" ({answering} of {others} others answer, {have})"
-        if known.lost and desk is not None:
-            told += f": group {topology.names.get(desk.group, desk.group)} has lost it for good"
+        if known.lost and home is not None:
+            told += f": group {topology.names.get(home, home)} has lost it for good"
         return told
 
     def advice(self) -> list[str]:

@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -25,14 +25,13 @@ from amcast.kernel.ids import ProcessId
 from amcast.kernel.reconfiguration import decode_topology
 from amcast.kernel.topology import Topology
 from amcast.live.config.cluster import Cluster, address_of
+from amcast.live.host.host import Host
+from amcast.live.host.recent_deliveries import RecentDeliveries
 from amcast.live.membership.catch_up import catch_up
 from amcast.live.membership.state_survey import StateSurvey
 from amcast.live.rpc.client import RpcClient
 from amcast.live.storage.atomic_files import read_json, write_atomically
 from amcast.live.wire.peers import Address
-
-if TYPE_CHECKING:
-    from amcast.live.host.host import Host
 
 log = logging.getLogger("amcast.live")
 
@@ -109,20 +108,24 @@ def load_roster(cluster: Cluster, me: ProcessId, logged: bool) -> tuple[Roster, 
 class TopologyFollower:
     """Keeps what one host knows of its peers in step with the topology of its process."""
 
-    def __init__(self, host: "Host") -> None:
-        self.topology = host.process.topology
-        """The last one that the process was seen with."""
-        self.servers = set(self.topology.servers)
-        """Whoever is, or was in this incarnation, a member of some group."""
-        self.retired_ns: int | None = None
-        """When this process, which was removed from its group, was not needed any more."""
-        self.on_turned: Callable[[Topology], object] | None = None
-        """Told of a new topology."""
-        self.on_retired: Callable[[], object] | None = None
-        self.holders = StateSurvey(host)
+    def __init__(
+        self,
+        host: Host,
+        *,
+        roster: Roster | None = None,
+        folder: Path | None = None,
+        on_changed: Callable[[Topology], object] | None = None,
+        on_retired: Callable[[], object] | None = None,
+    ) -> None:
+        """`roster` is written to `folder` whenever the members change; `on_changed` is called with a new topology;
+        `on_retired` when the process was removed from its group and nobody needs it any more."""
         self._host = host
-        self._roster: Roster | None = None
-        self._folder = Path()
+        self._roster = roster
+        self._folder = folder or Path()
+        self._on_changed = on_changed
+        self._on_retired = on_retired
+        self._asker: RpcClient | None = None
+        """Of a replica, since it started."""
 
     def topology_to_send(self) -> Topology | None:
         """Who is there, for whoever asks; None while this process itself waits to be told."""
@@ -131,21 +134,14 @@ class TopologyFollower:
 
     def other_members(self) -> list[ProcessId]:
         """The other members of this process' group, now."""
-        desk = self._host.rpc
-        assert desk is not None
-        return [member for member in self.topology.members(desk.group) if member != self._host.me]
+        host = self._host
+        assert host.home is not None
+        return [member for member in host.topology.members(host.home) if member != host.me]
 
-    def remember(self, roster: Roster, folder: Path) -> None:
-        """Keep in this folder what becomes of the members."""
-        self._roster, self._folder = roster, folder
-
-    def turn(self) -> list[Effect]:
+    def follow(self, known: Topology, topology: Topology) -> list[Effect]:
         """The members have changed. Whom the process now speaks to must be known before anything is sent; what it does
         not say itself, because it does not know who is connected, comes back."""
         host = self._host
-        known, topology = self.topology, host.process.topology
-        self.topology = topology
-        self.servers.update(topology.servers)
         security = host.network.wiring.security
         if security is not None:
             security.rights.follow(topology)
@@ -154,28 +150,29 @@ class TopologyFollower:
         for peer in known.servers:
             if topology.group_of(peer) is None and peer != host.me:
                 loop.call_later(PART_S, self._part, peer)
-        if topology.group_of(host.me) is None and host.rpc is not None:
+        if topology.group_of(host.me) is None and host.home is not None:
             loop.call_later(PART_S, lambda: self.retire(topology.configuration, time.time_ns()))
         log.info("process %d is in topology %d: %s", host.me, topology.configuration, describe_topology(topology))
         self._keep()
-        if self.on_turned is not None:
-            self.on_turned(topology)
+        if self._asker is not None:
+            self._asker.follow(topology)
+        if self._on_changed is not None:
+            self._on_changed(topology)
         news = host.process.client_notice()
-        clients = tuple(sorted(peer for peer in host.network.links if peer not in self.servers))
+        clients = tuple(sorted(peer for peer in host.network.links if peer not in host.servers))
         return [] if news is None or not clients else [Send(clients, news)]
 
     def retire(self, number: int, now: int) -> None:
         """The process is no member any more, since this topology, and nobody needs it."""
-        if self.retired_ns is None:
-            self.retired_ns = now
+        if self._host.retire(now):
             log.info("process %d was removed from its group by topology %d, and leaves", self._host.me, number)
             self._keep(number)
-            if self.on_retired is not None:
-                self.on_retired()
+            if self._on_retired is not None:
+                self._on_retired()
 
     def _keep(self, retired: int | None = None) -> None:
         if self._roster is not None:
-            self._roster.now = self.topology.describe()
+            self._roster.now = self._host.topology.describe()
             self._roster.retired = retired
             self._roster.write(self._folder)
 
@@ -186,22 +183,25 @@ class TopologyFollower:
                 network.meet(peer, address)
 
     def _part(self, peer: ProcessId) -> None:
-        if self.topology.group_of(peer) is None:
+        if self._host.topology.group_of(peer) is None:
             self._host.network.part(peer)
 
-    async def attend(self, asker: RpcClient) -> None:
+    async def attend(
+        self, asker: RpcClient, survey: StateSurvey, recent: RecentDeliveries, caught_up: asyncio.Event
+    ) -> None:
         """What a replica does beside its protocol: find out when it has caught up, whether its group still holds its
         state, and whether it lost touch."""
         host = self._host
-        assert host.rpc is not None
-        self.on_turned = asker.follow
-        joins = host.incarnation > 0 or self.topology.configuration > 0
-        catching = asyncio.get_running_loop().create_task(catch_up(host.rpc, asker, host.me, self.other_members, joins))
+        self._asker = asker
+        joins = host.incarnation > 0 or host.topology.configuration > 0
+        catching = asyncio.get_running_loop().create_task(
+            catch_up(recent, caught_up, asker, host.me, self.other_members, joins)
+        )
         waited, wait = 0.0, ASK_S
         try:
             while True:
                 await asyncio.sleep(ASK_S)
-                await self.holders.look(asker, self.other_members())
+                await survey.look(asker, self.other_members())
                 waited += ASK_S
                 if not self._out_of_touch():
                     waited, wait = 0.0, ASK_S
@@ -214,11 +214,11 @@ class TopologyFollower:
     def _out_of_touch(self) -> bool:
         """With so few of its group it can do nothing; perhaps the group is elsewhere."""
         host = self._host
-        assert host.rpc is not None
-        if host.leaving or self.topology.group_of(host.me) is None:
+        assert host.home is not None
+        if host.leaving or host.topology.group_of(host.me) is None:
             return False
-        up = sum(one == host.me or host.network.is_up(one) for one in self.topology.members(host.rpc.group))
-        return up < self.topology.quorum(host.rpc.group)
+        up = sum(one == host.me or host.network.is_up(one) for one in host.topology.members(host.home))
+        return up < host.topology.quorum(host.home)
 
     async def _ask(self, asker: RpcClient) -> None:
         host = self._host
@@ -226,10 +226,10 @@ class TopologyFollower:
         if newest is None:
             return
         asker.follow(newest)
-        if newest.group_of(host.me) is None and newest.configuration > self.topology.configuration:
+        if newest.group_of(host.me) is None and newest.configuration > host.topology.configuration:
             self.retire(newest.configuration, time.time_ns())
             return
-        self.servers.update(newest.servers)
+        host.servers.update(newest.servers)
         self._meet(newest)
 
 

@@ -20,7 +20,7 @@ else: the desk writes no more than the socket takes, and the deliveries are shar
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import msgspec
 
@@ -37,9 +37,6 @@ from amcast.live.storage.client_ids import ClientIdAllocator
 from amcast.live.wire import frames as codec
 from amcast.live.wire.connection import Connection
 from amcast.live.wire.frames import WIRE_VERSION
-
-if TYPE_CHECKING:
-    from amcast.live.server.status import StatusReporter
 
 log = logging.getLogger("amcast.live")
 
@@ -228,6 +225,16 @@ class RpcConnection:
                 ) from None
 
 
+class StatusSource(Protocol):
+    """Describes a replica for operators (`live/server/status.py`)."""
+
+    def status(self) -> dict[str, Any]:
+        """The whole status, as plain data."""
+
+    def explain(self, message: int) -> dict[str, Any]:
+        """What one message waits for."""
+
+
 class RpcServer:
     """Answers questions about one replica."""
 
@@ -238,26 +245,32 @@ class RpcServer:
         cluster: str,
         incarnation: int,
         limits: Limits,
-        rights: Permissions | None = None,
-        opens: Callable[[Message], list[Message]] | None = None,
+        recent: RecentDeliveries,
+        caught_up: asyncio.Event,
+        *,
+        permissions: Permissions | None = None,
+        client_ids: ClientIdAllocator | None = None,
+        take_state: Callable[[int], Awaitable[tuple[int, bytes]]] | None = None,
+        topology: Callable[[], Topology | None] = lambda: None,
+        holds_state: Callable[[], bool] = lambda: True,
+        status: StatusSource | None = None,
     ) -> None:
-        self.kept = RecentDeliveries(limits.recent_bytes, opens)
-        self.caught_up = asyncio.Event()
-        """This replica has delivered what its group had delivered when it started."""
-        self.numbers: ClientIdAllocator | None = None
-        self.application: Callable[[int], Awaitable[tuple[int, bytes]]] | None = None
+        self._recent = recent
+        self._caught_up = caught_up
+        self._client_ids = client_ids
+        self._take_state = take_state
         """State of the application after at least so many deliveries, if there is one that can tell."""
-        self.topology: Callable[[], Topology | None] = lambda: None
+        self._topology = topology
         """Who is there, if the process knows it."""
-        self.holds: Callable[[], bool] = lambda: True
+        self._holds_state = holds_state
         """Whether this replica has its group's state."""
-        self.subscribers = 0
-        self.group = group
+        self._status = status
+        self._group = group
         self._me = me
         self._cluster = cluster
         self._incarnation = incarnation
         self._limits = limits
-        self._rights = rights
+        self._rights = permissions
         """None: everybody may ask everything."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._handlers: Mapping[type, Callable[[RpcConnection, Any], Awaitable[None]]] = {
@@ -269,8 +282,6 @@ class RpcServer:
             GetNodeStatus: self._inspect,
             GetTopology: self._members,
         }
-        self.watch: StatusReporter | None = None
-        """What tells operators about this replica."""
 
     def take(self, connection: Connection, payload: Any) -> None:
         """A connection began with a question."""
@@ -312,24 +323,24 @@ class RpcServer:
     # The answers
 
     async def _stand(self, talk: RpcConnection, question: GetProgress) -> None:
-        kept, caught_up = self.kept, self.caught_up.is_set()
-        await talk.tell(Progress(kept.first, kept.next, caught_up, self._incarnation, self.holds()))
+        kept, caught_up = self._recent, self._caught_up.is_set()
+        await talk.tell(Progress(kept.first, kept.next, caught_up, self._incarnation, self._holds_state()))
 
     async def _subscribe(self, talk: RpcConnection, question: Subscribe) -> None:
-        if question.group != self.group:
-            raise RefusedError(f"process {self._me} is in group {self.group}, not {question.group}")
+        if question.group != self._group:
+            raise RefusedError(f"process {self._me} is in group {self._group}, not {question.group}")
         if self._rights is not None:
             self._rights.check_reader(talk.connection.subject(), question.group)
         if question.position < 0:
             raise RefusedError(f"position {question.position}; expected 0 or more")
-        self.subscribers += 1
+        self._recent.subscribers += 1
         try:
             await self._tell_deliveries(talk, question.position)
         finally:
-            self.subscribers -= 1
+            self._recent.subscribers -= 1
 
     async def _tell_deliveries(self, talk: RpcConnection, position: int) -> None:
-        kept = self.kept
+        kept = self._recent
         while position >= kept.first:
             messages = kept.since(position, CHUNK_BYTES)
             if messages:
@@ -342,40 +353,40 @@ class RpcServer:
     async def _inspect(self, talk: RpcConnection, question: GetNodeStatus) -> None:
         if self._rights is not None:
             self._rights.check_operator(talk.connection.subject())
-        if self.watch is None:
+        if self._status is None:
             raise RefusedError(f"process {self._me} tells operators nothing")
-        told = self.watch.status() if question.message is None else self.watch.explain(question.message)
+        told = self._status.status() if question.message is None else self._status.explain(question.message)
         await talk.tell(NodeStatus(msgspec.json.encode(told)))
 
     async def _enrol(self, talk: RpcConnection, question: AllocateClientId) -> None:
-        if self.numbers is None:
+        if self._client_ids is None:
             raise RefusedError(f"process {self._me} issues no numbers")
         block = (FIRST_CLIENT, MAX_SENDER)
         if self._rights is not None:
             block = self._rights.block_of(talk.connection.subject())
-        issued = self.numbers.allocate(*block)
-        topology = self.topology()
+        issued = self._client_ids.allocate(*block)
+        topology = self._topology()
         now = b"" if topology is None or topology.configuration == 0 else encode_topology(topology)
         await talk.tell(ClientId(issued.number, issued.incarnation, issued.sequence, issued.secret, now))
 
     async def _members(self, talk: RpcConnection, question: GetTopology) -> None:
-        topology = self.topology()
+        topology = self._topology()
         if topology is None:
             raise RefusedError(f"process {self._me} was not told yet who is there")
         await talk.tell(CurrentTopology(encode_topology(topology)))
 
     async def _return(self, talk: RpcConnection, question: ReleaseClientId) -> None:
-        if self.numbers is not None:
-            self.numbers.release(question.number, question.secret, question.incarnation, question.sequence)
+        if self._client_ids is not None:
+            self._client_ids.release(question.number, question.secret, question.incarnation, question.sequence)
 
     async def _copy(self, talk: RpcConnection, question: FetchState) -> None:
-        if self.application is None:
+        if self._take_state is None:
             raise RefusedError(f"process {self._me} hosts no application that can tell its state")
         if self._rights is not None:
             self._rights.check_node(talk.connection.subject())
         try:
             async with asyncio.timeout(self._limits.heartbeat_timeout_s / 2):
-                position, state = await self.application(question.position)
+                position, state = await self._take_state(question.position)
         except TimeoutError:
             raise RefusedError(
                 f"the application of process {self._me} is behind position {question.position}"

@@ -28,6 +28,7 @@ from amcast.live.client_batch import Delivery, message_deliveries
 from amcast.live.host.host import Host
 from amcast.live.host.recent_deliveries import RecentDeliveries
 from amcast.live.limits import KIB, MIB
+from amcast.live.membership.topology_follower import TopologyFollower
 from amcast.live.rpc.client import RpcClient
 from amcast.live.storage.store import Durability, LogStore
 
@@ -205,18 +206,21 @@ class Application:
             await self._moved.wait()
         return self.position, self._take()
 
-    def serve(self, host: Host, asker: RpcClient) -> None:
-        """Be the application of this host, which has not started."""
-        assert host.rpc is not None
-        self._kept = host.rpc.kept
-        self._fetch = lambda position: self._copied_from(host, asker, position)
-        self._failed = host.fail
-        if self._take is not None:
-            host.rpc.application = self.copied
+    @property
+    def can_take(self) -> bool:
+        """The program's state can be taken, so fellows may ask for it (`copied`)."""
+        return self._take is not None
 
-    async def _copied_from(self, host: Host, asker: RpcClient, position: int) -> tuple[int, bytes]:
-        asker.follow(host.topology_follower.topology)
-        return await asker.copy(host.topology_follower.other_members(), position)
+    def serve(self, host: Host, recent: RecentDeliveries, follower: TopologyFollower, asker: RpcClient) -> None:
+        """Be the application of this host, which has not started."""
+        self._kept = recent
+        self._failed = host.fail
+
+        async def fetch(position: int) -> tuple[int, bytes]:
+            asker.follow(host.topology)
+            return await asker.copy(follower.other_members(), position)
+
+        self._fetch = fetch
 
     async def close(self) -> None:
         if self._catching is not None:

@@ -106,7 +106,7 @@ class HttpServer:
                 return (503, TEXT, b"the replica has stopped\n") if failed else (200, TEXT, b"ok\n")
             case b"/ready":
                 missing = self._watch.missing()
-                said = "\n".join((*missing, *self._watch.host.topology_follower.holders.advice()))
+                said = "\n".join((*missing, *self._watch.survey.advice()))
                 return (503, TEXT, f"{said}\n".encode()) if missing else (200, TEXT, b"ready\n")
             case b"/status":
                 return 200, JSON, json.dumps(self._watch.status(), indent=2).encode()

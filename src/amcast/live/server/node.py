@@ -26,7 +26,6 @@ from amcast.live.config.cluster import Cluster
 from amcast.live.host.host import Host
 from amcast.live.host.skewed_clock import SkewedClock
 from amcast.live.host.step_log import StepLog
-from amcast.live.host.wakeup_coalescer import WakeupCoalescer
 from amcast.live.limits import MIB
 from amcast.live.membership import data_folder as owning
 from amcast.live.membership.topology_follower import RemovedFromGroupError, load_known_members, load_roster
@@ -34,7 +33,7 @@ from amcast.live.rpc.client import RpcClient
 from amcast.live.server.application import Application
 from amcast.live.server.http import HttpServer
 from amcast.live.server.leaving import drain_and_stop
-from amcast.live.server.status import StatusReporter
+from amcast.live.server.replica_runtime import ReplicaRuntime
 from amcast.live.storage.client_ids import ClientIdAllocator
 from amcast.live.storage.store import opened_store
 
@@ -63,14 +62,16 @@ def run_loop(main: Coroutine[Any, Any, None]) -> None:
         runner.run(main)
 
 
-def build_host(
+def build_replica(
     cluster: Cluster,
     me: ProcessId,
     spec: Spec,
     application: Application | None = None,
     steps: Path | None = None,
     skew: Path | None = None,
-) -> "tuple[Host, FolderRecorder | None]":
+    on_retired: Callable[[], object] | None = None,
+    coalesce_us: int = 0,
+) -> "tuple[ReplicaRuntime, FolderRecorder | None]":
     """A replica as its configuration says, not started; and its recorder, to be closed at the end."""
     spec.check_topology(cluster.topology)
     logged = any(cluster.folder_of(me).glob("*.log"))
@@ -82,11 +83,20 @@ def build_host(
         process = spec.process(me, first, spec.configure(options_of(cluster, spec)))
         owning.record_owner(cluster, me)
         recorder, recorded = joined(cluster, me) if cluster.trace != "off" else (None, 0)
-        host = Host(
+        runtime = ReplicaRuntime(
             process,
             spec,
+            name=cluster.name_of(me),
+            protocol=cluster.protocol,
             cluster=cluster.name,
             limits=cluster.limits,
+            durability=cluster.durability,
+            client_ids=ClientIdAllocator(cluster.folder_of(me), me, store.incarnation),
+            roster=roster,
+            folder=cluster.folder_of(me),
+            take_state=application.copied if application is not None and application.can_take else None,
+            on_retired=on_retired,
+            coalesce_us=coalesce_us,
             store=store,
             recorder=recorder,
             steps=None
@@ -100,16 +110,11 @@ def build_host(
             skew=None if skew is None else SkewedClock(skew / cluster.name_of(me).replace("/", "-")),
             wiring=wiring,
         )
-        assert host.rpc is not None
-        host.rpc.watch = StatusReporter(host, cluster.name_of(me), cluster.name, cluster.protocol, cluster.durability)
-        host.rpc.holds = host.topology_follower.holders.holds
-        host.topology_follower.holders.durability = cluster.durability
-        host.topology_follower.remember(roster, cluster.folder_of(me))
-        host.rpc.numbers = ClientIdAllocator(cluster.folder_of(me), me, store.incarnation)
         if application is not None:
-            application.serve(host, RpcClient(cluster.name, cluster.addresses, cluster.limits, wiring))
+            asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, wiring)
+            application.serve(runtime.host, runtime.recent, runtime.follower, asker)
         undo.pop_all()
-        return host, recorder
+        return runtime, recorder
 
 
 def options_of(cluster: Cluster, spec: Spec) -> dict[str, Any]:
@@ -160,12 +165,13 @@ async def serve(cluster: Cluster, node: str, spec: Spec, steps: Path | None = No
     owning.verify_owner(cluster, cluster.node(node))
     cluster = load_known_members(cluster, node)
     me = cluster.node(node)
-    host, recorder = build_host(cluster, me, spec, steps=steps, skew=skew)
-    assert host.rpc is not None
-    assert host.rpc.watch is not None
-    http = HttpServer(host.rpc.watch)
-    loop = asyncio.get_running_loop()
     asked = asyncio.Event()
+    runtime, recorder = build_replica(
+        cluster, me, spec, steps=steps, skew=skew, on_retired=asked.set, coalesce_us=cluster.limits.coalesce_us
+    )
+    host = runtime.host
+    http = HttpServer(runtime.status)
+    loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, asked.set)
     loop.add_signal_handler(signal.SIGHUP, reload_certificates, host)
@@ -173,21 +179,19 @@ async def serve(cluster: Cluster, node: str, spec: Spec, steps: Path | None = No
         await host.listen(cluster.listens[me])
         if me in cluster.https:
             await http.listen(*cluster.https[me])
-        host.sink.rest = WakeupCoalescer(cluster.limits.coalesce_us)
-        host.start(cluster.addresses)
+        runtime.start(cluster.addresses)
         gc.collect()
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD, 50, 50)
         hold_memory()
         print(READY, flush=True)
         host.ended.add_done_callback(lambda _: asked.set())
-        host.topology_follower.on_retired = asked.set
         await asked.wait()
         failed = host.ended.exception() if host.ended.done() else None
         await drain_and_stop(host)
     finally:
         await http.close()
-        await host.stop()
+        await runtime.stop()
         if recorder is not None:
             # A disk that is full ends the trace as well: what is whole stays.
             with contextlib.suppress(OSError):

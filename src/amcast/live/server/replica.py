@@ -26,10 +26,10 @@ from amcast.live.host.recent_deliveries import MissedDeliveriesError
 from amcast.live.limits import KIB
 from amcast.live.membership import data_folder as owning
 from amcast.live.membership.topology_follower import load_known_members
-from amcast.live.rpc.server import RpcServer
 from amcast.live.server import node
 from amcast.live.server.application import Application, Install, Journal, Take
 from amcast.live.server.leaving import drain_and_stop
+from amcast.live.server.replica_runtime import ReplicaRuntime
 
 CHUNK_BYTES: Final = 128 * KIB
 LOOK_S: Final = 0.5
@@ -64,7 +64,7 @@ class ReplicaBase:
         self._install = install
         self._on_missed = on_missed
         self._handed = handed
-        self._host: Host | None = None
+        self._runtime: ReplicaRuntime | None = None
         self._stack = AsyncExitStack()
         self._client: Client | None = None
         self._connecting = asyncio.Lock()
@@ -75,28 +75,27 @@ class ReplicaBase:
         application = self._application()
         self._stack.push_async_callback(application.close)
         try:
-            host, recorder = node.build_host(cluster, self.me, self._spec, application)
+            runtime, recorder = node.build_replica(cluster, self.me, self._spec, application, on_retired=self._retire)
             if recorder is not None:
                 self._stack.callback(recorder.close)
-            self._stack.push_async_callback(host.stop)
-            await host.listen(cluster.listens[self.me])
-            host.start(cluster.addresses)
-            host.topology_follower.on_retired = self._retire
+            self._stack.push_async_callback(runtime.stop)
+            await runtime.listen(cluster.listens[self.me])
+            runtime.start(cluster.addresses)
         except BaseException:
             await self._stack.aclose()
             raise
-        self._host = host
+        self._runtime = runtime
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        host, self._host, self._client = self._host, None, None
+        runtime, self._runtime, self._client = self._runtime, None, None
         if self._going is not None:
             await self._going
         await self._stack.aclose()
-        if error is None and host is not None:
-            self._complain(host)
+        if error is None and runtime is not None:
+            self._complain(runtime.host)
 
     def _application(self) -> Application:
         journal = None
@@ -114,11 +113,11 @@ class ReplicaBase:
     def _retire(self) -> None:
         """The node was removed from its group: it goes, the program stays."""
 
-        async def go(host: Host) -> None:
-            await drain_and_stop(host)
-            await host.stop()
+        async def go(runtime: ReplicaRuntime) -> None:
+            await drain_and_stop(runtime.host)
+            await runtime.stop()
 
-        self._going = asyncio.get_running_loop().create_task(go(self.host))
+        self._going = asyncio.get_running_loop().create_task(go(self.runtime))
 
     def _complain(self, host: Host) -> None:
         """A replica that stopped by itself is no secret."""
@@ -126,26 +125,25 @@ class ReplicaBase:
             raise CannotTellError(f"replica {self.name} has stopped: {reason}") from reason
 
     @property
-    def host(self) -> Host:
-        """What runs the replica."""
-        if self._host is None:
+    def runtime(self) -> ReplicaRuntime:
+        """The running replica."""
+        if self._runtime is None:
             raise UsageError(f"replica {self.name} does not run; expected `async with` around its use")
-        return self._host
+        return self._runtime
 
     @property
-    def desk(self) -> RpcServer:
-        desk = self.host.rpc
-        assert desk is not None
-        return desk
+    def host(self) -> Host:
+        """The host of the replica's process."""
+        return self.runtime.host
 
     @property
     def position(self) -> int:
         """Of the next delivery here."""
-        return self.desk.kept.next
+        return self.runtime.recent.next
 
     async def caught_up(self) -> None:
         """Wait until this replica has delivered what its group had delivered when it started."""
-        await self.desk.caught_up.wait()
+        await self.runtime.caught_up.wait()
 
     async def multicast(
         self, destinations: Iterable[GroupId | str], payload: bytes, timeout_s: float = 30.0
@@ -162,7 +160,7 @@ class ReplicaBase:
         Raises `Missed` when the reader is so slow that what comes next is gone, or a snapshot took its place; `Unknown`
         when the replica has stopped. Ends when the replica was removed from its group.
         """
-        kept = self.desk.kept
+        kept = self.runtime.recent
         position = kept.next if since is None else since
         while True:
             if position < kept.first:
@@ -174,5 +172,5 @@ class ReplicaBase:
             position += len(messages)
             if not messages and not await kept.changed(LOOK_S):
                 self._complain(self.host)
-                if self.host.topology_follower.retired_ns is not None:
+                if self.host.retired_ns is not None:
                     return

@@ -4,12 +4,15 @@ The same data goes to `amcast status` (over the cluster's own connections, `live
 the HTTP answers (`live/server/http.py`). No payload and no key is ever part of it.
 """
 
+import asyncio
 import time
 from importlib import metadata
 from typing import Any, Final
 
 from amcast.kernel.ids import MessageId, ProcessId
 from amcast.live.host.host import Host
+from amcast.live.host.recent_deliveries import RecentDeliveries
+from amcast.live.membership.state_survey import StateSurvey
 from amcast.live.wire.link import Link
 
 SLOWEST: Final = 5
@@ -19,8 +22,21 @@ SLOWEST: Final = 5
 class StatusReporter:
     """Looks at one host for operators."""
 
-    def __init__(self, host: Host, name: str, cluster: str, protocol: str, durability: str) -> None:
+    def __init__(
+        self,
+        host: Host,
+        survey: StateSurvey,
+        recent: RecentDeliveries,
+        caught_up: asyncio.Event,
+        name: str,
+        cluster: str,
+        protocol: str,
+        durability: str,
+    ) -> None:
         self.host = host
+        self.survey = survey
+        self._recent = recent
+        self._caught_up = caught_up
         self.name = name
         self.cluster = cluster
         self.protocol = protocol
@@ -37,11 +53,11 @@ class StatusReporter:
         if host.ended.done():
             return ["it has stopped"]
         said = ["it is leaving"] if host.leaving else []
-        waits = host.topology_follower.holders.missing()
+        waits = self.survey.missing()
         said += waits
-        if not waits and host.rpc is not None and not host.rpc.caught_up.is_set():
+        if not waits and not self._caught_up.is_set():
             said.append("it has not caught up with its group")
-        if host.topology_follower.retired_ns is not None or host.process.group is None:
+        if host.retired_ns is not None or host.process.group is None:
             said.append("it was removed from its group")
         topology = host.process.topology
         for group in topology.groups:
@@ -58,11 +74,10 @@ class StatusReporter:
         links = host.network.links
         clients = [link for peer, link in links.items() if topology.group_of(peer) is None]
         slowest = sorted(clients, key=lambda link: -link.queued_bytes)[:SLOWEST]
-        desk = host.rpc
         return {
             "node": self.name,
             "process": host.me,
-            "group": None if host.rpc is None else host.rpc.group,
+            "group": host.home,
             "topology": topology.describe(),
             "cluster": self.cluster,
             "protocol": self.protocol,
@@ -73,12 +88,12 @@ class StatusReporter:
             "uptime_s": round(time.monotonic() - self._began, 3),
             "ready": not missing,
             "missing": missing,
-            "advice": host.topology_follower.holders.advice(),
-            "group_state": host.topology_follower.holders.told(),
+            "advice": self.survey.advice(),
+            "group_state": self.survey.told(),
             "vitals": dict(host.process.status()),
             "queues": host.queues(),
-            "kept": None if desk is None else {"first": desk.kept.first, "next": desk.kept.next},
-            "subscribers": 0 if desk is None else desk.subscribers,
+            "kept": {"first": self._recent.first, "next": self._recent.next},
+            "subscribers": self._recent.subscribers,
             "links": [_link(links.get(peer), peer) for peer in topology.servers if peer != host.me],
             "unordered_bytes": host.process.unanswered_bytes(),
             "full": host.network.full,

@@ -64,9 +64,9 @@ class Link:
     # fmt: off
     __slots__ = (
         "_acknowledged", "_beaten", "_coder", "_decode", "_flows", "_held", "_join_bytes", "_joining", "_lead",
-        "_limits", "_many", "_next_mark", "_on_bodies", "_on_frame", "_on_peer", "_pressure_bytes", "_put", "_queue",
-        "_received", "_relief", "_sent", "_settled", "_unacknowledged_bytes", "abouts", "away_since", "broken",
-        "claimed", "connection", "known", "mark", "on_lost", "parts", "parts_bytes", "peer", "queued_bytes",
+        "_limits", "_many", "_next_mark", "_on_bodies", "_on_frame", "_on_lost", "_on_reset", "_pressure_bytes", "_put",
+        "_queue", "_received", "_relief", "_sent", "_settled", "_unacknowledged_bytes", "abouts", "away_since",
+        "broken", "claimed", "connection", "known", "mark", "parts", "parts_bytes", "peer", "queued_bytes",
         "serves", "version",
     )
     # fmt: on
@@ -79,9 +79,10 @@ class Link:
         limits: Limits,
         on_bodies: Callable[[ProcessId, list[Body]], None],
         on_frame: Callable[[ProcessId, Frame], None],
-        on_peer: Callable[[ProcessId, int], None],
+        on_reset: Callable[[ProcessId, int], None],
+        on_lost: Callable[[ProcessId, list[bytes]], None] | None,
         next_mark: Callable[[], LinkIncarnation],
-        joining: Reassembler | None = None,
+        serves: bool,
     ) -> None:
         self.peer = peer
         self.mark = mark
@@ -92,7 +93,7 @@ class Link:
         self.queued_bytes = 0
         self.version = codec.WIRE_VERSION
         """What both ends speak, as the last hellos agreed."""
-        self.serves = False
+        self.serves = serves
         """The peer is a server."""
         self.claimed = False
         """In this tick it is told what a fan is told (`live/wire/outbox.py`)."""
@@ -103,10 +104,10 @@ class Link:
         self._limits = limits
         self._on_bodies = on_bodies
         self._on_frame = on_frame
-        self._on_peer = on_peer
-        self._joining = joining
+        self._on_reset = on_reset
+        self._joining = Reassembler(limits.body_bytes) if serves else None
         """Where pieces become bodies; None for who may send no pieces."""
-        self.on_lost: Callable[[ProcessId, list[bytes]], None] | None = None
+        self._on_lost = on_lost
         """Told which frames were not acknowledged when the link began anew."""
         self._next_mark = next_mark
         self._sent = 0
@@ -139,10 +140,10 @@ class Link:
         self._pressure_bytes = limits.backpressure_bytes
         self._relief: asyncio.Event | None = None
 
-    def accept_pieces(self, joining: Reassembler) -> None:
-        """The peer, which was taken for a client, is a server."""
+    def become_server(self) -> None:
+        """The peer, which was taken for a client, is a server: it may send bodies in pieces."""
         self.serves = True
-        self._joining = self._joining or joining
+        self._joining = self._joining or Reassembler(self._limits.body_bytes)
 
     # Sending
 
@@ -245,8 +246,8 @@ class Link:
 
     def forget(self) -> None:
         """Nothing sent, nothing received: the first frame either way is number 1 again."""
-        if self._queue and self.on_lost is not None:
-            self.on_lost(self.peer, list(self._queue))
+        if self._queue and self._on_lost is not None:
+            self._on_lost(self.peer, list(self._queue))
         if self._joining is not None:
             self._joining.clear()
         self._sent = self._held = self._settled = self._received = self._acknowledged = 0
@@ -438,7 +439,7 @@ class Link:
         self._held = hello.received if resumed else 0
         if anew:
             log.info("link with process %d begins anew: its incarnation is %d", self.peer, hello.incarnation)
-            self._on_peer(self.peer, hello.incarnation)
+            self._on_reset(self.peer, hello.incarnation)
         self._settle(self._held)
         self.write_waiting()
 

@@ -43,9 +43,9 @@ class Network(Outbox):
 
     # fmt: off
     __slots__ = (
-        "_changed", "_connections", "_deaf", "_ending", "_gone", "_looking", "_proposals", "_server", "_tasks",
-        "cluster", "crowd", "full", "on_gone", "on_visit", "protocol", "refusals", "standing", "strangers", "versions",
-        "wiring",
+        "_changed", "_connections", "_deaf", "_ending", "_gone", "_looking", "_on_peer_down", "_on_rpc", "_proposals",
+        "_server", "_tasks", "_topology_version", "cluster", "crowd", "full", "protocol", "refusals", "strangers",
+        "versions", "wiring",
     )
     # fmt: on
 
@@ -56,24 +56,32 @@ class Network(Outbox):
         cluster: str,
         protocol: str,
         coder: Codec,
+        *,
         on_bodies: Callable[[ProcessId, list[Body]], None],
         on_frame: Callable[[ProcessId, Frame], None],
-        on_peer: Callable[[ProcessId, int], None],
+        on_link_reset: Callable[[ProcessId, int], None],
         chance: random.Random,
+        on_peer_down: Callable[[ProcessId], None] = lambda peer: None,
+        on_rpc: Callable[[Connection, Any], None] | None = None,
+        on_lost: Callable[[ProcessId, list[bytes]], None] | None = None,
+        topology_version: Callable[[], TopologyVersion] = lambda: (-1, 0),
+        client_inbox: ClientInbox | None = None,
         wiring: TransportOptions = PLAIN,
+        traces: bool = False,
     ) -> None:
-        super().__init__(me, incarnation, coder, on_bodies, on_frame, on_peer, chance)
+        """`on_peer_down` is called when a peer's address refuses connections, once until the peer is back; `on_rpc`
+        gets connections that begin with an RPC request (None: they are refused); `on_lost` gets the frames that a link
+        which begins anew had not brought over."""
+        super().__init__(me, incarnation, coder, on_bodies, on_frame, on_link_reset, on_lost, chance, traces)
         self.cluster = cluster
         self.protocol = protocol
         self.wiring = wiring
         self.versions = wiring.versions
-        self.on_visit: Callable[[Connection, Any], None] | None = None
-        """Takes the first frame of a connection that only asks (`live/rpc/server.py`)."""
-        self.on_gone: Callable[[ProcessId], None] | None = None
-        """Told when a peer's address refuses connections, once until the peer is back."""
-        self.standing: Callable[[], TopologyVersion] = lambda: (-1, 0)
+        self._on_rpc = on_rpc
+        self._on_peer_down = on_peer_down
+        self._topology_version = topology_version
         """The topology that this process goes by."""
-        self.crowd: ClientInbox | None = None
+        self.crowd = client_inbox
         """What clients have sent and nobody has read; those who have no clients have none."""
         self._gone: set[ProcessId] = set()
         self._looking: set[asyncio.Task[None]] = set()
@@ -279,13 +287,13 @@ class Network(Outbox):
 
     def visited(self, connection: Connection, payload: memoryview) -> None:
         """Somebody asks instead of greeting; who has a certificate must be in the configuration."""
-        if connection.dials is not None or self.on_visit is None:
+        if connection.dials is not None or self._on_rpc is None:
             raise RefusedError(f"process {self.me} answers no questions")
         if self.wiring.security is not None:
             self.wiring.security.rights.check_visitor(connection.subject())
         self.strangers.remove(connection)
         connection.greeted(None)
-        self.on_visit(connection, payload)
+        self._on_rpc(connection, payload)
 
     def was_refused(self, connection: Connection, refusal: Refusal) -> None:
         link = connection.dials
@@ -323,7 +331,7 @@ class Network(Outbox):
         oldest, newest = self.versions
         said = version or self._proposals.get(link.peer, newest)
         region = "" if self.wiring.lines is None else self.wiring.lines.region
-        standing = self.standing()
+        standing = self._topology_version()
         return codec.hello_frame(link.greeting(self.cluster, self.protocol, self.me, said, oldest, region, standing))
 
     def _check(self, connection: Connection, hello: Hello) -> int:
@@ -344,7 +352,7 @@ class Network(Outbox):
             )
         if hello.protocol != self.protocol:
             raise RefusedError(f"this cluster runs protocol {self.protocol!r}, not {hello.protocol!r}")
-        number, members = self.standing()
+        number, members = self._topology_version()
         if hello.number == number >= 0 and hello.members != members:
             raise RefusedError(
                 f"process {hello.process} and process {self.me} have different groups or replicas in topology {number}:"
@@ -420,8 +428,7 @@ class Network(Outbox):
         """Nobody listens at a peer's address: its process died. Servers that boot may just be early."""
         if (link.known is not None or self.me not in self._addresses) and link.peer not in self._gone:
             self._gone.add(link.peer)
-            if self.on_gone is not None:
-                self.on_gone(link.peer)
+            self._on_peer_down(link.peer)
 
     def _tls(self) -> dict[str, Any]:
         security = self.wiring.security

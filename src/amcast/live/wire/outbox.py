@@ -15,7 +15,6 @@ from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body
 from amcast.live.wire import frames as codec
 from amcast.live.wire.client_inbox import send_single_replies
-from amcast.live.wire.fragments import Reassembler
 from amcast.live.wire.frames import AFTER_LENGTH, Codec, Frame, LinkIncarnation
 from amcast.live.wire.link import Link
 from amcast.live.wire.peers import Address, PeerTable
@@ -57,10 +56,10 @@ class Outbox(PeerTable):
         "_numbers",
         "_on_bodies",
         "_on_frame",
-        "_on_peer",
+        "_on_link_reset",
+        "_on_lost",
         "_patient",
         "_told",
-        "on_lost",
         "traces",
     )
     # fmt: on
@@ -72,19 +71,20 @@ class Outbox(PeerTable):
         coder: Codec,
         on_bodies: Callable[[ProcessId, list[Body]], None],
         on_frame: Callable[[ProcessId, Frame], None],
-        on_peer: Callable[[ProcessId, int], None],
+        on_link_reset: Callable[[ProcessId, int], None],
+        on_lost: Callable[[ProcessId, list[bytes]], None] | None,
         chance: random.Random,
+        traces: bool,
     ) -> None:
         super().__init__(me, coder.limits)
-        self.traces = False
+        self.traces = traces
         """Packets are traced: what each body is about goes along with it."""
-        self.on_lost: Callable[[ProcessId, list[bytes]], None] | None = None
-        """Told which frames a link that begins anew had not brought over; set before any link exists."""
+        self._on_lost = on_lost
         self._incarnation = incarnation
         self._coder = coder
         self._on_bodies = on_bodies
         self._on_frame = on_frame
-        self._on_peer = on_peer
+        self._on_link_reset = on_link_reset
         self._chance = chance
         self._numbers = 0
         self._most_bytes = self._limits.queue_bytes
@@ -110,11 +110,9 @@ class Outbox(PeerTable):
         link = self.links.get(peer)
         if link is None:
             link = Link(
-                peer, self._next_mark(), self._coder, self._limits, self._on_bodies, self._on_frame, self._on_peer,
-                self._next_mark, Reassembler(self._limits.body_bytes) if peer in self._addresses else None,
+                peer, self._next_mark(), self._coder, self._limits, self._on_bodies, self._on_frame,
+                self._on_link_reset, self._on_lost, self._next_mark, peer in self._addresses,
             )  # fmt: skip
-            link.serves = peer in self._addresses
-            link.on_lost = self.on_lost
             self.links[peer] = link
         return link
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from amcast.kernel.ids import ProcessId
 from amcast.live.limits import Limits
-from amcast.live.wire.fragments import Reassembler
 
 if TYPE_CHECKING:
     from amcast.live.wire.link import Link
@@ -62,7 +61,7 @@ class PeerTable(ABC):
         self._addresses[peer] = address
         link = self.links.get(peer)
         if link is not None:
-            link.accept_pieces(Reassembler(self._limits.body_bytes))
+            link.become_server()
         elif self._dials(peer) and not self._lazy:
             self.dial(peer)
 

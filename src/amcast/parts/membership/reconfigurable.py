@@ -833,7 +833,7 @@ class Reconfigurable(Process):
             self.group = self.topology.group_of(self.me)
 
 
-def make_reconfigurable(spec: Spec, config: ReconfigurableConfig = DEFAULT_CONFIG) -> Spec:
+def build_reconfigurable_spec(spec: Spec, config: ReconfigurableConfig = DEFAULT_CONFIG) -> Spec:
     """The same protocol with members that can change, to be run in nodes."""
 
     def make(me: ProcessId, topology: Topology, options: Any) -> Process:

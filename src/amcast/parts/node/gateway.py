@@ -315,7 +315,7 @@ class Gateway:
 
     def open_bundles(self) -> dict[MessageId, Groups]:
         """The open bundles, and the groups that have not replied."""
-        return {bundle: self.session.unanswered(bundle) for bundle in self._open}
+        return {bundle: self.session.unanswered_groups(bundle) for bundle in self._open}
 
     def snapshot(self) -> GatewayState:
         return GatewayState(

@@ -25,25 +25,23 @@ have one from each destination (`parts/client/session.py`); the message itself i
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 
-from amcast.kernel.bundle import FIRST_BUNDLE, MAX_GATEWAYS, bundle_messages, gateway_process, is_bundle
+from amcast.kernel.bundle import FIRST_BUNDLE, bundle_messages, gateway_process, is_bundle
 from amcast.kernel.diagnostics import PHASES_AFTER_DELIVERY, Phase, ProcessStatus
 from amcast.kernel.effects import About, Deliver, Effect, Send
 from amcast.kernel.events import Event, Leader, LinkReset, PeerDown, Receive, Requests, Started, Submit, Timer
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Reply, Request, State
 from amcast.kernel.process import Process
-from amcast.kernel.spec import Contacts, Spec
-from amcast.kernel.topology import Topology
-from amcast.parts.client.messages import Done, Farewell, Hint
+from amcast.kernel.spec import Contacts
+from amcast.parts.client.messages import Farewell, LeaderHint
 from amcast.parts.client.session import TIMER as SESSION_TIMER
 from amcast.parts.membership.reconfigurable import Reconfigurable
 from amcast.parts.node.gateway import GATHER_TIMER, WINDOW_TIMER, Gateway
 from amcast.parts.node.leader_oracle import HEARTBEAT_TIMER, Omega
-from amcast.parts.node.messages import GatewayConfig, Heartbeat, NodeConfig, NodeState
+from amcast.parts.node.messages import Heartbeat, NodeConfig, NodeState
 from amcast.parts.node.pending_replies import PendingReplies
 from amcast.parts.ordering.delivered_set import DeliveredSet
 
@@ -353,7 +351,7 @@ class Node(Process):
         if self.gateway is None and sender == message.sender:
             leader = self._leaders[self.home]
             if leader not in (self.me, self.topology.members(self.home)[0]):
-                self.send(sender, Hint(self.home, leader), message.id)
+                self.send(sender, LeaderHint(self.home, leader), message.id)
         return False
 
     def _submit_to_gateway(self, requests: list[Message]) -> None:
@@ -524,18 +522,3 @@ class Node(Process):
         self._pending_replies.restore(state.pending_replies)
         if self.gateway is not None and state.gateway is not None:
             self.gateway.restore(state.gateway)
-
-
-def make_node_spec(spec: Spec, config: NodeConfig) -> Spec:
-    """The same protocol inside nodes, as clusters run it, and simulations whose clients retry."""
-
-    def make(me: ProcessId, topology: Topology, options: Any) -> Process:
-        return Node(spec.process(me, topology, options), config, spec.contacts)
-
-    bodies: tuple[type[Body], ...] = (*spec.bodies, Heartbeat, Farewell, Hint, Done)
-    return replace(spec, process=make, bodies=bodies, states=(*spec.states, NodeState), farewell=Farewell)
-
-
-def choose_gateway_config(spec: Spec, topology: Topology) -> GatewayConfig | None:
-    """The gateway settings of a cluster; None if its protocol cannot open bundles or it has too many nodes."""
-    return GatewayConfig() if spec.open_bundle and max(topology.servers) < MAX_GATEWAYS else None

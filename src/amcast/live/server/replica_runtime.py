@@ -1,0 +1,124 @@
+"""A replica as it runs: its host, the RPC server beside it, and the tasks that follow its group.
+
+The host runs the protocol's process and knows nothing of the rest. This module builds the rest around it and wires
+both together through constructors:
+
+    connection that begins with an RPC request ── host ──> RpcServer
+    new topology of the process ─────────────── host ──> TopologyFollower (links, certificates, members file)
+    deliveries ──────────────────────────────── host ──> RecentDeliveries <── RpcServer (subscriptions)
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from amcast.kernel.effects import Effect
+from amcast.kernel.ids import ProcessId
+from amcast.kernel.process import Process
+from amcast.kernel.spec import Spec
+from amcast.kernel.topology import Topology
+from amcast.live.host.host import Host
+from amcast.live.host.recent_deliveries import RecentDeliveries
+from amcast.live.limits import Limits
+from amcast.live.membership.state_survey import StateSurvey
+from amcast.live.membership.topology_follower import Roster, TopologyFollower
+from amcast.live.rpc.client import RpcClient
+from amcast.live.rpc.server import RpcServer
+from amcast.live.server.status import StatusReporter
+from amcast.live.storage.client_ids import ClientIdAllocator
+from amcast.live.wire.connection import Connection
+from amcast.live.wire.network import Address
+from amcast.live.wire.transport import PLAIN, TransportOptions
+
+
+class ReplicaRuntime:
+    """Owns everything of one replica in one incarnation, from its first connection until it stops."""
+
+    def __init__(
+        self,
+        process: Process,
+        spec: Spec,
+        *,
+        name: str = "",
+        protocol: str = "",
+        cluster: str = "amcast",
+        limits: Limits | None = None,
+        durability: str = "",
+        client_ids: ClientIdAllocator | None = None,
+        roster: Roster | None = None,
+        folder: Path | None = None,
+        take_state: Callable[[int], Awaitable[tuple[int, bytes]]] | None = None,
+        on_retired: Callable[[], object] | None = None,
+        wiring: TransportOptions = PLAIN,
+        **host_options: Any,
+    ) -> None:
+        """`take_state` returns the application's state after at least so many deliveries; `roster` is written to
+        `folder` whenever the members change; `on_retired` is called when the replica was removed from its group and
+        nobody needs it any more. Other options are those of `Host`."""
+        assert process.group is not None, f"process {process.me} is in no group; expected a replica"
+        limits = limits or Limits()
+        self.recent = RecentDeliveries(limits.recent_bytes, spec.open_bundle)
+        self.caught_up = asyncio.Event()
+        """This replica has delivered everything that its group had delivered when it started."""
+        self.host = Host(
+            process,
+            spec,
+            cluster=cluster,
+            limits=limits,
+            recent=self.recent,
+            on_rpc=self._handle_rpc,
+            on_topology=self._follow_topology,
+            on_retired=self._retire,
+            wiring=wiring,
+            **host_options,
+        )
+        self.survey = StateSurvey(self.host, durability)
+        self.follower = TopologyFollower(self.host, roster=roster, folder=folder, on_retired=on_retired)
+        self.status = StatusReporter(
+            self.host, self.survey, self.recent, self.caught_up, name, cluster, protocol or spec.name, durability
+        )
+        self.rpc = RpcServer(
+            process.me,
+            process.group,
+            cluster,
+            self.host.incarnation,
+            limits,
+            self.recent,
+            self.caught_up,
+            permissions=None if wiring.security is None else wiring.security.rights,
+            client_ids=client_ids,
+            take_state=take_state,
+            topology=self.follower.topology_to_send,
+            holds_state=self.survey.holds,
+            status=self.status,
+        )
+        self._attending: asyncio.Task[None] | None = None
+
+    async def listen(self, address: Address = ("127.0.0.1", 0)) -> Address:
+        """Accepts connections; returns the address that peers should dial."""
+        return await self.host.listen(address)
+
+    def start(self, addresses: Mapping[ProcessId, Address]) -> None:
+        """Starts the host, and the tasks that follow the group beside it."""
+        rpc_client = RpcClient(self.host.network.cluster, addresses, self.host.limits, self.host.network.wiring)
+        self._attending = asyncio.get_running_loop().create_task(
+            self.follower.attend(rpc_client, self.survey, self.recent, self.caught_up)
+        )
+        self.host.start(addresses)
+
+    async def stop(self) -> None:
+        """Stops answering RPCs, then the host."""
+        if self._attending is not None:
+            self._attending.cancel()
+        await self.rpc.close()
+        await self.host.stop()
+
+    def _handle_rpc(self, connection: Connection, payload: Any) -> None:
+        self.rpc.take(connection, payload)
+
+    def _follow_topology(self, known: Topology, topology: Topology) -> list[Effect]:
+        return self.follower.follow(known, topology)
+
+    def _retire(self, configuration: int, now: int) -> None:
+        self.follower.retire(configuration, now)

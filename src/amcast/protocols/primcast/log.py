@@ -6,7 +6,7 @@
                 durable_length is anywhere up to length
 
 The primary's log defines the order of indexes; timestamps rise with the index. A member acknowledges a prefix, so
-(epoch, length) says everything about what it holds.
+(epoch, length) identifies what it holds.
 """
 
 from amcast.parts.groups.messages import Entry

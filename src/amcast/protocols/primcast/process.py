@@ -639,7 +639,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
         ordered_elsewhere: tuple[GroupId, ...] = (),
     ) -> None:
         """Emits the effect. A group whose decided timestamp is the final one gives every later message a higher one:
-        `ordered_elsewhere` are the groups of which this process knows that, `ordered_here` says it of its own."""
+        `ordered_elsewhere` are the groups of which this process knows that, `ordered_here` is for its own group."""
         message, duplicates = delivery.message, delivery.duplicate_places
         if duplicates:
             self.note("repeated", message.id, float(len(duplicates)))
@@ -1334,7 +1334,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
         self._delivery_heap = [(pending.bound, pending.id) for pending in self._pending.values() if pending.index >= 0]
         heapify(self._delivery_heap)
         self._unproposed = {id: self._pending[id] for id in state.unproposed}
-        self._progress, *remote = [GroupProgress.from_state(kept, self.topology) for kept in state.progress]
+        self._progress, *remote = [GroupProgress.from_state(one, self.topology) for one in state.progress]
         self._remote_progress = {progress.group: progress for progress in remote}
         self._remote_members = {}
         self._deferrable = {}
@@ -1364,7 +1364,7 @@ def _delays(role: str, destinations: int, replicas: int) -> int | None:
 
 SPEC = Spec(
     name="primcast",
-    summary="primaries stamp, everybody acknowledges to everybody: three delays at every destination",
+    summary="primaries propose timestamps, members acknowledge to all destinations: three delays everywhere",
     source="paper 002: Pacheco, Coelho, Pedone 2023",
     process=PrimCast,
     config=PrimCastConfig,
@@ -1387,7 +1387,7 @@ SPEC = Spec(
 HYBRID = replace(
     SPEC,
     name="primcast-hc",
-    summary="PrimCast whose primaries stamp with the time of day, against the convoy effect",
+    summary="PrimCast whose primaries propose at least their local time, against the convoy effect",
     source="paper 002, section 6",
     claims=replace(SPEC.claims, bound=lambda role, skew: min(5, 4 + 2 * skew)),
     options={"hybrid": True},

@@ -81,7 +81,7 @@ def value_of(number: int) -> Value:
 
 
 class Group:
-    """Three log owners and the bodies in flight between them, received in order of sending; writes are instantaneous."""
+    """Three log owners and the bodies in flight between them, received in order of sending; writes are immediate."""
 
     def __init__(self, kind: type[Paxos] = Paxos, keep: int = 256) -> None:
         self.keep = keep

@@ -36,7 +36,7 @@ class RingPaxos(Paxos):
         )
 
     def _handle_ring_accept(self, body: RingAccept) -> Decided:
-        """Votes, learns and forwards. A member that refuses or has no vote forwards too: it is still part of the ring."""
+        """Votes, learns and forwards. A member that refuses or has no vote forwards too, as part of the ring."""
         votes = body.votes
         if (
             self._can_vote()

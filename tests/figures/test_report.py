@@ -15,7 +15,7 @@ from amcast.cli.main import run
 from amcast.figures import style
 from amcast.figures.charts import Axis, Curve, Frame, compact, curves, heat
 from amcast.figures.html_page import scoped
-from amcast.lab.sweep_cell import normalised, run_cell
+from amcast.lab.sweep_cell import normalise_plan, run_cell
 from amcast.pipeline.sweep import job as sweep
 from amcast.pipeline.sweep.grid import cells_of, grid_of
 from tests.external.programs import need_program
@@ -39,7 +39,7 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small sweep, swept without Spark, measured and reported."""
     out = tmp_path_factory.mktemp("reports") / "small"
     settings = sweep.Settings(out)
-    cells = cells_of(grid_of(PLAN), normalised)
+    cells = cells_of(grid_of(PLAN), normalise_plan)
     sweep.begin(settings, PLAN, cells, grid_of(PLAN).paths)
     sweep.run_bundle(cells, some_end_badly, settings)
     sweep.merge(out)

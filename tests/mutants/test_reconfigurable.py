@@ -16,7 +16,7 @@ from amcast.parts.membership.turning import REPORT, Turning
 from amcast.parts.node.leader_oracle import Omega
 from amcast.parts.node.node import Node
 from amcast.parts.ordering.delivered_set import DeliveredSet
-from amcast.simulation.inputs.plan import plan_of
+from amcast.simulation.inputs.plan import parse_plan
 from amcast.simulation.simulate import Simulation
 from amcast.trace.recorder import Recorder
 from tests.conformance.test_members import MS, hold, planned
@@ -29,7 +29,7 @@ OVERTAKING = "amnesia+recovery+partition+slow"
 def test_a_state_from_beyond_the_barrier_is_noticed(name: str) -> None:
     for seed in range(24):
         simulation = hold(planned(name, seed, "several", OVERTAKING, options={"keep": 2}))
-        if simulation.world.noted.get("overtaken"):
+        if simulation.world.note_counts.get("overtaken"):
             return
     pytest.fail(f"{name}: 24 seeds are too tame: nobody was overtaken")
 
@@ -39,7 +39,7 @@ def test_bodies_that_are_too_early_and_too_many_are_asked_for(monkeypatch: pytes
     overflows = 0
     for name in ("primcast", "multipaxos", "treecast"):
         for seed in range(2):
-            overflows += hold(planned(name, seed, "several")).world.noted.get("overflow", 0)
+            overflows += hold(planned(name, seed, "several")).world.note_counts.get("overflow", 0)
     assert overflows > 0
 
 
@@ -68,7 +68,7 @@ def _played(*events: Event) -> Simulation:
         "nodes": True,
         "faults": {"events": [{"at_ns": at * MS, **event} for at, event in events]},
     }
-    simulation = Simulation(runs.prepare(plan_of(values)).setup(), Recorder(), remembers=True)
+    simulation = Simulation(runs.prepare_run(parse_plan(values)).make_setup(), Recorder(), keeps_history=True)
     simulation.run()
     return simulation
 
@@ -80,7 +80,7 @@ def _cut(some: tuple[int, ...], others: tuple[int, ...]) -> list[tuple[int, int]
 def _delivered(simulation: Simulation) -> bool:
     world = simulation.world
     assert not world.violations, world.violations
-    return not world.owed() and simulation.load.left == 0
+    return not world.list_due_deliveries() and simulation.load.remaining == 0
 
 
 def _roles(simulation: Simulation, number: int) -> dict[ProcessId, object]:

@@ -11,12 +11,12 @@ from amcast.check.judge import judge
 from amcast.kernel.errors import UsageError
 from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
-from amcast.lab.exhaustive_search import Pattern, Search, patterns, search
-from amcast.lab.overlays import overlay
-from amcast.lab.runs import Prepared, fuzz_one, prepare
+from amcast.lab.exhaustive_search import Pattern, SearchResult, list_patterns, search_patterns
+from amcast.lab.overlays import find_overlay
+from amcast.lab.runs import PreparedRun, fuzz_seed, prepare_run
 from amcast.protocols.flexcast.messages import Ack, FlexCastConfig, Msg, Notif
 from amcast.protocols.flexcast.process import SPEC, FlexCast
-from amcast.simulation.inputs.plan import plan_of
+from amcast.simulation.inputs.plan import parse_plan
 from amcast.simulation.schedulers.scope import Budget
 from amcast.simulation.simulate import Simulation
 from amcast.trace.recorder import Recorder
@@ -26,7 +26,7 @@ from tests.protocols.flexcast.scenarios import STORIES, line
 from tests.protocols.manual_network import Wires
 
 
-def planned(mutant: Mutant | None = None, seed: int = 0, **changes: Any) -> Prepared:
+def planned(mutant: Mutant | None = None, seed: int = 0, **changes: Any) -> PreparedRun:
     mutant = mutant or Mutant(FlexCast, frozenset())
     values = {
         "protocol": "flexcast",
@@ -41,7 +41,7 @@ def planned(mutant: Mutant | None = None, seed: int = 0, **changes: Any) -> Prep
         "network": {"links": mutant.links},
         "faults": {"profile": "all"},
     }
-    return prepare(plan_of(values), mutant.spec())
+    return prepare_run(parse_plan(values), mutant.spec())
 
 
 # The paper's Figure 3: A, B, C are 0, 1, 2
@@ -99,7 +99,7 @@ def test_nobody_is_notified_for_a_message_that_the_destination_gets_itself() -> 
 def test_with_next_every_group_between_is_asked_at_most_once() -> None:
     prepared = planned(groups=8, messages=120, destinations=(2, 3), options={"notify": "next"})
     recorder = Recorder()
-    Simulation(prepared.setup(), recorder).run()
+    Simulation(prepared.make_setup(), recorder).run()
     asked = Counter((row[0], row[3]) for row in recorder.packets if row[1] == "Notif")
     assert len(asked) > 50
     assert set(asked.values()) == {1}
@@ -128,7 +128,7 @@ def test_diffs_tell_every_descendant_everything_once() -> None:
 def test_a_mutant_is_caught_by_chance(mutant: Mutant) -> None:
     prepared = planned(mutant)
     for seed in range(mutant.seeds):
-        outcome = fuzz_one(prepared, seed)
+        outcome = fuzz_seed(prepared, seed)
         if outcome.status != "holds":
             assert outcome.status in mutant.status, f"seed {seed}: {outcome.story}"
             return
@@ -155,7 +155,7 @@ def test_random_runs_with_many_groups_and_constant_flushing(notify: str) -> None
     options = {"flush_every": 3, "order": [3, 1, 5, 0, 2, 4], "notify": notify}
     prepared = planned(groups=6, messages=24, options=options)
     for seed in range(60):
-        outcome = fuzz_one(prepared, seed)
+        outcome = fuzz_seed(prepared, seed)
         assert outcome.status == "holds", f"seed {seed}: {outcome.story}"
         notes.update(outcome.notes)
     assert {"flushed", "notified", "blocked", "early"} <= set(notes)
@@ -167,7 +167,7 @@ def test_every_interleaving_of_every_pattern_with_three_groups(messages: int, fl
     found = explored(Mutant(FlexCast, frozenset()), messages, flush_every)
     assert found.counterexample is None
     assert found.exhausted == found.patterns == found.chosen
-    assert flush_every or not found.missed
+    assert flush_every or not found.missed_goals
 
 
 def test_every_interleaving_with_a_flush_between_notifications() -> None:
@@ -176,19 +176,19 @@ def test_every_interleaving_with_a_flush_between_notifications() -> None:
     found = explored(Mutant(FlexCast, frozenset()), 3, 3, chosen)
     assert found.counterexample is None
     assert found.share == 1
-    assert not found.missed
+    assert not found.missed_goals
 
 
 def test_asking_one_group_after_the_other_ends_in_the_same_orders() -> None:
     """Four groups in every pattern of three messages to two groups each: the same endings, whoever asks whom."""
-    chosen = [pattern for pattern in patterns((0, 1, 2, 3), 3) if all(len(groups) == 2 for groups in pattern)]
+    chosen = [pattern for pattern in list_patterns((0, 1, 2, 3), 3) if all(len(groups) == 2 for groups in pattern)]
     endings = []
     for notify in ("all", "next"):
         mutant = Mutant(FlexCast, frozenset(), options={"notify": notify}, groups=4)
         found = explored(mutant, 3, 0, chosen)
         assert found.counterexample is None
         assert found.share == 1
-        assert not found.missed
+        assert not found.missed_goals
         endings.append(found.endings)
     assert endings[0] == endings[1]
 
@@ -201,7 +201,7 @@ def test_exploration_finds_mutants_by_a_shortest_way(name: str) -> None:
     assert found.counterexample.status in mutant.status
 
 
-def explored(mutant: Mutant, messages: int, flush_every: int, chosen: list[Pattern] | None = None) -> Search:
+def explored(mutant: Mutant, messages: int, flush_every: int, chosen: list[Pattern] | None = None) -> SearchResult:
     values = {
         "protocol": "flexcast",
         "options": {**mutant.options, "flush_every": flush_every},
@@ -210,9 +210,9 @@ def explored(mutant: Mutant, messages: int, flush_every: int, chosen: list[Patte
     spec = mutant.spec()
     if flush_every:
         spec = replace(spec, goals=(*spec.goals, "flushed"))
-    prepared = prepare(plan_of(values), spec)
-    chosen = chosen or list(patterns(prepared.topology.groups, messages))
-    return search(prepared, chosen, Budget(), max_states=200_000)
+    prepared = prepare_run(parse_plan(values), spec)
+    chosen = chosen or list(list_patterns(prepared.topology.groups, messages))
+    return search_patterns(prepared, chosen, Budget(), max_states=200_000)
 
 
 # Genuineness: both levels
@@ -221,8 +221,8 @@ def explored(mutant: Mutant, messages: int, flush_every: int, chosen: list[Patte
 def test_genuine_at_the_level_of_the_run_and_not_message_by_message() -> None:
     prepared = planned(groups=5, messages=60)
     recorder = Recorder()
-    Simulation(prepared.setup(), recorder).run()
-    report = judge(Run.of(recorder, prepared.meta("flexcast").claiming(complete=True)))
+    Simulation(prepared.make_setup(), recorder).run()
+    report = judge(Run.of(recorder, prepared.make_meta("flexcast").claiming(complete=True)))
     assert report.properties["P6"].verdict == "holds"
     assert report.properties["P6'"].verdict == "violated", "a Notif leaves the destinations"
     assert any("Notif" in sentence for sentence in report.properties["P6'"].story)
@@ -322,7 +322,7 @@ def test_the_lowest_destination_is_the_contact_in_any_order() -> None:
 
 def test_orders_of_the_paper_fit_twelve_groups() -> None:
     for name in ("O1", "O2"):
-        config = SPEC.configure(overlay(name))
+        config = SPEC.configure(find_overlay(name))
         assert isinstance(config, FlexCastConfig)
         assert len(FlexCast(0, Topology.grid(12, 1), config).order.groups) == 12
 

@@ -5,10 +5,10 @@ import pytest
 from amcast.kernel.effects import Persist, Send
 from amcast.kernel.ids import GroupId
 from amcast.kernel.message import Message
-from amcast.lab.runs import fuzz_one, prepare
+from amcast.lab.runs import fuzz_seed, prepare_run
 from amcast.protocols.primcast.messages import Ack, DeliveredMessage, Propose
 from amcast.protocols.primcast.process import PrimCast
-from amcast.simulation.inputs.plan import plan_of
+from amcast.simulation.inputs.plan import parse_plan
 from amcast.simulation.world.actions import Arrive
 from tests.protocols.gateway_stage import Gated
 
@@ -126,7 +126,7 @@ def test_without_records_crashes_are_survived_and_nothing_is_written(seed: int) 
         "workload": {"messages": 16, "outstanding": 2},
         "faults": {"profile": "crash"},
     }
-    outcome = fuzz_one(prepare(plan_of(plan)), seed)
+    outcome = fuzz_seed(prepare_run(parse_plan(plan)), seed)
     assert outcome.status == "holds", f"seed {seed}: {outcome.story}"
 
 

@@ -24,7 +24,7 @@ from amcast.protocols.catalogue import CATALOGUE
 from amcast.protocols.primcast.messages import Ack, Install, NewState, Progress, Propose, Start, Sync
 from amcast.protocols.primcast.process import MANY_WORDS, MOST_TOLD, STREAM_NS, WORD, WORD_NS, PrimCast
 from amcast.protocols.primcast.progress import Item, Word
-from amcast.simulation.inputs.plan import plan_of
+from amcast.simulation.inputs.plan import parse_plan
 from tests.protocols.deferring_nodes import PATIENCE_NS, Patient, Talkative
 from tests.protocols.gateway_stage import Gated
 
@@ -285,7 +285,7 @@ def test_the_word_goes_by_itself_if_nothing_follows() -> None:
         assert told.body.proposals == ()
         assert told.body.word == ((0, made.message.id, made.rank_time),)
         assert proposal.body.word == ()
-    assert WORD not in [name for _, name in stage.live_timers()], "there is nothing more to tell"
+    assert WORD not in [name for _, name in stage.list_timers()], "there is nothing more to tell"
 
 
 def stream(count: int, apart_ns: int) -> list[tuple[int, int]]:
@@ -482,7 +482,7 @@ def patient_plan(seed: int, **options: Any) -> dict[str, Any]:
 def fuzzed(kind: type[PrimCast], seed: int) -> str | None:
     """What goes wrong in a random world with patient nodes; None if nothing does."""
     spec = replace(CATALOGUE["primcast"], process=kind)
-    outcome = runs.fuzz_one(runs.prepare(plan_of(patient_plan(seed)), spec), seed)
+    outcome = runs.fuzz_seed(runs.prepare_run(parse_plan(patient_plan(seed)), spec), seed)
     return None if outcome.status == "holds" else f"seed {seed}, {outcome.status}: {outcome.story}"
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from amcast.lab.delays import delays
+from amcast.lab.delays import measure_delays
 from amcast.protocols.catalogue import CATALOGUE
 from tests.protocols.stage import Stage
 
@@ -12,7 +12,7 @@ from tests.protocols.stage import Stage
 @pytest.mark.parametrize("replicas", [3, 5])
 @pytest.mark.parametrize("destinations", [1, 2, 4])
 def test_delays_by_role_and_the_exact_number_of_packets(destinations: int, replicas: int) -> None:
-    row = delays(CATALOGUE["whitebox"], destinations, replicas)
+    row = measure_delays(CATALOGUE["whitebox"], destinations, replicas)
     assert row.delays_by_role == {"leader": 3, "follower": 4}
     assert row.packets == destinations * (1 + 2 * destinations * replicas + replicas)
 

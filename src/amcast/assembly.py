@@ -21,7 +21,7 @@ from amcast.kernel.message import Body
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
-from amcast.parts.client.messages import Done, Farewell, Hint, SessionConfig
+from amcast.parts.client.messages import Done, Farewell, LeaderHint, SessionConfig
 from amcast.parts.client.one_shot import OneShotClient
 from amcast.parts.client.session import ClientSession
 from amcast.parts.membership.messages import ReconfigurableConfig
@@ -74,7 +74,7 @@ def build_node_spec(spec: Spec, node: NodeConfig) -> Spec:
     def make(me: ProcessId, topology: Topology, config: Any) -> Process:
         return Node(spec.process(me, topology, config), node, spec.contacts)
 
-    bodies: tuple[type[Body], ...] = (*spec.bodies, Heartbeat, Farewell, Hint, Done)
+    bodies: tuple[type[Body], ...] = (*spec.bodies, Heartbeat, Farewell, LeaderHint, Done)
     return replace(spec, process=make, bodies=bodies, states=(*spec.states, NodeState), farewell=Farewell)
 
 

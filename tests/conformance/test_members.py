@@ -48,7 +48,7 @@ def hold(prepared: PreparedRun) -> Simulation:
     summary = simulation.run()
     replay = f"seed {prepared.plan.seed}: amcast simulate --plan with {prepared.plan}"
     assert not summary.violations, f"{summary.violations[0]}: {replay}"
-    report = judge(Run.of(recorder, prepared.make_meta("members").claiming(complete=True)))
+    report = judge(Run.from_recorder(recorder, prepared.make_meta("members").with_claims(complete=True)))
     assert report.verdict == "holds", "\n".join([replay, *report.story()])
     assert summary.end == "delivered", f"{summary.undelivered} deliveries owed, {summary.end}: {replay}"
     world = simulation.world

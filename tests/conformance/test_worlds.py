@@ -23,7 +23,7 @@ def hold(prepared: PreparedRun) -> None:
     replay = f"amcast simulate --protocol {plan.protocol} --seed {plan.seed} (plan {plan})"
     assert summary.end == "delivered", f"{summary.undelivered} deliveries owed, {summary.end}: {replay}"
     assert not summary.violations, f"{summary.violations[0]}: {replay}"
-    report = judge(Run.of(recorder, prepared.make_meta("conformance").claiming(complete=True)))
+    report = judge(Run.from_recorder(recorder, prepared.make_meta("conformance").with_claims(complete=True)))
     assert report.verdict == "holds", "\n".join([replay, *report.story()])
 
 

@@ -140,7 +140,7 @@ def holds(run: Run) -> None:
 
 def recorded(recorder: Recorder) -> Run:
     """What hosts in this process have told, when all of them have stopped."""
-    return Run.of(recorder, Meta(run="live", claims=CLAIMS))
+    return Run.from_recorder(recorder, Meta(run="live", claims=CLAIMS))
 
 
 def ids(delivered: Mapping[ProcessId, list[Delivery]]) -> dict[ProcessId, list[int]]:

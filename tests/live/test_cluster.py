@@ -22,7 +22,7 @@ from amcast.parts.client.messages import Done
 from amcast.parts.node.messages import NodeConfig
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.trace.meta import Meta
-from amcast.trace.run import read
+from amcast.trace.run import read_run
 from amcast.trace.run_folder import FolderRecorder
 from tests.live.cluster import CLAIMS, holds, run
 
@@ -59,7 +59,7 @@ def test_real_processes_leave_a_trace_in_which_all_orders_agree(tmp_path: Path) 
     folder = FolderRecorder(cluster.trace_folder, Meta(run=cluster.run, claims=CLAIMS), writer="clients")
     with folder as recorder, local_cluster(cluster, steps=steps):
         run(clients(recorder))
-    found = read(tmp_path / "runs" / "latest")
+    found = read_run(tmp_path / "runs" / "latest")
     holds(found)
     assert 30 <= len(found.multicasts["message"]) < 300
     assert len(found.deliveries["message"]) == sum(map(len, found.multicasts["destinations"])) < expected

@@ -36,5 +36,5 @@ async def served(name: str) -> None:
     finally:
         await made.down()
     claims = RunClaims(genuine=spec.claims.genuine, complete=True)
-    report = judge(Run.of(made.recorder, Meta(run=name, claims=claims)))
+    report = judge(Run.from_recorder(made.recorder, Meta(run=name, claims=claims)))
     assert report.verdict == "holds", "\n".join(report.story())

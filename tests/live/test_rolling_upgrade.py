@@ -34,7 +34,7 @@ from amcast.parts.node.messages import Heartbeat, NodeConfig, OmegaConfig
 from amcast.parts.node.node import Node
 from amcast.protocols.catalogue import protocol
 from amcast.trace.meta import Meta, RunClaims
-from amcast.trace.run import read
+from amcast.trace.run import read_run
 from amcast.trace.run_folder import FolderRecorder
 from tests.live.cluster import run
 from tests.live.secure_cluster import plain, secured
@@ -65,13 +65,13 @@ def served_through(
 
 
 def judged(cluster: Cluster) -> None:
-    report = judge(read(cluster.trace_folder))
+    report = judge(read_run(cluster.trace_folder))
     assert report.verdict == "holds", "\n".join(report.story())
 
 
 def notes_of(cluster: Cluster, name: str) -> list[tuple[int, float]]:
     """Who noted it, and the value."""
-    notes = read(cluster.trace_folder).notes
+    notes = read_run(cluster.trace_folder).notes
     assert notes is not None
     columns = zip(notes["process"], notes["name"], notes["value"], strict=True)
     return [(process, value) for process, known, value in columns if known == name]

@@ -22,7 +22,7 @@ from amcast.simulation.world.world import World
 from amcast.trace.meta import Meta
 from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run
-from amcast.trace.view import lines
+from amcast.trace.view import render_lines
 
 UNIT_NS: Final = 1_000_000
 """Short against every retry timer, so that nothing is asked for twice."""
@@ -109,8 +109,8 @@ def record_transcript(spec: Spec, destinations: int, replicas: int) -> list[str]
     """A lone multicast, one line per step: what the protocol's diagram shows, as it happens."""
     recorder, topology, _ = _run(spec, spec.claims.world, destinations, replicas, None)
     for process in topology.processes:
-        recorder.process(process, topology.group_of(process))
-    return list(lines(Run.of(recorder, Meta(run=spec.name)), limit=10_000))
+        recorder.record_process(process, topology.group_of(process))
+    return list(render_lines(Run.from_recorder(recorder, Meta(run=spec.name)), limit=10_000))
 
 
 def _run(

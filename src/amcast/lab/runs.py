@@ -30,12 +30,12 @@ from amcast.simulation.schedulers.fuzz import FuzzCase, Fuzzer, FuzzOutcome
 from amcast.simulation.simulate import RunSummary, Simulation, SimulationSetup
 from amcast.simulation.world.actions import Change
 from amcast.simulation.world.world import World
-from amcast.trace.meta import Meta, RunClaims, versions
+from amcast.trace.meta import Meta, RunClaims, collect_versions
 from amcast.trace.recorder import Recorder
-from amcast.trace.run import Run, read
+from amcast.trace.run import Run, read_run
 from amcast.trace.run_folder import FolderRecorder
 from amcast.workloads.base import MAX_OUTSTANDING, Workload
-from amcast.workloads.catalogue import workload
+from amcast.workloads.catalogue import build_workload
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class PreparedRun:
     def make_workload(self, seed: int) -> Workload:
         """The clients' messages under a seed."""
         plan = self.plan
-        return workload(plan.workload_name, self.topology, seed, plan.workload_options)
+        return build_workload(plan.workload_name, self.topology, seed, plan.workload_options)
 
     def make_draw(self, seed: int) -> Draw:
         return self.make_workload(seed).draw
@@ -112,7 +112,7 @@ class PreparedRun:
     def outstanding(self) -> int:
         """Messages in flight per client; an open loop waits for none of them."""
         load = self.make_workload(0)
-        return MAX_OUTSTANDING if load.open_loop else load.outstanding
+        return MAX_OUTSTANDING if load.is_open_loop else load.outstanding
 
     def make_setup(self) -> SimulationSetup:
         plan = self.plan
@@ -168,7 +168,7 @@ class PreparedRun:
             topology=self.whole_topology.describe(),
             workload=self.plan.workload,
             faults={"profile": self.plan.faults.profile, "kinds": sorted(self.kinds)},
-            versions=versions(),
+            versions=collect_versions(),
             claims=RunClaims(genuine=claims.genuine, fifo=claims.fifo, exactly_once=claims.exactly_once),
         )
 
@@ -262,7 +262,7 @@ def record_run(
     with FolderRecorder(folder, prepared.make_meta(folder.name), packets=packets) as recorder:
         summary = Simulation(prepared.make_setup(), recorder).run(progress)
         recorder.close(complete=summary.complete)
-    run = read(folder)
+    run = read_run(folder)
     return RecordedRun(folder, summary, judge(run), run)
 
 
@@ -272,9 +272,11 @@ def make_judge(prepared: PreparedRun, seed: int) -> Callable[[World, Recorder, b
     def verdict(world: World, recorder: Recorder, complete: bool) -> str | None:
         topology = world.topology
         for process in topology.processes:
-            recorder.process(process, topology.group_of(process), topology.region(process), world.down.get(process))
-        meta = prepared.make_meta(f"seed-{seed}").claiming(complete=complete)
-        report = judge(Run.of(recorder, meta))
+            recorder.record_process(
+                process, topology.group_of(process), topology.region(process), world.down.get(process)
+            )
+        meta = prepared.make_meta(f"seed-{seed}").with_claims(complete=complete)
+        report = judge(Run.from_recorder(recorder, meta))
         if report.verdict != "violated":
             return None
         return describe_violation(report)

@@ -10,11 +10,10 @@ from amcast.kernel.message import Body, Message
 from amcast.kernel.spec import Spec
 from amcast.lab.runs import fuzz_seed, prepare_run
 from amcast.parts.groups.messages import Nack
-from amcast.protocols.primcast.messages import Ack, NewState, Promise
+from amcast.protocols.primcast.messages import Ack, NewState, Promise, Proposal
 from amcast.protocols.primcast.process import HYBRID, SPEC, PrimCast
-from amcast.protocols.primcast.progress import Proposal
 from amcast.simulation.inputs.plan import parse_plan
-from tests.protocols.primcast import test_process as scenes
+from tests.protocols.primcast import scenes
 from tests.protocols.stage import Stage
 
 
@@ -65,11 +64,11 @@ class Mutant:
 class Hole(PrimCast):
     """Line 42: a proposal that arrives before its receiver is FOLLOWER is not appended; later ones are."""
 
-    def _follow(self, proposals: tuple[Proposal, ...]) -> None:
-        if self._established:
+    def _accept_proposals(self, proposals: tuple[Proposal, ...]) -> None:
+        if self._is_established:
             for _, id, timestamp in proposals:
-                self._stream.append((self._length + len(self._stream), id, timestamp))
-            self._drain()
+                self._waiting_proposals.append((self._log.length + len(self._waiting_proposals), id, timestamp))
+            self._append_waiting_proposals()
 
 
 class SilentClock(PrimCast):
@@ -78,13 +77,13 @@ class SilentClock(PrimCast):
     _spoken = 0
     _taken = -1
 
-    def _adopt(self, body: NewState) -> None:
+    def _adopt_state(self, body: NewState) -> None:
         self._spoken = self._clock
-        super()._adopt(body)
+        super()._adopt_state(body)
         self._taken = self._clock
 
-    def _ack(self) -> Ack:
-        ack = super()._ack()
+    def _build_ack(self) -> Ack:
+        ack = super()._build_ack()
         if self._clock != self._taken:
             return ack
         return Ack(ack.epoch, ack.length, min(ack.clock, self._spoken), *ack_rest(ack))
@@ -97,47 +96,47 @@ def ack_rest(ack: Ack) -> tuple[int, int, int, tuple[int, ...]]:
 class FollowersClock(PrimCast):
     """Line 28 left out: any majority's clocks allow delivery, the primary's word is not needed."""
 
-    def _limit(self) -> int:
-        return self._clocks.passed()
+    def _stable_timestamp(self) -> int:
+        return self._clocks.majority_value()
 
 
 class LateStart(PrimCast):
     """A proposal whose message has not arrived does not hold back its primary's clock, and so blocks nothing."""
 
-    def _limit(self) -> int:
-        return self._clocks.reached(max(self._leader_clock, self._said[1]))
+    def _stable_timestamp(self) -> int:
+        return self._clocks.delivery_limit(max(self._primary_clock, self._primary_position[1]))
 
 
 class PrimaryClock(PrimCast):
     """Line 29 left out: the primary's clock alone allows delivery."""
 
-    def _limit(self) -> int:
-        return self._leader_clock
+    def _stable_timestamp(self) -> int:
+        return self._primary_clock
 
 
 class Hasty(PrimCast):
     """Lines 75-76 left out: a new epoch delivers before a majority has accepted it."""
 
     def _deliver_ready(self) -> None:
-        established, self._established = self._established, True
+        established, self._is_established = self._is_established, True
         super()._deliver_ready()
-        self._established = established
+        self._is_established = established
 
 
 class Bumpless(PrimCast):
     """Line 50 left out: a clock that a remote timestamp raised is not told."""
 
-    def _hear_time(self, item: Any, group: int, timestamp: int) -> None:
-        due = self._due
-        super()._hear_time(item, group, timestamp)
-        self._due = due
+    def _observe_timestamp(self, item: Any, group: int, timestamp: int) -> None:
+        due = self._clock_due
+        super()._observe_timestamp(item, group, timestamp)
+        self._clock_due = due
 
-    def _hand_over(self, message: Message, timestamp: int, final: int, committed_ns: int | None) -> None:
-        due = self._due
-        super()._hand_over(message, timestamp, final, committed_ns)
-        self._due = due
+    def _deliver(self, *delivery: Any) -> None:
+        due = self._clock_due
+        super()._deliver(*delivery)
+        self._clock_due = due
 
-    def _hear_sync(self, sender: ProcessId, body: Any) -> None:
+    def _handle_sync(self, sender: ProcessId, body: Any) -> None:
         """Nor when asked."""
 
     def _request_catch_up(self, helper: ProcessId) -> None:
@@ -155,16 +154,16 @@ class Mute(PrimCast):
 class LongestLog(PrimCast):
     """Lines 66-67: the longest log, of whatever epoch."""
 
-    def _hear_promise(self, sender: ProcessId, body: Promise) -> None:
+    def _handle_promise(self, sender: ProcessId, body: Promise) -> None:
         flat = Promise(body.epoch, 0, body.clock, body.base, body.floor, body.entries, body.memory_losses)
-        super()._hear_promise(sender, flat)
+        super()._handle_promise(sender, flat)
 
 
 class LowClock(PrimCast):
     """Line 68: the new epoch starts with the candidate's own clock, not the highest of a majority."""
 
-    def _hear_promise(self, sender: ProcessId, body: Promise) -> None:
-        super()._hear_promise(
+    def _handle_promise(self, sender: ProcessId, body: Promise) -> None:
+        super()._handle_promise(
             sender,
             Promise(body.epoch, body.current, 0, body.base, body.floor, body.entries, body.memory_losses),
         )
@@ -173,7 +172,7 @@ class LowClock(PrimCast):
 class Forgetful(PrimCast):
     """Nothing is made durable before it is said; a restarted process believes what it finds: little."""
 
-    def _make_durable(self) -> None:
+    def _persist_changes(self) -> None:
         self._undurable = []
 
 
@@ -181,7 +180,7 @@ class Shameless(PrimCast):
     """A member that lost its memory votes at once."""
 
     def _start_joining(self) -> None:
-        self._due = True
+        self._clock_due = True
 
 
 class Repeater(PrimCast):
@@ -190,7 +189,7 @@ class Repeater(PrimCast):
     def on_request(self, message: Message) -> None:
         known = self._delivered
         if message.id in known and message.id not in self._pending:
-            item = self._item(message.id)
+            item = self._ensure_pending(message.id)
             item.message = message
             self._unproposed[message.id] = item
             return
@@ -216,19 +215,19 @@ class WallClock(PrimCast):
 
 BARE = {"nodes": False}
 MUTANTS = [
-    Mutant("hole", Hole, "line 42", scene=scenes.a_proposal_to_one_who_is_not_yet_follower),
-    Mutant("silent clock", SilentClock, "line 73", scene=scenes.a_clock_from_the_new_state),
+    Mutant("hole", Hole, "line 42", scene=scenes.proposal_arrives_before_epoch_is_established),
+    Mutant("silent clock", SilentClock, "line 73", scene=scenes.clock_rises_by_new_state),
     Mutant("followers' clock", FollowersClock, "line 28", "none", BARE),
     Mutant("late start", LateStart, "no entry at proposal time", "none", BARE),
-    Mutant("primary's clock", PrimaryClock, "line 29", scene=scenes.clocks_of_a_primary_alone),
-    Mutant("hasty", Hasty, "lines 75-76", scene=scenes.a_minority_in_a_new_epoch),
+    Mutant("primary's clock", PrimaryClock, "line 29", scene=scenes.primary_is_alone_with_its_clock),
+    Mutant("hasty", Hasty, "lines 75-76", scene=scenes.minority_enters_new_epoch),
     Mutant("bumpless", Bumpless, "line 50", "none", BARE),
-    Mutant("mute", Mute, "line 61", scene=scenes.a_dead_candidate),
+    Mutant("mute", Mute, "line 61", scene=scenes.candidate_dies_with_a_promise),
     Mutant("longest log", LongestLog, "lines 66-67", "leaders", BARE, range(300)),
-    Mutant("low clock", LowClock, "line 68", scene=scenes.a_candidate_behind),
+    Mutant("low clock", LowClock, "line 68", scene=scenes.candidate_has_low_clock),
     Mutant("forgetful", Forgetful, "no record before an answer", "recovery"),
     Mutant("shameless", Shameless, "no re-admission", "amnesia"),
-    Mutant("old promises", OldPromises, "lost memory not told", scene=scenes.a_promise_from_a_forgotten_incarnation),
+    Mutant("old promises", OldPromises, "lost memory not told", scene=scenes.promise_precedes_memory_loss),
     Mutant("repeater", Repeater, "no deduplication", "links"),
     Mutant("wall clock", WallClock, "no max in line 37", "skew", BARE, spec=HYBRID),
 ]

@@ -116,7 +116,7 @@ def test_of_two_changes_at_once_the_first_counts_and_the_other_is_stale() -> Non
     assert summary.notes["stale"] >= 9, "everybody delivers it, and nobody follows it"
     numbers = {process.topology.configuration for process in world.processes.values()}
     assert numbers == {1}
-    report = judge(Run.of(recorder, prepared.make_meta("stale").claiming(complete=True)))
+    report = judge(Run.from_recorder(recorder, prepared.make_meta("stale").with_claims(complete=True)))
     assert report.verdict == "holds", report.story()
 
 

@@ -124,9 +124,9 @@ def test_the_oracle_has_the_last_word_over_other_suggestions() -> None:
     node = Node(spec.process(0, TOPOLOGY, spec.configure()), NodeConfig())
     node.step((Started(),), 0)
     node.step((Leader(0, 2),), 0)
-    assert node.protocol._paxos.believed == 2
+    assert node.protocol._paxos.suggested_leader == 2
     node.step((Timer(BEAT),), 0)
-    assert node.protocol._paxos.believed == 0
+    assert node.protocol._paxos.suggested_leader == 0
 
 
 def test_a_member_whose_address_is_silent_is_suspected_at_once_and_trusted_when_heard() -> None:

@@ -90,7 +90,7 @@ def test_genuine_for_local_messages_only() -> None:
         prepared = prepare_run(parse_plan(values), SPEC)
         recorder = Recorder()
         Simulation(prepared.make_setup(), recorder).run()
-        report = judge(Run.of(recorder, prepared.make_meta("treecast").claiming(complete=True)))
+        report = judge(Run.from_recorder(recorder, prepared.make_meta("treecast").with_claims(complete=True)))
         assert report.properties["P6'"].verdict == expected
         assert report.verdict == "holds", "P6' is reported, not claimed"
 

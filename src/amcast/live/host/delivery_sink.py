@@ -88,10 +88,10 @@ class DeliverySink:
 
     def _record_all(self, effect: Deliver, now: int, recorder: Recorder) -> None:
         assert self._group is not None
-        every = recorder.every
+        every = recorder.sample_every
         for position, part in enumerate(effect.messages(), effect.position):
             if every == 1 or part.id % every == 0:
-                recorder.delivery(
+                recorder.record_delivery(
                     self._me, self._group, position, part, now,
                     effect.rank_time, effect.rank_tie, None, effect.committed_ns,
                 )  # fmt: skip
@@ -100,8 +100,8 @@ class DeliverySink:
         position, group = effect.position, self._group
         assert group is not None, f"process {self._me} is in no group and delivers message {effect.message.id}"
         if position > self._recorded:
-            recorder.note(self._me, now, "trace-gap", None, float(self._recorded))
-        recorder.delivery(
+            recorder.record_note(self._me, now, "trace-gap", None, float(self._recorded))
+        recorder.record_delivery(
             self._me, group, position, effect.message, now,
             effect.rank_time, effect.rank_tie, None, effect.committed_ns,
         )  # fmt: skip

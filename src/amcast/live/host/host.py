@@ -268,7 +268,7 @@ class Host(EffectQueue):
             self._steps.close()
         if self._recorder is not None and not self._failed:
             # Who failed may come back; whoever started it knows at the end.
-            self._recorder.process(self.me, self.home, self.process.topology.region(self.me), self.retired_ns)
+            self._recorder.record_process(self.me, self.home, self.process.topology.region(self.me), self.retired_ns)
         if not self.ended.done():
             self.ended.set_result(None)
 
@@ -347,7 +347,7 @@ class Host(EffectQueue):
         if self._recorder is not None:
             now = self._read_clock()
             for body, about, size in zip(frame.bodies, frame.abouts, frame.sizes, strict=True):
-                self._recorder.packet(about, type(body).__name__, peer, self.me, size, frame.sent_ns, now)
+                self._recorder.record_packet(about, type(body).__name__, peer, self.me, size, frame.sent_ns, now)
 
     def _on_link_reset(self, peer: ProcessId, incarnation: int) -> None:
         self.enqueue(LinkReset(peer, incarnation))
@@ -453,7 +453,7 @@ class Host(EffectQueue):
     def _record_looped(self, now: int) -> None:
         assert self._recorder is not None
         for about, body, size, sent_ns in self._looped:
-            self._recorder.packet(about, body, self.me, self.me, size, sent_ns, now)
+            self._recorder.record_packet(about, body, self.me, self.me, size, sent_ns, now)
         self._looped.clear()
 
     # Effects
@@ -475,7 +475,7 @@ class Host(EffectQueue):
         for nobody in unknown:
             self.lost_sends += 1
             if self._traces and self._recorder is not None:
-                self._recorder.packet(effect.about, type(body).__name__, me, nobody, len(part), self._now, None)
+                self._recorder.record_packet(effect.about, type(body).__name__, me, nobody, len(part), self._now, None)
 
     def _send_each(self, effect: SendEach) -> None:
         for send in self.network.send_each(effect):
@@ -510,7 +510,7 @@ class Host(EffectQueue):
         elif effect.name == "retired" and self._on_retired is not None:
             self._on_retired(int(effect.value or 0), self._now)
         if self._recorder is not None:
-            self._recorder.note(self.me, self._now, effect.name, effect.message, effect.value)
+            self._recorder.record_note(self.me, self._now, effect.name, effect.message, effect.value)
 
     def _take_over(self, position: int) -> None:
         """A snapshot took the place of the deliveries before this position."""

@@ -21,4 +21,4 @@ def record_lost(recorder: Recorder, coder: Codec, me: ProcessId, peer: ProcessId
             continue
         frame = coder.read(kind, data[HEAD_BYTES:])
         for body, about, size in zip(frame.bodies, frame.abouts, frame.sizes, strict=True):
-            recorder.packet(about, type(body).__name__, me, peer, size, frame.sent_ns, None)
+            recorder.record_packet(about, type(body).__name__, me, peer, size, frame.sent_ns, None)

@@ -29,11 +29,11 @@ from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Contacts, Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS
-from amcast.parts.groups.claims import MILD, replicated_claims
+from amcast.parts.groups.claims import LINK_FAULTS, replicate_claims
 from amcast.parts.groups.messages import REPLICATED_BODIES, ReplicatedState
-from amcast.parts.groups.replicated import replicated
+from amcast.parts.groups.replicated import replicate
 from amcast.parts.ordering.delivered_set import DeliveredSet
-from amcast.parts.ordering.overlay import Order, ancestral, order_of, rank_delays, rank_role
+from amcast.parts.ordering.overlay import Order, contact_lca, parse_order, rank_delays, rank_role
 from amcast.protocols.ring.messages import End, Pass, RingConfig, RingState
 
 
@@ -44,7 +44,7 @@ class Ring(Process):
         super().__init__(me, topology)
         assert self.group is not None, f"process {me} is a client"
         self.home: GroupId = self.group
-        self.order: Order = order_of(config.order, topology)
+        self.order: Order = parse_order(config.order, topology)
         self._seen = DeliveredSet()
         """What clients asked for; a message that is passed on comes once."""
         self._queue: deque[tuple[Message, int]] = deque()
@@ -118,7 +118,7 @@ class Ring(Process):
 
 def contacting(config: RingConfig) -> Contacts:
     """The first destination, in the order that a configuration names."""
-    return ancestral(lambda topology: order_of(config.order, topology))
+    return contact_lca(lambda topology: parse_order(config.order, topology))
 
 
 def _packets(destinations: int, replicas: int) -> int:
@@ -126,18 +126,18 @@ def _packets(destinations: int, replicas: int) -> int:
     return 1 + 2 * (destinations - 1)
 
 
-ALONE = Claims(genuine="strict", links="reordering", faults=MILD, delays=rank_delays, packets=_packets)
+ALONE = Claims(genuine="strict", links="reordering", faults=LINK_FAULTS, delays=rank_delays, packets=_packets)
 
 SPEC = Spec(
     name="ring",
     summary="a message visits its destinations one by one; each is locked until the last has it",
     source="Delporte-Gallet and Fauconnier 2000, told in paper 001 section 3.1",
-    process=replicated(Ring, (Pass, End), RingState),
+    process=replicate(Ring, (Pass, End), RingState),
     config=RingConfig,
     bodies=(Pass, End, *REPLICATED_BODIES, *PAXOS_BODIES),
     records=PAXOS_RECORDS,
     states=(RingState, ReplicatedState),
-    claims=replicated_claims(ALONE),
+    claims=replicate_claims(ALONE),
     alone=ALONE,
     roles=rank_role,
     contacts=contacting(RingConfig()),

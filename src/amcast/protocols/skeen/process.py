@@ -23,9 +23,9 @@ from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS
-from amcast.parts.groups.claims import MILD, replicated_claims
+from amcast.parts.groups.claims import LINK_FAULTS, replicate_claims
 from amcast.parts.groups.messages import REPLICATED_BODIES, ReplicatedState
-from amcast.parts.groups.replicated import replicated
+from amcast.parts.groups.replicated import replicate
 from amcast.protocols.skeen.messages import Propose, SkeenConfig, SkeenPending, SkeenState
 
 
@@ -158,7 +158,7 @@ class Skeen(Process):
 ALONE = Claims(
     genuine="strict",
     links="reordering",
-    faults=MILD,
+    faults=LINK_FAULTS,
     ranked=True,
     delays=lambda role, destinations, replicas: 2 if destinations > 1 else 1,
     packets=lambda destinations, replicas: destinations + destinations * destinations,
@@ -168,12 +168,12 @@ SPEC = Spec(
     name="skeen",
     summary="every destination proposes a timestamp, the highest wins",
     source="Skeen, told by Birman and Joseph 1987; papers 000 section 3, 002 section 3.1",
-    process=replicated(Skeen, (Propose,), SkeenState),
+    process=replicate(Skeen, (Propose,), SkeenState),
     config=SkeenConfig,
     bodies=(Propose, *REPLICATED_BODIES, *PAXOS_BODIES),
     records=PAXOS_RECORDS,
     states=(SkeenState, SkeenPending, ReplicatedState),
-    claims=replicated_claims(ALONE),
+    claims=replicate_claims(ALONE),
     alone=ALONE,
     goals=("waited", "early"),
 )

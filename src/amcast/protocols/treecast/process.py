@@ -28,11 +28,11 @@ from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Contacts, Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS
-from amcast.parts.groups.claims import MILD, replicated_claims
+from amcast.parts.groups.claims import LINK_FAULTS, replicate_claims
 from amcast.parts.groups.messages import REPLICATED_BODIES, ReplicatedState
-from amcast.parts.groups.replicated import replicated
+from amcast.parts.groups.replicated import replicate
 from amcast.parts.ordering.delivered_set import DeliveredSet
-from amcast.parts.ordering.overlay import Tree, ancestral, tree_of
+from amcast.parts.ordering.overlay import Tree, contact_lca, parse_tree
 from amcast.protocols.treecast.messages import Confirm, Forward, TreeCastConfig, TreeCastState, TreeCastWaiting
 
 
@@ -57,7 +57,7 @@ class TreeCast(Process):
         assert self.group is not None, f"process {me} is a client"
         self.home: GroupId = self.group
         self.config = config
-        self.tree: Tree = tree_of(config.edges, topology)
+        self.tree: Tree = parse_tree(config.edges, topology)
         self.parent = self.tree.parent[self.home]
         self._asked_for = DeliveredSet()
         """What clients asked this group to order, each client in its order. A message comes once from the parent."""
@@ -84,7 +84,7 @@ class TreeCast(Process):
                 raise AssertionError(f"TreeCast's groups do not say {body!r}")
 
     def _order(self, message: Message) -> None:
-        below = self.tree.involved(self.home, message.destinations)
+        below = self.tree.children_towards(self.home, message.destinations)
         for child in below:
             self.send_all(self.topology.members(child), Forward(message), message.id)
         if self.home in message.destinations:
@@ -148,7 +148,7 @@ class TreeCast(Process):
 
 def contacting(config: TreeCastConfig) -> Contacts:
     """The lowest common ancestor, in the tree that a configuration names."""
-    return ancestral(lambda topology: tree_of(config.edges, topology))
+    return contact_lca(lambda topology: parse_tree(config.edges, topology))
 
 
 def _delays(role: str, destinations: int, replicas: int) -> int | None:
@@ -167,18 +167,18 @@ def _role(topology: Topology, process: ProcessId) -> str:
     return f"depth-{(topology.groups.index(group) + 1).bit_length() - 1}" if group is not None else "client"
 
 
-ALONE = Claims(genuine="no", faults=MILD, delays=_delays, packets=_packets)
+ALONE = Claims(genuine="no", faults=LINK_FAULTS, delays=_delays, packets=_packets)
 
 SPEC = Spec(
     name="treecast",
     summary="a tree of groups; messages go down from the lowest common ancestor of their destinations",
     source="paper 004 sections 3.2 and 4.1.2",
-    process=replicated(TreeCast, (Forward, Confirm), TreeCastState),
+    process=replicate(TreeCast, (Forward, Confirm), TreeCastState),
     config=TreeCastConfig,
     bodies=(Forward, Confirm, *REPLICATED_BODIES, *PAXOS_BODIES),
     records=PAXOS_RECORDS,
     states=(TreeCastState, ReplicatedState),
-    claims=replicated_claims(ALONE),
+    claims=replicate_claims(ALONE),
     alone=ALONE,
     roles=_role,
     contacts=contacting(TreeCastConfig()),

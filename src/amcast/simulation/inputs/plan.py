@@ -162,7 +162,7 @@ def _events(faults: Any, where: str) -> Any:
 
 
 def describe_plan(plan: Plan) -> dict[str, Any]:
-    """A plan as plain data that `plan_of` reads back."""
+    """A plan as plain data that `parse_plan` reads back."""
     plain: dict[str, Any] = msgspec.to_builtins(plan)
     plain["faults"]["events"] = [{"at_ns": e["at_ns"], **e["fault"]} for e in plain["faults"]["events"]]
     return plain

@@ -1,9 +1,9 @@
 """A world: processes, links, timers and disks, and what each action does to them. It chooses nothing.
 
 Every effect that takes time becomes an offer to the scheduler (a packet in flight, a timer, a disk write); the
-scheduler decides when it happens and calls back `arrive`, `fire` or `complete_writes`. Faults are actions too. Links follow the rule of
-the architecture: FIFO and exactly-once within one incarnation of both ends; when an incarnation ends, what was in
-flight is lost and the peer hears of the new incarnation before anything else comes over the link.
+scheduler decides when it happens and calls back `arrive`, `fire` or `complete_writes`. Faults are actions, too. Links
+are FIFO and exactly-once within one incarnation of both ends. When an incarnation ends, packets in flight are lost, and
+the peer gets a LinkReset for the new incarnation before any other event from that link.
 """
 
 from collections.abc import Callable, Sequence
@@ -210,7 +210,7 @@ class World:
         self.multicasts += 1
         if self.recorder is not None:
             self._sent_ns[id] = self.now
-            self.recorder.multicast(message, self.now, message.sender, sequence_of(message.id))
+            self.recorder.record_multicast(message, self.now, message.sender, sequence_of(message.id))
         if process in self.processes:
             self.step(process, (Submit(message),))
 
@@ -224,7 +224,7 @@ class World:
         """On smooth links: one body reaches several targets, one after the other."""
         _, _, source, targets, body, about, size, sent_ns = flight
         if self._wants_packets:
-            self.recorder.packet_to(about, type(body).__name__, source, targets, size, sent_ns, self.now)  # type: ignore[union-attr]
+            self.recorder.record_packets(about, type(body).__name__, source, targets, size, sent_ns, self.now)  # type: ignore[union-attr]
         events = (Receive(source, body),)
         for target in targets:
             self.step(target, events)
@@ -431,7 +431,7 @@ class World:
         if self.keeps_history:
             self.history[process].append(message.id)
         if self.recorder is not None:
-            self.recorder.delivery(
+            self.recorder.record_delivery(
                 process,
                 self.topology.group_of(process),  # type: ignore[arg-type]
                 effect.position,
@@ -475,7 +475,7 @@ class World:
         elif name == "retired":
             remove_member(self, process)
         if self.recorder is not None:
-            self.recorder.note(process, self.now, name, message, value)
+            self.recorder.record_note(process, self.now, name, message, value)
 
     def report_violation(self, process: ProcessId, sentence: str) -> None:
         """It did what no process may do."""
@@ -494,7 +494,7 @@ class World:
             # On a link without order a body overtook the greeting; the process must hear of the new incarnation first.
             self.step(target, (cast(LinkReset, self._greet(source, target)),))
         if self._wants_packets:
-            self.recorder.packet(about, type(body).__name__, source, target, size, sent_ns, self.now)  # type: ignore[union-attr]
+            self.recorder.record_packet(about, type(body).__name__, source, target, size, sent_ns, self.now)  # type: ignore[union-attr]
         if self._decode is not None:
             assert self._encode is not None
             body = self._decode(self._encode(body))
@@ -520,4 +520,4 @@ class World:
     def lose_packet(self, envelope: Envelope) -> None:
         source, target, body, about, size, sent_ns = envelope
         if self._wants_packets and type(body) is not Hello:
-            self.recorder.packet(about, type(body).__name__, source, target, size, sent_ns, None)  # type: ignore[union-attr]
+            self.recorder.record_packet(about, type(body).__name__, source, target, size, sent_ns, None)  # type: ignore[union-attr]

@@ -93,7 +93,7 @@ class ChosenNetwork(Network):
 
     def __init__(self, schedule: Schedule, topology: Topology) -> None:
         super().__init__(NetworkConfig(delay_ns=UNIT_NS), topology, Random(0))
-        self.plain = False
+        self.is_constant = False
         self.counts: dict[Link, int] = {}
         """Packets so far, by link."""
         self._schedule = schedule

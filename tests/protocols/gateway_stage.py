@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from amcast.assembly import Assembly
 from amcast.kernel.config import Config
 from amcast.kernel.effects import Deliver, Effect, Send
 from amcast.kernel.events import Event
@@ -11,7 +12,6 @@ from amcast.kernel.ids import ProcessId
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
 from amcast.parts.client.messages import SessionConfig
-from amcast.parts.client.session import ClientSession
 from amcast.parts.node.messages import GatewayConfig, NodeConfig
 from amcast.parts.node.node import Node
 from amcast.protocols.catalogue import CATALOGUE
@@ -41,11 +41,16 @@ class GatewayStage(Stage):
         self.node = node
         super().__init__(replace(CATALOGUE["primcast"], process=make), groups, options=options)
 
+    def assemble(self) -> Assembly:
+        node = NodeConfig(omega=None, gateway=GatewayConfig(gather_windows=False))
+        return Assembly(self.spec, self.config, node, SessionConfig(gateways=True))
+
     def make(self, process: ProcessId) -> Process:
-        if self.topology.group_of(process) is None:
-            return ClientSession(process, self.topology, self.spec.contacts, SessionConfig(gateways=True))
-        config = NodeConfig(omega=None, gateway=GatewayConfig(rest=False))
-        return self.node(self.spec.process(process, self.topology, self.config), config, self.spec.contacts)
+        if self.node is Node or self.topology.group_of(process) is None:
+            return super().make(process)
+        protocol = self.spec.process(process, self.topology, self.config)
+        assert self.assembly.node is not None
+        return self.node(protocol, self.assembly.node, self.spec.contacts)
 
     def sends_of(self, process: ProcessId, kind: type) -> list[Send]:
         """The sends of one process whose bodies are of a kind."""

@@ -12,11 +12,11 @@ MUTANTS = [("primcast", mutant) for mutant in primcast.MUTANTS] + [("whitebox", 
 
 @pytest.mark.parametrize("mutant", [m for _, m in MUTANTS], ids=[f"{name}: {m.name}" for name, m in MUTANTS])
 def test_mutant_is_caught(mutant: Mutant) -> None:
-    story = mutant.caught()
+    story = mutant.find_violation()
     assert story is not None, f"no run caught the mutant {mutant.name}: {mutant.process.__doc__}"
 
 
 @pytest.mark.parametrize("mutant", [m for _, m in MUTANTS if m.scene is None], ids=lambda mutant: mutant.name)
 def test_protocol_passes_the_runs_of_its_mutants(mutant: Mutant) -> None:
     healthy = replace(mutant, process=mutant.spec.process, seeds=mutant.seeds[:8])
-    assert healthy.caught() is None
+    assert healthy.find_violation() is None

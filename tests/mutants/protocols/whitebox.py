@@ -5,7 +5,7 @@ from typing import Any
 from amcast.protocols.whitebox.messages import NewLeaderAck
 from amcast.protocols.whitebox.pending import PendingMulticast
 from amcast.protocols.whitebox.process import SPEC, WhiteBox
-from tests.mutants.protocols.primcast import BARE, Mutant
+from tests.mutants.protocols.primcast import WITHOUT_NODES, Mutant
 from tests.protocols.whitebox import test_process as scenes
 
 
@@ -86,11 +86,11 @@ class NoAdmission(WhiteBox):
 
 
 MUTANTS = [
-    Mutant("first ack only", FirstAckOnly, "merge of one promise", "leaders", BARE, range(40), SPEC),
+    Mutant("first ack only", FirstAckOnly, "merge of one promise", "leaders", WITHOUT_NODES, range(40), SPEC),
     Mutant("patched clock", PatchedClock, "clock by a constant", spec=SPEC, scene=scenes.candidate_with_stale_clock),
     Mutant("stale clock", StaleClock, "no clock update", spec=SPEC, scene=scenes.candidate_with_stale_clock),
-    Mutant("no blocking", NoBlocking, "no blocking", "none", BARE, range(40), SPEC),
-    Mutant("new timestamps", NewTimestamps, "no re-accept", "leaders", BARE, range(40), SPEC),
+    Mutant("no blocking", NoBlocking, "no blocking", "none", WITHOUT_NODES, range(40), SPEC),
+    Mutant("new timestamps", NewTimestamps, "no re-accept", "leaders", WITHOUT_NODES, range(40), SPEC),
     Mutant("ignored positions", IgnoredPositions, "positions ignored", "links", {}, range(60), SPEC),
     Mutant("no records", NoRecords, "no record before a reply", "recovery", {}, range(40), SPEC),
     Mutant("no admission", NoAdmission, "no re-admission", "amnesia", {}, range(100), SPEC),

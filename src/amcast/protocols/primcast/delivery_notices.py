@@ -1,8 +1,8 @@
 """Notices by which a primary lets its followers deliver, and when they are sent.
 
-Followers receive most acknowledgements late (`Send.deferrable`). A primary therefore tells its group which bundles it
-has delivered, and a follower delivers them at the same positions, because a group has one delivery order. Notices are
-no urgent traffic; a primary sends them
+Followers receive most acknowledgements late (`Send.deferrable`). A primary therefore notifies its group of the bundles
+that it has delivered, and a follower delivers them at the same positions, because a group has one delivery order.
+Notices are not urgent. A primary sends them
 
 - with a proposal, if `BATCH_NOTICES` have gathered or the oldest is half of `STREAM_NS` old;
 - alone, `IDLE_NS` after the oldest, or `STREAM_NS` after it while proposals follow one another;
@@ -47,7 +47,7 @@ class DeliveryNotices:
 
     def __init__(self) -> None:
         self.unannounced: list[DeliveryNotice] = []
-        """Bundles that this primary delivered and has not told its followers of, in order."""
+        """Bundles that this primary delivered and has not notified its followers of, in order."""
         self.checked = 0
         """For so many of `unannounced`, gateways that wait for them were looked for; all, after each step."""
         self.oldest_ns = -1
@@ -93,7 +93,7 @@ class DeliveryNotices:
     def is_overdue(self, now: int) -> bool:
         return bool(self.unannounced) and now - self.oldest_ns >= self.max_wait_ns()
 
-    def take_for_gateways(
+    def collect_for_gateways(
         self, me: ProcessId, members: Container[ProcessId]
     ) -> list[tuple[ProcessId, tuple[DeliveryNotice, ...]]]:
         """Gateways of the group that wait for deliveries before their own bundle, each with the notices up to it. The

@@ -394,7 +394,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
                 if id not in self._recent_deliveries:
                     self._is_lagging = True  # only the primary still has the message
                     break
-                pending = self._delivered_placeholder(self._recent_deliveries[id].message)
+                pending = self._build_delivered_placeholder(self._recent_deliveries[id].message)
             elif pending is None or pending.message is None:
                 self._ensure_pending(id).proposing_groups.add(self.home)
                 self.note("early", id)
@@ -405,7 +405,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
         if length <= self._log.length and clock > self._primary_clock:
             self._primary_clock = clock
 
-    def _delivered_placeholder(self, message: Message) -> PendingMulticast:
+    def _build_delivered_placeholder(self, message: Message) -> PendingMulticast:
         """A log entry for a message that is delivered already."""
         pending = PendingMulticast(message.id)
         pending.message = message
@@ -639,7 +639,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
         ordered_elsewhere: tuple[GroupId, ...] = (),
     ) -> None:
         """Emits the effect. A group whose decided timestamp is the final one gives every later message a higher one:
-        `ordered_elsewhere` are the groups of which this process knows that, `ordered_here` says it of its own."""
+        `ordered_elsewhere` are the groups of which this process knows that, `ordered_here` is for its own group."""
         message, duplicates = delivery.message, delivery.duplicate_places
         if duplicates:
             self.note("repeated", message.id, float(len(duplicates)))
@@ -767,7 +767,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
     # Delivery notices
 
     def _notify_gateways(self) -> None:
-        for gateway, notices in self._notices.take_for_gateways(self.me, self._places):
+        for gateway, notices in self._notices.collect_for_gateways(self.me, self._places):
             self._send_after_persist((gateway,), Propose((), self._build_ack(), notices))
 
     def _schedule_notices(self) -> None:
@@ -920,7 +920,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
 
     def _pending_of_entry(self, entry: Entry) -> PendingMulticast:
         if entry.message.id in self._delivered:
-            return self._delivered_placeholder(entry.message)
+            return self._build_delivered_placeholder(entry.message)
         pending = self._ensure_pending(entry.message.id)
         pending.message = entry.message
         self._commit(pending)
@@ -1302,7 +1302,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
             self._primary_clock,
             self._primary_position,
             tuple(self._waiting_proposals),
-            self._log.delivered_positions(),
+            self._log.list_delivered_positions(),
             tuple([pending.snapshot() for _, pending in sorted(self._pending.items())]),
             tuple(self._unproposed),
             tuple([progress.snapshot() for progress in (self._progress, *remote)]),
@@ -1334,7 +1334,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
         self._delivery_heap = [(pending.bound, pending.id) for pending in self._pending.values() if pending.index >= 0]
         heapify(self._delivery_heap)
         self._unproposed = {id: self._pending[id] for id in state.unproposed}
-        self._progress, *remote = [GroupProgress.from_state(kept, self.topology) for kept in state.progress]
+        self._progress, *remote = [GroupProgress.from_state(one, self.topology) for one in state.progress]
         self._remote_progress = {progress.group: progress for progress in remote}
         self._remote_members = {}
         self._deferrable = {}
@@ -1364,7 +1364,7 @@ def _delays(role: str, destinations: int, replicas: int) -> int | None:
 
 SPEC = Spec(
     name="primcast",
-    summary="primaries stamp, everybody acknowledges to everybody: three delays at every destination",
+    summary="primaries propose timestamps, members acknowledge to all destinations: three delays everywhere",
     source="paper 002: Pacheco, Coelho, Pedone 2023",
     process=PrimCast,
     config=PrimCastConfig,
@@ -1387,7 +1387,7 @@ SPEC = Spec(
 HYBRID = replace(
     SPEC,
     name="primcast-hc",
-    summary="PrimCast whose primaries stamp with the time of day, against the convoy effect",
+    summary="PrimCast whose primaries propose at least their local time, against the convoy effect",
     source="paper 002, section 6",
     claims=replace(SPEC.claims, bound=lambda role, skew: min(5, 4 + 2 * skew)),
     options={"hybrid": True},

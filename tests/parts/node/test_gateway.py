@@ -21,7 +21,7 @@ from amcast.kernel.ids import MESSAGES_PER_SENDER, message_id
 from amcast.kernel.message import Body, Message, Reply, Request
 from amcast.kernel.topology import Topology
 from amcast.kernel.units import MILLISECOND
-from amcast.lab.runs import fuzz_one, prepare, record
+from amcast.lab.runs import fuzz_seed, prepare_run, record_run
 from amcast.parts.client.messages import Done, SessionConfig
 from amcast.parts.client.session import TIMER, ClientSession
 from amcast.parts.groups import leader_group as member
@@ -41,7 +41,7 @@ from amcast.parts.node.node import Node
 from amcast.parts.ordering.delivered_set import DeliveredSet
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.protocols.skeen.process import Skeen
-from amcast.simulation.inputs.plan import plan_of
+from amcast.simulation.inputs.plan import parse_plan
 
 TOPOLOGY = Topology.grid(2, 3, 4)
 GATHERS = GatewayConfig().gather_ns[0]
@@ -415,10 +415,10 @@ SEEDS = 80
 
 @pytest.mark.parametrize("kinds", ["all", "crash+recovery+amnesia"])
 def test_each_message_is_delivered_once_whatever_fails(kinds: str) -> None:
-    prepared = prepare(plan_of({**PLAN, "faults": {"profile": kinds}}))
+    prepared = prepare_run(parse_plan({**PLAN, "faults": {"profile": kinds}}))
     notes: dict[str, int] = {}
     for seed in range(SEEDS):
-        outcome = fuzz_one(prepared, seed)
+        outcome = fuzz_seed(prepared, seed)
         assert outcome.status == "holds", f"{kinds}, seed {seed}: {outcome.story}"
         for name, count in outcome.notes.items():
             notes[name] = notes.get(name, 0) + count
@@ -435,21 +435,21 @@ def test_a_group_that_forgets_what_was_in_a_bundle_is_caught(monkeypatch: pytest
             return ()
 
     monkeypatch.setattr(member, "DeliveredSet", Forgetful)
-    prepared = prepare(plan_of({**PLAN, "faults": {"profile": "crash+recovery"}}))
-    stories = (fuzz_one(prepared, seed).story for seed in range(4 * SEEDS))
+    prepared = prepare_run(parse_plan({**PLAN, "faults": {"profile": "crash+recovery"}}))
+    stories = (fuzz_seed(prepared, seed).story for seed in range(4 * SEEDS))
     assert any("twice" in story for story in stories)
 
 
 def test_a_simulated_run_with_gateways_is_genuine(tmp_path_factory: pytest.TempPathFactory) -> None:
-    prepared = prepare(plan_of({**PLAN, "workload": {"messages": 60, "outstanding": 3}}))
-    result = record(prepared, tmp_path_factory.mktemp("gateways") / "run")
+    prepared = prepare_run(parse_plan({**PLAN, "workload": {"messages": 60, "outstanding": 3}}))
+    result = record_run(prepared, tmp_path_factory.mktemp("gateways") / "run")
     assert result.report.verdict == "holds", "\n".join(result.report.story())
     assert result.report.properties["P6'"].verdict == "holds"
 
 
 def test_a_protocol_that_opens_no_bundles_has_no_gateways() -> None:
     with pytest.raises(UsageError, match="skeen does not open bundles"):
-        prepare(plan_of({**PLAN, "protocol": "skeen", "options": {}, "nodes": None}))
+        prepare_run(parse_plan({**PLAN, "protocol": "skeen", "options": {}, "nodes": None}))
 
 
 def test_deliveries_of_a_bundle_are_opened_in_order() -> None:

@@ -68,6 +68,11 @@ class PreparedRun:
             changes=bool(self.changes),
         )
 
+    @property
+    def farewell(self) -> Callable[[int], Body] | None:
+        """The body with which a node of this run, in an incarnation, says that it leaves; None for bare processes."""
+        return self.assembly.spec.farewell
+
     def _first(self, process: ProcessId) -> Topology:
         """The topology that a process begins with: who joins is told the one in which it is a member."""
         topology = self.topology
@@ -133,6 +138,7 @@ class PreparedRun:
             senders=self.senders,
             absent=self.absent,
             operator=self.operator,
+            farewell=self.farewell,
         )
 
     def make_case(self) -> FuzzCase:
@@ -151,6 +157,7 @@ class PreparedRun:
             senders=self.senders,
             absent=self.absent,
             operator=self.operator,
+            farewell=self.farewell,
             changes=self.changes,
         )
 

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from amcast.kernel.effects import CancelTimer, Deliver, Effect, Note, Persist, Resolve, Send, SendEach, SetTimer
-from amcast.kernel.events import Event, Leader, LinkReset, PeerDown, Receive, Started, Submit, Suspect, Timer
+from amcast.kernel.events import Event, Leader, LinkReset, PeerDown, Receive, Requests, Started, Submit, Suspect, Timer
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Message, State
 from amcast.kernel.process import Process
@@ -16,10 +16,12 @@ from amcast.simulation.world.actions import (
     Arrive,
     Block,
     Change,
+    Collect,
     Crash,
     Drop,
     Fire,
     Heal,
+    Leave,
     Lossy,
     Multicast,
     Pause,
@@ -32,6 +34,7 @@ from amcast.simulation.world.actions import (
     Suggest,
     Suspicion,
     Sync,
+    Unreachable,
 )
 
 ObservedStep = tuple[ProcessId, Sequence[Event], Sequence[Effect]]
@@ -121,6 +124,12 @@ def _act_further(action: AnyAction) -> str:
             return f"process {process} is told that {leader} leads group {group}"
         case Suspicion(process, group, up):
             return f"process {process} is told that group {group} is {'up' if up else 'down'}"
+        case Unreachable(process, peer):
+            return f"process {process} is told that nobody is at the address of process {peer}"
+        case Leave(process):
+            return f"process {process} tells all others that it leaves"
+        case Collect(process, on):
+            return f"process {process} takes requests of clients " + ("together" if on else "one by one again")
         case Skew(process, offset_ns, drift):
             return f"the clock of process {process} is off by {offset_ns} ns and {drift:+.0%}"
         case Change(group, add, remove):
@@ -150,6 +159,8 @@ def _event(event: Event) -> str:
             return f"is told that group {group} is {'up' if up else 'down'}"
         case PeerDown(peer):
             return f"is told that process {peer} is gone"
+        case Requests(messages):
+            return f"receives requests for messages {_list(message.id for message in messages)}"
         case Started(records, incarnation):
             return f"starts (incarnation {incarnation}, {len(records)} records)"
         case _:

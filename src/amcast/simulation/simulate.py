@@ -6,6 +6,7 @@ from functools import partial
 from typing import Literal
 
 from amcast.kernel.ids import ProcessId
+from amcast.kernel.message import Body
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims
 from amcast.kernel.topology import Topology
@@ -46,6 +47,8 @@ class SimulationSetup:
     """Who is no member at first, and may join."""
     operator: ProcessId | None = None
     """The client that asks for changes of members."""
+    farewell: Callable[[int], Body] | None = None
+    """`Spec.farewell` of the nodes."""
 
 
 @dataclass
@@ -85,6 +88,7 @@ class Simulation:
             keeps_history=keeps_history or setup.operator is not None,
             absent=setup.absent,
             operator=setup.operator,
+            farewell=setup.farewell,
         )
         self._changing: list[Change] = []
         """Changes of members that the plan has and that did not happen yet, in order."""

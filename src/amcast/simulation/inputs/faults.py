@@ -15,9 +15,11 @@ from amcast.kernel.topology import Topology
 from amcast.simulation.world.actions import (
     Block,
     Change,
+    Collect,
     Crash,
     Fault,
     Heal,
+    Leave,
     Lossy,
     Pause,
     Recover,
@@ -27,6 +29,7 @@ from amcast.simulation.world.actions import (
     Slow,
     Suggest,
     Suspicion,
+    Unreachable,
 )
 from amcast.simulation.world.membership import can_change, list_topologies_in_force, request_change
 from amcast.simulation.world.world import World
@@ -80,6 +83,12 @@ def perform_fault(world: World, scheduler: FaultTarget, fault: Fault) -> bool:
             world.suggest(process, group, leader)
         case Suspicion(process, group, up):
             world.suspect(process, group, up)
+        case Unreachable(process, peer):
+            world.report_unreachable(process, peer)
+        case Leave(process):
+            world.say_farewell(process)
+        case Collect(process, on):
+            (world.collecting.add if on else world.collecting.discard)(process)
         case Skew(process, offset_ns, drift):
             world.skews[process] = (offset_ns, drift)
         case Change(group, add, remove):
@@ -92,7 +101,7 @@ def _tell(world: World, fault: Fault) -> None:
     if world.recorder is None:
         return
     match fault:
-        case Suggest() | Suspicion() | Slow(_, 0) | Lossy(0.0):
+        case Suggest() | Suspicion() | Unreachable() | Collect() | Slow(_, 0) | Lossy(0.0):
             return
         case Heal():
             if not world.blocked:
@@ -122,8 +131,12 @@ def _sensible(world: World, fault: Fault) -> bool:
             return process in world.processes and process not in world.paused
         case Resume(process):
             return process in world.paused or process in world.down
-        case Suggest(process) | Suspicion(process):
+        case Suggest(process) | Suspicion(process) | Unreachable(process):
             return process in world.processes and process not in world.paused
+        case Leave(process):
+            return world.farewell is not None and process in world.processes and process not in world.paused
+        case Collect(process):
+            return world.topology.group_of(process) is not None
         case Change(_, add):
             return can_change(world, add)
         case Renew(one, other):

@@ -15,7 +15,7 @@ from amcast.simulation.inputs.faults import perform_fault
 from amcast.simulation.inputs.load import ClientLoad
 from amcast.simulation.inputs.network import Network
 from amcast.simulation.schedulers.calendar import Calendar
-from amcast.simulation.world.actions import Action, Fault, Suggest, Suspicion
+from amcast.simulation.world.actions import Action, Fault, Suggest, Suspicion, Unreachable
 from amcast.simulation.world.world import Envelope, Flight, Hello, World
 
 ARRIVE: Final = 0
@@ -224,7 +224,7 @@ class DiscreteEventScheduler:
             process, write, size = what
             if self._writes[process] == write and process in world.processes:
                 self._sync(process, size)
-        elif isinstance(what, Suggest | Suspicion) and what.process in world.paused:
+        elif isinstance(what, Suggest | Suspicion | Unreachable) and what.process in world.paused:
             self._parked.setdefault(what.process, []).append((FAULT, what))
         elif isinstance(what, Action):
             self._careful = True

@@ -57,6 +57,8 @@ class FuzzCase:
     operator: ProcessId | None = None
     changes: tuple[Change, ...] = ()
     """Changes of members, in this order; the seed draws when."""
+    farewell: Callable[[int], Body] | None = None
+    """`Spec.farewell` of the nodes."""
 
 
 @dataclass
@@ -116,6 +118,7 @@ class Fuzzer(PendingActions):
             wire=case.wire if self.style.coded else (),
             absent=case.absent,
             operator=case.operator,
+            farewell=case.farewell,
         )
         self._changes = list(case.changes)
         self.load = ClientLoad(

@@ -11,6 +11,7 @@ from typing import cast
 
 from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import ProcessId
+from amcast.kernel.message import Body
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Links
 from amcast.kernel.topology import Topology
@@ -24,6 +25,8 @@ from amcast.simulation.world.world import World
 from amcast.trace.recorder import Recorder
 
 Tell = Callable[[str], None]
+Farewell = Callable[[int], Body]
+"""`Spec.farewell` of the nodes, for scripts in which one leaves."""
 
 
 @dataclass
@@ -53,13 +56,16 @@ class Replayer(PendingActions):
         tell: Tell | None = None,
         absent: tuple[ProcessId, ...] = (),
         operator: ProcessId | None = None,
+        farewell: Farewell | None = None,
     ) -> None:
         super().__init__(links, tick_ns)
         self._log: list[ObservedStep] = []
         self._tell = tell
         self._told = 0
         seen = make if tell is None else lambda process: cast(Process, NarratedProcess(make(process), self._log))
-        self.world = World(topology, seen, self, recorder, absent=frozenset(absent), operator=operator)
+        self.world = World(
+            topology, seen, self, recorder, absent=frozenset(absent), operator=operator, farewell=farewell
+        )
 
     def apply(self, action: AnyAction) -> bool:
         if self._tell is None:
@@ -88,11 +94,12 @@ def replay(
     *,
     strict: bool = True,
     tell: Tell | None = None,
+    farewell: Farewell | None = None,
 ) -> ReplayResult:
     """Run a script and judge it. `tell` gets one line per step, as it happens."""
     recorder = Recorder()
     player = Replayer(
-        script.topology, make, script.links, script.tick_ns, recorder, tell, script.absent, script.operator
+        script.topology, make, script.links, script.tick_ns, recorder, tell, script.absent, script.operator, farewell
     )
     result = ReplayResult("holds", "")
     result.notes = player.world.note_counts
@@ -145,8 +152,14 @@ def judge_world(world: World, recorder: Recorder, judge: Judge, complete: bool) 
     return world.violations[0] if world.violations else judge(world, recorder, complete)
 
 
-def narrate(script: Script, make: Callable[[ProcessId], Process], claims: Claims, judge: Judge) -> Sequence[str]:
+def narrate(
+    script: Script,
+    make: Callable[[ProcessId], Process],
+    claims: Claims,
+    judge: Judge,
+    farewell: Farewell | None = None,
+) -> Sequence[str]:
     """A script as a story: numbered steps, and the verdict at the end."""
     lines: list[str] = []
-    replay(script, make, claims, judge, strict=False, tell=lines.append)
+    replay(script, make, claims, judge, strict=False, tell=lines.append, farewell=farewell)
     return lines

@@ -27,9 +27,11 @@ from amcast.simulation.world.actions import (
     Arrive,
     Block,
     Change,
+    Collect,
     Crash,
     Drop,
     Fire,
+    Leave,
     Multicast,
     Pause,
     Recover,
@@ -41,6 +43,7 @@ from amcast.simulation.world.actions import (
     Suggest,
     Suspicion,
     Sync,
+    Unreachable,
     encode_actions,
     parse_action,
 )
@@ -183,7 +186,7 @@ def check_action(action: AnyAction, topology: Topology, where: str) -> None:
             named: tuple[ProcessId, ...] = (sender,)
         case Arrive(target, packets):
             named = (target, *(source for source, _ in packets))
-        case Drop(source, target) | Repeat(source, target) | Renew(source, target):
+        case Drop(source, target) | Repeat(source, target) | Renew(source, target) | Unreachable(source, target):
             named = (source, target)
         case Block(pairs):
             named = tuple(process for pair in pairs for process in pair)
@@ -195,7 +198,7 @@ def check_action(action: AnyAction, topology: Topology, where: str) -> None:
             named = (process,)
         case (
             Fire(process) | Sync(process) | Crash(process) | Recover(process)
-            | Pause(process) | Resume(process) | Slow(process) | Skew(process)
+            | Pause(process) | Resume(process) | Slow(process) | Skew(process) | Leave(process) | Collect(process)
         ):  # fmt: skip
             named = (process,)
         case _:

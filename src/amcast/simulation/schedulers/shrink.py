@@ -23,7 +23,7 @@ from amcast.kernel.spec import Claims
 from amcast.simulation.inputs.random_streams import make_stream
 from amcast.simulation.schedulers.fuzz import Judge, Status
 from amcast.simulation.schedulers.heal import describe_stuck, run_fair_ending
-from amcast.simulation.schedulers.replay import Replayer, judge_world
+from amcast.simulation.schedulers.replay import Farewell, Replayer, judge_world
 from amcast.simulation.schedulers.script import Script
 from amcast.simulation.world.actions import AnyAction, Arrive, Drop, Multicast, Repeat
 from amcast.simulation.world.world import Hello, Pair
@@ -80,9 +80,10 @@ def shrink(
     judge: Judge,
     progress: Callable[[int, int], None] | None = None,
     max_runs: int = MAX_RUNS,
+    farewell: Farewell | None = None,
 ) -> ShrinkResult:
     """Make a failing script minimal. `progress` hears of runs made and steps left."""
-    return _Shrinker(script, make, claims, judge, progress, max_runs).run()
+    return _Shrinker(script, make, claims, judge, progress, max_runs, farewell).run()
 
 
 class _BudgetSpentError(Exception):
@@ -98,6 +99,7 @@ class _Shrinker:
         judge: Judge,
         progress: Callable[[int, int], None] | None,
         max_runs: int,
+        farewell: Farewell | None,
     ) -> None:
         self._script = script
         self._make = make
@@ -105,6 +107,7 @@ class _Shrinker:
         self._judge = judge
         self._progress = progress
         self._max_runs = max_runs
+        self._farewell = farewell
         self._runs = 0
         self._settles = False
         """Whether the failure shows only after a fair ending."""
@@ -158,7 +161,7 @@ class _Shrinker:
         self._runs += 1
         recorder = Recorder()
         script = self._script
-        player = Replayer(script.topology, self._make, script.links, script.tick_ns, recorder)
+        player = Replayer(script.topology, self._make, script.links, script.tick_ns, recorder, farewell=self._farewell)
         world = player.world
         happened: list[ScriptStep] = []
         try:

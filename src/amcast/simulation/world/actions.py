@@ -139,6 +139,26 @@ class Suspicion(Action, frozen=True):
     up: bool
 
 
+class Unreachable(Action, frozen=True):
+    """A process is told that nobody is at a peer's address (a PeerDown event). It may be wrong."""
+
+    process: ProcessId
+    peer: ProcessId
+
+
+class Leave(Action, frozen=True):
+    """A process tells all others that it leaves in good order (`Spec.farewell`). It runs on until a Crash stops it."""
+
+    process: ProcessId
+
+
+class Collect(Action, frozen=True):
+    """A server takes the requests of clients as Requests events, one for all that arrive in one step; or no longer."""
+
+    process: ProcessId
+    on: bool = True
+
+
 class Skew(Action, frozen=True):
     """A process' clock is off."""
 
@@ -155,7 +175,24 @@ class Change(Action, frozen=True):
     remove: ProcessId | None = None
 
 
-Fault = Union[Crash, Recover, Pause, Resume, Slow, Block, Heal, Lossy, Renew, Suggest, Suspicion, Skew, Change]  # noqa: UP007
+Fault = Union[  # noqa: UP007
+    Crash,
+    Recover,
+    Pause,
+    Resume,
+    Slow,
+    Block,
+    Heal,
+    Lossy,
+    Renew,
+    Suggest,
+    Suspicion,
+    Unreachable,
+    Leave,
+    Collect,
+    Skew,
+    Change,
+]
 AnyAction = Union[Multicast, Arrive, Fire, Sync, Drop, Repeat, Fault]  # noqa: UP007
 
 _encoder = msgspec.json.Encoder()

@@ -14,13 +14,13 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from amcast.kernel.effects import About, CancelTimer, Deliver, Effect, Note, Persist, Resolve, Send, SendEach, SetTimer
-from amcast.kernel.events import Event, Leader, LinkReset, Receive, Started, Submit, Suspect, Timer
+from amcast.kernel.events import Event, Leader, LinkReset, PeerDown, Receive, Requests, Started, Submit, Suspect, Timer
 from amcast.kernel.ids import GroupId, MessageId, ProcessId, sequence_of
-from amcast.kernel.message import Body, Message
+from amcast.kernel.message import Body, Message, Request
 from amcast.kernel.process import Process
+from amcast.kernel.reconfiguration import is_change
 from amcast.kernel.topology import Topology
 from amcast.simulation.world.disk import Disk
-from amcast.simulation.world.membership import install_snapshot, remove_member
 from amcast.trace.recorder import Recorder
 
 Envelope = tuple[ProcessId, ProcessId, Body, About, int, int]
@@ -76,11 +76,13 @@ class World:
         "absent",
         "blocked",
         "changes",
+        "collecting",
         "completed",
         "configurations",
         "deliveries",
         "disks",
         "down",
+        "farewell",
         "history",
         "incarnations",
         "keeps_history",
@@ -120,6 +122,7 @@ class World:
         keeps_history: bool = True,
         absent: frozenset[ProcessId] = frozenset(),
         operator: ProcessId | None = None,
+        farewell: Callable[[int], Body] | None = None,
     ) -> None:
         self.topology = topology
         self.scheduler = scheduler
@@ -139,6 +142,10 @@ class World:
         self.paused: set[ProcessId] = set()
         self.blocked: set[Pair] = set()
         """Links that hold everything back until they heal."""
+        self.collecting: set[ProcessId] = set()
+        """Servers that take the requests of clients as Requests events."""
+        self.farewell = farewell
+        """The body with which a process, in an incarnation, tells others that it leaves; None if nodes have none."""
         self.skews: dict[ProcessId, tuple[int, float]] = {}
         """Offset in nanoseconds and drift of a process' clock."""
         self.timers: dict[ProcessId, dict[str, int]] = {process: {} for process in topology.processes}
@@ -218,7 +225,7 @@ class World:
         """A packet reaches its target, if its link still incarnations."""
         event = self._received(number, envelope)
         if event is not None:
-            self.step(envelope[1], (event,))
+            self.step(envelope[1], self._collect(envelope[1], (event,)) if self.collecting else (event,))
 
     def fast_arrive(self, flight: Flight) -> None:
         """On smooth links: one body reaches several targets, one after the other."""
@@ -233,7 +240,7 @@ class World:
         """Several packets reach one target and are taken in one step."""
         events = [event for number, envelope in packets if (event := self._received(number, envelope)) is not None]
         if events:
-            self.step(target, events)
+            self.step(target, self._collect(target, events) if self.collecting else events)
 
     def fire(self, process: ProcessId, name: str, ticket: int) -> None:
         """A timer runs out, unless it was cancelled or set again."""
@@ -316,6 +323,17 @@ class World:
         if process in self.processes:
             self.step(process, (Suspect(group, up),))
 
+    def report_unreachable(self, process: ProcessId, peer: ProcessId) -> None:
+        """Tells a process that nobody is at a peer's address, which may be wrong."""
+        if process in self.processes:
+            self.step(process, (PeerDown(peer),))
+
+    def say_farewell(self, process: ProcessId) -> None:
+        """Lets a process tell all others that it leaves in good order; it runs on until it crashes."""
+        assert self.farewell is not None, "nodes of this run have no farewell"
+        others = tuple(peer for peer in self.topology.processes if peer != process and peer in self.processes)
+        self._send(process, Send(others, self.farewell(self.incarnations[process])))
+
     # What is owed
 
     def list_due_deliveries(self) -> list[tuple[MessageId, ProcessId]]:
@@ -329,6 +347,27 @@ class World:
         return pairs
 
     # Inside a step
+
+    def _collect(self, target: ProcessId, events: Sequence[Event]) -> Sequence[Event]:
+        """Replaces each run of clients' requests by one Requests event, if the target takes them so. A live node gets
+        the same, but for changes of members, which come one by one."""
+        if target not in self.collecting:
+            return events
+        collected: list[Event] = []
+        for event in events:
+            if not self._is_plain_request(event):
+                collected.append(event)
+            elif collected and type(collected[-1]) is Requests:
+                collected[-1].messages.append(event.body.message)  # type: ignore[attr-defined]
+            else:
+                collected.append(Requests([event.body.message]))  # type: ignore[attr-defined]
+        return collected
+
+    def _is_plain_request(self, event: Event) -> bool:
+        if type(event) is not Receive or type(event.body) is not Request:
+            return False
+        message = event.body.message
+        return message.sender == event.sender in self.topology.clients and not is_change(message)
 
     def step(self, process: ProcessId, events: Sequence[Event]) -> None:
         """Let a process take events; its effects happen, or wait for its disk."""
@@ -469,13 +508,36 @@ class World:
     def _note(self, process: ProcessId, name: str, message: MessageId | None, value: float | None) -> None:
         self.note_counts[name] = self.note_counts.get(name, 0) + 1
         if name == "installed" and value is not None:
-            install_snapshot(self, process, int(value))
+            self._install_snapshot(process, int(value))
         elif name == "turned" and value is not None:
             self.configurations[process] = int(value)
         elif name == "retired":
-            remove_member(self, process)
+            self._remove_member(process)
         if self.recorder is not None:
             self.recorder.record_note(process, self.now, name, message, value)
+
+    def _remove_member(self, process: ProcessId) -> None:
+        """Stops a process that is no member of its group any more: it owes no delivery."""
+        self.absent.add(process)
+        self.leaving.discard(process)
+        for message in sorted(self.undelivered):
+            self.record_delivered(process, message)
+        self.crash(process)
+
+    def _install_snapshot(self, process: ProcessId, position: int) -> None:
+        """Counts the prefix of a peer's snapshot as delivered."""
+        group = self.topology.group_of(process)
+        if group is None or position <= self.positions[process]:
+            return
+        longest = max(self.topology.members(group), key=lambda member: len(self.history[member]))
+        prefix = self.history[longest][self.positions[process] : position]
+        if self.keeps_history and len(self.history[longest]) < position:
+            self.report_violation(process, f"installed a snapshot of position {position} that no member has reached")
+        self.positions[process] = position
+        if self.keeps_history:
+            self.history[process].extend(prefix)
+        for message in prefix:
+            self.record_delivered(process, message)
 
     def report_violation(self, process: ProcessId, sentence: str) -> None:
         """It did what no process may do."""

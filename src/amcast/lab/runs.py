@@ -52,8 +52,7 @@ class PreparedRun:
 
     def make(self, process: ProcessId) -> Process:
         """A fresh process of this run: a replica or a client."""
-        topology = self._first(process) if self.changes else self.topology
-        return self.assembly.make(process, topology)
+        return self.assembly.make(process, self.initial_topology(process))
 
     @cached_property
     def assembly(self) -> Assembly:
@@ -73,8 +72,8 @@ class PreparedRun:
         """The body with which a node of this run, in an incarnation, says that it leaves; None for bare processes."""
         return self.assembly.spec.farewell
 
-    def _first(self, process: ProcessId) -> Topology:
-        """The topology that a process begins with: who joins is told the one in which it is a member."""
+    def initial_topology(self, process: ProcessId) -> Topology:
+        """The topology that a process begins with: of a process that joins, the first one with it as a member."""
         topology = self.topology
         for change in self.changes:
             topology = change_topology(topology, change.group, change.add, change.remove)

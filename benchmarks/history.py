@@ -26,10 +26,10 @@ from typing import Any
 import msgspec
 
 import amcast
+from amcast.assembly import assemble_bare
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
 from amcast.lab.protocol_lookup import find
-from amcast.lab.runs import build
 from amcast.protocols.flexcast.process import FlexCast
 from amcast.simulation.inputs.network import NetworkConfig
 from amcast.simulation.simulate import Setup, Simulation
@@ -118,7 +118,7 @@ def run(
 ) -> list[dict[str, Any]]:
     topology = Topology.grid(groups, 1, CLIENTS)
     spec = find("flexcast").for_topology(topology)
-    config = spec.configure(options)
+    assembly = assemble_bare(spec, spec.configure(options))
     random = Random(1)
     meter = Meter(list(sizes))
     rows: list[dict[str, Any]] = []
@@ -132,7 +132,7 @@ def run(
         return tuple(sorted(random.sample(range(groups), count))), BYTES, 0
 
     def make(process: int) -> Process:
-        made = build(spec, config, topology, process, None)
+        made = assembly.make(process, topology)
         if isinstance(made, FlexCast):
             meter.groups.append(made)
         return made

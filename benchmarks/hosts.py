@@ -13,6 +13,7 @@ import asyncio
 import gc
 import time
 
+from amcast.assembly import build_node_spec
 from amcast.kernel.ids import message_id
 from amcast.kernel.message import Message, Request
 from amcast.kernel.topology import Topology
@@ -20,7 +21,6 @@ from amcast.live.client_batch import encode_batch
 from amcast.live.host.host import Host
 from amcast.live.wire.connection import Connection
 from amcast.parts.node.messages import GatewayConfig, NodeConfig
-from amcast.parts.node.node import node_spec
 from amcast.protocols.catalogue import protocol
 
 GROUPS, REPLICAS = 2, 3
@@ -54,7 +54,7 @@ class Bench:
         topology = Topology.grid(GROUPS, REPLICAS)
         bare = protocol("primcast")
         # Nothing here waits for a timer, so gateways do not rest either.
-        spec = node_spec(bare, NodeConfig(omega=None, gateway=GatewayConfig(rest=False)))
+        spec = build_node_spec(bare, NodeConfig(omega=None, gateway=GatewayConfig(rest=False)))
         config = spec.configure({"records": False})
         self.hosts = [Host(spec.process(me, topology, config), spec) for me in topology.servers]
         self.ends: dict[tuple[int, int], Connection] = {}

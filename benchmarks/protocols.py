@@ -34,10 +34,10 @@ from statistics import median
 from typing import Any
 
 import amcast
+from amcast.assembly import assemble_bare
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
 from amcast.lab.protocol_lookup import find
-from amcast.lab.runs import build
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.simulation.inputs.network import NetworkConfig
 from amcast.simulation.simulate import Setup, Simulation
@@ -133,7 +133,7 @@ def run(
 ) -> float:
     """Multicast and read the meter as messages are drawn; packets per multicast."""
     spec = spec.for_topology(topology)
-    config = spec.configure({"keep": BURST_KEEP} if burst else None)
+    assembly = assemble_bare(spec, spec.configure({"keep": BURST_KEEP} if burst else None))
     network = NetworkConfig(delay_ns=DELAY_NS, burst=burst, cpu_ns=BURST_NS if burst else 0)
 
     def draw(client: int) -> tuple[tuple[int, ...], int, int]:
@@ -142,7 +142,7 @@ def run(
 
     setup = Setup(
         topology=topology,
-        make=lambda process: build(spec, config, topology, process, None),
+        make=lambda process: assembly.make(process, topology),
         draw=draw,
         claims=spec.claims,
         network=network,

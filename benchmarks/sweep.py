@@ -22,27 +22,27 @@ from typing import Any
 from amcast.lab.sweep_cell import estimated, normalised, run_cell
 from amcast.pipeline.spark.session import session, usable_cores
 from amcast.pipeline.sweep import job as sweep
-from amcast.pipeline.sweep.grid import Cell, cells_of, grid_of
+from amcast.pipeline.sweep.grid import SweepCell, expand_cells, parse_grid
 
 sys.path.insert(0, str(Path(__file__).parent / "pipeline"))
 from run import cpu_seconds
 
 
-def cells(messages: int, count: int) -> list[Cell]:
+def cells(messages: int, count: int) -> list[SweepCell]:
     plan = {
         "protocol": "primcast",
         "topology": {"groups": 3, "replicas": 3, "clients": 6},
         "workload": {"messages": messages, "destinations": 2},
         "grid": {"seed": f"0..{count - 1}"},
     }
-    return cells_of(grid_of(plan), normalised)
+    return expand_cells(parse_grid(plan), normalised)
 
 
 def one(plan: dict[str, Any]) -> str:
     return str(run_cell(plan)["status"])
 
 
-def pooled(some: list[Cell], slots: int) -> tuple[float, float]:
+def pooled(some: list[SweepCell], slots: int) -> tuple[float, float]:
     """Seconds that a plain pool takes, on the clock and of the processors."""
     with multiprocessing.get_context("fork").Pool(slots) as pool:
         pool.map(one, [cell.plan for cell in some[: 2 * slots]], chunksize=1)
@@ -54,7 +54,7 @@ def pooled(some: list[Cell], slots: int) -> tuple[float, float]:
     return seconds
 
 
-def swept(spark: Any, some: list[Cell], folder: Path) -> tuple[float, float]:
+def swept(spark: Any, some: list[SweepCell], folder: Path) -> tuple[float, float]:
     """Seconds that the sweep takes, its tables included, on the clock and of the processors."""
     warm = sweep.Settings(folder / "warm")
     sweep.begin(warm, {}, some, [])

@@ -95,7 +95,7 @@ def spark_checks(folder: Path, parts: bool) -> Iterator[tuple[str, Callable[[], 
     """The parts of the Spark check one by one, then the whole as users run it; or only that."""
     from amcast.pipeline.check import genuineness as genuine
     from amcast.pipeline.check.examination import Examination
-    from amcast.pipeline.check.job import Limits, check
+    from amcast.pipeline.check.job import CheckLimits, check
     from amcast.pipeline.check.run_view import filed_view
     from amcast.pipeline.check.survey import fingerprint, merge_chains, survey_multicasts
     from amcast.pipeline.rows.files import source, spans
@@ -137,7 +137,7 @@ def spark_checks(folder: Path, parts: bool) -> Iterator[tuple[str, Callable[[], 
             return sum(audit.strangers for audit in run(genuine.calls(judge)))
 
         def whole() -> int:
-            report = check(str(folder), limits=Limits(small_rows=0))["runs"][0]
+            report = check(str(folder), limits=CheckLimits(small_rows=0))["runs"][0]
             return sum(
                 report["properties"][name]["verdict"] != "holds" for name in ("P1", "P2", "P3", "P4", "P5", "P6'")
             )

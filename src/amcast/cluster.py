@@ -9,9 +9,9 @@ python -m amcast.cluster cluster.toml orders/1            one node, until SIGTER
 import argparse
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
+from amcast.assembly import Assembly, assemble_cluster
 from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.spec import Spec
@@ -25,25 +25,18 @@ from amcast.live.rpc.subscription import Subscription
 from amcast.live.server import node
 from amcast.live.server.application import Install, Take
 from amcast.live.server.replica import ReplicaBase
-from amcast.parts.client.messages import SessionConfig
-from amcast.parts.client.session import ClientSession as Session
-from amcast.parts.membership.reconfigurable import reconfigurable
-from amcast.parts.node.messages import NodeConfig, OmegaConfig
-from amcast.parts.node.node import gateway_config, node_spec
 from amcast.protocols.catalogue import protocol
 from amcast.trace.recorder import Recorder
 
 
 def cluster_spec(cluster: Cluster) -> Spec:
     """What the nodes of a cluster run: its protocol, inside nodes that answer clients and watch each other."""
-    bare = protocol(cluster.protocol).for_topology(cluster.topology)
-    bare = replace(bare, contacts=bare.contacts_for(bare.configure(cluster.options)))
-    changes = cluster.changes and bare.claims.members
-    if changes:
-        bare = reconfigurable(bare)
-    alone = not changes and all(len(cluster.topology.members(group)) == 1 for group in cluster.topology.groups)
-    gateway = gateway_config(bare, cluster.topology)
-    return node_spec(bare, NodeConfig(omega=None if alone else OmegaConfig(), gateway=gateway))
+    return assemble(cluster).spec
+
+
+def assemble(cluster: Cluster) -> Assembly:
+    """The parts of a cluster's nodes and of its clients' sessions."""
+    return assemble_cluster(protocol(cluster.protocol), cluster.topology, cluster.options, cluster.changes)
 
 
 def connect(
@@ -63,13 +56,12 @@ def connect(
     cluster that imitates distances. `batches = False`: every payload is ordered by itself, and as it is.
     """
     cluster = config if isinstance(config, Cluster) else read_cluster(config)
-    spec = cluster_spec(cluster)
+    assembly = assemble(cluster)
     wiring = cluster.client_wiring(client, region)
-    gateways = gateway_config(spec, cluster.topology) is not None
     return Client(
-        lambda number: Session(number, cluster.topology, spec.contacts, SessionConfig(gateways=gateways)),
+        lambda process: assembly.make_client(process, cluster.topology),
         cluster.topology,
-        spec,
+        assembly.spec,
         cluster.addresses,
         me=me,
         cluster=cluster.name,
@@ -78,7 +70,7 @@ def connect(
         batches=batches,
         connect_s=connect_s,
         wiring=wiring,
-        lazy=gateways,
+        lazy=assembly.session.gateways,
     )
 
 

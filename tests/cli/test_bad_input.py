@@ -153,5 +153,5 @@ def test_an_internal_error_is_70_and_never_looks_like_a_verdict(monkeypatch, cap
     def broken(*_: object) -> None:
         raise RuntimeError("planted")
 
-    monkeypatch.setattr("amcast.cli.data.traces.read_all", broken)
+    monkeypatch.setattr("amcast.cli.data.traces.read_runs", broken)
     refused(capsys, ["check", "anything"], "internal error", "planted", code=70)

@@ -26,7 +26,7 @@ def test_genuineness_is_as_claimed_and_ranks_agree(name: str) -> None:
     prepared = planned(name, topology={"groups": 5})
     recorder = Recorder()
     Simulation(prepared.setup(), recorder).run()
-    report = judge(Run.of(recorder, prepared.meta("claims").claiming(complete=True)))
+    report = judge(Run.from_recorder(recorder, prepared.meta("claims").with_claims(complete=True)))
     level = prepared.spec.claims.genuine
     if level == "strict":
         assert report.properties["P6'"].verdict == "holds", report.properties["P6'"].story

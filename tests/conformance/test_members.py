@@ -48,7 +48,7 @@ def hold(prepared: Prepared) -> Simulation:
     summary = simulation.run()
     replay = f"seed {prepared.plan.seed}: amcast simulate --plan with {prepared.plan}"
     assert not summary.broken, f"{summary.broken[0]}: {replay}"
-    report = judge(Run.of(recorder, prepared.meta("members").claiming(complete=True)))
+    report = judge(Run.from_recorder(recorder, prepared.meta("members").with_claims(complete=True)))
     assert report.verdict == "holds", "\n".join([replay, *report.story()])
     assert summary.end == "delivered", f"{summary.owed} deliveries owed, {summary.end}: {replay}"
     world = simulation.world

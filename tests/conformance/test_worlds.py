@@ -23,7 +23,7 @@ def hold(prepared: Prepared) -> None:
     replay = f"amcast simulate --protocol {plan.protocol} --seed {plan.seed} (plan {plan})"
     assert summary.end == "delivered", f"{summary.owed} deliveries owed, {summary.end}: {replay}"
     assert not summary.broken, f"{summary.broken[0]}: {replay}"
-    report = judge(Run.of(recorder, prepared.meta("conformance").claiming(complete=True)))
+    report = judge(Run.from_recorder(recorder, prepared.meta("conformance").with_claims(complete=True)))
     assert report.verdict == "holds", "\n".join([replay, *report.story()])
 
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from amcast.check import judge
-from amcast.check.verdict import NAMES
+from amcast.check.verdict import PROPERTY_NAMES
 from amcast.trace.columns import REQUIRED, SCHEMA, TABLES, Column
 from amcast.trace.meta import Meta, RunClaims
 from tests import ROOT
@@ -81,4 +81,4 @@ def test_the_judgement_is_in_the_legend() -> None:
 
 def test_every_property_is_defined() -> None:
     model = (DOCS / "MODEL.md").read_text()
-    assert re.findall(r"^\*\*(P\d'?) ", model, re.MULTILINE) == list(NAMES)
+    assert re.findall(r"^\*\*(P\d'?) ", model, re.MULTILINE) == list(PROPERTY_NAMES)

@@ -6,7 +6,7 @@ import pytest
 
 from amcast.kernel.topology import Topology
 from amcast.simulation.inputs.environments import environments
-from amcast.workloads.catalogue import WORKLOADS, workload
+from amcast.workloads.catalogue import WORKLOADS, build_workload
 from tests import ROOT
 
 PAGE = ROOT / "docs" / "workloads.md"
@@ -52,9 +52,9 @@ def measured_table() -> str:
     ]
     for name, options in CASES:
         topology = Topology.grid(WORKLOADS[name].groups or 8, 1, 48)
-        made = workload(name, topology, SEED, options)
+        made = build_workload(name, topology, SEED, options)
         clients = [topology.clients[n % 48] for n in range(DRAWS)]
-        draws = [(made.home(client), made.draw(client)) for client in clients]
+        draws = [(made.home_group(client), made.draw(client)) for client in clients]
         counts = Counter(min(len(draw.destinations), 4) for _, draw in draws)
         shares = " | ".join(f"{100 * counts[k] / DRAWS:.2f} %" for k in (1, 2, 3, 4))
         home = sum(home in draw.destinations for home, draw in draws) / DRAWS

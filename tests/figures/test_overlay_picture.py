@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from amcast.figures.overlay import order_svg, tree_svg
+from amcast.figures.overlay import draw_order, draw_tree
 from amcast.lab.overlays import names, overlay
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -15,10 +15,10 @@ def test_every_named_overlay_has_a_picture(name: str) -> None:
     options = overlay(name)
     regions = {group: f"<{group}>" for group in range(12)}
     if "edges" in options:
-        picture, groups = tree_svg(options["edges"], regions), len(options["edges"]) + 1
+        picture, groups = draw_tree(options["edges"], regions), len(options["edges"]) + 1
         lines = len(options["edges"])
     else:
-        picture, groups = order_svg(options["order"], regions), len(options["order"])
+        picture, groups = draw_order(options["order"], regions), len(options["order"])
         lines = groups * (groups - 1) // 2
     root = ElementTree.fromstring(picture)
     circles = root.findall(f"{SVG}circle")
@@ -33,7 +33,7 @@ def test_every_named_overlay_has_a_picture(name: str) -> None:
 
 
 def test_parents_stand_above_their_children() -> None:
-    root = ElementTree.fromstring(tree_svg([[0, 1], [0, 2], [1, 3], [1, 4]]))
+    root = ElementTree.fromstring(draw_tree([[0, 1], [0, 2], [1, 3], [1, 4]]))
     height = {
         text.text: float(circle.get("cy") or 0)
         for circle, text in zip(root.findall(f"{SVG}circle"), root.findall(f"{SVG}text"), strict=True)

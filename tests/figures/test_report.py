@@ -14,10 +14,10 @@ import pytest
 from amcast.cli.main import run
 from amcast.figures import style
 from amcast.figures.charts import Axis, Curve, Frame, compact, curves, heat
-from amcast.figures.html_page import scoped
+from amcast.figures.html_page import scope_styles
 from amcast.lab.sweep_cell import normalised, run_cell
 from amcast.pipeline.sweep import job as sweep
-from amcast.pipeline.sweep.grid import cells_of, grid_of
+from amcast.pipeline.sweep.grid import expand_cells, parse_grid
 from tests.external.programs import need_program
 
 PLAN = {
@@ -39,8 +39,8 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small sweep, swept without Spark, measured and reported."""
     out = tmp_path_factory.mktemp("reports") / "small"
     settings = sweep.Settings(out)
-    cells = cells_of(grid_of(PLAN), normalised)
-    sweep.begin(settings, PLAN, cells, grid_of(PLAN).paths)
+    cells = expand_cells(parse_grid(PLAN), normalised)
+    sweep.begin(settings, PLAN, cells, parse_grid(PLAN).paths)
     sweep.run_bundle(cells, some_end_badly, settings)
     sweep.merge(out)
     assert run(["report", str(out)]) == 1
@@ -175,7 +175,7 @@ def test_empty_and_odd_data_can_be_drawn() -> None:
 
 def test_a_foreign_picture_keeps_its_style_to_itself() -> None:
     svg = "<svg><style>text{fill:red}.a,.b{x:y}@media(prefers-color-scheme:dark){.a{x:z}}</style></svg>"
-    assert scoped(svg, "s") == (
+    assert scope_styles(svg, "s") == (
         "<svg><style>.s text{fill:red}.s .a,.s .b{x:y}@media(prefers-color-scheme:dark){.s .a{x:z}}</style></svg>"
     )
 

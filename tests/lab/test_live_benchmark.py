@@ -27,7 +27,7 @@ def judged(folder: Path, prefixes: dict[int, Prefix]) -> str:
     plan = Bench(replicas=1, connections=2, outstanding=1, protocol="skeen")
     recorder = module._Memory()
     for id, sender in ((FIRST, 1000), (SECOND, 1001)):
-        recorder.multicast(Message(id, sender, BOTH), 1, sender, 0)
+        recorder.record_multicast(Message(id, sender, BOTH), 1, sender, 0)
     return module._judged(plan, cluster, recorder, prefixes).verdict
 
 

@@ -9,8 +9,8 @@ from amcast.check.judge import judge
 from amcast.figures.report import PAGE, write_report
 from amcast.lab import report_summary as account
 from amcast.pipeline.measure import comparison as compare
-from amcast.pipeline.measure.job import Measured, over_runs, prepared
-from amcast.trace.run import read
+from amcast.pipeline.measure.job import MeasureResult, prepare_folder, write_run_tables
+from amcast.trace.run import read_run
 from amcast.trace.run_folder import FolderRecorder
 from tests.mutants.planted import MUTANTS, healthy, planted
 
@@ -25,10 +25,10 @@ def written(folder: Path, name: str) -> None:
         files.close(complete=True)
 
 
-def reported(folder: Path, out: Path) -> tuple[account.Account, str]:
-    run = read(folder)
+def reported(folder: Path, out: Path) -> tuple[account.ReportSummary, str]:
+    run = read_run(folder)
     verdict = judge(run).as_dict()
-    described: dict[str, Any] = compare.described(run.meta, str(folder))
+    described: dict[str, Any] = compare.describe_run(run.meta, str(folder))
     extra = {
         run.meta.run: {
             "multicasts": 4,
@@ -38,9 +38,9 @@ def reported(folder: Path, out: Path) -> tuple[account.Account, str]:
             "latency_ns_p99": 2e6,
         }
     }
-    prepared(out / "measures")
-    rows = compare.summaries([described], extra)
-    over_runs(Measured(out / "measures", 1, "exact", 0.1), rows)
+    prepare_folder(out / "measures")
+    rows = compare.summarize_runs([described], extra)
+    write_run_tables(MeasureResult(out / "measures", 1, "exact", 0.1), rows)
     said = account.of_runs(folder, {"verdict": verdict["verdict"], "runs": [verdict]}, rows, out / "measures")
     write_report(said, out / "measures", out)
     return said, (out / PAGE).read_text()
@@ -72,14 +72,14 @@ def test_a_violated_cell_of_a_sweep_shows_its_witness_and_not_the_slowest(tmp_pa
     """The cell's row has words only; the messages that contradict each other are found from its trace."""
     written(tmp_path / "runs" / "good", "healthy")
     written(tmp_path / "runs" / "bad", "circle_of_three")
-    report = judge(read(tmp_path / "runs" / "bad"))
+    report = judge(read_run(tmp_path / "runs" / "bad"))
     circle = {edge["message"] for edge in report.properties["P5"].witness}
     cells = [
         {**dict.fromkeys(("message", "replay", "multicasts", "deliveries", "packets")), "cell": name, "status": status,
          "protocol": "skeen", "seed": 3, "latency_ns_max": slow, "varied": "{}"}
         for name, status, slow in (("good", "ok", 10**9), ("bad", "violated", 10))
     ]  # fmt: skip
-    prepared(tmp_path / "measures")
+    prepare_folder(tmp_path / "measures")
     said = account.of_sweep(tmp_path, {"plan": {}}, cells, tmp_path / "measures")
     assert said.verdict == "violated"
     assert "the violation, with message" in said.spacetime_caption

@@ -9,8 +9,10 @@ from typing import Any
 
 import uvloop
 
+from amcast.assembly import build_node_spec
 from amcast.check.judge import judge
 from amcast.kernel.ids import ProcessId
+from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
 from amcast.live import log_output as logs
@@ -23,15 +25,14 @@ from amcast.live.server.replica_runtime import ReplicaRuntime
 from amcast.live.storage.store import Store
 from amcast.live.wire.network import Address
 from amcast.parts.client.messages import SessionConfig
-from amcast.parts.client.session import ClientSession as Session
+from amcast.parts.client.session import ClientSession
 from amcast.parts.node.messages import NodeConfig
-from amcast.parts.node.node import node_spec
 from amcast.protocols.catalogue import protocol
 from amcast.trace.meta import Meta, RunClaims
 from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run
 
-SKEEN = node_spec(protocol("skeen"), NodeConfig(omega=None))
+SKEEN = build_node_spec(protocol("skeen"), NodeConfig(omega=None))
 """What a cluster runs: the protocol in a node that answers clients. Groups of one process need no oracle."""
 CLAIMS = RunClaims(genuine="strict", complete=True, exactly_once=True)
 QUICK = Limits(heartbeat_s=0.05, heartbeat_timeout_s=2.0, reconnect_min_s=0.005, reconnect_max_s=0.05)
@@ -106,8 +107,8 @@ class Cluster:
         options.setdefault("recorder", self.recorder)
         number = next(self._numbers) if me is None else me
 
-        def session(number: ProcessId) -> Session:
-            return Session(number, self.topology, self.spec.contacts, SessionConfig())
+        def session(process: ProcessId) -> Process:
+            return ClientSession(process, self.topology, self.spec.contacts, SessionConfig())
 
         return Client(session, self.topology, self.spec, self.addresses, me=number, batches=batches, **options)
 
@@ -139,7 +140,7 @@ def holds(run: Run) -> None:
 
 def recorded(recorder: Recorder) -> Run:
     """What hosts in this process have told, when all of them have stopped."""
-    return Run.of(recorder, Meta(run="live", claims=CLAIMS))
+    return Run.from_recorder(recorder, Meta(run="live", claims=CLAIMS))
 
 
 def ids(delivered: Mapping[ProcessId, list[Delivery]]) -> dict[ProcessId, list[int]]:

@@ -17,7 +17,7 @@ from amcast.live.host.recent_deliveries import MissedDeliveriesError
 from amcast.live.operations.local_cluster import LocalCluster, local_config
 from amcast.live.security.permissions import FIRST_CLIENT
 from amcast.trace.meta import Meta, RunClaims
-from amcast.trace.run import Run, read
+from amcast.trace.run import Run, read_run
 from amcast.trace.run_folder import FolderRecorder
 from tests.live.cluster import run
 
@@ -144,7 +144,7 @@ async def _played(scene: Scene, play: Play, recorder: FolderRecorder, around: Ab
 
 def judged(cluster: Cluster, scene: Scene) -> Run:
     """The trace holds, and everything acknowledged is in it."""
-    found = read(cluster.trace_folder)
+    found = read_run(cluster.trace_folder)
     report = judge(found)
     assert report.verdict == "holds", "\n".join(report.story())
     delivered = set(found.deliveries["message"])

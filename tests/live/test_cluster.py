@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from amcast.assembly import build_node_spec
 from amcast.cluster import cluster_spec, connect, local_cluster
 from amcast.kernel.effects import SendEach
 from amcast.kernel.errors import CannotTellError, UsageError
@@ -19,10 +20,9 @@ from amcast.live.storage.store import next_incarnation
 from amcast.live.wire.frames import Codec
 from amcast.parts.client.messages import Done
 from amcast.parts.node.messages import NodeConfig
-from amcast.parts.node.node import node_spec
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.trace.meta import Meta
-from amcast.trace.run import read
+from amcast.trace.run import read_run
 from amcast.trace.run_folder import FolderRecorder
 from tests.live.cluster import CLAIMS, holds, run
 
@@ -59,7 +59,7 @@ def test_real_processes_leave_a_trace_in_which_all_orders_agree(tmp_path: Path) 
     folder = FolderRecorder(cluster.trace_folder, Meta(run=cluster.run, claims=CLAIMS), writer="clients")
     with folder as recorder, local_cluster(cluster, steps=steps):
         run(clients(recorder))
-    found = read(tmp_path / "runs" / "latest")
+    found = read_run(tmp_path / "runs" / "latest")
     holds(found)
     assert 30 <= len(found.multicasts["message"]) < 300
     assert len(found.deliveries["message"]) == sum(map(len, found.multicasts["destinations"])) < expected
@@ -74,7 +74,7 @@ def test_real_processes_leave_a_trace_in_which_all_orders_agree(tmp_path: Path) 
 
 
 def test_a_step_log_tells_what_was_asked_and_said_for_many(tmp_path: Path) -> None:
-    spec = node_spec(CATALOGUE["primcast"], NodeConfig(omega=None))
+    spec = build_node_spec(CATALOGUE["primcast"], NodeConfig(omega=None))
     messages = [Message(message_id(client, 0), client, (0,), b"x") for client in (6, 7)]
     ids = tuple(message.id for message in messages)
     told = SendEach((6, 7), tuple(Done((id,)) for id in ids), ids)

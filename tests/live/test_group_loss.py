@@ -12,7 +12,7 @@ from amcast.live.client.multicaster import Receipt
 from amcast.live.config.cluster import Cluster, read_cluster
 from amcast.live.operations.local_cluster import LocalCluster, local_config
 from amcast.trace.meta import Meta, RunClaims
-from amcast.trace.run import read
+from amcast.trace.run import read_run
 from amcast.trace.run_folder import FolderRecorder
 from tests.live.cluster import run
 
@@ -71,7 +71,7 @@ def test_the_others_deliver_when_a_whole_group_is_killed(tmp_path: Path) -> None
 
             run(play(), 240)
         running.tell_dead(recorder)
-    found = read(cluster.trace_folder)
+    found = read_run(cluster.trace_folder)
     report = judge(found)
     assert report.verdict == "holds", "\n".join(report.story())
     table = found.deliveries

@@ -5,10 +5,10 @@ from random import Random
 
 import pytest
 
+from amcast.assembly import build_node_spec
 from amcast.check.judge import judge
 from amcast.kernel.topology import Topology
 from amcast.parts.node.messages import NodeConfig
-from amcast.parts.node.node import node_spec
 from amcast.protocols.catalogue import protocol
 from amcast.trace.meta import Meta, RunClaims
 from amcast.trace.run import Run
@@ -24,7 +24,7 @@ def test_groups_of_three_deliver_in_one_order(name: str) -> None:
 
 async def served(name: str) -> None:
     topology = Topology.grid(3, 3)
-    spec = node_spec(protocol(name), NodeConfig())
+    spec = build_node_spec(protocol(name), NodeConfig())
     made = Cluster(topology, spec)
     random = Random(name)
     chosen = [tuple(sorted(random.sample(range(3), random.randint(1, 3)))) for _ in range(MESSAGES)]
@@ -36,5 +36,5 @@ async def served(name: str) -> None:
     finally:
         await made.down()
     claims = RunClaims(genuine=spec.claims.genuine, complete=True)
-    report = judge(Run.of(made.recorder, Meta(run=name, claims=claims)))
+    report = judge(Run.from_recorder(made.recorder, Meta(run=name, claims=claims)))
     assert report.verdict == "holds", "\n".join(report.story())

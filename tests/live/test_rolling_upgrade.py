@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from amcast.assembly import build_node_spec
 from amcast.check.judge import judge
 from amcast.cli.main import run as command
 from amcast.cluster import connect, local_cluster
@@ -30,10 +31,10 @@ from amcast.live.wire.network import Network
 from amcast.live.wire.transport import TransportOptions
 from amcast.parts.client.messages import Farewell
 from amcast.parts.node.messages import Heartbeat, NodeConfig, OmegaConfig
-from amcast.parts.node.node import Node, node_spec
+from amcast.parts.node.node import Node
 from amcast.protocols.catalogue import protocol
 from amcast.trace.meta import Meta, RunClaims
-from amcast.trace.run import read
+from amcast.trace.run import read_run
 from amcast.trace.run_folder import FolderRecorder
 from tests.live.cluster import run
 from tests.live.secure_cluster import plain, secured
@@ -64,13 +65,13 @@ def served_through(
 
 
 def judged(cluster: Cluster) -> None:
-    report = judge(read(cluster.trace_folder))
+    report = judge(read_run(cluster.trace_folder))
     assert report.verdict == "holds", "\n".join(report.story())
 
 
 def notes_of(cluster: Cluster, name: str) -> list[tuple[int, float]]:
     """Who noted it, and the value."""
-    notes = read(cluster.trace_folder).notes
+    notes = read_run(cluster.trace_folder).notes
     assert notes is not None
     columns = zip(notes["process"], notes["name"], notes["value"], strict=True)
     return [(process, value) for process, known, value in columns if known == name]
@@ -131,7 +132,7 @@ def test_the_command_that_rolls(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def nodes_of_one_group() -> list[Node]:
-    spec = node_spec(protocol("primcast"), NodeConfig(omega=OmegaConfig()))
+    spec = build_node_spec(protocol("primcast"), NodeConfig(omega=OmegaConfig()))
     topology = Topology.grid(1, 3)
     made = [spec.process(me, topology, spec.configure()) for me in range(3)]
     for node in made:
@@ -184,7 +185,7 @@ class End:
 
     def __init__(self, me: int, versions: tuple[int, int]) -> None:
         limits = Limits(reconnect_min_s=0.005, reconnect_max_s=0.05)
-        spec = node_spec(protocol("skeen"), NodeConfig(omega=None))
+        spec = build_node_spec(protocol("skeen"), NodeConfig(omega=None))
         self.got: list[object] = []
         self.coder = Codec(spec.wire_bodies(), limits=limits)
         self.network = Network(

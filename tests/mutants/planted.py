@@ -73,26 +73,26 @@ class Trace:
         recorder.wants_packets = self.packets is not None
         for process in sorted([*self.clients, *(p for members in self.groups.values() for p in members)]):
             if process not in self.unlisted:
-                recorder.process(process, self.group_of(process), "here", self.crashed.get(process))
+                recorder.record_process(process, self.group_of(process), "here", self.crashed.get(process))
         for message, row in self.multicasts.items():
             sent = Message(message, row["sender"], tuple(row["destinations"]))
-            recorder.multicast(sent, row["at_ns"], row["session"], row["sequence"])
+            recorder.record_multicast(sent, row["at_ns"], row["session"], row["sequence"])
         for process, entries in self.sequences.items():
             for position, message, at_ns in entries:
                 told = self.multicasts.get(message, {"sender": 0, "destinations": ()})
                 delivered = Message(message, told["sender"], tuple(told["destinations"]))
-                recorder.delivery(process, self.group_of(process) or 0, position, delivered, at_ns)
+                recorder.record_delivery(process, self.group_of(process) or 0, position, delivered, at_ns)
         for about, body, source, target, sent_ns, received_ns in self.packets or []:
-            recorder.packet(about, body, source, target, 40, sent_ns, received_ns)
+            recorder.record_packet(about, body, source, target, 40, sent_ns, received_ns)
         for process, name, about, value in self.notes:
-            recorder.note(process, 2000, name, about, value)
+            recorder.record_note(process, 2000, name, about, value)
         return recorder
 
     def meta(self, run: str = "planted") -> Meta:
         return Meta(run=run, protocol="planted", seed=0, claims=RunClaims(**self.claims))
 
     def run(self) -> Run:
-        return Run.of(self.recorder(), self.meta())
+        return Run.from_recorder(self.recorder(), self.meta())
 
 
 def healthy() -> Trace:

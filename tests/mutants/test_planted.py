@@ -5,7 +5,7 @@ import json
 import pytest
 
 from amcast.check import judge
-from amcast.check.verdict import NAMES
+from amcast.check.verdict import PROPERTY_NAMES
 from tests.mutants.planted import DOUBTS, HEALTHY, MUTANTS, Planted, planted
 
 
@@ -19,8 +19,8 @@ def found(case: Planted, verdict: str) -> set[str]:
 
 
 def test_every_property_has_a_mutant_and_a_doubt() -> None:
-    assert {name for case in MUTANTS for name in case.properties} == set(NAMES)
-    assert {name for case in DOUBTS for name in case.properties} == set(NAMES)
+    assert {name for case in MUTANTS for name in case.properties} == set(PROPERTY_NAMES)
+    assert {name for case in DOUBTS for name in case.properties} == set(PROPERTY_NAMES)
     assert len(MUTANTS) >= 16
 
 
@@ -63,5 +63,5 @@ def test_a_report_is_json(case: Planted) -> None:
     report = judge(planted(case).run())
     plain = json.loads(json.dumps(report.as_dict()))
     assert plain["verdict"] == report.verdict
-    assert list(plain["properties"]) == list(NAMES)
+    assert list(plain["properties"]) == list(PROPERTY_NAMES)
     assert {found["verdict"] for found in plain["properties"].values()} <= {"holds", "violated", "unknown"}

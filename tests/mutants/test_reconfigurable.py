@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 
+from amcast import assembly
 from amcast.kernel.effects import Deliver, Effect
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.lab import runs
@@ -34,7 +35,7 @@ def test_a_state_from_beyond_the_barrier_is_noticed(name: str) -> None:
 
 
 def test_bodies_that_are_too_early_and_too_many_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "ReconfigurableConfig", partial(ReconfigurableConfig, max_early_bodies=1))
+    monkeypatch.setattr(assembly, "ReconfigurableConfig", partial(ReconfigurableConfig, max_early_bodies=1))
     overflows = 0
     for name in ("primcast", "multipaxos", "treecast"):
         for seed in range(2):

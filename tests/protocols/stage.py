@@ -6,14 +6,13 @@ Nodes without heartbeats, clients that retry: whoever must lead is told so by th
 from collections.abc import Callable
 from typing import Any
 
+from amcast.assembly import Assembly
 from amcast.check.incremental import check_chains
 from amcast.kernel.ids import GroupId, ProcessId, message_id
 from amcast.kernel.message import Message
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
-from amcast.parts.client.messages import SessionConfig
-from amcast.parts.client.session import ClientSession
 from amcast.parts.node.messages import NodeConfig
 from amcast.parts.node.node import Node
 from amcast.protocols.catalogue import CATALOGUE
@@ -36,16 +35,19 @@ class Stage(PendingActions):
         self.spec = CATALOGUE[spec] if isinstance(spec, str) else spec
         self.topology = Topology.grid(groups, replicas, 2)
         self.config = self.spec.configure(options)
+        self.assembly = self.assemble()
         self.recorder = Recorder()
         self.recorder.wants_packets = False
         self.world = World(self.topology, self.make, self, self.recorder)
         self.sent: dict[ProcessId, int] = {}
         self.world.start()
 
+    def assemble(self) -> Assembly:
+        """Nodes without heartbeats."""
+        return Assembly(self.spec, self.config, NodeConfig(omega=None))
+
     def make(self, process: ProcessId) -> Process:
-        if self.topology.group_of(process) is None:
-            return ClientSession(process, self.topology, self.spec.contacts_for(self.config), SessionConfig())
-        return Node(self.spec.process(process, self.topology, self.config), NodeConfig(omega=None))
+        return self.assembly.make(process, self.topology)
 
     def multicast(self, client: int, *destinations: GroupId) -> int:
         """Client 0 or 1 multicasts; the message's id."""

@@ -50,11 +50,11 @@ from amcast.trace.meta import Meta
 with FolderRecorder(sys.argv[1], Meta(run="r"), rows_per_group=2) as recorder:
     for i in range(5):
         message = Message(i, 8, (0, 1))
-        recorder.multicast(message, i)
-        recorder.delivery(0, 0, i, message, i, None, None, i)
-        recorder.packet((i, i + 1) if i else None, "Ack", 0, 1, 20, i, None)
-        recorder.note(0, i, "waited")
-    recorder.process(0, 0, "eu")
+        recorder.record_multicast(message, i)
+        recorder.record_delivery(0, 0, i, message, i, None, None, i)
+        recorder.record_packet((i, i + 1) if i else None, "Ack", 0, 1, 20, i, None)
+        recorder.record_note(0, i, "waited")
+    recorder.record_process(0, 0, "eu")
 assert "pandas" not in sys.modules
 """
 

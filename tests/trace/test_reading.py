@@ -11,8 +11,8 @@ import pytest
 
 from amcast.check import judge
 from amcast.kernel.errors import UsageError
-from amcast.trace.meta import encoded
-from amcast.trace.run import read, read_all
+from amcast.trace.meta import encode_metas
+from amcast.trace.run import read_run, read_runs
 from amcast.trace.run_folder import FolderRecorder
 from tests.mutants.planted import healthy
 
@@ -48,14 +48,14 @@ def column(name: str, values: Callable[[list[Any]], list[Any]], kind: pa.DataTyp
 
 def refused(folder: Path, *words: str) -> None:
     with pytest.raises(UsageError) as refusal:
-        judge(read(folder))
+        judge(read_run(folder))
     for word in words:
         assert word in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 
 def test_a_whole_folder_is_read(folder: Path) -> None:
-    assert judge(read(folder)).verdict == "holds"
+    assert judge(read_run(folder)).verdict == "holds"
 
 
 def test_no_such_folder(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_tables_that_may_be_absent(folder: Path) -> None:
     for table in ("packets", "notes"):
         (folder / table / "part-00000.parquet").unlink()
         (folder / table).rmdir()
-    found = judge(read(folder)).properties
+    found = judge(read_run(folder)).properties
     assert found["P6"].verdict == found["P6'"].verdict == "unknown"
     assert found["P5"].verdict == "holds"
 
@@ -159,14 +159,14 @@ def test_what_other_systems_may_do_differently(folder: Path) -> None:
     (folder / "deliveries" / ".part-00001.parquet").write_text("an unfinished file")
     (folder / "deliveries" / "_SUCCESS").write_text("")
     (folder / "run.json").write_text('{"schema": 1, "run": "planted", "weather": "fine", "claims": {"complete": true}}')
-    report = judge(read(folder))
+    report = judge(read_run(folder))
     assert report.verdict == "holds"
     assert report.properties["P7"].claimed is False
 
 
 def test_absent_claims_claim_nothing(folder: Path) -> None:
     (folder / "run.json").write_text('{"schema": 1, "run": "planted"}')
-    claims = read(folder).meta.claims
+    claims = read_run(folder).meta.claims
     assert (claims.genuine, claims.complete, claims.fifo, claims.exactly_once) == ("no", False, False, False)
 
 
@@ -207,15 +207,15 @@ def test_runs_that_share_tables(tmp_path: Path) -> None:
     for table in ("processes", "multicasts", "deliveries", "packets"):
         (other / table / "part-00000.parquet").rename(folder / table / "part-00001.parquet")
     trace = healthy()
-    (folder / "run.json").write_bytes(encoded([trace.meta("one"), trace.meta("two")]))
-    runs = read_all(folder)
+    (folder / "run.json").write_bytes(encode_metas([trace.meta("one"), trace.meta("two")]))
+    runs = read_runs(folder)
     assert [run.meta.run for run in runs] == ["one", "two"]
     assert [judge(run).verdict for run in runs] == ["holds", "holds"]
     assert [len(run.packets or ()) for run in runs] == [len(healthy().packets or ())] * 2
-    assert read(folder, "two").meta.run == "two"
+    assert read_run(folder, "two").meta.run == "two"
     refused(folder, "holds 2 runs")
     with pytest.raises(UsageError, match="run 'three' is not there"):
-        read(folder, "three")
+        read_run(folder, "three")
     twice = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps([twice[0], twice[0]]))
     refused(folder, "run 'one' is described 2 times")
@@ -225,4 +225,4 @@ def test_a_folder_of_runs(tmp_path: Path) -> None:
     save(tmp_path / "b", "two")
     save(tmp_path / "a", "one")
     (tmp_path / "latest").symlink_to("a")
-    assert [run.meta.run for run in read_all(tmp_path)] == ["one", "two"]
+    assert [run.meta.run for run in read_runs(tmp_path)] == ["one", "two"]

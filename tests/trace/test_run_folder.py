@@ -12,7 +12,7 @@ from amcast.kernel.message import Message
 from amcast.trace.columns import TABLES
 from amcast.trace.meta import Meta, RunClaims
 from amcast.trace.recorder import Recorder
-from amcast.trace.run import Run, columns_of, read
+from amcast.trace.run import Run, read_run, to_columns
 from amcast.trace.run_folder import FolderRecorder
 from tests.mutants.planted import healthy
 
@@ -23,17 +23,19 @@ def drive(recorder: Recorder, messages: int = 40) -> None:
     """Facts of all five kinds, with and without each optional value, out of order as drivers give them."""
     for i in range(messages):
         message = Message(8_000_000_000 + i, 8, (0,) if i % 3 else (0, 1), b"x" * i)
-        recorder.multicast(message, 10 * i, 8 if i % 2 else None, i if i % 2 else None)
+        recorder.record_multicast(message, 10 * i, 8 if i % 2 else None, i if i % 2 else None)
         for process in (2, 0, 1) if i % 3 == 0 else (1, 0):
             position = i if process < 2 else i // 3
-            recorder.delivery(process, process // 2, position, message, 10 * i + 5, i if i % 4 else None, None, 10 * i)
-        recorder.packet(message.id, "Request", 8, 0, 90 + i, 10 * i, 10 * i + 3 if i % 5 else None)
-        recorder.packet((message.id, message.id + 1), "Ack", 0, 1, 20, 10 * i, 10 * i + 1)
-        recorder.packet(None, "Heartbeat", 0, 1, 8, 10 * i, 10 * i + 1)
-        recorder.note(i % 3, 10 * i, "waited", message.id if i % 2 else None, i / 2 if i % 3 else None)
+            recorder.record_delivery(
+                process, process // 2, position, message, 10 * i + 5, i if i % 4 else None, None, 10 * i
+            )
+        recorder.record_packet(message.id, "Request", 8, 0, 90 + i, 10 * i, 10 * i + 3 if i % 5 else None)
+        recorder.record_packet((message.id, message.id + 1), "Ack", 0, 1, 20, 10 * i, 10 * i + 1)
+        recorder.record_packet(None, "Heartbeat", 0, 1, 8, 10 * i, 10 * i + 1)
+        recorder.record_note(i % 3, 10 * i, "waited", message.id if i % 2 else None, i / 2 if i % 3 else None)
     for process in range(3):
-        recorder.process(process, process // 2, "eu", None if process else 99)
-    recorder.process(8, None, "us")
+        recorder.record_process(process, process // 2, "eu", None if process else 99)
+    recorder.record_process(8, None, "us")
 
 
 def written(folder: Path, **options: int) -> Path:
@@ -52,10 +54,10 @@ def rows(columns: dict[str, list[object]]) -> list[tuple[object, ...]]:
 def test_what_goes_in_comes_out(tmp_path: Path, options: dict[str, int]) -> None:
     kept = Recorder()
     drive(kept)
-    run = read(written(tmp_path / "run", **options))
-    assert run.meta == META.claiming(complete=True)
+    run = read_run(written(tmp_path / "run", **options))
+    assert run.meta == META.with_claims(complete=True)
     for table in ("processes", "multicasts", "notes"):
-        assert rows(getattr(run, table)) == rows(columns_of(table, getattr(kept, table)))
+        assert rows(getattr(run, table)) == rows(to_columns(table, getattr(kept, table)))
     assert run.packets is not None
     assert len(run.packets) == len(kept.packets)
     packets = [row for batch in run.packets.batches() for row in rows(batch)]
@@ -71,7 +73,7 @@ def test_rows_of_a_process_come_in_order_of_position(tmp_path: Path) -> None:
     folder = written(tmp_path / "run", rows_per_group=7, rows_per_file=20)
     assert len(list((folder / "deliveries").glob("*.parquet"))) > 2
     seen: dict[int, int] = {}
-    deliveries = read(folder).deliveries
+    deliveries = read_run(folder).deliveries
     for process, position in zip(deliveries["process"], deliveries["position"], strict=True):
         assert position == seen.get(process, -1) + 1
         seen[process] = position
@@ -101,7 +103,7 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
     recorder = FolderRecorder(tmp_path / "run", META, rows_per_group=50)
     most = 0
     for i in range(1000):
-        recorder.packet(None, "Heartbeat", 0, 1, 8, i, i + 1)
+        recorder.record_packet(None, "Heartbeat", 0, 1, 8, i, i + 1)
         most = max(most, len(recorder.packets))
     assert most < 50
     recorder.close()
@@ -127,7 +129,7 @@ def test_an_interrupted_run_is_recognised(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
         fails()
     with pytest.raises(UsageError, match="was interrupted"):
-        read(tmp_path / "run")
+        read_run(tmp_path / "run")
     assert not list((tmp_path / "run").rglob(".*.parquet"))
     with pytest.raises(UsageError, match="holds a run already"):
         FolderRecorder(tmp_path / "run", META)
@@ -151,7 +153,7 @@ def test_latest_points_at_the_last_run(tmp_path: Path) -> None:
     assert (tmp_path / "latest").resolve() == tmp_path / "one"
     written(tmp_path / "two")
     assert (tmp_path / "latest").resolve() == tmp_path / "two"
-    assert read(tmp_path / "latest").meta.run == "r1"
+    assert read_run(tmp_path / "latest").meta.run == "r1"
     (tmp_path / "latest").unlink()
     (tmp_path / "latest").mkdir()
     written(tmp_path / "three")
@@ -169,14 +171,14 @@ def test_several_writers_share_a_folder(tmp_path: Path) -> None:
             for position, message, at_ns in incarnation:
                 row = trace.multicasts[message]
                 told = Message(message, row["sender"], row["destinations"])
-                writer.delivery(process, trace.group_of(process) or 0, position, told, at_ns)
+                writer.record_delivery(process, trace.group_of(process) or 0, position, told, at_ns)
             writer.close()
     owner.processes, owner.multicasts = whole.processes, whole.multicasts
     owner.packets, owner.notes = whole.packets, whole.notes
     owner.close(complete=True)
     names = sorted(file.name for file in (folder / "deliveries").iterdir())
     assert names[:2] == ["process-00000-00000.parquet", "process-00000-00001.parquet"]
-    assert judge(read(folder)).verdict == "holds"
+    assert judge(read_run(folder)).verdict == "holds"
     with pytest.raises(UsageError, match="writer 'Process 3'"):
         FolderRecorder(folder, trace.meta(), writer="Process 3", joins=True)
 
@@ -184,14 +186,14 @@ def test_several_writers_share_a_folder(tmp_path: Path) -> None:
 def test_without_packets_there_is_no_such_table(tmp_path: Path) -> None:
     with FolderRecorder(tmp_path / "run", META, packets=False) as recorder:
         assert recorder.wants_packets is False
-        recorder.process(0, 0)
+        recorder.record_process(0, 0)
     assert not (tmp_path / "run" / "packets").exists()
-    run = read(tmp_path / "run")
+    run = read_run(tmp_path / "run")
     assert run.packets is None
     assert run.deliveries["process"] == []
     silent = Recorder()
     silent.wants_packets = False
-    assert Run.of(silent, META).packets is None
+    assert Run.from_recorder(silent, META).packets is None
 
 
 @pytest.mark.parametrize("make", [lambda path: FolderRecorder(path, META), lambda path: Recorder()])
@@ -202,9 +204,9 @@ def test_a_recorder_in_memory_and_one_on_disk_are_judged_alike(
     drive(recorder)
     if isinstance(recorder, FolderRecorder):
         recorder.close(complete=True)
-        run = read(tmp_path / "run")
+        run = read_run(tmp_path / "run")
     else:
-        run = Run.of(recorder, META.claiming(complete=True))
+        run = Run.from_recorder(recorder, META.with_claims(complete=True))
     verdicts = {name: finding.verdict for name, finding in judge(run).properties.items()}
     assert verdicts["P4"] == verdicts["P5"] == "holds"
     assert verdicts["P1"] == "holds"

@@ -8,7 +8,7 @@ from amcast.check.judge import judge
 from amcast.kernel.errors import UsageError
 from amcast.kernel.message import Message
 from amcast.trace.meta import Meta, RunClaims
-from amcast.trace.run import Run, read
+from amcast.trace.run import Run, read_run
 from amcast.trace.run_folder import FolderRecorder
 
 CLAIMS = RunClaims(complete=True, exactly_once=True)
@@ -18,15 +18,15 @@ def sampled(folder: Path, every: int) -> Run:
     """Ten messages to two processes of two groups, in the same order."""
     recorder = FolderRecorder(folder, Meta(run="run", claims=CLAIMS), packets=False, every=every, latest=False)
     for process in (0, 1):
-        recorder.process(process, process)
-    recorder.process(9, None)
+        recorder.record_process(process, process)
+    recorder.record_process(9, None)
     for number in range(10):
         message = Message(9_000_000_000 + number, 9, (0, 1))
-        recorder.multicast(message, 1, 9, number)
+        recorder.record_multicast(message, 1, 9, number)
         for process in (0, 1):
-            recorder.delivery(process, process, number, message, 2)
+            recorder.record_delivery(process, process, number, message, 2)
     recorder.close(complete=True)
-    return read(folder)
+    return read_run(folder)
 
 
 def test_every_process_records_the_deliveries_of_the_same_messages(tmp_path: Path) -> None:
@@ -51,15 +51,15 @@ def test_a_sample_proves_nothing_and_claims_nothing(tmp_path: Path) -> None:
 def test_a_sample_still_shows_an_order_that_is_broken(tmp_path: Path) -> None:
     recorder = FolderRecorder(tmp_path / "run", Meta(run="run"), packets=False, every=2, latest=False)
     for process in (0, 1):
-        recorder.process(process, process)
-    recorder.process(9, None)
+        recorder.record_process(process, process)
+    recorder.record_process(9, None)
     for number in range(4):
         message = Message(9_000_000_000 + number, 9, (0, 1))
-        recorder.multicast(message, 1)
-        recorder.delivery(0, 0, number, message, 2)
-        recorder.delivery(1, 1, 3 - number, message, 2)
+        recorder.record_multicast(message, 1)
+        recorder.record_delivery(0, 0, number, message, 2)
+        recorder.record_delivery(1, 1, 3 - number, message, 2)
     recorder.close()
-    assert judge(read(tmp_path / "run")).verdict == "violated"
+    assert judge(read_run(tmp_path / "run")).verdict == "violated"
 
 
 def test_all_of_them_hold(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from amcast.kernel.errors import UsageError
 from amcast.trace.run import Run
-from amcast.trace.spacetime_diagram import nice_step, picture
-from amcast.trace.view import Selection, clock, lines
+from amcast.trace.spacetime_diagram import draw_spacetime, nice_step
+from amcast.trace.view import Selection, format_time, render_lines
 from tests.mutants.planted import Trace, healthy
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -30,7 +30,7 @@ def story() -> Run:
 
 
 def test_one_line_per_step_in_time_order() -> None:
-    assert list(lines(story())) == [
+    assert list(render_lines(story())) == [
         "0.000 ms  client 6        multicasts 6000000000 to groups 0, 1 (0 bytes)",
         "0.000 ms  client 6 -> p0  Request about 6000000000, 40 bytes",
         "0.000 ms  client 6 -> p1  Request about 6000000000, 40 bytes, which is lost",
@@ -46,15 +46,15 @@ def test_one_line_per_step_in_time_order() -> None:
 
 def test_selections_narrow_the_view() -> None:
     run = story()
-    assert len(list(lines(run, Selection(message=6_000_000_000)))) == 8
-    assert [line[10:12] for line in lines(run, Selection(process=1))] == ["p1"]
-    assert len(list(lines(run, Selection(since_ns=1_000_000, until_ns=1_600_000)))) == 4
-    assert list(lines(run, Selection(since_ns=10**9))) == ["no step matches (from 1,000.000 ms to the end)"]
-    assert Selection(message=3, process=2, until_ns=0).described() == "message 3, process 2, from the start to 0.000 ms"
+    assert len(list(render_lines(run, Selection(message=6_000_000_000)))) == 8
+    assert [line[10:12] for line in render_lines(run, Selection(process=1))] == ["p1"]
+    assert len(list(render_lines(run, Selection(since_ns=1_000_000, until_ns=1_600_000)))) == 4
+    assert list(render_lines(run, Selection(since_ns=10**9))) == ["no step matches (from 1,000.000 ms to the end)"]
+    assert Selection(message=3, process=2, until_ns=0).describe() == "message 3, process 2, from the start to 0.000 ms"
 
 
 def test_a_limit_says_what_it_cut() -> None:
-    shown = list(lines(story(), limit=3))
+    shown = list(render_lines(story(), limit=3))
     assert len(shown) == 4
     assert shown[-1] == "... 7 of 10 steps left out after these 3 (the limit)"
 
@@ -65,18 +65,18 @@ def test_a_limit_says_what_it_cut() -> None:
 )
 def test_what_is_not_there_cannot_be_selected(selection: Selection, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        list(lines(story(), selection))
+        list(render_lines(story(), selection))
     with pytest.raises(UsageError, match=words):
-        picture(story(), selection)
+        draw_spacetime(story(), selection)
 
 
 def test_windows_and_limits_that_make_no_sense() -> None:
     with pytest.raises(UsageError, match="upside down"):
         Selection(since_ns=2, until_ns=1)
     with pytest.raises(UsageError, match="limit 0"):
-        list(lines(story(), limit=0))
+        list(render_lines(story(), limit=0))
     with pytest.raises(UsageError, match="arrows 0"):
-        picture(story(), arrows=0)
+        draw_spacetime(story(), arrows=0)
 
 
 def drawn(svg: str) -> dict[str, int]:
@@ -93,19 +93,19 @@ def drawn(svg: str) -> dict[str, int]:
 
 
 def test_a_picture_shows_everything() -> None:
-    svg = picture(story())
+    svg = draw_spacetime(story())
     assert drawn(svg) == {"multicasts": 1, "deliveries": 1, "packets": 4, "lost": 1, "crashes": 0}
     assert "not all is shown" not in svg
     assert "prefers-color-scheme:dark" in svg
     assert "6.0</tspan> = 6000000000" in svg
-    assert drawn(picture(story(), Selection(until_ns=3_000_000)))["crashes"] == 1
-    assert drawn(picture(story(), Selection(message=6_000_000_000)))["packets"] == 3
+    assert drawn(draw_spacetime(story(), Selection(until_ns=3_000_000)))["crashes"] == 1
+    assert drawn(draw_spacetime(story(), Selection(message=6_000_000_000)))["packets"] == 3
 
 
 def test_a_picture_is_capped_and_says_so() -> None:
     run = healthy().run()
-    everything = drawn(picture(run, arrows=10_000, marks=10_000))
-    capped = picture(run, arrows=10, marks=12)
+    everything = drawn(draw_spacetime(run, arrows=10_000, marks=10_000))
+    capped = draw_spacetime(run, arrows=10, marks=12)
     assert drawn(capped)["packets"] == 10
     assert drawn(capped)["multicasts"] + drawn(capped)["deliveries"] <= 12
     total = f"{everything['packets']:,} packets"
@@ -115,12 +115,12 @@ def test_a_picture_is_capped_and_says_so() -> None:
 
 def test_a_picture_of_nothing_is_still_a_picture() -> None:
     trace = Trace({0: [0]}, [])
-    assert drawn(picture(trace.run()))["packets"] == 0
-    assert "&lt;b&gt;" in picture(Run.of(trace.recorder(), trace.meta("<b>")))
+    assert drawn(draw_spacetime(trace.run()))["packets"] == 0
+    assert "&lt;b&gt;" in draw_spacetime(Run.from_recorder(trace.recorder(), trace.meta("<b>")))
 
 
 def test_equal_runs_give_equal_pictures() -> None:
-    assert picture(story()) == picture(story())
+    assert draw_spacetime(story()) == draw_spacetime(story())
 
 
 @pytest.mark.parametrize(("span", "ticks", "step"), [(10, 10, 1), (11, 10, 2), (6_000_000, 9, 1_000_000), (1, 1, 1)])
@@ -129,5 +129,5 @@ def test_ticks_are_round_numbers(span: int, ticks: int, step: int) -> None:
 
 
 def test_clock_shows_what_it_takes() -> None:
-    assert clock(1_500_000) == "1.500 ms"
-    assert clock(1_500_001) == "1.500001 ms"
+    assert format_time(1_500_000) == "1.500 ms"
+    assert format_time(1_500_001) == "1.500001 ms"

@@ -8,8 +8,8 @@ import pytest
 
 from amcast.kernel.errors import UsageError
 from amcast.kernel.topology import Topology
-from amcast.workloads.base import Draw, home_groups, stream
-from amcast.workloads.catalogue import WORKLOADS, workload
+from amcast.workloads.base import DrawnMessage, assign_home_groups, stream
+from amcast.workloads.catalogue import WORKLOADS, build_workload
 from amcast.workloads.gtpcc import MIX, PAYLOAD, order_bytes
 from amcast.workloads.tables import NEAREST_TABLES, nearest_all, nearest_three, social_users
 from amcast.workloads.thesis import SETS, height
@@ -22,12 +22,14 @@ def topology_for(name: str, clients: int = 24) -> Topology:
     return Topology.grid(WORKLOADS[name].groups or 8, 3, clients)
 
 
-def drawn(name: str, count: int = DRAWS, topology: Topology | None = None, **options: object) -> list[tuple[int, Draw]]:
+def drawn(
+    name: str, count: int = DRAWS, topology: Topology | None = None, **options: object
+) -> list[tuple[int, DrawnMessage]]:
     """(home group, draw) of `count` messages, the clients in turn."""
     topology = topology or topology_for(name)
-    made = workload(name, topology, SEED, options)
+    made = build_workload(name, topology, SEED, options)
     clients = topology.clients
-    return [(made.home(c), made.draw(c)) for c in (clients[n % len(clients)] for n in range(count))]
+    return [(made.home_group(c), made.draw(c)) for c in (clients[n % len(clients)] for n in range(count))]
 
 
 def assert_share(hits: int, total: int, expected: float, what: str) -> None:
@@ -36,7 +38,7 @@ def assert_share(hits: int, total: int, expected: float, what: str) -> None:
     assert abs(hits / total - expected) <= allowed, f"{what}: {hits}/{total}, expected {expected} (seed {SEED})"
 
 
-def sizes(draws: list[tuple[int, Draw]]) -> Counter[int]:
+def sizes(draws: list[tuple[int, DrawnMessage]]) -> Counter[int]:
     return Counter(len(draw.destinations) for _, draw in draws)
 
 
@@ -55,8 +57,8 @@ def test_destinations_are_sorted_distinct_existing_groups(name: str) -> None:
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_clients_messages_do_not_depend_on_the_order_of_asking(name: str) -> None:
     topology = topology_for(name)
-    in_turn, one_by_one = (workload(name, topology, SEED, {}) for _ in range(2))
-    turned: dict[int, list[Draw]] = {client: [] for client in topology.clients}
+    in_turn, one_by_one = (build_workload(name, topology, SEED, {}) for _ in range(2))
+    turned: dict[int, list[DrawnMessage]] = {client: [] for client in topology.clients}
     for _ in range(40):
         for client in topology.clients:
             turned[client].append(in_turn.draw(client))
@@ -69,8 +71,8 @@ def test_seeds_and_clients_differ(name: str) -> None:
     topology = topology_for(name)
     options = {"destinations": [1, 8]} if name in ("micro", "convoy") else {}
 
-    def first(seed: int, client: int) -> list[Draw]:
-        made = workload(name, topology, seed, options)
+    def first(seed: int, client: int) -> list[DrawnMessage]:
+        made = build_workload(name, topology, seed, options)
         return [made.draw(client) for _ in range(100)]
 
     one, other = topology.clients[0], topology.clients[8]
@@ -109,11 +111,11 @@ def test_pauses_have_their_means() -> None:
 
 def test_a_driver_learns_how_to_load() -> None:
     topology = topology_for("micro")
-    assert workload("micro", topology, 1, {}).outstanding == 1
-    assert workload("convoy", topology, 1, {}).outstanding == 2
-    assert workload("convoy", topology, 1, {"outstanding": 128}).outstanding == 128
-    assert not workload("micro", topology, 1, {"think_ns": 5}).open_loop
-    assert workload("micro", topology, 1, {"rate_per_s": 5}).open_loop
+    assert build_workload("micro", topology, 1, {}).outstanding == 1
+    assert build_workload("convoy", topology, 1, {}).outstanding == 2
+    assert build_workload("convoy", topology, 1, {"outstanding": 128}).outstanding == 128
+    assert not build_workload("micro", topology, 1, {"think_ns": 5}).is_open_loop
+    assert build_workload("micro", topology, 1, {"rate_per_s": 5}).is_open_loop
 
 
 # Homes
@@ -124,11 +126,11 @@ def test_homes_go_in_turn_over_the_groups_of_the_clients_place() -> None:
     regions = {0: "A/x", 1: "B", 2: "A/y", 3: "B", 4: "C", 5: "C"}
     where = {6: "A/clients", 7: "A", 8: "A", 9: "C", 10: "nowhere", 11: "nowhere"}
     topology = Topology(groups, range(6, 12), {**regions, **where})
-    assert home_groups(topology) == {6: 0, 7: 1, 8: 0, 9: 2, 10: 0, 11: 1}
+    assert assign_home_groups(topology) == {6: 0, 7: 1, 8: 0, 9: 2, 10: 0, 11: 1}
 
 
 def test_a_server_is_at_home_in_its_own_group() -> None:
-    made = workload("tpcc", Topology.grid(4, 3, 0), SEED, {"global_share": 0.0})
+    made = build_workload("tpcc", Topology.grid(4, 3, 0), SEED, {"global_share": 0.0})
     assert made.draw(7).destinations == (2,)
     with pytest.raises(UsageError, match="process 99"):
         made.draw(99)
@@ -317,5 +319,5 @@ def test_what_cannot_be_is_refused_in_one_sentence(
     name: str, groups: int, options: dict[str, object], sentence: str
 ) -> None:
     with pytest.raises(UsageError, match=sentence) as caught:
-        workload(name, Topology.grid(groups, 1, 2), 1, options)
+        build_workload(name, Topology.grid(groups, 1, 2), 1, options)
     assert "\n" not in str(caught.value)

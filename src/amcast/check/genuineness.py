@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from amcast.check.evidence import Evidence
-from amcast.check.verdict import Finding, Tally
+from amcast.check.verdict import Finding, FindingBuilder
 
 
 class Packet(NamedTuple):
@@ -26,12 +26,12 @@ class Packet(NamedTuple):
 
 def genuineness(evidence: Evidence) -> tuple[Finding, Finding]:
     """P6 and P6'."""
-    minimal, strict = Tally("P6"), Tally("P6'")
+    minimal, strict = FindingBuilder("P6"), FindingBuilder("P6'")
     packets = evidence.run.packets
     if packets is None:
         for tally in (minimal, strict):
-            tally.unknown("the run has no table packets: nobody knows who took part")
-        return minimal.finding(), strict.finding()
+            tally.add_doubt("the run has no table packets: nobody knows who took part")
+        return minimal.build(), strict.build()
     concerned = set(evidence.sender.values())
     for message in evidence.destinations:
         concerned.update(evidence.addressed(message))
@@ -42,15 +42,15 @@ def genuineness(evidence: Evidence) -> tuple[Finding, Finding]:
         for process, took_part in ((packet.source, True), (packet.target, packet.arrived)):
             if took_part and process not in concerned and process not in outsiders:
                 outsiders.add(process)
-                minimal.violated(_outside(packet, process), process=process, **packet._asdict())
+                minimal.add_violation(_outside(packet, process), process=process, **packet._asdict())
         _judge_strictly(evidence, packet, strict)
     total = len(packets)
     minimal.checked = {"packets": about, "about_none": total - about, "concerned": len(concerned)}
     strict.checked = {"packets": about, "about_none": total - about}
     if about == 0 and _travelled(evidence):
         for tally in (minimal, strict):
-            tally.unknown("no packet about a message was recorded, yet messages travelled to other processes")
-    return minimal.finding(), strict.finding()
+            tally.add_doubt("no packet about a message was recorded, yet messages travelled to other processes")
+    return minimal.build(), strict.build()
 
 
 def _packets(evidence: Evidence) -> Iterator[Packet]:
@@ -68,16 +68,16 @@ def _packets(evidence: Evidence) -> Iterator[Packet]:
                 yield Packet(about, body, source, target, sent_ns, received_ns is not None)
 
 
-def _judge_strictly(evidence: Evidence, packet: Packet, strict: Tally) -> None:
+def _judge_strictly(evidence: Evidence, packet: Packet, strict: FindingBuilder) -> None:
     for message in packet.messages:
         if message not in evidence.destinations:
-            strict.violated(f"{_described(packet)} is about {message}, which nobody multicast", **packet._asdict())
+            strict.add_violation(f"{_described(packet)} is about {message}, which nobody multicast", **packet._asdict())
             continue
         addressed = evidence.addressed(message)
         sender = evidence.sender[message]
         for process in dict.fromkeys((packet.source, packet.target)):
             if process != sender and process not in addressed:
-                strict.violated(
+                strict.add_violation(
                     f"{_described(packet)} is about {message}, but process {process} is neither its sender"
                     f" (process {sender}) nor in {_groups(evidence.destinations[message])}",
                     process=process,

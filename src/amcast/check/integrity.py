@@ -9,26 +9,26 @@ run that claims to be complete is a missing delivery a violation, and only if no
 from collections.abc import Iterable
 
 from amcast.check.evidence import Evidence, Sequence
-from amcast.check.verdict import Finding, Tally
+from amcast.check.verdict import Finding, FindingBuilder
 
 
 def integrity(evidence: Evidence) -> Finding:
-    tally = Tally("P1")
+    tally = FindingBuilder("P1")
     deliveries = 0
     for sequence in evidence.sequences.values():
         deliveries += len(sequence.entries)
         _judge_rows(evidence, sequence, tally)
         if sequence.gap is not None:
-            tally.unknown(
+            tally.add_doubt(
                 f"process {sequence.process}'s trace lacks position {sequence.gap}: what it delivered there is unknown",
                 process=sequence.process,
                 position=sequence.gap,
             )
     tally.checked = {"deliveries": deliveries, "processes": len(evidence.sequences)}
-    return tally.finding()
+    return tally.build()
 
 
-def _judge_rows(evidence: Evidence, sequence: Sequence, tally: Tally) -> None:
+def _judge_rows(evidence: Evidence, sequence: Sequence, tally: FindingBuilder) -> None:
     process, group = sequence.process, evidence.group_of.get(sequence.process)
     destinations, multicast_ns = evidence.destinations, evidence.multicast_ns
     seen: dict[int, int] = {}
@@ -49,9 +49,9 @@ def _judge_rows(evidence: Evidence, sequence: Sequence, tally: Tally) -> None:
                 f" before it was multicast at {multicast_ns[message]} ns"
             )
         if wrong is not None:
-            tally.violated(wrong, process=process, message=message, position=position)
+            tally.add_violation(wrong, process=process, message=message, position=position)
         if message in seen:
-            tally.violated(
+            tally.add_violation(
                 f"process {process} delivered {message} twice, at positions {seen[message]} and {position}",
                 process=process,
                 message=message,
@@ -59,7 +59,7 @@ def _judge_rows(evidence: Evidence, sequence: Sequence, tally: Tally) -> None:
                 first_position=seen[message],
             )
         elif position == last:
-            tally.violated(
+            tally.add_violation(
                 f"process {process} delivered {message} at position {position}, where it had delivered another message",
                 process=process,
                 message=message,
@@ -70,7 +70,7 @@ def _judge_rows(evidence: Evidence, sequence: Sequence, tally: Tally) -> None:
 
 
 def validity(evidence: Evidence) -> Finding:
-    tally = Tally("P2")
+    tally = FindingBuilder("P2")
     correct = [m for m, sender in evidence.sender.items() if sender not in evidence.crashed]
     tally.checked = {"messages": len(correct)}
     for message, missing in _missing(evidence, correct):
@@ -79,17 +79,17 @@ def validity(evidence: Evidence) -> Finding:
             why = f"although its sender, process {sender}, is correct"
             _judge_missing(evidence, tally, message, missing, why)
         else:
-            tally.unknown(
+            tally.add_doubt(
                 f"{_listed('process', missing)} did not deliver {message}, and processes does not say"
                 f" whether its sender, process {sender}, is correct",
                 message=message,
                 processes=missing,
             )
-    return tally.finding()
+    return tally.build()
 
 
 def agreement(evidence: Evidence) -> Finding:
-    tally = Tally("P3")
+    tally = FindingBuilder("P3")
     somebody: dict[int, int] = {}
     for process in sorted(evidence.sequences):
         for message in evidence.delivered(process):
@@ -102,13 +102,13 @@ def agreement(evidence: Evidence) -> Finding:
     gaps = evidence.gaps()
     if gaps:
         for message, missing in _missing(evidence, (m for m in evidence.destinations if m not in somebody)):
-            tally.unknown(
+            tally.add_doubt(
                 f"{_listed('process', missing)} did not deliver {message}, and whether process {gaps[0].process} did"
                 f" is lost in a gap of its trace",
                 message=message,
                 processes=missing,
             )
-    return tally.finding()
+    return tally.build()
 
 
 def _missing(evidence: Evidence, messages: Iterable[int]) -> Iterable[tuple[int, list[int]]]:
@@ -125,16 +125,16 @@ def _missing(evidence: Evidence, messages: Iterable[int]) -> Iterable[tuple[int,
             yield message, missing
 
 
-def _judge_missing(evidence: Evidence, tally: Tally, message: int, missing: list[int], why: str) -> None:
+def _judge_missing(evidence: Evidence, tally: FindingBuilder, message: int, missing: list[int], why: str) -> None:
     sure = [process for process in missing if evidence.sequences[process].gap is None]
     witness = {"message": message, "processes": sure or missing}
     who = _listed("process", sure or missing)
     if not evidence.complete:
-        tally.unknown(f"{who} did not deliver {message} yet, {why}: the run is not complete", **witness)
+        tally.add_doubt(f"{who} did not deliver {message} yet, {why}: the run is not complete", **witness)
     elif sure:
-        tally.violated(f"{who} never delivered {message}, {why}, and the run is complete", **witness)
+        tally.add_violation(f"{who} never delivered {message}, {why}, and the run is complete", **witness)
     else:
-        tally.unknown(f"{who} may have delivered {message} in a gap of the trace", **witness)
+        tally.add_doubt(f"{who} may have delivered {message} in a gap of the trace", **witness)
 
 
 def _whose(evidence: Evidence, process: int) -> str:

@@ -13,12 +13,12 @@ from amcast.check import cycles
 from amcast.check.chains import Chains, chains_of
 from amcast.check.cycles import Cycle, Edge
 from amcast.check.evidence import Evidence
-from amcast.check.verdict import Finding, Tally
+from amcast.check.verdict import Finding, FindingBuilder
 
 
 def order(evidence: Evidence) -> tuple[Finding, Finding]:
     """P4 and P5."""
-    prefix, acyclic = Tally("P4"), Tally("P5")
+    prefix, acyclic = FindingBuilder("P4"), FindingBuilder("P5")
     chains = chains_of(evidence)
     blocked = merge(chains)
     checked = {"messages": len(chains.addressed), "chains": len(chains.chains)}
@@ -36,9 +36,9 @@ def order(evidence: Evidence) -> tuple[Finding, Finding]:
             f"process {sequence.process}'s trace lacks position {sequence.gap}:"
             f" what it delivered there may contradict the others"
         )
-        prefix.unknown(doubt, process=sequence.process, position=sequence.gap)
-        acyclic.unknown(doubt, process=sequence.process, position=sequence.gap)
-    return prefix.finding(), acyclic.finding()
+        prefix.add_doubt(doubt, process=sequence.process, position=sequence.gap)
+        acyclic.add_doubt(doubt, process=sequence.process, position=sequence.gap)
+    return prefix.build(), acyclic.build()
 
 
 def merge(all_chains: Chains) -> set[int]:
@@ -71,13 +71,13 @@ def merge(all_chains: Chains) -> set[int]:
     return set(waits)
 
 
-def _tell(evidence: Evidence, tally: Tally, cycle: Cycle, exhaustive: bool) -> None:
+def _tell(evidence: Evidence, tally: FindingBuilder, cycle: Cycle, exhaustive: bool) -> None:
     ring = " -> ".join(str(edge.message) for edge in (*cycle, cycle[0]))
     story = [f"{len(cycle)} messages precede each other in a circle: {ring}"]
     story += [_sentence(evidence, edge) for edge in cycle]
     if not exhaustive:
         story.append(f"the search stopped at its limit: a circle of fewer than {len(cycle)} messages may exist")
-    tally.told(story, [edge._asdict() for edge in cycle])
+    tally.add_violation_story(story, [edge._asdict() for edge in cycle])
 
 
 def _sentence(evidence: Evidence, edge: Edge) -> str:

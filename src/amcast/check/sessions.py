@@ -7,7 +7,7 @@ nothing about either property.
 """
 
 from amcast.check.evidence import Evidence, Sequence
-from amcast.check.verdict import Finding, Tally
+from amcast.check.verdict import Finding, FindingBuilder
 
 Numbers = dict[int, list[int]]
 """session -> the numbers addressed to one group, ascending."""
@@ -15,12 +15,12 @@ Numbers = dict[int, list[int]]
 
 def sessions(evidence: Evidence) -> tuple[Finding, Finding]:
     """P7 and P8."""
-    fifo, once = Tally("P7"), Tally("P8")
+    fifo, once = FindingBuilder("P7"), FindingBuilder("P8")
     if not evidence.session:
         for tally in (fifo, once):
             if evidence.destinations:
-                tally.unknown("no message says its session and sequence")
-        return fifo.finding(), once.finding()
+                tally.add_doubt("no message says its session and sequence")
+        return fifo.build(), once.build()
     expected = _expected(evidence)
     judged = 0
     for process, sequence in evidence.sequences.items():
@@ -31,10 +31,10 @@ def sessions(evidence: Evidence) -> tuple[Finding, Finding]:
         if sequence.gap is not None:
             hides = f"process {process}'s trace lacks position {sequence.gap}: a message out of turn may hide there"
             for tally in (fifo, once):
-                tally.unknown(hides, process=process, position=sequence.gap)
+                tally.add_doubt(hides, process=process, position=sequence.gap)
     for tally in (fifo, once):
         tally.checked = {"deliveries": judged, "sessions": len({session for session, _ in evidence.session.values()})}
-    return fifo.finding(), once.finding()
+    return fifo.build(), once.build()
 
 
 def _expected(evidence: Evidence) -> dict[int, Numbers]:
@@ -45,7 +45,7 @@ def _expected(evidence: Evidence) -> dict[int, Numbers]:
     return {group: {session: sorted(numbers) for session, numbers in by.items()} for group, by in found.items()}
 
 
-def _judge_fifo(evidence: Evidence, sequence: Sequence, expected: Numbers, fifo: Tally) -> int:
+def _judge_fifo(evidence: Evidence, sequence: Sequence, expected: Numbers, fifo: FindingBuilder) -> int:
     """Walk one process' deliveries; each session must go through its expected numbers without skipping one."""
     index = {session: {number: at for at, number in enumerate(numbers)} for session, numbers in expected.items()}
     due = dict.fromkeys(expected, 0)
@@ -72,11 +72,11 @@ def _judge_fifo(evidence: Evidence, sequence: Sequence, expected: Numbers, fifo:
             skipped = [number for number in skipped if (session, number) in later]
             if not skipped:
                 continue
-        fifo.violated(f"{start}, before number {skipped[0]} of that session", **witness, skipped=skipped[0])
+        fifo.add_violation(f"{start}, before number {skipped[0]} of that session", **witness, skipped=skipped[0])
     return judged
 
 
-def _judge_once(evidence: Evidence, sequence: Sequence, once: Tally) -> None:
+def _judge_once(evidence: Evidence, sequence: Sequence, once: FindingBuilder) -> None:
     first: dict[tuple[int, int], tuple[int, int]] = {}
     for position, message, _ in sequence.entries:
         key = evidence.session.get(message)
@@ -84,7 +84,7 @@ def _judge_once(evidence: Evidence, sequence: Sequence, once: Tally) -> None:
             continue
         before = first.setdefault(key, (message, position))
         if before[0] != message:
-            once.violated(
+            once.add_violation(
                 f"process {sequence.process} delivered {before[0]} at position {before[1]} and {message} at position"
                 f" {position}: both are number {key[1]} of session {key[0]}",
                 process=sequence.process,

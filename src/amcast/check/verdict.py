@@ -12,7 +12,7 @@ from amcast.trace.meta import Meta, RunClaims
 
 Verdict = Literal["holds", "violated", "unknown"]
 
-NAMES: Final = {
+PROPERTY_NAMES: Final = {
     "P1": "integrity",
     "P2": "validity",
     "P3": "uniform agreement",
@@ -44,7 +44,7 @@ class Finding:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "name": NAMES[self.property],
+            "name": PROPERTY_NAMES[self.property],
             "verdict": self.verdict,
             "claimed": self.claimed,
             "checked": self.checked,
@@ -104,11 +104,11 @@ class Report:
         for verdict in ("violated", "unknown"):
             for name, finding in self.properties.items():
                 if finding.claimed and finding.verdict == verdict:
-                    yield f"{name} {NAMES[name]} is {verdict}:"
+                    yield f"{name} {PROPERTY_NAMES[name]} is {verdict}:"
                     yield from (f"  {sentence}" for sentence in finding.story)
 
 
-class Tally:
+class FindingBuilder:
     """Collects what one property's check finds: violations outweigh doubts, doubts outweigh nothing found."""
 
     def __init__(self, name: str) -> None:
@@ -118,16 +118,16 @@ class Tally:
         self._witness: dict[Verdict, list[dict[str, Any]]] = {"violated": [], "unknown": []}
         self.checked: dict[str, int] = {}
 
-    def violated(self, sentence: str, **witness: Any) -> None:
+    def add_violation(self, sentence: str, **witness: Any) -> None:
         self._add("violated", sentence, witness)
 
-    def told(self, story: list[str], witness: list[dict[str, Any]]) -> None:
+    def add_violation_story(self, story: list[str], witness: list[dict[str, Any]]) -> None:
         """One violation that takes several sentences, all of which are kept."""
         self._found["violated"] += 1
         self._story["violated"] += story
         self._witness["violated"] += witness
 
-    def unknown(self, sentence: str, **witness: Any) -> None:
+    def add_doubt(self, sentence: str, **witness: Any) -> None:
         self._add("unknown", sentence, witness)
 
     def _add(self, verdict: Verdict, sentence: str, witness: dict[str, Any]) -> None:
@@ -137,7 +137,7 @@ class Tally:
             if witness:
                 self._witness[verdict].append(witness)
 
-    def finding(self) -> Finding:
+    def build(self) -> Finding:
         for verdict in ("violated", "unknown"):
             count = self._found[verdict]
             if count:

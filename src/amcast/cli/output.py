@@ -21,7 +21,7 @@ INTERNAL: Final = 70
 LINES_EVERY_S: Final = 5.0
 """How often work that is not watched on a terminal tells how far it is."""
 
-EXIT_OF: Final = {"holds": HOLDS, "violated": VIOLATED, "unknown": UNKNOWN}
+EXIT_CODES: Final = {"holds": HOLDS, "violated": VIOLATED, "unknown": UNKNOWN}
 _COLOURS: Final = {"holds": "green", "violated": "red", "unknown": "yellow"}
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
@@ -36,7 +36,7 @@ def print_json(data: Any) -> None:
     sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[object]], title: str | None = None) -> None:
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[object]], title: str | None = None) -> None:
     """A result for people."""
     drawn = Table(*headings, title=title, title_justify="left", header_style="bold")
     for row in rows:
@@ -44,14 +44,14 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[object]], title: str 
     out.print(drawn)
 
 
-def coloured(verdict: str) -> str:
+def colour_verdict(verdict: str) -> str:
     """A verdict in its colour."""
     colour = _COLOURS.get(verdict)
     return f"[{colour}]{verdict}[/{colour}]" if colour else verdict
 
 
 @contextmanager
-def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+def show_progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
     """Show how far a long work is: call the result with what is done so far."""
     if err.is_terminal:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

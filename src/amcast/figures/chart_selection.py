@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from amcast.figures import charts
 from amcast.figures.charts import Axis, Curve, Frame, Picture, Range
-from amcast.figures.tables import Sheet, sheets
-from amcast.pipeline.measure.comparison import varying
-from amcast.pipeline.sweep.grid import looked_up
+from amcast.figures.tables import PageTable, sheets
+from amcast.pipeline.measure.comparison import find_varying_fields
+from amcast.pipeline.sweep.grid import look_up
 
 Row = Mapping[str, Any]
 Tables = Mapping[str, Sequence[Row]]
@@ -33,7 +33,7 @@ class Chosen:
     """What the page shows."""
 
     pictures: list[Picture] = field(default_factory=list)
-    sheets: list[Sheet] = field(default_factory=list)
+    sheets: list[PageTable] = field(default_factory=list)
     varied: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     """What a limit left out, in sentences."""
@@ -51,7 +51,7 @@ class Setting:
         return str(self.row["protocol"] or "run")
 
     def __getitem__(self, path: str) -> Any:
-        return looked_up(dict(self.plan), path)
+        return look_up(dict(self.plan), path)
 
 
 class Chooser:
@@ -60,7 +60,7 @@ class Chooser:
     def __init__(self, tables: Tables, plans: Mapping[str, Mapping[str, Any]]) -> None:
         self.tables = tables
         self.settings = [Setting(row, plans[row["setting"]]) for row in tables["comparison"]]
-        self.varied = varying([dict(row) for row in tables["comparison"]])
+        self.varied = find_varying_fields([dict(row) for row in tables["comparison"]])
         self.protocols = list(dict.fromkeys(setting.protocol for setting in self.settings))
         self.load = next((path for path in LOADS if path in self.varied), None)
         self.free = [path for path in self.varied if path not in ("protocol", self.load) and self._free(path)]

@@ -13,7 +13,7 @@ from typing import Any, Final
 from amcast.figures import style
 from amcast.figures.chart_selection import Chosen
 from amcast.figures.charts import Picture, compact
-from amcast.figures.tables import Sheet
+from amcast.figures.tables import PageTable
 
 MOST_FAILURES: Final = 20
 TALL: Final = 24
@@ -27,7 +27,7 @@ WORDS: Final = {
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailedRun:
     """A run that did not end well."""
 
     label: str
@@ -37,7 +37,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Account:
+class ReportSummary:
     """What a page tells beside the measures."""
 
     title: str
@@ -48,8 +48,8 @@ class Account:
     """Headline numbers: what, how much."""
     facts: tuple[tuple[str, str], ...] = ()
     """What was run: field, value."""
-    verdicts: tuple[Sheet, ...] = ()
-    failures: tuple[Failure, ...] = ()
+    verdicts: tuple[PageTable, ...] = ()
+    failures: tuple[FailedRun, ...] = ()
     spacetime: str = ""
     """An SVG of some part of a run."""
     spacetime_caption: str = ""
@@ -57,7 +57,7 @@ class Account:
     """How the numbers were made."""
 
 
-def page(account: Account, chosen: Chosen) -> str:
+def render_page(account: ReportSummary, chosen: Chosen) -> str:
     """The whole file."""
     word, meaning = WORDS[account.verdict]
     parts = [
@@ -98,7 +98,7 @@ def _facts(facts: Sequence[tuple[str, str]]) -> str:
     return _section("What was run", f'<div class="scroll"><table class="facts"><tbody>{rows}</tbody></table></div>')
 
 
-def _failures(failures: Sequence[Failure]) -> str:
+def _failures(failures: Sequence[FailedRun]) -> str:
     if not failures:
         return ""
     items = "".join(
@@ -127,15 +127,15 @@ def _picture(picture: Picture) -> str:
     )
 
 
-def _spacetime(account: Account) -> str:
+def _spacetime(account: ReportSummary) -> str:
     if not account.spacetime:
         return ""
-    drawing = scoped(account.spacetime[account.spacetime.index("<svg") :], "spacetime")
+    drawing = scope_styles(account.spacetime[account.spacetime.index("<svg") :], "spacetime")
     caption = f"<p>{escape(account.spacetime_caption)}</p>"
     return _section("In space and time", f'{caption}<div class="scroll spacetime" tabindex="0">{drawing}</div>')
 
 
-def scoped(svg: str, name: str) -> str:
+def scope_styles(svg: str, name: str) -> str:
     """An SVG whose style touches nothing but itself: every rule is put under a class."""
 
     def under(rules: str) -> str:
@@ -164,7 +164,7 @@ def _section(title: str, inner: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{inner}</section>"
 
 
-def _sheet(sheet: Sheet) -> str:
+def _sheet(sheet: PageTable) -> str:
     rows, rest = (sheet.rows, ()) if len(sheet.rows) <= TALL else (sheet.rows[:FIRST], sheet.rows[FIRST:])
     table = _table(sheet.headings, rows)
     if rest:

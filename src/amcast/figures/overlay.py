@@ -18,7 +18,7 @@ Names = Mapping[int, str]
 Place = tuple[float, float]
 
 
-def tree_svg(edges: Sequence[Sequence[int]], names: Names | None = None) -> str:
+def draw_tree(edges: Sequence[Sequence[int]], names: Names | None = None) -> str:
     """A tree of [parent, child] pairs."""
     children: dict[int, list[int]] = {}
     for parent, child in edges:
@@ -31,7 +31,7 @@ def tree_svg(edges: Sequence[Sequence[int]], names: Names | None = None) -> str:
     return _picture(places, lines, names or {})
 
 
-def order_svg(order: Sequence[int], names: Names | None = None) -> str:
+def draw_order(order: Sequence[int], names: Names | None = None) -> str:
     """A complete order, lowest group first."""
     arcs = EDGE + RADIUS + 16 * max(0, len(order) - 2)
     places = {group: (EDGE + STEP * rank, float(arcs)) for rank, group in enumerate(order)}

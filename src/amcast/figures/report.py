@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from amcast.figures.chart_selection import choose
 from amcast.figures.charts import Picture
-from amcast.figures.html_page import Account, page
+from amcast.figures.html_page import ReportSummary, render_page
 from amcast.kernel.errors import UsageError
 
 PAGE = "report.html"
@@ -46,7 +46,7 @@ def read_tables(measures: Path) -> dict[str, list[dict[str, Any]]]:
     return tables
 
 
-def write_report(account: Account, measures: Path, out: Path) -> list[Path]:
+def write_report(account: ReportSummary, measures: Path, out: Path) -> list[Path]:
     """Write the page and the pictures; the files, the page first."""
     tables = read_tables(measures)
     plans = {row["setting"]: json.loads(row["plan"]) for row in tables["comparison"]}
@@ -61,7 +61,7 @@ def write_report(account: Account, measures: Path, out: Path) -> list[Path]:
             drawn = folder / "spacetime.svg"
             drawn.write_text(account.spacetime)
             files.append(drawn)
-        (out / PAGE).write_text(page(account, chosen))
+        (out / PAGE).write_text(render_page(account, chosen))
     except OSError as error:
         raise UsageError(f"--out {out}: cannot be written: {error.strerror}") from None
     return [out / PAGE, *files]

@@ -11,7 +11,7 @@ PERCENTILES: Final = ("p50", "p90", "p95", "p99")
 
 
 @dataclass(frozen=True)
-class Sheet:
+class PageTable:
     """A table for the page."""
 
     title: str
@@ -22,28 +22,28 @@ class Sheet:
     note: str = ""
 
 
-def sheets(chooser: "Chooser") -> list[Sheet]:
+def sheets(chooser: "Chooser") -> list[PageTable]:
     """Every table that has rows."""
     made = [settings(chooser), regions(chooser), places(chooser), costs(chooser), paths(chooser), recovery(chooser)]
     return [sheet for sheet in made if sheet is not None and sheet.rows]
 
 
-def settings(chooser: "Chooser") -> Sheet | None:
+def settings(chooser: "Chooser") -> PageTable | None:
     rows = []
     for setting in chooser.settings:
         row = setting.row
         half = row["throughput_per_s_high"]
-        interval = "" if half is None else f" ± {number(half - row['throughput_per_s'])}"
+        interval = "" if half is None else f" ± {format_number(half - row['throughput_per_s'])}"
         rows.append(
             (
                 chooser.label(setting),
                 row["runs"],
                 row["not_ok"] or "",
-                number(row["throughput_per_s"]) + interval,
-                *(ms(row[f"latency_ns_{name}"]) for name in PERCENTILES),
-                ms(row["latency_ns_max"]),
-                number(row["packets_per_multicast"]),
-                number(row["bytes_per_multicast"]),
+                format_number(row["throughput_per_s"]) + interval,
+                *(format_ms(row[f"latency_ns_{name}"]) for name in PERCENTILES),
+                format_ms(row["latency_ns_max"]),
+                format_number(row["packets_per_multicast"]),
+                format_number(row["bytes_per_multicast"]),
             )
         )
     headings = ("setting", "runs", "not ok", "messages/s", "p50 ms", "p90", "p95", "p99", "max", "packets", "bytes")
@@ -51,7 +51,7 @@ def settings(chooser: "Chooser") -> Sheet | None:
     return _sheet("Every setting", headings, rows, "comparison.csv", note)
 
 
-def regions(chooser: "Chooser") -> Sheet | None:
+def regions(chooser: "Chooser") -> PageTable | None:
     found: dict[tuple[str, str, str], dict[str, float]] = {}
     for name in (*PERCENTILES, "mean"):
         table = chooser.pooled("fairness", ("side", "region"), f"latency_ns_{name}", lambda row: bool(row["region"]))
@@ -66,8 +66,8 @@ def regions(chooser: "Chooser") -> Sheet | None:
                     chooser.label(setting),
                     f"as {key[1]}",
                     key[2],
-                    *(ms(found[key].get(name)) for name in ("mean", *PERCENTILES)),
-                    number(ratio.get(key)),
+                    *(format_ms(found[key].get(name)) for name in ("mean", *PERCENTILES)),
+                    format_number(ratio.get(key)),
                 )
             )
     headings = ("setting", "side", "region", "mean ms", "p50", "p90", "p95", "p99", "to best")
@@ -75,7 +75,7 @@ def regions(chooser: "Chooser") -> Sheet | None:
     return _sheet("Regions", headings, rows, "fairness.csv", note)
 
 
-def places(chooser: "Chooser") -> Sheet | None:
+def places(chooser: "Chooser") -> PageTable | None:
     rows = []
     for by in ("rank", "response"):
         found = {
@@ -84,14 +84,14 @@ def places(chooser: "Chooser") -> Sheet | None:
         }
         for setting in chooser.settings:
             for key in sorted(key for key in found["p50"] if key[0] == setting.row["setting"]):
-                values = [ms(found[name].get(key)) for name in PERCENTILES]
+                values = [format_ms(found[name].get(key)) for name in PERCENTILES]
                 rows.append((chooser.label(setting), f"by {by}", key[1], *values))
     headings = ("setting", "", "place", "p50 ms", "p90", "p95", "p99")
     note = "Rank: the place of a group among its message's destinations. Response: who delivered first, second ..."
     return _sheet("Latency per destination", headings, rows, "latency.csv", note)
 
 
-def costs(chooser: "Chooser") -> Sheet | None:
+def costs(chooser: "Chooser") -> PageTable | None:
     by_setting: dict[str, list[Any]] = {}
     for row in chooser.tables["summary"]:
         by_setting.setdefault(row["setting"], []).append(row)
@@ -106,7 +106,9 @@ def costs(chooser: "Chooser") -> Sheet | None:
             )
         ]
         if any(value is not None for value in values):
-            rows.append((chooser.label(setting), *(percent(value) for value in values[:5]), number(values[5])))
+            rows.append(
+                (chooser.label(setting), *(format_percent(value) for value in values[:5]), format_number(values[5]))
+            )
     headings = ("setting", "waited", "wait in latency", "convoy", "work for others", "payload overhead", "fairness")
     note = (
         "Waited: deliveries that had their place and waited for something older. Convoy: the share of local messages'"
@@ -117,13 +119,20 @@ def costs(chooser: "Chooser") -> Sheet | None:
     return _sheet("Convoys, genuineness, fairness", headings, rows, "summary.csv", note)
 
 
-def paths(chooser: "Chooser") -> Sheet | None:
+def paths(chooser: "Chooser") -> PageTable | None:
     share = chooser.pooled("paths", ("name",), "messages_share", lambda row: not row["name"].startswith("fault-"))
     notes = chooser.pooled("paths", ("name",), "notes", lambda row: True)
     with_it = chooser.pooled("paths", ("name",), "latency_ns_mean_with", lambda row: True)
     without = chooser.pooled("paths", ("name",), "latency_ns_mean_without", lambda row: True)
     rows = [
-        (chooser.label(s), key[1], number(notes[key]), percent(share[key]), ms(with_it.get(key)), ms(without.get(key)))
+        (
+            chooser.label(s),
+            key[1],
+            format_number(notes[key]),
+            format_percent(share[key]),
+            format_ms(with_it.get(key)),
+            format_ms(without.get(key)),
+        )
         for s in chooser.settings
         for key in sorted(key for key in share if key[0] == s.row["setting"])
     ]
@@ -131,7 +140,7 @@ def paths(chooser: "Chooser") -> Sheet | None:
     return _sheet("Fast and slow paths", headings, rows, "paths.csv", "What processes noted about messages.")
 
 
-def recovery(chooser: "Chooser") -> Sheet | None:
+def recovery(chooser: "Chooser") -> PageTable | None:
     named = {row["run"]: f"{row['protocol'] or 'run'}, seed {row['seed']}" for row in chooser.tables["summary"]}
     rows = [
         (
@@ -140,9 +149,9 @@ def recovery(chooser: "Chooser") -> Sheet | None:
             row["fault"],
             row["process"],
             row["group"],
-            ms(row["next_delivery_after_ns"]),
-            ms(row["new_message_after_ns"]),
-            ms(row["longest_silence_ns"]),
+            format_ms(row["next_delivery_after_ns"]),
+            format_ms(row["new_message_after_ns"]),
+            format_ms(row["longest_silence_ns"]),
         )
         for row in chooser.tables.get("recovery", ())
     ]
@@ -150,13 +159,15 @@ def recovery(chooser: "Chooser") -> Sheet | None:
     return _sheet("Around faults", headings, rows, "recovery.csv", "Counted from the fault, for every group.")
 
 
-def _sheet(title: str, headings: tuple[str, ...], rows: list[tuple[Any, ...]], file: str, note: str) -> Sheet | None:
+def _sheet(
+    title: str, headings: tuple[str, ...], rows: list[tuple[Any, ...]], file: str, note: str
+) -> PageTable | None:
     if len(rows) > MOST_ROWS:
         note += f" The first {MOST_ROWS} of {len(rows)} rows."
-    return Sheet(title, headings, tuple(rows[:MOST_ROWS]), file, note)
+    return PageTable(title, headings, tuple(rows[:MOST_ROWS]), file, note)
 
 
-def ms(value: float | None) -> str:
+def format_ms(value: float | None) -> str:
     """Nanoseconds as milliseconds, to three digits that matter."""
     if value is None:
         return ""
@@ -164,13 +175,13 @@ def ms(value: float | None) -> str:
     return f"{shown:,.0f}" if shown >= 1000 else f"{shown:.4g}"
 
 
-def number(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def percent(value: float | None) -> str:
+def format_percent(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.3g} %"
 
 

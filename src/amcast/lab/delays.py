@@ -9,11 +9,11 @@ Where rounds go by the clock the message comes a nanosecond before one begins, w
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from amcast.assembly import assemble_bare
 from amcast.kernel.ids import ProcessId, message_id
 from amcast.kernel.message import Message
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
-from amcast.lab.runs import build
 from amcast.simulation.inputs.load import Load
 from amcast.simulation.inputs.network import Network, NetworkConfig
 from amcast.simulation.inputs.random_streams import stream
@@ -22,7 +22,7 @@ from amcast.simulation.world.world import World
 from amcast.trace.meta import Meta
 from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run
-from amcast.trace.view import lines
+from amcast.trace.view import render_lines
 
 UNIT_NS: Final = 1_000_000
 """Short against every retry timer, so that nothing is asked for twice."""
@@ -109,8 +109,8 @@ def transcript(spec: Spec, destinations: int, replicas: int) -> list[str]:
     """A lone multicast, one line per step: what the protocol's diagram shows, as it happens."""
     recorder, topology, _ = _run(spec, spec.claims.world, destinations, replicas, None)
     for process in topology.processes:
-        recorder.process(process, topology.group_of(process))
-    return list(lines(Run.of(recorder, Meta(run=spec.name)), limit=10_000))
+        recorder.record_process(process, topology.group_of(process))
+    return list(render_lines(Run.from_recorder(recorder, Meta(run=spec.name)), limit=10_000))
 
 
 def _run(
@@ -128,7 +128,8 @@ def _run(
     network = Network(NetworkConfig(delay_ns=UNIT_NS, matrix_ns=matrix), topology, stream(0))
     agenda = DiscreteEventScheduler(network, stream(0))
     recorder = Recorder()
-    simulated = World(topology, lambda process: build(spec, config, topology, process, scale=None), agenda, recorder)
+    assembly = assemble_bare(spec, config)
+    simulated = World(topology, lambda process: assembly.make(process, topology), agenda, recorder)
     agenda.world = simulated
     sender: ProcessId = topology.clients[0] if world == "unit" else topology.members(0)[0]
     simulated.start()

@@ -16,7 +16,7 @@ from amcast.live.config.cluster import read_cluster
 from amcast.live.load.closed_loop import Traffic, play
 from amcast.live.operations.local_cluster import local_config
 from amcast.live.server.node import run_loop
-from amcast.trace.meta import Meta, RunClaims, versions
+from amcast.trace.meta import Meta, RunClaims, collect_versions
 from amcast.trace.run_folder import FolderRecorder
 
 GROUPS = ("orders", "stock", "billing")
@@ -59,7 +59,7 @@ def demonstrate(folder: Path, protocol: str, seconds: float, say: Callable[[str]
         topology=cluster.topology.describe(),
         workload={"clients": CLIENTS, "outstanding": OUTSTANDING},
         faults={"killed": VICTIM},
-        versions=versions(),
+        versions=collect_versions(),
         claims=RunClaims(genuine=claims.genuine, exactly_once=True),
     )
     sets = [pair for size in (1, 2, 3) for pair in combinations(cluster.topology.groups, size)]
@@ -84,6 +84,6 @@ def demonstrate(folder: Path, protocol: str, seconds: float, say: Callable[[str]
         stages = [(seconds / 3, kill), (seconds / 3, revive), (seconds / 3, lambda: None)]
         run_loop(play(clients, traffic, stages, running.settled))
     for name, at_ns in struck:
-        recorder.note(cluster.node(VICTIM), at_ns, name)
+        recorder.record_note(cluster.node(VICTIM), at_ns, name)
     recorder.close(complete=True)
     return Shown(cluster.trace_folder, traffic.done, traffic.unanswered, traffic.longest_gap_ns / 1e6)

@@ -43,7 +43,7 @@ from amcast.live.operations.local_cluster import LocalCluster, local_config
 from amcast.live.rpc.client import RpcClient
 from amcast.live.server.node import run_loop
 from amcast.live.storage.store import Durability
-from amcast.trace.meta import Meta, RunClaims, versions
+from amcast.trace.meta import Meta, RunClaims, collect_versions
 from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run
 from amcast.trace.run_folder import FolderRecorder
@@ -173,8 +173,10 @@ class _Filed(FolderRecorder):
         )
         self.kept: list[Any] = []
 
-    def multicast(self, message: Any, at_ns: int, session: int | None = None, sequence: int | None = None) -> None:
-        super().multicast(message, at_ns, session, sequence)
+    def record_multicast(
+        self, message: Any, at_ns: int, session: int | None = None, sequence: int | None = None
+    ) -> None:
+        super().record_multicast(message, at_ns, session, sequence)
         self.kept.append(
             (message.id, message.sender, message.destinations, at_ns, len(message.payload), session, sequence)
         )
@@ -220,17 +222,17 @@ def _judged(plan: Bench, cluster: Cluster, recorder: Recorder, prefixes: dict[in
     facts = _Memory()
     facts.multicasts = recorder.kept if isinstance(recorder, _Filed) else recorder.multicasts
     for client in range(FIRST_CLIENT, FIRST_CLIENT + plan.connections):
-        facts.process(client, None)
+        facts.record_process(client, None)
     by_then = time.time_ns()
     for process, (first, messages) in prefixes.items():
         group = topology.group_of(process)
-        facts.process(process, group)
+        facts.record_process(process, group)
         facts.deliveries += [
             (process, group, position, message, by_then, None, None, None, None, destinations)
             for position, (message, destinations) in enumerate(messages, first)
         ]
     claims = RunClaims(complete=True, exactly_once=True)
-    return judge(Run.of(facts, Meta(run="bench", protocol=plan.protocol, seed=plan.seed, claims=claims)))
+    return judge(Run.from_recorder(facts, Meta(run="bench", protocol=plan.protocol, seed=plan.seed, claims=claims)))
 
 
 def _verdict(report: Report) -> dict[str, Any]:
@@ -244,7 +246,7 @@ def _described(plan: Bench) -> dict[str, Any]:
         **{name: getattr(plan, name) for name in plan.__struct_fields__},
         "interpreter": f"{platform.python_implementation()} {platform.python_version()}"
         + ("" if optimized else ", configured without --enable-optimizations"),
-        "versions": versions(),
+        "versions": collect_versions(),
         "machine": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores",
         "tcp_us": _tcp_us(),
         "ping_us": _ping_us(),

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from amcast.check.judge import judge
-from amcast.figures.html_page import Account, Failure
-from amcast.figures.tables import Sheet, ms, number
+from amcast.figures.html_page import FailedRun, ReportSummary
+from amcast.figures.tables import PageTable, format_ms, format_number
 from amcast.kernel.errors import UsageError
-from amcast.pipeline.sweep.grid import spoken
+from amcast.pipeline.sweep.grid import describe_fields
 from amcast.trace.meta import read_metas
-from amcast.trace.run import Run, read
-from amcast.trace.spacetime_diagram import picture
+from amcast.trace.run import Run, read_run
+from amcast.trace.spacetime_diagram import draw_spacetime
 from amcast.trace.view import Selection
 
 SCENE_ROWS: Final = 2_000_000
@@ -30,7 +30,7 @@ METHOD: Final = {
 Row = Mapping[str, Any]
 
 
-def of_sweep(folder: Path, told: Row, cells: Sequence[Row], measures: Path) -> Account:
+def of_sweep(folder: Path, told: Row, cells: Sequence[Row], measures: Path) -> ReportSummary:
     """The account of a sweep."""
     statuses: dict[str, dict[str, int]] = {}
     for cell in cells:
@@ -47,23 +47,23 @@ def of_sweep(folder: Path, told: Row, cells: Sequence[Row], measures: Path) -> A
     story = tuple(
         f"{len(bad)} of {len(cells)} cells did not end well. The first: {cell['message']}" for cell in worst[:1]
     )
-    sheet = Sheet(
+    sheet = PageTable(
         "Verdicts",
         ("protocol", "cells", *kinds),
         tuple((p, sum(line.values()), *(line.get(kind, "") for kind in kinds)) for p, line in sorted(statuses.items())),
         "cells/",
     )
     drawing, caption = _scene_of_sweep(folder, cells)
-    return Account(
+    return ReportSummary(
         title=f"Sweep {folder.resolve().name}",
         verdict=verdict,
         story=story,
         tiles=(
-            ("cells", number(len(cells))),
-            ("protocols", number(len(statuses))),
-            ("multicasts", number(sum(cell["multicasts"] or 0 for cell in cells))),
-            ("deliveries", number(sum(cell["deliveries"] or 0 for cell in cells))),
-            ("packets", number(sum(cell["packets"] or 0 for cell in cells))),
+            ("cells", format_number(len(cells))),
+            ("protocols", format_number(len(statuses))),
+            ("multicasts", format_number(sum(cell["multicasts"] or 0 for cell in cells))),
+            ("deliveries", format_number(sum(cell["deliveries"] or 0 for cell in cells))),
+            ("packets", format_number(sum(cell["packets"] or 0 for cell in cells))),
         ),
         facts=_plan_facts(told.get("plan", {})),
         verdicts=(sheet,),
@@ -74,14 +74,14 @@ def of_sweep(folder: Path, told: Row, cells: Sequence[Row], measures: Path) -> A
     )
 
 
-def of_runs(folder: Path, answer: Row, summary: Sequence[Row], measures: Path) -> Account:
+def of_runs(folder: Path, answer: Row, summary: Sequence[Row], measures: Path) -> ReportSummary:
     """The account of one run or of several; `answer` is what the checker said, as JSON."""
     reports = answer["runs"]
     sheet = _properties(reports[0]) if len(reports) == 1 else _verdicts(reports)
     story = [sentence for report in reports for sentence in _stories(report)]
     drawing, caption = _scene_of_runs(reports, summary)
     name = reports[0]["run"] if len(reports) == 1 else f"{len(reports)} runs in {folder.resolve().name}"
-    return Account(
+    return ReportSummary(
         title=f"Run {name}" if len(reports) == 1 else name,
         verdict=answer["verdict"],
         story=tuple(story[:8]),
@@ -101,7 +101,7 @@ def _plan_facts(plan: Row) -> tuple[tuple[str, str], ...]:
     varied = _flat(plan.get("grid", {}))
     facts = [(f"varies: {path}", _listed(value)) for path, value in varied.items()]
     for name in ("zip", "override", "exclude"):
-        facts += [(name, spoken(_flat(table))) for table in plan.get(name, [])]
+        facts += [(name, describe_fields(_flat(table))) for table in plan.get(name, [])]
     base = {key: value for key, value in plan.items() if key not in ("grid", "zip", "override", "exclude")}
     return tuple(facts + [(path, _listed(value)) for path, value in _flat(base).items() if path not in varied])
 
@@ -121,16 +121,21 @@ def _run_facts(summary: Sequence[Row]) -> tuple[tuple[str, str], ...]:
 
 def _tiles(summary: Sequence[Row]) -> tuple[tuple[str, str], ...]:
     tiles = [
-        ("runs", number(len(summary))) if len(summary) > 1 else ("protocol", str(summary[0]["protocol"] or "unsaid")),
-        ("multicasts", number(sum(row["multicasts"] or 0 for row in summary))),
-        ("deliveries", number(sum(row["deliveries"] or 0 for row in summary))),
+        ("runs", format_number(len(summary)))
+        if len(summary) > 1
+        else ("protocol", str(summary[0]["protocol"] or "unsaid")),
+        ("multicasts", format_number(sum(row["multicasts"] or 0 for row in summary))),
+        ("deliveries", format_number(sum(row["deliveries"] or 0 for row in summary))),
     ]
     if len(summary) == 1:
         row = summary[0]
         tiles += [
-            ("messages per second", number(row["throughput_per_s"]) or "too short"),
-            ("median latency", f"{ms(row['latency_ns_p50'])} ms" if row["latency_ns_p50"] is not None else "none"),
-            ("99 % within", f"{ms(row['latency_ns_p99'])} ms" if row["latency_ns_p99"] is not None else "none"),
+            ("messages per second", format_number(row["throughput_per_s"]) or "too short"),
+            (
+                "median latency",
+                f"{format_ms(row['latency_ns_p50'])} ms" if row["latency_ns_p50"] is not None else "none",
+            ),
+            ("99 % within", f"{format_ms(row['latency_ns_p99'])} ms" if row["latency_ns_p99"] is not None else "none"),
         ]
     return tuple(tiles)
 
@@ -172,7 +177,7 @@ def _notes(measures: Path) -> tuple[str, ...]:
 # Verdicts
 
 
-def _properties(report: Row) -> Sheet:
+def _properties(report: Row) -> PageTable:
     rows = [
         (
             name,
@@ -183,10 +188,10 @@ def _properties(report: Row) -> Sheet:
         )
         for name, p in report["properties"].items()
     ]
-    return Sheet("Verdicts", ("", "property", "verdict", "", "checked"), tuple(rows), "")
+    return PageTable("Verdicts", ("", "property", "verdict", "", "checked"), tuple(rows), "")
 
 
-def _verdicts(reports: Sequence[Row]) -> Sheet:
+def _verdicts(reports: Sequence[Row]) -> PageTable:
     order = {"violated": 0, "unknown": 1, "holds": 2}
     names = list(reports[0]["properties"])
     rows = [
@@ -199,7 +204,7 @@ def _verdicts(reports: Sequence[Row]) -> Sheet:
         for report in sorted(reports, key=lambda report: order[report["verdict"]])
     ]
     note = f"The first 60 of {len(rows)} runs, the worst first." if len(rows) > 60 else ""
-    return Sheet("Verdicts", ("run", "protocol", "verdict", *names), tuple(rows[:60]), "", note)
+    return PageTable("Verdicts", ("run", "protocol", "verdict", *names), tuple(rows[:60]), "", note)
 
 
 def _stories(report: Row) -> list[str]:
@@ -211,9 +216,9 @@ def _stories(report: Row) -> list[str]:
     ]
 
 
-def _failure(cell: Row, folder: Path) -> Failure:
+def _failure(cell: Row, folder: Path) -> FailedRun:
     replay = (cell["replay"] or "").replace("--plan plans/", f"--plan {folder}/plans/")
-    return Failure(spoken(json.loads(cell["varied"])), cell["status"], cell["message"] or "", replay)
+    return FailedRun(describe_fields(json.loads(cell["varied"])), cell["status"], cell["message"] or "", replay)
 
 
 # The scene
@@ -226,7 +231,7 @@ def _scene_of_sweep(folder: Path, cells: Sequence[Row]) -> tuple[str, str]:
     for cell in (violated or slowest)[:1]:
         place = folder / "runs" / cell["cell"]
         # A cell's row tells the story in words; its witnesses are found again from its trace.
-        suspects = sorted(_messages(judge(read(place)).as_dict()["properties"])) if violated else []
+        suspects = sorted(_messages(judge(read_run(place)).as_dict()["properties"])) if violated else []
         return scene(place, None, suspects, f"{cell['protocol']}, seed {cell['seed']}")
     return "", ""
 
@@ -260,7 +265,7 @@ def scene(folder: Path, name: str | None, suspects: Sequence[int], called: str) 
     """A picture of the time around some messages, or around the slowest one; and what it shows."""
     if len(read_metas(folder)) > 1 and name is None:
         raise UsageError(f"{folder}: holds several runs; expected the name of one")
-    run = read(folder, name)
+    run = read_run(folder, name)
     sent = dict(zip(run.multicasts["message"], run.multicasts["at_ns"], strict=True))
     if not sent or len(run.deliveries["message"]) > SCENE_ROWS:
         return "", ""
@@ -279,7 +284,7 @@ def scene(folder: Path, name: str | None, suspects: Sequence[int], called: str) 
     if _arrows(run, begin, end) > SCENE_ARROWS:
         selection = Selection(message=shown[0])
         around = "what is about it"
-    drawing = picture(run, selection, arrows=SCENE_ARROWS)
+    drawing = draw_spacetime(run, selection, arrows=SCENE_ARROWS)
     took = f"{(ends.get(shown[0], sent[shown[0]]) - sent[shown[0]]) / 1e6:.3f} ms"
     what = f"the violation, with message {shown[0]}" if known else f"message {slowest}, the slowest: {took}"
     return drawing, f"{called}: {what}; {around}."

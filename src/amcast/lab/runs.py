@@ -6,9 +6,11 @@ their runs here, so that a plan means the same everywhere.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from amcast.assembly import Assembly, assemble_bare, assemble_simulation
 from amcast.check.judge import Report, judge
 from amcast.kernel.config import Config
 from amcast.kernel.errors import UsageError
@@ -19,13 +21,6 @@ from amcast.kernel.reconfiguration import change_topology
 from amcast.kernel.spec import Spec, majorities_survive, nobody_crashes
 from amcast.kernel.topology import Topology
 from amcast.lab.protocol_lookup import find
-from amcast.parts.client.messages import Done, Hint, SessionConfig
-from amcast.parts.client.one_shot import OneShotClient
-from amcast.parts.client.session import ClientSession
-from amcast.parts.membership.messages import ReconfigurableConfig
-from amcast.parts.membership.reconfigurable import reconfigurable
-from amcast.parts.node.messages import GatewayConfig, Heartbeat, NodeConfig, OmegaConfig
-from amcast.parts.node.node import Node
 from amcast.simulation.inputs.environments import environment
 from amcast.simulation.inputs.faults import profile
 from amcast.simulation.inputs.load import Draw
@@ -35,12 +30,12 @@ from amcast.simulation.schedulers.fuzz import Case, Fuzzer, Outcome
 from amcast.simulation.simulate import Setup, Simulation, Summary
 from amcast.simulation.world.actions import Change
 from amcast.simulation.world.world import World
-from amcast.trace.meta import Meta, RunClaims, versions
+from amcast.trace.meta import Meta, RunClaims, collect_versions
 from amcast.trace.recorder import Recorder
-from amcast.trace.run import Run, read
+from amcast.trace.run import Run, read_run
 from amcast.trace.run_folder import FolderRecorder
 from amcast.workloads.base import MAX_OUTSTANDING, Workload
-from amcast.workloads.catalogue import workload
+from amcast.workloads.catalogue import build_workload
 
 
 @dataclass(frozen=True)
@@ -57,12 +52,21 @@ class Prepared:
 
     def make(self, process: ProcessId) -> Process:
         """A fresh process of this run: a replica or a client."""
-        scale = scale_ns(self.network) if self.nodes else None
-        if not self.changes:
-            return build(self.spec, self.config, self.topology, process, scale, self.plan.gateways)
-        assert scale is not None, "members change in nodes"
-        topology = self._first(process)
-        return build(self.spec, self.config, topology, process, scale, self.plan.gateways, changes=True)
+        topology = self._first(process) if self.changes else self.topology
+        return self.assembly.make(process, topology)
+
+    @cached_property
+    def assembly(self) -> Assembly:
+        """What the processes of this run are made of."""
+        if not self.nodes:
+            return assemble_bare(self.spec, self.config)
+        return assemble_simulation(
+            self.spec,
+            self.config,
+            scale_ns(self.network),
+            gateways=self.plan.gateways,
+            changes=bool(self.changes),
+        )
 
     def _first(self, process: ProcessId) -> Topology:
         """The topology that a process begins with: who joins is told the one in which it is a member."""
@@ -99,7 +103,7 @@ class Prepared:
     def workload(self, seed: int) -> Workload:
         """The clients' messages under a seed."""
         plan = self.plan
-        return workload(plan.workload_name, self.topology, seed, plan.workload_options)
+        return build_workload(plan.workload_name, self.topology, seed, plan.workload_options)
 
     def draw(self, seed: int) -> Draw:
         return self.workload(seed).draw
@@ -108,7 +112,7 @@ class Prepared:
     def outstanding(self) -> int:
         """Messages in flight per client; an open loop waits for none of them."""
         load = self.workload(0)
-        return MAX_OUTSTANDING if load.open_loop else load.outstanding
+        return MAX_OUTSTANDING if load.is_open_loop else load.outstanding
 
     def setup(self) -> Setup:
         plan = self.plan
@@ -152,8 +156,7 @@ class Prepared:
 
     def wire(self) -> tuple[type[Body], ...]:
         """Every body that may travel in this run."""
-        spec = reconfigurable(self.spec) if self.changes else self.spec
-        return (*spec.wire_bodies(), Heartbeat, Hint, Done)
+        return self.assembly.spec.wire_bodies()
 
     def meta(self, run: str) -> Meta:
         claims = self.spec.claims
@@ -165,45 +168,9 @@ class Prepared:
             topology=self.everybody.describe(),
             workload=self.plan.workload,
             faults={"profile": self.plan.faults.profile, "kinds": sorted(self.kinds)},
-            versions=versions(),
+            versions=collect_versions(),
             claims=RunClaims(genuine=claims.genuine, fifo=claims.fifo, exactly_once=claims.exactly_once),
         )
-
-
-def build(
-    spec: Spec,
-    config: Config,
-    topology: Topology,
-    process: ProcessId,
-    scale: int | None,
-    gateways: bool = False,
-    changes: bool = False,
-) -> Process:
-    """One process, a replica or a client: bare, or (given the scale of message delays) as a whole node."""
-    replica = topology.group_of(process) is not None
-    if scale is None:
-        return (
-            spec.process(process, topology, config)
-            if replica
-            else OneShotClient(process, topology, spec.contacts_for(config))
-        )
-    if replica:
-        node = node_config(scale, _gateway(scale) if gateways else None)
-        if changes:
-            spec = reconfigurable(spec, ReconfigurableConfig(retry_ns=(30 * scale, 60 * scale)))
-        return Node(spec.process(process, topology, config), node, spec.contacts_for(config))
-    session = SessionConfig(retry_ns=(60 * scale, 120 * scale), gateways=gateways)
-    return ClientSession(process, topology, spec.contacts_for(config), session)
-
-
-def _gateway(scale: int) -> GatewayConfig:
-    return GatewayConfig(retry_ns=(60 * scale, 120 * scale), gather_ns=(8 * scale, 12 * scale))
-
-
-def node_config(scale: int, gateway: GatewayConfig | None = None) -> NodeConfig:
-    """Heartbeats and patience in proportion to the longest message delay."""
-    omega = OmegaConfig(heartbeat_ns=8 * scale, suspect_after_ns=(32 * scale, 48 * scale))
-    return NodeConfig(omega=omega, gateway=gateway)
 
 
 def prepare(plan: Plan, spec: Spec | None = None) -> Prepared:
@@ -295,7 +262,7 @@ def record(
     with FolderRecorder(folder, prepared.meta(folder.name), packets=packets) as recorder:
         summary = Simulation(prepared.setup(), recorder).run(progress)
         recorder.close(complete=summary.complete)
-    run = read(folder)
+    run = read_run(folder)
     return Result(folder, summary, judge(run), run)
 
 
@@ -305,9 +272,11 @@ def judged(prepared: Prepared, seed: int) -> Callable[[World, Recorder, bool], s
     def verdict(world: World, recorder: Recorder, complete: bool) -> str | None:
         topology = world.topology
         for process in topology.processes:
-            recorder.process(process, topology.group_of(process), topology.region(process), world.down.get(process))
-        meta = prepared.meta(f"seed-{seed}").claiming(complete=complete)
-        report = judge(Run.of(recorder, meta))
+            recorder.record_process(
+                process, topology.group_of(process), topology.region(process), world.down.get(process)
+            )
+        meta = prepared.meta(f"seed-{seed}").with_claims(complete=complete)
+        report = judge(Run.from_recorder(recorder, meta))
         if report.verdict != "violated":
             return None
         return violation(report)

@@ -26,7 +26,7 @@ from amcast.live.server.node import run_loop
 from amcast.simulation.inputs.plan import Plan
 from amcast.simulation.simulate import Simulation
 from amcast.trace.recorder import Recorder
-from amcast.trace.run import Run, read
+from amcast.trace.run import Run, read_run
 from amcast.trace.run_folder import FolderRecorder
 
 MOST_MESSAGES = 100_000
@@ -121,8 +121,8 @@ def _simulated(prepared: Prepared) -> Run:
     recorder = Recorder()
     Simulation(prepared.setup(), recorder).run()
     for process in prepared.topology.processes:
-        recorder.process(process, prepared.topology.group_of(process), prepared.topology.region(process), None)
-    return Run.of(recorder, prepared.meta("simulated"))
+        recorder.record_process(process, prepared.topology.group_of(process), prepared.topology.region(process), None)
+    return Run.from_recorder(recorder, prepared.meta("simulated"))
 
 
 def _live(prepared: Prepared, folder: Path) -> Run:
@@ -136,7 +136,7 @@ def _live(prepared: Prepared, folder: Path) -> Run:
     with recorder, local_cluster(cluster) as running:
         run_loop(drive(_loops(prepared, cluster, recorder)))
         running.settled()
-    return read(cluster.trace_folder)
+    return read_run(cluster.trace_folder)
 
 
 def cluster_text(prepared: Prepared) -> str:

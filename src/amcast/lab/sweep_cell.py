@@ -25,7 +25,7 @@ from amcast.simulation.inputs.plan import described, plan_of
 from amcast.simulation.simulate import Simulation, Summary
 from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run
-from amcast.trace.run import read as read_run
+from amcast.trace.run import read_run as read_run
 from amcast.trace.run_folder import FolderRecorder
 
 EDGE: Final = 0.1
@@ -51,7 +51,7 @@ def _checked(plan: bytes) -> dict[str, Any]:
     prepared = prepare(plan_of(msgspec.json.decode(plan)))
     said: dict[str, Any] = {"name": prepared.plan.workload_name, "messages": prepared.plan.messages}
     load = prepared.workload(0)
-    return said if load.open_loop else {**said, "outstanding": load.outstanding}
+    return said if load.is_open_loop else {**said, "outstanding": load.outstanding}
 
 
 def estimated(values: dict[str, Any]) -> float:
@@ -86,7 +86,9 @@ def run_cell(values: dict[str, Any], folder: str | None = None, packets: bool = 
         recorder = Recorder()
         recorder.wants_packets = packets
         summary = Simulation(prepared.setup(), recorder).run()
-        run = Run.of(recorder, prepared.meta(target.name if target else "cell").claiming(complete=summary.complete))
+        run = Run.from_recorder(
+            recorder, prepared.meta(target.name if target else "cell").with_claims(complete=summary.complete)
+        )
     report = judge(run)
     if only_if_violated and target is not None and report.verdict == "violated":
         _recorded(prepared, target, packets)

@@ -17,12 +17,12 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from amcast.assembly import assemble_bare
 from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId, ProcessId, message_id
 from amcast.kernel.message import Message
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
-from amcast.lab.runs import build
 from amcast.simulation.inputs.load import Load
 from amcast.simulation.inputs.network import Network, NetworkConfig
 from amcast.simulation.inputs.random_streams import stream
@@ -130,8 +130,8 @@ def replay(spec: Spec, schedule: Schedule, recorder: Recorder | None = None) -> 
     if recorder is None:
         recorder = Recorder()
         recorder.wants_packets = False
-    config = spec.configure()
-    world = World(there, lambda process: build(spec, config, there, process, None), agenda, recorder)
+    assembly = assemble_bare(spec, spec.configure())
+    world = World(there, lambda process: assembly.make(process, there), agenda, recorder)
     agenda.world = world
     world.skews.update({process: (offset, 0.0) for process, offset in schedule.skews.items()})
     world.start()

@@ -201,7 +201,7 @@ class Simulation:
         if recorder is not None:
             for process in self.setup.topology.processes:
                 group = self.setup.topology.group_of(process)
-                recorder.process(process, group, self.setup.topology.region(process), world.down.get(process))
+                recorder.record_process(process, group, self.setup.topology.region(process), world.down.get(process))
         return Summary(
             end,
             world.multicasts,

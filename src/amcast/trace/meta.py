@@ -14,8 +14,8 @@ from amcast.kernel.config import describe_error
 from amcast.kernel.errors import UsageError
 from amcast.trace.columns import SCHEMA
 
-NAME = "run.json"
-EARLY = ".run.json"
+META_FILE = "run.json"
+UNFINISHED_META_FILE = ".run.json"
 """The same text while the run is going on; left behind alone, it says that the run was interrupted."""
 
 
@@ -44,30 +44,32 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     versions: Any = None
     claims: RunClaims = RunClaims()
 
-    def claiming(self, **changes: Any) -> "Meta":
+    def with_claims(self, **changes: Any) -> "Meta":
         """The same run with other claims: `meta.claiming(complete=True)`."""
         return msgspec.structs.replace(self, claims=msgspec.structs.replace(self.claims, **changes))
 
 
-def versions() -> dict[str, str]:
+def collect_versions() -> dict[str, str]:
     """What this run was made with: part of what it takes to repeat it."""
     return {"python": python_version(), **{name: version(name) for name in ("amcast", "msgspec", "pyarrow")}}
 
 
-def encoded(metas: Meta | list[Meta]) -> bytes:
+def encode_metas(metas: Meta | list[Meta]) -> bytes:
     """The bytes of run.json: equal content, equal bytes."""
     return msgspec.json.format(msgspec.json.encode(metas, order="deterministic"), indent=2) + b"\n"
 
 
 def read_metas(folder: Path) -> list[Meta]:
     """The runs that a folder describes: run.json is one object, or a list of them when runs share their tables."""
-    file = folder / NAME
+    file = folder / META_FILE
     if not folder.is_dir():
-        raise UsageError(f"{folder}: no such folder; expected a run folder with {NAME} and tables")
+        raise UsageError(f"{folder}: no such folder; expected a run folder with {META_FILE} and tables")
     if not file.is_file():
-        if (folder / EARLY).is_file():
-            raise UsageError(f"{folder}: the run was interrupted, {NAME} was never written; expected a finished run")
-        raise UsageError(f"{folder}: no {NAME}; expected one with at least schema and run")
+        if (folder / UNFINISHED_META_FILE).is_file():
+            raise UsageError(
+                f"{folder}: the run was interrupted, {META_FILE} was never written; expected a finished run"
+            )
+        raise UsageError(f"{folder}: no {META_FILE}; expected one with at least schema and run")
     try:
         plain = msgspec.json.decode(file.read_bytes())
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -20,10 +20,10 @@ class Recorder:
 
     wants_packets: bool = True
     """False spares the driver the work of measuring packets."""
-    every: int = 1
+    sample_every: int = 1
     """Deliveries are sampled: those of messages whose id is a multiple of this, at every process alike."""
 
-    most_rows: float = inf
+    max_buffered_rows: float = inf
     """So many rows of one table may wait in memory; then they are `flushed`."""
 
     def __init__(self) -> None:
@@ -33,23 +33,25 @@ class Recorder:
         self.packets: list[Row] = []
         self.notes: list[Row] = []
 
-    def flushed(self, table: str, rows: list[Row]) -> None:
+    def flush_table(self, table: str, rows: list[Row]) -> None:
         """Too many rows wait; whoever takes them empties the list."""
         raise AssertionError(f"rows of {table} wait for nobody")
 
-    def process(
+    def record_process(
         self, process: ProcessId, group: GroupId | None, region: str = "", crashed_at_ns: int | None = None
     ) -> None:
         """Once per process, at the end, when it is known who stayed down."""
         self.processes.append((process, group, region, crashed_at_ns))
 
-    def multicast(self, message: Message, at_ns: int, session: int | None = None, sequence: int | None = None) -> None:
+    def record_multicast(
+        self, message: Message, at_ns: int, session: int | None = None, sequence: int | None = None
+    ) -> None:
         rows = self.multicasts
         rows.append((message.id, message.sender, message.destinations, at_ns, len(message.payload), session, sequence))
-        if len(rows) >= self.most_rows:
-            self.flushed("multicasts", rows)
+        if len(rows) >= self.max_buffered_rows:
+            self.flush_table("multicasts", rows)
 
-    def delivery(
+    def record_delivery(
         self,
         process: ProcessId,
         group: GroupId,
@@ -61,7 +63,7 @@ class Recorder:
         multicast_ns: int | None = None,
         committed_ns: int | None = None,
     ) -> None:
-        if self.every > 1 and message.id % self.every:
+        if self.sample_every > 1 and message.id % self.sample_every:
             return
         rows = self.deliveries
         rows.append(
@@ -78,10 +80,10 @@ class Recorder:
                 message.destinations,
             )
         )
-        if len(rows) >= self.most_rows:
-            self.flushed("deliveries", rows)
+        if len(rows) >= self.max_buffered_rows:
+            self.flush_table("deliveries", rows)
 
-    def packet(
+    def record_packet(
         self,
         about: About,
         body: str,
@@ -92,9 +94,9 @@ class Recorder:
         received_ns: int | None,
     ) -> None:
         """Once per packet, when its fate is known: received, or lost (None)."""
-        self.packet_to(about, body, source, (target,), size, sent_ns, received_ns)
+        self.record_packets(about, body, source, (target,), size, sent_ns, received_ns)
 
-    def packet_to(
+    def record_packets(
         self,
         about: About,
         body: str,
@@ -109,10 +111,10 @@ class Recorder:
         about, several = (None, about) if type(about) is tuple else (about, None)
         for target in targets:
             rows.append((about, body, source, target, size, sent_ns, received_ns, None, None, several))
-        if len(rows) >= self.most_rows:
-            self.flushed("packets", rows)
+        if len(rows) >= self.max_buffered_rows:
+            self.flush_table("packets", rows)
 
-    def note(
+    def record_note(
         self,
         process: ProcessId,
         at_ns: int,
@@ -122,5 +124,5 @@ class Recorder:
     ) -> None:
         rows = self.notes
         rows.append((process, at_ns, name, message, value))
-        if len(rows) >= self.most_rows:
-            self.flushed("notes", rows)
+        if len(rows) >= self.max_buffered_rows:
+            self.flush_table("notes", rows)

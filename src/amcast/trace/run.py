@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from amcast.kernel.errors import UsageError
 from amcast.trace import parquet
 from amcast.trace.columns import REQUIRED, TABLES
-from amcast.trace.meta import NAME, Meta, read_metas
+from amcast.trace.meta import META_FILE, Meta, read_metas
 from amcast.trace.recorder import Recorder, Row
 
 Columns = dict[str, list[Any]]
@@ -48,25 +48,25 @@ class Run:
     packets: Packets | None
 
     @classmethod
-    def of(cls, recorder: Recorder, meta: Meta) -> "Run":
+    def from_recorder(cls, recorder: Recorder, meta: Meta) -> "Run":
         """What an in-memory recorder was told."""
         return cls(
             meta,
-            columns_of("processes", recorder.processes),
-            columns_of("multicasts", recorder.multicasts),
-            columns_of("deliveries", recorder.deliveries),
-            columns_of("notes", recorder.notes),
-            KeptPackets(recorder.packets) if recorder.wants_packets else None,
+            to_columns("processes", recorder.processes),
+            to_columns("multicasts", recorder.multicasts),
+            to_columns("deliveries", recorder.deliveries),
+            to_columns("notes", recorder.notes),
+            MemoryPackets(recorder.packets) if recorder.wants_packets else None,
         )
 
 
-def columns_of(table: str, rows: Sequence[Row]) -> Columns:
+def to_columns(table: str, rows: Sequence[Row]) -> Columns:
     """Rows in a recorder's order as columns."""
     names = [column.name for column in TABLES[table][1:]]
     return {name: [row[place] for row in rows] for place, name in enumerate(names)}
 
 
-class KeptPackets:
+class MemoryPackets:
     """Packets of a recorder in memory."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
@@ -82,7 +82,7 @@ class KeptPackets:
             yield {name: [row[places[name]] for row in rows] for name in names or places}
 
 
-class FiledPackets:
+class FilePackets:
     """Packets of one run in the files of a folder, checked when opened, read when asked for."""
 
     def __init__(self, files: Sequence[Path], run: str, shared: bool) -> None:
@@ -113,7 +113,7 @@ class FiledPackets:
             raise parquet.broken(file, error) from None
 
 
-def read(folder: Path | str, run: str | None = None) -> Run:
+def read_run(folder: Path | str, run: str | None = None) -> Run:
     """The run of a folder; if it holds several, `run` says which."""
     folder = Path(folder)
     metas = read_metas(folder)
@@ -123,16 +123,18 @@ def read(folder: Path | str, run: str | None = None) -> Run:
     for meta in metas:
         if run in (None, meta.run):
             return _Folder(folder, [other.run for other in metas]).run(meta)
-    raise UsageError(f"{folder / NAME}: run {run!r} is not there; expected one of {[meta.run for meta in metas][:5]}")
+    raise UsageError(
+        f"{folder / META_FILE}: run {run!r} is not there; expected one of {[meta.run for meta in metas][:5]}"
+    )
 
 
-def read_all(folder: Path | str) -> list[Run]:
+def read_runs(folder: Path | str) -> list[Run]:
     """Every run of a folder: one, several that share its tables, or those of the run folders inside it, by name."""
     folder = Path(folder)
-    if folder.is_dir() and not (folder / NAME).exists():
-        inside = sorted(file.parent for file in folder.glob(f"*/{NAME}") if not file.parent.is_symlink())
+    if folder.is_dir() and not (folder / META_FILE).exists():
+        inside = sorted(file.parent for file in folder.glob(f"*/{META_FILE}") if not file.parent.is_symlink())
         if inside:
-            return [run for child in inside for run in read_all(child)]
+            return [run for child in inside for run in read_runs(child)]
     metas = read_metas(folder)
     tables = _Folder(folder, [meta.run for meta in metas])
     return [tables.run(meta) for meta in metas]
@@ -149,7 +151,7 @@ class _Folder:
     def run(self, meta: Meta) -> Run:
         tables = {table: self._columns(table, meta.run) for table in ("processes", "multicasts", "deliveries", "notes")}
         files = self._files("packets")
-        packets = FiledPackets(files, meta.run, len(self._runs) > 1) if files else None
+        packets = FilePackets(files, meta.run, len(self._runs) > 1) if files else None
         return Run(meta, **tables, packets=packets)
 
     def _columns(self, table: str, run: str) -> Columns:
@@ -180,7 +182,7 @@ class _Folder:
         data = parquet.canonical(table, file, data)
         for name in pc.unique(data.column("run")).to_pylist():
             if name not in self._runs:
-                raise UsageError(f"{file}: rows of run {name!r}; expected only {self._runs[:5]}, as {NAME} says")
+                raise UsageError(f"{file}: rows of run {name!r}; expected only {self._runs[:5]}, as {META_FILE} says")
         return data
 
     def _files(self, table: str) -> list[Path]:
@@ -190,5 +192,5 @@ class _Folder:
 def _only(table: pa.Table, run: str, file: Path, shared: bool) -> pa.Table:
     mine = pc.equal(table.column("run"), run)
     if not shared and not pc.all(mine).as_py() and len(table):
-        raise UsageError(f"{file}: rows of another run than {run!r}; expected one run, as {NAME} says")
+        raise UsageError(f"{file}: rows of another run than {run!r}; expected one run, as {META_FILE} says")
     return table.filter(mine) if shared else table

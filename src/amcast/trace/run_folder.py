@@ -55,10 +55,10 @@ class FolderRecorder(Recorder):
         self.wants_packets = packets
         if every < 1:
             raise UsageError(f"every {every}; expected 1 (all deliveries) or more")
-        self.every = every
+        self.sample_every = every
         self.joins = joins
         self._latest = latest
-        self.most_rows = min(ROWS_PER_CHUNK, rows_per_group)
+        self.max_buffered_rows = min(ROWS_PER_CHUNK, rows_per_group)
         if not WRITER.fullmatch(writer):
             raise UsageError(f"writer {writer!r}; expected lower-case letters, digits and hyphens, a letter first")
         if not 1 <= rows_per_group <= rows_per_file:
@@ -74,7 +74,7 @@ class FolderRecorder(Recorder):
     def flush(self) -> None:
         """Finish the files so far: what was recorded until now survives the death of this process."""
         for table, rows in self._waiting():
-            self.flushed(table, rows)
+            self.flush_table(table, rows)
             self._files[table].finish()
 
     def close(self, **claims: Any) -> None:
@@ -83,17 +83,17 @@ class FolderRecorder(Recorder):
         Claims that only the end of a run knows go here: `close(complete=True)`. A run with sampled deliveries is never
         complete: what it lacks was not recorded, and proves nothing.
         """
-        if self.every > 1:
+        if self.sample_every > 1:
             claims["complete"] = False
         self.flush()
         if self.joins:
             return
         for table, _ in self._waiting():
             self._files[table].ensure()
-        self.meta = self.meta.claiming(**claims)
-        early = self.folder / run_json.EARLY
-        early.write_bytes(run_json.encoded(self.meta))
-        early.rename(self.folder / run_json.NAME)
+        self.meta = self.meta.with_claims(**claims)
+        early = self.folder / run_json.UNFINISHED_META_FILE
+        early.write_bytes(run_json.encode_metas(self.meta))
+        early.rename(self.folder / run_json.META_FILE)
         if self._latest:
             link_latest(self.folder)
 
@@ -110,14 +110,14 @@ class FolderRecorder(Recorder):
     ) -> None:
         if kind is not None:
             self.abandon()
-        elif self.joins or not (self.folder / run_json.NAME).exists():
+        elif self.joins or not (self.folder / run_json.META_FILE).exists():
             self.close()
 
     def _waiting(self) -> list[tuple[str, list[Row]]]:
         tables = [table for table in TABLES if self.wants_packets or table != "packets"]
         return [(table, getattr(self, table)) for table in tables]
 
-    def flushed(self, table: str, rows: list[Row]) -> None:
+    def flush_table(self, table: str, rows: list[Row]) -> None:
         if rows:
             self._files[table].take(rows)
             rows.clear()
@@ -195,11 +195,11 @@ def _claim(folder: Path, meta: Meta) -> None:
     """Make a folder ours, or refuse one that holds a run already: traces are never rewritten."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder}: a file; expected a folder for the run")
-    for name in (run_json.NAME, run_json.EARLY, *TABLES):
+    for name in (run_json.META_FILE, run_json.UNFINISHED_META_FILE, *TABLES):
         if (folder / name).exists():
             raise UsageError(f"{folder}: holds a run already ({name}); expected a new or empty folder")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / run_json.EARLY).write_bytes(run_json.encoded(meta.claiming(complete=False)))
+    (folder / run_json.UNFINISHED_META_FILE).write_bytes(run_json.encode_metas(meta.with_claims(complete=False)))
 
 
 def link_latest(folder: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Final, Generic, TypeVar
 from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import MESSAGES_PER_SENDER, sender_of, sequence_of
 from amcast.trace.run import Run
-from amcast.trace.view import Selection, about, clock, names_of, refuse_strangers
+from amcast.trace.view import Selection, check_selection, format_time, packet_messages, process_names
 
 COLOURS: Final = (
     ("#2a78d6", "#3987e5"),
@@ -36,7 +36,7 @@ LEGEND_NAMES: Final = 28
 
 
 @dataclass(frozen=True)
-class Mark:
+class DiagramMark:
     """Something at one process at one time."""
 
     kind: str
@@ -47,7 +47,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Arrow:
+class DiagramArrow:
     """A packet; `received_ns` is None if it was lost."""
 
     source: int
@@ -58,14 +58,14 @@ class Arrow:
     body: str
 
 
-def picture(
+def draw_spacetime(
     run: Run, selection: Selection | None = None, arrows: int = 200, marks: int = 300, width: int = 1200
 ) -> str:
     """The SVG text of a run, or of what is selected of it; at most so many arrows and marks, the earliest."""
     if min(arrows, marks) < 1 or not 400 <= width <= 20_000:
         raise UsageError(f"arrows {arrows}, marks {marks}, width {width}; expected at least 1, 1 and 400 to 20000")
     selection = selection or Selection()
-    refuse_strangers(run, selection)
+    check_selection(run, selection)
     return "\n".join(_Picture(run, selection, arrows, marks, width).svg()) + "\n"
 
 
@@ -88,11 +88,11 @@ class _Picture:
         self._run = run
         self._selection = selection
         self._cut: list[str] = []
-        self._marks, self._arrows = self._capped(
+        self._marks, self._arrows = self._cap(
             _Earliest(_marks(run, selection), lambda mark: (mark.at_ns, mark.process), marks),
             _Earliest(_arrows(run, selection), lambda a: (a.sent_ns, a.source, a.target, a.received_ns or 0), arrows),
         )
-        self._names = names_of(run)
+        self._names = process_names(run)
         self._width = width
         self._start, self._end = self._window()
         self._y = self._lay_out()
@@ -104,7 +104,9 @@ class _Picture:
         self._legend_top = max(self._y.values(), default=TOP) + BOTTOM + 22
         self._height = self._legend_top + LEGEND_ROW * (1 + -(-shown // self._legend_columns))
 
-    def _capped(self, marks: "_Earliest[Mark]", arrows: "_Earliest[Arrow]") -> tuple[list[Mark], list[Arrow]]:
+    def _cap(
+        self, marks: "_Earliest[DiagramMark]", arrows: "_Earliest[DiagramArrow]"
+    ) -> tuple[list[DiagramMark], list[DiagramArrow]]:
         """Both limits cut at one time, so that what is shown is whole up to there."""
         cuts = [mark.at_ns for mark in marks.left_out] + [arrow.sent_ns for arrow in arrows.left_out]
         if not cuts:
@@ -113,7 +115,8 @@ class _Picture:
         some = [mark for mark in marks.kept if mark.at_ns < end] or marks.kept
         few = [arrow for arrow in arrows.kept if arrow.sent_ns < end] or arrows.kept
         self._cut.append(
-            f"up to {clock(end)}, {len(few):,} of {arrows.count:,} packets, {len(some):,} of {marks.count:,} marks"
+            f"up to {format_time(end)}, {len(few):,} of {arrows.count:,} packets,"
+            f" {len(some):,} of {marks.count:,} marks"
         )
         return some, few
 
@@ -179,7 +182,7 @@ class _Picture:
 
     def _headings(self) -> Iterator[str]:
         yield f'<text class="title" x="20" y="32">{escape(self._title())}</text>'
-        yield f'<text class="soft" x="20" y="52">{escape(self._selection.described())}</text>'
+        yield f'<text class="soft" x="20" y="52">{escape(self._selection.describe())}</text>'
         if self._cut:
             text = "not all is shown: " + "; ".join(self._cut)
             yield f'<text class="cut" x="{self._width - RIGHT}" y="32" text-anchor="end">{escape(text)}</text>'
@@ -204,17 +207,18 @@ class _Picture:
                 end = max(self._x(crashed), LEFT)
             yield f'<line class="incarnation" x1="{LEFT}" y1="{y}" x2="{end}" y2="{y}"/>'
             if crashed is not None and self._start <= crashed <= self._end:
-                yield f"<g><title>process {process} crashed at {clock(crashed)}</title>{_cross(end, y, 'crash')}</g>"
+                title = f"process {process} crashed at {format_time(crashed)}"
+                yield f"<g><title>{title}</title>{_cross(end, y, 'crash')}</g>"
             name = self._names.get(process, f"p{process}?")
             yield f'<text class="name" x="{LEFT - 14}" y="{y + 4}" text-anchor="end">{name}</text>'
             if group is not None and group not in labelled:
                 labelled.add(group)
                 yield f'<text class="soft" x="20" y="{y + 4}">group {group}</text>'
 
-    def _drawn(self, arrow: Arrow) -> Iterator[str]:
+    def _drawn(self, arrow: DiagramArrow) -> Iterator[str]:
         colour = self._colour[arrow.messages[0]] if arrow.messages else "none"
         x1, y1, y2 = self._x(arrow.sent_ns), self._y[arrow.source], float(self._y[arrow.target])
-        told = f"{arrow.body} from {arrow.source} to {arrow.target}, sent at {clock(arrow.sent_ns)}"
+        told = f"{arrow.body} from {arrow.source} to {arrow.target}, sent at {format_time(arrow.sent_ns)}"
         if arrow.messages:
             told += f", about {', '.join(map(str, arrow.messages))}"
         yield f"<g><title>{escape(told)}{', lost' if arrow.received_ns is None else ''}</title>"
@@ -277,30 +281,32 @@ class _Picture:
             yield f' rx="3"/><text class="soft" x="16" y="4"><tspan class="ink">{name}</tspan>{full}</text></g>'
 
 
-def _marks(run: Run, selection: Selection) -> Iterator[Mark]:
+def _marks(run: Run, selection: Selection) -> Iterator[DiagramMark]:
     rows = run.multicasts
     for message, sender, at in zip(rows["message"], rows["sender"], rows["at_ns"], strict=True):
-        if selection.when(at) and selection.what(message) and selection.where(sender):
-            yield Mark("multicast", sender, at, message, f"process {sender} multicasts {message} at {clock(at)}")
+        if selection.includes_time(at) and selection.includes_message(message) and selection.includes_process(sender):
+            yield DiagramMark(
+                "multicast", sender, at, message, f"process {sender} multicasts {message} at {format_time(at)}"
+            )
     rows = run.deliveries
     for process, position, message, at in zip(
         rows["process"], rows["position"], rows["message"], rows["at_ns"], strict=True
     ):
-        if selection.when(at) and selection.what(message) and selection.where(process):
-            told = f"process {process} delivers {message} at position {position} and {clock(at)}"
-            yield Mark("delivery", process, at, message, told)
+        if selection.includes_time(at) and selection.includes_message(message) and selection.includes_process(process):
+            told = f"process {process} delivers {message} at position {position} and {format_time(at)}"
+            yield DiagramMark("delivery", process, at, message, told)
 
 
-def _arrows(run: Run, selection: Selection) -> Iterator[Arrow]:
+def _arrows(run: Run, selection: Selection) -> Iterator[DiagramArrow]:
     if run.packets is None:
         return
     names = ("message", "messages", "body", "source", "target", "sent_ns", "received_ns")
     for batch in run.packets.batches(*names):
         for one, several, body, source, target, sent, received in zip(*(batch[n] for n in names), strict=True):
-            messages = about(one, several)
-            touches = selection.when(sent) or (received is not None and selection.when(received))
-            if touches and selection.what(*messages) and selection.where(source, target):
-                yield Arrow(source, target, sent, received, messages, body)
+            messages = packet_messages(one, several)
+            touches = selection.includes_time(sent) or (received is not None and selection.includes_time(received))
+            if touches and selection.includes_message(*messages) and selection.includes_process(source, target):
+                yield DiagramArrow(source, target, sent, received, messages, body)
 
 
 def nice_step(span: int, ticks: int) -> int:

@@ -30,24 +30,24 @@ class Selection:
         if self.since_ns is not None and self.until_ns is not None and self.since_ns > self.until_ns:
             raise UsageError(f"window {self.since_ns}..{self.until_ns} ns is upside down; expected its start first")
 
-    def when(self, at_ns: int) -> bool:
+    def includes_time(self, at_ns: int) -> bool:
         return (self.since_ns is None or at_ns >= self.since_ns) and (self.until_ns is None or at_ns <= self.until_ns)
 
-    def what(self, *messages: int | None) -> bool:
+    def includes_message(self, *messages: int | None) -> bool:
         return self.message is None or self.message in messages
 
-    def where(self, *processes: int) -> bool:
+    def includes_process(self, *processes: int) -> bool:
         return self.process is None or self.process in processes
 
-    def described(self) -> str:
+    def describe(self) -> str:
         parts = []
         if self.message is not None:
             parts.append(f"message {self.message}")
         if self.process is not None:
             parts.append(f"process {self.process}")
         if self.since_ns is not None or self.until_ns is not None:
-            since = clock(self.since_ns) if self.since_ns is not None else "the start"
-            parts.append(f"from {since} to {clock(self.until_ns) if self.until_ns is not None else 'the end'}")
+            since = format_time(self.since_ns) if self.since_ns is not None else "the start"
+            parts.append(f"from {since} to {format_time(self.until_ns) if self.until_ns is not None else 'the end'}")
         return ", ".join(parts) or "everything"
 
 
@@ -55,7 +55,7 @@ MULTICAST, RECEIVED, SENT, RECEIVED_AT_ONCE, NOTED, DELIVERED = range(6)
 """Kinds of steps, in the order of causes: ties of time are broken so that no effect is shown before its cause."""
 
 
-class Step(NamedTuple):
+class TraceStep(NamedTuple):
     """One line."""
 
     at_ns: int
@@ -66,33 +66,33 @@ class Step(NamedTuple):
     what: str
 
 
-def lines(run: Run, selection: Selection | None = None, limit: int = 200) -> Iterator[str]:
+def render_lines(run: Run, selection: Selection | None = None, limit: int = 200) -> Iterator[str]:
     """The view, line by line."""
     selection = selection or Selection()
     if limit < 1:
         raise UsageError(f"limit {limit}; expected at least 1 line")
-    refuse_strangers(run, selection)
+    check_selection(run, selection)
     total = 0
 
-    def counted() -> Iterator[Step]:
+    def counted() -> Iterator[TraceStep]:
         nonlocal total
-        for step in steps(run, selection):
+        for step in iterate_steps(run, selection):
             total += 1
             yield step
 
     shown = nsmallest(limit, counted())
     digits = 3 if all(step.at_ns % 1000 == 0 for step in shown) else 6
-    times = [clock(step.at_ns, digits) for step in shown]
+    times = [format_time(step.at_ns, digits) for step in shown]
     wide, name = max(map(len, times), default=0), max((len(step.who) for step in shown), default=0)
     for at, step in zip(times, shown, strict=True):
         yield f"{at:>{wide}}  {step.who:<{name}}  {step.what}"
     if not total:
-        yield f"no step matches ({selection.described()})"
+        yield f"no step matches ({selection.describe()})"
     elif total > len(shown):
         yield f"... {total - len(shown)} of {total} steps left out after these {len(shown)} (the limit)"
 
 
-def refuse_strangers(run: Run, selection: Selection) -> None:
+def check_selection(run: Run, selection: Selection) -> None:
     """A selection that names what the run does not have is a mistake, not an empty view."""
     if selection.process is not None and selection.process not in run.processes["process"]:
         raise UsageError(f"process {selection.process} is not in run {run.meta.run}; expected one of its processes")
@@ -100,16 +100,16 @@ def refuse_strangers(run: Run, selection: Selection) -> None:
         raise UsageError(f"message {selection.message} is not in run {run.meta.run}; expected one that was multicast")
 
 
-def steps(run: Run, selection: Selection) -> Iterator[Step]:
+def iterate_steps(run: Run, selection: Selection) -> Iterator[TraceStep]:
     """Every step that matches, in no particular order."""
-    names = names_of(run)
+    names = process_names(run)
     yield from _multicasts(run, selection, names)
     yield from _packets(run, selection, names)
     yield from _notes(run, selection, names)
     yield from _deliveries(run, selection, names)
 
 
-def names_of(run: Run) -> dict[int, str]:
+def process_names(run: Run) -> dict[int, str]:
     """p3 for a member of a group, "client 8" for a process of none."""
     rows = zip(run.processes["process"], run.processes["group"], strict=True)
     return {process: f"p{process}" if group is not None else f"client {process}" for process, group in rows}
@@ -119,17 +119,17 @@ def _name(names: dict[int, str], process: int) -> str:
     return names.get(process, f"p{process}?")
 
 
-def _multicasts(run: Run, selection: Selection, names: dict[int, str]) -> Iterator[Step]:
+def _multicasts(run: Run, selection: Selection, names: dict[int, str]) -> Iterator[TraceStep]:
     for message, sender, groups, at, size in _rows(
         run.multicasts, "message", "sender", "destinations", "at_ns", "bytes"
     ):
-        if selection.when(at) and selection.what(message) and selection.where(sender):
+        if selection.includes_time(at) and selection.includes_message(message) and selection.includes_process(sender):
             to = ("group " if len(groups) == 1 else "groups ") + ", ".join(map(str, groups))
             text = f"multicasts {message} to {to} ({size} bytes)"
-            yield Step(at, MULTICAST, sender, message, _name(names, sender), text)
+            yield TraceStep(at, MULTICAST, sender, message, _name(names, sender), text)
 
 
-def _packets(run: Run, selection: Selection, names: dict[int, str]) -> Iterator[Step]:
+def _packets(run: Run, selection: Selection, names: dict[int, str]) -> Iterator[TraceStep]:
     if run.packets is None:
         return
     columns = ("message", "messages", "body", "source", "target", "bytes", "sent_ns", "received_ns")
@@ -137,43 +137,43 @@ def _packets(run: Run, selection: Selection, names: dict[int, str]) -> Iterator[
     for batch in run.packets.batches(*columns):
         for one, several, body, source, target, size, sent, received in _rows(batch, *columns):
             place += 1
-            messages = about(one, several)
-            if not selection.what(*messages):
+            messages = packet_messages(one, several)
+            if not selection.includes_message(*messages):
                 continue
             text = body + (f" about {', '.join(map(str, messages))}" if messages else "")
-            if selection.when(sent) and selection.where(source):
+            if selection.includes_time(sent) and selection.includes_process(source):
                 fate = ", which is lost" if received is None else ""
                 who = f"{_name(names, source)} -> {_name(names, target)}"
-                yield Step(sent, SENT, source, place, who, f"{text}, {size} bytes{fate}")
-            if received is not None and selection.when(received) and selection.where(target):
+                yield TraceStep(sent, SENT, source, place, who, f"{text}, {size} bytes{fate}")
+            if received is not None and selection.includes_time(received) and selection.includes_process(target):
                 who = f"{_name(names, target)} <- {_name(names, source)}"
-                kind, way = RECEIVED, f"{clock(received - sent)} on its way"
+                kind, way = RECEIVED, f"{format_time(received - sent)} on its way"
                 if received == sent:
                     kind, way = RECEIVED_AT_ONCE, "at once"
-                yield Step(received, kind, target, place, who, f"{text}, {way}")
+                yield TraceStep(received, kind, target, place, who, f"{text}, {way}")
 
 
-def _notes(run: Run, selection: Selection, names: dict[int, str]) -> Iterator[Step]:
+def _notes(run: Run, selection: Selection, names: dict[int, str]) -> Iterator[TraceStep]:
     rows = _rows(run.notes, "process", "at_ns", "name", "message", "value")
     for place, (process, at, name, message, value) in enumerate(rows):
-        if selection.when(at) and selection.what(message) and selection.where(process):
+        if selection.includes_time(at) and selection.includes_message(message) and selection.includes_process(process):
             text = f"notes {name}"
             text += f" about {message}" if message is not None else ""
             text += f" = {value:g}" if value is not None else ""
-            yield Step(at, NOTED, process, place, _name(names, process), text)
+            yield TraceStep(at, NOTED, process, place, _name(names, process), text)
 
 
-def _deliveries(run: Run, selection: Selection, names: dict[int, str]) -> Iterator[Step]:
+def _deliveries(run: Run, selection: Selection, names: dict[int, str]) -> Iterator[TraceStep]:
     for process, position, message, at, time, tie in _rows(
         run.deliveries, "process", "position", "message", "at_ns", "rank_time", "rank_tie"
     ):
-        if selection.when(at) and selection.what(message) and selection.where(process):
+        if selection.includes_time(at) and selection.includes_message(message) and selection.includes_process(process):
             rank = f", rank ({time}, {tie})" if time is not None else ""
             text = f"delivers {message} at position {position}{rank}"
-            yield Step(at, DELIVERED, process, position, _name(names, process), text)
+            yield TraceStep(at, DELIVERED, process, position, _name(names, process), text)
 
 
-def about(one: int | None, several: list[int] | None) -> tuple[int, ...]:
+def packet_messages(one: int | None, several: list[int] | None) -> tuple[int, ...]:
     """The messages that a packet is about."""
     first = () if one is None else (one,)
     return tuple(dict.fromkeys((*first, *several))) if several else first
@@ -183,7 +183,7 @@ def _rows(columns: dict[str, list[Any]], *names: str) -> Iterator[tuple[Any, ...
     return zip(*(columns[name] for name in names), strict=True)
 
 
-def clock(at_ns: int, digits: int | None = None) -> str:
+def format_time(at_ns: int, digits: int | None = None) -> str:
     """A time for people, in milliseconds: as many digits as it takes, if not told."""
     if digits is None:
         digits = 3 if at_ns % 1000 == 0 else 6

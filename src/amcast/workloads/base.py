@@ -28,7 +28,7 @@ MAX_OUTSTANDING = 1_000_000
 T = TypeVar("T")
 
 
-class Draw(NamedTuple):
+class DrawnMessage(NamedTuple):
     """A client's next message."""
 
     destinations: tuple[GroupId, ...]
@@ -90,7 +90,7 @@ class Workload(ABC):
         self.topology = topology
         self.seed = seed
         self.config = config
-        self.homes = home_groups(topology)
+        self.home_groups = assign_home_groups(topology)
         self._messages: dict[ProcessId, Random] = {}
         self._pauses: dict[ProcessId, Random] = {}
 
@@ -100,25 +100,25 @@ class Workload(ABC):
         return self.config.outstanding
 
     @property
-    def open_loop(self) -> bool:
+    def is_open_loop(self) -> bool:
         """Whether clients send by the clock instead of waiting for answers."""
         return self.config.rate_per_s > 0
 
-    def draw(self, client: ProcessId) -> Draw:
+    def draw(self, client: ProcessId) -> DrawnMessage:
         """The client's next message."""
         random = self._messages.get(client)
         if random is None:
             random = self._messages[client] = stream(self.seed, "messages", client)
         destinations, size = self.message(client, random)
-        return Draw(destinations, size, self._pause_ns(client))
+        return DrawnMessage(destinations, size, self._pause_ns(client))
 
     @abstractmethod
     def message(self, client: ProcessId, random: Random) -> tuple[tuple[GroupId, ...], int]:
         """Destinations (sorted, distinct) and payload bytes of one message."""
 
-    def home(self, client: ProcessId) -> GroupId:
+    def home_group(self, client: ProcessId) -> GroupId:
         """The group a client belongs to; a server that multicasts itself belongs to its own."""
-        home = self.homes.get(client)
+        home = self.home_groups.get(client)
         if home is None:
             home = self.topology.group_of(client)
         if home is None:
@@ -138,7 +138,7 @@ class Workload(ABC):
         return round(min(standard, 10.0) * config.think_ns)
 
 
-def home_groups(topology: Topology) -> dict[ProcessId, GroupId]:
+def assign_home_groups(topology: Topology) -> dict[ProcessId, GroupId]:
     """Each client's home: in turn over the groups that have a member where the client is, or over all groups.
 
     A region's name may have a part behind a slash ("R2/clients", "r1/a"): the part before it says where that is.

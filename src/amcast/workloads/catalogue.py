@@ -41,7 +41,7 @@ _SPECS: Final = (
 WORKLOADS: Final[dict[str, WorkloadSpec]] = {spec.name: spec for spec in _SPECS}
 
 
-def workload(name: str, topology: Topology, seed: int, options: Mapping[str, Any] | None = None) -> Workload:
+def build_workload(name: str, topology: Topology, seed: int, options: Mapping[str, Any] | None = None) -> Workload:
     """The workload of this name on a topology, or a refusal that says what was expected."""
     if name not in WORKLOADS:
         raise UsageError(f"workload {name!r} does not exist; expected one of: {', '.join(WORKLOADS)}")

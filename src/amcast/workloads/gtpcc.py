@@ -71,7 +71,7 @@ class Gtpcc(Workload):
         self._mix = cumulated([float(weight) for weight in MIX.values()])
 
     def message(self, client: ProcessId, random: Random) -> tuple[tuple[GroupId, ...], int]:
-        return self._destinations(self.home(client), random), self._bytes(random)
+        return self._destinations(self.home_group(client), random), self._bytes(random)
 
     def _destinations(self, home: GroupId, random: Random) -> tuple[GroupId, ...]:
         if self._local and random.random() < self._local:
@@ -103,7 +103,7 @@ class GtpccText(Workload):
         self._remote = cumulated(remote_items(self.REMOTE_ITEM)[1:])
 
     def message(self, client: ProcessId, random: Random) -> tuple[tuple[GroupId, ...], int]:
-        home = self.home(client)
+        home = self.home_group(client)
         local = self._local > 0 and random.random() < self._local
         order = random.random() < self._new_order
         size = order_bytes(between(random, *ITEMS)) if order else PAYLOAD["payment"]

@@ -56,7 +56,7 @@ class Micro(Workload):
         count = self._low if self._low == self._high else between(random, self._low, self._high)
         if not self._with_home:
             return tuple(sorted(sample(random, self.topology.groups, count))), self._size
-        home = self.home(client)
+        home = self.home_group(client)
         return tuple(sorted((home, *sample(random, self._others[home], count - 1)))), self._size
 
 

@@ -69,7 +69,7 @@ class Tpcc(Workload):
         """Of the number of remote items less one, given that there is one."""
 
     def message(self, client: ProcessId, random: Random) -> tuple[tuple[GroupId, ...], int]:
-        home = self.home(client)
+        home = self.home_group(client)
         if random.random() >= self._global:
             return (home,), self._size
         remote = 1 if random.random() < self._payment else 1 + bisect_right(self._remote, random.random())

@@ -4,18 +4,18 @@ import asyncio
 
 import pytest
 
+from amcast.assembly import build_node_spec
 from amcast.kernel.topology import Topology
 from amcast.live.limits import Limits
 from amcast.parts.client.messages import SessionConfig
 from amcast.parts.client.session import ClientSession as Session
 from amcast.parts.node.messages import GatewayConfig, NodeConfig
-from amcast.parts.node.node import node_spec
 from amcast.protocols.catalogue import protocol
 from tests.live.cluster import QUICK, Cluster, run
 
 pytestmark = pytest.mark.live
 
-PRIMCAST = node_spec(protocol("primcast"), NodeConfig(omega=None, gateway=GatewayConfig()))
+PRIMCAST = build_node_spec(protocol("primcast"), NodeConfig(omega=None, gateway=GatewayConfig()))
 MOST = 20_000
 MESSAGES = 200
 

@@ -13,7 +13,7 @@ from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.live.operations import replacement as replacing
 from amcast.live.operations.cluster_status import awaited
 from amcast.trace.meta import Meta, RunClaims
-from amcast.trace.run import read
+from amcast.trace.run import read_run
 from amcast.trace.run_folder import FolderRecorder
 from tests.live.cluster import run
 from tests.live.secure_cluster import plain
@@ -62,7 +62,7 @@ def test_a_new_machine_takes_a_dead_ones_place(tmp_path: Path, capsys: pytest.Ca
         run(multicast(20), timeout_s=90)
         running.start("orders/1")
         running.settled()
-    report = judge(read(cluster.trace_folder))
+    report = judge(read_run(cluster.trace_folder))
     assert report.verdict == "holds", "\n".join(report.story())
 
 

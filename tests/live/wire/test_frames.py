@@ -2,22 +2,22 @@
 
 import pytest
 
+from amcast.assembly import build_node_spec, scale_node
 from amcast.kernel.effects import Effect, Send
 from amcast.kernel.events import Event
-from amcast.lab.runs import node_config
 from amcast.live.limits import Limits
 from amcast.live.wire.frames import Codec
 from amcast.parts.client.messages import ConfigurationStarted
 from amcast.parts.membership.messages import ConfigurationInfo, ConfigurationRecord, InstanceRecord
 from amcast.parts.membership.reconfigurable import reconfigurable
-from amcast.parts.node.node import Node, node_spec
+from amcast.parts.node.node import Node
 from amcast.protocols.catalogue import CATALOGUE
 from tests.conformance.test_members import MS, hold, planned
 
 
 @pytest.mark.parametrize("name", ["primcast", "multipaxos", "treecast"])
 def test_bodies_and_records_come_back_as_they_were(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = node_spec(reconfigurable(CATALOGUE[name]), node_config(MS))
+    spec = build_node_spec(reconfigurable(CATALOGUE[name]), scale_node(MS))
     coder = Codec(spec.wire_bodies(), spec.records, Limits())
     told: set[str] = set()
     right = Node.step

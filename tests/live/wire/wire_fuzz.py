@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from amcast.assembly import build_node_spec
 from amcast.kernel.message import Message, Request
 from amcast.kernel.topology import Topology
 from amcast.live.errors import BadFrameError
@@ -28,10 +29,9 @@ from amcast.live.wire import frames as wire
 from amcast.live.wire.connection import Connection
 from amcast.live.wire.frames import Codec, Hello
 from amcast.parts.node.messages import GatewayConfig, NodeConfig
-from amcast.parts.node.node import node_spec
 from amcast.protocols.catalogue import protocol
 
-SPEC = node_spec(protocol("primcast"), NodeConfig(omega=None, gateway=GatewayConfig()))
+SPEC = build_node_spec(protocol("primcast"), NodeConfig(omega=None, gateway=GatewayConfig()))
 TOPOLOGY = Topology.grid(2, 1)
 LIMITS = Limits(
     message_bytes=4 * KIB, frame_bytes=16 * KIB, queue_bytes=64 * KIB, backpressure_bytes=16 * KIB, frame_target_bytes=4

@@ -144,7 +144,7 @@ class NotifiesOnce(FlexCast):
 
     def _answer(self, message: MessageId, asked: Any) -> None:
         if message in self._covered:
-            self._covered[message] = self.history.learned
+            self._covered[message] = self.history.version
         super()._answer(message, asked)
 
 
@@ -152,7 +152,7 @@ class NotPassedOn(FlexCast):
     """Asked by the group before it, a group answers and does not ask the next (`notify = "next"`)."""
 
     def _answer(self, message: MessageId, asked: Any) -> None:
-        self._covered[message] = self.history.learned
+        self._covered[message] = self.history.version
         super()._answer(message, asked)
 
 
@@ -161,13 +161,13 @@ class SkipsSome(FlexCast):
 
     def _knowing(self, destinations: tuple[GroupId, ...], above: tuple[GroupId, ...]) -> list[GroupId]:
         between = self.order.between(self.home, above[0]) if above else ()
-        return [group for group in between if self.history.concerns(group, above[:1])][-1:]
+        return [group for group in between if self.history.has_message_only_to(group, above[:1])][-1:]
 
 
 class _Amnesiac(History):
     def prune(self) -> None:
         for vertex in self._vertices.values():
-            vertex.settled = vertex.settled or self.learned
+            vertex.settled = vertex.settled or self.version
         super().prune()
 
 

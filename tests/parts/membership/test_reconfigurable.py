@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from amcast.assembly import assemble_simulation
 from amcast.check.judge import judge
 from amcast.kernel.effects import Persist
 from amcast.kernel.ids import MESSAGES_PER_SENDER, message_id
 from amcast.kernel.reconfiguration import change_topology, make_change_message
-from amcast.lab.runs import build
 from amcast.parts.membership.messages import ConfigurationRecord, InstanceRecord
 from amcast.parts.membership.reconfigurable import Reconfigurable
 from amcast.parts.node.node import Node
@@ -38,8 +38,8 @@ def test_a_cluster_that_never_changes_says_and_keeps_the_same(name: str, faults:
         scale = scale_ns(prepared.network)
 
         def make(process: int, changes: bool = changes, scale: int = scale) -> object:
-            topology = prepared.topology
-            return build(prepared.spec, prepared.config, topology, process, scale, changes=changes)
+            assembly = assemble_simulation(prepared.spec, prepared.config, scale, changes=changes)
+            return assembly.make(process, prepared.topology)
 
         plain = Setup(
             **{
@@ -116,7 +116,7 @@ def test_of_two_changes_at_once_the_first_counts_and_the_other_is_stale() -> Non
     assert summary.notes["stale"] >= 9, "everybody delivers it, and nobody follows it"
     numbers = {process.topology.configuration for process in world.processes.values()}
     assert numbers == {1}
-    report = judge(Run.of(recorder, prepared.meta("stale").claiming(complete=True)))
+    report = judge(Run.from_recorder(recorder, prepared.meta("stale").with_claims(complete=True)))
     assert report.verdict == "holds", report.story()
 
 

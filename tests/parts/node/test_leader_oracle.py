@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from amcast.assembly import scale_node
 from amcast.kernel.effects import Send, SetTimer
 from amcast.kernel.events import Leader, PeerDown, Receive, Started, Timer
 from amcast.kernel.ids import ProcessId
@@ -11,7 +12,6 @@ from amcast.kernel.message import Body, Message, State
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
 from amcast.kernel.units import MILLISECOND
-from amcast.lab.runs import node_config
 from amcast.parts.node.leader_oracle import BEAT, Omega
 from amcast.parts.node.messages import Heartbeat, NodeConfig, OmegaConfig
 from amcast.parts.node.node import Node
@@ -94,7 +94,7 @@ def test_all_members_name_the_same_correct_leader_in_the_end(seed: int) -> None:
 
     def make(process: ProcessId) -> Process:
         return (
-            Node(spec.process(process, topology, spec.configure()), node_config(MILLISECOND))
+            Node(spec.process(process, topology, spec.configure()), scale_node(MILLISECOND))
             if topology.group_of(process) is not None
             else Owner(process, topology)
         )
@@ -124,9 +124,9 @@ def test_the_oracle_has_the_last_word_over_other_suggestions() -> None:
     node = Node(spec.process(0, TOPOLOGY, spec.configure()), NodeConfig())
     node.step((Started(),), 0)
     node.step((Leader(0, 2),), 0)
-    assert node.protocol._paxos.believed == 2
+    assert node.protocol._paxos.suggested_leader == 2
     node.step((Timer(BEAT),), 0)
-    assert node.protocol._paxos.believed == 0
+    assert node.protocol._paxos.suggested_leader == 0
 
 
 def test_a_member_whose_address_is_silent_is_suspected_at_once_and_trusted_when_heard() -> None:

@@ -2,13 +2,13 @@
 
 import pytest
 
+from amcast.assembly import assemble_simulation
 from amcast.kernel.effects import Effect, Note, Send
 from amcast.kernel.events import Event, Leader, PeerDown, Receive, Started, Timer
 from amcast.kernel.ids import message_id
 from amcast.kernel.message import Message, Reply, Request
 from amcast.kernel.reconfiguration import change_topology, encode_topology
 from amcast.kernel.topology import Topology
-from amcast.lab.runs import build
 from amcast.parts.client.messages import Farewell
 from amcast.parts.consensus.messages import Nack, Promised
 from amcast.parts.membership.messages import ConfigurationInfo, ConfigurationStart
@@ -27,7 +27,7 @@ class Scene:
     def __init__(self) -> None:
         topology = Topology.grid(1, 3, 1)
         spec = CATALOGUE["multipaxos"]
-        node = build(spec, spec.configure({}), topology, 1, MS, changes=True)
+        node = assemble_simulation(spec, spec.configure({}), MS, changes=True).make(1, topology)
         assert isinstance(node, Node)
         self.node = node
         self.now = 100 * MS

@@ -11,16 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from amcast.kernel.errors import CannotTellError, UsageError
-from amcast.pipeline.check.job import Limits, check, exit_code
+from amcast.pipeline.check.job import CheckLimits, check, exit_code
 from amcast.trace.columns import TABLES
 from tests.mutants.planted import Trace, healthy
 from tests.pipeline.small_runs import plain, planted_runs, random_run, told, write
 
-LARGE = Limits(small_rows=0, ragged_rows=0)
+LARGE = CheckLimits(small_rows=0, ragged_rows=0)
 pytestmark = pytest.mark.usefixtures("spark")
 
 
-def judged(folder: Path, limits: Limits | None = None) -> dict[str, dict[str, Any]]:
+def judged(folder: Path, limits: CheckLimits | None = None) -> dict[str, dict[str, Any]]:
     return {report["run"]: report for report in check(str(folder), limits=limits)["runs"]}
 
 

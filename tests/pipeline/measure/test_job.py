@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from amcast.kernel.errors import UsageError
 from amcast.kernel.message import Message
 from amcast.lab.sweep_cell import normalised, run_cell
-from amcast.pipeline.measure.comparison import COMPARISON, SUMMARY, interval
-from amcast.pipeline.measure.job import MEASURES, Measured, measure, measure_cells, prepared
+from amcast.pipeline.measure.comparison import COMPARISON, SUMMARY, confidence_interval
+from amcast.pipeline.measure.job import MEASURES, MeasureResult, measure, measure_cells, prepare_folder
 from amcast.trace.meta import Meta
 from amcast.trace.run_folder import FolderRecorder
 from tests import ROOT
@@ -35,34 +35,36 @@ def write_by_hand(folder: Path) -> None:
     """
     with FolderRecorder(folder, Meta(run="hand"), latest=False) as told:
         for process, group, region in ((0, 0, "east"), (1, 1, "west"), (2, 1, "west"), (9, None, "east")):
-            told.process(process, group, region)
-        told.process(1, 1, "west")  # it was restarted in good order
+            told.record_process(process, group, region)
+        told.record_process(1, 1, "west")  # it was restarted in good order
         position = dict.fromkeys((0, 1, 2), 0)
         for id in range(10):
             sent = 1000 * id
             message = Message(id, 9, (0, 1) if id % 2 == 0 else (1,), bytes(64))
-            told.multicast(message, sent)
+            told.record_multicast(message, sent)
             late = 150 if id < 8 else 300
             for process, group, after in ((0, 0, 100), (1, 1, 200), (2, 1, late)):
                 if group in message.destinations:
-                    told.packet(id, "Request", 9, process, 80, sent, sent + 50)
+                    told.record_packet(id, "Request", 9, process, 80, sent, sent + 50)
                     committed = sent + 120 if process == 1 else None
-                    told.delivery(process, group, position[process], message, sent + after, committed_ns=committed)
+                    told.record_delivery(
+                        process, group, position[process], message, sent + after, committed_ns=committed
+                    )
                     position[process] += 1
-        told.packet(3, "Request", 9, 0, 90, 3000, 3050)
-        told.packet(1, "Gossip", 0, 1, 10, 1100, None)
-        told.packet((0, 2), "Ack", 0, 1, 12, 2200, 2250)
-        told.packet(None, "Heartbeat", 1, 2, 4, 5000, 5010)
-        told.note(1, 8100, "slow", 8)
-        told.note(1, 3200, "convoy", 3, 80.0)
-        told.note(2, 4500, "fault-crash")
+        told.record_packet(3, "Request", 9, 0, 90, 3000, 3050)
+        told.record_packet(1, "Gossip", 0, 1, 10, 1100, None)
+        told.record_packet((0, 2), "Ack", 0, 1, 12, 2200, 2250)
+        told.record_packet(None, "Heartbeat", 1, 2, 4, 5000, 5010)
+        told.record_note(1, 8100, "slow", 8)
+        told.record_note(1, 3200, "convoy", 3, 80.0)
+        told.record_note(2, 4500, "fault-crash")
         told.close()
 
 
 class Tables:
     """The tables of a folder of measures."""
 
-    def __init__(self, out: Path, result: Measured) -> None:
+    def __init__(self, out: Path, result: MeasureResult) -> None:
         self.out, self.result = out, result
 
     def rows(self, table: str, **where: Any) -> list[dict[str, Any]]:
@@ -266,7 +268,7 @@ def test_runs_of_one_name_are_refused(spark: SparkSession, tmp_path: Path) -> No
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("x")
     with pytest.raises(UsageError, match="not empty, and no measures"):
-        prepared(tmp_path)
+        prepare_folder(tmp_path)
 
 
 def test_a_sweep_without_traces_is_measured_from_its_cells(tmp_path: Path) -> None:
@@ -287,7 +289,7 @@ def test_a_sweep_without_traces_is_measured_from_its_cells(tmp_path: Path) -> No
 
 
 def test_intervals() -> None:
-    assert interval([]) == (None, None, None)
-    assert interval([3.0]) == (3.0, None, None)
-    mean, low, high = interval([1.0, 2.0, 3.0])
+    assert confidence_interval([]) == (None, None, None)
+    assert confidence_interval([3.0]) == (3.0, None, None)
+    mean, low, high = confidence_interval([1.0, 2.0, 3.0])
     assert (mean, low, high) == (2.0, pytest.approx(2 - 4.303 / 3**0.5), pytest.approx(2 + 4.303 / 3**0.5))

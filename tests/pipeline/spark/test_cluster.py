@@ -12,7 +12,7 @@ import pytest
 
 from amcast.lab.sweep_cell import normalised, run_cell
 from amcast.pipeline.sweep import job as sweep
-from amcast.pipeline.sweep.grid import Cell, cells_of, grid_of
+from amcast.pipeline.sweep.grid import SweepCell, expand_cells, parse_grid
 from tests.pipeline.small_runs import plain, planted_runs, random_run, told, write
 from tests.pipeline.spark.standalone import Cluster, cluster
 
@@ -28,9 +28,9 @@ DRIVER = """
 import json, os, signal, sys, threading, time
 from pathlib import Path
 from amcast.lab.sweep_cell import estimated, normalised, run_cell
-from amcast.pipeline.sweep.grid import cells_of, grid_of
+from amcast.pipeline.sweep.grid import expand_cells, parse_grid
 from amcast.pipeline.sweep import job as sweep
-from amcast.pipeline.check.job import Limits, check
+from amcast.pipeline.check.job import CheckLimits, check
 from amcast.pipeline.spark.progress import counted
 from amcast.pipeline.spark.session import session
 
@@ -51,8 +51,8 @@ def executors(spark):
     return spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
 
 with session(master, settings={"spark.executor.memory": "512m"}) as spark:
-    grid = grid_of(json.loads(plan))
-    cells = cells_of(grid, normalised)
+    grid = parse_grid(json.loads(plan))
+    cells = expand_cells(grid, normalised)
     settings = sweep.Settings(Path(swept), traces=True, least_s=0.1)
     sweep.begin(settings, json.loads(plan), cells, grid.paths)
     while executors(spark) < 2:
@@ -67,7 +67,7 @@ with session(master, settings={"spark.executor.memory": "512m"}) as spark:
     whole = check(small, master)
     thread.join()
     runs = check(str(settings.out / "runs"), master)
-    road = check(large, master, limits=Limits(small_rows=0, ragged_rows=0))
+    road = check(large, master, limits=CheckLimits(small_rows=0, ragged_rows=0))
     print(json.dumps({"executors": before, "killed": killed, "whole": whole, "runs": runs, "road": road}))
 """
 
@@ -85,7 +85,7 @@ def replace_a_worker(made: Cluster, out: Path, cells: int, driver: subprocess.Po
     return 0
 
 
-def alone(out: Path, cells: list[Cell]) -> bytes:
+def alone(out: Path, cells: list[SweepCell]) -> bytes:
     """The table of the same sweep in this process, without Spark."""
     settings = sweep.Settings(out, traces=True)
     sweep.begin(settings, PLAN, cells, [])
@@ -107,7 +107,7 @@ def test_a_sweep_and_a_check_survive_the_death_of_their_workers(tmp_path: Path) 
         write(small / name, runs[name])
     circle = planted_runs()["circle_of_three"]
     write(large / "circle", circle, rows_per_group=5, rows_per_file=12)
-    cells = cells_of(grid_of(PLAN), normalised)
+    cells = expand_cells(parse_grid(PLAN), normalised)
     with cluster(tmp_path / "cluster") as made:
         victim = made.processes["worker-1"].pid
         command = [sys.executable, "-c", DRIVER, json.dumps(PLAN), *map(str, (swept, small, large))]

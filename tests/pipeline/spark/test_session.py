@@ -65,14 +65,14 @@ def test_a_jvm_that_dies_is_one_sentence() -> None:
     """Killing the JVM under a session: the sentence names the log, no stack trace comes."""
     text = """
 import os, signal, sys
-from amcast.kernel.errors import Unknown
+from amcast.kernel.errors import CannotTellError
 from amcast.pipeline.spark.session import session
 try:
     with session("local[1]") as spark:
         pid = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
         os.kill(pid, signal.SIGKILL)
         spark.range(10).count()
-except Unknown as error:
+except CannotTellError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=300)

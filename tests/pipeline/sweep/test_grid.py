@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from amcast.kernel.errors import UsageError
 from amcast.lab.sweep_cell import normalised
-from amcast.pipeline.sweep.grid import Cell, bundles, cell_id, cells_of, grid_of, identity, toml
+from amcast.pipeline.sweep.grid import SweepCell, bundles, cell_id, expand_cells, identity, parse_grid, toml
 from amcast.simulation.inputs.plan import described, plan_of
 from tests import ROOT
 
@@ -19,7 +19,7 @@ def plain(values: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def varied(text: str) -> list[dict[str, Any]]:
-    return [cell.varied for cell in cells_of(grid_of(tomllib.loads(text)), plain)]
+    return [cell.varied for cell in expand_cells(parse_grid(tomllib.loads(text)), plain)]
 
 
 def test_a_grid_is_every_combination_in_the_order_of_the_file() -> None:
@@ -95,7 +95,7 @@ def test_a_value_of_a_choice_may_be_a_list() -> None:
 )
 def test_mistakes_are_one_sentence(text: str, expected: str) -> None:
     with pytest.raises(UsageError) as refused:
-        cells_of(grid_of(tomllib.loads(text), "plan x.toml"), plain, "plan x.toml")
+        expand_cells(parse_grid(tomllib.loads(text), "plan x.toml"), plain, "plan x.toml")
     assert expected in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -111,7 +111,7 @@ def test_mistakes_are_one_sentence(text: str, expected: str) -> None:
 )
 def test_a_cell_that_cannot_run_is_refused_before_anything_runs(text: str, expected: str) -> None:
     with pytest.raises(UsageError, match="cell seed = 0") as refused:
-        cells_of(grid_of(tomllib.loads(text + '\n[grid]\nseed = "0..1"'), "plan x"), normalised, "plan x")
+        expand_cells(parse_grid(tomllib.loads(text + '\n[grid]\nseed = "0..1"'), "plan x"), normalised, "plan x")
     assert expected in str(refused.value)
 
 
@@ -132,7 +132,7 @@ def test_the_name_of_a_cell_is_fixed_for_all_time() -> None:
 
 def test_identity_begins_every_row() -> None:
     plan = normalised({"protocol": "skeen", "seed": 4, "topology": {"groups": 5}}, "plan")
-    row = identity(Cell(cell_id(plan), plan, {"seed": 4}))
+    row = identity(SweepCell(cell_id(plan), plan, {"seed": 4}))
     assert (row["protocol"], row["groups"], row["seed"], row["outstanding"]) == ("skeen", 5, 4, 1)
     assert row["varied"] == '{"seed":4}'
 
@@ -184,7 +184,7 @@ def test_long_cells_come_first_and_alone() -> None:
 
 
 def test_the_plan_in_the_repository_spans_two_hundred_cells() -> None:
-    grid = grid_of(tomllib.loads((ROOT / "plans" / "five.toml").read_text()))
-    cells = cells_of(grid, normalised)
+    grid = parse_grid(tomllib.loads((ROOT / "plans" / "five.toml").read_text()))
+    cells = expand_cells(grid, normalised)
     assert len(cells) == 200
     assert len({cell.plan["protocol"] for cell in cells}) == 5

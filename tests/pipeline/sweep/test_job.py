@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from amcast.cli.main import run
 from amcast.lab.sweep_cell import estimated, normalised, run_cell
 from amcast.pipeline.sweep import job as sweep
-from amcast.pipeline.sweep.grid import cells_of, grid_of
+from amcast.pipeline.sweep.grid import expand_cells, parse_grid
 
 # Workers cannot import the tests' modules: send the functions themselves.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -35,10 +35,10 @@ def sometimes(plan: dict[str, Any], folder: str | None, packets: bool) -> dict[s
 
 
 def test_rows_do_not_depend_on_spark_or_on_the_grouping(spark: SparkSession, tmp_path: Path) -> None:
-    cells = cells_of(grid_of(PLAN), normalised)
+    cells = expand_cells(parse_grid(PLAN), normalised)
     outs = {name: sweep.Settings(tmp_path / name) for name in ("plain", "few", "many")}
     for settings in outs.values():
-        sweep.begin(settings, PLAN, cells, grid_of(PLAN).paths)
+        sweep.begin(settings, PLAN, cells, parse_grid(PLAN).paths)
     sweep.run_bundle(cells, sometimes, outs["plain"])
     sweep.run(spark, cells, sometimes, estimated, outs["few"])
     sweep.run(spark, list(reversed(cells)), sometimes, lambda plan: 5.0, outs["many"])

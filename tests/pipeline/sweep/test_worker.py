@@ -14,7 +14,7 @@ import pytest
 from amcast.kernel.errors import UsageError
 from amcast.lab.sweep_cell import normalised, run_cell
 from amcast.pipeline.sweep import job as sweep
-from amcast.pipeline.sweep.grid import Cell, cells_of, grid_of
+from amcast.pipeline.sweep.grid import SweepCell, expand_cells, parse_grid
 from amcast.pipeline.sweep.job import Settings
 from amcast.pipeline.sweep.worker import isolated
 from amcast.simulation.inputs.plan import plan_of, read_plan
@@ -27,13 +27,13 @@ PLAN = {
 }
 
 
-def cells(plan: dict[str, Any] = PLAN) -> list[Cell]:
-    return cells_of(grid_of(plan), normalised)
+def cells(plan: dict[str, Any] = PLAN) -> list[SweepCell]:
+    return expand_cells(parse_grid(plan), normalised)
 
 
 def begun(out: Path, plan: dict[str, Any] = PLAN, **settings: Any) -> Settings:
     made = Settings(out, **settings)
-    sweep.begin(made, plan, cells(plan), grid_of(plan).paths)
+    sweep.begin(made, plan, cells(plan), parse_grid(plan).paths)
     return made
 
 

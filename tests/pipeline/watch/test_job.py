@@ -25,7 +25,7 @@ class Writer:
         """Messages to both groups, 1 ms apart and delivered 5 ms later; one group may swap two of them."""
         messages = [Message(first + at, 9, (0, 1)) for at in range(count)]
         for message in messages:
-            self.recorder.multicast(message, message.id * 1_000_000)
+            self.recorder.record_multicast(message, message.id * 1_000_000)
         for group, members in GROUPS.items():
             mine = list(messages)
             if group == 1 and swapped_at >= 0:
@@ -34,14 +34,14 @@ class Writer:
             for process in members:
                 for message in mine if process != silent else []:
                     at_ns = message.id * 1_000_000 + 5_000_000
-                    self.recorder.delivery(process, group, self.position[process], message, at_ns)
+                    self.recorder.record_delivery(process, group, self.position[process], message, at_ns)
                     self.position[process] += 1
         self.recorder.flush()
 
     def end(self) -> None:
         for group, members in GROUPS.items():
             for process in members:
-                self.recorder.process(process, group)
+                self.recorder.record_process(process, group)
         self.recorder.close(complete=True)
 
 

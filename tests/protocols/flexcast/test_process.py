@@ -222,7 +222,7 @@ def test_genuine_at_the_level_of_the_run_and_not_message_by_message() -> None:
     prepared = planned(groups=5, messages=60)
     recorder = Recorder()
     Simulation(prepared.setup(), recorder).run()
-    report = judge(Run.of(recorder, prepared.meta("flexcast").claiming(complete=True)))
+    report = judge(Run.from_recorder(recorder, prepared.meta("flexcast").with_claims(complete=True)))
     assert report.properties["P6"].verdict == "holds"
     assert report.properties["P6'"].verdict == "violated", "a Notif leaves the destinations"
     assert any("Notif" in sentence for sentence in report.properties["P6'"].story)

@@ -65,7 +65,7 @@ def told(prepared: Prepared) -> Summary:
     summary, recorder = played(prepared)
     replay = f"seed {prepared.plan.seed}: amcast simulate --plan with {prepared.plan}"
     assert not summary.broken, f"{summary.broken[0]}: {replay}"
-    report = judge(Run.of(recorder, prepared.meta("disasters").claiming(complete=True)))
+    report = judge(Run.from_recorder(recorder, prepared.meta("disasters").with_claims(complete=True)))
     assert report.verdict == "holds", "\n".join([replay, *report.story()])
     assert summary.end == "delivered", f"{summary.owed} deliveries owed, {summary.end}: {replay}"
     return summary

@@ -11,7 +11,7 @@ from amcast.kernel.config import parse_config
 from amcast.kernel.errors import UsageError
 from amcast.simulation.inputs.environments import environment, environments
 from amcast.simulation.inputs.network import Network, NetworkConfig
-from amcast.workloads.base import home_groups
+from amcast.workloads.base import assign_home_groups
 
 NAMES = ["lan", "wan-3", "wan1", "wan2", "colocated", "distributed", "srds-1", "srds-2", "aws-12", "aws-2025"]
 MS = 1_000_000
@@ -101,7 +101,7 @@ def test_wan1_spreads_replicas_and_wan2_keeps_groups_together() -> None:
     regions = [{whole.region(m) for m in whole.members(g)} for g in whole.groups]
     assert regions == [{"R1"}, {"R2"}, {"R3"}, {"R2"}, {"R2"}, {"R3"}, {"R3"}]
     assert {whole.region(c) for c in whole.clients} == {"R2/clients"}
-    assert set(home_groups(whole).values()) == {1, 3, 4}
+    assert set(assign_home_groups(whole).values()) == {1, 3, 4}
 
 
 def test_colocated() -> None:
@@ -111,7 +111,7 @@ def test_colocated() -> None:
     assert sorted(pairs(matrix, "D1-D2 D2-D3 D1-D3")) == [rtt * MS // 2 for rtt in printed["intra_group_rtt"]]
     assert len({topology.region(topology.members(g)[0]) for g in topology.groups}) == 1
     assert matrix["D2"]["D2"] == round(printed["leaders_rtt"] * MS / 2)
-    homes = home_groups(topology)
+    homes = assign_home_groups(topology)
     beside = {(homes[client], topology.region(client)) for client in topology.clients}
     assert len(beside) == 24, "one client with each replica"
 
@@ -125,7 +125,7 @@ def test_distributed() -> None:
     assert matrix["r1/a"]["r1/a"] == 45_000
     assert len({topology.region(p) for p in topology.servers}) == 24
     assert sorted(topology.region(c) for c in topology.clients) == sorted(topology.region(p) for p in topology.servers)
-    for client, home in home_groups(topology).items():
+    for client, home in assign_home_groups(topology).items():
         assert topology.region(client) in {topology.region(m) for m in topology.members(home)}
 
 
@@ -157,7 +157,7 @@ def test_aws_12_is_the_file_as_it_stands() -> None:
     assert checked == 144
     topology = made.topology
     assert [topology.region(p) for p in topology.servers] == list(names.values())
-    assert all(topology.region(c) == topology.region(home) for c, home in home_groups(topology).items())
+    assert all(topology.region(c) == topology.region(home) for c, home in assign_home_groups(topology).items())
 
 
 def test_aws_2025_is_half_the_file() -> None:

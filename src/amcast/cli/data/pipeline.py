@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from amcast.cli.output import EXIT_OF, HOLDS, JsonFlag, coloured, err, out, print_json, table
+from amcast.cli.output import EXIT_CODES, HOLDS, JsonFlag, colour_verdict, err, out, print_json, print_table
 from amcast.kernel.errors import UsageError
 
 if TYPE_CHECKING:
-    from amcast.pipeline.measure.job import Measured
+    from amcast.pipeline.measure.job import MeasureResult
 
 MasterOption = Annotated[
     str | None,
@@ -51,14 +51,14 @@ def sweep(
     from amcast.lab.sweep_cell import estimated, normalised, run_cell
     from amcast.pipeline.spark.session import session
     from amcast.pipeline.sweep import job
-    from amcast.pipeline.sweep.grid import cells_of, grid_of
+    from amcast.pipeline.sweep.grid import expand_cells, parse_grid
     from amcast.simulation.inputs.plan import read_plan
 
     if re.match(r"\w+:/", str(folder)):
         raise UsageError(f"--out {folder}: a sweep needs a folder that this machine and every worker see as a path")
     values = read_plan(plan)
-    grid = grid_of(values, f"plan {plan}")
-    cells = cells_of(grid, normalised, f"plan {plan}")
+    grid = parse_grid(values, f"plan {plan}")
+    cells = expand_cells(grid, normalised, f"plan {plan}")
     settings = job.Settings(folder.absolute(), traces, packets, timeout, retry)
     job.begin(settings, values, cells, grid.paths)
     begun = time.monotonic()
@@ -90,7 +90,7 @@ def sweep(
             out.print(f"{shown['status']} {shown['varied']}: {shown['message']}", markup=False)
             out.print(f"  {shown['replay']}", markup=False)
         out.print(f"next:  amcast measure {folder}   |   amcast report {folder}")
-    raise typer.Exit(EXIT_OF[verdict])
+    raise typer.Exit(EXIT_CODES[verdict])
 
 
 def _replayed(row: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def measure(
         return
     edges = "all of every run" if not result.edge else f"first and last {result.edge:.0%} dropped"
     out.print(f"{result.runs} runs, {result.method} percentiles, {edges}; tables in {result.out}, Parquet and CSV")
-    table(("table", "rows"), list(result.tables.items()))
+    print_table(("table", "rows"), list(result.tables.items()))
     if result.missing:
         out.print(f"without packets there is no {', '.join(result.missing)}")
 
@@ -154,8 +154,8 @@ def report(
     if json:
         print_json({"verdict": said.verdict, "page": str(files[0]), "files": [str(file) for file in files[1:]]})
     else:
-        out.print(f"{coloured(said.verdict)}; the page is {files[0]}, {len(files) - 1} more files in pictures/")
-    raise typer.Exit(EXIT_OF.get(said.verdict, HOLDS))
+        out.print(f"{colour_verdict(said.verdict)}; the page is {files[0]}, {len(files) - 1} more files in pictures/")
+    raise typer.Exit(EXIT_CODES.get(said.verdict, HOLDS))
 
 
 def write_page(folder: str, target: Path, answer: dict[str, Any]) -> Path:
@@ -171,7 +171,7 @@ def write_page(folder: str, target: Path, answer: dict[str, Any]) -> Path:
 
 def _measured(
     folder: str, target: Path | None, master: str | None, keep_edges: bool, order: list[int] | None
-) -> "Measured":
+) -> "MeasureResult":
     _installed()
     from amcast.pipeline.measure import job
     from amcast.pipeline.rows.files import SMALL_BYTES, size_of, sources
@@ -215,16 +215,16 @@ def _current(place: Path, measures: Path) -> bool:
 def _judged(folder: str, master: str | None) -> dict[str, Any]:
     """The checker's answer: in this process for a few small runs, on Spark otherwise."""
     from amcast.check.judge import judge
-    from amcast.pipeline.check.job import check, worst
+    from amcast.pipeline.check.job import check, worst_verdict
     from amcast.pipeline.rows.files import opened, sources
-    from amcast.trace.run import read
+    from amcast.trace.run import read_run
 
     found = sources(folder)
     rows = sum(opened(file).metadata.num_rows for source in found for files in source.tables.values() for file in files)
     if rows > 500_000 or "://" in folder:
         return check(folder, master)
-    reports = [judge(read(source.folder, meta.run)).as_dict() for source in found for meta in source.metas]
-    return {"verdict": worst([report["verdict"] for report in reports]), "runs": reports}
+    reports = [judge(read_run(source.folder, meta.run)).as_dict() for source in found for meta in source.metas]
+    return {"verdict": worst_verdict([report["verdict"] for report in reports]), "runs": reports}
 
 
 def _installed() -> None:

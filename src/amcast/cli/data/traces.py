@@ -10,11 +10,11 @@ import typer
 from amcast.check.judge import judge
 from amcast.check.verdict import Report, Verdict
 from amcast.cli.data.verdicts import print_reports
-from amcast.cli.output import EXIT_OF, JsonFlag, coloured, out, print_json
+from amcast.cli.output import EXIT_CODES, JsonFlag, colour_verdict, out, print_json
 from amcast.kernel.errors import UsageError
-from amcast.trace.run import read, read_all
-from amcast.trace.spacetime_diagram import picture
-from amcast.trace.view import Selection, lines
+from amcast.trace.run import read_run, read_runs
+from amcast.trace.spacetime_diagram import draw_spacetime
+from amcast.trace.view import Selection, render_lines
 
 if TYPE_CHECKING:
     from amcast.pipeline.watch.job import Snapshot
@@ -41,7 +41,7 @@ def check(
     """
     if master is not None and engine != "spark":
         raise UsageError(f"--master {master}: only for --engine spark")
-    reports = _judged_by_spark(folder, master) if engine == "spark" else [judge(run) for run in read_all(folder)]
+    reports = _judged_by_spark(folder, master) if engine == "spark" else [judge(run) for run in read_runs(folder)]
     verdict = worst([report.verdict for report in reports])
     if json:
         data: dict[str, Any] = {"verdict": verdict}
@@ -53,8 +53,8 @@ def check(
     else:
         print_reports(reports)
         if len(reports) > 1:
-            out.print(f"{len(reports)} runs: {coloured(verdict)}")
-    raise typer.Exit(EXIT_OF[verdict])
+            out.print(f"{len(reports)} runs: {colour_verdict(verdict)}")
+    raise typer.Exit(EXIT_CODES[verdict])
 
 
 def _judged_by_spark(folder: str, master: str | None) -> list[Report]:
@@ -88,7 +88,7 @@ def watch(
     else:
         for sentence in found.story:
             out.print(sentence, markup=False)
-    raise typer.Exit(EXIT_OF[found.verdict])
+    raise typer.Exit(EXIT_CODES[found.verdict])
 
 
 def _watched(now: "Snapshot") -> str:
@@ -117,13 +117,13 @@ def view(
 
     Examples: amcast view runs/latest --message 3000000002   |   amcast view runs/latest --window 0..20 --picture a.svg
     """
-    run = read(folder, run_name)
+    run = read_run(folder, run_name)
     selection = Selection(message, process, *_window(window))
     if picture_file is None:
-        for line in lines(run, selection, limit):
+        for line in render_lines(run, selection, limit):
             out.print(line, markup=False)
         return
-    text = picture(run, selection, arrows=arrows, marks=arrows)
+    text = draw_spacetime(run, selection, arrows=arrows, marks=arrows)
     try:
         picture_file.write_text(text)
     except OSError as error:

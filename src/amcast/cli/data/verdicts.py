@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from amcast.check.verdict import NAMES, Report, Verdict
-from amcast.cli.output import coloured, out, table
+from amcast.check.verdict import PROPERTY_NAMES, Report, Verdict
+from amcast.cli.output import colour_verdict, out, print_table
 
 IN_FULL: Final = 5
 """So many runs are shown one by one; of more, only those that did not hold, and a count of all."""
@@ -24,18 +24,18 @@ def print_reports(reports: Sequence[Report]) -> None:
         out.print(f"and {len(bad) - IN_FULL} more runs that do not hold; --json tells about all")
     verdicts: tuple[Verdict, ...] = ("holds", "violated", "unknown")
     rows: list[tuple[object, ...]] = []
-    for name in NAMES:
+    for name in PROPERTY_NAMES:
         found = [report.properties[name] for report in reports if name in report.properties]
         counts = Counter(finding.verdict for finding in found if finding.claimed)
         apart = Counter(finding.verdict for finding in found if not finding.claimed)
         unclaimed = ", ".join(f"{apart[verdict]} {verdict}" for verdict in verdicts if apart[verdict])
-        rows.append((name, NAMES[name], *(counts[verdict] or "" for verdict in verdicts), unclaimed))
-    table(("", "property", *verdicts, "not claimed"), rows, title=f"{len(reports)} runs, by property")
+        rows.append((name, PROPERTY_NAMES[name], *(counts[verdict] or "" for verdict in verdicts), unclaimed))
+    print_table(("", "property", *verdicts, "not claimed"), rows, title=f"{len(reports)} runs, by property")
     lines = []
     for protocol in sorted({report.meta.protocol or "" for report in reports}):
         counts = Counter(report.verdict for report in reports if (report.meta.protocol or "") == protocol)
         lines.append((protocol or "unsaid", counts.total(), *(counts[verdict] or "" for verdict in verdicts)))
-    table(("protocol", "runs", *verdicts), lines)
+    print_table(("protocol", "runs", *verdicts), lines)
 
 
 def print_report(report: Report) -> None:
@@ -43,14 +43,14 @@ def print_report(report: Report) -> None:
     rows = [
         (
             name,
-            NAMES[name],
-            coloured(finding.verdict),
+            PROPERTY_NAMES[name],
+            colour_verdict(finding.verdict),
             "" if finding.claimed else "not claimed",
             ", ".join(f"{count} {what}" for what, count in finding.checked.items()),
         )
         for name, finding in report.properties.items()
     ]
-    title = f"run {report.meta.run}: {coloured(report.verdict)}"
-    table(("", "property", "verdict", "", "checked"), rows, title=title)
+    title = f"run {report.meta.run}: {colour_verdict(report.verdict)}"
+    print_table(("", "property", "verdict", "", "checked"), rows, title=title)
     for sentence in report.story():
         out.print(sentence, markup=False)

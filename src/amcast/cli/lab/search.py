@@ -20,7 +20,7 @@ from amcast.cli.lab.plan_options import (
     lay,
     planned,
 )
-from amcast.cli.output import EXIT_OF, JsonFlag, coloured, err, out, print_json, progress
+from amcast.cli.output import EXIT_CODES, JsonFlag, colour_verdict, err, out, print_json, show_progress
 from amcast.kernel.errors import UsageError
 from amcast.lab.exhaustive_search import Search, patterns, search
 from amcast.lab.failure_scripts import prepared_for, script_of
@@ -71,7 +71,7 @@ def fuzz(
     values = planned(plan, protocol_name, groups, replicas, destinations, messages, clients, outstanding, None)
     _fuzz_defaults(values, faults)
     prepared = prepare(plan_of(values, f"plan {plan}" if plan else "flags"))
-    with progress("seeds", last - first + 1) as show:
+    with show_progress("seeds", last - first + 1) as show:
         found = campaign(prepared, range(first, last + 1), jobs or os.cpu_count() or 1, keep_going, show)
     failures = found.failures
     missed = found.missed(prepared.spec.goals)
@@ -93,7 +93,7 @@ def fuzz(
         print_json(data)
     else:
         _print_fuzz(prepared, data, failures)
-    raise typer.Exit(EXIT_OF[data["verdict"]])
+    raise typer.Exit(EXIT_CODES[data["verdict"]])
 
 
 def _fuzz_defaults(values: dict[str, Any], faults: str | None) -> None:
@@ -199,7 +199,7 @@ def explore(
     budget = Budget(timers, crashes, recoveries, drops, 0, renewals, suggestions)
     every = patterns(prepared.topology.groups, messages)
     chosen = [_pattern(destinations, prepared, messages)] if destinations else list(every)
-    with progress("states", max_states) as show:
+    with show_progress("states", max_states) as show:
         found = search(prepared, chosen, budget, max_states, not full, show, most_each)
     data = _explored(prepared, found)
     if found.counterexample is not None:
@@ -211,7 +211,7 @@ def explore(
         print_json(data)
     else:
         _print_explored(prepared, found, data)
-    raise typer.Exit(EXIT_OF[found.verdict])
+    raise typer.Exit(EXIT_CODES[found.verdict])
 
 
 def _pattern(text: str, prepared: Prepared, messages: int) -> tuple[tuple[int, ...], ...]:
@@ -248,7 +248,7 @@ def _explored(prepared: Prepared, found: Search) -> dict[str, Any]:
 
 def _print_explored(prepared: Prepared, found: Search, data: dict[str, Any]) -> None:
     out.print(
-        f"{data['protocol']} on {data['links']} links: {coloured(found.verdict)}; {found.exhausted} of"
+        f"{data['protocol']} on {data['links']} links: {colour_verdict(found.verdict)}; {found.exhausted} of"
         f" {found.chosen} patterns exhausted ({found.share:.1%}), {found.states} states, {found.transitions}"
         f" transitions, {found.deepest} steps deep, {found.endings} different endings"
     )
@@ -286,7 +286,7 @@ def replay(
         print_json({"protocol": kept.protocol, **data, "expected": kept.status})
     elif quiet:
         out.print(f"{result.status}: {result.story}" if result.story else result.status, markup=False)
-    raise typer.Exit(EXIT_OF[verdict])
+    raise typer.Exit(EXIT_CODES[verdict])
 
 
 def shrink(
@@ -300,7 +300,7 @@ def shrink(
     """
     kept = read_script(script)
     prepared = prepared_for(kept, str(script))
-    with progress("runs") as show:
+    with show_progress("runs") as show:
         small = make_small(
             kept,
             prepared.make,

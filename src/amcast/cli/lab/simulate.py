@@ -22,15 +22,15 @@ from amcast.cli.lab.plan_options import (
     planned,
 )
 from amcast.cli.output import (
-    EXIT_OF,
+    EXIT_CODES,
     HOLDS,
     VIOLATED,
     JsonFlag,
-    coloured,
+    colour_verdict,
     out,
     print_json,
-    progress,
-    table,
+    print_table,
+    show_progress,
 )
 from amcast.kernel.errors import UsageError
 from amcast.kernel.spec import FAULTS, Spec
@@ -72,7 +72,7 @@ def protocols(json: JsonFlag = False) -> None:
         )
         for spec in specs
     ]
-    table(("name", "genuine", "delays", "replicas", "survives", "members change", "in one line"), rows)
+    print_table(("name", "genuine", "delays", "replicas", "survives", "members change", "in one line"), rows)
     out.print("delays: of a lone multicast to 2 groups; survives delays: pauses, slowness, partitions, losses, skew")
 
 
@@ -134,7 +134,7 @@ def delays(
     if json:
         print_json([row.as_dict() for row in rows])
     else:
-        table(
+        print_table(
             ("protocol", "world", "k", "n", "delays", "by role", "packets", "claimed", ""),
             [
                 (
@@ -146,7 +146,7 @@ def delays(
                     _pairs(row.delays_by_role),
                     row.packets,
                     _pairs(row.claimed),
-                    coloured("holds" if row.holds else "violated"),
+                    colour_verdict("holds" if row.holds else "violated"),
                 )
                 for row in rows
             ],
@@ -173,14 +173,14 @@ def worst(
     specs = [find(name) for name in names] if names else [spec for spec in CATALOGUE.values() if bounded(spec)]
     cases = [(spec, skew) for spec in specs for skew in skews(spec)]
     rows = []
-    with progress("searches", len(cases)) as show:
+    with show_progress("searches", len(cases)) as show:
         for number, (spec, skew) in enumerate(cases, 1):
             rows += search(spec, schedules, seed, skew)
             show(number)
     if json:
         print_json([row.as_dict() for row in rows])
     else:
-        table(
+        print_table(
             ("protocol", "role", "skew", "latest", "bound", "share", "schedules", "seed", ""),
             [
                 (
@@ -192,7 +192,7 @@ def worst(
                     f"{row.found / row.bound:.1%}",
                     row.schedules,
                     row.seed,
-                    coloured("holds" if row.holds else "violated"),
+                    colour_verdict("holds" if row.holds else "violated"),
                 )
                 for row in rows
             ],
@@ -235,14 +235,14 @@ def simulate(
     lay(values, "seed", seed)
     prepared = prepare(plan_of(values, f"plan {plan}" if plan else "flags"))
     target = folder or _free_folder(prepared)
-    with progress("multicasts", prepared.plan.messages) as show:
+    with show_progress("multicasts", prepared.plan.messages) as show:
         result = record(prepared, target, packets, lambda done, total: show(done))
     data = _result(result)
     if json:
         print_json(data)
     else:
         _print_result(result, data)
-    raise typer.Exit(EXIT_OF[result.report.verdict])
+    raise typer.Exit(EXIT_CODES[result.report.verdict])
 
 
 def _free_folder(prepared: Prepared) -> Path:
@@ -292,5 +292,5 @@ def _print_result(result: Result, data: dict[str, Any]) -> None:
     print_report(result.report)
     if data["latency_ns"]:
         row = [f"{value / 1e6:.3f} ms" for value in data["latency_ns"].values()]
-        table(tuple(data["latency_ns"]), [row], title="latency, a-multicast to each delivery")
+        print_table(tuple(data["latency_ns"]), [row], title="latency, a-multicast to each delivery")
     out.print(f"recorded in {result.folder} (look at it: amcast view {result.folder})")

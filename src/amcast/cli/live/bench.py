@@ -4,7 +4,7 @@ from typing import Annotated, Literal, cast
 
 import typer
 
-from amcast.cli.output import EXIT_OF, JsonFlag, SeedOption, coloured, err, out, print_json, table
+from amcast.cli.output import EXIT_CODES, JsonFlag, SeedOption, colour_verdict, err, out, print_json, print_table
 from amcast.kernel.config import parse_config
 
 
@@ -77,7 +77,7 @@ def bench(
         print_json(result)
     else:
         _show(result)
-    raise typer.Exit(EXIT_OF[result["verdict"]])
+    raise typer.Exit(EXIT_CODES[result["verdict"]])
 
 
 def _show(result: dict[str, object]) -> None:
@@ -100,8 +100,8 @@ def _show(result: dict[str, object]) -> None:
             f"{result['tcp_us']} us of CPU for a TCP send and receive of 64 bytes,"
             f" {result['ping_us']} us to another process and back",
         ),
-        ("order", coloured(str(result["verdict"]))),
+        ("order", colour_verdict(str(result["verdict"]))),
     ]
-    table(("", load), rows)
+    print_table(("", load), rows)
     for sentence in cast(list[str], result["story"]):
         out.print(sentence, markup=False)

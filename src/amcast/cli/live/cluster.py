@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from amcast.cli.output import EXIT_OF, HOLDS, UNKNOWN, JsonFlag, coloured, err, out, print_json
+from amcast.cli.output import EXIT_CODES, HOLDS, UNKNOWN, JsonFlag, colour_verdict, err, out, print_json
 from amcast.kernel.errors import UsageError
 
 if TYPE_CHECKING:
@@ -77,12 +77,14 @@ def demo(
             f" leader was killed, was {shown.longest_gap_ms:.0f} ms"
         )
         findings = report["properties"].items()
-        verdicts = ", ".join(f"{name} {coloured(found['verdict'])}" for name, found in findings if found["claimed"])
+        verdicts = ", ".join(
+            f"{name} {colour_verdict(found['verdict'])}" for name, found in findings if found["claimed"]
+        )
         apart = [name for name, found in findings if not found["claimed"]]
         unclaimed = f"; {protocol} does not claim {', '.join(apart)}" if apart else ""
-        out.print(f"order: {coloured(report['verdict'])} ({verdicts}{unclaimed})")
+        out.print(f"order: {colour_verdict(report['verdict'])} ({verdicts}{unclaimed})")
         out.print(f"the report to open: {page}")
-    raise typer.Exit(EXIT_OF[report["verdict"]])
+    raise typer.Exit(EXIT_CODES[report["verdict"]])
 
 
 def _free(folder: Path) -> Path:

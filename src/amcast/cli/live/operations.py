@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from amcast.cli.live.cluster import ConfigOption
-from amcast.cli.output import HOLDS, UNKNOWN, VIOLATED, JsonFlag, err, out, print_json, table
+from amcast.cli.output import HOLDS, UNKNOWN, VIOLATED, JsonFlag, err, out, print_json, print_table
 from amcast.kernel.errors import CannotTellError, UsageError
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _print_status(answers: dict[str, dict[str, Any]], names: dict[int, str]) -> 
         "incarnation",
     ]
     rows = [[name, *_row(status, names)] for name, status in answers.items()]
-    table(headings, rows)
+    print_table(headings, rows)
     for name, status in answers.items():
         if "error" in status:
             err.print(f"{name}: {status['error']}", markup=False)
@@ -268,7 +268,7 @@ def compare(
             for name in fields
         ]
         counts: list[object] = ["messages", found.simulated.messages, found.live.messages, None]
-        table(["latency", "simulated", "live", "difference"], [*rows, counts])
+        print_table(["latency", "simulated", "live", "difference"], [*rows, counts])
         verdict = "agree" if agrees else "do not agree"
         out.print(f"the medians {verdict} within {within:g} %; the live run is in {found.folder}")
     raise typer.Exit(HOLDS if agrees else VIOLATED)

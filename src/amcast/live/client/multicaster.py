@@ -211,6 +211,6 @@ class Multicaster:
         message = Message(message_id(host.me, self.sequence), host.me, groups, payload)
         self._open[message.id] = (share, groups)
         if self._recorder is not None:
-            self._recorder.multicast(message, time_ns(), host.me, self.sequence)
+            self._recorder.record_multicast(message, time_ns(), host.me, self.sequence)
         self.sequence += 1
         return message

@@ -165,7 +165,7 @@ class LocalCluster:
     def tell_dead(self, recorder: Recorder) -> None:
         """The facts that nodes which died and were not started again cannot record themselves."""
         for process, group, region, died_ns in self._died.values():
-            recorder.process(process, group, region, died_ns)
+            recorder.record_process(process, group, region, died_ns)
 
     def stop(self, *nodes: str, patience_s: float = 10.0) -> None:
         """Ask to stop and wait; one that ends otherwise than well is reported with the end of its log."""

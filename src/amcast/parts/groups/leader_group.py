@@ -1,24 +1,24 @@
-"""A member of a group with a leader, where leaders change, links fail, processes restart and disks are lost.
+"""Leader-based group membership: leader change, link failures, restarts and lost disks.
 
-PrimCast and White-Box disagree on what a leader's word means and who answers it. They agree on everything around it,
-which is here; a protocol adds its order, and the bodies that carry it.
+PrimCast and White-Box differ in how a leader orders messages and who acknowledges it. `LeaderGroupMember` holds the
+rest; a protocol adds its order and the bodies that carry it.
 
-    campaigns   whoever the oracle names goes above every ballot it heard of. The reign of one ballot is an epoch. Who
-                promised a higher one refuses (Nack), and who is refused tries again, if the oracle still means it.
-    letters     what is said because something changed waits until the change is on its way to the disk:
-                `_send_after_persist` collects, and the protocol's `on_step_end` sends.
-    records     a record tells what changed since the last; now and then a checkpoint replaces them all. The first
-    incarnation
-                begins with a record, so that an empty disk means lost memory.
-    repair      one timer, which runs while anything is open: what is still open when it runs out is asked for.
-    lost memory told below.
+    campaign    The process that the leader oracle suggests chooses a ballot above every ballot it has seen. The time
+                under one ballot is an epoch. A member that has promised a higher ballot rejects the candidate (Nack),
+                which tries again if the oracle still suggests it.
+    sends       A body that depends on a state change waits until the change is being persisted:
+                `_send_after_persist` collects such bodies, and the protocol's `on_step_end` sends them.
+    records     A record holds what changed since the last one; from time to time a checkpoint replaces all of them.
+                The first incarnation starts with a record, so that an empty disk means lost memory.
+    repair      One timer runs while anything is pending. What is still pending when it fires is requested.
+    admission   A member that lost its memory has no vote until it is admitted again, as follows.
 
-A member without memory may have voted for what it no longer knows. It has no vote until (a) so many fellows have said
-Welcome that every majority it was part of has one of them, and (b) the leader of an epoch at least as high as any that
-they had promised then has sent it that epoch's state. (b) restores what its lost votes may have helped to decide; the
-Welcomes restore its clock. Its lost promises no longer count: who said Welcome tells, with everything it says, in which
-incarnation that member lost its memory (`_memory_losses`), and whoever hears of it discards what the member said
-before.
+A member without memory may have voted for values that it no longer knows. It gets its vote back when (a) so many other
+members have sent an AdmissionVote that every majority the member was part of contains one of them, and (b) the leader
+of an epoch at least as high as any that these voters had promised has sent it the state of that epoch. (b) restores
+what the lost votes may have helped to decide; the admission votes restore its clock. Its lost promises no longer count:
+each voter reports, with everything it sends, the incarnation in which that member lost its memory
+(`_memory_losses`), and each receiver discards what the member sent before.
 """
 
 from abc import abstractmethod
@@ -31,27 +31,36 @@ from amcast.kernel.message import Body, Record, State
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.quorum import next_ballot, place_of
-from amcast.parts.groups.messages import AdmissionVote, JoinRequest, LeaderGroupConfig, LeaderGroupState, Nack
+from amcast.parts.groups.messages import (
+    AdmissionVote,
+    DeliveredPrefix,
+    JoinRequest,
+    LeaderGroupCheckpoint,
+    LeaderGroupConfig,
+    LeaderGroupState,
+    Nack,
+    OwedTimestamp,
+)
 from amcast.parts.ordering.delivered_set import DeliveredSet
 from amcast.parts.ordering.messages import DeliveredRange
 from amcast.parts.ordering.obligations import Obligations, Rank
 
 REPAIR_TIMER: Final = "repair"
 MAX_REQUESTS: Final = 64
-"""Messages asked for at a time, oldest first."""
+"""Pending messages requested per repair, oldest first."""
 
 
 class PendingMessage:
-    """A message that is heard of and not delivered; heirs say what is known of it."""
+    """A known message that is not delivered; each protocol adds what it knows of it."""
 
     __slots__ = ("is_overdue",)
 
     is_overdue: bool
-    """It was open already when the repair timer was set."""
+    """The message was pending already when the repair timer last fired."""
 
 
 class GivenPromise(Protocol):
-    """What a member answers to a candidate, whatever else it holds."""
+    """A member's reply to a candidate, as far as the protocols agree on it."""
 
     @property
     def memory_losses(self) -> tuple[int, ...]: ...
@@ -62,7 +71,7 @@ P = TypeVar("P", bound=GivenPromise)
 
 
 class LeaderGroupMember(Process, Generic[I]):
-    """One member of one group. `_role` is "candidate", "member", "joining" or the protocol's word for who leads."""
+    """One member of one group. `_role` is "candidate", "member", "joining" or the protocol's name of a leader."""
 
     # fmt: off
     __slots__ = (
@@ -115,49 +124,46 @@ class LeaderGroupMember(Process, Generic[I]):
         self._incarnation = 0
 
         self._epoch = 0
-        """The ballot whose state I hold."""
+        """The ballot whose state this member holds."""
         self._promised = 0
-        """I take no part in lower ones; at least `_epoch`."""
+        """The member takes no part in lower ballots; at least `_epoch`."""
         self._role = leading if self._place == 0 else "member"
         self._suggested_leader = self._members[0]
-        """Whom the oracle named last."""
+        """The oracle's last suggestion."""
         self._highest_epoch = 0
-        """The highest that anybody of my group spoke of."""
+        """The highest ballot seen in the group."""
         self._memory_losses: tuple[int, ...] = (0,) * len(self._members)
-        """By place: the incarnation in which a member lost its memory; 0 if it never did."""
+        """By place in the group: the incarnation in which the member lost its memory; 0 if it never did."""
         self._admission_votes: dict[int, AdmissionVote] = {}
         self._next_helper = 0
-        """Whom to ask next."""
+        """Selects, modulo the group's size, the member asked next for help."""
 
         self._clock = 0
         self._pending: dict[MessageId, I] = {}
-        """Everything open: heard of and not delivered."""
+        """Messages that are known and not delivered."""
         self._delivered = DeliveredSet()
-        """Everything delivered."""
         self._last_delivered_rank: Rank = (0, 0)
-        """The rank of what was delivered last."""
+        """The rank of the last delivery."""
         self._history_start = 0
-        """The position of the first delivery that I still can tell my fellows."""
+        """The position of the first retained delivery."""
         self._delivered_until = 0
         """Deliveries before this position have left the process."""
         self._obligations = Obligations()
         self._positions = [0] * len(self._members)
-        """How much each fellow has delivered, as far as I know."""
+        """By place: how many messages the member has delivered, as far as known."""
         self._committed: set[MessageId] = set()
-        """Whose final timestamp became known in this step."""
+        """Messages whose final timestamp became known in this step."""
 
         self._sends_after_persist: list[tuple[tuple[ProcessId, ...], Body, About]] = []
-        """Bodies of this step that must not leave before what changed is durable."""
+        """Sends of this step that wait until its records are durable."""
         self._is_lagging = False
-        """I know that I miss something, and will ask."""
+        """The member knows that it missed something and requests it when the repair timer fires."""
         self._repair_armed = False
-        """The repair timer runs."""
         self._checkpoint_due = False
         self._durable_promised = -1
         self._durable_clock = 0
         self._durable_memory_losses = self._memory_losses
         self._records_since_checkpoint = 0
-        """Since the last checkpoint."""
 
     def has_delivered(self, message: MessageId) -> bool:
         return message in self._delivered
@@ -169,7 +175,7 @@ class LeaderGroupMember(Process, Generic[I]):
         return self._delivered.snapshot()
 
     def _is_active(self) -> bool:
-        """I hold the state of the epoch that I promised, and vote."""
+        """Whether this member holds the state of the epoch that it promised, and votes."""
         return self._promised == self._epoch and self._role != "joining"
 
     def _leader_of(self, ballot: int) -> ProcessId:
@@ -178,9 +184,10 @@ class LeaderGroupMember(Process, Generic[I]):
     def _send_after_persist(self, targets: tuple[ProcessId, ...], body: Body, about: About = None) -> None:
         self._sends_after_persist.append((targets, body, about))
 
-    # An incarnation begins
+    # Start of an incarnation
 
     def on_start(self, records: Sequence[Record], incarnation: int) -> None:
+        """Starts an incarnation; a protocol has replayed the records before."""
         self._incarnation = incarnation
         if incarnation == 0:
             self._persist_progress()  # so that an empty disk means lost memory
@@ -195,14 +202,14 @@ class LeaderGroupMember(Process, Generic[I]):
 
     @abstractmethod
     def _sync_request(self, full: bool) -> Body:
-        """Where I am, for a fellow to send me what I lack: if `full`, its deliveries too. A member that is joining
-        holds no epoch."""
+        """Reports this member's epoch and position, so that the receiver sends what it lacks: if `full`, deliveries
+        too. A joining member holds no epoch."""
 
     # Records
 
     @abstractmethod
     def _persist_progress(self) -> None:
-        """Make durable what changed since the last record."""
+        """Persists what changed since the last record."""
 
     def _persist_checkpoint(self, checkpoint: Record) -> None:
         self.persist(checkpoint, replaces=True)
@@ -215,7 +222,7 @@ class LeaderGroupMember(Process, Generic[I]):
         self._durable_clock = self._clock
         self._durable_memory_losses = self._memory_losses
 
-    # Campaigns
+    # Leader change
 
     def on_leader(self, group: GroupId, leader: ProcessId) -> None:
         if group != self.home or leader not in self._members:
@@ -234,10 +241,11 @@ class LeaderGroupMember(Process, Generic[I]):
 
     @abstractmethod
     def _send_candidacy(self, members: tuple[ProcessId, ...]) -> None:
-        """Say again what a candidate said last."""
+        """Sends what a candidate needs answered next: its request for promises, or the state of its epoch."""
 
     def _promise_candidate(self, sender: ProcessId, ballot: int) -> bool:
-        """Somebody asks to be followed. Whether I promise; if I had promised more, it hears of it."""
+        """Promises a candidate's ballot, or rejects it for a higher promise. Returns whether the candidate needs this
+        member's state."""
         self._highest_epoch = max(self._highest_epoch, ballot)
         if self._role == "joining":
             return False
@@ -250,19 +258,19 @@ class LeaderGroupMember(Process, Generic[I]):
         return ballot > self._epoch
 
     def _handle_nack(self, ballot: int) -> None:
-        """I am refused. If the oracle still means me, I go above; else whoever it means will."""
+        """A candidate or leader was rejected. It campaigns above that ballot if the oracle still suggests it."""
         self._highest_epoch = max(self._highest_epoch, ballot)
         if ballot > self._promised and self._role not in ("member", "joining") and self._suggested_leader == self.me:
             self.note("nack")
             self._campaign()
 
     def _reject_stale_leader(self, sender: ProcessId, ballot: int) -> None:
-        """The leader of an epoch that I left must hear of it."""
+        """Tells the leader of an epoch that this member has left it."""
         if self._role != "joining" and 0 <= ballot < self._promised and self._leader_of(ballot) == sender:
             self._send_after_persist((sender,), Nack(self._promised))
 
     def _enter_epoch(self, ballot: int, clock: int, memory_losses: tuple[int, ...]) -> None:
-        """Hold another epoch's state from now on."""
+        """Makes another epoch the current one."""
         self._merge_memory_losses(memory_losses)
         if ballot > self._promised or self._leader_of(ballot) != self.me:
             self._role = "member"
@@ -271,7 +279,7 @@ class LeaderGroupMember(Process, Generic[I]):
         self._checkpoint_due = True
         self.note("adopted", value=float(ballot))
 
-    # Lost memory
+    # Admission after lost memory
 
     def _start_joining(self) -> None:
         self._role = "joining"
@@ -284,8 +292,8 @@ class LeaderGroupMember(Process, Generic[I]):
         self._send_after_persist(self._other_members, JoinRequest(self._incarnation, helper))
 
     def _handle_join_request(self, sender: ProcessId, body: JoinRequest) -> bool:
-        """Votes for the admission of a member that lost its memory. Whether a leader shall send it its epoch's state
-        now."""
+        """Votes for the admission of a member that lost its memory. Returns whether a leader sends it the state of its
+        epoch now."""
         if self._role == "joining":
             return False
         memory_losses = list(self._memory_losses)
@@ -300,7 +308,7 @@ class LeaderGroupMember(Process, Generic[I]):
         return True
 
     def _merge_memory_losses(self, memory_losses: tuple[int, ...]) -> None:
-        """What a member said before it lost its memory no longer counts."""
+        """Learns of lost memory; what such a member sent before no longer counts."""
         known = self._memory_losses
         if memory_losses != known:
             self._memory_losses = tuple(map(max, known, memory_losses))
@@ -309,7 +317,7 @@ class LeaderGroupMember(Process, Generic[I]):
 
     @abstractmethod
     def _discard_votes(self, place: int) -> None:
-        """Discard what a fellow said in its earlier incarnations."""
+        """Discards what the member at this place sent in its earlier incarnations."""
 
     def _handle_admission_vote(self, sender: ProcessId, body: AdmissionVote) -> None:
         if self._role != "joining" or body.memory_loss != self._incarnation:
@@ -321,14 +329,15 @@ class LeaderGroupMember(Process, Generic[I]):
             self._request_state()
 
     def _has_admission_quorum(self) -> bool:
-        """Every majority that I was part of contains one of those who answered."""
+        """Whether every majority that this member was part of contains one of the voters."""
         return len(self._admission_votes) > len(self._members) - self._quorum
 
     def _min_admission_epoch(self) -> int:
-        return max(welcome.promised for welcome in self._admission_votes.values())
+        return max(vote.promised for vote in self._admission_votes.values())
 
     def _request_state(self) -> None:
-        """Ask the leader for its state, or, if it was I, the next fellow to become leader."""
+        """Requests the leader's state; if this member was the leader, or the leader is silent, asks the next member to
+        become leader."""
         leader = self._leader_of(max(self._min_admission_epoch(), self._highest_epoch))
         if leader == self.me or self._next_helper > 1:
             self._request_join(self._other_members[self._next_helper % len(self._other_members)])
@@ -337,7 +346,8 @@ class LeaderGroupMember(Process, Generic[I]):
         self._next_helper += 1
 
     def _may_admit(self, ballot: int, memory_losses: tuple[int, ...]) -> bool:
-        """Its leader must know of my lost memory, and tell it with all that it says from now on."""
+        """Whether an epoch's state may admit this member: its leader knows of the lost memory and reports it from now
+        on."""
         return (
             self._has_admission_quorum()
             and ballot >= self._min_admission_epoch()
@@ -349,33 +359,47 @@ class LeaderGroupMember(Process, Generic[I]):
         self._admission_votes = {}
         self.note("admitted")
 
-    # Whoever may have missed something
+    # Synchronisation
 
-    def _resync_member(self, fellow: ProcessId) -> None:
-        """The link to a fellow begins anew."""
+    def _resync_member(self, member: ProcessId) -> None:
+        """Exchanges positions with a member to which the link was reset."""
         if self._role == "joining":
             self._request_join(-1)
             return
-        self._send_after_persist((fellow,), self._sync_request(True))
+        self._send_after_persist((member,), self._sync_request(True))
         if self._role == "candidate":
-            self._send_candidacy((fellow,))
+            self._send_candidacy((member,))
 
     def _observe_epoch(self, ballot: int) -> None:
-        """A fellow is in this epoch; if I am not there yet, its state is on its way to me, or lost."""
+        """Another member is in this epoch. If it is a later one, its state is on its way to this member, or lost."""
         if ballot > self._epoch:
             self._highest_epoch = max(self._highest_epoch, ballot)
             self._is_lagging = True
 
-    def _adopt_position(self, position: int, mark: Rank, seen: tuple[DeliveredRange, ...]) -> None:
-        """Take over how far my group is, without the deliveries that led there."""
+    def _adopt_position(self, position: int, rank: Rank, delivered: tuple[DeliveredRange, ...]) -> None:
+        """Moves to a later position of the group without the deliveries in between."""
         self.position = self._history_start = position
-        self._last_delivered_rank = mark
-        self._delivered.restore(seen)
+        self._last_delivered_rank = rank
+        self._delivered.restore(delivered)
         self._obligations = Obligations()
-        self._clock = max(self._clock, mark[0])
+        self._clock = max(self._clock, rank[0])
         self._checkpoint_due = True
 
-    # The timer
+    def _adopt_prefix(self, position: int, prefix: DeliveredPrefix) -> None:
+        """Moves to a later position of the group without the deliveries in between."""
+        self._adopt_position(position, (prefix.time, prefix.tie), prefix.delivered)
+        self._add_owed(prefix)
+
+    def _delivered_prefix(self) -> DeliveredPrefix:
+        time, tie = self._last_delivered_rank
+        owed = tuple([OwedTimestamp(*obligation) for obligation in self._obligations.list_all()])
+        return DeliveredPrefix(time, tie, self._delivered.snapshot(), owed)
+
+    def _add_owed(self, prefix: DeliveredPrefix) -> None:
+        for owed in prefix.owed:
+            self._obligations.add(owed.id, owed.timestamp, owed.final, owed.groups)
+
+    # Repair timer
 
     def on_timer(self, name: str) -> None:
         assert name == REPAIR_TIMER, f"process {self.me} has no timer {name}"
@@ -404,7 +428,8 @@ class LeaderGroupMember(Process, Generic[I]):
         have it for each overdue message."""
 
     def _arm_repair_timer(self) -> None:
-        """The timer runs while something is open. It is not cancelled: most messages come and go within one run."""
+        """Runs the timer while something is pending. It is never cancelled: most messages are pending for a fraction of
+        its period."""
         if self._repair_armed:
             return
         waits = (
@@ -417,7 +442,21 @@ class LeaderGroupMember(Process, Generic[I]):
             self._repair_armed = True
             self.set_timer(REPAIR_TIMER, self._config.repair_ns)
 
-    # Snapshots
+    # Checkpoints and snapshots
+
+    def _restore_member_checkpoint(self, checkpoint: LeaderGroupCheckpoint) -> None:
+        """Restores the durable state, but for the accepted entries, the retained deliveries and the position."""
+        prefix = checkpoint.prefix
+        self._promised = checkpoint.promised
+        self._epoch = checkpoint.epoch
+        self._clock = checkpoint.clock
+        self._memory_losses = checkpoint.memory_losses
+        self._delivered_until = checkpoint.delivered_until
+        self._history_start = checkpoint.history_start
+        self._last_delivered_rank = (prefix.time, prefix.tie)
+        self._delivered.restore(prefix.delivered)
+        self._obligations = Obligations()
+        self._add_owed(prefix)
 
     def _snapshot_member(self) -> LeaderGroupState:
         return LeaderGroupState(
@@ -442,14 +481,14 @@ class LeaderGroupMember(Process, Generic[I]):
         self._role = state.role
         self._positions = list(state.positions)
         self._suggested_leader = state.suggested_leader
-        self._highest_epoch = state.heard_epoch
+        self._highest_epoch = state.highest_epoch
         self._admission_votes = dict(state.admission_votes)
-        self._next_helper = state.turn
-        self._repair_armed = state.armed
-        self._is_lagging = state.lag
+        self._next_helper = state.next_helper
+        self._repair_armed = state.repair_armed
+        self._is_lagging = state.is_lagging
         self._durable_promised, self._durable_clock = state.durable
         self._durable_memory_losses = state.durable_memory_losses
-        self._records_since_checkpoint = state.records
+        self._records_since_checkpoint = state.records_since_checkpoint
 
 
 def select_valid_promises(promises: Mapping[int, P], memory_losses: tuple[int, ...]) -> list[P]:
@@ -460,5 +499,5 @@ def select_valid_promises(promises: Mapping[int, P], memory_losses: tuple[int, .
 
 
 def find_new_losses(known: tuple[int, ...], memory_losses: tuple[int, ...]) -> list[int]:
-    """The places of those who lost their memory since."""
+    """Places of the members that have lost their memory since."""
     return [place for place, (old, new) in enumerate(zip(known, memory_losses, strict=True)) if new > old]

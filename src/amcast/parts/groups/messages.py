@@ -1,5 +1,6 @@
-"""What members of groups with a leader say, whatever their protocol, and what they know
-(`parts/groups/leader_group.py`).
+"""Bodies, records and states of the parts that groups are made of.
+
+Groups with a leader (`parts/groups/leader_group.py`): what their protocols, PrimCast and White-Box, have in common.
 
 What replicated groups say to each other, and know, beyond Paxos.
 
@@ -12,7 +13,7 @@ from msgspec import Struct
 
 from amcast.kernel.config import Config
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
-from amcast.kernel.message import Body, Message, State
+from amcast.kernel.message import Body, Message, Record, State
 from amcast.kernel.units import MILLISECOND
 from amcast.parts.consensus.messages import PaxosConfig, PaxosState, RingAccept
 from amcast.parts.ordering.messages import DeliveredRange
@@ -20,9 +21,9 @@ from amcast.parts.ordering.messages import DeliveredRange
 
 class LeaderGroupConfig(Config, frozen=True):
     repair_ns: tuple[int, int] = (1000 * MILLISECOND, 1500 * MILLISECOND)
-    """How long to wait before what should have come is asked for."""
+    """How long a member waits before it requests what should have arrived."""
     keep: int = 256
-    """How many deliveries a process remembers for fellows that lag, and records between two checkpoints."""
+    """Deliveries that a member retains for members that lag, and records between two checkpoints."""
 
     def __post_init__(self) -> None:
         low, high = self.repair_ns
@@ -39,21 +40,66 @@ class Entry(Struct, frozen=True, array_like=True, gc=False):
     timestamp: int
 
 
+class OwedTimestamp(Struct, frozen=True, array_like=True, gc=False):
+    """The timestamp of a delivered message that other groups may still request."""
+
+    id: MessageId
+    timestamp: int
+    """The answer to such a request."""
+    final: int
+    groups: tuple[GroupId, ...]
+    """Those in which no majority is known to have delivered the message."""
+
+
+class DeliveredPrefix(Struct, frozen=True, array_like=True, gc=False):
+    """All deliveries of a group before some position, without the messages."""
+
+    time: int
+    tie: MessageId
+    """(time, tie) is the rank of the last delivery."""
+    delivered: tuple[DeliveredRange, ...]
+    owed: tuple[OwedTimestamp, ...]
+
+
+class LeaderGroupProgress(Record, frozen=True):
+    """What changed since the last record; a protocol adds its accepted entries and its deliveries."""
+
+    promised: int
+    clock: int
+    memory_losses: tuple[int, ...]
+
+
+class LeaderGroupCheckpoint(Record, frozen=True):
+    """The durable state of a member; a protocol adds its log and its retained deliveries."""
+
+    promised: int
+    epoch: int
+    clock: int
+    memory_losses: tuple[int, ...]
+    entries: tuple[Entry, ...]
+    """What the member accepted in `epoch` and has not delivered, or not trimmed from its log."""
+    delivered_until: int
+    """Deliveries before this position have left the process; a restart repeats the later ones."""
+    history_start: int
+    """The position of the first retained delivery."""
+    prefix: DeliveredPrefix
+
+
 class Nack(Body, frozen=True):
-    """The sender has promised this higher ballot."""
+    """Rejects a candidate or leader: the sender has promised this higher ballot."""
 
     ballot: int
 
 
 class JoinRequest(Body, frozen=True):
-    """The sender lost its memory in this incarnation. The helper, if any, shall start an epoch to take it in."""
+    """The sender lost its memory in this incarnation. The helper (-1: none) starts an epoch that admits it."""
 
     memory_loss: int
     helper: ProcessId
 
 
 class AdmissionVote(Body, frozen=True):
-    """The answer: nothing that the forgetful member did before that incarnation counts here any more."""
+    """The reply to JoinRequest: the voter ignores whatever the joining member sent before that incarnation."""
 
     memory_loss: int
     promised: int
@@ -61,21 +107,22 @@ class AdmissionVote(Body, frozen=True):
 
 
 class LeaderGroupState(State, frozen=True):
-    """What a member knows beside its durable state and its protocol's; see the fields of `parts.member.Member`."""
+    """The volatile state of a member, without its protocol's; the fields are those of `LeaderGroupMember`."""
 
     position: int
     incarnation: int
     role: str
     positions: tuple[int, ...]
     suggested_leader: ProcessId
-    heard_epoch: int
+    highest_epoch: int
     admission_votes: tuple[tuple[int, AdmissionVote], ...]
-    turn: int
-    armed: bool
-    lag: bool
+    next_helper: int
+    repair_armed: bool
+    is_lagging: bool
     durable: tuple[int, int]
+    """Promised ballot and clock of the last record."""
     durable_memory_losses: tuple[int, ...]
-    records: int
+    records_since_checkpoint: int
 
 
 class ReplicatedConfig(PaxosConfig, frozen=True):
@@ -99,7 +146,7 @@ class GroupMessageAck(Body, frozen=True):
     upto: int
 
 
-class ReplicatedCore(State, frozen=True):
+class ReplicatedCheckpoint(State, frozen=True):
     """What the log determines, and which outputs other groups may not have taken."""
 
     position: int
@@ -113,7 +160,7 @@ class ReplicatedCore(State, frozen=True):
 
 
 class ReplicatedState(State, frozen=True):
-    core: ReplicatedCore
+    core: ReplicatedCheckpoint
     paxos: PaxosState
     waiting: tuple[Message, ...]
     fresh: tuple[MessageId, ...]
@@ -194,7 +241,7 @@ class TimestampPendingState(State, frozen=True):
     proposed: int
 
 
-class TimestampCore(State, frozen=True):
+class TimestampCheckpoint(State, frozen=True):
     """What a fellow member needs in order to go on from here."""
 
     position: int
@@ -207,7 +254,7 @@ class TimestampCore(State, frozen=True):
 
 
 class TimestampState(State, frozen=True):
-    core: TimestampCore
+    core: TimestampCheckpoint
     paxos: PaxosState
     waiting: tuple[Message, ...]
     old: tuple[MessageId, ...]

@@ -23,7 +23,7 @@ from amcast.kernel.events import Event, Receive
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Message, Reply
 from amcast.kernel.process import Process
-from amcast.parts.client.messages import Hint
+from amcast.parts.client.messages import LeaderHint
 from amcast.parts.client.session import Contact
 from amcast.parts.node.gateway import Gateway
 from amcast.parts.node.messages import NodeConfig
@@ -122,7 +122,7 @@ class Answering(Process):
         if self.gateway is None and sender == message.sender:
             leader = self._leaders[self.home]
             if leader not in (self.me, self.topology.members(self.home)[0]):
-                self.send(sender, Hint(self.home, leader), message.id)
+                self.send(sender, LeaderHint(self.home, leader), message.id)
         return False
 
     def _take_asked(self, asked: list[Message]) -> None:

@@ -225,7 +225,7 @@ class Gateway:
 
     def open_bundles(self) -> dict[MessageId, tuple[GroupId, ...]]:
         """Bundles without an answer, and the groups that have not answered."""
-        return {bundle: self.session.unanswered(bundle) for bundle in self._open}
+        return {bundle: self.session.unanswered_groups(bundle) for bundle in self._open}
 
     def _shares(self, messages: list[Message]) -> list[list[Message]]:
         """As few bundles as the limits allow; a message that is too large for any has one of its own."""

@@ -11,26 +11,23 @@ sender is told when its message is delivered here, and told again whenever it as
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
-from amcast.kernel.bundle import FIRST_BUNDLE, MAX_GATEWAYS, bundle_messages, is_bundle
+from amcast.kernel.bundle import FIRST_BUNDLE, bundle_messages, is_bundle
 from amcast.kernel.diagnostics import PHASES_AFTER_DELIVERY, Phase, ProcessStatus
 from amcast.kernel.effects import About, Effect, Send
 from amcast.kernel.events import Event, Leader, LinkReset, PeerDown, Receive, Requests, Started, Submit, Timer
 from amcast.kernel.ids import MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Reply, Request, State
 from amcast.kernel.process import Process
-from amcast.kernel.spec import Spec
-from amcast.kernel.topology import Topology
-from amcast.parts.client.messages import Done, Farewell, Hint
+from amcast.parts.client.messages import Farewell
 from amcast.parts.client.session import TIMER as SESSION
 from amcast.parts.client.session import Contact
 from amcast.parts.membership.reconfigurable import Reconfigurable
 from amcast.parts.node.answering import Answering
 from amcast.parts.node.gateway import GATHER, REST, Gateway
 from amcast.parts.node.leader_oracle import BEAT, Omega
-from amcast.parts.node.messages import GatewayConfig, Heartbeat, NodeConfig, NodeState
+from amcast.parts.node.messages import Heartbeat, NodeConfig, NodeState
 
 _MINE: Final = frozenset({Farewell, Heartbeat, Reply, Request})
 """Bodies that the protocol does not see, or not always."""
@@ -372,18 +369,3 @@ class Node(Answering):
         self._unsaid.restore(state.unsaid)
         if self.gateway is not None and state.gateway is not None:
             self.gateway.restore(state.gateway)
-
-
-def node_spec(spec: Spec, node: NodeConfig) -> Spec:
-    """The same protocol inside nodes: what a cluster runs, and what a simulation with clients that retry runs."""
-
-    def make(me: ProcessId, topology: Topology, config: Any) -> Process:
-        return Node(spec.process(me, topology, config), node, spec.contacts)
-
-    bodies: tuple[type[Body], ...] = (*spec.bodies, Heartbeat, Farewell, Hint, Done)
-    return replace(spec, process=make, bodies=bodies, states=(*spec.states, NodeState), farewell=Farewell)
-
-
-def gateway_config(spec: Spec, topology: Topology) -> GatewayConfig | None:
-    """Nodes of this protocol on this topology are gateways, if they can be."""
-    return GatewayConfig() if spec.open_bundle and max(topology.servers) < MAX_GATEWAYS else None

@@ -46,7 +46,7 @@ TASK_ROWS: Final = 1_000_000
 
 
 @dataclass(frozen=True)
-class Limits:
+class CheckLimits:
     """Where small ends. Tests lower it to send small runs down the road of large ones."""
 
     small_rows: int = SMALL_ROWS
@@ -54,14 +54,14 @@ class Limits:
 
 
 def check(
-    folder: str, master: str | None = None, scratch: str | None = None, limits: Limits | None = None
+    folder: str, master: str | None = None, scratch: str | None = None, limits: CheckLimits | None = None
 ) -> dict[str, Any]:
     """Judge every run at or below a folder.
 
     {"verdict": ..., "runs": [report, ...]}: each report is what the plain checker gives as JSON, the runs in order of
     their folders; the verdict is the worst of them.
     """
-    limits = limits or Limits()
+    limits = limits or CheckLimits()
     found = sources(str(folder))
     with session(master, brief=size_of(found) < SMALL_BYTES) as spark, progress(spark, "checking"):
         rows = {folder: sum(tables.values()) for folder, tables in footers(spark, found).items()}
@@ -72,10 +72,10 @@ def check(
                 with _scratch(scratch, source, master) as place:
                     reports[source.folder] = _judge_large(spark, source, place, limits)
     every = [report for source in found for report in reports[source.folder]]
-    return {"verdict": worst([report["verdict"] for report in every]), "runs": every}
+    return {"verdict": worst_verdict([report["verdict"] for report in every]), "runs": every}
 
 
-def worst(verdicts: list[Verdict]) -> Verdict:
+def worst_verdict(verdicts: list[Verdict]) -> Verdict:
     """Violated if one is, else unknown if one is, else holds."""
     for verdict in ("violated", "unknown"):
         if verdict in verdicts:
@@ -91,7 +91,7 @@ def exit_code(answer: dict[str, Any]) -> int:
 
 
 def _judge_small(
-    spark: SparkSession, small: list[Source], rows: dict[str, int], limits: Limits
+    spark: SparkSession, small: list[Source], rows: dict[str, int], limits: CheckLimits
 ) -> dict[str, list[dict[str, Any]]]:
     """Judge folders whole: the big ones first, the little ones many to a task."""
     if not small:
@@ -128,7 +128,7 @@ def judge_kept(source: Source, meta: Meta, tables: dict[str, Any], ragged_rows: 
 # Large runs
 
 
-def _judge_large(spark: SparkSession, source: Source, scratch: str, limits: Limits) -> list[dict[str, Any]]:
+def _judge_large(spark: SparkSession, source: Source, scratch: str, limits: CheckLimits) -> list[dict[str, Any]]:
     reports = []
     for meta in source.metas:
         mine = _alone(spark, source, meta, scratch)
@@ -141,7 +141,7 @@ def _judge_large(spark: SparkSession, source: Source, scratch: str, limits: Limi
     return reports
 
 
-def _examined(spark: SparkSession, source: Source, meta: Meta, scratch: str, limits: Limits) -> Report:
+def _examined(spark: SparkSession, source: Source, meta: Meta, scratch: str, limits: CheckLimits) -> Report:
     """Judge the files as they are, if they are laid out for it; else, or if that was a mistake, after sorting them."""
     found = spans(source.tables["deliveries"])
     filed_table(source, "deliveries", meta.run)

@@ -23,7 +23,7 @@ from amcast.pipeline.rows import files
 from amcast.pipeline.rows.files import Source
 from amcast.pipeline.rows.sequences import KeptSequences, Sequences, gathered, listed, longs
 from amcast.trace.columns import TABLES, Column
-from amcast.trace.meta import NAME, Meta
+from amcast.trace.meta import META_FILE, Meta
 from amcast.trace.parquet import TYPES, canonical, checked
 from amcast.trace.run import Columns, Run
 
@@ -228,7 +228,7 @@ def loaded(source: Source, table: str) -> pa.Table:
         runs = [meta.run for meta in source.metas]
         for name in pc.unique(data.column("run")).to_pylist():
             if name not in runs:
-                raise UsageError(f"{path}: rows of run {name!r}; expected only {runs[:5]}, as {NAME} says")
+                raise UsageError(f"{path}: rows of run {name!r}; expected only {runs[:5]}, as {META_FILE} says")
         parts.append(data)
     return pa.concat_tables(parts) if parts else schema_of(table).empty_table()
 
@@ -376,7 +376,7 @@ def _refuse_strangers(statistics: Any, path: str, run: str) -> None:
     if statistics is not None and statistics.has_min_max:
         for name in (statistics.min, statistics.max):
             if name != run:
-                raise UsageError(f"{path}: rows of run {name!r}; expected only {[run]}, as {NAME} says")
+                raise UsageError(f"{path}: rows of run {name!r}; expected only {[run]}, as {META_FILE} says")
 
 
 def _telling_notes(source: Source, run: str) -> pa.Table:

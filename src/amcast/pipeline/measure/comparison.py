@@ -9,7 +9,7 @@ from math import sqrt
 from typing import Any, Final
 
 from amcast.pipeline.measure.transforms.student_t import T95
-from amcast.pipeline.sweep.grid import canonical, cell_id, looked_up
+from amcast.pipeline.sweep.grid import cell_id, look_up, to_canonical_json
 from amcast.trace.meta import Meta
 
 Row = dict[str, Any]
@@ -40,31 +40,31 @@ COMPARISON: Final = (
 )
 
 
-def described(meta: Meta, folder: str) -> Row:
+def describe_run(meta: Meta, folder: str) -> Row:
     """What a run's own description says: its setting, its seed."""
     plan = meta.config if isinstance(meta.config, dict) else {"protocol": meta.protocol or "", "run": meta.run}
-    return {"run": meta.run, "folder": folder, "seed": meta.seed, **setting(plan)}
+    return {"run": meta.run, "folder": folder, "seed": meta.seed, **describe_setting(plan)}
 
 
-def setting(plan: Mapping[str, Any]) -> Row:
+def describe_setting(plan: Mapping[str, Any]) -> Row:
     """The columns that runs of one setting share."""
     common = {key: value for key, value in plan.items() if key != "seed"}
     return {
         "setting": cell_id(common),
-        "protocol": looked_up(common, "protocol"),
-        "environment": looked_up(common, "topology.environment") or "",
-        "groups": looked_up(common, "topology.groups"),
-        "replicas": looked_up(common, "topology.replicas"),
-        "clients": looked_up(common, "topology.clients"),
-        "workload": looked_up(common, "workload.name") or "",
-        "outstanding": looked_up(common, "workload.outstanding"),
-        "messages": looked_up(common, "workload.messages"),
-        "faults": looked_up(common, "faults.profile") or "none",
-        "plan": canonical(common),
+        "protocol": look_up(common, "protocol"),
+        "environment": look_up(common, "topology.environment") or "",
+        "groups": look_up(common, "topology.groups"),
+        "replicas": look_up(common, "topology.replicas"),
+        "clients": look_up(common, "topology.clients"),
+        "workload": look_up(common, "workload.name") or "",
+        "outstanding": look_up(common, "workload.outstanding"),
+        "messages": look_up(common, "workload.messages"),
+        "faults": look_up(common, "faults.profile") or "none",
+        "plan": to_canonical_json(common),
     }
 
 
-def from_cells(cells: Iterable[Row]) -> list[Row]:
+def summarize_cells(cells: Iterable[Row]) -> list[Row]:
     """Summaries of a sweep's cells: what the cells themselves measured."""
     rows = []
     for cell in cells:
@@ -74,7 +74,7 @@ def from_cells(cells: Iterable[Row]) -> list[Row]:
             _row(
                 {
                     **cell,
-                    **setting(plan),
+                    **describe_setting(plan),
                     "run": cell["cell"],
                     "folder": "",
                     "packets_per_multicast": _ratio(cell["packets"], count),
@@ -87,7 +87,7 @@ def from_cells(cells: Iterable[Row]) -> list[Row]:
     return rows
 
 
-def summaries(runs: Iterable[Row], *tables: Mapping[str, Row]) -> list[Row]:
+def summarize_runs(runs: Iterable[Row], *tables: Mapping[str, Row]) -> list[Row]:
     """Descriptions of runs with what each table says about them."""
     rows = []
     for run in runs:
@@ -98,7 +98,7 @@ def summaries(runs: Iterable[Row], *tables: Mapping[str, Row]) -> list[Row]:
     return rows
 
 
-def comparison(rows: Iterable[Row]) -> list[Row]:
+def compare_settings(rows: Iterable[Row]) -> list[Row]:
     """Per setting: the mean over its runs of each number, with 95 % intervals where there are two runs or more."""
     settings: dict[str, list[Row]] = {}
     for row in rows:
@@ -110,7 +110,7 @@ def comparison(rows: Iterable[Row]) -> list[Row]:
         line["not_ok"] = sum(1 for run in runs if run["status"] not in (None, "ok", "holds"))
         for name in NUMBERS:
             values = [float(run[name]) for run in runs if run[name] is not None]
-            line[name], line[f"{name}_low"], line[f"{name}_high"] = interval(values)
+            line[name], line[f"{name}_low"], line[f"{name}_high"] = confidence_interval(values)
         found.append(_row(line, COMPARISON))
     return sorted(found, key=_place)
 
@@ -127,7 +127,7 @@ _ORDER: Final = (
 )
 
 
-def interval(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:
+def confidence_interval(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:
     """Mean, lower and upper end of its 95 % interval (Student's t)."""
     if not values:
         return None, None, None
@@ -139,11 +139,11 @@ def interval(values: Sequence[float]) -> tuple[float | None, float | None, float
     return mean, mean - half, mean + half
 
 
-def varying(rows: Sequence[Row]) -> list[str]:
+def find_varying_fields(rows: Sequence[Row]) -> list[str]:
     """The fields, as dotted paths, in which some settings differ."""
     flat = [_flat(json.loads(row["plan"])) for row in rows]
     paths = dict.fromkeys(path for fields in flat for path in fields)
-    return [path for path in paths if len({canonical(fields.get(path)) for fields in flat}) > 1]
+    return [path for path in paths if len({to_canonical_json(fields.get(path)) for fields in flat}) > 1]
 
 
 def _flat(plan: Row) -> Row:

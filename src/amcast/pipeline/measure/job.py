@@ -72,7 +72,7 @@ OVER_RUNS: Final = ("summary", "comparison")
 
 
 @dataclass
-class Measured:
+class MeasureResult:
     """What was measured."""
 
     out: Path
@@ -95,7 +95,7 @@ def measure(
     order: Sequence[int] | None = None,
     statuses: Mapping[str, str] | None = None,
     exact_rows: int = EXACT_ROWS,
-) -> Measured:
+) -> MeasureResult:
     """Measure every run at or below a folder. `order` ranks destinations, `statuses` says how runs were judged."""
     found = sources(folder)
     names = _distinct(found)
@@ -111,11 +111,11 @@ def _measured(
     order: Sequence[int] | None,
     statuses: Mapping[str, str] | None,
     exact_rows: int,
-) -> Measured:
+) -> MeasureResult:
     counts = footers(spark, found)
     exact = _rows(counts, ("deliveries",)) <= exact_rows
-    result = Measured(out, len(_distinct(found)), "exact" if exact else "sketch", edge)
-    prepared(out)
+    result = MeasureResult(out, len(_distinct(found)), "exact" if exact else "sketch", edge)
+    prepare_folder(out)
     with tuned(spark, _rows(counts, TABLES)), _gathered(spark, found, counts, out) as easier:
         frames = {table: frame(spark, easier, table) for table in TABLES}
         for name, make in _tables(frames, found, edge, order, exact).items():
@@ -124,25 +124,25 @@ def _measured(
                 continue
             result.tables[name] = write(make(), out, name)
         spark.catalog.clearCache()
-    described = [compare.described(meta, source.folder) for source in found for meta in source.metas]
+    described = [compare.describe_run(meta, source.folder) for source in found for meta in source.metas]
     for run in described:
         run["status"] = (statuses or {}).get(run["run"])
-    over_runs(result, compare.summaries(described, *_per_run(out, result)))
+    write_run_tables(result, compare.summarize_runs(described, *_per_run(out, result)))
     return result
 
 
-def measure_cells(cells: Sequence[compare.Row], out: Path) -> Measured:
+def measure_cells(cells: Sequence[compare.Row], out: Path) -> MeasureResult:
     """Measure a sweep without traces: its cells carry their own headline numbers."""
-    prepared(out)
-    result = Measured(out, len(cells), "cells", EDGE)
-    over_runs(result, compare.from_cells(cells))
+    prepare_folder(out)
+    result = MeasureResult(out, len(cells), "cells", EDGE)
+    write_run_tables(result, compare.summarize_cells(cells))
     return result
 
 
-def over_runs(result: Measured, rows: Sequence[compare.Row]) -> None:
+def write_run_tables(result: MeasureResult, rows: Sequence[compare.Row]) -> None:
     """The tables of runs and of settings, and what a reader must know about all of them."""
     result.tables["summary"] = write_rows(rows, compare.SUMMARY, result.out, "summary")
-    settings = compare.comparison(rows)
+    settings = compare.compare_settings(rows)
     result.tables["comparison"] = write_rows(settings, compare.COMPARISON, result.out, "comparison")
     told = {
         "runs": result.runs,
@@ -197,7 +197,7 @@ def _tables(
 # Files
 
 
-def prepared(out: Path) -> None:
+def prepare_folder(out: Path) -> None:
     """An empty folder for tables; tables of an earlier measure go, anything else is left alone and refused."""
     if out.exists() and not out.is_dir():
         raise UsageError(f"--out {out}: a file; expected a folder")
@@ -254,7 +254,7 @@ def as_csv(out: Path, name: str) -> int:
     return int(file.metadata.num_rows)
 
 
-def _per_run(out: Path, result: Measured) -> list[dict[str, compare.Row]]:
+def _per_run(out: Path, result: MeasureResult) -> list[dict[str, compare.Row]]:
     """What the tables say about whole runs, by run."""
 
     def read(name: str) -> list[compare.Row]:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from amcast.kernel.errors import UsageError
 from amcast.trace.columns import REQUIRED, TABLES
-from amcast.trace.meta import NAME, Meta, read_metas
+from amcast.trace.meta import META_FILE, Meta, read_metas
 from amcast.trace.parquet import checked
 
 SMALL_BYTES: Final = 256 << 20
@@ -72,13 +72,13 @@ def sources(folder: str) -> list[Source]:
     if found.get_file_info(inner).type != pafs.FileType.Directory:
         raise UsageError(f"{folder}: no such folder; expected a run folder, or a folder that contains some")
     prefix = folder.rstrip("/")
-    if found.get_file_info(f"{inner}/{NAME}").type == pafs.FileType.File:
+    if found.get_file_info(f"{inner}/{META_FILE}").type == pafs.FileType.File:
         return [source(prefix)]
     entries = found.get_file_info(pafs.FileSelector(inner, recursive=True))
     folders = sorted(
-        entry.path.removesuffix(f"/{NAME}")[len(inner) :].strip("/")
+        entry.path.removesuffix(f"/{META_FILE}")[len(inner) :].strip("/")
         for entry in entries
-        if entry.base_name == NAME and not _hidden(entry.path[len(inner) :])
+        if entry.base_name == META_FILE and not _hidden(entry.path[len(inner) :])
     )
     # `latest` beside runs is a link to one of them: not a run of its own.
     folders = [name for name in folders if "://" in folder or not _through_link(Path(folder), name)]
@@ -159,9 +159,9 @@ def _metas(folder: str) -> list[Meta]:
         return read_metas(Path(folder))
     found, inner = filesystem(folder)
     with tempfile.TemporaryDirectory() as copy:
-        if found.get_file_info(f"{inner}/{NAME}").type == pafs.FileType.File:
-            with found.open_input_stream(f"{inner}/{NAME}") as stream:
-                (Path(copy) / NAME).write_bytes(stream.read())
+        if found.get_file_info(f"{inner}/{META_FILE}").type == pafs.FileType.File:
+            with found.open_input_stream(f"{inner}/{META_FILE}") as stream:
+                (Path(copy) / META_FILE).write_bytes(stream.read())
         try:
             return read_metas(Path(copy))
         except UsageError as error:

@@ -51,7 +51,7 @@ Fields = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Cell:
+class SweepCell:
     """One run of a sweep."""
 
     id: str
@@ -84,7 +84,7 @@ class Grid:
         return count
 
 
-def grid_of(values: Values, where: str = "plan") -> Grid:
+def parse_grid(values: Values, where: str = "plan") -> Grid:
     """Take a plan file's data apart; mistakes name the place, the field, the value and what was expected."""
     base = {key: value for key, value in values.items() if key not in TABLES}
     axes = [_axis(path, choices, f"{where}: grid.{path}") for path, choices in _leaves(values, "grid", where)]
@@ -106,9 +106,9 @@ def grid_of(values: Values, where: str = "plan") -> Grid:
     return grid
 
 
-def cells_of(grid: Grid, normalised: Callable[[Values, str], Values], where: str = "plan") -> list[Cell]:
+def expand_cells(grid: Grid, normalised: Callable[[Values, str], Values], where: str = "plan") -> list[SweepCell]:
     """Every cell, in the order of the file. `normalised` checks one plan and fills in what it leaves unsaid."""
-    found: dict[str, Cell] = {}
+    found: dict[str, SweepCell] = {}
     for choices in product(*grid.axes):
         fields: Fields = {}
         for choice in choices:
@@ -118,10 +118,10 @@ def cells_of(grid: Grid, normalised: Callable[[Values, str], Values], where: str
         for pattern, change in grid.overrides:
             if _matches(grid.base, fields, pattern):
                 fields.update(change)
-        plan = normalised(laid(grid.base, fields), f"{where}, cell {spoken(fields)}" if fields else where)
+        plan = normalised(laid(grid.base, fields), f"{where}, cell {describe_fields(fields)}" if fields else where)
         id = cell_id(plan)
         if id not in found:
-            found[id] = Cell(id, plan, {path: looked_up(plan, path) for path in grid.paths})
+            found[id] = SweepCell(id, plan, {path: look_up(plan, path) for path in grid.paths})
     if not found:
         raise UsageError(f"{where}: every cell is excluded; expected at least one")
     return list(found.values())
@@ -129,30 +129,30 @@ def cells_of(grid: Grid, normalised: Callable[[Values, str], Values], where: str
 
 def cell_id(plan: Values) -> str:
     """The name of a cell: a hash of its plan, written in one way."""
-    return blake2b(canonical(plan).encode(), digest_size=10).hexdigest()
+    return blake2b(to_canonical_json(plan).encode(), digest_size=10).hexdigest()
 
 
-def identity(cell: Cell) -> Fields:
+def identity(cell: SweepCell) -> Fields:
     """What people look for a cell by; every table about cells begins with these columns."""
     plan = cell.plan
     return {
         "cell": cell.id,
-        "protocol": looked_up(plan, "protocol"),
-        "environment": looked_up(plan, "topology.environment") or "",
-        "groups": looked_up(plan, "topology.groups"),
-        "replicas": looked_up(plan, "topology.replicas"),
-        "clients": looked_up(plan, "topology.clients"),
-        "workload": looked_up(plan, "workload.name") or "",
-        "outstanding": looked_up(plan, "workload.outstanding"),
-        "messages": looked_up(plan, "workload.messages"),
-        "faults": looked_up(plan, "faults.profile") or "none",
-        "seed": looked_up(plan, "seed"),
-        "varied": canonical(cell.varied),
-        "plan": canonical(plan),
+        "protocol": look_up(plan, "protocol"),
+        "environment": look_up(plan, "topology.environment") or "",
+        "groups": look_up(plan, "topology.groups"),
+        "replicas": look_up(plan, "topology.replicas"),
+        "clients": look_up(plan, "topology.clients"),
+        "workload": look_up(plan, "workload.name") or "",
+        "outstanding": look_up(plan, "workload.outstanding"),
+        "messages": look_up(plan, "workload.messages"),
+        "faults": look_up(plan, "faults.profile") or "none",
+        "seed": look_up(plan, "seed"),
+        "varied": to_canonical_json(cell.varied),
+        "plan": to_canonical_json(plan),
     }
 
 
-def canonical(value: Any) -> str:
+def to_canonical_json(value: Any) -> str:
     """JSON with one spelling for each value."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
@@ -171,7 +171,7 @@ def laid(base: Values, fields: Fields) -> Values:
     return values
 
 
-def looked_up(plan: Values, path: str) -> Any:
+def look_up(plan: Values, path: str) -> Any:
     """The value of a dotted path; None where there is none."""
     value: Any = plan
     for name in path.split("."):
@@ -179,7 +179,7 @@ def looked_up(plan: Values, path: str) -> Any:
     return value
 
 
-def spoken(fields: Fields) -> str:
+def describe_fields(fields: Fields) -> str:
     """Fields in a sentence."""
     return ", ".join(f"{path} = {json.dumps(value, ensure_ascii=False)}" for path, value in fields.items())
 
@@ -285,7 +285,7 @@ def _choices(choices: Any, where: str) -> list[Any]:
         return list(range(first, last + 1))
     if not isinstance(choices, list) or not choices:
         raise UsageError(f'{where} = {choices!r}; expected a list of values, or a range such as "0..9"')
-    seen = {canonical(choice) for choice in choices}
+    seen = {to_canonical_json(choice) for choice in choices}
     if len(seen) < len(choices):
         raise UsageError(f"{where} = {choices!r} names a value twice; expected different values")
     return choices
@@ -315,7 +315,7 @@ def _override(table: Values, where: str) -> tuple[Fields, Fields]:
 
 def _matches(base: Values, fields: Fields, pattern: Fields) -> bool:
     for path, wanted in pattern.items():
-        value = fields.get(path, looked_up(base, path))
+        value = fields.get(path, look_up(base, path))
         if value != wanted and not (isinstance(wanted, list) and value in wanted):
             return False
     return True

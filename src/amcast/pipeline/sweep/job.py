@@ -34,7 +34,7 @@ from pyspark.sql import SparkSession
 from amcast.kernel.errors import UsageError
 from amcast.pipeline.spark.progress import progress
 from amcast.pipeline.spark.tasks import settle
-from amcast.pipeline.sweep.grid import Cell, Values, bundles, identity, toml
+from amcast.pipeline.sweep.grid import SweepCell, Values, bundles, identity, toml
 from amcast.pipeline.sweep.worker import Helper, Outcome
 
 RunCell = Callable[..., dict[str, Any]]
@@ -115,7 +115,7 @@ class Swept:
     """The first few rows that did not end well."""
 
 
-def begin(settings: Settings, grid: Values, cells: Sequence[Cell], paths: Sequence[str]) -> None:
+def begin(settings: Settings, grid: Values, cells: Sequence[SweepCell], paths: Sequence[str]) -> None:
     """Make the folder a sweep's folder, or refuse one that holds something else."""
     out = settings.out
     if out.exists() and not out.is_dir():
@@ -147,7 +147,7 @@ def finished(out: Path) -> dict[str, str]:
     return known
 
 
-def pending(cells: Sequence[Cell], settings: Settings) -> list[Cell]:
+def pending(cells: Sequence[SweepCell], settings: Settings) -> list[SweepCell]:
     """The cells that are still to be run."""
     known = finished(settings.out)
     final = [status for status in FINISHED if status != "error" or not settings.retry]
@@ -164,7 +164,7 @@ def pending(cells: Sequence[Cell], settings: Settings) -> list[Cell]:
 
 def run(
     spark: SparkSession,
-    cells: Sequence[Cell],
+    cells: Sequence[SweepCell],
     run_cell: RunCell,
     estimated: Callable[[Values], float],
     settings: Settings,
@@ -210,7 +210,7 @@ def in_worker(packed: bytes) -> int:
     return run_bundle(cells, run_cell, settings, _helper)
 
 
-def run_bundle(cells: Sequence[Cell], run_cell: RunCell, settings: Settings, helper: Helper | None = None) -> int:
+def run_bundle(cells: Sequence[SweepCell], run_cell: RunCell, settings: Settings, helper: Helper | None = None) -> int:
     """Run some cells in a child process and write down each result at once."""
     mine = helper or Helper()
     try:
@@ -220,14 +220,14 @@ def run_bundle(cells: Sequence[Cell], run_cell: RunCell, settings: Settings, hel
             mine.end()
 
 
-def _run_bundle(cells: Sequence[Cell], run_cell: RunCell, settings: Settings, helper: Helper) -> int:
+def _run_bundle(cells: Sequence[SweepCell], run_cell: RunCell, settings: Settings, helper: Helper) -> int:
     name = blake2b(" ".join(cell.id for cell in cells).encode(), digest_size=10).hexdigest()
     file = settings.out / "journal" / f"{name}.jsonl"
     # A task that is tried again, after its machine was lost, goes on where it stopped.
     known = {row["cell"] for row in journal_rows(file) if row["status"] in FINISHED} if file.exists() else set()
     left = [cell for cell in cells if cell.id not in known]
 
-    def one(cell: Cell) -> dict[str, Any]:
+    def one(cell: SweepCell) -> dict[str, Any]:
         folder = str(settings.out / "runs" / cell.id) + ("" if settings.traces else "?")
         return run_cell(cell.plan, folder, settings.packets)
 
@@ -242,7 +242,7 @@ def _run_bundle(cells: Sequence[Cell], run_cell: RunCell, settings: Settings, he
     return len(left)
 
 
-def row_of(cell: Cell, outcome: Outcome) -> dict[str, Any]:
+def row_of(cell: SweepCell, outcome: Outcome) -> dict[str, Any]:
     """A line of the journal."""
     if outcome.status == "done":
         told = outcome.value
@@ -377,7 +377,7 @@ def read_cells(out: Path) -> pa.Table:
     return _read(out, "cells", CELLS).sort_by([(name, "ascending") for name in ORDER])
 
 
-def swept(cells: Sequence[Cell], ran: int, begun: float, out: Path) -> Swept:
+def swept(cells: Sequence[SweepCell], ran: int, begun: float, out: Path) -> Swept:
     """Count how the plan's cells ended."""
     wanted = {cell.id for cell in cells}
     result = Swept(len(cells), ran, time.monotonic() - begun)

@@ -25,7 +25,7 @@ from amcast.pipeline.spark.session import plain_errors, session
 from amcast.pipeline.watch.incremental_order import Ongoing
 from amcast.pipeline.watch.window import newly_delivered, newly_multicast
 from amcast.trace.columns import TABLES
-from amcast.trace.meta import EARLY, NAME
+from amcast.trace.meta import META_FILE, UNFINISHED_META_FILE
 
 FILES_PER_BATCH: Final = 16
 RECENT: Final = 1_000_000
@@ -142,8 +142,8 @@ def watch(
     place = Path(folder)
     if not place.is_dir():
         raise UsageError(f"{folder}: no such folder; expected the folder of a run that is going on")
-    if not any((place / name).exists() for name in (NAME, EARLY, *TABLES)):
-        raise UsageError(f"{folder}: neither {NAME} nor a table; expected the folder of a run that is going on")
+    if not any((place / name).exists() for name in (META_FILE, UNFINISHED_META_FILE, *TABLES)):
+        raise UsageError(f"{folder}: neither {META_FILE} nor a table; expected the folder of a run that is going on")
     seen = Watch(tell)
     with (
         session(master) as spark,
@@ -192,7 +192,7 @@ def _wait(folder: Path, seen: Watch, queries: list[Any], patience_seconds: float
         rows = total
         if patience_seconds is not None and quiet >= patience_seconds:
             return
-        if (folder / NAME).exists():
+        if (folder / META_FILE).exists():
             for query in queries:
                 query.processAllAvailable()
             return

@@ -35,12 +35,12 @@ from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Contacts, Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS
-from amcast.parts.groups.claims import MILD, replicated_claims
+from amcast.parts.groups.claims import LINK_FAULTS, replicate_claims
 from amcast.parts.groups.messages import REPLICATED_BODIES, ReplicatedState
-from amcast.parts.groups.replicated import replicated
+from amcast.parts.groups.replicated import replicate
 from amcast.parts.ordering.delivered_set import DeliveredSet
 from amcast.parts.ordering.history import History
-from amcast.parts.ordering.overlay import Order, ancestral, order_of, rank_delays, rank_role
+from amcast.parts.ordering.overlay import Order, contact_lca, parse_order, rank_delays, rank_role
 from amcast.protocols.flexcast.messages import (
     Ack,
     FlexCastAsked,
@@ -86,7 +86,7 @@ class FlexCast(Process):
         assert self.group is not None, f"process {me} is a client"
         self.home: GroupId = self.group
         self.config = config
-        self.order: Order = order_of(config.order, topology)
+        self.order: Order = parse_order(config.order, topology)
         self.rank = self.order.rank
         self.descendants = self.order.descendants(self.home)
         self._relays = config.notify == "next"
@@ -205,7 +205,7 @@ class FlexCast(Process):
                 return
             if entry.committed_ns < 0:
                 entry.committed_ns = self.now
-        blocker = self.history.blocker(message)
+        blocker = self.history.find_blocker(message)
         if blocker is not None:
             self.note("blocked", _about(message))
             self._blocked.setdefault(blocker, []).append(message)
@@ -222,7 +222,7 @@ class FlexCast(Process):
         above = self._above(message.destinations)
         told = self._notify(id, message.destinations, above)
         for group in above:
-            links, notified = self.history.since(group), self._awaited(told, group)
+            links, notified = self.history.take_diff(group), self._awaited(told, group)
             body: Body = Ack(id, ((self.home, 0),), links, notified)
             if committed_ns is None:
                 body = Msg(message, links, notified)
@@ -242,13 +242,13 @@ class FlexCast(Process):
             above = above[:1]
         told: list[tuple[int, GroupId]] = []
         covered = self._covered.get(message, -1)
-        if self.history.changed(message) > covered:
+        if self.history.last_change(message) > covered:
             told = self._notify(message, asked.destinations, above)
-            self._covered[message] = self.history.learned
+            self._covered[message] = self.history.version
         else:
             self.note("covered", _about(message))
         for group in above:
-            links, notified = self.history.since(group), self._awaited(told, group)
+            links, notified = self.history.take_diff(group), self._awaited(told, group)
             body = Ack(message, tuple(asked.tokens), links, notified)
             self.send_all(self.topology.members(group), body, _about(message))
 
@@ -265,7 +265,7 @@ class FlexCast(Process):
         for group in self._knowing(destinations, above):
             self._numbered += 1
             told.append((self._numbered, group))
-            body = Notif(message, destinations, self._numbered, self.history.since(group))
+            body = Notif(message, destinations, self._numbered, self.history.take_diff(group))
             self.note("notified", _about(message))
             self.send_all(self.topology.members(group), body, _about(message))
         return told
@@ -274,11 +274,11 @@ class FlexCast(Process):
         """Groups to which the history has messages that some destination above them does not get."""
         if self._relays:
             between = self.order.between(self.home, above[0]) if above else ()
-            return [group for group in between if self.history.concerns(group, above[:1])][:1]
+            return [group for group in between if self.history.has_message_only_to(group, above[:1])][:1]
         found = []
         for group in self.descendants:
             higher = [target for target in above if self.rank[target] > self.rank[group]]
-            if group not in destinations and higher and self.history.concerns(group, higher):
+            if group not in destinations and higher and self.history.has_message_only_to(group, higher):
                 found.append(group)
         return found
 
@@ -371,7 +371,7 @@ def _about(message: MessageId) -> MessageId | None:
 
 def contacting(config: FlexCastConfig) -> Contacts:
     """The lowest destination, in the order that a configuration names."""
-    return ancestral(lambda topology: order_of(config.order, topology))
+    return contact_lca(lambda topology: parse_order(config.order, topology))
 
 
 def _packets(destinations: int, replicas: int) -> int:
@@ -379,18 +379,18 @@ def _packets(destinations: int, replicas: int) -> int:
     return 1 + destinations * (destinations - 1) // 2
 
 
-ALONE = Claims(genuine="run", faults=MILD, delays=rank_delays, packets=_packets)
+ALONE = Claims(genuine="run", faults=LINK_FAULTS, delays=rank_delays, packets=_packets)
 
 SPEC = Spec(
     name="flexcast",
     summary="groups in a line; the lowest destination orders, histories keep the others consistent",
     source="paper 000",
-    process=replicated(FlexCast, (Msg, Ack, Notif, Full), FlexCastState),
+    process=replicate(FlexCast, (Msg, Ack, Notif, Full), FlexCastState),
     config=FlexCastConfig,
     bodies=(Msg, Ack, Notif, Full, *REPLICATED_BODIES, *PAXOS_BODIES),
     records=PAXOS_RECORDS,
     states=(FlexCastState, ReplicatedState),
-    claims=replicated_claims(ALONE),
+    claims=replicate_claims(ALONE),
     alone=ALONE,
     roles=rank_role,
     contacts=contacting(FlexCastConfig()),

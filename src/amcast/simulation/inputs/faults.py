@@ -108,7 +108,7 @@ def _tell(world: World, fault: Fault) -> None:
             process = world.topology.processes[0] if world.operator is None else world.operator
         case _:
             process = fault.process
-    world.recorder.note(process, world.now, f"fault-{type(fault).__name__.lower()}")
+    world.recorder.record_note(process, world.now, f"fault-{type(fault).__name__.lower()}")
 
 
 def _sensible(world: World, fault: Fault) -> bool:

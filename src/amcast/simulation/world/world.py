@@ -209,7 +209,7 @@ class World:
         self.multicasts += 1
         if self.recorder is not None:
             self._sent_ns[id] = self.now
-            self.recorder.multicast(message, self.now, message.sender, sequence_of(message.id))
+            self.recorder.record_multicast(message, self.now, message.sender, sequence_of(message.id))
         if process in self.processes:
             self.step(process, (Submit(message),))
 
@@ -223,7 +223,7 @@ class World:
         """On smooth links: one body reaches several targets, one after the other."""
         _, _, source, targets, body, about, size, sent_ns = flight
         if self._wants_packets:
-            self.recorder.packet_to(about, type(body).__name__, source, targets, size, sent_ns, self.now)  # type: ignore[union-attr]
+            self.recorder.record_packets(about, type(body).__name__, source, targets, size, sent_ns, self.now)  # type: ignore[union-attr]
         events = (Receive(source, body),)
         for target in targets:
             self.step(target, events)
@@ -428,7 +428,7 @@ class World:
         if self.remembers:
             self.history[process].append(message.id)
         if self.recorder is not None:
-            self.recorder.delivery(
+            self.recorder.record_delivery(
                 process,
                 self.topology.group_of(process),  # type: ignore[arg-type]
                 effect.position,
@@ -472,7 +472,7 @@ class World:
         elif name == "retired":
             leave(self, process)
         if self.recorder is not None:
-            self.recorder.note(process, self.now, name, message, value)
+            self.recorder.record_note(process, self.now, name, message, value)
 
     def breaks(self, process: ProcessId, sentence: str) -> None:
         """It did what no process may do."""
@@ -491,7 +491,7 @@ class World:
             # On a link without order a body overtook the greeting; the process must hear of the new incarnation first.
             self.step(target, (cast(LinkReset, self._greet(source, target)),))
         if self._wants_packets:
-            self.recorder.packet(about, type(body).__name__, source, target, size, sent_ns, self.now)  # type: ignore[union-attr]
+            self.recorder.record_packet(about, type(body).__name__, source, target, size, sent_ns, self.now)  # type: ignore[union-attr]
         if self._decode is not None:
             assert self._encode is not None
             body = self._decode(self._encode(body))
@@ -517,4 +517,4 @@ class World:
     def lose(self, envelope: Envelope) -> None:
         source, target, body, about, size, sent_ns = envelope
         if self._wants_packets and type(body) is not Hello:
-            self.recorder.packet(about, type(body).__name__, source, target, size, sent_ns, None)  # type: ignore[union-attr]
+            self.recorder.record_packet(about, type(body).__name__, source, target, size, sent_ns, None)  # type: ignore[union-attr]

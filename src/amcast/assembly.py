@@ -1,0 +1,125 @@
+"""The composition root: what a node, a client session and a simulated process are made of.
+
+    protocol                          the bare process of one protocol, from its Spec
+      -> reconfigurable               an instance per configuration, where groups may change their members
+        -> node                       a leader oracle (Omega), a gateway for clients, replies to senders
+
+The live cluster, the simulator and the tests build their processes here, so that all of them run the same nodes. They
+differ in options alone: a cluster waits for seconds (`assemble_cluster`), a simulated run for multiples of its message
+delay (`assemble_simulation`), and a lone multicast is measured on bare processes (`assemble_bare`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from amcast.kernel.bundle import MAX_GATEWAYS
+from amcast.kernel.config import Config
+from amcast.kernel.ids import ProcessId
+from amcast.kernel.message import Body
+from amcast.kernel.process import Process
+from amcast.kernel.spec import Spec
+from amcast.kernel.topology import Topology
+from amcast.parts.client.messages import Done, Farewell, LeaderHint, SessionConfig
+from amcast.parts.client.one_shot import OneShotClient
+from amcast.parts.client.session import ClientSession
+from amcast.parts.membership.messages import ReconfigurableConfig
+from amcast.parts.membership.reconfigurable import reconfigurable
+from amcast.parts.node.messages import GatewayConfig, Heartbeat, NodeConfig, NodeState, OmegaConfig
+from amcast.parts.node.node import Node
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """The processes of one deployment: a protocol, its configuration, and what is built around it."""
+
+    protocol: Spec
+    config: Config
+    node: NodeConfig | None
+    """None: servers are bare protocol processes, and clients send each message once."""
+    session: SessionConfig = field(default_factory=SessionConfig)
+    """Of clients. Its `gateways` says whether they ask the gateway of a node or the protocol's contacts."""
+    reconfiguration: ReconfigurableConfig | None = None
+    """None: the members of groups are fixed."""
+
+    @cached_property
+    def spec(self) -> Spec:
+        """The protocol as servers run it: every body, record and state that may occur, and the process to build."""
+        spec = replace(self.protocol, contacts=self.protocol.contacts_for(self.config), make_contacts=None)
+        if self.reconfiguration is not None:
+            spec = reconfigurable(spec, self.reconfiguration)
+        return spec if self.node is None else build_node_spec(spec, self.node)
+
+    def make_server(self, process: ProcessId, topology: Topology) -> Process:
+        """A replica, as a whole node or bare."""
+        return self.spec.process(process, topology, self.config)
+
+    def make_client(self, process: ProcessId, topology: Topology) -> Process:
+        """A client: a session with retries, or (of bare servers) one that sends each message once."""
+        if self.node is None:
+            return OneShotClient(process, topology, self.spec.contacts)
+        return ClientSession(process, topology, self.spec.contacts, self.session)
+
+    def make(self, process: ProcessId, topology: Topology) -> Process:
+        """The process of this id: a server if it is a member of a group, else a client."""
+        if topology.group_of(process) is None:
+            return self.make_client(process, topology)
+        return self.make_server(process, topology)
+
+
+def build_node_spec(spec: Spec, node: NodeConfig) -> Spec:
+    """The Spec whose processes are nodes that run the given protocol; `spec.contacts` is whom their gateways ask."""
+
+    def make(me: ProcessId, topology: Topology, config: Any) -> Process:
+        return Node(spec.process(me, topology, config), node, spec.contacts)
+
+    bodies: tuple[type[Body], ...] = (*spec.bodies, Heartbeat, Farewell, LeaderHint, Done)
+    return replace(spec, process=make, bodies=bodies, states=(*spec.states, NodeState), farewell=Farewell)
+
+
+def choose_gateway(spec: Spec, topology: Topology) -> GatewayConfig | None:
+    """The gateway of every node, if the protocol opens bundles and process ids leave room for the gateways' own."""
+    return GatewayConfig() if spec.open_bundle and max(topology.servers) < MAX_GATEWAYS else None
+
+
+def assemble_cluster(protocol: Spec, topology: Topology, options: Mapping[str, Any], changes: bool) -> Assembly:
+    """The nodes and clients of a live cluster. `changes`: the members of its groups may change, if the protocol can."""
+    protocol = protocol.for_topology(topology)
+    changes = changes and protocol.claims.members
+    lone = not changes and all(len(topology.members(group)) == 1 for group in topology.groups)
+    gateway = choose_gateway(protocol, topology)
+    return Assembly(
+        protocol,
+        protocol.configure(options),
+        # A group of one process that stays alone needs no election.
+        NodeConfig(omega=None if lone else OmegaConfig(), gateway=gateway),
+        SessionConfig(gateways=gateway is not None),
+        ReconfigurableConfig() if changes else None,
+    )
+
+
+def assemble_simulation(
+    protocol: Spec, config: Config, scale_ns: int, *, gateways: bool = False, changes: bool = False
+) -> Assembly:
+    """The nodes and clients of a simulated run, with timeouts in proportion to the longest message delay."""
+    retry_ns = (60 * scale_ns, 120 * scale_ns)
+    gateway = GatewayConfig(retry_ns=retry_ns, gather_ns=(8 * scale_ns, 12 * scale_ns)) if gateways else None
+    return Assembly(
+        protocol,
+        config,
+        scale_node(scale_ns, gateway),
+        SessionConfig(retry_ns=retry_ns, gateways=gateways),
+        ReconfigurableConfig(retry_ns=(30 * scale_ns, 60 * scale_ns)) if changes else None,
+    )
+
+
+def scale_node(scale_ns: int, gateway: GatewayConfig | None = None) -> NodeConfig:
+    """A node's options with heartbeats and suspicion in proportion to the longest message delay."""
+    omega = OmegaConfig(heartbeat_ns=8 * scale_ns, suspect_after_ns=(32 * scale_ns, 48 * scale_ns))
+    return NodeConfig(omega=omega, gateway=gateway)
+
+
+def assemble_bare(protocol: Spec, config: Config) -> Assembly:
+    """Protocol processes without nodes, and clients that send each message once: no oracle, reply or retry."""
+    return Assembly(protocol, config, None)

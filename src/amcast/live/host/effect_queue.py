@@ -39,8 +39,8 @@ class EffectQueue:
         on_full: Callable[[bool], None],
         before_log_truncation: Callable[[], None] | None = None,
     ) -> None:
-        """`handlers` execute the effects of each kind but `Send` and `Persist`; `read_clock` is called when held effects
-        are released, because they happen then; `on_full` when too many are held, and when not any more;
+        """`handlers` execute the effects of each kind but `Send` and `Persist`; `read_clock` is called when held
+        effects are released, because they happen then; `on_full` when too many are held, and when not any more;
         `before_log_truncation` before a record that makes earlier deliveries impossible to repeat."""
         self._store = store
         self._encode_record = encode_record

@@ -1,11 +1,11 @@
 """The host: runs one process with sockets, a clock and a disk, by the same loop as the simulator.
 
 One tick takes everything that arrived since the last one, feeds it to the process as one step, executes the effects in
-order, and ends with one write per peer. A body that the process sends to itself is an input of the next step in the same
-tick, so that its consequences share that write. A lone message waits for nothing; many are handled in bulk.
+order, and ends with one write per peer. A body that the process sends to itself is an input of the next step in the
+same tick, so that its consequences share that write. A lone message waits for nothing; many are handled in bulk.
 
-`Persist` is a barrier (`live/host/effect_queue.py`): effects that must not happen before the record is durable are held,
-while the process keeps stepping.
+`Persist` is a barrier (`live/host/effect_queue.py`): effects that must not happen before the record is durable are
+held, while the process keeps stepping.
 
 The host knows nothing of RPC, membership or operations. Its builder (`live/server/replica_runtime.py`,
 `live/client/client.py`) handles them through the callbacks of the constructor.
@@ -39,7 +39,7 @@ from amcast.live.limits import Limits
 from amcast.live.security.request_filter import RequestFilter
 from amcast.live.storage.store import MemoryStore, Store
 from amcast.live.wire.connection import ClientInbox, Connection
-from amcast.live.wire.frames import Codec, Frame, topology_version
+from amcast.live.wire.frames import RANGE_VERSION, Codec, Frame, topology_version
 from amcast.live.wire.lost_packets import record_lost
 from amcast.live.wire.network import Address, Network
 from amcast.live.wire.transport import PLAIN, TransportOptions
@@ -230,8 +230,9 @@ class Host:
         if not self._is_running or self.is_leaving or self._farewell is None:
             return False
         self.is_leaving = True
-        peers = tuple([peer for peer, link in self.network.links.items() if link.connection is not None])
-        self._outbox.send(peers, self.codec.encode(self._farewell(self.incarnation)), None)
+        links = self.network.links
+        peers = [peer for peer, link in links.items() if link.connection is not None and link.version >= RANGE_VERSION]
+        self._outbox.send(tuple(peers), self.codec.encode(self._farewell(self.incarnation)), None)
         self._outbox.flush(self._read_clock() if self._is_traced else None)
         return True
 

@@ -24,7 +24,7 @@ class MissedDeliveriesError(CannotTellError):
 
     def __init__(self, reader: str, position: int, first: int) -> None:
         super().__init__(
-            f"{reader}: deliveries {position} to {first - 1} are no longer kept; the oldest kept one has position {first}"
+            f"{reader}: deliveries {position} to {first - 1} are no longer kept; the oldest kept is at position {first}"
         )
         self.position = position
         """The position that was requested."""

@@ -270,7 +270,7 @@ class Application:
         if self._journal is not None:
             self._journal.begin(reached, state)
         while self.position < kept.next:
-            for message in kept.since(self.position, CHUNK_BYTES):
+            for message in kept.read_from(self.position, CHUNK_BYTES):
                 self._hand(self.position, message)
         self._catching = None
         self._moved.set()

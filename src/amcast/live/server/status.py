@@ -52,7 +52,7 @@ class StatusReporter:
         host = self.host
         if host.ended.done():
             return ["it has stopped"]
-        said = ["it is leaving"] if host.leaving else []
+        said = ["it is leaving"] if host.is_leaving else []
         waits = self.survey.missing()
         said += waits
         if not waits and not self._caught_up.is_set():
@@ -61,7 +61,7 @@ class StatusReporter:
             said.append("it was removed from its group")
         topology = host.process.topology
         for group in topology.groups:
-            up = sum(member == host.me or host.network.is_up(member) for member in topology.members(group))
+            up = sum(member == host.me or host.network.is_connected(member) for member in topology.members(group))
             if up < topology.quorum(group):
                 said.append(f"it reaches {up} of {len(topology.members(group))} members of group {group}")
         return said
@@ -96,12 +96,12 @@ class StatusReporter:
             "subscribers": self._recent.subscribers,
             "links": [_link(links.get(peer), peer) for peer in topology.servers if peer != host.me],
             "unordered_bytes": host.process.unanswered_bytes(),
-            "full": host.network.full,
+            "full": host.network.are_clients_paused,
             "clients": len(clients),
             "slowest_clients": [_link(link, link.peer) for link in slowest if link.queued_bytes],
-            "strangers": len(host.network.strangers),
-            "dismissed": host.network.strangers.dismissed,
-            "refused": host.network.strangers.refused,
+            "strangers": len(host.network.pending),
+            "dismissed": host.network.pending.dismissed,
+            "refused": host.network.pending.refused,
             "steps": host.steps_taken,
             "events": host.events_taken,
             "delivered": host.sink.count,
@@ -131,7 +131,7 @@ def _link(link: Link | None, peer: ProcessId) -> dict[str, Any]:
         "peer": peer,
         "up": up,
         "queued_bytes": link.queued_bytes,
-        "pressed": link.pressed,
+        "pressed": link.is_congested,
         "version": link.version if up else None,
-        "incarnation": None if link.known is None else link.known[0],
+        "incarnation": None if link.peer_incarnation is None else link.peer_incarnation[0],
     }

@@ -6,8 +6,8 @@ outlives its connections. Invalid bytes end the connection with one line in the 
 Servers send large frames, which are parsed in place (`Connection.buffer_updated`). Clients send one short frame at a
 time, and a gateway reads as many of them as there are messages. Their bytes therefore wait in a `ClientInbox` for the
 next tick, which handles all of them in one loop: the fast twin of `Connection.receive_bytes`, `Link.handle_bodies` and
-`RequestFilter.check` for a frame with one valid request. Any other frame takes the slow way, which reports what is wrong
-with it. tests/live/wire/test_client_inbox.py holds both equal.
+`RequestFilter.check` for a frame with one valid request. Any other frame takes the slow way, which reports what is
+wrong with it. tests/live/wire/test_client_inbox.py holds both equal.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ import msgspec
 
 from amcast.kernel.ids import MESSAGES_PER_SENDER
 from amcast.kernel.message import Message, Request
-from amcast.kernel.reconfiguration import MARK
+from amcast.kernel.reconfiguration import CHANGE_PREFIX
 from amcast.live.errors import BadFrameError, RefusedError
 from amcast.live.limits import GREETING_BYTES, KIB, MIB, Limits
 from amcast.live.log_output import complain
@@ -87,9 +87,30 @@ class Connection(asyncio.BufferedProtocol):
 
     # fmt: off
     __slots__ = (
-        "_buffer", "_deadline", "_end", "_line", "_limits", "_network", "_short", "_start", "_transport",
-        "_usual_head", "_view", "closed", "dialled_link", "has_received", "is_reading_paused", "is_writing_paused",
-        "last_received_at", "link", "on_writable", "peername", "refusal", "sent_incarnation", "usual_heads", "write",
+        "_buffer",
+        "_deadline",
+        "_end",
+        "_limits",
+        "_line",
+        "_network",
+        "_short",
+        "_start",
+        "_transport",
+        "_usual_head",
+        "_view",
+        "closed",
+        "dialled_link",
+        "has_received",
+        "is_reading_paused",
+        "is_writing_paused",
+        "last_received_at",
+        "link",
+        "on_writable",
+        "peername",
+        "refusal",
+        "sent_incarnation",
+        "usual_heads",
+        "write",
     )
     # fmt: on
 
@@ -390,8 +411,8 @@ class Connection(asyncio.BufferedProtocol):
 class ClientProtocol(asyncio.Protocol):
     """Reads the connection of a client: puts received bytes into the inbox, where they wait for the next tick.
 
-    Frames of servers are large and go into the connection's buffer without a copy. A client mostly sends one short frame
-    at a time; the copy costs less than asking for the buffer, and the buffers of many clients stay out of the
+    Frames of servers are large and go into the connection's buffer without a copy. A client mostly sends one short
+    frame at a time; the copy costs less than asking for the buffer, and the buffers of many clients stay out of the
     processor's caches.
     """
 
@@ -433,7 +454,7 @@ class ClientInbox:
         self._on_requests = on_requests
 
     def fast_receive(self) -> None:
-        """Handles all bytes. Every TRIM_FRAMES-th frame of a client takes the slow way, which trims its link's queue."""
+        """Handles all bytes. Every TRIM_FRAMES-th frame of a client takes the slow way, which trims its queue."""
         arrived = self.arrived[:]
         self.arrived.clear()
         checked = self._filter.sound
@@ -451,7 +472,7 @@ class ClientInbox:
                     and message.sender == link.peer
                     and message.id // MESSAGES_PER_SENDER == link.peer
                     and message.destinations in checked
-                    and not message.payload.startswith(MARK)
+                    and not message.payload.startswith(CHANGE_PREFIX)
                 ):
                     link.received = number
                     requests.append(message)

@@ -12,9 +12,9 @@
     FRAGMENT      [number, ack, [index, count, bytes, sent_ns, about]]: a part of a body larger than a frame
 
 HELLO and REFUSE keep their shape in every version, so that two processes without a common version can still tell each
-other why they part. A process speaks a range of versions, and two processes use the highest that both speak; one that
-was refused dials again with the version of the refusal, so a cluster can be upgraded node by node. Version 3 renamed the
-bodies of most protocols, so there is no common version with 1 and 2.
+other why they part. A process speaks a range of versions, and two processes use the highest that both speak. Version 4
+added that range, RPC requests and fragments; a peer of version 3 is dialled again in that version, so a cluster can be
+upgraded node by node. Versions 1 and 2 named most bodies differently and are not spoken any more.
 
 A body is encoded once, however many processes it goes to: a frame joins encoded bodies.
 """
@@ -35,9 +35,11 @@ from amcast.kernel.topology import Topology
 from amcast.live.errors import BadFrameError
 from amcast.live.limits import MIB, Limits
 
-WIRE_VERSION: Final = 3
+WIRE_VERSION: Final = 4
 OLDEST_VERSION: Final = 3
 """The oldest version that this code speaks."""
+RANGE_VERSION: Final = 4
+"""The first version with a range in HELLO, RPC requests, fragments and announcements of leaving."""
 HELLO: Final = 0
 REFUSE: Final = 1
 ACK: Final = 2

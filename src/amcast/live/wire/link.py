@@ -9,7 +9,8 @@ incarnation), and remembers the peer's. The two HELLOs of a new connection carry
 
 - both remember the other's link incarnation, or have never talked: the link continues and nothing is lost;
 - the peer shows another link incarnation than the remembered one (it was restarted, its queue overflowed, or it dropped
-  the link): frames for the old one are dropped, numbering restarts, and the process gets `LinkReset(peer, incarnation)`;
+  the link): frames for the old one are dropped, numbering restarts, and the process gets `LinkReset(peer,
+  incarnation)`;
 - the peer remembers another incarnation of this end: the peer resets its side; this end has nothing to drop.
 
 An overflow of the bounded queue ends the link incarnation: the link drops everything and takes a new one, which the

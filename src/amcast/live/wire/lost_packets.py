@@ -1,8 +1,8 @@
 """Lost packets in the trace: a packet is recorded by its receiver, and a lost one has none.
 
 When a link is reset, the frames that the peer had not acknowledged are lost as far as this end can know: a peer that
-died may have received some of them, and recorded them or not. Such a packet may be in the trace twice, once as received;
-it is never shown as received by an incarnation that did not get it.
+died may have received some of them, and recorded them or not. Such a packet may be in the trace twice, once as
+received; it is never shown as received by an incarnation that did not get it.
 """
 
 from collections.abc import Iterable

@@ -2,8 +2,8 @@
 
 Most ticks send the same bodies to many peers: an acknowledgement goes to every replica of every destination. A set of
 targets is therefore looked up as a whole (`Fanout`), its bodies are joined once, and the work per peer is little more
-than a frame number and a write. Only where two fan-outs of one tick share a peer, which must get all bodies in order, is
-each peer served by itself. Replies are the other extreme: as many clients as messages, and one short body for each
+than a frame number and a write. Only where two fan-outs of one tick share a peer, which must get all bodies in order,
+is each peer served by itself. Replies are the other extreme: as many clients as messages, and one short body for each
 (`fast_send_each`).
 
 A body may be deferrable for some targets (`Send.deferrable`): it waits until there is more for the peer, until
@@ -50,9 +50,7 @@ class Outbox:
     )
     # fmt: on
 
-    def __init__(
-        self, peers: PeerTable, limits: Limits, dial: Callable[[ProcessId], None], is_traced: bool
-    ) -> None:
+    def __init__(self, peers: PeerTable, limits: Limits, dial: Callable[[ProcessId], None], is_traced: bool) -> None:
         """`dial` is called with a server that gets its link by the first send to it."""
         self.is_traced = is_traced
         """Packets are traced: frames carry the message that each body is about."""
@@ -143,8 +141,8 @@ class Outbox:
     def fast_send_each(self, effect: SendEach) -> list[Send]:
         """Sends each of many clients one body, which is all that most get in one tick.
 
-        The fast twin of `send` for each of them; tests/live/wire/test_outbox.py holds them equal. Returns the sends that
-        must take the slow way: some target is a server, unknown, or has a single reply in this tick already.
+        The fast twin of `send` for each of them; tests/live/wire/test_outbox.py holds them equal. Returns the sends
+        that must take the slow way: some target is a server, unknown, or has a single reply in this tick already.
         """
         targets = effect.targets
         is_usual = (
@@ -207,7 +205,7 @@ class Outbox:
         self._queue_deferred()
 
     def _queue_deferred(self) -> None:
-        """Gives deferred bodies to their links, for the next frame to each peer; or for this tick's, if they are many."""
+        """Gives deferred bodies to their links, for the next frame to each peer; for this tick's, if they are many."""
         deferred, self._deferred_now = self._deferred_now, []
         for links, part, about in deferred:
             for link in links:

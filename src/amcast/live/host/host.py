@@ -27,7 +27,7 @@ from amcast.kernel.message import Body, Message
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
-from amcast.live.client_batch import BATCH_BYTES
+from amcast.live.client_batch import BATCH_OVERHEAD_BYTES
 from amcast.live.host.delivery_sink import DeliverySink
 from amcast.live.host.effect_queue import EffectQueue, is_installation
 from amcast.live.host.recent_deliveries import RecentDeliveries
@@ -126,7 +126,7 @@ class Host:
         self._on_resolve, self._on_installed = on_resolve, on_installed
         self._on_topology, self._on_retired = on_topology, on_retired
         self._farewell = spec.farewell
-        self._largest_payload = self.limits.message_bytes + BATCH_BYTES
+        self._largest_payload = self.limits.message_bytes + BATCH_OVERHEAD_BYTES
         self._unordered_bytes = self.limits.unordered_bytes
         self._follower_delay_s = self.limits.follower_delay_us / 1e6
         self._has_failed = self._is_running = self._is_stopped = False
@@ -172,8 +172,8 @@ class Host:
 
     def _make_client_input(self, spec: Spec, wiring: TransportOptions) -> tuple[RequestFilter, ClientInbox | None]:
         """The filter for requests of clients, and their inbox; clients themselves need none."""
-        rights = None if wiring.security is None else wiring.security.rights
-        request_filter = RequestFilter(self.process, spec, self._largest_payload, rights)
+        permissions = None if wiring.security is None else wiring.security.permissions
+        request_filter = RequestFilter(self.process, spec, self._largest_payload, permissions)
         if self.home is None:
             return request_filter, None
         return request_filter, ClientInbox(request_filter, self._enqueue_requests, self._wake)

@@ -23,11 +23,10 @@ from amcast.kernel.message import Message, Request
 from amcast.kernel.reconfiguration import CHANGE_PREFIX
 from amcast.live.errors import BadFrameError, RefusedError
 from amcast.live.limits import GREETING_BYTES, KIB, MIB, Limits
-from amcast.live.log_output import complain
+from amcast.live.log_output import warn_rate_limited
 from amcast.live.security.permissions import Subject
 from amcast.live.security.request_filter import RequestFilter
-from amcast.live.security.tls import reason as describe_error
-from amcast.live.security.tls import subject_of
+from amcast.live.security.tls import describe_error, parse_subject
 from amcast.live.wire import frames as codec
 from amcast.live.wire.emulated_line import DelayedWriter, EmulatedNetwork
 from amcast.live.wire.frames import (
@@ -233,7 +232,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def subject(self) -> Subject:
         """The subject of the peer's certificate."""
-        return subject_of(self._transport.get_extra_info("peercert") if self._transport is not None else None)
+        return parse_subject(self._transport.get_extra_info("peercert") if self._transport is not None else None)
 
     def dismiss(self, why: str) -> None:
         """Closes a pending connection, because too many are pending."""
@@ -271,7 +270,7 @@ class Connection(asyncio.BufferedProtocol):
     def refuse(self, reason: str) -> None:
         """Sends a REFUSE frame with the reason, then closes the connection."""
         self._network.pending.refused += 1
-        complain("refused", "connection with %s refused: %s", self.peername, reason)
+        warn_rate_limited("refused", "connection with %s refused: %s", self.peername, reason)
         self.write(codec.encode_refusal(reason))
         self.drop_link()
         if self._transport is not None:
@@ -280,7 +279,7 @@ class Connection(asyncio.BufferedProtocol):
     def close(self, reason: str) -> None:
         """Closes the connection of a peer that misbehaves."""
         self._network.pending.refused += 1
-        complain("closed", "connection with %s closed: %s", self.peername, reason)
+        warn_rate_limited("closed", "connection with %s closed: %s", self.peername, reason)
         self.abort()
 
     def finish(self) -> None:
@@ -457,7 +456,7 @@ class ClientInbox:
         """Handles all bytes. Every TRIM_FRAMES-th frame of a client takes the slow way, which trims its queue."""
         arrived = self.arrived[:]
         self.arrived.clear()
-        checked = self._filter.sound
+        checked = self._filter.checked_destinations
         requests: list[Message] = []
         for connection, data in arrived:
             try:

@@ -12,8 +12,8 @@ import ssl
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from amcast.live.log_output import complain
-from amcast.live.security.tls import reason as describe_error
+from amcast.live.log_output import warn_rate_limited
+from amcast.live.security.tls import describe_error
 
 BACKLOG: Final = 1024
 ACCEPTS_PER_TURN: Final = 64
@@ -151,7 +151,7 @@ class Listener:
             handshake.task = asyncio.get_running_loop().create_task(self._connect(handshake, accepted))
 
     def _pause(self, listener: socket.socket, error: OSError) -> None:
-        complain("no room", "no connections are accepted for %g s: %s", PAUSE_S, error.strerror)
+        warn_rate_limited("no room", "no connections are accepted for %g s: %s", PAUSE_S, error.strerror)
         loop = asyncio.get_running_loop()
         loop.remove_reader(listener)
 
@@ -175,10 +175,12 @@ class Listener:
             )
         except asyncio.CancelledError:
             why = handshake.why or "this process stops"
-            complain("handshake", "connection with %s refused: %s", handshake.peername, why)
+            warn_rate_limited("handshake", "connection with %s refused: %s", handshake.peername, why)
         except OSError as error:
             self._pending.refused += 1
-            complain("handshake", "connection with %s refused: TLS: %s", handshake.peername, describe_error(error))
+            warn_rate_limited(
+                "handshake", "connection with %s refused: TLS: %s", handshake.peername, describe_error(error)
+            )
         finally:
             self._pending.remove(handshake)
             self._handshakes.discard(handshake)

@@ -334,7 +334,7 @@ class Network:
         if connection.dialled_link is not None or self._on_rpc is None:
             raise RefusedError(f"process {self.me} answers no RPC requests")
         if self.wiring.security is not None:
-            self.wiring.security.rights.check_visitor(connection.subject())
+            self.wiring.security.permissions.check_known_or_removed(connection.subject())
         self.pending.remove(connection)
         connection.complete_handshake(None)
         self._on_rpc(connection, payload)
@@ -384,7 +384,7 @@ class Network:
     def _check_hello(self, connection: Connection, hello: Hello) -> int:
         """Refuses processes that this one cannot or must not talk to; returns the version to use otherwise."""
         if self.wiring.security is not None:
-            self.wiring.security.rights.check(connection.subject(), hello.process)
+            self.wiring.security.permissions.check(connection.subject(), hello.process)
         version = frames.negotiate_version(self.versions, hello)
         if version is None:
             oldest = hello.oldest or hello.version

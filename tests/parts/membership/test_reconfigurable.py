@@ -16,7 +16,7 @@ from amcast.parts.node.node import Node
 from amcast.parts.ordering.delivered_set import DeliveredSet
 from amcast.parts.ordering.messages import WINDOW
 from amcast.simulation.inputs.plan import scale_ns
-from amcast.simulation.simulate import Setup, Simulation
+from amcast.simulation.simulate import Simulation, SimulationSetup
 from amcast.simulation.world.disk import Disk
 from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run
@@ -34,16 +34,16 @@ def test_a_cluster_that_never_changes_says_and_keeps_the_same(name: str, faults:
     told = []
     for changes in (False, True):
         recorder = Recorder()
-        setup = prepared.setup()
+        setup = prepared.make_setup()
         scale = scale_ns(prepared.network)
 
         def make(process: int, changes: bool = changes, scale: int = scale) -> object:
             assembly = assemble_simulation(prepared.spec, prepared.config, scale, changes=changes)
             return assembly.make(process, prepared.topology)
 
-        plain = Setup(
+        plain = SimulationSetup(
             **{
-                **{field: getattr(setup, field) for field in Setup.__dataclass_fields__},
+                **{field: getattr(setup, field) for field in SimulationSetup.__dataclass_fields__},
                 "topology": prepared.topology,
                 "make": make,
                 "faults": without,
@@ -52,7 +52,7 @@ def test_a_cluster_that_never_changes_says_and_keeps_the_same(name: str, faults:
                 "operator": None,
             }
         )
-        assert Simulation(plain, recorder, remembers=True).run().end == "delivered"
+        assert Simulation(plain, recorder, keeps_history=True).run().end == "delivered"
         told.append((recorder.packets, recorder.deliveries, recorder.notes))
     assert told[0] == told[1]
 
@@ -102,7 +102,7 @@ def test_what_is_taken_back_is_new_again() -> None:
 def test_of_two_changes_at_once_the_first_counts_and_the_other_is_stale() -> None:
     prepared = planned("primcast", 5, "add")
     recorder = Recorder()
-    simulation = Simulation(prepared.setup(), recorder, remembers=True)
+    simulation = Simulation(prepared.make_setup(), recorder, keeps_history=True)
     world = simulation.world
 
     def another() -> None:
@@ -110,13 +110,13 @@ def test_of_two_changes_at_once_the_first_counts_and_the_other_is_stale() -> Non
         late = change_topology(prepared.topology, 2, remove=8)
         world.submit(world.operator, make_change_message(message_id(world.operator, 77), world.operator, late))
 
-    simulation.agenda.schedule(11 * MS, another)
+    simulation.scheduler.schedule(11 * MS, another)
     summary = simulation.run()
     assert summary.end == "delivered"
     assert summary.notes["stale"] >= 9, "everybody delivers it, and nobody follows it"
     numbers = {process.topology.configuration for process in world.processes.values()}
     assert numbers == {1}
-    report = judge(Run.from_recorder(recorder, prepared.meta("stale").with_claims(complete=True)))
+    report = judge(Run.from_recorder(recorder, prepared.make_meta("stale").with_claims(complete=True)))
     assert report.verdict == "holds", report.story()
 
 
@@ -126,7 +126,7 @@ def test_of_two_changes_at_once_the_first_counts_and_the_other_is_stale() -> Non
 @pytest.mark.parametrize("name", ["primcast", "treecast"])
 def test_a_snapshot_in_the_middle_of_a_change_is_enough_to_go_on(name: str) -> None:
     prepared = planned(name, 2, "several")
-    simulation = Simulation(prepared.setup(), Recorder(), remembers=True)
+    simulation = Simulation(prepared.make_setup(), Recorder(), keeps_history=True)
     world = simulation.world
     looked: set[tuple[int, int]] = set()
 
@@ -143,7 +143,7 @@ def test_a_snapshot_in_the_middle_of_a_change_is_enough_to_go_on(name: str) -> N
                 looked.add((there.protocol.configuration, int(there.protocol.status()["instances"])))
 
     for at in range(8, 90, 3):
-        simulation.agenda.schedule(at * MS, look)
+        simulation.scheduler.schedule(at * MS, look)
     assert simulation.run().end == "delivered"
     assert (-1, 0) in looked, "a new member that waits"
     assert any(number > 0 and instances > 1 for number, instances in looked), "an old instance that goes on"
@@ -159,14 +159,16 @@ def test_a_record_says_that_it_replaces_others_also_while_old_numbers_go_on(
     """Whoever runs a process must know it: what such a record stands for is not delivered again in a later
     incarnation."""
     kept: list[Persist] = []
-    right = Disk.keep
+    right = Disk.store
 
     def keep(self: Disk, effect: Persist) -> None:
         kept.append(effect)
         right(self, effect)
 
-    monkeypatch.setattr(Disk, "keep", keep)
-    simulation = Simulation(planned(name, 2, "several", options={"keep": 2}).setup(), Recorder(), remembers=True)
+    monkeypatch.setattr(Disk, "store", keep)
+    simulation = Simulation(
+        planned(name, 2, "several", options={"keep": 2}).make_setup(), Recorder(), keeps_history=True
+    )
     assert simulation.run().end == "delivered"
     assert any(effect.replaces for effect in kept), "no snapshot of the only number"
     several = [effect for effect in kept if isinstance(effect.record, InstanceRecord) and not effect.replaces]

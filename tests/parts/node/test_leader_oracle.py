@@ -12,11 +12,11 @@ from amcast.kernel.message import Body, Message, State
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
 from amcast.kernel.units import MILLISECOND
-from amcast.parts.node.leader_oracle import BEAT, Omega
+from amcast.parts.node.leader_oracle import HEARTBEAT_TIMER, Omega
 from amcast.parts.node.messages import Heartbeat, NodeConfig, OmegaConfig
 from amcast.parts.node.node import Node
 from amcast.protocols.catalogue import CATALOGUE
-from amcast.simulation.inputs.load import Load
+from amcast.simulation.inputs.load import ClientLoad
 from amcast.simulation.inputs.network import Network, NetworkConfig
 from amcast.simulation.schedulers.discrete_event import DiscreteEventScheduler
 from amcast.simulation.world.world import World
@@ -47,35 +47,35 @@ def oracle(me: ProcessId = 1) -> tuple[Owner, Omega]:
 
 def test_everybody_beats_and_watches_everybody_else() -> None:
     owner, omega = oracle()
-    omega.begin(0)
+    omega.start(0)
     effects = owner.step((), 0)
     assert Send((0, 2), Heartbeat(0)) in effects
-    assert {e.name for e in effects if isinstance(e, SetTimer)} == {BEAT, "omega-0", "omega-2"}
+    assert {e.name for e in effects if isinstance(e, SetTimer)} == {HEARTBEAT_TIMER, "omega-0", "omega-2"}
 
 
 def test_silence_is_suspected_and_the_next_member_leads() -> None:
     _, omega = oracle()
-    omega.begin(0)
-    assert omega.tick("omega-2") is None, "it did not lead"
-    assert omega.tick("omega-0") == 1
-    assert omega.hear(0, Heartbeat(0)) == 0, "a wrong suspicion is taken back"
+    omega.start(0)
+    assert omega.handle_timer("omega-2") is None, "it did not lead"
+    assert omega.handle_timer("omega-0") == 1
+    assert omega.handle_heartbeat(0, Heartbeat(0)) == 0, "a wrong suspicion is taken back"
 
 
 def test_a_mistake_doubles_the_patience() -> None:
     owner, omega = oracle()
-    omega.begin(0)
+    omega.start(0)
     owner.step((), 0)
-    omega.tick("omega-0")
-    omega.hear(0, Heartbeat(0))
+    omega.handle_timer("omega-0")
+    omega.handle_heartbeat(0, Heartbeat(0))
     timers = {e.name: e.low_ns for e in owner.step((), 0) if isinstance(e, SetTimer)}
     assert timers["omega-0"] == 2 * OmegaConfig().suspect_after_ns[0]
 
 
 def test_who_restarts_does_not_take_the_lead_back() -> None:
     _, omega = oracle()
-    omega.begin(0)
-    assert omega.tick("omega-0") == 1
-    assert omega.hear(0, Heartbeat(1)) is None
+    omega.start(0)
+    assert omega.handle_timer("omega-0") == 1
+    assert omega.handle_heartbeat(0, Heartbeat(1)) is None
     assert omega.leader == 1
 
 
@@ -89,7 +89,7 @@ def test_all_members_name_the_same_correct_leader_in_the_end(seed: int) -> None:
     random = Random(seed)
     topology = Topology.grid(1, 5, 1)
     network = NetworkConfig(distribution="exponential", spread=5.0)
-    agenda = DiscreteEventScheduler(Network(network, topology, random), random)
+    scheduler = DiscreteEventScheduler(Network(network, topology, random), random)
     spec = CATALOGUE["multipaxos"]
 
     def make(process: ProcessId) -> Process:
@@ -99,16 +99,16 @@ def test_all_members_name_the_same_correct_leader_in_the_end(seed: int) -> None:
             else Owner(process, topology)
         )
 
-    world = World(topology, make, agenda)
-    agenda.world = world
+    world = World(topology, make, scheduler)
+    scheduler.world = world
     world.start()
-    nobody = Load(topology, lambda client: ((0,), 0, 0), 0, 1)
+    nobody = ClientLoad(topology, lambda client: ((0,), 0, 0), 0, 1)
     for victim in random.sample(range(5), 2):
-        agenda.run(nobody, world.now + 300 * MILLISECOND)
+        scheduler.run(nobody, world.now + 300 * MILLISECOND)
         world.crash(victim)
     # Each wrong suspicion doubles the patience, so they end; nobody knows when.
     for _ in range(100):
-        agenda.run(nobody, world.now + 1000 * MILLISECOND)
+        scheduler.run(nobody, world.now + 1000 * MILLISECOND)
         nodes = [process for process in world.processes.values() if isinstance(process, Node)]
         named = {node.omega.leader for node in nodes if node.omega is not None}
         roles = {node.me: node.protocol._paxos.role for node in nodes}
@@ -125,7 +125,7 @@ def test_the_oracle_has_the_last_word_over_other_suggestions() -> None:
     node.step((Started(),), 0)
     node.step((Leader(0, 2),), 0)
     assert node.protocol._paxos.suggested_leader == 2
-    node.step((Timer(BEAT),), 0)
+    node.step((Timer(HEARTBEAT_TIMER),), 0)
     assert node.protocol._paxos.suggested_leader == 0
 
 

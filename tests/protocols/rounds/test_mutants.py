@@ -2,9 +2,9 @@
 
 import pytest
 
-from amcast.lab.runs import Prepared, fuzz_one, prepare
+from amcast.lab.runs import PreparedRun, fuzz_seed, prepare_run
 from amcast.protocols.catalogue import CATALOGUE
-from amcast.simulation.inputs.plan import plan_of
+from amcast.simulation.inputs.plan import parse_plan
 from amcast.simulation.schedulers import fuzz
 from tests.mutants.protocols.rounds import MUTANTS, Mutant
 
@@ -12,7 +12,11 @@ ENOUGH_STEPS = 12_000
 """The liveness bound after healing: a blocked run ends soon."""
 
 
+<<<<<<< HEAD
 def prepare_run(mutant: Mutant, wrong: bool) -> Prepared:
+=======
+def prepared(mutant: Mutant, wrong: bool) -> PreparedRun:
+>>>>>>> main
     spec = mutant.spec()
     topology = {"groups": 3, "replicas": 3, "clients": 3, **mutant.plan.get("topology", {})}
     plan = {
@@ -21,7 +25,7 @@ def prepare_run(mutant: Mutant, wrong: bool) -> Prepared:
         "workload": {"messages": 12, "outstanding": 3, "destinations": [1, min(3, topology["groups"])]},
         "faults": {"profile": mutant.faults},
     }
-    return prepare(plan_of(plan), spec if wrong else None)
+    return prepare_run(parse_plan(plan), spec if wrong else None)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -29,10 +33,10 @@ def test_mutant_is_caught_and_protocol_passes(mutant: Mutant, monkeypatch: pytes
     monkeypatch.setattr(fuzz, "SETTLE_STEPS", ENOUGH_STEPS)
     wrong, right = prepare_run(mutant, wrong=True), prepare_run(mutant, wrong=False)
     for seed in mutant.seeds:
-        outcome = fuzz_one(right, seed)
+        outcome = fuzz_seed(right, seed)
         replay = f"amcast fuzz --protocol {right.spec.name} --seeds {seed} --faults {mutant.faults}"
         assert outcome.status == "holds", f"{outcome.story}\nreplay: {replay}"
-        if fuzz_one(wrong, seed).status != "holds":
+        if fuzz_seed(wrong, seed).status != "holds":
             return
     raise AssertionError(f"{mutant.name}: {mutant.process.__doc__} No run failed in seeds {mutant.seeds}")
 

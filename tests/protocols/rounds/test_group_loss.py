@@ -55,24 +55,14 @@ def make_run(
     return prepare_run(parse_plan(values), spec)
 
 
-<<<<<<< HEAD
-def simulate(prepared: Prepared) -> tuple[Summary, Recorder]:
-=======
-def played(prepared: PreparedRun) -> tuple[RunSummary, Recorder]:
->>>>>>> main
+def simulate(prepared: PreparedRun) -> tuple[RunSummary, Recorder]:
     recorder = Recorder()
     return Simulation(prepared.make_setup(), recorder, keeps_history=True).run(), recorder
 
 
-<<<<<<< HEAD
-def run_and_check(prepared: Prepared) -> Summary:
+def run_and_check(prepared: PreparedRun) -> RunSummary:
     """Runs, and checks that every live destination delivered everything in order."""
     summary, recorder = simulate(prepared)
-=======
-def told(prepared: PreparedRun) -> RunSummary:
-    """Everything that must be delivered at somebody who is there is, and in order."""
-    summary, recorder = played(prepared)
->>>>>>> main
     replay = f"seed {prepared.plan.seed}: amcast simulate --plan with {prepared.plan}"
     assert not summary.violations, f"{summary.violations[0]}: {replay}"
     report = judge(Run.from_recorder(recorder, prepared.make_meta("disasters").with_claims(complete=True)))

@@ -12,11 +12,7 @@ ENOUGH_STEPS = 12_000
 """The liveness bound after healing: a blocked run ends soon."""
 
 
-<<<<<<< HEAD
-def prepare_run(mutant: Mutant, wrong: bool) -> Prepared:
-=======
-def prepared(mutant: Mutant, wrong: bool) -> PreparedRun:
->>>>>>> main
+def prepare_mutant(mutant: Mutant, wrong: bool) -> PreparedRun:
     spec = mutant.spec()
     topology = {"groups": 3, "replicas": 3, "clients": 3, **mutant.plan.get("topology", {})}
     plan = {
@@ -31,7 +27,7 @@ def prepared(mutant: Mutant, wrong: bool) -> PreparedRun:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_mutant_is_caught_and_protocol_passes(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fuzz, "SETTLE_STEPS", ENOUGH_STEPS)
-    wrong, right = prepare_run(mutant, wrong=True), prepare_run(mutant, wrong=False)
+    wrong, right = prepare_mutant(mutant, wrong=True), prepare_mutant(mutant, wrong=False)
     for seed in mutant.seeds:
         outcome = fuzz_seed(right, seed)
         replay = f"amcast fuzz --protocol {right.spec.name} --seeds {seed} --faults {mutant.faults}"

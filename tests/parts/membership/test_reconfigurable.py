@@ -16,7 +16,7 @@ from amcast.parts.membership.messages import ConfigurationRecord, InstanceRecord
 from amcast.parts.membership.reconfigurable import Reconfigurable
 from amcast.parts.node.node import Node
 from amcast.simulation.inputs.plan import scale_ns
-from amcast.simulation.simulate import Setup, Simulation
+from amcast.simulation.simulate import Simulation, SimulationSetup
 from amcast.simulation.world.disk import Disk
 from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run
@@ -34,16 +34,16 @@ def test_cluster_without_changes_runs_as_if_not_reconfigurable(name: str, faults
     runs = []
     for changes in (False, True):
         recorder = Recorder()
-        setup = prepared.setup()
+        setup = prepared.make_setup()
         scale = scale_ns(prepared.network)
 
         def make(process: int, changes: bool = changes, scale: int = scale) -> object:
             assembly = assemble_simulation(prepared.spec, prepared.config, scale, changes=changes)
             return assembly.make(process, prepared.topology)
 
-        plain = Setup(
+        plain = SimulationSetup(
             **{
-                **{field: getattr(setup, field) for field in Setup.__dataclass_fields__},
+                **{field: getattr(setup, field) for field in SimulationSetup.__dataclass_fields__},
                 "topology": prepared.topology,
                 "make": make,
                 "faults": without,
@@ -52,7 +52,7 @@ def test_cluster_without_changes_runs_as_if_not_reconfigurable(name: str, faults
                 "operator": None,
             }
         )
-        assert Simulation(plain, recorder, remembers=True).run().end == "delivered"
+        assert Simulation(plain, recorder, keeps_history=True).run().end == "delivered"
         runs.append((recorder.packets, recorder.deliveries, recorder.notes))
     assert runs[0] == runs[1]
 
@@ -78,7 +78,7 @@ def test_fast_step_equals_step(name: str, faults: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(Reconfigurable, "fast_step", compare_with_step)
     workload = {"messages": 20, "outstanding": 3, "destinations": [1, 3]}
     prepared = planned(name, 3, "several", faults, workload=workload)
-    assert Simulation(prepared.setup(), Recorder(), remembers=True).run().end == "delivered"
+    assert Simulation(prepared.make_setup(), Recorder(), keeps_history=True).run().end == "delivered"
     assert compared > 100
 
 
@@ -88,7 +88,7 @@ def test_fast_step_equals_step(name: str, faults: str, monkeypatch: pytest.Monke
 def test_second_change_of_a_configuration_is_stale() -> None:
     prepared = planned("primcast", 5, "add")
     recorder = Recorder()
-    simulation = Simulation(prepared.setup(), recorder, remembers=True)
+    simulation = Simulation(prepared.make_setup(), recorder, keeps_history=True)
     world = simulation.world
 
     def submit_another() -> None:
@@ -96,13 +96,13 @@ def test_second_change_of_a_configuration_is_stale() -> None:
         late = change_topology(prepared.topology, 2, remove=8)
         world.submit(world.operator, make_change_message(message_id(world.operator, 77), world.operator, late))
 
-    simulation.agenda.schedule(11 * MS, submit_another)
+    simulation.scheduler.schedule(11 * MS, submit_another)
     summary = simulation.run()
     assert summary.end == "delivered"
     assert summary.notes["stale"] >= 9, "all processes deliver it, and none follows it"
     configurations = {process.topology.configuration for process in world.processes.values()}
     assert configurations == {1}
-    report = judge(Run.from_recorder(recorder, prepared.meta("stale").with_claims(complete=True)))
+    report = judge(Run.from_recorder(recorder, prepared.make_meta("stale").with_claims(complete=True)))
     assert report.verdict == "holds", report.story()
 
 
@@ -112,7 +112,7 @@ def test_second_change_of_a_configuration_is_stale() -> None:
 @pytest.mark.parametrize("name", ["primcast", "treecast"])
 def test_snapshot_during_a_reconfiguration_is_complete(name: str) -> None:
     prepared = planned(name, 2, "several")
-    simulation = Simulation(prepared.setup(), Recorder(), remembers=True)
+    simulation = Simulation(prepared.make_setup(), Recorder(), keeps_history=True)
     world = simulation.world
     observed: set[tuple[int, int]] = set()
 
@@ -129,7 +129,7 @@ def test_snapshot_during_a_reconfiguration_is_complete(name: str) -> None:
                 observed.add((copy.protocol.configuration, int(copy.protocol.status()["instances"])))
 
     for at in range(8, 90, 3):
-        simulation.agenda.schedule(at * MS, replace_by_restored_copies)
+        simulation.scheduler.schedule(at * MS, replace_by_restored_copies)
     assert simulation.run().end == "delivered"
     assert (-1, 0) in observed, "no new member was waiting"
     assert any(configuration > 0 and instances > 1 for configuration, instances in observed), "no old instance ran"
@@ -142,14 +142,16 @@ def test_snapshot_during_a_reconfiguration_is_complete(name: str) -> None:
 def test_checkpoints_beside_old_instances_wait_for_deliveries(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver must know: a restart from such a record does not repeat the deliveries before it."""
     persisted: list[Persist] = []
-    original = Disk.keep
+    original = Disk.store
 
-    def keep(self: Disk, effect: Persist) -> None:
+    def store(self: Disk, effect: Persist) -> None:
         persisted.append(effect)
         original(self, effect)
 
-    monkeypatch.setattr(Disk, "keep", keep)
-    simulation = Simulation(planned(name, 2, "several", options={"keep": 2}).setup(), Recorder(), remembers=True)
+    monkeypatch.setattr(Disk, "store", store)
+    simulation = Simulation(
+        planned(name, 2, "several", options={"keep": 2}).make_setup(), Recorder(), keeps_history=True
+    )
     assert simulation.run().end == "delivered"
     assert any(effect.replaces for effect in persisted), "no checkpoint of an only instance"
     several = [effect for effect in persisted if isinstance(effect.record, InstanceRecord) and not effect.replaces]

@@ -12,7 +12,7 @@ from amcast.kernel.events import Receive, Requests, Started, Submit, Timer
 from amcast.kernel.ids import message_id
 from amcast.kernel.message import Message, Reply, Request
 from amcast.kernel.units import MILLISECOND
-from amcast.lab.runs import fuzz_one, prepare, record
+from amcast.lab.runs import fuzz_seed, prepare_run, record_run
 from amcast.parts.client.messages import Done, SessionConfig
 from amcast.parts.client.session import TIMER, ClientSession
 from amcast.parts.groups import leader_group
@@ -22,7 +22,7 @@ from amcast.parts.node.node import Node
 from amcast.parts.ordering.delivered_set import DeliveredSet
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.protocols.skeen.process import Skeen
-from amcast.simulation.inputs.plan import plan_of
+from amcast.simulation.inputs.plan import parse_plan
 from tests.parts.node.gateway_scene import (
     BOTH,
     TOPOLOGY,
@@ -274,10 +274,10 @@ SEEDS = 80
 
 @pytest.mark.parametrize("kinds", ["all", "crash+recovery+amnesia"])
 def test_messages_are_delivered_once_under_faults(kinds: str) -> None:
-    prepared = prepare(plan_of({**PLAN, "faults": {"profile": kinds}}))
+    prepared = prepare_run(parse_plan({**PLAN, "faults": {"profile": kinds}}))
     notes: dict[str, int] = {}
     for seed in range(SEEDS):
-        outcome = fuzz_one(prepared, seed)
+        outcome = fuzz_seed(prepared, seed)
         assert outcome.status == "holds", f"{kinds}, seed {seed}: {outcome.story}"
         for name, count in outcome.notes.items():
             notes[name] = notes.get(name, 0) + count
@@ -294,18 +294,18 @@ def test_mutant_that_forgets_bundled_messages_is_detected(monkeypatch: pytest.Mo
             return ()
 
     monkeypatch.setattr(leader_group, "DeliveredSet", ForgetfulSet)
-    prepared = prepare(plan_of({**PLAN, "faults": {"profile": "crash+recovery"}}))
-    stories = (fuzz_one(prepared, seed).story for seed in range(4 * SEEDS))
+    prepared = prepare_run(parse_plan({**PLAN, "faults": {"profile": "crash+recovery"}}))
+    stories = (fuzz_seed(prepared, seed).story for seed in range(4 * SEEDS))
     assert any("twice" in story for story in stories)
 
 
 def test_run_with_gateways_is_genuine(tmp_path_factory: pytest.TempPathFactory) -> None:
-    prepared = prepare(plan_of({**PLAN, "workload": {"messages": 60, "outstanding": 3}}))
-    result = record(prepared, tmp_path_factory.mktemp("gateways") / "run")
+    prepared = prepare_run(parse_plan({**PLAN, "workload": {"messages": 60, "outstanding": 3}}))
+    result = record_run(prepared, tmp_path_factory.mktemp("gateways") / "run")
     assert result.report.verdict == "holds", "\n".join(result.report.story())
     assert result.report.properties["P6'"].verdict == "holds"
 
 
 def test_protocol_that_cannot_open_bundles_has_no_gateways() -> None:
     with pytest.raises(UsageError, match="skeen does not open bundles"):
-        prepare(plan_of({**PLAN, "protocol": "skeen", "options": {}, "nodes": None}))
+        prepare_run(parse_plan({**PLAN, "protocol": "skeen", "options": {}, "nodes": None}))

@@ -16,7 +16,7 @@ from amcast.parts.node.leader_oracle import HEARTBEAT_TIMER, Omega
 from amcast.parts.node.messages import Heartbeat, NodeConfig, OmegaConfig
 from amcast.parts.node.node import Node
 from amcast.protocols.catalogue import CATALOGUE
-from amcast.simulation.inputs.load import Load
+from amcast.simulation.inputs.load import ClientLoad
 from amcast.simulation.inputs.network import Network, NetworkConfig
 from amcast.simulation.schedulers.discrete_event import DiscreteEventScheduler
 from amcast.simulation.world.world import World
@@ -89,7 +89,7 @@ def test_all_members_eventually_name_the_same_correct_leader(seed: int) -> None:
     random = Random(seed)
     topology = Topology.grid(1, 5, 1)
     network = NetworkConfig(distribution="exponential", spread=5.0)
-    agenda = DiscreteEventScheduler(Network(network, topology, random), random)
+    scheduler = DiscreteEventScheduler(Network(network, topology, random), random)
     spec = CATALOGUE["multipaxos"]
 
     def make(process: ProcessId) -> Process:
@@ -99,16 +99,16 @@ def test_all_members_eventually_name_the_same_correct_leader(seed: int) -> None:
             else Owner(process, topology)
         )
 
-    world = World(topology, make, agenda)
-    agenda.world = world
+    world = World(topology, make, scheduler)
+    scheduler.world = world
     world.start()
-    no_load = Load(topology, lambda client: ((0,), 0, 0), 0, 1)
+    no_load = ClientLoad(topology, lambda client: ((0,), 0, 0), 0, 1)
     for victim in random.sample(range(5), 2):
-        agenda.run(no_load, world.now + 300 * MILLISECOND)
+        scheduler.run(no_load, world.now + 300 * MILLISECOND)
         world.crash(victim)
     # Each wrong suspicion doubles the timeout, so wrong suspicions end at some time.
     for _ in range(100):
-        agenda.run(no_load, world.now + 1000 * MILLISECOND)
+        scheduler.run(no_load, world.now + 1000 * MILLISECOND)
         nodes = [process for process in world.processes.values() if isinstance(process, Node)]
         leaders = {node.omega.leader for node in nodes if node.omega is not None}
         roles = {node.me: node.protocol._paxos.role for node in nodes}

@@ -11,10 +11,10 @@ import pytest
 
 from amcast.check.judge import judge
 from amcast.kernel.spec import Spec
-from amcast.lab.runs import Prepared, prepare
+from amcast.lab.runs import PreparedRun, prepare_run
 from amcast.protocols.catalogue import CATALOGUE
-from amcast.simulation.inputs.plan import plan_of
-from amcast.simulation.simulate import Simulation, Summary
+from amcast.simulation.inputs.plan import parse_plan
+from amcast.simulation.simulate import RunSummary, Simulation
 from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run
 from tests.mutants.protocols.rounds import SILENT
@@ -41,7 +41,7 @@ def planned(
     options: dict[str, Any] | None = None,
     spec: Spec | None = None,
     bound_ms: int = 10_000,
-) -> Prepared:
+) -> PreparedRun:
     values = {
         "protocol": "a-dt",
         "seed": seed,
@@ -52,22 +52,22 @@ def planned(
         "faults": {"profile": "none", "events": events},
         "settle_ns": bound_ms * MS,
     }
-    return prepare(plan_of(values), spec)
+    return prepare_run(parse_plan(values), spec)
 
 
-def played(prepared: Prepared) -> tuple[Summary, Recorder]:
+def played(prepared: PreparedRun) -> tuple[RunSummary, Recorder]:
     recorder = Recorder()
-    return Simulation(prepared.setup(), recorder, remembers=True).run(), recorder
+    return Simulation(prepared.make_setup(), recorder, keeps_history=True).run(), recorder
 
 
-def told(prepared: Prepared) -> Summary:
+def told(prepared: PreparedRun) -> RunSummary:
     """Everything that must be delivered at somebody who is there is, and in order."""
     summary, recorder = played(prepared)
     replay = f"seed {prepared.plan.seed}: amcast simulate --plan with {prepared.plan}"
-    assert not summary.broken, f"{summary.broken[0]}: {replay}"
-    report = judge(Run.from_recorder(recorder, prepared.meta("disasters").with_claims(complete=True)))
+    assert not summary.violations, f"{summary.violations[0]}: {replay}"
+    report = judge(Run.from_recorder(recorder, prepared.make_meta("disasters").with_claims(complete=True)))
     assert report.verdict == "holds", "\n".join([replay, *report.story()])
-    assert summary.end == "delivered", f"{summary.owed} deliveries owed, {summary.end}: {replay}"
+    assert summary.end == "delivered", f"{summary.undelivered} deliveries owed, {summary.end}: {replay}"
     return summary
 
 

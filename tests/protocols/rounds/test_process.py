@@ -8,12 +8,12 @@ import pytest
 from amcast.kernel.errors import UsageError
 from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
-from amcast.lab.runs import prepare
+from amcast.lab.runs import prepare_run
 from amcast.parts.client.messages import AbsentGroups
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.protocols.rounds.a_dt import tolerates
 from amcast.protocols.rounds.process import contact
-from amcast.simulation.inputs.plan import plan_of
+from amcast.simulation.inputs.plan import parse_plan
 from amcast.simulation.simulate import Simulation
 from amcast.simulation.world.actions import Block, Suspicion
 from amcast.trace.recorder import Recorder
@@ -37,12 +37,12 @@ def scene(name: str, groups: int = 2, replicas: int = 3, options: dict[str, Any]
 def settle(stage: Stage, limit: int = LIMIT) -> int:
     """Until nothing is owed to anybody who is up; who was lost with its group answers no client."""
     for taken in range(limit):
-        if not stage.world.owed():
+        if not stage.world.list_due_deliveries():
             stage.check()
             return taken
         assert not stage.world.violations, stage.world.violations
         stage.step()
-    raise AssertionError(f"still owed: {stage.world.owed()}")
+    raise AssertionError(f"still owed: {stage.world.list_due_deliveries()}")
 
 
 def between_groups(stage: Stage) -> Block:
@@ -59,7 +59,7 @@ def recorded(name: str, options: dict[str, Any], **topology: int) -> Recorder:
         "workload": {"messages": 60, "outstanding": 4, "destinations": [1, 3]},
     }
     recorder = Recorder()
-    summary = Simulation(prepare(plan_of(plan)).setup(), recorder, remembers=True).run()
+    summary = Simulation(prepare_run(parse_plan(plan)).make_setup(), recorder, keeps_history=True).run()
     assert summary.end == "delivered"
     return recorder
 
@@ -129,7 +129,7 @@ def test_with_kappa_zero_it_waits_and_the_convoy_is_noted(name: str) -> None:
     stage.heal()
     stage.finish()
     stage.check()
-    assert stage.world.noted["convoy"] == 3, "each member of the group knows it from the log"
+    assert stage.world.note_counts["convoy"] == 3, "each member of the group knows it from the log"
 
 
 @pytest.mark.parametrize("name", ROUNDS)
@@ -176,7 +176,7 @@ def test_a_member_that_needs_forgotten_bundles_takes_over_a_fellows_state() -> N
     stage.recover(5)
     stage.finish()
     stage.check()
-    assert stage.world.noted["installed"] > 0
+    assert stage.world.note_counts["installed"] > 0
     assert stage.world.history[5] == stage.world.history[3]
 
 
@@ -208,7 +208,7 @@ def test_a_whole_group_is_lost_at_every_moment(replicas: int, every: int, lost: 
         settle(stage)
         stage.multicast(0, *[group for group in range(4) if group != lost][:2])
         settle(stage)
-        assert stage.world.noted["removed"] > 0
+        assert stage.world.note_counts["removed"] > 0
         alive = next(process for process in stage.topology.servers if process in stage.world.processes)
         assert lost not in stage.protocol(alive)._generic.open
 
@@ -223,8 +223,8 @@ def test_a_group_without_a_majority_is_removed_and_stays_out() -> None:
         message = stage.multicast(0, 0, 2)
         stage.until(lambda: all(message in stage.world.history[p] for p in (0, 1, 2, 6, 7, 8)), 20_000)  # noqa: B023
         stage.steps(2000)
-    assert stage.world.noted["removed"] == 7
-    assert "returned" not in stage.world.noted
+    assert stage.world.note_counts["removed"] == 7
+    assert "returned" not in stage.world.note_counts
 
 
 def test_a_message_does_not_die_with_the_group_that_was_to_order_it() -> None:
@@ -233,7 +233,7 @@ def test_a_message_does_not_die_with_the_group_that_was_to_order_it() -> None:
     message = stage.multicast(0, 1, 2, 3)
     settle(stage)
     assert all(message in stage.world.history[process] for process in (2, 3))
-    assert stage.world.noted["retried"] > 0
+    assert stage.world.note_counts["retried"] > 0
 
 
 @pytest.mark.parametrize(("suspect", "replicas", "every"), [(0, 1, 1), (2, 1, 1), (0, 3, 60)])
@@ -248,7 +248,7 @@ def test_a_group_that_is_wrongly_suspected_at_any_moment_comes_back(suspect: int
         stage.steps(600 * replicas * replicas)
         views = {stage.protocol(process)._generic.open for process in stage.topology.servers}
         assert views == {(0, 1, 2)}, views
-        assert stage.world.noted["removed"] == stage.world.noted["returned"] > 0
+        assert stage.world.note_counts["removed"] == stage.world.note_counts["returned"] > 0
 
 
 def test_messages_of_a_bundle_that_did_not_count_are_ordered_again() -> None:
@@ -376,7 +376,7 @@ def test_a_client_waits_for_a_group_that_is_back() -> None:
     stage = Stage("a-dt", 4, 1, SOON)
     stage.apply(Suspicion(0, 1, False))
     stage.steps(600)
-    assert stage.world.noted["returned"] > 0
+    assert stage.world.note_counts["returned"] > 0
     message = stage.multicast(0, 1, 2)
     stage.finish()
     assert stage.absent == {}
@@ -394,6 +394,6 @@ def test_a_closed_loop_goes_on_when_a_group_is_lost(outstanding: int) -> None:
         "nodes": True,
     }
     recorder = Recorder()
-    summary = Simulation(prepare(plan_of(plan)).setup(), recorder, remembers=True).run()
+    summary = Simulation(prepare_run(parse_plan(plan)).make_setup(), recorder, keeps_history=True).run()
     assert summary.end == "delivered", summary
     assert any(row[2] == "absent" for row in recorder.notes)

@@ -424,7 +424,7 @@ class TimestampedGroup(Process):
                 entry.confirmed.add(group)
 
     def _deliver_ready(self) -> None:
-        while (id := self._queue.first(self._reached())) is not None:
+        while (id := self._queue.pop_first(self._reached())) is not None:
             entry = self._pending[id]
             entry.delivered = True
             self._last = (entry.final, id)

@@ -106,7 +106,7 @@ def test_a_laggard_comes_back_after_truncation(name: str, process: int) -> None:
     stage.recover(process)
     stage.finish()
     stage.check()
-    assert stage.world.noted["transferred"] > 0
+    assert stage.world.note_counts["transferred"] > 0
     members = stage.topology.members(stage.topology.group_of(process) or 0)
     assert len({tuple(stage.world.history[member]) for member in members}) == 1
 

@@ -11,8 +11,8 @@ from amcast.kernel.effects import Deliver, Effect, Send
 from amcast.kernel.events import Receive, Started
 from amcast.kernel.message import Message, Request
 from amcast.kernel.topology import Topology
-from amcast.lab.delays import delays
-from amcast.lab.runs import fuzz_one, prepare
+from amcast.lab.delays import measure_delays
+from amcast.lab.runs import fuzz_seed, prepare_run
 from amcast.parts.consensus.messages import Entry
 from amcast.parts.groups.messages import GroupMessage, GroupMessageAck
 from amcast.parts.groups.replicated import GROUP_MESSAGE, REQUEST, ReplicatedGroup
@@ -25,7 +25,7 @@ from amcast.protocols.skeen import process as skeen
 from amcast.protocols.skeen.messages import Propose, SkeenConfig, SkeenState
 from amcast.protocols.skeen.process import Skeen
 from amcast.protocols.treecast import process as treecast
-from amcast.simulation.inputs.plan import plan_of
+from amcast.simulation.inputs.plan import parse_plan
 from amcast.simulation.schedulers.fuzz import Fuzzer
 from amcast.simulation.simulate import Simulation
 from amcast.trace.recorder import Recorder
@@ -132,12 +132,12 @@ def make_plan(spec: Any, faults: str, groups: int = 3, **options: Any) -> Any:
         "workload": {"messages": 10, "outstanding": 3, "destinations": [1, 2]},
         "faults": {"profile": faults},
     }
-    return prepare(plan_of(values), spec)
+    return prepare_run(parse_plan(values), spec)
 
 
 def test_fuzzer_finds_missing_resend() -> None:
     prepared = make_plan(make_ring_spec(NoResend), "leaders+links+recovery", groups=2)
-    assert any(fuzz_one(prepared, seed).status == "stuck" for seed in range(4))
+    assert any(fuzz_seed(prepared, seed).status == "stuck" for seed in range(4))
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -146,7 +146,7 @@ def test_protocols_survive_all_faults_with_a_short_log(name: str) -> None:
     options = {"flush_every": 3} if name == "flexcast" else {}
     prepared = make_plan(SPECS[name], "all", keep=4, **options)
     for seed in range(12):
-        outcome = fuzz_one(prepared, seed)
+        outcome = fuzz_seed(prepared, seed)
         assert outcome.status == "holds", f"amcast fuzz --protocol {name} --seeds {seed}: {outcome.story}"
         notes.update(outcome.notes)
     assert {"resent", "led", "admitted"} <= set(notes), notes
@@ -155,7 +155,7 @@ def test_protocols_survive_all_faults_with_a_short_log(name: str) -> None:
 @pytest.mark.parametrize("name", SPECS)
 @pytest.mark.parametrize("replicas", [1, 3, 5])
 def test_groups_of_any_size_deliver_within_the_claimed_delays(name: str, replicas: int) -> None:
-    row = delays(SPECS[name], 3, replicas)
+    row = measure_delays(SPECS[name], 3, replicas)
     assert row.holds, row
     assert row.claimed
 
@@ -164,8 +164,8 @@ def test_groups_of_any_size_deliver_within_the_claimed_delays(name: str, replica
 def test_replicated_protocol_stays_genuine(name: str) -> None:
     prepared = make_plan(SPECS[name], "none", groups=4)
     recorder = Recorder()
-    Simulation(prepared.setup(), recorder).run()
-    report = judge(Run.from_recorder(recorder, prepared.meta(name).with_claims(complete=True)))
+    Simulation(prepared.make_setup(), recorder).run()
+    report = judge(Run.from_recorder(recorder, prepared.make_meta(name).with_claims(complete=True)))
     assert report.properties["P6'"].verdict == "holds", report.properties["P6'"].story
 
 
@@ -186,10 +186,10 @@ def test_no_body_or_request_is_retained_in_the_end(name: str) -> None:
         "topology": {"groups": 3, "replicas": 3, "clients": 3},
         "workload": {"messages": 150, "outstanding": 4, "destinations": [1, 3]},
     }
-    fuzzer = Fuzzer(prepare(plan_of(values), SPECS[name]).case(), 1, Recorder())
+    fuzzer = Fuzzer(prepare_run(parse_plan(values), SPECS[name]).make_case(), 1, Recorder())
     assert fuzzer.run(lambda world, recorder, complete: None).status == "holds"
     for _ in range(20_000):
-        if not any(fuzzer.open(pair) for pair in fuzzer.links) or not fuzzer._one(fair=True):
+        if not any(fuzzer.is_open(pair) for pair in fuzzer.links) or not fuzzer._one(fair=True):
             break
     for process in TOPOLOGY_OF_NINE.servers:
         node = fuzzer.world.processes[process]

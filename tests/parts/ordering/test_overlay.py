@@ -6,7 +6,7 @@ import pytest
 
 from amcast.kernel.errors import UsageError
 from amcast.kernel.topology import Topology
-from amcast.lab.overlays import names, overlay
+from amcast.lab.overlays import find_overlay, list_overlays
 from amcast.parts.ordering.overlay import Order, Tree, binary_edges, parse_order, parse_tree, star_edges
 
 
@@ -48,9 +48,9 @@ def test_deep_tree_needs_no_recursion() -> None:
     assert tree.lca((3_000, 17)) == 17
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", list_overlays())
 def test_named_overlays_fit_their_groups(name: str) -> None:
-    options = overlay(name)
+    options = find_overlay(name)
     topology = Topology.grid(7 if name.startswith("C") else 12, 1)
     if "order" in options:
         assert sorted(parse_order(options["order"], topology).groups) == list(topology.groups)
@@ -60,11 +60,11 @@ def test_named_overlays_fit_their_groups(name: str) -> None:
 
 
 def test_thesis_trees_have_the_published_shape() -> None:
-    star_of_seven, two = overlay("C1")["edges"], overlay("C2")["edges"]
+    star_of_seven, two = find_overlay("C1")["edges"], find_overlay("C2")["edges"]
     assert star_of_seven == [list(edge) for edge in star_edges(range(7))]
     assert max(Tree(0, [tuple(edge) for edge in two]).depth.values()) == 2
-    assert len(overlay("C1", 4)["edges"]) == 3
-    assert overlay("T1")["edges"][0] == [5, 4], "the papers count from 1"
+    assert len(find_overlay("C1", 4)["edges"]) == 3
+    assert find_overlay("T1")["edges"][0] == [5, 4], "the papers count from 1"
 
 
 @pytest.mark.parametrize(
@@ -93,4 +93,4 @@ def test_parse_order_rejects_incomplete_orders(order: tuple[int, ...], error: st
 
 def test_unknown_overlay_error_lists_the_known_names() -> None:
     with pytest.raises(UsageError, match="expected one of: O1"):
-        overlay("O9")
+        find_overlay("O9")

@@ -4,11 +4,11 @@ import pytest
 
 from amcast.kernel.errors import UsageError
 from amcast.kernel.topology import Topology
-from amcast.lab.runs import fuzz_one, prepare
+from amcast.lab.runs import fuzz_seed, prepare_run
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.protocols.multipaxos.messages import MultiPaxosConfig
 from amcast.protocols.multipaxos.process import find_ordering_group
-from amcast.simulation.inputs.plan import plan_of
+from amcast.simulation.inputs.plan import parse_plan
 from tests.protocols.stage import Stage
 
 NAMED = Topology({0: (0, 1, 2), 4: (3, 4, 5)}, (6,), names={0: "north", 4: "south"})
@@ -31,7 +31,7 @@ def test_unknown_ordering_group_is_rejected(ordering: int | str) -> None:
 def test_plan_with_unknown_ordering_group_is_rejected() -> None:
     values = {"protocol": "multipaxos", "topology": {"groups": 2, "replicas": 3}, "options": {"ordering": 2}}
     with pytest.raises(UsageError, match="ordering = 2; expected one of the groups 0, 1"):
-        prepare(plan_of(values, "test"))
+        prepare_run(parse_plan(values, "test"))
 
 
 def test_only_the_ordering_group_votes_and_survives_its_leader() -> None:
@@ -55,7 +55,7 @@ def test_fuzzed_runs_hold_with_the_last_group_ordering() -> None:
         "faults": {"profile": "all"},
         "options": {"ordering": 2},
     }
-    prepared = prepare(plan_of(values, "test"))
+    prepared = prepare_run(parse_plan(values, "test"))
     for seed in range(12):
-        outcome = fuzz_one(prepared, seed)
+        outcome = fuzz_seed(prepared, seed)
         assert outcome.status == "holds", f"seed {seed}: {outcome.story}"

@@ -99,14 +99,16 @@ def build_replica(
             coalesce_us=coalesce_us,
             store=store,
             recorder=recorder,
-            steps=None
+            step_log=None
             if steps is None
             else StepLog(steps / f"{me}-{store.incarnation}.steps", spec.name, me, store.incarnation),
             on_deliver=None if application is None else application.deliver,
             on_installed=None if application is None else application.skip_to,
-            before_forgetting=_combine(recorder.flush if recorder else None, application.save if application else None),
-            handed=0 if application is None else application.position,
-            recorded=recorded,
+            before_log_truncation=_combine(
+                recorder.flush if recorder else None, application.save if application else None
+            ),
+            delivered_until=0 if application is None else application.position,
+            recorded_until=recorded,
             skew=None if skew is None else SkewedClock(skew / cluster.name_of(me).replace("/", "-")),
             wiring=wiring,
         )

@@ -129,7 +129,7 @@ def test_multipaxos_names_the_group_that_orders() -> None:
     stage.drain()
     assert late(stage, 0, waiting) == {1, 2}
     assert [phase.description for phase in stage.world.processes[1].explain(message + 99)] == [
-        "process 1 has never heard of it"
+        "process 1 has not received it"
     ]
     heal_and_finish(stage, message, waiting)
 

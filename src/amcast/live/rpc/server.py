@@ -367,7 +367,7 @@ class RpcServer:
         issued = self._client_ids.allocate(*block)
         topology = self._topology()
         now = b"" if topology is None or topology.configuration == 0 else encode_topology(topology)
-        await talk.send(ClientId(issued.number, issued.incarnation, issued.sequence, issued.secret, now))
+        await talk.send(ClientId(issued.process, issued.incarnation, issued.sequence, issued.secret, now))
 
     async def _members(self, talk: RpcConnection, request: GetTopology) -> None:
         topology = self._topology()

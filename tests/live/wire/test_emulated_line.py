@@ -66,7 +66,7 @@ def test_a_line_that_ends_in_good_order_loses_nothing() -> None:
         delayed = DelayedWriter(EmulatedLine(1000 * MS), got.append, random.Random(1))
         delayed(b"a")
         delayed(b"b")
-        delayed.finish()
+        delayed.flush()
         assert got == [b"a", b"b"]
         delayed(b"c")
         delayed.close()

@@ -228,7 +228,7 @@ def verify(
 
     Example: amcast log verify data/process-00000
     """
-    from amcast.live.storage.store import verify as verified
+    from amcast.live.storage.store import verify_log as verified
 
     found = verified(folder)
     if json:

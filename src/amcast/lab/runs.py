@@ -152,7 +152,7 @@ class PreparedRun:
             outstanding=self.outstanding,
             replies=self.nodes,
             links=self.network.links,
-            wire=self.wire_bodies(),
+            wire_bodies=self.wire_bodies(),
             senders=self.senders,
             absent=self.absent,
             operator=self.operator,

@@ -1,8 +1,8 @@
-"""Members of a world: who joins, who leaves, and what a process that takes over a fellow's state has delivered.
+"""Changes of members in a world.
 
-A world knows from the start everybody who will ever be there. Who is no member yet, or not any more, is `absent` and
-owes nothing. The operator, a client that sends nothing else, asks for changes (`kernel/reconfiguration.py`), one by
-one.
+A world knows from the start every process that will ever exist. A process that is not a member yet, or not any more, is
+`absent`: no delivery is expected of it. The operator, a client that sends nothing else, requests changes
+(`kernel/reconfiguration.py`) one by one.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from amcast.simulation.world.world import World
 
 
 def present_topology(world: World) -> Topology:
-    """The topology of those that are members, as far as anybody can say while a change is on its way."""
+    """The topology without absent processes. While a change is under way it is one of the two that anybody can see."""
     if not world.absent:
         return world.topology
     groups = {
@@ -26,7 +26,7 @@ def present_topology(world: World) -> Topology:
 
 
 def list_planned_topologies(world: World, changes: Sequence[Change]) -> tuple[Topology, ...]:
-    """The topology of a world that has not begun, and those that planned changes will bring, one after the other."""
+    """The topology at the start of a world, and those after each planned change, in order."""
     topologies = [present_topology(world)]
     for one in changes:
         topologies.append(change_topology(topologies[-1], one.group, one.add, one.remove))
@@ -34,21 +34,21 @@ def list_planned_topologies(world: World, changes: Sequence[Change]) -> tuple[To
 
 
 def list_topologies_in_force(world: World, topologies: tuple[Topology, ...]) -> tuple[Topology, ...]:
-    """Those whose quorums somebody may need, now or later: a number is over when majorities of the next have begun it,
-    because then everybody has a fellow who can tell where that one begins."""
-    begun = 0
-    for number, topology in enumerate(topologies):
+    """The topologies whose quorums may still be needed. A configuration is over when majorities of the next one have
+    started it: then every process finds a member that can tell it where the next one begins."""
+    oldest = 0
+    for configuration, topology in enumerate(topologies):
         if all(
-            sum(world.configurations.get(member, 0) >= number for member in topology.members(group))
+            sum(world.configurations.get(member, 0) >= configuration for member in topology.members(group))
             >= topology.quorum(group)
             for group in topology.groups
         ):
-            begun = number
-    return topologies[begun:]
+            oldest = configuration
+    return topologies[oldest:]
 
 
 def can_change(world: World, add: ProcessId | None) -> bool:
-    """The operator is up, and knows that all that it asked for before was done."""
+    """Whether the operator is up and has learnt that all its earlier changes are done."""
     operator = world.operator
     if operator not in world.processes or operator in world.paused:
         return False
@@ -58,7 +58,7 @@ def can_change(world: World, add: ProcessId | None) -> bool:
 
 
 def request_change(world: World, group: GroupId, add: ProcessId | None, remove: ProcessId | None) -> None:
-    """The operator multicasts the next topology; who is to be a member boots and waits to be told."""
+    """The operator multicasts the next topology. A process that joins boots, and waits to be told its configuration."""
     assert world.operator is not None
     topology = change_topology(world.processes[world.operator].topology, group, add, remove)
     if add is not None:
@@ -73,12 +73,13 @@ def request_change(world: World, group: GroupId, add: ProcessId | None, remove: 
 
 
 def are_changes_done(world: World) -> bool:
-    """Nobody that is up is about to leave."""
+    """Whether every process that was removed has stopped."""
     return not any(process in world.processes for process in world.leaving)
 
 
 def add_member(world: World, process: ProcessId) -> None:
-    """It will be a member: what its group has not delivered, all of it, it must deliver or be told of, too."""
+    """Makes a process a member: it must deliver, or learn by a snapshot, every message that its group has not
+    delivered."""
     world.absent.discard(process)
     group = world.topology.group_of(process)
     for message, missing in world.undelivered.items():

@@ -126,17 +126,25 @@ class WatchedStage(Stage):
 
 
 def play_absence(name: str) -> list[ObservedStep]:
-    """Process 5 misses many messages twice. First it catches up with everybody, then cut off from the other group."""
-    stage = WatchedStage(name, {"keep": 4, "retry_ns": [40 * MS, 60 * MS]})
+    """Process 5 misses many messages: it crashes, where that is survived, and its links are reset twice. It catches up
+    with everybody; at last only with its own group."""
+    stage = WatchedStage(name, {"keep": 4, "retry_ns": [3 * MS, 6 * MS]})
     stage.multicast_many(10)
-    for pairs in ((), tuple(pair for other in (0, 1, 2) for pair in ((other, 5), (5, other)))):
+    if "recovery" in CATALOGUE[name].claims.faults:
         stage.crash(5)
         stage.multicast_many(30)
-        stage.apply(Block(pairs))
         stage.recover(5)
+        stage.multicast_many(10)
+    other_group = tuple(pair for other in (0, 1, 2) for pair in ((other, 5), (5, other)))
+    for blocked in ((), other_group):
+        stage.cut_off(5)
         stage.multicast_many(30)
-    stage.heal()
-    stage.steps(500)
+        for other in range(5):
+            stage.renew(5, other)
+        stage.heal()
+        stage.apply(Block(blocked))
+        stage.steps(2500)
+        stage.heal()
     stage.check()
     return stage.log
 

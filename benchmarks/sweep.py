@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from amcast.lab.sweep_cell import estimated, normalised, run_cell
-from amcast.pipeline.spark.session import session, usable_cores
+from amcast.pipeline.spark.session import count_usable_cores, open_session
 from amcast.pipeline.sweep import job as sweep
 from amcast.pipeline.sweep.grid import SweepCell, expand_cells, parse_grid
 
@@ -56,14 +56,14 @@ def pooled(some: list[SweepCell], slots: int) -> tuple[float, float]:
 
 def swept(spark: Any, some: list[SweepCell], folder: Path) -> tuple[float, float]:
     """Seconds that the sweep takes, its tables included, on the clock and of the processors."""
-    warm = sweep.Settings(folder / "warm")
-    sweep.begin(warm, {}, some, [])
-    sweep.run(spark, some[:8], run_cell, lambda plan: 5.0, warm)
-    settings = sweep.Settings(folder / "sweep")
-    sweep.begin(settings, {}, some, [])
+    warm = sweep.SweepSettings(folder / "warm")
+    sweep.prepare_sweep(warm, {}, some, [])
+    sweep.run_cells(spark, some[:8], run_cell, lambda plan: 5.0, warm)
+    settings = sweep.SweepSettings(folder / "sweep")
+    sweep.prepare_sweep(settings, {}, some, [])
     begun, used = time.monotonic(), cpu_seconds(os.getpid())
-    sweep.run(spark, some, run_cell, estimated, settings)
-    sweep.merge(settings.out)
+    sweep.run_cells(spark, some, run_cell, estimated, settings)
+    sweep.merge_journal(settings.out)
     seconds = time.monotonic() - begun, cpu_seconds(os.getpid()) - used
     assert {row["status"] for row in sweep.read_cells(settings.out).to_pylist()} == {"ok"}
     return seconds
@@ -75,8 +75,8 @@ def main() -> None:
     parser.add_argument("--messages", type=int, nargs="*", default=[100, 400], help="messages per cell, per size")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
-    slots = usable_cores()
-    with session(brief=True) as spark:
+    slots = count_usable_cores()
+    with open_session(brief=True) as spark:
         for messages in arguments.messages:
             some = cells(messages, arguments.cells)
             for number in range(arguments.rounds):

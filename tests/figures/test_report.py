@@ -13,7 +13,7 @@ import pytest
 
 from amcast.cli.main import run
 from amcast.figures import style
-from amcast.figures.charts import Axis, Curve, Frame, compact, curves, heat
+from amcast.figures.charts import Axis, ChartFrame, Curve, draw_curves, draw_heat_map, format_compact
 from amcast.figures.html_page import scope_styles
 from amcast.lab.sweep_cell import normalised, run_cell
 from amcast.pipeline.sweep import job as sweep
@@ -38,11 +38,11 @@ def some_end_badly(plan: dict[str, Any], folder: str | None, packets: bool) -> d
 def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small sweep, swept without Spark, measured and reported."""
     out = tmp_path_factory.mktemp("reports") / "small"
-    settings = sweep.Settings(out)
+    settings = sweep.SweepSettings(out)
     cells = expand_cells(parse_grid(PLAN), normalised)
-    sweep.begin(settings, PLAN, cells, parse_grid(PLAN).paths)
+    sweep.prepare_sweep(settings, PLAN, cells, parse_grid(PLAN).paths)
     sweep.run_bundle(cells, some_end_badly, settings)
-    sweep.merge(out)
+    sweep.merge_journal(out)
     assert run(["report", str(out)]) == 1
     return out
 
@@ -121,7 +121,7 @@ def test_numbers_are_text(reported: Path) -> None:
 def test_colours_follow_the_surroundings(reported: Path) -> None:
     drawn = re.findall(r"<svg.*?</svg>", (reported / "report.html").read_text(), re.DOTALL)
     assert len(drawn) >= 3
-    for light in (style.INK[0], style.SOFT[0], style.GRID[0], style.SERIES[0][0], style.mixed(7)):
+    for light in (style.INK[0], style.SOFT[0], style.GRID[0], style.SERIES[0][0], style.heat_colour(7)):
         assert all(light not in drawing for drawing in drawn)
     assert "var(--ink)" in "".join(drawn)
     assert "prefers-color-scheme:dark" in (reported / "report.html").read_text()
@@ -163,14 +163,14 @@ def test_a_line_of_the_comparison_is_the_mean_of_its_runs(reported: Path) -> Non
     ("value", "shown"), [(0, "0"), (0.25, "0.25"), (3.14159, "3.14"), (120.4, "120"), (15000, "15k"), (2.4e6, "2.4M")]
 )
 def test_numbers_on_axes_are_short(value: float, shown: str) -> None:
-    assert compact(value) == shown
+    assert format_compact(value) == shown
 
 
 def test_empty_and_odd_data_can_be_drawn() -> None:
-    frame = Frame("odd", "Odd", "", Axis("x", zero=True), Axis("y", zero=True))
-    assert "<svg" in curves(frame, [Curve("one", [1.0], [2.0]), Curve("none", [], [])]).inline
-    assert "<svg" in heat(frame, ["a"], ["b"], [[None]]).inline
-    assert "<svg" in heat(frame, ["a", "b"], ["c"], [[1.0, 1.0]]).inline
+    frame = ChartFrame("odd", "Odd", "", Axis("x", zero=True), Axis("y", zero=True))
+    assert "<svg" in draw_curves(frame, [Curve("one", [1.0], [2.0]), Curve("none", [], [])]).inline
+    assert "<svg" in draw_heat_map(frame, ["a"], ["b"], [[None]]).inline
+    assert "<svg" in draw_heat_map(frame, ["a", "b"], ["c"], [[1.0, 1.0]]).inline
 
 
 def test_a_foreign_picture_keeps_its_style_to_itself() -> None:

@@ -76,7 +76,7 @@ def mistake(random: Random, trace: Trace, process: int) -> None:
         trace.order(member, *mine)
 
 
-def ragged_run(seed: int) -> Trace:
+def gapped_run(seed: int) -> Trace:
     """A random run whose trace has holes: some accounted for by snapshots, some noted as lost, some unexplained."""
     random, trace = Random(f"ragged {seed}"), random_run(seed)
     for process in random.sample(sorted(trace.sequences), min(len(trace.sequences), random.randint(1, 4))):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amcast.trace.arrow_columns import arrowed
+from amcast.trace.arrow_columns import to_arrow
 
 INT, LONG = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
 KINDS: dict[pa.DataType, st.SearchStrategy[Any]] = {
@@ -30,7 +30,7 @@ columns = st.sampled_from(list(KINDS)).flatmap(
 @given(columns)
 def test_they_are_the_same(column: tuple[pa.DataType, list[Any]]) -> None:
     kind, values = column
-    made = arrowed(tuple(values), kind)
+    made = to_arrow(tuple(values), kind)
     made.validate(full=True)
     assert made.equals(pa.array(values, kind))
     assert made.null_count == values.count(None)
@@ -39,7 +39,7 @@ def test_they_are_the_same(column: tuple[pa.DataType, list[Any]]) -> None:
 @pytest.mark.parametrize(("values", "error"), [((1, 2**31), OverflowError), ((1, None, "2"), TypeError)])
 def test_what_does_not_fit_is_refused(values: tuple[Any, ...], error: type[Exception]) -> None:
     with pytest.raises(error):
-        arrowed(values, pa.int32())
+        to_arrow(values, pa.int32())
 
 
 RECORDS = """

@@ -6,7 +6,7 @@ import pytest
 
 from amcast.kernel.errors import UsageError
 from amcast.trace.run import Run
-from amcast.trace.spacetime_diagram import draw_spacetime, nice_step
+from amcast.trace.spacetime_diagram import choose_tick_step, draw_spacetime
 from amcast.trace.view import Selection, format_time, render_lines
 from tests.mutants.planted import Trace, healthy
 
@@ -125,7 +125,7 @@ def test_equal_runs_give_equal_pictures() -> None:
 
 @pytest.mark.parametrize(("span", "ticks", "step"), [(10, 10, 1), (11, 10, 2), (6_000_000, 9, 1_000_000), (1, 1, 1)])
 def test_ticks_are_round_numbers(span: int, ticks: int, step: int) -> None:
-    assert nice_step(span, ticks) == step
+    assert choose_tick_step(span, ticks) == step
 
 
 def test_clock_shows_what_it_takes() -> None:

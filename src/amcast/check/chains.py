@@ -7,11 +7,11 @@ theirs (docs/MODEL.md). Only lawful deliveries count; a message delivered twice 
 from collections import Counter
 from dataclasses import dataclass, field
 
-from amcast.check.evidence import Evidence, Sequence
+from amcast.check.evidence import DeliverySequence, Evidence
 
 
 @dataclass
-class Chain:
+class DeliveryChain:
     """What one process (or a group that agrees) delivered, in order."""
 
     process: int
@@ -24,31 +24,31 @@ class Chain:
 
 
 @dataclass
-class Chains:
+class ChainSet:
     """All chains of a run, and which of them each delivered message is addressed to."""
 
-    chains: list[Chain]
+    chains: list[DeliveryChain]
     addressed: dict[int, tuple[int, ...]]
     """message -> indices of chains."""
 
 
-def chains_of(evidence: Evidence) -> Chains:
+def build_chains(evidence: Evidence) -> ChainSet:
     """One chain per group whose members agree, else one per member."""
-    chains: list[Chain] = []
+    chains: list[DeliveryChain] = []
     of_group: dict[int, list[int]] = {}
     for group, members in evidence.members.items():
-        found = [_chain(evidence, evidence.sequences[member]) for member in members]
+        found = [_build_chain(evidence, evidence.sequences[member]) for member in members]
         longest = max(found, key=lambda chain: len(chain.messages))
-        if all(_agrees(chain, longest) for chain in found):
+        if all(_is_prefix(chain, longest) for chain in found):
             found = [longest]
         of_group[group] = list(range(len(chains), len(chains) + len(found)))
         chains += found
-    addressed = _addressed(evidence, chains, of_group)
-    _fill_never(chains, addressed)
-    return Chains(chains, addressed)
+    addressed = _map_addressed(evidence, chains, of_group)
+    _fill_undelivered(chains, addressed)
+    return ChainSet(chains, addressed)
 
 
-def _fill_never(chains: list[Chain], addressed: dict[int, tuple[int, ...]]) -> None:
+def _fill_undelivered(chains: list[DeliveryChain], addressed: dict[int, tuple[int, ...]]) -> None:
     counts: Counter[int] = Counter()
     for chain in chains:
         counts.update(chain.messages)
@@ -63,19 +63,21 @@ def _fill_never(chains: list[Chain], addressed: dict[int, tuple[int, ...]]) -> N
                 chains[index].never.append(message)
 
 
-def _chain(evidence: Evidence, sequence: Sequence) -> Chain:
+def _build_chain(evidence: Evidence, sequence: DeliverySequence) -> DeliveryChain:
     messages, positions = evidence.lawful(sequence)
     if sequence.gap is None:
-        return Chain(sequence.process, messages, positions, len(messages))
-    return Chain(sequence.process, messages, positions, sum(position < sequence.gap for position in positions))
+        return DeliveryChain(sequence.process, messages, positions, len(messages))
+    return DeliveryChain(sequence.process, messages, positions, sum(position < sequence.gap for position in positions))
 
 
-def _agrees(chain: Chain, longest: Chain) -> bool:
+def _is_prefix(chain: DeliveryChain, longest: DeliveryChain) -> bool:
     exact = chain.certain == len(chain.messages)
     return exact and longest.messages[: len(chain.messages)] == chain.messages
 
 
-def _addressed(evidence: Evidence, chains: list[Chain], of_group: dict[int, list[int]]) -> dict[int, tuple[int, ...]]:
+def _map_addressed(
+    evidence: Evidence, chains: list[DeliveryChain], of_group: dict[int, list[int]]
+) -> dict[int, tuple[int, ...]]:
     by_destinations: dict[tuple[int, ...], tuple[int, ...]] = {}
     addressed: dict[int, tuple[int, ...]] = {}
     for chain in chains:

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Final, NamedTuple
 
-from amcast.check.chains import Chains
+from amcast.check.chains import ChainSet
 
-WORK: Final = 20_000_000
+SEARCH_LIMIT: Final = 20_000_000
 """Entries of chains that the search for a circle longer than two may look at, once it has found one."""
 
 
@@ -35,7 +35,7 @@ Cycle = list[Edge]
 
 
 @dataclass
-class Link:
+class CoreChain:
     """A chain, restricted to the core."""
 
     process: int
@@ -56,14 +56,14 @@ class Link:
 
 @dataclass
 class Core:
-    links: list[Link]
+    links: list[CoreChain]
     addressed: dict[int, tuple[int, ...]]
     """message -> indices of links, sorted by message."""
 
 
-def core(all_chains: Chains, blocked: set[int]) -> Core:
+def compute_core(all_chains: ChainSet, blocked: set[int]) -> Core:
     """Take away, from the end, what precedes nothing that is left."""
-    links = _restricted(all_chains, blocked)
+    links = _restrict_chains(all_chains, blocked)
     addressed = {message: all_chains.addressed[message] for message in sorted(blocked)}
     precedes = {message: sum(message in links[i].index for i in where) for message, where in addressed.items()}
     left = [len(link.never) for link in links]
@@ -94,16 +94,16 @@ def core(all_chains: Chains, blocked: set[int]) -> Core:
             settle(i)
     kept = blocked - gone
     assert kept, "a merge that is stuck has a cycle"
-    return Core(_restricted(all_chains, kept), {m: where for m, where in addressed.items() if m in kept})
+    return Core(_restrict_chains(all_chains, kept), {m: where for m, where in addressed.items() if m in kept})
 
 
-def _restricted(all_chains: Chains, kept: set[int]) -> list[Link]:
+def _restrict_chains(all_chains: ChainSet, kept: set[int]) -> list[CoreChain]:
     links = []
     for chain in all_chains.chains:
         places = [at for at, message in enumerate(chain.messages) if message in kept]
         messages = [chain.messages[at] for at in places]
         links.append(
-            Link(
+            CoreChain(
                 chain.process,
                 messages,
                 [chain.positions[at] for at in places],
@@ -115,7 +115,7 @@ def _restricted(all_chains: Chains, kept: set[int]) -> list[Link]:
     return links
 
 
-def shortest_pair(found: Core) -> Cycle | None:
+def find_pair_cycle(found: Core) -> Cycle | None:
     """A circle of two messages: the merge of two chains alone, restricted to what is addressed to both, gets stuck."""
     for one, other in combinations(range(len(found.links)), 2):
         p, q = found.links[one], found.links[other]
@@ -136,11 +136,11 @@ def shortest_pair(found: Core) -> Cycle | None:
     return None
 
 
-def shortest(found: Core, work: int = WORK) -> tuple[Cycle, bool]:
+def find_shortest_cycle(found: Core, work: int = SEARCH_LIMIT) -> tuple[Cycle, bool]:
     """The shortest circle, and whether the search was exhaustive."""
     best: Cycle | None = None
     for source in found.addressed:
-        cycle, looked = _through(found, source, len(best) - 1 if best is not None else None)
+        cycle, looked = _find_cycle_through(found, source, len(best) - 1 if best is not None else None)
         work -= looked
         if cycle is not None:
             best = cycle
@@ -150,7 +150,7 @@ def shortest(found: Core, work: int = WORK) -> tuple[Cycle, bool]:
     return best, True
 
 
-def _through(found: Core, source: int, limit: int | None) -> tuple[Cycle | None, int]:
+def _find_cycle_through(found: Core, source: int, limit: int | None) -> tuple[Cycle | None, int]:
     """The shortest circle through one message, of at most `limit` edges; and how many entries were looked at."""
     came: dict[int, tuple[int, int]] = {}
     low = [len(link.messages) for link in found.links]
@@ -176,12 +176,12 @@ def _through(found: Core, source: int, limit: int | None) -> tuple[Cycle | None,
                 if after not in came:
                     came[after] = (message, i)
                     if after == source:
-                        return _walked_back(found, source, came), looked
+                        return _reconstruct_cycle(found, source, came), looked
                     queue.append((after, depth + 1))
     return None, looked
 
 
-def _walked_back(found: Core, source: int, came: dict[int, tuple[int, int]]) -> Cycle:
+def _reconstruct_cycle(found: Core, source: int, came: dict[int, tuple[int, int]]) -> Cycle:
     cycle: Cycle = []
     after = source
     while True:

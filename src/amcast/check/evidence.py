@@ -24,7 +24,7 @@ Entry = tuple[int, int, int]
 
 
 @dataclass
-class Sequence:
+class DeliverySequence:
     """What one process delivered, by position."""
 
     process: int
@@ -54,7 +54,7 @@ class Evidence:
     multicast_ns: dict[int, int]
     session: dict[int, tuple[int, int]]
     """Messages of client sessions -> (session, sequence)."""
-    sequences: dict[int, Sequence]
+    sequences: dict[int, DeliverySequence]
     """For every member of a group, and for whoever else delivered something."""
     _addressed: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
     _delivered: dict[int, frozenset[int]] = field(default_factory=dict)
@@ -75,10 +75,10 @@ class Evidence:
             found = self._delivered[process] = frozenset(self.sequences[process].messages)
         return found
 
-    def gaps(self) -> list[Sequence]:
+    def gaps(self) -> list[DeliverySequence]:
         return [sequence for sequence in self.sequences.values() if sequence.gap is not None]
 
-    def lawful(self, sequence: Sequence) -> tuple[list[int], list[int]]:
+    def lawful(self, sequence: DeliverySequence) -> tuple[list[int], list[int]]:
         """(messages, positions) that integrity allows: addressed, known, each once. Order is judged on these."""
         group = self.group_of.get(sequence.process)
         destinations = self.destinations
@@ -92,33 +92,35 @@ class Evidence:
         return list(first), list(first.values())
 
 
-def evidence_of(run: Run) -> Evidence:
+def collect_evidence(run: Run) -> Evidence:
     """Read the tables; refuse what contradicts itself."""
     processes, multicasts = run.processes, run.multicasts
-    group_of = _unique(processes["process"], processes["group"], "processes: process", "group")
+    group_of = _map_unique(processes["process"], processes["group"], "processes: process", "group")
     crashes = zip(processes["process"], processes["crashed_at_ns"], strict=True)
     members: dict[int, list[int]] = {}
     for process in sorted(group_of):
         if group_of[process] is not None:
             members.setdefault(group_of[process], []).append(process)
     messages = multicasts["message"]
-    destinations = _unique(messages, _sets(multicasts["destinations"]), "multicasts: message", "destinations")
+    destinations = _map_unique(
+        messages, _normalize_sets(multicasts["destinations"]), "multicasts: message", "destinations"
+    )
     _refuse_unknown_groups(destinations, members)
     return Evidence(
         run=run,
         complete=run.meta.claims.complete,
         group_of=group_of,
-        crashed=_latest((process, at) for process, at in crashes if at is not None),
+        crashed=_find_last_crashes((process, at) for process, at in crashes if at is not None),
         members={group: tuple(found) for group, found in sorted(members.items())},
-        sender=_unique(messages, multicasts["sender"], "multicasts: message", "sender"),
+        sender=_map_unique(messages, multicasts["sender"], "multicasts: message", "sender"),
         destinations=destinations,
-        multicast_ns=_earliest(messages, multicasts["at_ns"]),
-        session=_sessions(multicasts),
-        sequences=_sequences(run, group_of, members),
+        multicast_ns=_find_first_multicasts(messages, multicasts["at_ns"]),
+        session=_map_sessions(multicasts),
+        sequences=_build_sequences(run, group_of, members),
     )
 
 
-def _unique(keys: list[int], values: list[Any], what: str, column: str) -> dict[int, Any]:
+def _map_unique(keys: list[int], values: list[Any], what: str, column: str) -> dict[int, Any]:
     """A table as a map. A key that comes again (a client that retried) must say the same."""
     found = dict(zip(keys, values, strict=True))
     if len(found) == len(keys):
@@ -130,7 +132,7 @@ def _unique(keys: list[int], values: list[Any], what: str, column: str) -> dict[
     return first
 
 
-def _sets(lists: Iterable[Iterable[int]]) -> list[tuple[int, ...]]:
+def _normalize_sets(lists: Iterable[Iterable[int]]) -> list[tuple[int, ...]]:
     return [tuple(sorted(set(groups))) for groups in lists]
 
 
@@ -150,7 +152,7 @@ def _refuse_unknown_groups(destinations: dict[int, tuple[int, ...]], members: di
                 )
 
 
-def _latest(crashes: Iterable[tuple[int, int]]) -> dict[int, int]:
+def _find_last_crashes(crashes: Iterable[tuple[int, int]]) -> dict[int, int]:
     """A process that ended in good order and died in a later incarnation has a row of each; the crash is what
     counts."""
     found: dict[int, int] = {}
@@ -159,7 +161,7 @@ def _latest(crashes: Iterable[tuple[int, int]]) -> dict[int, int]:
     return found
 
 
-def _earliest(messages: list[int], times: list[int]) -> dict[int, int]:
+def _find_first_multicasts(messages: list[int], times: list[int]) -> dict[int, int]:
     found = dict(zip(messages, times, strict=True))
     if len(found) != len(messages):
         for message, at in zip(messages, times, strict=True):
@@ -167,12 +169,14 @@ def _earliest(messages: list[int], times: list[int]) -> dict[int, int]:
     return found
 
 
-def _sessions(multicasts: dict[str, list[Any]]) -> dict[int, tuple[int, int]]:
+def _map_sessions(multicasts: dict[str, list[Any]]) -> dict[int, tuple[int, int]]:
     rows = zip(multicasts["message"], multicasts["session"], multicasts["sequence"], strict=True)
     return {m: (session, number) for m, session, number in rows if session is not None and number is not None}
 
 
-def _sequences(run: Run, group_of: dict[int, int | None], members: dict[int, list[int]]) -> dict[int, Sequence]:
+def _build_sequences(
+    run: Run, group_of: dict[int, int | None], members: dict[int, list[int]]
+) -> dict[int, DeliverySequence]:
     rows: dict[int, list[Entry]] = {process: [] for group in members.values() for process in group}
     table = run.deliveries
     columns = (table["process"], table["position"], table["message"], table["at_ns"])
@@ -181,24 +185,24 @@ def _sequences(run: Run, group_of: dict[int, int | None], members: dict[int, lis
         if entries is None:
             entries = rows[process] = []
         entries.append((position, message, at_ns))
-    notes = _notes(run)
+    notes = _collect_gap_notes(run)
     found = {}
     for process in sorted(rows):
         entries, said = rows[process], notes.get(process, [])
-        if not said and _dense(entries):
-            found[process] = Sequence(process, entries)
+        if not said and _is_dense(entries):
+            found[process] = DeliverySequence(process, entries)
         else:
             group = group_of.get(process)
             peers = [] if group is None else [rows[peer] for peer in members[group] if peer != process]
-            found[process] = _repaired(process, entries, said, peers)
+            found[process] = _repair_sequence(process, entries, said, peers)
     return found
 
 
-def _dense(entries: list[Entry]) -> bool:
+def _is_dense(entries: list[Entry]) -> bool:
     return [entry[0] for entry in entries] == list(range(len(entries)))
 
 
-def _notes(run: Run) -> dict[int, list[tuple[str, float | None]]]:
+def _collect_gap_notes(run: Run) -> dict[int, list[tuple[str, float | None]]]:
     table = run.notes
     found: dict[int, list[tuple[str, float | None]]] = {}
     for process, name, value in zip(table["process"], table["name"], table["value"], strict=True):
@@ -208,7 +212,7 @@ def _notes(run: Run) -> dict[int, list[tuple[str, float | None]]]:
     return found
 
 
-def _chart(peers: list[list[Entry]]) -> dict[int, int]:
+def _map_positions(peers: list[list[Entry]]) -> dict[int, int]:
     """Which message a group has at which position, as told by its lowest member that recorded it."""
     chart: dict[int, int] = {}
     for entries in peers:
@@ -217,9 +221,9 @@ def _chart(peers: list[list[Entry]]) -> dict[int, int]:
     return chart
 
 
-def _repaired(
+def _repair_sequence(
     process: int, entries: list[Entry], said: list[tuple[str, float | None]], peers: list[list[Entry]]
-) -> Sequence:
+) -> DeliverySequence:
     """A sequence with holes: the same fact told twice counts once, snapshots fill, and what still lacks is a gap."""
     facts: dict[tuple[int, int], Entry] = {}
     for entry in sorted(entries, key=lambda entry: (entry[0], entry[2], entry[1])):
@@ -228,7 +232,7 @@ def _repaired(
     there = {entry[0] for entry in kept}
     reached = max((int(value) for name, value in said if name == "installed" and value is not None), default=0)
     if reached:
-        chart = _chart(peers)
+        chart = _map_positions(peers)
         kept += [(position, chart[position], -1) for position in chart if position < reached and position not in there]
         kept.sort(key=lambda entry: entry[0])
         there.update(entry[0] for entry in kept)
@@ -239,4 +243,4 @@ def _repaired(
         hole = 0
     elif hole is None and any(value is not None and int(value) not in there for value in lost):
         hole = end
-    return Sequence(process, kept, hole)
+    return DeliverySequence(process, kept, hole)

@@ -22,20 +22,20 @@ def check_chains(
             continue
         for message in messages:
             if group is None or group not in destinations_by_message.get(message, ()):
-                return _not_addressed(process, message, message in destinations_by_message)
+                return _describe_unaddressed(process, message, message in destinations_by_message)
         if len(set(messages)) != len(messages):
-            return _twice(process, messages)
+            return _describe_duplicate(process, messages)
         if other is not None and messages[: len(other[1])] != other[1]:
-            return _diverged(other, (process, messages))
+            return _describe_divergence(other, (process, messages))
         longest[group] = (process, messages)
-    return _stuck(longest, destinations_by_message) if len(longest) > 1 else None
+    return _merge_chains(longest, destinations_by_message) if len(longest) > 1 else None
 
 
-Chains = Mapping[int | None, tuple[int, Sequence[int]]]
+LongestByGroup = Mapping[int | None, tuple[int, Sequence[int]]]
 """group -> the process of it that delivered most, and what it delivered."""
 
 
-def _stuck(chains: Chains, destinations: Mapping[int, Sequence[int]]) -> str | None:
+def _merge_chains(chains: LongestByGroup, destinations: Mapping[int, Sequence[int]]) -> str | None:
     """Merge the groups' chains; each round takes every head that no other chain holds back."""
     heads = dict.fromkeys(chains, 0)
     moved = True
@@ -51,11 +51,11 @@ def _stuck(chains: Chains, destinations: Mapping[int, Sequence[int]]) -> str | N
                     heads[g] += 1
                 moved = True
     waiting = [group for group in chains if heads[group] < len(chains[group][1])]
-    return _circle(chains, destinations, heads, waiting[0]) if waiting else None
+    return _describe_cycle(chains, destinations, heads, waiting[0]) if waiting else None
 
 
-def _circle(
-    chains: Chains,
+def _describe_cycle(
+    chains: LongestByGroup,
     destinations: Mapping[int, Sequence[int]],
     heads: Mapping[int | None, int],
     start: int | None,
@@ -73,11 +73,11 @@ def _circle(
                     path.append((group, head, message))
                     message = head
                     break
-    edges = [_edge(chains[group], head, after) for group, head, after in reversed(path[seen[message] :])]
+    edges = [_describe_edge(chains[group], head, after) for group, head, after in reversed(path[seen[message] :])]
     return f"{len(edges)} messages precede each other in a circle: " + "; ".join(edges)
 
 
-def _edge(chain: tuple[int, Sequence[int]], head: int, after: int) -> str:
+def _describe_edge(chain: tuple[int, Sequence[int]], head: int, after: int) -> str:
     process, messages = chain
     start = f"process {process} delivered {head} at position {messages.index(head)}"
     if after in messages:
@@ -85,19 +85,19 @@ def _edge(chain: tuple[int, Sequence[int]], head: int, after: int) -> str:
     return f"{start} and has not delivered {after}"
 
 
-def _not_addressed(process: int, message: int, known: bool) -> str:
+def _describe_unaddressed(process: int, message: int, known: bool) -> str:
     if known:
         return f"process {process} delivered {message}, which is not addressed to it"
     return f"process {process} delivered {message}, which nobody multicast"
 
 
-def _twice(process: int, messages: Sequence[int]) -> str:
+def _describe_duplicate(process: int, messages: Sequence[int]) -> str:
     again = next(m for at, m in enumerate(messages) if m in messages[:at])
     first = messages.index(again)
     return f"process {process} delivered {again} twice, at positions {first} and {messages.index(again, first + 1)}"
 
 
-def _diverged(one: tuple[int, Sequence[int]], other: tuple[int, Sequence[int]]) -> str:
+def _describe_divergence(one: tuple[int, Sequence[int]], other: tuple[int, Sequence[int]]) -> str:
     at = next(i for i, pair in enumerate(zip(one[1], other[1], strict=False)) if pair[0] != pair[1])
     return (
         f"at position {at} process {one[0]} delivered {one[1][at]}, but process {other[0]} of the same group"

@@ -8,16 +8,16 @@ run that claims to be complete is a missing delivery a violation, and only if no
 
 from collections.abc import Iterable
 
-from amcast.check.evidence import Evidence, Sequence
+from amcast.check.evidence import DeliverySequence, Evidence
 from amcast.check.verdict import Finding, FindingBuilder
 
 
-def integrity(evidence: Evidence) -> Finding:
+def check_integrity(evidence: Evidence) -> Finding:
     tally = FindingBuilder("P1")
     deliveries = 0
     for sequence in evidence.sequences.values():
         deliveries += len(sequence.entries)
-        _judge_rows(evidence, sequence, tally)
+        _check_deliveries(evidence, sequence, tally)
         if sequence.gap is not None:
             tally.add_doubt(
                 f"process {sequence.process}'s trace lacks position {sequence.gap}: what it delivered there is unknown",
@@ -28,7 +28,7 @@ def integrity(evidence: Evidence) -> Finding:
     return tally.build()
 
 
-def _judge_rows(evidence: Evidence, sequence: Sequence, tally: FindingBuilder) -> None:
+def _check_deliveries(evidence: Evidence, sequence: DeliverySequence, tally: FindingBuilder) -> None:
     process, group = sequence.process, evidence.group_of.get(sequence.process)
     destinations, multicast_ns = evidence.destinations, evidence.multicast_ns
     seen: dict[int, int] = {}
@@ -40,8 +40,8 @@ def _judge_rows(evidence: Evidence, sequence: Sequence, tally: FindingBuilder) -
             wrong = f"process {process} delivered {message} at position {position}, but nobody multicast {message}"
         elif group not in groups:
             wrong = (
-                f"process {process} ({_whose(evidence, process)}) delivered {message} at position {position},"
-                f" but {message} is addressed to {_listed('group', groups)}"
+                f"process {process} ({_describe_group(evidence, process)}) delivered {message} at position {position},"
+                f" but {message} is addressed to {_format_list('group', groups)}"
             )
         elif 0 <= at_ns < multicast_ns[message]:
             wrong = (
@@ -69,18 +69,18 @@ def _judge_rows(evidence: Evidence, sequence: Sequence, tally: FindingBuilder) -
         last = position
 
 
-def validity(evidence: Evidence) -> Finding:
+def check_validity(evidence: Evidence) -> Finding:
     tally = FindingBuilder("P2")
     correct = [m for m, sender in evidence.sender.items() if sender not in evidence.crashed]
     tally.checked = {"messages": len(correct)}
-    for message, missing in _missing(evidence, correct):
+    for message, missing in _find_missing(evidence, correct):
         sender = evidence.sender[message]
         if sender in evidence.group_of:
             why = f"although its sender, process {sender}, is correct"
-            _judge_missing(evidence, tally, message, missing, why)
+            _report_missing(evidence, tally, message, missing, why)
         else:
             tally.add_doubt(
-                f"{_listed('process', missing)} did not deliver {message}, and processes does not say"
+                f"{_format_list('process', missing)} did not deliver {message}, and processes does not say"
                 f" whether its sender, process {sender}, is correct",
                 message=message,
                 processes=missing,
@@ -88,7 +88,7 @@ def validity(evidence: Evidence) -> Finding:
     return tally.build()
 
 
-def agreement(evidence: Evidence) -> Finding:
+def check_agreement(evidence: Evidence) -> Finding:
     tally = FindingBuilder("P3")
     somebody: dict[int, int] = {}
     for process in sorted(evidence.sequences):
@@ -96,22 +96,22 @@ def agreement(evidence: Evidence) -> Finding:
             somebody.setdefault(message, process)
     messages = [message for message in evidence.destinations if message in somebody]
     tally.checked = {"messages": len(messages)}
-    for message, missing in _missing(evidence, messages):
+    for message, missing in _find_missing(evidence, messages):
         why = f"although process {somebody[message]} did"
-        _judge_missing(evidence, tally, message, missing, why)
+        _report_missing(evidence, tally, message, missing, why)
     gaps = evidence.gaps()
     if gaps:
-        for message, missing in _missing(evidence, (m for m in evidence.destinations if m not in somebody)):
+        for message, missing in _find_missing(evidence, (m for m in evidence.destinations if m not in somebody)):
             tally.add_doubt(
-                f"{_listed('process', missing)} did not deliver {message}, and whether process {gaps[0].process} did"
-                f" is lost in a gap of its trace",
+                f"{_format_list('process', missing)} did not deliver {message}, and whether process"
+                f" {gaps[0].process} did is lost in a gap of its trace",
                 message=message,
                 processes=missing,
             )
     return tally.build()
 
 
-def _missing(evidence: Evidence, messages: Iterable[int]) -> Iterable[tuple[int, list[int]]]:
+def _find_missing(evidence: Evidence, messages: Iterable[int]) -> Iterable[tuple[int, list[int]]]:
     """(message, correct addressed processes that are not known to have delivered it), where there are any."""
     witnesses: dict[tuple[int, ...], list[tuple[int, frozenset[int]]]] = {}
     for message in messages:
@@ -125,10 +125,10 @@ def _missing(evidence: Evidence, messages: Iterable[int]) -> Iterable[tuple[int,
             yield message, missing
 
 
-def _judge_missing(evidence: Evidence, tally: FindingBuilder, message: int, missing: list[int], why: str) -> None:
+def _report_missing(evidence: Evidence, tally: FindingBuilder, message: int, missing: list[int], why: str) -> None:
     sure = [process for process in missing if evidence.sequences[process].gap is None]
     witness = {"message": message, "processes": sure or missing}
-    who = _listed("process", sure or missing)
+    who = _format_list("process", sure or missing)
     if not evidence.complete:
         tally.add_doubt(f"{who} did not deliver {message} yet, {why}: the run is not complete", **witness)
     elif sure:
@@ -137,14 +137,14 @@ def _judge_missing(evidence: Evidence, tally: FindingBuilder, message: int, miss
         tally.add_doubt(f"{who} may have delivered {message} in a gap of the trace", **witness)
 
 
-def _whose(evidence: Evidence, process: int) -> str:
+def _describe_group(evidence: Evidence, process: int) -> str:
     if process not in evidence.group_of:
         return "which the table processes does not list"
     group = evidence.group_of[process]
     return "of no group" if group is None else f"of group {group}"
 
 
-def _listed(word: str, numbers: Iterable[int]) -> str:
+def _format_list(word: str, numbers: Iterable[int]) -> str:
     numbers = list(numbers)
     plural = {"process": "processes", "group": "groups"}[word]
     if len(numbers) == 1:

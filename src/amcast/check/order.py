@@ -10,27 +10,27 @@ taken, the order of taking is a witness that there is no cycle. What cannot be t
 """
 
 from amcast.check import cycles
-from amcast.check.chains import Chains, chains_of
+from amcast.check.chains import ChainSet, build_chains
 from amcast.check.cycles import Cycle, Edge
 from amcast.check.evidence import Evidence
 from amcast.check.verdict import Finding, FindingBuilder
 
 
-def order(evidence: Evidence) -> tuple[Finding, Finding]:
+def check_order(evidence: Evidence) -> tuple[Finding, Finding]:
     """P4 and P5."""
     prefix, acyclic = FindingBuilder("P4"), FindingBuilder("P5")
-    chains = chains_of(evidence)
+    chains = build_chains(evidence)
     blocked = merge(chains)
     checked = {"messages": len(chains.addressed), "chains": len(chains.chains)}
     prefix.checked, acyclic.checked = dict(checked), dict(checked)
     if blocked:
-        core = cycles.core(chains, blocked)
+        core = cycles.compute_core(chains, blocked)
         acyclic.checked["blocked"] = len(blocked)
-        pair = cycles.shortest_pair(core)
+        pair = cycles.find_pair_cycle(core)
         if pair is not None:
-            _tell(evidence, prefix, pair, True)
-        found, exhaustive = (pair, True) if pair is not None else cycles.shortest(core)
-        _tell(evidence, acyclic, found, exhaustive)
+            _report_cycle(evidence, prefix, pair, True)
+        found, exhaustive = (pair, True) if pair is not None else cycles.find_shortest_cycle(core)
+        _report_cycle(evidence, acyclic, found, exhaustive)
     for sequence in evidence.gaps():
         doubt = (
             f"process {sequence.process}'s trace lacks position {sequence.gap}:"
@@ -41,7 +41,7 @@ def order(evidence: Evidence) -> tuple[Finding, Finding]:
     return prefix.build(), acyclic.build()
 
 
-def merge(all_chains: Chains) -> set[int]:
+def merge(all_chains: ChainSet) -> set[int]:
     """Take away every message that can be taken; what is left waits behind a cycle. Linear in the addressed pairs."""
     chains, addressed = all_chains.chains, all_chains.addressed
     waits = {message: len(where) for message, where in addressed.items()}
@@ -71,16 +71,16 @@ def merge(all_chains: Chains) -> set[int]:
     return set(waits)
 
 
-def _tell(evidence: Evidence, tally: FindingBuilder, cycle: Cycle, exhaustive: bool) -> None:
+def _report_cycle(evidence: Evidence, tally: FindingBuilder, cycle: Cycle, exhaustive: bool) -> None:
     ring = " -> ".join(str(edge.message) for edge in (*cycle, cycle[0]))
     story = [f"{len(cycle)} messages precede each other in a circle: {ring}"]
-    story += [_sentence(evidence, edge) for edge in cycle]
+    story += [_describe_edge(evidence, edge) for edge in cycle]
     if not exhaustive:
         story.append(f"the search stopped at its limit: a circle of fewer than {len(cycle)} messages may exist")
     tally.add_violation_story(story, [edge._asdict() for edge in cycle])
 
 
-def _sentence(evidence: Evidence, edge: Edge) -> str:
+def _describe_edge(evidence: Evidence, edge: Edge) -> str:
     start = f"process {edge.process} delivered {edge.message} at position {edge.position}"
     if edge.next_position is not None:
         return f"{start}, before {edge.next} at position {edge.next_position}"

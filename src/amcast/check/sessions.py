@@ -6,14 +6,14 @@ messages with one (session, sequence). Messages without a session are not judged
 nothing about either property.
 """
 
-from amcast.check.evidence import Evidence, Sequence
+from amcast.check.evidence import DeliverySequence, Evidence
 from amcast.check.verdict import Finding, FindingBuilder
 
-Numbers = dict[int, list[int]]
+SequenceNumbers = dict[int, list[int]]
 """session -> the numbers addressed to one group, ascending."""
 
 
-def sessions(evidence: Evidence) -> tuple[Finding, Finding]:
+def check_sessions(evidence: Evidence) -> tuple[Finding, Finding]:
     """P7 and P8."""
     fifo, once = FindingBuilder("P7"), FindingBuilder("P8")
     if not evidence.session:
@@ -21,13 +21,13 @@ def sessions(evidence: Evidence) -> tuple[Finding, Finding]:
             if evidence.destinations:
                 tally.add_doubt("no message says its session and sequence")
         return fifo.build(), once.build()
-    expected = _expected(evidence)
+    expected = _map_expected_numbers(evidence)
     judged = 0
     for process, sequence in evidence.sequences.items():
         group = evidence.group_of.get(process)
         if group is not None:
-            judged += _judge_fifo(evidence, sequence, expected.get(group, {}), fifo)
-            _judge_once(evidence, sequence, once)
+            judged += _check_fifo(evidence, sequence, expected.get(group, {}), fifo)
+            _check_exactly_once(evidence, sequence, once)
         if sequence.gap is not None:
             hides = f"process {process}'s trace lacks position {sequence.gap}: a message out of turn may hide there"
             for tally in (fifo, once):
@@ -37,7 +37,7 @@ def sessions(evidence: Evidence) -> tuple[Finding, Finding]:
     return fifo.build(), once.build()
 
 
-def _expected(evidence: Evidence) -> dict[int, Numbers]:
+def _map_expected_numbers(evidence: Evidence) -> dict[int, SequenceNumbers]:
     found: dict[int, dict[int, set[int]]] = {}
     for message, (session, number) in evidence.session.items():
         for group in evidence.destinations[message]:
@@ -45,7 +45,7 @@ def _expected(evidence: Evidence) -> dict[int, Numbers]:
     return {group: {session: sorted(numbers) for session, numbers in by.items()} for group, by in found.items()}
 
 
-def _judge_fifo(evidence: Evidence, sequence: Sequence, expected: Numbers, fifo: FindingBuilder) -> int:
+def _check_fifo(evidence: Evidence, sequence: DeliverySequence, expected: SequenceNumbers, fifo: FindingBuilder) -> int:
     """Walk one process' deliveries; each session must go through its expected numbers without skipping one."""
     index = {session: {number: at for at, number in enumerate(numbers)} for session, numbers in expected.items()}
     due = dict.fromkeys(expected, 0)
@@ -76,7 +76,7 @@ def _judge_fifo(evidence: Evidence, sequence: Sequence, expected: Numbers, fifo:
     return judged
 
 
-def _judge_once(evidence: Evidence, sequence: Sequence, once: FindingBuilder) -> None:
+def _check_exactly_once(evidence: Evidence, sequence: DeliverySequence, once: FindingBuilder) -> None:
     first: dict[tuple[int, int], tuple[int, int]] = {}
     for position, message, _ in sequence.entries:
         key = evidence.session.get(message)

@@ -4,7 +4,7 @@ Missing evidence is never "holds". A property that a run does not claim is judge
 claimed ones decide the verdict of the run.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -26,6 +26,14 @@ PROPERTY_NAMES: Final = {
 EXIT_CODES: Final[dict[Verdict, int]] = {"holds": 0, "violated": 1, "unknown": 2}
 MAX_SENTENCES: Final = 5
 """A story tells this many violations one by one, then how many more there are."""
+
+
+def worst_verdict(verdicts: Iterable[Verdict]) -> Verdict:
+    """Violated if one is; unknown if one is, or if there is no verdict; else holds."""
+    found = set(verdicts)
+    if "violated" in found:
+        return "violated"
+    return "holds" if found == {"holds"} else "unknown"
 
 
 @dataclass
@@ -63,10 +71,7 @@ class Report:
     @property
     def verdict(self) -> Verdict:
         """Violated if one claimed property is, else unknown if one is, else holds."""
-        verdicts = {finding.verdict for finding in self.properties.values() if finding.claimed}
-        if "violated" in verdicts:
-            return "violated"
-        return "unknown" if "unknown" in verdicts else "holds"
+        return worst_verdict(finding.verdict for finding in self.properties.values() if finding.claimed)
 
     @property
     def exit_code(self) -> int:

@@ -69,14 +69,14 @@ def run(arguments: list[str]) -> int:
         # Typer's own refusals carry a formatted message; the class is private to it.
         message = getattr(error, "format_message", None)
         if message is not None:
-            return _refuse(f"{message()}{_given(message(), arguments)} (see: amcast --help)", WRONG_USE)
+            return _refuse(f"{message()}{_describe_given_value(message(), arguments)} (see: amcast --help)", WRONG_USE)
         if type(error).__name__ == "Abort":
             return _refuse("interrupted", 130)
-        return _internal(error)
+        return _report_internal_error(error)
     return code if isinstance(code, int) else 0
 
 
-def _given(complaint: str, arguments: list[str]) -> str:
+def _describe_given_value(complaint: str, arguments: list[str]) -> str:
     """What was given for the flag that a complaint names: Typer tells the flag and what it expects, not the value."""
     flags = [place for place, argument in enumerate(arguments[:-1]) if f"'{argument}'" in complaint]
     return f" (given: {arguments[flags[0] + 1]!r})" if flags else ""
@@ -87,7 +87,7 @@ def _refuse(sentence: str, code: int) -> int:
     return code
 
 
-def _internal(error: Exception) -> int:
+def _report_internal_error(error: Exception) -> int:
     if os.environ.get("AMCAST_DEBUG"):
         traceback.print_exc()
     handle, name = tempfile.mkstemp(prefix="amcast-error-", suffix=".txt")

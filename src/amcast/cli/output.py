@@ -18,11 +18,11 @@ UNKNOWN: Final = 2
 WRONG_USE: Final = 64
 INTERNAL: Final = 70
 
-LINES_EVERY_S: Final = 5.0
+LINE_SECONDS: Final = 5.0
 """How often work that is not watched on a terminal tells how far it is."""
 
 EXIT_CODES: Final = {"holds": HOLDS, "violated": VIOLATED, "unknown": UNKNOWN}
-_COLOURS: Final = {"holds": "green", "violated": "red", "unknown": "yellow"}
+_VERDICT_COLOURS: Final = {"holds": "green", "violated": "red", "unknown": "yellow"}
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 SeedOption = Annotated[int, typer.Option("--seed", help="Everything that is drawn is drawn from it.")]
@@ -46,7 +46,7 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[object]], title
 
 def colour_verdict(verdict: str) -> str:
     """A verdict in its colour."""
-    colour = _COLOURS.get(verdict)
+    colour = _VERDICT_COLOURS.get(verdict)
     return f"[{colour}]{verdict}[/{colour}]" if colour else verdict
 
 
@@ -63,7 +63,7 @@ def show_progress(what: str, total: int | None = None) -> Iterator[Callable[[int
 
     def tell(done: int) -> None:
         nonlocal said
-        if monotonic() - said >= LINES_EVERY_S:
+        if monotonic() - said >= LINE_SECONDS:
             said = monotonic()
             err.print(f"{what}: {done}" + (f" of {total}" if total else ""))
 

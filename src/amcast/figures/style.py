@@ -70,7 +70,7 @@ SETTINGS: Final[dict[str, Any]] = {
 }
 
 
-def mixed(level: int) -> str:
+def heat_colour(level: int) -> str:
     """The light colour of a step of a heat map."""
     share = level / LEVELS
     return "#" + "".join(
@@ -79,11 +79,11 @@ def mixed(level: int) -> str:
     )
 
 
-def series(number: int) -> str:
+def series_colour(number: int) -> str:
     return SERIES[number % len(SERIES)][0]
 
 
-def variables() -> str:
+def build_css_variables() -> str:
     """The CSS variables of both surroundings."""
 
     def colours(which: int) -> str:
@@ -94,18 +94,18 @@ def variables() -> str:
     return f":root{{{colours(0)}}}@media(prefers-color-scheme:dark){{:root{{{colours(1)}}}}}"
 
 
-def figure(width: float, height: float) -> Figure:
+def create_figure(width: float, height: float) -> Figure:
     """An empty drawing, inches wide and high; call inside `styled()`."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def styled() -> Any:
+def apply_style() -> Any:
     """The context in which drawings are made and saved."""
     context: Any = matplotlib.rc_context
     return context(SETTINGS)
 
 
-def svg(drawing: Figure, name: str) -> str:
+def render_svg(drawing: Figure, name: str) -> str:
     """A drawing as an SVG file: equal drawings, equal bytes."""
     matplotlib.rcParams["svg.hashsalt"] = name
     text = io.StringIO()
@@ -114,12 +114,12 @@ def svg(drawing: Figure, name: str) -> str:
     return re.sub(r"font: (\d[\d.]*px) '[^\"';]*'[^\"';]*", r"font: \1 system-ui, sans-serif", text.getvalue())
 
 
-def on_paper(text: str) -> str:
+def add_background(text: str) -> str:
     """The file's version: with a ground of its own."""
     return re.sub(r"(<svg [^>]*>)", rf'\1<rect width="100%" height="100%" fill="{PAPER[0]}"/>', text, count=1)
 
 
-def inline(text: str, name: str, label: str) -> str:
+def to_inline_svg(text: str, name: str, label: str) -> str:
     """The page's version: no prologue, unique names, colours by variable, as wide as its place."""
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
@@ -133,26 +133,26 @@ def inline(text: str, name: str, label: str) -> str:
         '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
         f' {box[0] if box else ""} role="img" aria-label="{label}">'
     )
-    return _coloured(opening + text[head.end() :])
+    return _replace_colours(opening + text[head.end() :])
 
 
-def _coloured(text: str) -> str:
-    for light, name in _names().items():
+def _replace_colours(text: str) -> str:
+    for light, name in _map_colour_names().items():
         text = re.sub(
             re.escape(light), f"var(--{name})" if not name.startswith("color-mix") else name, text, flags=re.I
         )
     return text
 
 
-def _names() -> dict[str, str]:
+def _map_colour_names() -> dict[str, str]:
     """Every light colour with what the page calls it."""
     named = {INK[0]: "ink", SOFT[0]: "soft", GRID[0]: "grid", WASH[0]: "wash"}
     named.update({pair[0]: f"s{number}" for number, pair in enumerate(SERIES)})
     for level in range(LEVELS + 1):
-        named[mixed(level)] = f"color-mix(in srgb,var(--hot) {level * 100 // LEVELS}%,var(--paper))"
+        named[heat_colour(level)] = f"color-mix(in srgb,var(--hot) {level * 100 // LEVELS}%,var(--paper))"
     return named
 
 
-def shortened(texts: Sequence[str], most: int = 42) -> list[str]:
+def shorten_labels(texts: Sequence[str], most: int = 42) -> list[str]:
     """Labels that fit."""
     return [text if len(text) <= most else text[: most - 1] + "…" for text in texts]

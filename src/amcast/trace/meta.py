@@ -77,7 +77,7 @@ def read_metas(folder: Path) -> list[Meta]:
     items = plain if isinstance(plain, list) else [plain]
     if not items:
         raise UsageError(f"{file}: an empty list; expected at least one run")
-    metas = [_meta(item, file) for item in items]
+    metas = [_parse_meta(item, file) for item in items]
     names = [meta.run for meta in metas]
     for name in names:
         if names.count(name) > 1:
@@ -85,7 +85,7 @@ def read_metas(folder: Path) -> list[Meta]:
     return metas
 
 
-def _meta(item: object, file: Path) -> Meta:
+def _parse_meta(item: object, file: Path) -> Meta:
     if not isinstance(item, dict):
         raise UsageError(f"{file}: {type(item).__name__} {item!r}; expected an object with schema and run")
     for field in ("schema", "run"):

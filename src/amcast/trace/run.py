@@ -24,7 +24,7 @@ from amcast.trace.recorder import Recorder, Row
 Columns = dict[str, list[Any]]
 """A table, or a batch of one: column name -> values. Every known column but `run` is there; absent ones are None."""
 
-BATCH: Final = 1 << 16
+BATCH_ROWS: Final = 1 << 16
 
 
 class Packets(Protocol):
@@ -77,8 +77,8 @@ class MemoryPackets:
 
     def batches(self, *names: str) -> Iterator[Columns]:
         places = {column.name: place for place, column in enumerate(TABLES["packets"][1:])}
-        for start in range(0, len(self._rows), BATCH):
-            rows = self._rows[start : start + BATCH]
+        for start in range(0, len(self._rows), BATCH_ROWS):
+            rows = self._rows[start : start + BATCH_ROWS]
             yield {name: [row[places[name]] for row in rows] for name in names or places}
 
 
@@ -89,12 +89,14 @@ class FilePackets:
         self._files = files
         self._run = run
         self._shared = shared
-        self._known = {file: parquet.checked("packets", file, parquet.opened(file).schema_arrow) for file in files}
+        self._known = {
+            file: parquet.check_schema("packets", file, parquet.open_parquet(file).schema_arrow) for file in files
+        }
 
     def __len__(self) -> int:
         if self._shared:
             return sum(len(batch["source"]) for batch in self.batches("source"))
-        return sum(parquet.opened(file).metadata.num_rows for file in self._files)
+        return sum(parquet.open_parquet(file).metadata.num_rows for file in self._files)
 
     def batches(self, *names: str) -> Iterator[Columns]:
         wanted = [column.name for column in TABLES["packets"][1:] if not names or column.name in names]
@@ -104,13 +106,13 @@ class FilePackets:
 
     def _tables(self, file: Path) -> Iterator[pa.Table]:
         try:
-            for batch in parquet.opened(file).iter_batches(BATCH, columns=self._known[file]):
-                table = parquet.canonical("packets", file, pa.Table.from_batches([batch]))
-                table = _only(table, self._run, file, self._shared)
+            for batch in parquet.open_parquet(file).iter_batches(BATCH_ROWS, columns=self._known[file]):
+                table = parquet.to_canonical("packets", file, pa.Table.from_batches([batch]))
+                table = _select_run(table, self._run, file, self._shared)
                 if len(table):
                     yield table
         except (pa.ArrowException, OSError) as error:
-            raise parquet.broken(file, error) from None
+            raise parquet.unreadable_file_error(file, error) from None
 
 
 def read_run(folder: Path | str, run: str | None = None) -> Run:
@@ -122,7 +124,7 @@ def read_run(folder: Path | str, run: str | None = None) -> Run:
         raise UsageError(f"{folder}: holds {len(metas)} runs; expected one, or its name given (for example {names})")
     for meta in metas:
         if run in (None, meta.run):
-            return _Folder(folder, [other.run for other in metas]).run(meta)
+            return _FolderReader(folder, [other.run for other in metas]).run(meta)
     raise UsageError(
         f"{folder / META_FILE}: run {run!r} is not there; expected one of {[meta.run for meta in metas][:5]}"
     )
@@ -136,11 +138,11 @@ def read_runs(folder: Path | str) -> list[Run]:
         if inside:
             return [run for child in inside for run in read_runs(child)]
     metas = read_metas(folder)
-    tables = _Folder(folder, [meta.run for meta in metas])
+    tables = _FolderReader(folder, [meta.run for meta in metas])
     return [tables.run(meta) for meta in metas]
 
 
-class _Folder:
+class _FolderReader:
     """The tables of a folder, each read once however many runs share it."""
 
     def __init__(self, folder: Path, runs: list[str]) -> None:
@@ -173,13 +175,13 @@ class _Folder:
         return pa.concat_tables(parts)
 
     def _part(self, table: str, file: Path) -> pa.Table:
-        opened = parquet.opened(file)
-        known = parquet.checked(table, file, opened.schema_arrow)
+        opened = parquet.open_parquet(file)
+        known = parquet.check_schema(table, file, opened.schema_arrow)
         try:
             data = opened.read(columns=known)
         except (pa.ArrowException, OSError) as error:
-            raise parquet.broken(file, error) from None
-        data = parquet.canonical(table, file, data)
+            raise parquet.unreadable_file_error(file, error) from None
+        data = parquet.to_canonical(table, file, data)
         for name in pc.unique(data.column("run")).to_pylist():
             if name not in self._runs:
                 raise UsageError(f"{file}: rows of run {name!r}; expected only {self._runs[:5]}, as {META_FILE} says")
@@ -189,7 +191,7 @@ class _Folder:
         return sorted(file for file in (self._folder / table).glob("*.parquet") if not file.name.startswith("."))
 
 
-def _only(table: pa.Table, run: str, file: Path, shared: bool) -> pa.Table:
+def _select_run(table: pa.Table, run: str, file: Path, shared: bool) -> pa.Table:
     mine = pc.equal(table.column("run"), run)
     if not shared and not pc.all(mine).as_py() and len(table):
         raise UsageError(f"{file}: rows of another run than {run!r}; expected one run, as {META_FILE} says")

@@ -29,7 +29,7 @@ ROWS_PER_CHUNK: Final = 1 << 11
 """Rows that wait as tuples: few enough to be still in the cache when they become columns."""
 ROWS_PER_GROUP: Final = 1 << 18
 ROWS_PER_FILE: Final = 1 << 22
-WRITER: Final = re.compile(r"[a-z][a-z0-9-]*")
+WRITER_NAME: Final = re.compile(r"[a-z][a-z0-9-]*")
 _BY_POSITION: Final = [("process", "ascending"), ("position", "ascending")]
 
 
@@ -59,14 +59,14 @@ class FolderRecorder(Recorder):
         self.joins = joins
         self._latest = latest
         self.max_buffered_rows = min(ROWS_PER_CHUNK, rows_per_group)
-        if not WRITER.fullmatch(writer):
+        if not WRITER_NAME.fullmatch(writer):
             raise UsageError(f"writer {writer!r}; expected lower-case letters, digits and hyphens, a letter first")
         if not 1 <= rows_per_group <= rows_per_file:
             raise UsageError(f"rows_per_group {rows_per_group}; expected 1 to rows_per_file ({rows_per_file})")
         if not joins:
-            _claim(self.folder, meta)
+            _claim_folder(self.folder, meta)
         self._files = {
-            table: _Files(self.folder, table, meta.run, writer, rows_per_group, rows_per_file) for table in TABLES
+            table: _TableWriter(self.folder, table, meta.run, writer, rows_per_group, rows_per_file) for table in TABLES
         }
 
     # Towards the disk
@@ -123,7 +123,7 @@ class FolderRecorder(Recorder):
             rows.clear()
 
 
-class _Files:
+class _TableWriter:
     """The files of one table by one writer: at most one is open, under a dot-name."""
 
     def __init__(
@@ -132,7 +132,7 @@ class _Files:
         self.folder = folder / table
         self._table = table
         self._writer = writer
-        self._gathering = parquet.Gathering(table, run)
+        self._gathering = parquet.TableBuilder(table, run)
         self._rows_per_group = rows_per_group
         self._rows_per_file = rows_per_file
         self._number = 1 + max((int(file.stem[-5:]) for file in self._mine()), default=-1)
@@ -150,7 +150,7 @@ class _Files:
             data = data.sort_by(_BY_POSITION)
         if self._open is None:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._open = parquet.writer(self._table, self._dotted(), data.schema)
+            self._open = parquet.open_writer(self._table, self._dotted(), data.schema)
             self._rows = 0
         self._open.write_table(data, row_group_size=max(len(data), 1))
         self._rows += len(data)
@@ -191,7 +191,7 @@ class _Files:
         return self.folder / f".{self._name()}"
 
 
-def _claim(folder: Path, meta: Meta) -> None:
+def _claim_folder(folder: Path, meta: Meta) -> None:
     """Make a folder ours, or refuse one that holds a run already: traces are never rewritten."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder}: a file; expected a folder for the run")

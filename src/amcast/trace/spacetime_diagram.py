@@ -66,7 +66,7 @@ def draw_spacetime(
         raise UsageError(f"arrows {arrows}, marks {marks}, width {width}; expected at least 1, 1 and 400 to 20000")
     selection = selection or Selection()
     check_selection(run, selection)
-    return "\n".join(_Picture(run, selection, arrows, marks, width).svg()) + "\n"
+    return "\n".join(_Diagram(run, selection, arrows, marks, width).svg()) + "\n"
 
 
 class _Earliest(Generic[T]):
@@ -83,14 +83,16 @@ class _Earliest(Generic[T]):
             yield thing
 
 
-class _Picture:
+class _Diagram:
     def __init__(self, run: Run, selection: Selection, arrows: int, marks: int, width: int) -> None:
         self._run = run
         self._selection = selection
         self._cut: list[str] = []
         self._marks, self._arrows = self._cap(
-            _Earliest(_marks(run, selection), lambda mark: (mark.at_ns, mark.process), marks),
-            _Earliest(_arrows(run, selection), lambda a: (a.sent_ns, a.source, a.target, a.received_ns or 0), arrows),
+            _Earliest(_iterate_marks(run, selection), lambda mark: (mark.at_ns, mark.process), marks),
+            _Earliest(
+                _iterate_arrows(run, selection), lambda a: (a.sent_ns, a.source, a.target, a.received_ns or 0), arrows
+            ),
         )
         self._names = process_names(run)
         self._width = width
@@ -161,8 +163,8 @@ class _Picture:
             f' width="{self._width}" height="{self._height}" role="img">'
         )
         yield f"<title>{escape(self._title())}</title>"
-        yield f"<style>{_style()}</style>"
-        yield f'<defs>{"".join(_heads())}<clipPath id="inside"><rect x="{LEFT - 6}" y="0"'
+        yield f"<style>{_build_style()}</style>"
+        yield f'<defs>{"".join(_draw_arrow_heads())}<clipPath id="inside"><rect x="{LEFT - 6}" y="0"'
         yield f' width="{self._width - LEFT - RIGHT + 12}" height="{self._height}"/></clipPath></defs>'
         yield f'<rect class="paper" width="{self._width}" height="{self._height}"/>'
         yield from self._headings()
@@ -189,7 +191,7 @@ class _Picture:
 
     def _axis(self) -> Iterator[str]:
         bottom = max(self._y.values(), default=TOP) + 26
-        step = nice_step(self._end - self._start, (self._width - LEFT - RIGHT) // 110)
+        step = choose_tick_step(self._end - self._start, (self._width - LEFT - RIGHT) // 110)
         digits = max(0, 6 - (len(str(step)) - len(str(step).rstrip("0"))))
         for at in range(-(-self._start // step) * step, self._end + 1, step):
             x = self._x(at)
@@ -208,7 +210,7 @@ class _Picture:
             yield f'<line class="incarnation" x1="{LEFT}" y1="{y}" x2="{end}" y2="{y}"/>'
             if crashed is not None and self._start <= crashed <= self._end:
                 title = f"process {process} crashed at {format_time(crashed)}"
-                yield f"<g><title>{title}</title>{_cross(end, y, 'crash')}</g>"
+                yield f"<g><title>{title}</title>{_draw_cross(end, y, 'crash')}</g>"
             name = self._names.get(process, f"p{process}?")
             yield f'<text class="name" x="{LEFT - 14}" y="{y + 4}" text-anchor="end">{name}</text>'
             if group is not None and group not in labelled:
@@ -224,14 +226,15 @@ class _Picture:
         yield f"<g><title>{escape(told)}{', lost' if arrow.received_ns is None else ''}</title>"
         if arrow.received_ns is None:
             x2, y2 = x1 + 26, y1 + (y2 - y1) * 0.42
-            yield f'<path class="arrow lost c{colour}" d="M{x1} {y1}L{x2} {y2:.1f}"/>{_cross(x2, y2, f"c{colour}")}'
+            cross = _draw_cross(x2, y2, f"c{colour}")
+            yield f'<path class="arrow lost c{colour}" d="M{x1} {y1}L{x2} {y2:.1f}"/>{cross}'
         elif arrow.source == arrow.target:
             x2, high = self._x(arrow.received_ns), y1 - 22
             wide = max(0.0, 9 - (x2 - x1) / 2)
             yield f'<path class="arrow c{colour}" d="M{x1} {y1}C{x1 - wide} {high} {x2 + wide} {high} {x2} {y1}"/>'
         else:
             x2 = self._x(arrow.received_ns)
-            x2, y2 = _shortened(x1, y1, x2, y2)
+            x2, y2 = _shorten(x1, y1, x2, y2)
             yield f'<path class="arrow c{colour}" marker-end="url(#head{colour})" d="M{x1} {y1}L{x2} {y2}"/>'
         yield "</g>"
 
@@ -267,7 +270,7 @@ class _Picture:
             ('<circle class="mark ink" cx="0" cy="0" r="6"/>', "multicast"),
             ('<path class="mark ink" d="M0 -7l7 7l-7 7l-7 -7z"/>', "delivery"),
             ('<path class="arrow cnone" d="M-9 0H9" marker-end="url(#headnone)"/>', "packet about no message"),
-            (_cross(0, 0, "crash"), "lost, crashed"),
+            (_draw_cross(0, 0, "crash"), "lost, crashed"),
         )
         for sign, text in signs:
             yield f'<g transform="translate({x} {y})">{sign}<text class="soft" x="16" y="4">{text}</text></g>'
@@ -281,7 +284,7 @@ class _Picture:
             yield f' rx="3"/><text class="soft" x="16" y="4"><tspan class="ink">{name}</tspan>{full}</text></g>'
 
 
-def _marks(run: Run, selection: Selection) -> Iterator[DiagramMark]:
+def _iterate_marks(run: Run, selection: Selection) -> Iterator[DiagramMark]:
     rows = run.multicasts
     for message, sender, at in zip(rows["message"], rows["sender"], rows["at_ns"], strict=True):
         if selection.includes_time(at) and selection.includes_message(message) and selection.includes_process(sender):
@@ -297,7 +300,7 @@ def _marks(run: Run, selection: Selection) -> Iterator[DiagramMark]:
             yield DiagramMark("delivery", process, at, message, told)
 
 
-def _arrows(run: Run, selection: Selection) -> Iterator[DiagramArrow]:
+def _iterate_arrows(run: Run, selection: Selection) -> Iterator[DiagramArrow]:
     if run.packets is None:
         return
     names = ("message", "messages", "body", "source", "target", "sent_ns", "received_ns")
@@ -309,7 +312,7 @@ def _arrows(run: Run, selection: Selection) -> Iterator[DiagramArrow]:
                 yield DiagramArrow(source, target, sent, received, messages, body)
 
 
-def nice_step(span: int, ticks: int) -> int:
+def choose_tick_step(span: int, ticks: int) -> int:
     """1, 2 or 5 times a power of ten, so that a span has at most so many ticks."""
     step = 1
     while True:
@@ -319,18 +322,18 @@ def nice_step(span: int, ticks: int) -> int:
         step *= 10
 
 
-def _shortened(x1: float, y1: float, x2: float, y2: float, by: float = 7) -> tuple[float, float]:
+def _shorten(x1: float, y1: float, x2: float, y2: float, by: float = 7) -> tuple[float, float]:
     """An arrow ends just before the line that it points at, so that its head is seen."""
     length = ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5
     keep = max(0.0, 1 - by / length) if length else 1.0
     return round(x1 + (x2 - x1) * keep, 1), round(y1 + (y2 - y1) * keep, 1)
 
 
-def _cross(x: float, y: float, kind: str) -> str:
+def _draw_cross(x: float, y: float, kind: str) -> str:
     return f'<path class="cross {kind}" d="M{x - 5:.1f} {y - 5:.1f}l10 10m0 -10l-10 10"/>'
 
 
-def _heads() -> Iterator[str]:
+def _draw_arrow_heads() -> Iterator[str]:
     for name in (*map(str, range(len(COLOURS))), "none"):
         yield (
             f'<marker id="head{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7"'
@@ -338,7 +341,7 @@ def _heads() -> Iterator[str]:
         )
 
 
-def _style() -> str:
+def _build_style() -> str:
     def colours(which: int) -> str:
         rules = [f".c{i}{{stroke:{pair[which]}}}.f{i}{{fill:{pair[which]}}}" for i, pair in enumerate(COLOURS)]
         return "".join(rules)

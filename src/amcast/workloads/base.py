@@ -108,7 +108,7 @@ class Workload(ABC):
         """The client's next message."""
         random = self._messages.get(client)
         if random is None:
-            random = self._messages[client] = stream(self.seed, "messages", client)
+            random = self._messages[client] = random_stream(self.seed, "messages", client)
         destinations, size = self.message(client, random)
         return DrawnMessage(destinations, size, self._pause_ns(client))
 
@@ -131,7 +131,7 @@ class Workload(ABC):
             return config.think_ns
         random = self._pauses.get(client)
         if random is None:
-            random = self._pauses[client] = stream(self.seed, "pauses", client)
+            random = self._pauses[client] = random_stream(self.seed, "pauses", client)
         standard = -log(1.0 - random.random())
         if config.rate_per_s:
             return round(standard * SECOND_NS / config.rate_per_s)
@@ -145,12 +145,12 @@ def assign_home_groups(topology: Topology) -> dict[ProcessId, GroupId]:
     """
     present: dict[str, list[GroupId]] = {}
     for group in topology.groups:
-        for place in sorted({place_of(topology.region(member)) for member in topology.members(group)}):
+        for place in sorted({site_of_region(topology.region(member)) for member in topology.members(group)}):
             present.setdefault(place, []).append(group)
     turns: dict[str, int] = {}
     homes = {}
     for client in topology.clients:
-        place = place_of(topology.region(client))
+        place = site_of_region(topology.region(client))
         candidates: Sequence[GroupId] = present.get(place, topology.groups)
         turn = turns.get(place, 0)
         homes[client] = candidates[turn % len(candidates)]
@@ -158,27 +158,27 @@ def assign_home_groups(topology: Topology) -> dict[ProcessId, GroupId]:
     return homes
 
 
-def place_of(region: str) -> str:
+def site_of_region(region: str) -> str:
     return region.partition("/")[0]
 
 
-def stream(seed: int, *names: object) -> Random:
+def random_stream(seed: int, *names: object) -> Random:
     """The stream of a seed that these names single out; the same in every interpreter."""
     text = "/".join(str(name) for name in (seed, "workload", *names))
     return Random(int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big"))
 
 
-def below(random: Random, limit: int) -> int:
+def draw_below(random: Random, limit: int) -> int:
     """One of 0, 1 ... limit - 1."""
     return int(random.random() * limit)
 
 
-def between(random: Random, low: int, high: int) -> int:
+def draw_between(random: Random, low: int, high: int) -> int:
     """One of low ... high, both included."""
     return low + int(random.random() * (high - low + 1))
 
 
-def sample(random: Random, pool: Sequence[T], count: int) -> list[T]:
+def draw_sample(random: Random, pool: Sequence[T], count: int) -> list[T]:
     """`count` different elements, each set as likely as any other: the first steps of a shuffle."""
     rest = list(pool)
     for index in range(count):

@@ -24,9 +24,9 @@ from typing import Literal
 
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.topology import Topology
-from amcast.workloads.base import Workload, WorkloadConfig, between
+from amcast.workloads.base import Workload, WorkloadConfig, draw_between
 from amcast.workloads.tables import nearest_all, nearest_three
-from amcast.workloads.tpcc import ITEMS, cumulated, remote_items
+from amcast.workloads.tpcc import ITEMS, cumulate, remote_item_chances
 
 MIX = {"new order": 45, "payment": 43, "order status": 4, "delivery": 4, "stock level": 4}
 _KIND_AND_DATE = 1 + 8
@@ -68,7 +68,7 @@ class Gtpcc(Workload):
             groups[n - 1]: tuple(groups[m - 1] for m in row) for n, row in nearest_three(config.nearest).items()
         }
         self._kinds = tuple(MIX)
-        self._mix = cumulated([float(weight) for weight in MIX.values()])
+        self._mix = cumulate([float(weight) for weight in MIX.values()])
 
     def message(self, client: ProcessId, random: Random) -> tuple[tuple[GroupId, ...], int]:
         return self._destinations(self.home_group(client), random), self._bytes(random)
@@ -85,7 +85,7 @@ class Gtpcc(Workload):
 
     def _bytes(self, random: Random) -> int:
         kind = self._kinds[bisect_right(self._mix, random.random())]
-        return order_bytes(between(random, *ITEMS)) if kind == "new order" else PAYLOAD[kind]
+        return order_bytes(draw_between(random, *ITEMS)) if kind == "new order" else PAYLOAD[kind]
 
 
 class GtpccText(Workload):
@@ -100,13 +100,13 @@ class GtpccText(Workload):
         groups = topology.groups
         self._near = {groups[n - 1]: tuple(groups[m - 1] for m in row) for n, row in nearest_all().items()}
         self._new_order = MIX["new order"] / (MIX["new order"] + MIX["payment"])
-        self._remote = cumulated(remote_items(self.REMOTE_ITEM)[1:])
+        self._remote = cumulate(remote_item_chances(self.REMOTE_ITEM)[1:])
 
     def message(self, client: ProcessId, random: Random) -> tuple[tuple[GroupId, ...], int]:
         home = self.home_group(client)
         local = self._local > 0 and random.random() < self._local
         order = random.random() < self._new_order
-        size = order_bytes(between(random, *ITEMS)) if order else PAYLOAD["payment"]
+        size = order_bytes(draw_between(random, *ITEMS)) if order else PAYLOAD["payment"]
         if local:
             return (home,), size
         while True:

@@ -10,7 +10,7 @@ from random import Random
 from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.topology import Topology
-from amcast.workloads.base import PayloadConfig, Workload, between, sample
+from amcast.workloads.base import PayloadConfig, Workload, draw_between, draw_sample
 
 
 class MicroConfig(PayloadConfig, frozen=True):
@@ -53,11 +53,11 @@ class Micro(Workload):
         self._others = {g: tuple(h for h in topology.groups if h != g) for g in topology.groups} if config.home else {}
 
     def message(self, client: ProcessId, random: Random) -> tuple[tuple[GroupId, ...], int]:
-        count = self._low if self._low == self._high else between(random, self._low, self._high)
+        count = self._low if self._low == self._high else draw_between(random, self._low, self._high)
         if not self._with_home:
-            return tuple(sorted(sample(random, self.topology.groups, count))), self._size
+            return tuple(sorted(draw_sample(random, self.topology.groups, count))), self._size
         home = self.home_group(client)
-        return tuple(sorted((home, *sample(random, self._others[home], count - 1)))), self._size
+        return tuple(sorted((home, *draw_sample(random, self._others[home], count - 1)))), self._size
 
 
 class Convoy(Micro):

@@ -10,7 +10,7 @@ from random import Random
 
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.topology import Topology
-from amcast.workloads.base import PayloadConfig, Workload, below
+from amcast.workloads.base import PayloadConfig, Workload, draw_below
 from amcast.workloads.tables import social_users
 
 
@@ -28,4 +28,4 @@ class Social(Workload):
         self._users = [tuple(sorted(groups[partition] for partition in reached)) for reached in social_users()]
 
     def message(self, client: ProcessId, random: Random) -> tuple[tuple[GroupId, ...], int]:
-        return self._users[below(random, len(self._users))], self._size
+        return self._users[draw_below(random, len(self._users))], self._size

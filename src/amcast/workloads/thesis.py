@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.topology import Topology
-from amcast.workloads.base import PayloadConfig, Workload, below
+from amcast.workloads.base import PayloadConfig, Workload, draw_below
 
 Numbers = tuple[int, ...]
 """Groups by the thesis' numbers, 1 to 7."""
@@ -63,4 +63,4 @@ class Thesis(Workload):
         self._sets = [tuple(topology.groups[n - 1] for n in numbers) for numbers in SETS[config.sets]]
 
     def message(self, client: ProcessId, random: Random) -> tuple[tuple[GroupId, ...], int]:
-        return self._sets[below(random, len(self._sets))], self._size
+        return self._sets[draw_below(random, len(self._sets))], self._size

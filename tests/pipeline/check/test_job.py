@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from amcast.kernel.errors import CannotTellError, UsageError
-from amcast.pipeline.check.job import CheckLimits, check, exit_code
+from amcast.pipeline.check.job import CheckLimits, check, exit_code_of
 from amcast.trace.columns import TABLES
 from tests.mutants.planted import Trace, healthy
 from tests.pipeline.small_runs import plain, planted_runs, random_run, told, write
 
-LARGE = CheckLimits(small_rows=0, ragged_rows=0)
+LARGE = CheckLimits(small_rows=0, gapped_rows=0)
 pytestmark = pytest.mark.usefixtures("spark")
 
 
@@ -42,7 +42,7 @@ def test_hundreds_of_small_runs_get_the_plain_checkers_reports(tmp_path: Path) -
             wanted[name] = report
     answer = check(str(tmp_path))
     assert answer["verdict"] == "violated"
-    assert exit_code(answer) == 1
+    assert exit_code_of(answer) == 1
     found = {report["run"]: report for report in answer["runs"]}
     assert set(found) == set(wanted)
     assert len(found) > 290

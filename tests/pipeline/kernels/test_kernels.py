@@ -9,15 +9,15 @@ import pytest
 from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import message_id
 from amcast.pipeline.check.examination import Examination, PositionGapError
-from amcast.pipeline.check.run_view import kept_view
-from amcast.pipeline.kernels.fingerprints import Fingerprint, buckets_for, buckets_of, in_buckets
-from amcast.pipeline.kernels.merge import BUFFER_ENTRIES, Loose, Rows, head_cycle, merge
-from amcast.pipeline.kernels.pairs import Commons, unlike
-from amcast.pipeline.kernels.replicas import Deliveries, Slice
-from amcast.pipeline.kernels.unique_ids import Growing
-from amcast.pipeline.watch.incremental_order import Ongoing
+from amcast.pipeline.check.run_view import build_memory_view
+from amcast.pipeline.kernels.fingerprints import Fingerprint, choose_bucket_count, find_buckets, select_in_buckets
+from amcast.pipeline.kernels.merge import BUFFER_ENTRIES, ChainGap, ChainRows, find_head_cycle, merge
+from amcast.pipeline.kernels.pairs import SharedEntriesCounter, compare_pairs
+from amcast.pipeline.kernels.replicas import DeliveryRows, PositionSlice
+from amcast.pipeline.kernels.unique_ids import AscendingIds
+from amcast.pipeline.watch.incremental_order import IncrementalOrder
 from tests.mutants.planted import Trace
-from tests.pipeline.small_runs import kept, plain, planted_runs, ragged_run, random_run, told
+from tests.pipeline.small_runs import gapped_run, kept, plain, planted_runs, random_run, told
 
 
 def longs(*values: int) -> np.ndarray:
@@ -27,17 +27,17 @@ def longs(*values: int) -> np.ndarray:
 # The merge
 
 
-def rows(chain: list[int], addressed: dict[int, tuple[int, ...]]) -> Rows:
+def rows(chain: list[int], addressed: dict[int, tuple[int, ...]]) -> ChainRows:
     flat = [group for message in chain for group in addressed[message]]
     ends = np.cumsum([0, *(len(addressed[message]) for message in chain)])
-    return Rows(longs(*chain), ends.astype(np.int32), np.array(flat, np.int32))
+    return ChainRows(longs(*chain), ends.astype(np.int32), np.array(flat, np.int32))
 
 
-def in_pieces(random: Random, whole: Rows) -> list[Rows]:
+def in_pieces(random: Random, whole: ChainRows) -> list[ChainRows]:
     """The same rows as a reader may hand them out: in batches of any size, some empty."""
     cuts = sorted(random.choices(range(whole.messages.size + 1), k=random.randint(0, 4)))
     bounds = zip([0, *cuts], [*cuts, whole.messages.size], strict=True)
-    return [Rows(whole.messages[a:b], whole.offsets[a : b + 1], whole.values) for a, b in bounds]
+    return [ChainRows(whole.messages[a:b], whole.offsets[a : b + 1], whole.values) for a, b in bounds]
 
 
 def acyclic(
@@ -78,7 +78,7 @@ def test_the_merge_is_complete_exactly_when_there_is_no_cycle(seed: int) -> None
     if not found.heads:
         assert found.taken == len({message for chain in chains for message in chain})
         return
-    circle = head_cycle(found.heads)
+    circle = find_head_cycle(found.heads)
     assert len(circle) >= 2
     for head, after in zip(circle, [*circle[1:], circle[0]], strict=True):
         # `head` waits for `after`: where `after` is the head, `head` is addressed and not delivered before it.
@@ -101,7 +101,7 @@ def test_the_merge_knows_what_a_hole_may_hide(seed: int) -> None:
         if random.random() < 0.7:
             certain[at] = random.randrange(len(chain) + 1)
             del chain[certain[at] : certain[at] + random.randint(0, 2)]
-    holes = {at: Loose(index, np.sort(longs(*chains[at][index:]))) for at, index in certain.items()}
+    holes = {at: ChainGap(index, np.sort(longs(*chains[at][index:]))) for at, index in certain.items()}
     found = merge([iter(in_pieces(random, rows(chain, addressed))) for chain in chains], holes)
     assert (not found.heads) == acyclic(chains, addressed, certain)
 
@@ -126,7 +126,9 @@ def test_the_merge_holds_a_window_not_the_chains() -> None:
             ahead = abs(made[0] - made[1])
             assert ahead <= BUFFER_ENTRIES + batch, "one chain is read far ahead of the other"
             ids = np.arange(first, first + batch, dtype=np.int64)
-            yield Rows(ids, np.arange(0, 2 * batch + 1, 2, dtype=np.int32), np.tile(np.array([0, 1], np.int32), batch))
+            yield ChainRows(
+                ids, np.arange(0, 2 * batch + 1, 2, dtype=np.int32), np.tile(np.array([0, 1], np.int32), batch)
+            )
 
     assert merge([chain(0), chain(1)]).taken == 3 * BUFFER_ENTRIES
 
@@ -137,15 +139,15 @@ def test_the_merge_holds_a_window_not_the_chains() -> None:
 def compared(chains: list[list[int]], addressed: dict[int, tuple[int, ...]]) -> set[tuple[int, int]]:
     """The pairs that differ, as the check finds them: once as they are, then up to the end of the shorter."""
 
-    def walk(at: int, limits: dict[int, int] | None = None) -> Commons:
-        commons = Commons(at, len(chains), limits)
+    def walk(at: int, limits: dict[int, int] | None = None) -> SharedEntriesCounter:
+        commons = SharedEntriesCounter(at, len(chains), limits)
         commons.absorb(rows(chains[at], addressed))
-        return commons.found()
+        return commons.result()
 
     found = {at: walk(at) for at in range(len(chains))}
-    differ, again = unlike(found)
+    differ, again = compare_pairs(found)
     for at, limits in again.items():
-        differ |= unlike({at: walk(at, limits), **{other: found[other] for other in limits}})[0]
+        differ |= compare_pairs({at: walk(at, limits), **{other: found[other] for other in limits}})[0]
     return differ
 
 
@@ -178,31 +180,33 @@ def test_pairs_differ_exactly_when_neither_is_a_prefix_of_the_other(seed: int) -
 def test_a_fingerprint_is_that_of_a_multiset() -> None:
     one, other = Fingerprint(64), Fingerprint(64)
     offsets, values = np.array([0, 2, 3], np.int32), np.array([4, 7, 7], np.int32)
-    one.addressed(longs(11, 12), offsets, values, longs(5, 6))
-    other.delivered(longs(12, 11), np.array([0, 1, 3], np.int32), np.array([7, 7, 4], np.int32), longs(6, 5), 7)
-    assert one.differing(other).tolist() == buckets_of([11], 64).tolist()
+    one.add_addressed(longs(11, 12), offsets, values, longs(5, 6))
+    other.add_delivered(longs(12, 11), np.array([0, 1, 3], np.int32), np.array([7, 7, 4], np.int32), longs(6, 5), 7)
+    assert one.find_differences(other).tolist() == find_buckets([11], 64).tolist()
     part = Fingerprint(64)
-    part.delivered(longs(11), np.array([0, 2], np.int32), np.array([4, 7], np.int32), longs(5), 4)
+    part.add_delivered(longs(11), np.array([0, 2], np.int32), np.array([4, 7], np.int32), longs(5), 4)
     other += part
-    assert not one.differing(other).any()
+    assert not one.find_differences(other).any()
 
 
 @pytest.mark.parametrize("change", ["message", "destinations", "group", "time", "twice"])
 def test_a_fingerprint_sees_every_change(change: str) -> None:
     one, other = Fingerprint(16), Fingerprint(16)
     offsets, values = np.array([0, 2], np.int32), np.array([0, 3], np.int32)
-    one.delivered(longs(9), offsets, values, longs(100), 3)
+    one.add_delivered(longs(9), offsets, values, longs(100), 3)
     message = longs(8 if change == "message" else 9)
     wrong = np.array([0, 4], np.int32) if change == "destinations" else values
     for _ in range(2 if change == "twice" else 1):
-        other.delivered(message, offsets, wrong, longs(99 if change == "time" else 100), 2 if change == "group" else 3)
-    assert one.differing(other).any()
+        other.add_delivered(
+            message, offsets, wrong, longs(99 if change == "time" else 100), 2 if change == "group" else 3
+        )
+    assert one.find_differences(other).any()
 
 
 def test_buckets_hold_few_messages() -> None:
     messages = np.arange(100_000, dtype=np.int64)
-    buckets = buckets_for(messages.size)
-    inside = in_buckets(messages, buckets_of([77], buckets))
+    buckets = choose_bucket_count(messages.size)
+    inside = select_in_buckets(messages, find_buckets([77], buckets))
     assert inside[77]
     assert inside.sum() < 400
 
@@ -212,56 +216,56 @@ def test_buckets_hold_few_messages() -> None:
 
 def test_ids_that_grow_are_unique_and_others_are_not_judged() -> None:
     ids = [message_id(sender, number) for number in range(50) for sender in (3, 5000, 9)]
-    whole, first, second = Growing(), Growing(), Growing()
+    whole, first, second = AscendingIds(), AscendingIds(), AscendingIds()
     whole.absorb(longs(*ids))
-    assert whole.sure
+    assert whole.is_ascending
     first.absorb(longs(*ids[:70]))
     second.absorb(longs(*ids[70:]))
-    first.follow(second)
-    assert first.sure
-    again = Growing()
+    first.extend_with(second)
+    assert first.is_ascending
+    again = AscendingIds()
     again.absorb(longs(ids[4]))
-    whole.follow(again)
-    assert not whole.sure
+    whole.extend_with(again)
+    assert not whole.is_ascending
     for strange in ([5, 5], [7, 6], [-1], [2**62]):
-        growing = Growing()
+        growing = AscendingIds()
         growing.absorb(longs(*strange))
-        assert not growing.sure
+        assert not growing.is_ascending
 
 
 # Replicas
 
 
-def replica(*entries: tuple[int, int], at: int = 10, sent: int = 5) -> list[Deliveries]:
+def replica(*entries: tuple[int, int], at: int = 10, sent: int = 5) -> list[DeliveryRows]:
     positions, messages = longs(*(e[0] for e in entries)), longs(*(e[1] for e in entries))
-    return [Deliveries(positions, messages, np.full_like(positions, at), np.full_like(positions, sent))]
+    return [DeliveryRows(positions, messages, np.full_like(positions, at), np.full_like(positions, sent))]
 
 
 def test_a_slice_compares_replicas_position_by_position() -> None:
-    piece = Slice(10, 20)
+    piece = PositionSlice(10, 20)
     full = [(position, 100 + position) for position in range(5, 25)]
-    assert piece.absorb(1, replica(*full), 25).alike
+    assert piece.absorb(1, replica(*full), 25).is_clean
     shorter = piece.absorb(2, replica(*full[:10]), 15)
-    assert shorter.alike
+    assert shorter.is_clean
     assert shorter.holes == ()
     wrong = piece.absorb(3, replica(*full[:8], (13, 7), *full[9:]), 25)
     assert (wrong.conflict, wrong.holes) == (13, ())
     holes = piece.absorb(4, replica(*full[:7], *full[10:13]), 19)
-    assert holes.alike
+    assert holes.is_clean
     assert holes.holes == ((12, 15), (18, 19))
     assert piece.absorb(5, replica(full[5], full[5]), 11).disorder == 10
     assert piece.absorb(6, replica(*full, sent=11), 25).early == 10
-    assert piece.absorb(7, replica(*full, sent=4), 25).unlike == 10
+    assert piece.absorb(7, replica(*full, sent=4), 25).time_mismatch == 10
 
 
 # The whole examination, against the plain checker
 
 
-def examined(trace: Trace, ragged_rows: int = 10**9) -> object:
+def examined(trace: Trace, gapped_rows: int = 10**9) -> object:
     meta, tables = kept(trace)
-    view = kept_view(meta, tables, trace.packets is not None)
+    view = build_memory_view(meta, tables, trace.packets is not None)
     try:
-        return Examination(view, ragged_rows=ragged_rows).report().as_dict()
+        return Examination(view, gapped_rows=gapped_rows).report().as_dict()
     except UsageError as refusal:
         return str(refusal)
 
@@ -273,7 +277,7 @@ def test_planted_runs_get_the_plain_checkers_report(name: str) -> None:
         assert told(examined(trace)) == told(plain(trace))
     except PositionGapError:
         # The kernels leave holes to the plain checker; left alone with them, they must not call them sound.
-        assert verdicts(examined(trace, ragged_rows=0)) == verdicts(plain(trace))
+        assert verdicts(examined(trace, gapped_rows=0)) == verdicts(plain(trace))
 
 
 def verdicts(report: object) -> dict[str, str]:
@@ -299,9 +303,9 @@ def test_holes_hide_and_prove_what_the_plain_checker_says(block: int) -> None:
     """The road of large runs, on which no run is too ragged: the same verdict on every property."""
     judged = 0
     for seed in range(50 * block, 50 * block + 50):
-        trace = ragged_run(seed)
+        trace = gapped_run(seed)
         if any(trace.sequences.values()):
-            assert verdicts(examined(trace, ragged_rows=0)) == verdicts(plain(trace)), f"ragged_run({seed})"
+            assert verdicts(examined(trace, gapped_rows=0)) == verdicts(plain(trace)), f"gapped_run({seed})"
             judged += 1
     assert judged >= 40
 
@@ -310,11 +314,11 @@ def test_holes_hide_and_prove_what_the_plain_checker_says(block: int) -> None:
 def test_more_holes_than_can_be_told_apart_only_cost_certainty(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("amcast.pipeline.kernels.replicas.MAX_HOLES", 1)
     for seed in range(50 * block, 50 * block + 50):
-        trace = ragged_run(seed)
+        trace = gapped_run(seed)
         if any(trace.sequences.values()):
-            found, wanted = verdicts(examined(trace, ragged_rows=0)), verdicts(plain(trace))
+            found, wanted = verdicts(examined(trace, gapped_rows=0)), verdicts(plain(trace))
             for name, verdict in found.items():
-                assert verdict in (wanted[name], "unknown"), f"ragged_run({seed}), {name}"
+                assert verdict in (wanted[name], "unknown"), f"gapped_run({seed}), {name}"
 
 
 def many_groups(kind: str) -> Trace:
@@ -348,7 +352,7 @@ def test_tens_of_thousands_of_pairs_of_groups(kind: str, verdict: tuple[str, str
 # Order while the run goes on
 
 
-def feed(order: Ongoing, trace: Trace, batches: list[list[tuple[int, int, int]]]) -> list[bool]:
+def feed(order: IncrementalOrder, trace: Trace, batches: list[list[tuple[int, int, int]]]) -> list[bool]:
     """(process, position, message) rows in batches; after each, whether the order was violated."""
     seen = []
     for batch in batches:
@@ -376,7 +380,7 @@ def test_a_watched_run_is_violated_exactly_when_its_order_is(seed: int) -> None:
     random.shuffle(every)
     cuts = sorted(random.choices(range(len(every) + 1), k=3))
     batches = [every[a:b] for a, b in zip([0, *cuts], [*cuts, len(every)], strict=True) if b > a]
-    order = Ongoing()
+    order = IncrementalOrder()
     seen = feed(order, trace, batches) if batches else [False]
     wanted = plain(trace)
     assert isinstance(wanted, dict)
@@ -391,7 +395,7 @@ def test_a_watched_run_is_violated_exactly_when_its_order_is(seed: int) -> None:
 
 
 def test_a_watch_forgets_what_is_merged() -> None:
-    order = Ongoing(remembered=100)
+    order = IncrementalOrder(remembered=100)
     trace = Trace({0: [0], 1: [1]}, [9])
     for message in range(2000):
         trace.multicasts[message] = {"destinations": (0, 1)}

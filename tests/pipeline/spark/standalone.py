@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyspark
 
-from amcast.pipeline.spark.java import java_home
+from amcast.pipeline.spark.java import find_java_home
 
 HOME = Path(pyspark.__file__).parent
 
@@ -27,7 +27,7 @@ class Cluster:
 
     def start(self, name: str, *command: str) -> None:
         environment = os.environ | {
-            "JAVA_HOME": str(java_home()),
+            "JAVA_HOME": str(find_java_home()),
             "SPARK_HOME": str(HOME),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_WORKER_DIR": str(self.folder / "work"),

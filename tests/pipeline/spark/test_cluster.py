@@ -31,8 +31,8 @@ from amcast.lab.sweep_cell import estimated, normalised, run_cell
 from amcast.pipeline.sweep.grid import expand_cells, parse_grid
 from amcast.pipeline.sweep import job as sweep
 from amcast.pipeline.check.job import CheckLimits, check
-from amcast.pipeline.spark.progress import counted
-from amcast.pipeline.spark.session import session
+from amcast.pipeline.spark.progress import count_tasks
+from amcast.pipeline.spark.session import open_session
 
 plan, swept, small, large, master, victim = sys.argv[1:]
 killed = []
@@ -41,7 +41,7 @@ def kill_when_busy(spark):
     # Once some tasks of a stage are done and others are not, a worker and its executor go away.
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not killed:
-        done, total = counted(spark)
+        done, total = count_tasks(spark)
         if 0 < done < total:
             os.killpg(int(victim), signal.SIGKILL)
             killed.append(f"{done} of {total}")
@@ -50,16 +50,16 @@ def kill_when_busy(spark):
 def executors(spark):
     return spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
 
-with session(master, settings={"spark.executor.memory": "512m"}) as spark:
+with open_session(master, settings={"spark.executor.memory": "512m"}) as spark:
     grid = parse_grid(json.loads(plan))
     cells = expand_cells(grid, normalised)
-    settings = sweep.Settings(Path(swept), traces=True, least_s=0.1)
-    sweep.begin(settings, json.loads(plan), cells, grid.paths)
+    settings = sweep.SweepSettings(Path(swept), traces=True, least_s=0.1)
+    sweep.prepare_sweep(settings, json.loads(plan), cells, grid.paths)
     while executors(spark) < 2:
         time.sleep(0.1)
     before = executors(spark)
-    sweep.run(spark, cells, run_cell, estimated, settings)
-    sweep.merge(settings.out)
+    sweep.run_cells(spark, cells, run_cell, estimated, settings)
+    sweep.merge_journal(settings.out)
     while executors(spark) < 2:
         time.sleep(0.1)
     thread = threading.Thread(target=kill_when_busy, args=(spark,))
@@ -67,7 +67,7 @@ with session(master, settings={"spark.executor.memory": "512m"}) as spark:
     whole = check(small, master)
     thread.join()
     runs = check(str(settings.out / "runs"), master)
-    road = check(large, master, limits=CheckLimits(small_rows=0, ragged_rows=0))
+    road = check(large, master, limits=CheckLimits(small_rows=0, gapped_rows=0))
     print(json.dumps({"executors": before, "killed": killed, "whole": whole, "runs": runs, "road": road}))
 """
 
@@ -76,7 +76,7 @@ def replace_a_worker(made: Cluster, out: Path, cells: int, driver: subprocess.Po
     """When some cells are done and others are not, the first worker is killed and a third one comes; how many were."""
     deadline = time.monotonic() + 240
     while driver.poll() is None and time.monotonic() < deadline:
-        done = sum(1 for file in (out / "journal").glob("*.jsonl") for _ in sweep.journal_rows(file))
+        done = sum(1 for file in (out / "journal").glob("*.jsonl") for _ in sweep.read_journal(file))
         if 0 < done < cells:
             made.kill("worker-0")
             made.start_worker(2)
@@ -87,10 +87,10 @@ def replace_a_worker(made: Cluster, out: Path, cells: int, driver: subprocess.Po
 
 def alone(out: Path, cells: list[SweepCell]) -> bytes:
     """The table of the same sweep in this process, without Spark."""
-    settings = sweep.Settings(out, traces=True)
-    sweep.begin(settings, PLAN, cells, [])
+    settings = sweep.SweepSettings(out, traces=True)
+    sweep.prepare_sweep(settings, PLAN, cells, [])
     sweep.run_bundle(cells, run_cell, settings)
-    sweep.merge(out)
+    sweep.merge_journal(out)
     return table(out)
 
 

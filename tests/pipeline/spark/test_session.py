@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.pipeline.spark import session as sessions
-from amcast.pipeline.spark.session import check_master, plain_errors, session
+from amcast.pipeline.spark.session import check_master, open_session, translate_errors
 
 
 @pytest.mark.parametrize("master", ["spak://host:1", "spark://host", "spark://host:x", "spark://:7077", "local[x]", ""])
@@ -33,7 +33,7 @@ def test_an_unreachable_master_is_one_sentence() -> None:
 
 
 def test_an_open_session_is_used_and_left_open(spark: SparkSession) -> None:
-    with session() as found:
+    with open_session() as found:
         assert found is spark
     assert spark.range(3).count() == 3
 
@@ -49,7 +49,7 @@ def test_the_settings_that_matter(spark: SparkSession) -> None:
 def test_a_failure_in_spark_is_one_sentence_that_names_the_log(
     spark: SparkSession, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(CannotTellError) as caught, plain_errors():
+    with pytest.raises(CannotTellError) as caught, translate_errors():
         spark.sql("select assert_true(id < 0, 'planted') from range(3)").collect()
     sentence = str(caught.value)
     assert "planted" in sentence
@@ -66,9 +66,9 @@ def test_a_jvm_that_dies_is_one_sentence() -> None:
     text = """
 import os, signal, sys
 from amcast.kernel.errors import CannotTellError
-from amcast.pipeline.spark.session import session
+from amcast.pipeline.spark.session import open_session
 try:
-    with session("local[1]") as spark:
+    with open_session("local[1]") as spark:
         pid = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
         os.kill(pid, signal.SIGKILL)
         spark.range(10).count()
@@ -94,4 +94,4 @@ except CannotTellError as error:
     ],
 )
 def test_reasons(text: str, expected: str) -> None:
-    assert expected in sessions.reason(RuntimeError(text))
+    assert expected in sessions.describe_failure(RuntimeError(text))

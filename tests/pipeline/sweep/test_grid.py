@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from amcast.kernel.errors import UsageError
 from amcast.lab.sweep_cell import normalised
-from amcast.pipeline.sweep.grid import SweepCell, bundles, cell_id, expand_cells, identity, parse_grid, toml
+from amcast.pipeline.sweep.grid import (
+    SweepCell,
+    bundle_cells,
+    describe_cell,
+    expand_cells,
+    hash_plan,
+    parse_grid,
+    to_toml,
+)
 from amcast.simulation.inputs.plan import described, plan_of
 from tests import ROOT
 
@@ -120,19 +128,19 @@ def test_normalised_plans_say_what_was_left_unsaid_and_mean_the_same() -> None:
     long = normalised(
         {"protocol": "skeen", "seed": 0, "topology": {"groups": 3}, "workload": {"name": "micro"}}, "plan"
     )
-    assert cell_id(short) == cell_id(long)
+    assert hash_plan(short) == hash_plan(long)
     assert short["workload"]["outstanding"] == 1
 
 
 def test_the_name_of_a_cell_is_fixed_for_all_time() -> None:
-    assert cell_id({"protocol": "skeen", "seed": 1}) == cell_id({"seed": 1, "protocol": "skeen"})
-    assert cell_id({"protocol": "skeen", "seed": 1}) == "25f05b75073210a9b41d"
-    assert cell_id({"protocol": "skeen", "seed": 1}) != cell_id({"protocol": "skeen", "seed": 2})
+    assert hash_plan({"protocol": "skeen", "seed": 1}) == hash_plan({"seed": 1, "protocol": "skeen"})
+    assert hash_plan({"protocol": "skeen", "seed": 1}) == "25f05b75073210a9b41d"
+    assert hash_plan({"protocol": "skeen", "seed": 1}) != hash_plan({"protocol": "skeen", "seed": 2})
 
 
 def test_identity_begins_every_row() -> None:
     plan = normalised({"protocol": "skeen", "seed": 4, "topology": {"groups": 5}}, "plan")
-    row = identity(SweepCell(cell_id(plan), plan, {"seed": 4}))
+    row = describe_cell(SweepCell(hash_plan(plan), plan, {"seed": 4}))
     assert (row["protocol"], row["groups"], row["seed"], row["outstanding"]) == ("skeen", 5, 4, 1)
     assert row["varied"] == '{"seed":4}'
 
@@ -150,7 +158,7 @@ tables = st.recursive(
 @settings(max_examples=60, deadline=None)
 @given(tables)
 def test_plans_survive_being_written_as_toml(plan: dict[str, Any]) -> None:
-    assert tomllib.loads(toml(plan)) == plan
+    assert tomllib.loads(to_toml(plan)) == plan
 
 
 def test_a_written_plan_is_the_plan() -> None:
@@ -159,13 +167,13 @@ def test_a_written_plan_is_the_plan() -> None:
         "faults": {"profile": "pause", "events": [{"at_ns": 5, "do": "pause", "process": 1}]},
     }
     plan = described(plan_of(values))
-    assert plan_of(tomllib.loads(toml(plan))) == plan_of(values)
+    assert plan_of(tomllib.loads(to_toml(plan))) == plan_of(values)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(0.001, 50), max_size=60), st.integers(1, 8))
 def test_bundles_hold_every_cell_once_and_no_more_than_needed(weights: list[float], slots: int) -> None:
-    tasks = bundles(weights, slots, least=1.0, most=20)
+    tasks = bundle_cells(weights, slots, least=1.0, most=20)
     assert sorted(place for task in tasks for place in task) == list(range(len(weights)))
     assert all(1 <= len(task) <= 20 for task in tasks)
     for task in tasks:
@@ -174,7 +182,7 @@ def test_bundles_hold_every_cell_once_and_no_more_than_needed(weights: list[floa
 
 
 def test_long_cells_come_first_and_alone() -> None:
-    tasks = bundles([0.125] * 48 + [30.0, 20.0], slots=2)
+    tasks = bundle_cells([0.125] * 48 + [30.0, 20.0], slots=2)
     assert tasks[0] == [48]
     assert tasks[1] == [49]
     sizes = [len(task) for task in tasks[2:]]

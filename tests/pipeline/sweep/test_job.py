@@ -36,16 +36,16 @@ def sometimes(plan: dict[str, Any], folder: str | None, packets: bool) -> dict[s
 
 def test_rows_do_not_depend_on_spark_or_on_the_grouping(spark: SparkSession, tmp_path: Path) -> None:
     cells = expand_cells(parse_grid(PLAN), normalised)
-    outs = {name: sweep.Settings(tmp_path / name) for name in ("plain", "few", "many")}
+    outs = {name: sweep.SweepSettings(tmp_path / name) for name in ("plain", "few", "many")}
     for settings in outs.values():
-        sweep.begin(settings, PLAN, cells, parse_grid(PLAN).paths)
+        sweep.prepare_sweep(settings, PLAN, cells, parse_grid(PLAN).paths)
     sweep.run_bundle(cells, sometimes, outs["plain"])
-    sweep.run(spark, cells, sometimes, estimated, outs["few"])
-    sweep.run(spark, list(reversed(cells)), sometimes, lambda plan: 5.0, outs["many"])
+    sweep.run_cells(spark, cells, sometimes, estimated, outs["few"])
+    sweep.run_cells(spark, list(reversed(cells)), sometimes, lambda plan: 5.0, outs["many"])
     assert len(list((tmp_path / "many" / "journal").iterdir())) == 10
     assert len(list((tmp_path / "few" / "journal").iterdir())) < 10
     for settings in outs.values():
-        sweep.merge(settings.out)
+        sweep.merge_journal(settings.out)
     tables = [sorted((s.out / "cells").rglob("*.parquet")) for s in outs.values()]
     assert len({tuple(file.read_bytes() for file in files) for files in tables}) == 1
     rows = sweep.read_cells(tmp_path / "few").to_pylist()

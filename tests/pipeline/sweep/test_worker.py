@@ -15,8 +15,8 @@ from amcast.kernel.errors import UsageError
 from amcast.lab.sweep_cell import normalised, run_cell
 from amcast.pipeline.sweep import job as sweep
 from amcast.pipeline.sweep.grid import SweepCell, expand_cells, parse_grid
-from amcast.pipeline.sweep.job import Settings
-from amcast.pipeline.sweep.worker import isolated
+from amcast.pipeline.sweep.job import SweepSettings
+from amcast.pipeline.sweep.worker import run_isolated
 from amcast.simulation.inputs.plan import plan_of, read_plan
 from tests import ROOT
 
@@ -31,9 +31,9 @@ def cells(plan: dict[str, Any] = PLAN) -> list[SweepCell]:
     return expand_cells(parse_grid(plan), normalised)
 
 
-def begun(out: Path, plan: dict[str, Any] = PLAN, **settings: Any) -> Settings:
-    made = Settings(out, **settings)
-    sweep.begin(made, plan, cells(plan), parse_grid(plan).paths)
+def begun(out: Path, plan: dict[str, Any] = PLAN, **settings: Any) -> SweepSettings:
+    made = SweepSettings(out, **settings)
+    sweep.prepare_sweep(made, plan, cells(plan), parse_grid(plan).paths)
     return made
 
 
@@ -59,7 +59,7 @@ def dangerous(what: str) -> dict[str, Any]:
 
 def test_whatever_a_child_does_to_itself_is_only_news() -> None:
     items = ["a", "raise", "exit", "b", "killed", "hang", "quit", "nonsense", "c"]
-    found = list(isolated(dangerous, items, 1.0))
+    found = list(run_isolated(dangerous, items, 1.0))
     assert [o.status for o in found] == ["done", "error", "crash", "done", "crash", "timeout", "error", "error", "done"]
     assert [o.value["did"] for o in found if o.status == "done"] == ["a", "b", "c"]
     assert "KeyError: 'no such thing'" in found[1].message
@@ -76,7 +76,7 @@ def children() -> set[str]:
 
 def test_no_child_survives() -> None:
     before = children()
-    list(isolated(dangerous, ["hang", "a"], 0.2))
+    list(run_isolated(dangerous, ["hang", "a"], 0.2))
     assert children() <= before
 
 
@@ -90,7 +90,7 @@ def test_rows_are_the_same_whatever_the_grouping(tmp_path: Path) -> None:
     for cell in reversed(cells()):
         sweep.run_bundle([cell], run_cell, two)
     for settings in (one, two):
-        sweep.merge(settings.out)
+        sweep.merge_journal(settings.out)
     files = [sorted((s.out / "cells").rglob("*.parquet")) for s in (one, two)]
     assert [f.relative_to(one.out) for f in files[0]] == [f.relative_to(two.out) for f in files[1]]
     assert [f.read_bytes() for f in files[0]] == [f.read_bytes() for f in files[1]]
@@ -113,7 +113,7 @@ def test_a_cell_that_does_not_end_well_is_a_row_with_its_replay(tmp_path: Path) 
     settings = begun(tmp_path / "s", timeout_s=1.0)
     few = [cell for cell in cells() if cell.plan["topology"]["groups"] == 2]
     assert sweep.run_bundle(few, broken, settings) == 6
-    sweep.merge(settings.out)
+    sweep.merge_journal(settings.out)
     rows = {row["seed"]: row for row in sweep.read_cells(settings.out).to_pylist()}
     assert {seed: row["status"] for seed, row in rows.items()} == {
         0: "ok", 1: "error", 2: "crash", 3: "timeout", 4: "violated", 5: "ok",
@@ -123,17 +123,17 @@ def test_a_cell_that_does_not_end_well_is_a_row_with_its_replay(tmp_path: Path) 
         plan = settings.out / "plans" / f"{rows[seed]['cell']}.toml"
         assert rows[seed]["replay"] == f"amcast simulate --plan plans/{plan.name} --seed {seed}"
         assert plan_of(read_plan(plan)) == plan_of(json.loads(rows[seed]["plan"]))
-    result = sweep.swept(few, 6, time.monotonic(), settings.out)
-    assert sweep.verdict_of(result.statuses) == "violated"
+    result = sweep.summarize_sweep(few, 6, time.monotonic(), settings.out)
+    assert sweep.decide_verdict(result.statuses) == "violated"
     assert len(result.failures) == 4
 
 
 def test_a_verdict_needs_every_cell() -> None:
-    assert sweep.verdict_of({"ok": 3}) == "holds"
-    assert sweep.verdict_of({"ok": 3, "timeout": 1}) == "unknown"
-    assert sweep.verdict_of({"ok": 3, "error": 1}) == "unknown"
-    assert sweep.verdict_of({"unknown": 1, "violated": 1}) == "violated"
-    assert sweep.verdict_of({}) == "unknown"
+    assert sweep.decide_verdict({"ok": 3}) == "holds"
+    assert sweep.decide_verdict({"ok": 3, "timeout": 1}) == "unknown"
+    assert sweep.decide_verdict({"ok": 3, "error": 1}) == "unknown"
+    assert sweep.decide_verdict({"unknown": 1, "violated": 1}) == "violated"
+    assert sweep.decide_verdict({}) == "unknown"
 
 
 # Resuming
@@ -143,16 +143,16 @@ def test_finished_cells_are_not_run_again(tmp_path: Path) -> None:
     settings = begun(tmp_path / "s", timeout_s=1.0)
     some = [cell for cell in cells() if cell.plan["topology"]["groups"] == 2]
     sweep.run_bundle(some[:5], broken, settings)
-    ended = sweep.finished(settings.out)
+    ended = sweep.read_statuses(settings.out)
     assert len(ended) == 5
     assert {"ok", "error", "crash", "timeout", "violated"} == {*ended.values()}
-    left = sweep.pending(some, settings)
+    left = sweep.find_pending(some, settings)
     again = {cell.id for cell in some[:5]} & {cell.id for cell in left}
     assert {ended[id] for id in again} <= {"crash", "timeout"}
     assert {ended[cell.id] for cell in some[:5] if cell not in left} <= {"ok", "error", "violated"}
-    sweep.merge(settings.out)
-    assert sweep.pending(some, settings) == left
-    assert {cell.id for cell in sweep.pending(some, Settings(settings.out, retry=True))} >= {
+    sweep.merge_journal(settings.out)
+    assert sweep.find_pending(some, settings) == left
+    assert {cell.id for cell in sweep.find_pending(some, SweepSettings(settings.out, retry=True))} >= {
         id for id, status in ended.items() if status == "error"
     }
 
@@ -161,10 +161,10 @@ def test_a_better_result_replaces_a_timeout(tmp_path: Path) -> None:
     settings = begun(tmp_path / "s", timeout_s=0.5)
     slow = [cell for cell in cells() if cell.plan["seed"] == 3][:1]
     sweep.run_bundle(slow, broken, settings)
-    sweep.merge(settings.out)
+    sweep.merge_journal(settings.out)
     assert [row["status"] for row in sweep.read_cells(settings.out).to_pylist()] == ["timeout"]
     sweep.run_bundle(slow, run_cell, settings)
-    sweep.merge(settings.out)
+    sweep.merge_journal(settings.out)
     assert [row["status"] for row in sweep.read_cells(settings.out).to_pylist()] == ["ok"]
 
 
@@ -175,9 +175,9 @@ def test_half_a_line_in_the_journal_costs_only_its_own_cell(tmp_path: Path) -> N
     (journal,) = (settings.out / "journal").glob("*.jsonl")
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(lines[0] + lines[1][:100])
-    assert [cell.id for cell in sweep.pending(two, settings)] == [two[1].id]
+    assert [cell.id for cell in sweep.find_pending(two, settings)] == [two[1].id]
     assert sweep.run_bundle(two, run_cell, settings) == 1
-    sweep.merge(settings.out)
+    sweep.merge_journal(settings.out)
     assert len(sweep.read_cells(settings.out)) == 2
 
 
@@ -186,11 +186,11 @@ def test_a_merge_that_was_interrupted_loses_nothing(tmp_path: Path, table: str) 
     settings = begun(tmp_path / "s")
     some = cells()[:3]
     sweep.run_bundle(some[:2], run_cell, settings)
-    sweep.merge(settings.out)
+    sweep.merge_journal(settings.out)
     sweep.run_bundle(some[2:], run_cell, settings)
     (settings.out / table).rename(settings.out / f".{table}-old")
-    assert sweep.pending(some, settings) == []
-    sweep.merge(settings.out)
+    assert sweep.find_pending(some, settings) == []
+    sweep.merge_journal(settings.out)
     assert len(sweep.read_cells(settings.out)) == 3
     assert not list(settings.out.glob(".*"))
 
@@ -198,23 +198,23 @@ def test_a_merge_that_was_interrupted_loses_nothing(tmp_path: Path, table: str) 
 def test_a_larger_plan_adds_cells(tmp_path: Path) -> None:
     settings = begun(tmp_path / "s")
     sweep.run_bundle(cells(), run_cell, settings)
-    sweep.merge(settings.out)
+    sweep.merge_journal(settings.out)
     larger = {**PLAN, "grid": {"seed": "0..6", "topology": {"groups": [2, 3]}}}
     begun(tmp_path / "s", larger)
-    assert [cell.plan["seed"] for cell in sweep.pending(cells(larger), settings)] == [6, 6]
+    assert [cell.plan["seed"] for cell in sweep.find_pending(cells(larger), settings)] == [6, 6]
 
 
 def test_traces_are_written_on_demand_and_may_be_added_later(tmp_path: Path) -> None:
     settings = begun(tmp_path / "s")
     one = cells()[:1]
     sweep.run_bundle(one, run_cell, settings)
-    sweep.merge(settings.out)
+    sweep.merge_journal(settings.out)
     assert not list((settings.out / "runs").iterdir())
-    traced = Settings(settings.out, traces=True)
-    assert sweep.pending(one, traced) == one
+    traced = SweepSettings(settings.out, traces=True)
+    assert sweep.find_pending(one, traced) == one
     sweep.run_bundle(one, run_cell, traced)
     assert (settings.out / "runs" / one[0].id / "run.json").is_file()
-    assert sweep.pending(one, traced) == []
+    assert sweep.find_pending(one, traced) == []
 
 
 @pytest.mark.parametrize(

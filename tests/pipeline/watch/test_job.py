@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 
 from amcast.kernel.errors import UsageError
 from amcast.kernel.message import Message
-from amcast.pipeline.watch.job import Snapshot, watch
+from amcast.pipeline.watch.job import WatchStatus, watch
 from amcast.trace.meta import Meta
 from amcast.trace.run_folder import FolderRecorder
 
@@ -50,7 +50,7 @@ def test_a_run_is_watched_to_its_end(spark: SparkSession, tmp_path: Path) -> Non
     writer.some(0, 100)
     steps = [lambda: writer.some(100, 100, silent=3), writer.end]
 
-    def tell(now: Snapshot) -> None:
+    def tell(now: WatchStatus) -> None:
         """The run goes on once it was seen so far."""
         told.append((now.deliveries, now.merged))
         if steps:

@@ -47,9 +47,9 @@ def sweep(
 
     Example: amcast sweep plans/five.toml --out sweeps/five --traces
     """
-    _installed()
+    _require_spark_extra()
     from amcast.lab.sweep_cell import estimated, normalised, run_cell
-    from amcast.pipeline.spark.session import session
+    from amcast.pipeline.spark.session import open_session
     from amcast.pipeline.sweep import job
     from amcast.pipeline.sweep.grid import expand_cells, parse_grid
     from amcast.simulation.inputs.plan import read_plan
@@ -59,17 +59,17 @@ def sweep(
     values = read_plan(plan)
     grid = parse_grid(values, f"plan {plan}")
     cells = expand_cells(grid, normalised, f"plan {plan}")
-    settings = job.Settings(folder.absolute(), traces, packets, timeout, retry)
-    job.begin(settings, values, cells, grid.paths)
+    settings = job.SweepSettings(folder.absolute(), traces, packets, timeout, retry)
+    job.prepare_sweep(settings, values, cells, grid.paths)
     begun = time.monotonic()
-    left = job.pending(cells, settings)
+    left = job.find_pending(cells, settings)
     if left:
         err.print(f"{len(left)} of {len(cells)} cells to run")
-        with session(master, brief=True) as spark:
-            job.run(spark, left, run_cell, estimated, settings)
-    job.merge(settings.out)
-    result = job.swept(cells, len(left), begun, settings.out)
-    verdict = job.verdict_of(result.statuses)
+        with open_session(master, brief=True) as spark:
+            job.run_cells(spark, left, run_cell, estimated, settings)
+    job.merge_journal(settings.out)
+    result = job.summarize_sweep(cells, len(left), begun, settings.out)
+    verdict = job.decide_verdict(result.statuses)
     if json:
         print_json(
             {
@@ -79,21 +79,21 @@ def sweep(
                 "run": result.run,
                 "seconds": round(result.seconds, 3),
                 "statuses": result.statuses,
-                "failures": [_replayed(row, folder) for row in result.failures],
+                "failures": [_with_replay_path(row, folder) for row in result.failures],
             }
         )
     else:
         counts = ", ".join(f"{count} {status}" for status, count in result.statuses.items())
         out.print(f"{result.cells} cells: {counts}; {result.run} run now, in {result.seconds:.1f} s")
         for row in result.failures[:5]:
-            shown = _replayed(row, folder)
+            shown = _with_replay_path(row, folder)
             out.print(f"{shown['status']} {shown['varied']}: {shown['message']}", markup=False)
             out.print(f"  {shown['replay']}", markup=False)
         out.print(f"next:  amcast measure {folder}   |   amcast report {folder}")
     raise typer.Exit(EXIT_CODES[verdict])
 
 
-def _replayed(row: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _with_replay_path(row: dict[str, Any], folder: Path) -> dict[str, Any]:
     """A failure with a command that works from here."""
     return {**row, "replay": (row["replay"] or "").replace("--plan plans/", f"--plan {folder}/plans/")}
 
@@ -110,7 +110,7 @@ def measure(
 
     Example: amcast measure runs/latest
     """
-    result = _measured(folder, target, master, keep_edges, _groups(order))
+    result = _measure_folder(folder, target, master, keep_edges, _parse_groups(order))
     if json:
         print_json({**vars(result), "out": str(result.out)})
         return
@@ -134,7 +134,7 @@ def report(
 
     Example: amcast report sweeps/five
     """
-    _installed()
+    _require_spark_extra()
     from amcast.figures.report import read_tables, write_report
     from amcast.lab import report_summary as account
     from amcast.pipeline.sweep import job
@@ -143,13 +143,13 @@ def report(
         raise UsageError(f"{folder}: a report is written to a local folder; give --out DIR")
     place = Path(folder)
     measures = (target or place) / "measures"
-    if fresh or keep_edges or order or not _current(place, measures):
-        _measured(folder, measures, master, keep_edges, _groups(order))
+    if fresh or keep_edges or order or not _is_current(place, measures):
+        _measure_folder(folder, measures, master, keep_edges, _parse_groups(order))
     if (place / "sweep.json").is_file():
         told = plain_json.loads((place / "sweep.json").read_text())
         said = account.of_sweep(place, told, job.read_cells(place).to_pylist(), measures)
     else:
-        said = account.of_runs(place, _judged(folder, master), read_tables(measures)["summary"], measures)
+        said = account.of_runs(place, _judge_folder(folder, master), read_tables(measures)["summary"], measures)
     files = write_report(said, measures, target or place)
     if json:
         print_json({"verdict": said.verdict, "page": str(files[0]), "files": [str(file) for file in files[1:]]})
@@ -164,18 +164,18 @@ def write_page(folder: str, target: Path, answer: dict[str, Any]) -> Path:
     from amcast.lab import report_summary as account
 
     measures = target / "measures"
-    _measured(folder, measures, None, False, None)
+    _measure_folder(folder, measures, None, False, None)
     said = account.of_runs(Path(folder), answer, read_tables(measures)["summary"], measures)
     return write_report(said, measures, target)[0]
 
 
-def _measured(
+def _measure_folder(
     folder: str, target: Path | None, master: str | None, keep_edges: bool, order: list[int] | None
 ) -> "MeasureResult":
-    _installed()
+    _require_spark_extra()
     from amcast.pipeline.measure import job
-    from amcast.pipeline.rows.files import SMALL_BYTES, size_of, sources
-    from amcast.pipeline.spark.session import session
+    from amcast.pipeline.rows.files import SMALL_BYTES, find_trace_folders, sum_file_bytes
+    from amcast.pipeline.spark.session import open_session
     from amcast.pipeline.sweep import job as sweep
 
     if "://" in folder and target is None:
@@ -191,12 +191,12 @@ def _measured(
         folder = str(place / "runs")
     elif "://" not in folder and not place.is_dir():
         raise UsageError(f"{folder}: no such folder; expected a run folder, a folder of runs, or a sweep")
-    with session(master, brief=size_of(sources(folder)) < SMALL_BYTES) as spark:
-        edge = 0.0 if keep_edges else job.EDGE
+    with open_session(master, brief=sum_file_bytes(find_trace_folders(folder)) < SMALL_BYTES) as spark:
+        edge = 0.0 if keep_edges else job.EDGE_SHARE
         return job.measure(spark, folder, measures, edge=edge, order=order, statuses=statuses)
 
 
-def _current(place: Path, measures: Path) -> bool:
+def _is_current(place: Path, measures: Path) -> bool:
     """Whether there are measures, made after everything that they measure."""
     made = measures / "measures.json"
     if not made.is_file() or not (measures / "summary.parquet").is_file():
@@ -212,29 +212,32 @@ def _current(place: Path, measures: Path) -> bool:
     return bool(told.get("tables")) and told.get("edge_dropped") != 0 and made.stat().st_mtime >= newest
 
 
-def _judged(folder: str, master: str | None) -> dict[str, Any]:
+def _judge_folder(folder: str, master: str | None) -> dict[str, Any]:
     """The checker's answer: in this process for a few small runs, on Spark otherwise."""
     from amcast.check.judge import judge
-    from amcast.pipeline.check.job import check, worst_verdict
-    from amcast.pipeline.rows.files import opened, sources
+    from amcast.check.verdict import worst_verdict
+    from amcast.pipeline.check.job import check
+    from amcast.pipeline.rows.files import find_trace_folders, open_parquet
     from amcast.trace.run import read_run
 
-    found = sources(folder)
-    rows = sum(opened(file).metadata.num_rows for source in found for files in source.tables.values() for file in files)
+    found = find_trace_folders(folder)
+    rows = sum(
+        open_parquet(file).metadata.num_rows for source in found for files in source.tables.values() for file in files
+    )
     if rows > 500_000 or "://" in folder:
         return check(folder, master)
     reports = [judge(read_run(source.folder, meta.run)).as_dict() for source in found for meta in source.metas]
     return {"verdict": worst_verdict([report["verdict"] for report in reports]), "runs": reports}
 
 
-def _installed() -> None:
+def _require_spark_extra() -> None:
     """The pipeline's libraries are an extra; say how to get them, instead of an import error."""
     for name in ("pyspark", "matplotlib", "pandas"):
         if find_spec(name) is None:
             raise UsageError(f"{name} is not installed; the pipeline needs it: pip install 'amcast[spark]'")
 
 
-def _groups(order: str | None) -> list[int] | None:
+def _parse_groups(order: str | None) -> list[int] | None:
     if order is None:
         return None
     parts = order.split(",")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from amcast.check.judge import judge
-from amcast.check.verdict import Report, Verdict
+from amcast.check.verdict import Report, worst_verdict
 from amcast.cli.data.verdicts import print_reports
 from amcast.cli.output import EXIT_CODES, JsonFlag, colour_verdict, out, print_json
 from amcast.kernel.errors import UsageError
@@ -17,7 +17,7 @@ from amcast.trace.spacetime_diagram import draw_spacetime
 from amcast.trace.view import Selection, render_lines
 
 if TYPE_CHECKING:
-    from amcast.pipeline.watch.job import Snapshot
+    from amcast.pipeline.watch.job import WatchStatus
 
 Engine = Literal["plain", "spark"]
 
@@ -41,8 +41,8 @@ def check(
     """
     if master is not None and engine != "spark":
         raise UsageError(f"--master {master}: only for --engine spark")
-    reports = _judged_by_spark(folder, master) if engine == "spark" else [judge(run) for run in read_runs(folder)]
-    verdict = worst([report.verdict for report in reports])
+    reports = _judge_with_spark(folder, master) if engine == "spark" else [judge(run) for run in read_runs(folder)]
+    verdict = worst_verdict(report.verdict for report in reports)
     if json:
         data: dict[str, Any] = {"verdict": verdict}
         if len(reports) == 1:
@@ -57,7 +57,7 @@ def check(
     raise typer.Exit(EXIT_CODES[verdict])
 
 
-def _judged_by_spark(folder: str, master: str | None) -> list[Report]:
+def _judge_with_spark(folder: str, master: str | None) -> list[Report]:
     from amcast.pipeline.check.job import check as judge_with_spark
 
     return [Report.from_dict(report) for report in judge_with_spark(folder, master)["runs"]]
@@ -78,9 +78,9 @@ def watch(
     """
     from amcast.pipeline.watch.job import watch as follow
 
-    def tell(now: Snapshot) -> None:
+    def tell(now: WatchStatus) -> None:
         if not json:
-            out.print(_watched(now), markup=False)
+            out.print(_format_status(now), markup=False)
 
     found = follow(str(folder), tell, master=master, every_seconds=every, patience_seconds=patience)
     if json:
@@ -91,7 +91,7 @@ def watch(
     raise typer.Exit(EXIT_CODES[found.verdict])
 
 
-def _watched(now: "Snapshot") -> str:
+def _format_status(now: "WatchStatus") -> str:
     latency = "" if now.latency_ns_p50 is None else f", p50 {now.latency_ns_p50 / 1e6:.2f} ms"
     behind = [f"{process} by {count}" for process, count in sorted(now.lag.items()) if count]
     lag = f", behind: {', '.join(behind[:5])}" if behind else ""
@@ -118,7 +118,7 @@ def view(
     Examples: amcast view runs/latest --message 3000000002   |   amcast view runs/latest --window 0..20 --picture a.svg
     """
     run = read_run(folder, run_name)
-    selection = Selection(message, process, *_window(window))
+    selection = Selection(message, process, *_parse_window(window))
     if picture_file is None:
         for line in render_lines(run, selection, limit):
             out.print(line, markup=False)
@@ -131,7 +131,7 @@ def view(
     out.print(f"the picture is in {picture_file}")
 
 
-def _window(text: str | None) -> tuple[int | None, int | None]:
+def _parse_window(text: str | None) -> tuple[int | None, int | None]:
     """A..B in milliseconds as nanoseconds."""
     if text is None:
         return None, None
@@ -140,10 +140,3 @@ def _window(text: str | None) -> tuple[int | None, int | None]:
         raise UsageError(f"--window {text!r}; expected milliseconds such as 0..20, 5.. or ..7.5")
     since, until = (None if part is None else round(float(part) * 1e6) for part in found.groups())
     return since, until
-
-
-def worst(verdicts: list[Verdict]) -> Verdict:
-    """Violated if any is; else unknown if any is, or if there is none."""
-    if "violated" in verdicts:
-        return "violated"
-    return "holds" if verdicts and all(verdict == "holds" for verdict in verdicts) else "unknown"

@@ -7,21 +7,21 @@ from typing import Final
 from amcast.check.verdict import PROPERTY_NAMES, Report, Verdict
 from amcast.cli.output import colour_verdict, out, print_table
 
-IN_FULL: Final = 5
+MAX_FULL_REPORTS: Final = 5
 """So many runs are shown one by one; of more, only those that did not hold, and a count of all."""
 
 
 def print_reports(reports: Sequence[Report]) -> None:
     """A few reports in full; many as counts per property and per protocol, the worst ones in full."""
-    if len(reports) <= IN_FULL:
+    if len(reports) <= MAX_FULL_REPORTS:
         for report in reports:
             print_report(report)
         return
     bad = sorted((report for report in reports if report.verdict != "holds"), key=lambda r: r.verdict != "violated")
-    for report in bad[:IN_FULL]:
+    for report in bad[:MAX_FULL_REPORTS]:
         print_report(report)
-    if len(bad) > IN_FULL:
-        out.print(f"and {len(bad) - IN_FULL} more runs that do not hold; --json tells about all")
+    if len(bad) > MAX_FULL_REPORTS:
+        out.print(f"and {len(bad) - MAX_FULL_REPORTS} more runs that do not hold; --json tells about all")
     verdicts: tuple[Verdict, ...] = ("holds", "violated", "unknown")
     rows: list[tuple[object, ...]] = []
     for name in PROPERTY_NAMES:

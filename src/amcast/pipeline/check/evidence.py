@@ -11,20 +11,20 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from amcast.check.evidence import Evidence, Sequence, evidence_of
-from amcast.check.integrity import agreement, integrity, validity
+from amcast.check.evidence import DeliverySequence, Evidence, collect_evidence
+from amcast.check.integrity import check_agreement, check_integrity, check_validity
 from amcast.check.verdict import MAX_SENTENCES, Finding
-from amcast.pipeline.check.run_view import KeptColumns, View
-from amcast.pipeline.check.survey import Segment, Sent, marked
-from amcast.pipeline.kernels.fingerprints import in_buckets
+from amcast.pipeline.check.run_view import ColumnPackets, RunView
+from amcast.pipeline.check.survey import MulticastSurvey, Segment, select_rows
+from amcast.pipeline.kernels.fingerprints import select_in_buckets
 from amcast.trace.columns import TABLES
 from amcast.trace.run import Columns, Run
 
-Fills = dict[int, tuple[Segment, ...]]
+SnapshotFills = dict[int, tuple[Segment, ...]]
 """process -> positions that a snapshot stands for, with who recorded them."""
 
 
-def standing_evidence(view: View, known: Columns, packets: Columns | None = None) -> Evidence:
+def build_base_evidence(view: RunView, known: Columns, packets: Columns | None = None) -> Evidence:
     """Evidence of who is there and what some rows of the multicasts say; nothing delivered yet."""
     processes: Columns = {column.name: [] for column in TABLES["processes"][1:]}
     for process in sorted(view.group_of):
@@ -35,11 +35,11 @@ def standing_evidence(view: View, known: Columns, packets: Columns | None = None
     nothing: dict[str, Columns] = {
         table: {column.name: [] for column in TABLES[table][1:]} for table in ("deliveries", "notes")
     }
-    told = KeptColumns(packets) if packets is not None else None
-    return evidence_of(Run(view.meta, processes, known, nothing["deliveries"], nothing["notes"], told))
+    told = ColumnPackets(packets) if packets is not None else None
+    return collect_evidence(Run(view.meta, processes, known, nothing["deliveries"], nothing["notes"], told))
 
 
-def any_multicast(sent: Sent) -> Columns:
+def sample_multicast(sent: MulticastSurvey) -> Columns:
     """One row of the multicasts, if there is one, for what depends only on whether there is any."""
     known: Columns = {column.name: [] for column in TABLES["multicasts"][1:]}
     for (sender, message), group in zip(list(sent.of_sender.items())[:1], sent.of_group, strict=False):
@@ -49,34 +49,34 @@ def any_multicast(sent: Sent) -> Columns:
     return known
 
 
-def reduced(
-    view: View,
+def reduce_evidence(
+    view: RunView,
     chosen: NDArray[np.bool_],
     ends: dict[int, int],
-    fills: Fills,
+    fills: SnapshotFills,
     gaps: dict[int, int],
     only: set[int] | None = None,
     packets: Columns | None = None,
 ) -> Evidence:
     """Evidence of the messages in the chosen buckets (of these only `only`, if given)."""
-    evidence = standing_evidence(view, _multicasts(view, chosen, only), packets)
-    rows = {p: marked(view.sequences, p, end, chosen) for p, end in ends.items()}
+    evidence = build_base_evidence(view, _read_multicast_rows(view, chosen, only), packets)
+    rows = {p: select_rows(view.sequences, p, end, chosen) for p, end in ends.items()}
     if only is not None:
         rows = {process: [row for row in found if row[1] in only] for process, found in rows.items()}
     _fill_installed(rows, fills)
     for process in {*rows, *gaps}:
         found = sorted(rows.get(process, []), key=lambda row: (row[0], row[2], row[1]))
-        evidence.sequences[process] = Sequence(process, found, gaps.get(process))
+        evidence.sequences[process] = DeliverySequence(process, found, gaps.get(process))
     evidence.sequences = dict(sorted(evidence.sequences.items()))
     return evidence
 
 
-def _multicasts(view: View, chosen: NDArray[np.bool_], only: set[int] | None) -> Columns:
+def _read_multicast_rows(view: RunView, chosen: NDArray[np.bool_], only: set[int] | None) -> Columns:
     """The chosen rows of the multicasts, in file order."""
     names = [column.name for column in TABLES["multicasts"][1:]]
     found: Columns = {name: [] for name in names}
     for batch in view.multicasts.batches(names):
-        keep = np.nonzero(in_buckets(_ids(batch), chosen))[0]
+        keep = np.nonzero(select_in_buckets(_ids(batch), chosen))[0]
         part = batch.take(pa.array(keep))
         mine = range(part.num_rows)
         if only is not None:
@@ -92,7 +92,7 @@ def _ids(batch: pa.RecordBatch) -> NDArray[np.int64]:
     return ids
 
 
-def _fill_installed(rows: dict[int, list[tuple[int, int, int]]], fills: Fills) -> None:
+def _fill_installed(rows: dict[int, list[tuple[int, int, int]]], fills: SnapshotFills) -> None:
     """A snapshot stands for what the group delivered below it, where the process itself recorded nothing."""
     recorded = {process: list(found) for process, found in rows.items()}
     for process, segments in fills.items():
@@ -104,7 +104,7 @@ def _fill_installed(rows: dict[int, list[tuple[int, int, int]]], fills: Fills) -
 
 
 @dataclass
-class Exact:
+class ExactFindings:
     """P1, P2 and P3 about some messages, row by row."""
 
     findings: list[Finding]
@@ -121,15 +121,17 @@ class Exact:
     correct_rows: int
     unlawful: dict[int, list[int]] = field(default_factory=dict)
     """process -> positions whose delivery integrity does not allow."""
-    unfit: dict[int, list[int]] = field(default_factory=dict)
+    unlawful_filled: dict[int, list[int]] = field(default_factory=dict)
     """The same of positions that a snapshot stands for."""
 
 
-def exact(view: View, chosen: NDArray[np.bool_], ends: dict[int, int], fills: Fills, gaps: dict[int, int]) -> Exact:
+def check_exactly(
+    view: RunView, chosen: NDArray[np.bool_], ends: dict[int, int], fills: SnapshotFills, gaps: dict[int, int]
+) -> ExactFindings:
     """What the plain checker says about the messages in the chosen buckets."""
-    evidence = reduced(view, chosen, ends, fills, gaps)
+    evidence = reduce_evidence(view, chosen, ends, fills, gaps)
     unlawful: dict[int, list[int]] = {}
-    unfit: dict[int, list[int]] = {}
+    unlawful_filled: dict[int, list[int]] = {}
     lawful: set[int] = set()
     for process, sequence in evidence.sequences.items():
         messages, positions = evidence.lawful(sequence)
@@ -139,10 +141,10 @@ def exact(view: View, chosen: NDArray[np.bool_], ends: dict[int, int], fills: Fi
             allowed = set(positions)
             for position, _, at_ns in sequence.entries:
                 if position not in allowed:
-                    (unlawful if at_ns >= 0 else unfit).setdefault(process, []).append(position)
+                    (unlawful if at_ns >= 0 else unlawful_filled).setdefault(process, []).append(position)
     delivered = {message for sequence in evidence.sequences.values() for message in sequence.messages}
-    findings = [integrity(evidence), validity(evidence), agreement(evidence)]
-    return Exact(
+    findings = [check_integrity(evidence), check_validity(evidence), check_agreement(evidence)]
+    return ExactFindings(
         findings,
         len(evidence.destinations),
         len(delivered & set(evidence.destinations)),
@@ -151,11 +153,11 @@ def exact(view: View, chosen: NDArray[np.bool_], ends: dict[int, int], fills: Fi
         len(evidence.run.multicasts["sender"]),
         sum(sender not in view.crashed for sender in evidence.run.multicasts["sender"]),
         unlawful,
-        unfit,
+        unlawful_filled,
     )
 
 
-def joined(parts: list[Finding]) -> Finding:
+def join_findings(parts: list[Finding]) -> Finding:
     """One finding about all messages from findings about parts of them."""
     for verdict in ("violated", "unknown"):
         found = [part for part in parts if part.verdict == verdict]

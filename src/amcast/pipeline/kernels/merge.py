@@ -21,30 +21,30 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from amcast.pipeline.kernels.fingerprints import Ints, Small, compiled
+from amcast.pipeline.kernels.fingerprints import Int32Array, Int64Array, compile_kernel
 
 BUFFER_ENTRIES: Final = 1 << 20
-"""Rows buffered over all chains together."""
+"""ChainRows buffered over all chains together."""
 
 
-class Rows(NamedTuple):
+class ChainRows(NamedTuple):
     """Some consecutive entries of a chain: messages, and their destinations as one flat list with offsets."""
 
-    messages: Ints
-    offsets: Small
-    values: Small
+    messages: Int64Array
+    offsets: Int32Array
+    values: Int32Array
     """Chain numbers; -1 for a destination that has no chain."""
 
 
-class Loose(NamedTuple):
+class ChainGap(NamedTuple):
     """A chain with a hole: how many entries come before it, and the messages of those after it, sorted."""
 
     certain: int
-    late: Ints
+    late: Int64Array
 
 
 @dataclass(frozen=True)
-class Head:
+class BlockedHead:
     """An entry at which the merge stopped."""
 
     chain: int
@@ -54,15 +54,15 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergeResult:
     """What the merge found: how many messages it took away, and the heads at which it stopped (none: acyclic)."""
 
     taken: int
-    heads: tuple[Head, ...]
+    heads: tuple[BlockedHead, ...]
 
 
-@compiled
-def _among(late: Any, low: Any, high: Any, message: Any) -> Any:
+@compile_kernel
+def _contains(late: Any, low: Any, high: Any, message: Any) -> Any:
     """Is the message between these places of a sorted list?"""
     stop = high
     while low < high:
@@ -74,7 +74,7 @@ def _among(late: Any, low: Any, high: Any, message: Any) -> Any:
     return low < stop and late[low] == message
 
 
-@compiled
+@compile_kernel
 def advance(
     messages: Any,
     offsets: Any,
@@ -113,7 +113,7 @@ def advance(
             other = values[chain, place]
             if other < 0 or done[other] or messages[other, index[other]] == message:
                 continue
-            if index[other] < certain[other] or _among(late, bounds[other], bounds[other + 1], message):
+            if index[other] < certain[other] or _contains(late, bounds[other], bounds[other + 1], message):
                 ready = False
                 break
         if not ready:
@@ -146,24 +146,24 @@ def advance(
     return taken
 
 
-NEVER: Final = np.iinfo(np.int64).max
+NO_GAP: Final = np.iinfo(np.int64).max
 """The index of a hole in a chain that has none."""
 
 
-class _Buffers:
+class _ChainBuffers:
     """The next rows of every chain, in arrays that the compiled loop can walk."""
 
-    def __init__(self, sources: Sequence[Iterator[Rows]], holes: Mapping[int, Loose]) -> None:
+    def __init__(self, sources: Sequence[Iterator[ChainRows]], holes: Mapping[int, ChainGap]) -> None:
         count = len(sources)
         self.sources = sources
         lists = [holes[chain].late if chain in holes else np.zeros(0, np.int64) for chain in range(count)]
-        self.late: Ints = np.concatenate(lists)
-        self.bounds: Ints = np.concatenate([[0], np.cumsum([part.size for part in lists])]).astype(np.int64)
-        first = [holes[chain].certain if chain in holes else NEVER for chain in range(count)]
-        self.certain: Ints = np.array(first, np.int64)
+        self.late: Int64Array = np.concatenate(lists)
+        self.bounds: Int64Array = np.concatenate([[0], np.cumsum([part.size for part in lists])]).astype(np.int64)
+        first = [holes[chain].certain if chain in holes else NO_GAP for chain in range(count)]
+        self.certain: Int64Array = np.array(first, np.int64)
         """By index in the buffer, so that it falls as the chain passes by."""
         self.limit = max(64, min(1 << 16, BUFFER_ENTRIES // max(1, count)))
-        self.left: list[Rows | None] = [None] * count
+        self.left: list[ChainRows | None] = [None] * count
         """What was read from a source and did not fit its buffer yet."""
         self.messages: NDArray[np.int64] = np.zeros((count, self.limit), np.int64)
         self.offsets: NDArray[np.int32] = np.zeros((count, self.limit + 1), np.int32)
@@ -186,7 +186,7 @@ class _Buffers:
                 self._fill(int(chain), rows)
         return moved
 
-    def _next(self, chain: int) -> Rows | None:
+    def _next(self, chain: int) -> ChainRows | None:
         rows = self.left[chain]
         self.left[chain] = None
         while rows is None or rows.messages.size == 0:
@@ -195,11 +195,11 @@ class _Buffers:
                 return None
         if rows.messages.size > self.limit:
             limit = self.limit
-            self.left[chain] = Rows(rows.messages[limit:], rows.offsets[limit:], rows.values)
-            rows = Rows(rows.messages[:limit], rows.offsets[: limit + 1], rows.values)
+            self.left[chain] = ChainRows(rows.messages[limit:], rows.offsets[limit:], rows.values)
+            rows = ChainRows(rows.messages[:limit], rows.offsets[: limit + 1], rows.values)
         return rows
 
-    def _fill(self, chain: int, rows: Rows) -> None:
+    def _fill(self, chain: int, rows: ChainRows) -> None:
         size = rows.messages.size
         low, high = int(rows.offsets[0]), int(rows.offsets[-1])
         if high - low > self.values.shape[1]:
@@ -207,7 +207,7 @@ class _Buffers:
             grown[:, : self.values.shape[1]] = self.values
             self.values = grown
         self.passed[chain] += self.end[chain]
-        if self.certain[chain] != NEVER:
+        if self.certain[chain] != NO_GAP:
             self.certain[chain] -= self.end[chain]
         self.messages[chain, :size] = rows.messages
         self.offsets[chain, : size + 1] = rows.offsets - low
@@ -215,10 +215,10 @@ class _Buffers:
         self.index[chain] = 0
         self.end[chain] = size
 
-    def head(self, chain: int) -> Head:
+    def head(self, chain: int) -> BlockedHead:
         row = int(self.index[chain])
         low, high = self.offsets[chain, row], self.offsets[chain, row + 1]
-        return Head(
+        return BlockedHead(
             chain,
             int(self.passed[chain]) + row,
             int(self.messages[chain, row]),
@@ -226,11 +226,11 @@ class _Buffers:
         )
 
 
-def merge(sources: Sequence[Iterator[Rows]], holes: Mapping[int, Loose] | None = None) -> Merged:
+def merge(sources: Sequence[Iterator[ChainRows]], holes: Mapping[int, ChainGap] | None = None) -> MergeResult:
     """Merge the chains; each source yields the rows of one chain in order. Chains with a hole say so."""
     if not sources:
-        return Merged(0, ())
-    buffers = _Buffers(sources, holes or {})
+        return MergeResult(0, ())
+    buffers = _ChainBuffers(sources, holes or {})
     stack = np.zeros(len(sources), np.int64)
     queued = np.zeros(len(sources), np.bool_)
     taken = 0
@@ -253,11 +253,11 @@ def merge(sources: Sequence[Iterator[Rows]], holes: Mapping[int, Loose] | None =
         )
         taken += fresh
         if not buffers.refill() and not fresh:
-            return Merged(taken, tuple(buffers.head(int(chain)) for chain in np.nonzero(~buffers.done)[0]))
-    return Merged(taken, ())
+            return MergeResult(taken, tuple(buffers.head(int(chain)) for chain in np.nonzero(~buffers.done)[0]))
+    return MergeResult(taken, ())
 
 
-def head_cycle(heads: Sequence[Head]) -> tuple[Head, ...]:
+def find_head_cycle(heads: Sequence[BlockedHead]) -> tuple[BlockedHead, ...]:
     """A shortest cycle among the heads at which a merge stopped: each waits for the next, the last for the first."""
     at = {head.chain: head for head in heads}
     waits = {
@@ -268,7 +268,7 @@ def head_cycle(heads: Sequence[Head]) -> tuple[Head, ...]:
     }
     best: tuple[int, ...] = ()
     for start in sorted(waits):
-        found = _shortest_back(waits, start, len(best))
+        found = _find_shortest_cycle(waits, start, len(best))
         if found and (not best or len(found) < len(best)):
             best = found
         if len(best) == 2:
@@ -276,7 +276,7 @@ def head_cycle(heads: Sequence[Head]) -> tuple[Head, ...]:
     return tuple(at[chain] for chain in best)
 
 
-def _shortest_back(waits: dict[int, list[int]], start: int, bound: int) -> tuple[int, ...]:
+def _find_shortest_cycle(waits: dict[int, list[int]], start: int, bound: int) -> tuple[int, ...]:
     """The shortest way from a chain back to itself, by breadth; nothing when it would not be shorter than `bound`."""
     before: dict[int, int] = {}
     front, depth = [start], 0

@@ -10,41 +10,41 @@ from typing import Any
 
 import numpy as np
 
-from amcast.pipeline.kernels.fingerprints import Ints, Words, compiled, mix
-from amcast.pipeline.kernels.merge import NEVER, Rows
+from amcast.pipeline.kernels.fingerprints import Int64Array, Uint64Array, compile_kernel, mix
+from amcast.pipeline.kernels.merge import NO_GAP, ChainRows
 
 
 @dataclass(frozen=True)
-class Common:
+class SharedEntries:
     """What one chain has in common with others: (their numbers, how many entries, fingerprints)."""
 
-    others: Ints
-    counts: Ints
-    words: Words
+    others: Int64Array
+    counts: Int64Array
+    words: Uint64Array
 
 
-class Commons:
+class SharedEntriesCounter:
     """One chain, walked in order."""
 
     def __init__(self, chain: int, chains: int, limits: dict[int, int] | None = None) -> None:
         self._chain = chain
-        self._counts: Ints = np.zeros(chains, np.int64)
-        self._words: Words = np.zeros((2, chains), np.uint64)
-        self._limits: Ints = np.full(chains, NEVER, np.int64)
+        self._counts: Int64Array = np.zeros(chains, np.int64)
+        self._words: Uint64Array = np.zeros((2, chains), np.uint64)
+        self._limits: Int64Array = np.full(chains, NO_GAP, np.int64)
         """How many of the entries in common with each other chain count."""
         for other, limit in (limits or {}).items():
             self._limits[other] = limit
 
-    def absorb(self, rows: Rows) -> None:
+    def absorb(self, rows: ChainRows) -> None:
         """The next entries."""
         _absorb(*rows, self._chain, self._limits, self._counts, self._words)
 
-    def found(self) -> Common:
+    def result(self) -> SharedEntries:
         there = np.nonzero(self._counts)[0]
-        return Common(there, self._counts[there], self._words[:, there])
+        return SharedEntries(there, self._counts[there], self._words[:, there])
 
 
-@compiled
+@compile_kernel
 def _absorb(messages: Any, offsets: Any, values: Any, chain: Any, limits: Any, counts: Any, words: Any) -> None:
     for row in range(messages.size):
         word = mix(messages[row])
@@ -57,7 +57,7 @@ def _absorb(messages: Any, offsets: Any, values: Any, chain: Any, limits: Any, c
             words[1, other] = mix(words[1, other] ^ mix(word))
 
 
-def unlike(found: dict[int, Common]) -> tuple[set[tuple[int, int]], dict[int, dict[int, int]]]:
+def compare_pairs(found: dict[int, SharedEntries]) -> tuple[set[tuple[int, int]], dict[int, dict[int, int]]]:
     """(pairs that surely differ in order, chains to walk again with limits: {chain: {other: limit}})."""
     table = {
         (chain, other): (count, words)
@@ -81,7 +81,7 @@ def unlike(found: dict[int, Common]) -> tuple[set[tuple[int, int]], dict[int, di
     return differ, again
 
 
-def words_of(common: Common, other: int) -> list[int]:
+def pair_fingerprint(common: SharedEntries, other: int) -> list[int]:
     """The fingerprint of what is in common with another chain."""
     words: list[int] = common.words[:, int(np.searchsorted(common.others, other))].tolist()
     return words

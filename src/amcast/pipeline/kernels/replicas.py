@@ -13,25 +13,25 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from amcast.pipeline.kernels.fingerprints import Ints, compiled
+from amcast.pipeline.kernels.fingerprints import Int64Array, compile_kernel
 
 SLICE_POSITIONS: Final = 1 << 21
 MAX_HOLES: Final = 1024
 _NEXT, _ROWS, _CONFLICT, _DISORDER, _EARLY, _UNLIKE = range(6)
 
 
-class Deliveries(NamedTuple):
+class DeliveryRows(NamedTuple):
     """Some rows of one process, in order."""
 
-    positions: Ints
-    messages: Ints
-    at: Ints
-    sent: Ints
+    positions: Int64Array
+    messages: Int64Array
+    at: Int64Array
+    sent: Int64Array
     """When each message was multicast."""
 
 
 @dataclass(frozen=True)
-class Replica:
+class ReplicaComparison:
     """What one replica's rows in a slice say. Positions are -1 where there is nothing to say."""
 
     process: int
@@ -42,18 +42,18 @@ class Replica:
     """The first position that does not come after the one before it."""
     early: int
     """The first position that was delivered before its message was multicast."""
-    unlike: int
+    time_mismatch: int
     """The first position for which another replica states another time of multicast."""
     holes: tuple[tuple[int, int], ...]
     """Ranges low .. high - 1 of positions that are missing below its last one; the last of MAX_HOLES may hold rows."""
 
     @property
-    def alike(self) -> bool:
+    def is_clean(self) -> bool:
         """Nothing here that must be looked at row by row."""
-        return self.conflict < 0 and self.disorder < 0 and self.early < 0 and self.unlike < 0
+        return self.conflict < 0 and self.disorder < 0 and self.early < 0 and self.time_mismatch < 0
 
 
-@compiled
+@compile_kernel
 def _absorb(
     positions: Any,
     messages: Any,
@@ -95,18 +95,18 @@ def _absorb(
     return count
 
 
-class Slice:
+class PositionSlice:
     """The positions low .. high - 1 of one group's sequence."""
 
     def __init__(self, low: int, high: int) -> None:
         assert 0 <= low < high, f"slice {low} .. {high} is empty"
         self.low = low
         self.high = high
-        self.reference: Ints = np.zeros(high - low, np.int64)
-        self.sent: Ints = np.zeros(high - low, np.int64)
+        self.reference: Int64Array = np.zeros(high - low, np.int64)
+        self.sent: Int64Array = np.zeros(high - low, np.int64)
         self.taken: NDArray[np.bool_] = np.zeros(high - low, np.bool_)
 
-    def absorb(self, process: int, batches: Iterable[Deliveries], end: int) -> Replica:
+    def absorb(self, process: int, batches: Iterable[DeliveryRows], end: int) -> ReplicaComparison:
         """Compare one replica's rows, in order, with what the others recorded; its sequence stops before `end`."""
         state = np.array([self.low, 0, -1, -1, -1, -1], np.int64)
         found: list[tuple[int, int]] = []
@@ -121,7 +121,7 @@ class Slice:
         if len(found) >= MAX_HOLES:
             # Too many to tell apart: from here on nothing counts as recorded without a hole.
             found[MAX_HOLES - 1 :] = [(found[MAX_HOLES - 1][0], stop)]
-        return Replica(
+        return ReplicaComparison(
             process,
             int(state[_ROWS]),
             int(state[_CONFLICT]),
@@ -131,9 +131,9 @@ class Slice:
             tuple(found),
         )
 
-    def _inside(self, rows: Deliveries) -> Deliveries:
+    def _inside(self, rows: DeliveryRows) -> DeliveryRows:
         at = rows.positions
         if not at.size or (at.min() >= self.low and at.max() < self.high):
             return rows
         inside: NDArray[np.bool_] = (at >= self.low) & (at < self.high)
-        return Deliveries(*(column[inside] for column in rows))
+        return DeliveryRows(*(column[inside] for column in rows))

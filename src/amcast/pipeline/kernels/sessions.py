@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from amcast.pipeline.kernels.fingerprints import Ints, compiled
+from amcast.pipeline.kernels.fingerprints import Int64Array, compile_kernel
 
 
-class Numbered:
+class SessionIndex:
     """The messages of some sessions. A key stands for (session, number); keys of one session are neighbours."""
 
-    def __init__(self, messages: Ints, sessions: Ints, sequences: Ints) -> None:
+    def __init__(self, messages: Int64Array, sessions: Int64Array, sequences: Int64Array) -> None:
         order = np.lexsort((sequences, sessions))
         session, sequence = sessions[order], sequences[order]
         fresh = np.ones(order.size, np.bool_)
@@ -24,22 +24,22 @@ class Numbered:
         distinct[1:] |= sequence[1:] != sequence[:-1]
         keys, owners = np.cumsum(distinct) - 1, np.cumsum(fresh) - 1
         by_message = np.argsort(messages[order])
-        self.messages: Ints = messages[order][by_message]
-        self.key: Ints = keys[by_message].astype(np.int64)
-        self.owner_of_key: Ints = owners[distinct].astype(np.int64)
-        self.names: Ints = session[fresh]
+        self.messages: Int64Array = messages[order][by_message]
+        self.key: Int64Array = keys[by_message].astype(np.int64)
+        self.owner_of_key: Int64Array = owners[distinct].astype(np.int64)
+        self.names: Int64Array = session[fresh]
         """The sessions themselves, by owner number."""
 
-    def places(self, messages: Ints) -> Ints:
+    def find_places(self, messages: Int64Array) -> Int64Array:
         """The places of those messages that belong to the sessions, in order."""
         if not self.messages.size:
             return np.zeros(0, np.int64)
         places = np.searchsorted(self.messages, messages)
         places[places == self.messages.size] = 0
-        mine: Ints = places[self.messages[places] == messages]
+        mine: Int64Array = places[self.messages[places] == messages]
         return mine
 
-    def ranks(self, expected: NDArray[np.bool_]) -> Ints:
+    def rank_keys(self, expected: NDArray[np.bool_]) -> Int64Array:
         """By key: its rank among its session's keys that are addressed to a group; -1 for one that is not."""
         ranks = np.full(expected.size, -1, np.int64)
         there = np.nonzero(expected)[0]
@@ -51,22 +51,22 @@ class Numbered:
         return ranks
 
 
-class Walk:
+class SessionWalk:
     """One process' deliveries, walked in order."""
 
-    def __init__(self, numbered: Numbered, ranks: Ints) -> None:
+    def __init__(self, numbered: SessionIndex, ranks: Int64Array) -> None:
         self._numbered = numbered
         self._ranks = ranks
-        self._due: Ints = np.zeros(numbered.names.size, np.int64)
-        self._first: Ints = np.full(ranks.size, -1, np.int64)
+        self._due: Int64Array = np.zeros(numbered.names.size, np.int64)
+        self._first: Int64Array = np.full(ranks.size, -1, np.int64)
         self.wrong: NDArray[np.bool_] = np.zeros(numbered.names.size, np.bool_)
         """Sessions in which a number came before a lower one, or as two messages."""
         self.judged = 0
         """Deliveries of expected numbers."""
 
-    def absorb(self, messages: Ints) -> None:
+    def absorb(self, messages: Int64Array) -> None:
         """The next messages of the sequence."""
-        places = self._numbered.places(messages)
+        places = self._numbered.find_places(messages)
         self.judged += _walk(
             places,
             self._numbered.key,
@@ -78,7 +78,7 @@ class Walk:
         )
 
 
-@compiled
+@compile_kernel
 def _walk(places: Any, keys: Any, owner_of_key: Any, ranks: Any, due: Any, first: Any, wrong: Any) -> Any:
     judged = 0
     for row in range(places.size):

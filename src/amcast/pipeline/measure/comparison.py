@@ -9,7 +9,7 @@ from math import sqrt
 from typing import Any, Final
 
 from amcast.pipeline.measure.transforms.student_t import T95
-from amcast.pipeline.sweep.grid import cell_id, look_up, to_canonical_json
+from amcast.pipeline.sweep.grid import hash_plan, look_up, to_canonical_json
 from amcast.trace.meta import Meta
 
 Row = dict[str, Any]
@@ -50,7 +50,7 @@ def describe_setting(plan: Mapping[str, Any]) -> Row:
     """The columns that runs of one setting share."""
     common = {key: value for key, value in plan.items() if key != "seed"}
     return {
-        "setting": cell_id(common),
+        "setting": hash_plan(common),
         "protocol": look_up(common, "protocol"),
         "environment": look_up(common, "topology.environment") or "",
         "groups": look_up(common, "topology.groups"),
@@ -71,7 +71,7 @@ def summarize_cells(cells: Iterable[Row]) -> list[Row]:
         plan = json.loads(cell["plan"])
         count = cell["multicasts"] or 0
         rows.append(
-            _row(
+            _select_columns(
                 {
                     **cell,
                     **describe_setting(plan),
@@ -94,7 +94,7 @@ def summarize_runs(runs: Iterable[Row], *tables: Mapping[str, Row]) -> list[Row]
         merged = dict(run)
         for table in tables:
             merged.update(table.get(run["run"], {}))
-        rows.append(_row(merged, SUMMARY))
+        rows.append(_select_columns(merged, SUMMARY))
     return rows
 
 
@@ -111,11 +111,11 @@ def compare_settings(rows: Iterable[Row]) -> list[Row]:
         for name in NUMBERS:
             values = [float(run[name]) for run in runs if run[name] is not None]
             line[name], line[f"{name}_low"], line[f"{name}_high"] = confidence_interval(values)
-        found.append(_row(line, COMPARISON))
-    return sorted(found, key=_place)
+        found.append(_select_columns(line, COMPARISON))
+    return sorted(found, key=_sort_key)
 
 
-def _place(line: Row) -> list[tuple[bool, Any]]:
+def _sort_key(line: Row) -> list[tuple[bool, Any]]:
     """Where a setting comes: numbers by size, the rest by name, what is unsaid last."""
     counts = ("groups", "replicas", "clients", "outstanding", "messages")
     return [(line[name] is None, line[name] or 0) if name in counts else (False, str(line[name])) for name in _ORDER]
@@ -141,12 +141,12 @@ def confidence_interval(values: Sequence[float]) -> tuple[float | None, float | 
 
 def find_varying_fields(rows: Sequence[Row]) -> list[str]:
     """The fields, as dotted paths, in which some settings differ."""
-    flat = [_flat(json.loads(row["plan"])) for row in rows]
+    flat = [_flatten(json.loads(row["plan"])) for row in rows]
     paths = dict.fromkeys(path for fields in flat for path in fields)
     return [path for path in paths if len({to_canonical_json(fields.get(path)) for fields in flat}) > 1]
 
 
-def _flat(plan: Row) -> Row:
+def _flatten(plan: Row) -> Row:
     fields: Row = {}
     pending = list(plan.items())
     while pending:
@@ -158,7 +158,7 @@ def _flat(plan: Row) -> Row:
     return fields
 
 
-def _row(values: Mapping[str, Any], names: Sequence[str]) -> Row:
+def _select_columns(values: Mapping[str, Any], names: Sequence[str]) -> Row:
     return {name: values.get(name) for name in names}
 
 

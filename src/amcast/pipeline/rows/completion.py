@@ -4,7 +4,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 
-def completed(deliveries: DataFrame, multicasts: DataFrame) -> DataFrame:
+def complete_deliveries(deliveries: DataFrame, multicasts: DataFrame) -> DataFrame:
     """Each delivery with its message's destinations and time of multicast, as the multicasts say.
 
     A client that tried again multicast the message at its first try. A message that nobody multicast has no
@@ -25,7 +25,7 @@ def completed(deliveries: DataFrame, multicasts: DataFrame) -> DataFrame:
     )
 
 
-def in_sequence(deliveries: DataFrame, files: int) -> DataFrame:
+def sort_deliveries(deliveries: DataFrame, files: int) -> DataFrame:
     """The same rows, sorted by process and position over a number of partitions that do not overlap."""
     return (
         deliveries.repartitionByRange(files, "process", "position")

@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from amcast.pipeline.rows.files import Source
+from amcast.pipeline.rows.files import TraceFolder
 from amcast.trace.columns import TABLES, Column, ColumnType
 
 TYPES: Final[dict[ColumnType, T.DataType]] = {
@@ -19,19 +19,19 @@ TYPES: Final[dict[ColumnType, T.DataType]] = {
 }
 
 
-def schema_of(table: str) -> T.StructType:
+def build_schema(table: str) -> T.StructType:
     """A table's schema, optional columns included: where a file lacks one, it reads as null."""
-    return T.StructType([_field(column) for column in TABLES[table]])
+    return T.StructType([_build_field(column) for column in TABLES[table]])
 
 
-def _field(column: Column) -> T.StructField:
+def _build_field(column: Column) -> T.StructField:
     return T.StructField(column.name, TYPES[column.type], column.nullable or column.optional)
 
 
-SCHEMAS: Final = {table: schema_of(table) for table in TABLES}
+SCHEMAS: Final = {table: build_schema(table) for table in TABLES}
 
 
-def frame(spark: SparkSession, sources: list[Source], table: str) -> DataFrame:
+def read_frame(spark: SparkSession, sources: list[TraceFolder], table: str) -> DataFrame:
     """One table over all the given folders; empty when nobody has it."""
     files = [file for source in sources for file in source.tables.get(table, ())]
     if not files:

@@ -26,14 +26,14 @@ Count = Callable[[], tuple[int, int]]
 
 
 @contextmanager
-def progress(
+def show_progress(
     spark: SparkSession, title: str, stream: TextIO | None = None, count: Count | None = None, unit: str = "tasks"
 ) -> Iterator[None]:
     """Show how far Spark is while the block runs, on standard error."""
     stream = stream or sys.stderr
     finished = threading.Event()
-    show = _bar if stream.isatty() else _lines
-    count = count or (lambda: counted(spark))
+    show = _show_bar if stream.isatty() else _print_lines
+    count = count or (lambda: count_tasks(spark))
     thread = threading.Thread(target=show, args=(count, unit, title, stream, finished), daemon=True)
     thread.start()
     try:
@@ -43,7 +43,7 @@ def progress(
         thread.join()
 
 
-def counted(spark: SparkSession) -> tuple[int, int]:
+def count_tasks(spark: SparkSession) -> tuple[int, int]:
     """Tasks done and tasks in all, over the stages that are running."""
     done = total = 0
     # The JVM may go away while we ask; the job itself reports that.
@@ -57,7 +57,7 @@ def counted(spark: SparkSession) -> tuple[int, int]:
     return done, total
 
 
-def _bar(count: Count, unit: str, title: str, stream: TextIO, finished: threading.Event) -> None:
+def _show_bar(count: Count, unit: str, title: str, stream: TextIO, finished: threading.Event) -> None:
     if finished.wait(QUIET_SECONDS):
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn(f"{{task.completed}}/{{task.total}} {unit}"))
@@ -68,7 +68,7 @@ def _bar(count: Count, unit: str, title: str, stream: TextIO, finished: threadin
             bar.update(shown, completed=done, total=total or None)
 
 
-def _lines(count: Count, unit: str, title: str, stream: TextIO, finished: threading.Event) -> None:
+def _print_lines(count: Count, unit: str, title: str, stream: TextIO, finished: threading.Event) -> None:
     begun = time.monotonic()
     while not finished.wait(LINE_SECONDS):
         done, total = count()

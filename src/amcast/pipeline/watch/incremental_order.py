@@ -14,17 +14,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from amcast.pipeline.kernels.fingerprints import Ints, Small
-from amcast.pipeline.kernels.merge import NEVER, Head, advance, head_cycle
+from amcast.pipeline.kernels.fingerprints import Int32Array, Int64Array
+from amcast.pipeline.kernels.merge import NO_GAP, BlockedHead, advance, find_head_cycle
 
-REMEMBERED: Final = 1_000_000
+MAX_REMEMBERED: Final = 1_000_000
 """Entries of a group that are kept for replicas which are behind."""
-WAITING: Final = 5_000_000
+MAX_WAITING: Final = 5_000_000
 """Entries that may wait to be merged, over all groups."""
 
 
 @dataclass
-class Member:
+class ReplicaProgress:
     """How far one process has got."""
 
     group: int
@@ -34,13 +34,13 @@ class Member:
 
 
 @dataclass
-class Chain:
+class GroupChain:
     """A group's sequence: what is kept of it, and how far it was merged."""
 
     base: int = 0
     """The position of the first entry that is kept."""
-    messages: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    holder: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    messages: Int64Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    first_process: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     """Which process told each entry first."""
     merged: int = 0
     """The position up to which entries were merged."""
@@ -50,12 +50,12 @@ class Chain:
         return self.base + int(self.messages.size)
 
 
-class Ongoing:
+class IncrementalOrder:
     """The order of a run so far."""
 
-    def __init__(self, remembered: int = REMEMBERED, waiting: int = WAITING) -> None:
-        self.members: dict[int, Member] = {}
-        self.chains: dict[int, Chain] = {}
+    def __init__(self, remembered: int = MAX_REMEMBERED, waiting: int = MAX_WAITING) -> None:
+        self.members: dict[int, ReplicaProgress] = {}
+        self.chains: dict[int, GroupChain] = {}
         self.destinations: dict[int, tuple[int, ...]] = {}
         """Of messages that are delivered somewhere and not merged yet."""
         self.merged = 0
@@ -66,15 +66,21 @@ class Ongoing:
         self._waiting = waiting
 
     def absorb(
-        self, processes: Ints, groups: Ints, positions: Ints, messages: Ints, offsets: Small, values: Small
+        self,
+        processes: Int64Array,
+        groups: Int64Array,
+        positions: Int64Array,
+        messages: Int64Array,
+        offsets: Int32Array,
+        values: Int32Array,
     ) -> None:
         """More deliveries, with the groups that each message is addressed to."""
         for row in np.lexsort((positions, processes)).tolist():
             process, message = int(processes[row]), int(messages[row])
-            member = self.members.setdefault(process, Member(int(groups[row])))
+            member = self.members.setdefault(process, ReplicaProgress(int(groups[row])))
             addressed = tuple(values[offsets[row] : offsets[row + 1]].tolist())
             if not addressed:
-                self._doubt(
+                self._add_doubt(
                     f"deliveries of {message} do not state its destinations: order between groups is not judged"
                 )
             self.destinations.setdefault(message, addressed)
@@ -84,27 +90,27 @@ class Ongoing:
         if not self.story:
             self._merge()
 
-    def _extend(self, process: int, member: Member) -> None:
+    def _extend(self, process: int, member: ReplicaProgress) -> None:
         """Put what is next in a process' sequence beside what its group delivered."""
-        chain = self.chains.setdefault(member.group, Chain())
+        chain = self.chains.setdefault(member.group, GroupChain())
         fresh: list[int] = []
         while member.next in member.early:
             message = member.early.pop(member.next)
             at, member.next = member.next, member.next + 1
             if at < chain.base:
-                self._doubt(f"process {process} is too far behind group {member.group} to be compared with it")
+                self._add_doubt(f"process {process} is too far behind group {member.group} to be compared with it")
             elif at < chain.end:
                 self._compare(process, chain, at, message)
             else:
                 fresh.append(message)
         if fresh:
             chain.messages = np.concatenate([chain.messages, np.array(fresh, np.int64)])
-            chain.holder = np.concatenate([chain.holder, np.full(len(fresh), process, np.int64)])
+            chain.first_process = np.concatenate([chain.first_process, np.full(len(fresh), process, np.int64)])
 
-    def _compare(self, process: int, chain: Chain, at: int, message: int) -> None:
+    def _compare(self, process: int, chain: GroupChain, at: int, message: int) -> None:
         known = int(chain.messages[at - chain.base])
         if known != message and not self.story:
-            other = int(chain.holder[at - chain.base])
+            other = int(chain.first_process[at - chain.base])
             self.story = [
                 f"replicas of one group disagree: at position {at} process {other} delivered {known},"
                 f" but process {process} delivered {message}"
@@ -117,27 +123,29 @@ class Ongoing:
         waiting = [
             self.chains[group].messages[self.chains[group].merged - self.chains[group].base :] for group in names
         ]
-        index = self._advanced(waiting, number)
+        index = self._advance_chains(waiting, number)
         heads = []
         for at, group in enumerate(names):
             chain, taken = self.chains[group], int(index[at])
             if taken < waiting[at].size:
                 message = int(waiting[at][taken])
-                heads.append(Head(at, chain.merged + taken, message, self._numbers(message, number)))
+                heads.append(BlockedHead(at, chain.merged + taken, message, self._chain_numbers(message, number)))
             chain.merged += taken
             self._forget(chain)
-        circle = head_cycle(heads)
+        circle = find_head_cycle(heads)
         if circle:
-            self.story = self._told(circle, names)
+            self.story = self._describe_cycle(circle, names)
         if sum(chain.end - chain.merged for chain in self.chains.values()) > self._waiting:
-            self._doubt("too much waits for a group that delivers nothing: order between groups is no longer judged")
+            self._add_doubt(
+                "too much waits for a group that delivers nothing: order between groups is no longer judged"
+            )
             for chain in self.chains.values():
                 chain.merged = chain.end
         kept = {m for chain in self.chains.values() for m in chain.messages[chain.merged - chain.base :].tolist()}
         kept |= {message for member in self.members.values() for message in member.early.values()}
         self.destinations = {message: groups for message, groups in self.destinations.items() if message in kept}
 
-    def _advanced(self, waiting: list[Ints], number: dict[int, int]) -> Ints:
+    def _advance_chains(self, waiting: list[Int64Array], number: dict[int, int]) -> Int64Array:
         """How many entries of each chain can be taken away.
 
         A chain that is merely behind ends in a guard that is never taken: it is addressed to the first of two extra
@@ -153,7 +161,7 @@ class Ongoing:
             messages[at, entries.size] = -2 - at
             flat: list[int] = []
             for row, message in enumerate(entries.tolist()):
-                flat += self._numbers(message, number)
+                flat += self._chain_numbers(message, number)
                 offsets[at, row + 1] = len(flat)
             flat.append(count)
             offsets[at, entries.size + 1 :] = len(flat)
@@ -167,22 +175,22 @@ class Ongoing:
         index = np.zeros(count + 2, np.int64)
         end = np.array([*(entries.size + 1 for entries in waiting), 1, 1], np.int64)
         done, queued = np.zeros(count + 2, np.bool_), np.zeros(count + 2, np.bool_)
-        none = (np.full(count + 2, NEVER, np.int64), np.zeros(0, np.int64), np.zeros(count + 3, np.int64))
+        none = (np.full(count + 2, NO_GAP, np.int64), np.zeros(0, np.int64), np.zeros(count + 3, np.int64))
         stack = np.zeros(count + 2, np.int64)
         self.merged += int(advance(messages, offsets, values, index, end, done, stack, queued, *none))
         return index[:count]
 
-    def _numbers(self, message: int, number: dict[int, int]) -> tuple[int, ...]:
+    def _chain_numbers(self, message: int, number: dict[int, int]) -> tuple[int, ...]:
         """The chains of a message's destinations; a group that has delivered nothing yet holds it back as the guard."""
         return tuple(number.get(group, len(number)) for group in self.destinations[message])
 
-    def _forget(self, chain: Chain) -> None:
+    def _forget(self, chain: GroupChain) -> None:
         spare = chain.merged - chain.base - self._remembered
         if spare > self._remembered // 4:
             chain.base += spare
-            chain.messages, chain.holder = chain.messages[spare:], chain.holder[spare:]
+            chain.messages, chain.first_process = chain.messages[spare:], chain.first_process[spare:]
 
-    def _told(self, circle: tuple[Head, ...], names: list[int]) -> list[str]:
+    def _describe_cycle(self, circle: tuple[BlockedHead, ...], names: list[int]) -> list[str]:
         # Each head waits for the next one, so the next one precedes it: tell the circle in the order of delivery.
         ring = list(reversed(circle))
         messages = [head.message for head in ring]
@@ -191,7 +199,7 @@ class Ongoing:
         ]
         for head, after in zip(ring, [*messages[1:], messages[0]], strict=True):
             chain = self.chains[names[head.chain]]
-            process = int(chain.holder[head.index - chain.base])
+            process = int(chain.first_process[head.index - chain.base])
             start = f"process {process} delivered {head.message} at position {head.index}"
             later = np.nonzero(chain.messages[head.index - chain.base :] == after)[0]
             if later.size:
@@ -200,7 +208,7 @@ class Ongoing:
                 story.append(f"{start} and has not delivered {after}, which is addressed to it, so far")
         return story
 
-    def _doubt(self, sentence: str) -> None:
+    def _add_doubt(self, sentence: str) -> None:
         if sentence not in self.doubts and len(self.doubts) < 10:
             self.doubts.append(sentence)
 

@@ -4,7 +4,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 
-def newly_delivered(deliveries: DataFrame) -> DataFrame:
+def select_deliveries(deliveries: DataFrame) -> DataFrame:
     """Deliveries with what order and latency need."""
     return deliveries.select(
         F.col("process"),
@@ -17,6 +17,6 @@ def newly_delivered(deliveries: DataFrame) -> DataFrame:
     )
 
 
-def newly_multicast(multicasts: DataFrame) -> DataFrame:
+def select_multicasts(multicasts: DataFrame) -> DataFrame:
     """Multicasts with what latency needs."""
     return multicasts.select(F.col("message"), F.col("at_ns"))

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 
-def convoy(delivered: DataFrame, notes: DataFrame) -> DataFrame:
+def measure_convoy(delivered: DataFrame, notes: DataFrame) -> DataFrame:
     """Per run and group, in the steady part: how many deliveries waited, how long, and what share of the latency."""
     keys = ["run", "process", "message"]
     behind = notes.where("name = 'convoy' and value > 0").select(*keys, F.col("value").alias("behind_ns"))

@@ -4,7 +4,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 
-def packets_per_process(packets: DataFrame, processes: DataFrame, spans: DataFrame) -> DataFrame:
+def count_packets_per_process(packets: DataFrame, processes: DataFrame, spans: DataFrame) -> DataFrame:
     """Per process: packets and bytes, per second of the steady part and per multicast of the whole run."""
     bounds = spans.select("run", "low_ns", "high_ns", "multicasts")
     inside = packets.join(F.broadcast(bounds), "run").select(
@@ -50,7 +50,7 @@ def packets_per_process(packets: DataFrame, processes: DataFrame, spans: DataFra
     )
 
 
-def packets_per_body(packets: DataFrame, spans: DataFrame) -> DataFrame:
+def count_packets_per_body(packets: DataFrame, spans: DataFrame) -> DataFrame:
     """Per kind of body: how many, how large, how many per multicast."""
     found = packets.groupBy("run", "body").agg(F.count("*").alias("packets"), F.sum("bytes").alias("bytes"))
     return found.join(F.broadcast(spans.select("run", "multicasts")), "run").select(
@@ -64,7 +64,7 @@ def packets_per_body(packets: DataFrame, spans: DataFrame) -> DataFrame:
     )
 
 
-def concerned(packets: DataFrame, multicasts: DataFrame, processes: DataFrame) -> DataFrame:
+def find_packet_ends(packets: DataFrame, multicasts: DataFrame, processes: DataFrame) -> DataFrame:
     """Per packet, message that it is about, and end: the end's group, and whether the message concerns it."""
     about = packets.select(
         "run",
@@ -99,7 +99,7 @@ def concerned(packets: DataFrame, multicasts: DataFrame, processes: DataFrame) -
     )
 
 
-def audit(ends: DataFrame, processes: DataFrame) -> DataFrame:
+def audit_processes(ends: DataFrame, processes: DataFrame) -> DataFrame:
     """Who worked for whom, per process: ends of packets about messages, and those about other people's messages."""
     found = ends.groupBy("run", "process").agg(
         F.count("*").alias("worked"),
@@ -120,7 +120,7 @@ def audit(ends: DataFrame, processes: DataFrame) -> DataFrame:
     )
 
 
-def work(ends: DataFrame) -> DataFrame:
+def measure_work(ends: DataFrame) -> DataFrame:
     """The audit as a matrix: packets that a group's processes handled about messages for another group."""
     spread = ends.where(F.col("group").isNotNull()).select(
         "run", "group", F.explode("destinations").alias("for_group"), "concerned"
@@ -131,7 +131,7 @@ def work(ends: DataFrame) -> DataFrame:
     return found.select("run", "group", "for_group", "worked", "worked_as_stranger")
 
 
-def overhead(ends: DataFrame, delivered: DataFrame) -> DataFrame:
+def measure_overhead(ends: DataFrame, delivered: DataFrame) -> DataFrame:
     """Payload overhead per group: the share of messages whose payload it received without being a destination."""
     got = ends.where(F.col("got_payload") & F.col("group").isNotNull()).select("run", "group", "message")
     had = delivered.select("run", "group", "message")

@@ -4,7 +4,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 
-def paths(notes: DataFrame, done: DataFrame, spans: DataFrame) -> DataFrame:
+def measure_paths(notes: DataFrame, done: DataFrame, spans: DataFrame) -> DataFrame:
     """Per run and name of a note."""
     counted = notes.groupBy("run", "name").agg(
         F.count("*").alias("notes"), F.countDistinct("process").alias("processes")

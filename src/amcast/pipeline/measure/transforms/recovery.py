@@ -7,7 +7,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 
-def faults(notes: DataFrame, processes: DataFrame) -> DataFrame:
+def find_faults(notes: DataFrame, processes: DataFrame) -> DataFrame:
     """Per run: what went wrong where and when."""
     noted = notes.where(F.col("name").startswith("fault-")).select(
         "run", F.col("at_ns").alias("fault_ns"), F.expr("substring(name, 7)").alias("fault"), "process"
@@ -18,14 +18,18 @@ def faults(notes: DataFrame, processes: DataFrame) -> DataFrame:
     return noted.unionByName(down).distinct().select("run", "fault_ns", "fault", "process")
 
 
-def recovery(answers: DataFrame, struck: DataFrame, processes: DataFrame) -> DataFrame:
+def measure_recovery(answers: DataFrame, struck: DataFrame, processes: DataFrame) -> DataFrame:
     """Per fault and group. Times are counted from the fault; null: no such delivery came."""
     groups = processes.where(F.col("group").isNotNull()).select("run", "group").distinct()
     events = struck.join(groups, "run").select("run", "group", "fault_ns", "fault", "process")
     keys = ["run", "group", "fault_ns", "fault", "process"]
-    soonest = _after(answers.select("run", "group", F.col("at_ns").alias("time_ns"), "at_ns"), events, "next_ns")
-    newest = _after(answers.select("run", "group", F.col("sent_ns").alias("time_ns"), "at_ns"), events, "new_ns")
-    joined = soonest.join(newest, keys).join(_silences(answers, events), ["run", "group", "fault_ns"], "left")
+    soonest = _find_next_deliveries(
+        answers.select("run", "group", F.col("at_ns").alias("time_ns"), "at_ns"), events, "next_ns"
+    )
+    newest = _find_next_deliveries(
+        answers.select("run", "group", F.col("sent_ns").alias("time_ns"), "at_ns"), events, "new_ns"
+    )
+    joined = soonest.join(newest, keys).join(_find_silences(answers, events), ["run", "group", "fault_ns"], "left")
     return joined.select(
         "run",
         "fault_ns",
@@ -38,9 +42,9 @@ def recovery(answers: DataFrame, struck: DataFrame, processes: DataFrame) -> Dat
     )
 
 
-def _after(times: DataFrame, events: DataFrame, name: str) -> DataFrame:
+def _find_next_deliveries(times: DataFrame, events: DataFrame, name: str) -> DataFrame:
     """Per fault and group: the earliest delivery among those whose time is not before the fault."""
-    plain = times.select("run", "group", "time_ns", "at_ns", *_nothing())
+    plain = times.select("run", "group", "time_ns", "at_ns", *_null_fault_columns())
     both = plain.unionByName(
         events.select(
             "run",
@@ -58,7 +62,7 @@ def _after(times: DataFrame, events: DataFrame, name: str) -> DataFrame:
     return seen.select("run", "group", F.col("time_ns").alias("fault_ns"), "fault", "process", name)
 
 
-def _silences(answers: DataFrame, events: DataFrame) -> DataFrame:
+def _find_silences(answers: DataFrame, events: DataFrame) -> DataFrame:
     """Per fault and group: the longest time between two deliveries that ended after it and before the next fault."""
     order = Window.partitionBy("run", "group").orderBy("at_ns", "message")
     gaps = answers.select("run", "group", "at_ns", (F.col("at_ns") - F.lag("at_ns").over(order)).alias("gap_ns"))
@@ -80,5 +84,5 @@ def _silences(answers: DataFrame, events: DataFrame) -> DataFrame:
     )
 
 
-def _nothing() -> list[Column]:
+def _null_fault_columns() -> list[Column]:
     return [F.lit(None).cast("string").alias("fault"), F.lit(None).cast("int").alias("process")]

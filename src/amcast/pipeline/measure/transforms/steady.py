@@ -13,7 +13,7 @@ BATCHES = 20
 """The steady part is cut into so many batches: their means are nearly independent, single latencies are not."""
 
 
-def once(processes: DataFrame) -> DataFrame:
+def deduplicate_processes(processes: DataFrame) -> DataFrame:
     """One row per process: who was stopped in good order and started again has told of itself in every incarnation."""
     per_process = processes.groupBy("run", "process").agg(
         F.max("group").alias("group"), F.max("region").alias("region"), F.max("crashed_at_ns").alias("crashed_at_ns")
@@ -21,29 +21,31 @@ def once(processes: DataFrame) -> DataFrame:
     return per_process.select("run", "process", "group", "region", "crashed_at_ns")
 
 
-def windows(multicasts: DataFrame, edge: float) -> DataFrame:
+def find_steady_windows(multicasts: DataFrame, edge: float) -> DataFrame:
     """Per run: when its steady part begins and ends, and what was multicast."""
     per_run = multicasts.groupBy("run").agg(
         F.min("at_ns").alias("first_ns"),
         F.max("at_ns").alias("last_ns"),
         F.count("*").alias("multicasts"),
-        _cut("at_ns", edge).alias("low_ns"),
-        _cut("at_ns", 1 - edge).alias("high_ns"),
+        _find_quantile("at_ns", edge).alias("low_ns"),
+        _find_quantile("at_ns", 1 - edge).alias("high_ns"),
     )
     return per_run.select("run", "first_ns", "last_ns", "multicasts", "low_ns", "high_ns")
 
 
-def _cut(column: str, share: float) -> Column:
+def _find_quantile(column: str, share: float) -> Column:
     """The value below which this share of all values lies."""
     if share in (0.0, 1.0):
         return F.max(column) if share else F.min(column)
     return F.percentile_approx(column, share, 100_000)
 
 
-def counted(spans: DataFrame, facts: DataFrame, done: DataFrame, edge: float) -> DataFrame:
+def summarize_spans(spans: DataFrame, facts: DataFrame, done: DataFrame, edge: float) -> DataFrame:
     """Per run: its steady part, what happened in all, and how fast messages completed, first and last ones apart."""
     all_of = facts.groupBy("run").agg(F.count("*").alias("deliveries"))
-    ends = done.groupBy("run").agg(_cut("at_ns", edge).alias("begun"), _cut("at_ns", 1 - edge).alias("ended"))
+    ends = done.groupBy("run").agg(
+        _find_quantile("at_ns", edge).alias("begun"), _find_quantile("at_ns", 1 - edge).alias("ended")
+    )
     inside = (F.col("at_ns") > F.col("begun")) & (F.col("at_ns") <= F.col("ended"))
     completed = (
         done.join(F.broadcast(ends), "run")
@@ -66,7 +68,7 @@ def counted(spans: DataFrame, facts: DataFrame, done: DataFrame, edge: float) ->
     )
 
 
-def delivered(
+def join_deliveries(
     deliveries: DataFrame,
     multicasts: DataFrame,
     processes: DataFrame,

@@ -8,7 +8,7 @@ PER_SLICE = 10
 """A slice has about so many messages at least: fewer say more about the slicing than about the run."""
 
 
-def throughput(multicasts: DataFrame, delivered: DataFrame, done: DataFrame, spans: DataFrame) -> DataFrame:
+def measure_throughput(multicasts: DataFrame, delivered: DataFrame, done: DataFrame, spans: DataFrame) -> DataFrame:
     """Per run and slice of time, edges included and marked; a slice that is not steady does not count elsewhere."""
     facts = (
         multicasts.select("run", "at_ns", F.lit("multicast").alias("what"))

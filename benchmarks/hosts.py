@@ -54,7 +54,7 @@ class Bench:
         topology = Topology.grid(GROUPS, REPLICAS)
         bare = protocol("primcast")
         # Nothing here waits for a timer, so gateways do not rest either.
-        spec = build_node_spec(bare, NodeConfig(omega=None, gateway=GatewayConfig(rest=False)))
+        spec = build_node_spec(bare, NodeConfig(omega=None, gateway=GatewayConfig(gather_windows=False)))
         config = spec.configure({"records": False})
         self.hosts = [Host(spec.process(me, topology, config), spec) for me in topology.servers]
         self.ends: dict[tuple[int, int], Connection] = {}

@@ -25,7 +25,7 @@ from amcast.assembly import assemble_bare
 from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.topology import Topology
 from amcast.lab.protocol_lookup import find
-from amcast.parts.groups.replicated import replicated
+from amcast.parts.groups.replicated import replicate
 from amcast.protocols.flexcast.messages import Ack, FlexCastState, Full, Msg, Notif
 from amcast.protocols.flexcast.process import FlexCast, _Asked
 from amcast.simulation.inputs.network import NetworkConfig
@@ -56,7 +56,7 @@ def run(rule: str, groups: int, replicas: int, messages: int, flush_every: int) 
     topology = Topology.grid(groups, replicas, CLIENTS)
     spec = find("flexcast").for_topology(topology)
     if rule == "printed":
-        spec = replace(spec, process=replicated(Printed, (Msg, Ack, Notif, Full), FlexCastState))
+        spec = replace(spec, process=replicate(Printed, (Msg, Ack, Notif, Full), FlexCastState))
     options = {"notify": "next" if rule == "next" else "all", "flush_every": flush_every}
     assembly = assemble_bare(spec, spec.configure(options))
     random = Random(1)

@@ -21,11 +21,11 @@ from amcast.kernel.message import Body
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
-from amcast.parts.client.messages import Done, Farewell, Hint, SessionConfig
+from amcast.parts.client.messages import Done, Farewell, LeaderHint, SessionConfig
 from amcast.parts.client.one_shot import OneShotClient
 from amcast.parts.client.session import ClientSession
 from amcast.parts.membership.messages import ReconfigurableConfig
-from amcast.parts.membership.reconfigurable import reconfigurable
+from amcast.parts.membership.reconfigurable import build_reconfigurable_spec
 from amcast.parts.node.messages import GatewayConfig, Heartbeat, NodeConfig, NodeState, OmegaConfig
 from amcast.parts.node.node import Node
 
@@ -48,7 +48,7 @@ class Assembly:
         """The protocol as servers run it: every body, record and state that may occur, and the process to build."""
         spec = replace(self.protocol, contacts=self.protocol.contacts_for(self.config), make_contacts=None)
         if self.reconfiguration is not None:
-            spec = reconfigurable(spec, self.reconfiguration)
+            spec = build_reconfigurable_spec(spec, self.reconfiguration)
         return spec if self.node is None else build_node_spec(spec, self.node)
 
     def make_server(self, process: ProcessId, topology: Topology) -> Process:
@@ -74,7 +74,7 @@ def build_node_spec(spec: Spec, node: NodeConfig) -> Spec:
     def make(me: ProcessId, topology: Topology, config: Any) -> Process:
         return Node(spec.process(me, topology, config), node, spec.contacts)
 
-    bodies: tuple[type[Body], ...] = (*spec.bodies, Heartbeat, Farewell, Hint, Done)
+    bodies: tuple[type[Body], ...] = (*spec.bodies, Heartbeat, Farewell, LeaderHint, Done)
     return replace(spec, process=make, bodies=bodies, states=(*spec.states, NodeState), farewell=Farewell)
 
 

@@ -36,7 +36,7 @@ def cluster_spec(cluster: Cluster) -> Spec:
 
 def assemble(cluster: Cluster) -> Assembly:
     """The parts of a cluster's nodes and of its clients' sessions."""
-    return assemble_cluster(protocol(cluster.protocol), cluster.topology, cluster.options, cluster.changes)
+    return assemble_cluster(protocol(cluster.protocol), cluster.topology, cluster.options, cluster.allows_changes)
 
 
 def connect(
@@ -57,7 +57,7 @@ def connect(
     """
     cluster = config if isinstance(config, Cluster) else read_cluster(config)
     assembly = assemble(cluster)
-    wiring = cluster.client_wiring(client, region)
+    wiring = cluster.client_transport(client, region)
     return Client(
         lambda process: assembly.make_client(process, cluster.topology),
         cluster.topology,
@@ -95,8 +95,8 @@ def subscribe(
 ) -> Subscription:
     """What a group delivers, for who only reads: as `Client.deliveries`, without being a client."""
     cluster = config if isinstance(config, Cluster) else read_cluster(config)
-    known = cluster.group(group)
-    asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_wiring(client))
+    known = cluster.group_id(group)
+    asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_transport(client))
     return Subscription(asker, known, cluster.topology.members(known), since=since, after=after)
 
 

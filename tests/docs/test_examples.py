@@ -13,7 +13,7 @@ import pytest
 from amcast.cluster import local_cluster
 from amcast.kernel.topology import Topology
 from amcast.live.config.cluster import read_cluster
-from amcast.live.operations.local_cluster import local_config
+from amcast.live.operations.local_cluster import format_local_config
 from amcast.protocols.catalogue import CATALOGUE
 from tests import ROOT
 
@@ -38,7 +38,7 @@ def commanded(*arguments: str) -> str:
 @pytest.mark.live
 def test_every_example_runs(tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
-    file.write_text(local_config({"orders": 3, "stock": 1}, durability="os"))
+    file.write_text(format_local_config({"orders": 3, "stock": 1}, durability="os"))
     with local_cluster(read_cluster(file)) as running:
         running.stop("orders/3")
         for page, expected in EXPECTED.items():
@@ -65,7 +65,7 @@ def test_the_configuration_of_the_quick_start_is_sound(tmp_path: Path) -> None:
     (tmp_path / "cluster.toml").write_text(cluster + trace)
     read = read_cluster(tmp_path / "cluster.toml")
     assert list(read.nodes()) == ["orders/1", "orders/2", "orders/3", "stock/1", "stock/2", "stock/3"]
-    assert (read.durability, read.trace) == ("os", "full")
+    assert (read.durability, read.trace_mode) == ("os", "full")
     assert tomllib.loads(cluster)["name"] == "shop"
 
 

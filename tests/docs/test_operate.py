@@ -10,7 +10,7 @@ import pytest
 
 from amcast.cli.main import run as command
 from amcast.live.config.cluster import read_cluster
-from amcast.live.operations.local_cluster import free_ports
+from amcast.live.operations.local_cluster import find_free_ports
 from tests import ROOT
 
 PAGE = (ROOT / "docs" / "operate.md").read_text()
@@ -28,7 +28,7 @@ def test_the_first_section_runs_as_it_stands(tmp_path: Path) -> None:
     (config,) = blocks("toml")
     (script,) = blocks("sh")
     used = sorted(set(re.findall(r":(\d{4})\b", config)))
-    for old, new in zip(used, free_ports(len(used)), strict=True):
+    for old, new in zip(used, find_free_ports(len(used)), strict=True):
         config = config.replace(f":{old}", f":{new}")
         script = script.replace(f":{old}", f":{new}")
     (tmp_path / "cluster.toml").write_text(config)
@@ -80,7 +80,7 @@ def test_the_configuration_for_kubernetes_is_sound(tmp_path: Path) -> None:
     (tmp_path / "cluster.toml").write_text(re.sub(r"^    ", "", inside[1], flags=re.M))
     cluster = read_cluster(tmp_path / "cluster.toml")
     assert list(cluster.nodes()) == ["orders/1", "orders/2", "orders/3"]
-    assert cluster.listens[0] == ("0.0.0.0", 7001)
+    assert cluster.listen_addresses[0] == ("0.0.0.0", 7001)
 
 
 def test_the_unit_and_the_compose_file_start_nodes_that_exist() -> None:

@@ -108,7 +108,7 @@ def test_verbs_become_effects_in_order_and_the_outbox_is_handed_over(diary: Diar
 
 
 def test_an_unknown_event_and_an_empty_timer_range_are_bugs(diary: Diary) -> None:
-    with pytest.raises(AssertionError, match="no process knows"):
+    with pytest.raises(AssertionError, match="unknown event"):
         diary.step((Event(),), 0)
     with pytest.raises(AssertionError, match="is empty"):
         diary.set_timer("t", (2, 1))

@@ -26,7 +26,7 @@ def test_a_grid_numbers_processes_group_by_group_then_clients() -> None:
         ({-1: (1,)}, (), {}, "group -1 is negative"),
         ({0: (1,)}, (1,), {}, "process 1 is a member of group 0"),
         ({0: (1,)}, (2, 2), {}, "process 2 appears twice"),
-        ({0: (1,)}, (), {9: "mars"}, "process 9 is in no group"),
+        ({0: (1,)}, (), {9: "mars"}, "process 9 is neither a member"),
     ],
 )
 def test_impossible_topologies_are_refused_by_name(groups, clients, regions, expected) -> None:

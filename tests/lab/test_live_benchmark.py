@@ -12,17 +12,17 @@ from amcast.kernel.message import Message
 from amcast.lab import live_benchmark as module
 from amcast.lab.live_benchmark import Bench, measured
 from amcast.live.config.cluster import Cluster, read_cluster
-from amcast.live.load.load_generator import Prefix, Window
-from amcast.live.operations.local_cluster import local_config
+from amcast.live.load.load_generator import DeliveredPrefix, Window
+from amcast.live.operations.local_cluster import format_local_config
 
 BOTH = (0, 1)
 FIRST, SECOND = 1000_000_000_000, 1001_000_000_000
 
 
-def judged(folder: Path, prefixes: dict[int, Prefix]) -> str:
+def judged(folder: Path, prefixes: dict[int, DeliveredPrefix]) -> str:
     """The verdict on two clients' messages to two groups of one replica."""
     file = folder / "cluster.toml"
-    file.write_text(local_config({"a": 1, "b": 1}, protocol="skeen"))
+    file.write_text(format_local_config({"a": 1, "b": 1}, protocol="skeen"))
     cluster: Cluster = read_cluster(file)
     plan = Bench(replicas=1, connections=2, outstanding=1, protocol="skeen")
     recorder = module._Memory()
@@ -33,11 +33,19 @@ def judged(folder: Path, prefixes: dict[int, Prefix]) -> str:
 
 def test_the_order_that_replicas_tell_is_judged(tmp_path: Path) -> None:
     one, other = (FIRST, BOTH), (SECOND, BOTH)
-    assert judged(tmp_path, {0: Prefix(0, [one, other]), 1: Prefix(0, [one, other])}) == "holds"
-    assert judged(tmp_path, {0: Prefix(0, [one, other]), 1: Prefix(0, [other, one])}) == "violated", "another order"
-    assert judged(tmp_path, {0: Prefix(0, [one, other]), 1: Prefix(0, [one])}) == "violated", "one is missing"
-    assert judged(tmp_path, {0: Prefix(0, [one, other, one]), 1: Prefix(0, [one, other])}) == "violated", "one twice"
-    assert judged(tmp_path, {0: Prefix(1, [other]), 1: Prefix(0, [one, other])}) == "unknown", "no longer kept"
+    assert judged(tmp_path, {0: DeliveredPrefix(0, [one, other]), 1: DeliveredPrefix(0, [one, other])}) == "holds"
+    assert judged(tmp_path, {0: DeliveredPrefix(0, [one, other]), 1: DeliveredPrefix(0, [other, one])}) == "violated", (
+        "another order"
+    )
+    assert judged(tmp_path, {0: DeliveredPrefix(0, [one, other]), 1: DeliveredPrefix(0, [one])}) == "violated", (
+        "one is missing"
+    )
+    assert (
+        judged(tmp_path, {0: DeliveredPrefix(0, [one, other, one]), 1: DeliveredPrefix(0, [one, other])}) == "violated"
+    ), "one twice"
+    assert judged(tmp_path, {0: DeliveredPrefix(1, [other]), 1: DeliveredPrefix(0, [one, other])}) == "unknown", (
+        "no longer kept"
+    )
 
 
 def test_numbers_are_per_multicast() -> None:

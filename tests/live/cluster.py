@@ -41,7 +41,7 @@ QUICK = Limits(heartbeat_s=0.05, heartbeat_timeout_s=2.0, reconnect_min_s=0.005,
 def run(main: Coroutine[Any, Any, None], timeout_s: float = 30.0) -> None:
     """Run a test's coroutine on uvloop; a test that hangs is a test that failed. What tests before it complained of
     does not count: nothing is left out of its log."""
-    logs.sparing.forget()
+    logs.rate_limited_log.reset()
 
     async def limited() -> None:
         async with asyncio.timeout(timeout_s):

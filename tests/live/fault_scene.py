@@ -14,8 +14,8 @@ from amcast.kernel.ids import sender_of
 from amcast.live.client.client import Client
 from amcast.live.config.cluster import Cluster, read_cluster
 from amcast.live.host.recent_deliveries import MissedDeliveriesError
-from amcast.live.operations.local_cluster import LocalCluster, local_config
-from amcast.live.security.permissions import FIRST_CLIENT
+from amcast.live.operations.local_cluster import LocalCluster, format_local_config
+from amcast.live.security.permissions import FIRST_CLIENT_ID
 from amcast.trace.meta import Meta, RunClaims
 from amcast.trace.run import Run, read_run
 from amcast.trace.run_folder import FolderRecorder
@@ -103,16 +103,16 @@ def staged(
     """Start, let clients talk, play, let everything settle, stop; then P1 to P8 hold and no receipt was a lie."""
     file = folder / "cluster.toml"
     settings = {"protocol": "primcast", "durability": "os", "trace": {"mode": "deliveries", "folder": "run"}, **fields}
-    file.write_text(config or local_config(GROUPS, **settings))
+    file.write_text(config or format_local_config(GROUPS, **settings))
     cluster = read_cluster(file)
     meta = Meta(run=cluster.run, claims=RunClaims(complete=True, exactly_once=True))
     scenes: list[Scene] = []
-    recorder = FolderRecorder(cluster.trace_folder, meta, packets=cluster.trace == "full", writer="clients")
+    recorder = FolderRecorder(cluster.trace_folder, meta, packets=cluster.trace_mode == "full", writer="clients")
     with recorder:
         with local_cluster(cluster, skew=skew) as running:
             scenes.append(Scene(cluster, running))
             run(_played(scenes[0], play, recorder, around or nullcontext()), timeout_s)
-        running.tell_dead(recorder)
+        running.record_dead(recorder)
     found = judged(cluster, scenes[0])
     if reads_all:
         rows = delivered_in_orders(found)
@@ -134,7 +134,7 @@ async def _played(scene: Scene, play: Play, recorder: FolderRecorder, around: Ab
         await scene.more(50)
         scene.silence()
         await asyncio.gather(*tasks)
-        await scene.do(scene.running.settled)
+        await scene.do(scene.running.wait_until_settled)
         await asyncio.sleep(0.5)
         if not following.done():
             following.cancel()
@@ -162,7 +162,7 @@ def judged(cluster: Cluster, scene: Scene) -> Run:
 
 def changes_in(rows: list[tuple[int, int, int]]) -> set[int]:
     """The positions of changes of members, which readers do not see: the clients of a scene have small numbers."""
-    return {position for _, position, message in rows if sender_of(message) >= FIRST_CLIENT}
+    return {position for _, position, message in rows if sender_of(message) >= FIRST_CLIENT_ID}
 
 
 def delivered_in_orders(found: Run) -> list[tuple[int, int, int]]:

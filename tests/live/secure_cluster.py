@@ -13,7 +13,7 @@ from amcast.kernel.ids import ProcessId
 from amcast.live import log_output as logs
 from amcast.live.config import certificates as certs
 from amcast.live.config.cluster import Cluster, read_cluster
-from amcast.live.operations.local_cluster import local_config
+from amcast.live.operations.local_cluster import format_local_config
 
 CLIENTS = {
     "till": {"groups": "all", "operate": True},
@@ -27,18 +27,18 @@ def secured(
 ) -> Cluster:
     """A cluster.toml with TLS, and its certificates."""
     fields = {"protocol": "primcast", "durability": "memory", **fields}
-    text = local_config(groups, security={"mode": "tls"}, clients=clients, **fields)
+    text = format_local_config(groups, security={"mode": "tls"}, clients=clients, **fields)
     file = folder / "cluster.toml"
     file.write_text(text)
     cluster = read_cluster(file)
-    certs.make(cluster)
+    certs.make_certificates(cluster)
     return cluster
 
 
 def plain(folder: Path, groups: Mapping[str, int] = GROUPS, **fields: Any) -> Cluster:
     """The same in the clear."""
     file = folder / "cluster.toml"
-    file.write_text(local_config(groups, **{"protocol": "primcast", "durability": "memory", **fields}))
+    file.write_text(format_local_config(groups, **{"protocol": "primcast", "durability": "memory", **fields}))
     return read_cluster(file)
 
 
@@ -69,7 +69,7 @@ class Lines(logging.Handler):
 @contextmanager
 def listening() -> Iterator[Lines]:
     """Collect the log of the live room, whatever earlier tests made it complain about."""
-    logs.sparing.forget()
+    logs.rate_limited_log.reset()
     log = logging.getLogger("amcast.live")
     lines = Lines()
     log.addHandler(lines)

@@ -15,7 +15,7 @@ from amcast.kernel.ids import message_id
 from amcast.kernel.message import Message
 from amcast.live.config.cluster import Cluster, read_cluster
 from amcast.live.host.step_log import StepLog, read_header, read_steps, replay
-from amcast.live.operations.local_cluster import free_ports, local_config
+from amcast.live.operations.local_cluster import find_free_ports, format_local_config
 from amcast.live.storage.store import next_incarnation
 from amcast.live.wire.frames import Codec
 from amcast.parts.client.messages import Done
@@ -30,7 +30,7 @@ THREE = {"orders": 1, "stock": 1, "users": 1}
 
 
 def configured(folder: Path, **fields: object) -> Cluster:
-    text = local_config(THREE, **{"protocol": "skeen", "durability": "memory", **fields})
+    text = format_local_config(THREE, **{"protocol": "skeen", "durability": "memory", **fields})
     (folder / "cluster.toml").write_text(text)
     return read_cluster(folder / "cluster.toml")
 
@@ -168,14 +168,14 @@ def test_a_configuration_places_everybody(tmp_path: Path) -> None:
     assert cluster.addresses == {0: ("10.0.0.1", 7001), 9: ("::1", 7002), 10: ("10.0.0.1", 7003)}
     assert cluster.topology.members(4) == (10,)
     assert cluster.topology.region(9) == "eu"
-    assert cluster.node("orders/2") == 9
+    assert cluster.process_of("orders/2") == 9
     assert cluster.data == tmp_path / "data"
     for wrong in ("orders/3", "orders/0", "orders", "nobody/1", "orders/x"):
         with pytest.raises(UsageError, match="does not exist"):
-            cluster.node(wrong)
+            cluster.process_of(wrong)
     with pytest.raises(UsageError, match="expected a cluster's configuration"):
         read_cluster(tmp_path / "nothing.toml")
 
 
 def test_free_ports_are_distinct() -> None:
-    assert len(set(free_ports(50))) == 50
+    assert len(set(find_free_ports(50))) == 50

@@ -9,7 +9,7 @@ import pytest
 from amcast.cluster import Replica, connect
 from amcast.live.client.client import Client
 from amcast.live.config.cluster import read_cluster
-from amcast.live.operations.local_cluster import local_config
+from amcast.live.operations.local_cluster import format_local_config
 from tests.live.cluster import run
 
 pytestmark = pytest.mark.live
@@ -44,7 +44,7 @@ def test_followers_do_not_wait_for_what_is_kept_back(tmp_path: Path, talk: objec
         "limits": LIMITS,
         "options": {"repair_ns": [minute_ns, minute_ns]},  # who misses something asks for it after that time
     }
-    (tmp_path / "cluster.toml").write_text(local_config({"orders": replicas, "stock": replicas}, **settings))
+    (tmp_path / "cluster.toml").write_text(format_local_config({"orders": replicas, "stock": replicas}, **settings))
     cluster = read_cluster(tmp_path / "cluster.toml")
     rows: dict[str, list[bytes]] = {name: [] for name in cluster.nodes()}
 

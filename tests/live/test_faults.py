@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from amcast.live.config.cluster import written
-from amcast.live.operations.local_cluster import free_ports
+from amcast.live.config.cluster import format_toml
+from amcast.live.operations.local_cluster import find_free_ports
 from amcast.protocols.catalogue import CATALOGUE
 from tests.live.fault_scene import CAMPAIGN, EVERYBODY, GROUPS, Scene, staged
 from tests.live.proxies import Wires, between
@@ -52,9 +52,9 @@ def test_a_full_disk_stops_one_replica_and_fsync_survives_kill_nine_of_everybody
         scene.payload = bytes(4000)
         resource.prlimit(scene.running.pid("orders/1"), resource.RLIMIT_FSIZE, (300_000, 300_000))
         codes: list[int] = []
-        await scene.do(lambda: codes.append(scene.running.ended("orders/1", 60)))
+        await scene.do(lambda: codes.append(scene.running.wait_for_exit("orders/1", 60)))
         assert codes == [1]
-        assert "cannot be written any more: [Errno 27] File too large" in scene.running.last_words("orders/1")
+        assert "cannot be written any more: [Errno 27] File too large" in scene.running.last_log_line("orders/1")
         scene.payload = b"x"
         await scene.more(30)
         await scene.start("orders/1")
@@ -107,9 +107,9 @@ def test_clocks_that_jump_change_nothing_but_time(tmp_path: Path) -> None:
 
 
 def test_links_that_are_cut_frozen_and_healed(tmp_path: Path) -> None:
-    ports = free_ports(12)
+    ports = find_free_ports(12)
     places = [(("127.0.0.1", ports[n]), ("127.0.0.1", ports[6 + n])) for n in SERVERS]
-    text = written(
+    text = format_toml(
         {
             "name": "local",
             "durability": "os",

@@ -10,7 +10,7 @@ from amcast.cluster import connect, local_cluster
 from amcast.live.client.client import Client
 from amcast.live.client.multicaster import Receipt
 from amcast.live.config.cluster import Cluster, read_cluster
-from amcast.live.operations.local_cluster import LocalCluster, local_config
+from amcast.live.operations.local_cluster import LocalCluster, format_local_config
 from amcast.trace.meta import Meta, RunClaims
 from amcast.trace.run import read_run
 from amcast.trace.run_folder import FolderRecorder
@@ -47,12 +47,12 @@ async def played(cluster: Cluster, running: LocalCluster, recorder: FolderRecord
         after = await talk(late, 2)
     for receipt in after:
         assert receipt.absent == ((LOST,) if LOST in receipt.destinations else ())
-    await asyncio.to_thread(running.settled)
+    await asyncio.to_thread(running.wait_until_settled)
     return before + during + after
 
 
 def test_the_others_deliver_when_a_whole_group_is_killed(tmp_path: Path) -> None:
-    text = local_config(
+    text = format_local_config(
         GROUPS,
         protocol="a-dt",
         durability="memory",
@@ -70,7 +70,7 @@ def test_the_others_deliver_when_a_whole_group_is_killed(tmp_path: Path) -> None
                 receipts.extend(await played(cluster, running, recorder))
 
             run(play(), 240)
-        running.tell_dead(recorder)
+        running.record_dead(recorder)
     found = read_run(cluster.trace_folder)
     report = judge(found)
     assert report.verdict == "holds", "\n".join(report.story())

@@ -11,8 +11,8 @@ from amcast.cluster import Replica, cluster_spec, connect, connect_blocking, loc
 from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.live.client_batch import Delivery
 from amcast.live.config.cluster import read_cluster
-from amcast.live.operations.local_cluster import local_config
-from amcast.live.server.node import options_of
+from amcast.live.operations.local_cluster import format_local_config
+from amcast.live.server.node import protocol_options
 from tests.live.cluster import run
 
 pytestmark = pytest.mark.live
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.live
 
 def test_replicas_in_a_program_of_ones_own_get_every_message_in_one_order(tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
-    file.write_text(local_config({"orders": 1, "stock": 1}, protocol="skeen", durability="memory"))
+    file.write_text(format_local_config({"orders": 1, "stock": 1}, protocol="skeen", durability="memory"))
     got: dict[str, list[Delivery]] = {"orders/1": [], "stock/1": []}
 
     async def main() -> None:
@@ -39,7 +39,7 @@ def test_replicas_in_a_program_of_ones_own_get_every_message_in_one_order(tmp_pa
 
 def test_threads_share_a_blocking_client(tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
-    file.write_text(local_config({"orders": 1, "stock": 1}, protocol="skeen", durability="memory"))
+    file.write_text(format_local_config({"orders": 1, "stock": 1}, protocol="skeen", durability="memory"))
     cluster = read_cluster(file)
     with (
         pytest.raises(CannotTellError, match="no server gave this client a number"),
@@ -66,7 +66,7 @@ def test_threads_share_a_blocking_client(tmp_path: Path) -> None:
 
 def test_who_waits_when_a_client_hangs_up_is_told_that_it_is_unknown(tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
-    file.write_text(local_config({"orders": 1}, protocol="skeen", durability="memory"))
+    file.write_text(format_local_config({"orders": 1}, protocol="skeen", durability="memory"))
 
     async def main() -> None:
         async with Replica(file, "orders/1") as replica:
@@ -98,14 +98,16 @@ def test_where_nothing_is_kept_no_records_are_made(
 ) -> None:
     file = tmp_path / "cluster.toml"
     settings = {"protocol": protocol, "durability": durability, "trace": {"mode": trace}}
-    file.write_text(local_config({"orders": 3}, **settings))
+    file.write_text(format_local_config({"orders": 3}, **settings))
     cluster = read_cluster(file)
-    assert options_of(cluster, cluster_spec(cluster)).get("records") is records
+    assert protocol_options(cluster, cluster_spec(cluster)).get("records") is records
 
 
 def test_a_log_without_records_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
-    file.write_text(local_config({"orders": 3}, protocol="primcast", durability="fsync", options={"records": False}))
+    file.write_text(
+        format_local_config({"orders": 3}, protocol="primcast", durability="fsync", options={"records": False})
+    )
     cluster = read_cluster(file)
     with pytest.raises(UsageError, match=r"options\.records = false; expected true, or no such option, with .*'fsync'"):
-        options_of(cluster, cluster_spec(cluster))
+        protocol_options(cluster, cluster_spec(cluster))

@@ -22,8 +22,8 @@ from amcast.kernel.events import Receive, Started, Timer
 from amcast.kernel.topology import Topology
 from amcast.live.config.cluster import Cluster, read_cluster
 from amcast.live.limits import Limits
-from amcast.live.load.closed_loop import Traffic, play
-from amcast.live.operations.cluster_status import inspected, order_of_restarts, rolled
+from amcast.live.load.closed_loop import Traffic, run_stages
+from amcast.live.operations.cluster_status import fetch_statuses, restart_all, restart_order
 from amcast.live.operations.local_cluster import LocalCluster
 from amcast.live.wire import frames as wire
 from amcast.live.wire.frames import HEAD, Codec, Hello
@@ -59,8 +59,8 @@ def served_through(
     sets = [groups for groups in SETS if max(groups) < len(cluster.topology.groups)]
     traffic = Traffic(lambda number: sets[number % len(sets)], payload=64, outstanding=4)
     clients = [connect(cluster, me=me, recorder=recorder, client=client) for me in numbers]
-    run(play(clients, traffic, [(0.5, act), (0.5, lambda: None)]), timeout_s=240)
-    running.settled()
+    run(run_stages(clients, traffic, [(0.5, act), (0.5, lambda: None)]), timeout_s=240)
+    running.wait_until_settled()
     return traffic
 
 
@@ -91,12 +91,12 @@ def test_a_rolling_restart_loses_nothing_and_waits_for_no_silence(tmp_path: Path
         running.start(node)
 
     with tracing(cluster) as recorder, local_cluster(cluster) as running:
-        before = {node: status["vitals"]["epoch"] for node, status in inspected(cluster, "till").items()}
-        act = lambda: rolled(cluster, "till", restart, 60.0)  # noqa: E731
+        before = {node: status["protocol_status"]["epoch"] for node, status in fetch_statuses(cluster, "till").items()}
+        act = lambda: restart_all(cluster, "till", restart, 60.0)  # noqa: E731
         traffic = served_through(cluster, running, recorder, act, client="till")
-        for node, status in inspected(cluster, "till").items():
+        for node, status in fetch_statuses(cluster, "till").items():
             assert status["incarnation"] == 1
-            changes[node] = status["vitals"]["epoch"] - before[node]
+            changes[node] = status["protocol_status"]["epoch"] - before[node]
     judged(cluster)
     assert traffic.unanswered == 0
     assert traffic.done > 50
@@ -106,7 +106,7 @@ def test_a_rolling_restart_loses_nothing_and_waits_for_no_silence(tmp_path: Path
     # machine may also make a group suspect who is only slow: that is another matter.
     suspected = {note[0] for note in notes_of(cluster, "suspected")}
     for node, count in changes.items():
-        calm = not suspected & set(cluster.topology.members(cluster.group(node.partition("/")[0])))
+        calm = not suspected & set(cluster.topology.members(cluster.group_id(node.partition("/")[0])))
         assert count <= 1 or not calm, f"leader changes: {changes}; suspicions by {sorted(suspected)}"
     assert notes_of(cluster, "left"), "nobody said farewell"
     for node in cluster.nodes():
@@ -120,7 +120,7 @@ def test_the_command_that_rolls(tmp_path: Path, capsys: pytest.CaptureFixture[st
     """It runs what it is given, in the right order, and stops when that fails."""
     cluster = plain(tmp_path, {"orders": 3})
     with local_cluster(cluster) as running:
-        first = order_of_restarts(inspected(cluster, None))[0]
+        first = restart_order(fetch_statuses(cluster, None))[0]
         script = "import sys; print(sys.argv); sys.exit(3)"
         restart = f"{sys.executable} -c {shlex.quote(script)} {{node}} {{host}}"
         code = command(["roll", "--config", str(cluster.file), restart])
@@ -280,7 +280,7 @@ def test_a_rolling_upgrade_between_wire_versions(tmp_path: Path) -> None:
     with tracing(cluster) as recorder, local_cluster(cluster) as running:
         # Nodes of version 1 issue no numbers.
         traffic = served_through(upgraded, running, recorder, upgrade, numbers=(100, 101))
-        for status in inspected(upgraded, None).values():
+        for status in fetch_statuses(upgraded, None).values():
             seen.append({link["version"] for link in status["links"]})
     judged(cluster)
     assert traffic.unanswered == 0

@@ -1,4 +1,4 @@
-"""Nodes that keep back what can wait (`Send.later`), as live hosts do: so followers hear late who acknowledged what."""
+"""Nodes that defer what is not urgent (`Send.deferrable`), as live hosts do: followers learn late who acknowledged."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -6,56 +6,64 @@ from typing import Final
 from amcast.kernel.effects import Effect, Send, SetTimer
 from amcast.kernel.events import Event, LinkReset, Started, Timer
 from amcast.kernel.ids import ProcessId
+from amcast.kernel.topology import Topology
 from amcast.parts.node.node import Node
+from amcast.protocols.primcast.delivery_notices import DeliveryNotices
+from amcast.protocols.primcast.messages import DeliveryNotice, PrimCastConfig
 from amcast.protocols.primcast.process import PrimCast
-from amcast.protocols.primcast.progress import Word
 
-PATIENCE: Final = "patience"
-PATIENCE_NS: Final = 1_000_000_000
+DEFER_TIMER: Final = "defer"
+DEFER_NS: Final = 1_000_000_000
 
 
-class Patient(Node):
-    """What can wait goes with what follows it to the same process, or when patience ends."""
-
-    suspect_after_ns = PATIENCE_NS
+class DeferringNode(Node):
+    """Sends what is deferrable with the next urgent body to the same process, or after `DEFER_NS`."""
 
     def step(self, events: Sequence[Event], now: int) -> list[Effect]:
         if any(isinstance(event, Started) for event in events):
-            self.kept: dict[ProcessId, list[Send]] = {}
+            self.deferred: dict[ProcessId, list[Send]] = {}
         for event in events:
             if isinstance(event, LinkReset):
-                self.kept.pop(event.peer, None)  # the link begins anew
-        enough = Timer(PATIENCE) in events
-        effects = super().step([event for event in events if event != Timer(PATIENCE)], now)
-        told: list[Effect] = []
-        if enough:
-            for target in sorted(self.kept):
-                told += self.kept.pop(target)
-        waited = bool(self.kept)
+                self.deferred.pop(event.peer, None)
+        expired = Timer(DEFER_TIMER) in events
+        effects = super().step([event for event in events if event != Timer(DEFER_TIMER)], now)
+        executed: list[Effect] = []
+        if expired:
+            for target in sorted(self.deferred):
+                executed += self.deferred.pop(target)
+        timer_armed = bool(self.deferred)
         for effect in effects:
-            told += self.parted(effect) if isinstance(effect, Send) else [effect]
-        if self.kept and not (waited and not enough):
-            told.append(SetTimer(PATIENCE, self.suspect_after_ns, self.suspect_after_ns))
-        return told
+            executed += self.defer(effect) if isinstance(effect, Send) else [effect]
+        if self.deferred and not (timer_armed and not expired):
+            executed.append(SetTimer(DEFER_TIMER, DEFER_NS, DEFER_NS))
+        return executed
 
-    def parted(self, send: Send) -> list[Effect]:
-        """What goes now, in order; the rest is kept."""
-        told: list[Effect] = []
-        hurried = tuple(target for target in send.targets if target not in send.deferrable)
-        for target in hurried:
-            told += self.kept.pop(target, ())
-        if hurried:
-            told.append(Send(hurried, send.body, send.about))
+    def defer(self, send: Send) -> list[Effect]:
+        """Defers what a send allows; returns what must leave now, in order."""
+        urgent = tuple(target for target in send.targets if target not in send.deferrable)
+        executed: list[Effect] = []
+        for target in urgent:
+            executed += self.deferred.pop(target, ())
+        if urgent:
+            executed.append(Send(urgent, send.body, send.about))
         for target in send.deferrable:
-            self.kept.setdefault(target, []).append(Send((target,), send.body, send.about))
-        return told
+            self.deferred.setdefault(target, []).append(Send((target,), send.body, send.about))
+        return executed
 
 
-class Talkative(PrimCast):
-    """A primary that keeps no word back: it is told with the next proposal, or as soon as time passes."""
+class EagerNotices(DeliveryNotices):
+    """Every proposal carries all notices, and the rest is sent as soon as time passes."""
 
-    def _timely_word(self) -> tuple[Word, ...]:
-        return self._whole_word()
+    def take_with_proposal(self, now: int) -> tuple[DeliveryNotice, ...]:
+        return self.take_all()
 
-    def _lateness_ns(self) -> int:
+    def max_wait_ns(self) -> int:
         return 0
+
+
+class EagerPrimCast(PrimCast):
+    """A primary that delays no delivery notice."""
+
+    def __init__(self, me: ProcessId, topology: Topology, config: PrimCastConfig) -> None:
+        super().__init__(me, topology, config)
+        self._notices = EagerNotices()

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from amcast.parts.groups.timestamped import IN_ALL
+from amcast.parts.groups.timestamped import CONFIRMATION_BATCHES
 from tests.protocols.stage import Stage
 
 PROTOCOLS = ("basecast", "fastcast", "multipaxos", "a-ge", "a-ge-star")
@@ -148,8 +148,8 @@ def test_what_is_not_confirmed_does_not_grow_with_the_number_of_groups(name: str
             kept = max(kept, sum(len(ids) for ids in member._kept.values()))
             assert member._unconfirmed == sum(len(ids) for ids in member._confirming.values())
     stage.check()
-    assert waiting < IN_ALL * settle
-    assert kept <= 2 * IN_ALL * settle
+    assert waiting < CONFIRMATION_BATCHES * settle
+    assert kept <= 2 * CONFIRMATION_BATCHES * settle
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)

@@ -61,5 +61,5 @@ def test_state_and_records_do_not_grow(name: str) -> None:
     for process in stage.topology.servers:
         # White-Box goes on for a few records until it hears that its deliveries have left.
         assert len(stage.world.disks[process].records) <= {"primcast": 17, "whitebox": 20}[name]
-        assert len(stage.protocol(process)._obligations.facts) < 8
+        assert len(stage.protocol(process)._obligations.answers) < 8
         assert len(getattr(stage.protocol(process), "_log", ())) < 8

@@ -48,14 +48,14 @@ def test_a_state_that_is_handed_over_is_one_that_its_giver_would_come_back_to(mo
             stage.steps(40)
         raise AssertionError("it never came to that")
 
-    talk(lambda: log(3).chosen >= keep // 2)
+    talk(lambda: log(3).decided_until >= keep // 2)
     stage.crash(5)
-    talk(lambda: log(3).chosen >= log(3).upto + keep // 2 > keep)
+    talk(lambda: log(3).decided_until >= log(3).checkpoint_end + keep // 2 > keep)
     stage.apply(Block(tuple(pair for other in (0, 1, 2) for pair in ((other, 5), (5, other)))))
     stage.recover(5)
-    talk(lambda: log(5).upto > 0)
+    talk(lambda: log(5).checkpoint_end > 0)
     assert world.noted["handed"] > 0, "nobody helped it"
-    assert log(5).upto > log(3).upto, "its fellows were faster"
+    assert log(5).checkpoint_end > log(3).checkpoint_end, "its fellows were faster"
     stage.steps(4)
     stage.crash(3, 4, 5)
     stage.heal()

@@ -13,8 +13,8 @@ from time import time_ns
 from amcast.cluster import cluster_spec, connect, local_cluster
 from amcast.kernel.errors import UsageError
 from amcast.live.config.cluster import read_cluster
-from amcast.live.load.closed_loop import Traffic, play
-from amcast.live.operations.local_cluster import local_config
+from amcast.live.load.closed_loop import Traffic, run_stages
+from amcast.live.operations.local_cluster import format_local_config
 from amcast.live.server.node import run_loop
 from amcast.trace.meta import Meta, RunClaims, collect_versions
 from amcast.trace.run_folder import FolderRecorder
@@ -44,7 +44,7 @@ def demonstrate(folder: Path, protocol: str, seconds: float, say: Callable[[str]
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "cluster.toml"
     config.write_text(
-        local_config(
+        format_local_config(
             dict.fromkeys(GROUPS, 3),
             protocol=protocol,
             durability="os",
@@ -82,8 +82,8 @@ def demonstrate(folder: Path, protocol: str, seconds: float, say: Callable[[str]
 
         say(f"{CLIENTS} clients multicast to every combination of groups, {OUTSTANDING} messages in flight each")
         stages = [(seconds / 3, kill), (seconds / 3, revive), (seconds / 3, lambda: None)]
-        run_loop(play(clients, traffic, stages, running.settled))
+        run_loop(run_stages(clients, traffic, stages, running.wait_until_settled))
     for name, at_ns in struck:
-        recorder.record_note(cluster.node(VICTIM), at_ns, name)
+        recorder.record_note(cluster.process_of(VICTIM), at_ns, name)
     recorder.close(complete=True)
     return Shown(cluster.trace_folder, traffic.done, traffic.unanswered, traffic.longest_gap_ns / 1e6)

@@ -38,8 +38,8 @@ from amcast.kernel.config import Config
 from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId
 from amcast.live.config.cluster import Cluster, TraceMode, read_cluster
-from amcast.live.load.load_generator import Load, Prefix, Window, delivered
-from amcast.live.operations.local_cluster import LocalCluster, local_config
+from amcast.live.load.load_generator import DeliveredPrefix, LoadGenerator, Window, read_delivered
+from amcast.live.operations.local_cluster import LocalCluster, format_local_config
 from amcast.live.rpc.client import RpcClient
 from amcast.live.server.node import run_loop
 from amcast.live.storage.store import Durability
@@ -99,7 +99,7 @@ def bench(plan: Bench, say: Callable[[str], None] = lambda line: None) -> dict[s
     with tempfile.TemporaryDirectory(prefix="amcast-bench-") as folder:
         cluster = _configured(plan, Path(folder))
         recorder = _recorder(plan, cluster)
-        load = Load(Random(plan.seed).randbytes(plan.payload), plan.outstanding, plan.rate)
+        load = LoadGenerator(Random(plan.seed).randbytes(plan.payload), plan.outstanding, plan.rate)
         say(f"starting {plan.groups} groups x {plan.replicas} replicas of {plan.protocol}")
         with local_cluster(cluster) as running:
             idle = _idle(cluster, running)
@@ -142,7 +142,7 @@ def _per(seconds: float, multicasts: int) -> float:
 def _configured(plan: Bench, folder: Path) -> Cluster:
     file = folder / "cluster.toml"
     file.write_text(
-        local_config(
+        format_local_config(
             {f"g{number}": plan.replicas for number in range(plan.groups)},
             protocol=plan.protocol,
             durability=plan.durability,
@@ -186,7 +186,7 @@ def _recorder(plan: Bench, cluster: Cluster) -> Recorder:
     return _Memory() if plan.trace == "off" else _Filed(cluster, plan.trace == "full")
 
 
-def _loaded(plan: Bench, cluster: Cluster, running: LocalCluster, load: Load, recorder: Recorder) -> None:
+def _loaded(plan: Bench, cluster: Cluster, running: LocalCluster, load: LoadGenerator, recorder: Recorder) -> None:
     clients = [connect(cluster, me=FIRST_CLIENT + n, recorder=recorder) for n in range(plan.connections)]
 
     def cpus_s() -> tuple[float, float]:
@@ -204,19 +204,19 @@ def _idle(cluster: Cluster, running: LocalCluster) -> float:
     return (sum(running.cpu_s(node) for node in cluster.nodes()) - before) / (time.monotonic() - begin)
 
 
-def _read_back(cluster: Cluster) -> dict[int, Prefix]:
-    found: dict[int, Prefix] = {}
+def _read_back(cluster: Cluster) -> dict[int, DeliveredPrefix]:
+    found: dict[int, DeliveredPrefix] = {}
     groups = {group: cluster.topology.members(group) for group in cluster.topology.groups}
 
     async def read() -> None:
         asker = RpcClient(cluster.name, cluster.addresses, cluster.limits)
-        found.update(await delivered(asker, groups))
+        found.update(await read_delivered(asker, groups))
 
     run_loop(read())
     return found
 
 
-def _judged(plan: Bench, cluster: Cluster, recorder: Recorder, prefixes: dict[int, Prefix]) -> Report:
+def _judged(plan: Bench, cluster: Cluster, recorder: Recorder, prefixes: dict[int, DeliveredPrefix]) -> Report:
     """What clients say they multicast and replicas say they delivered, as a run."""
     topology = cluster.topology
     facts = _Memory()

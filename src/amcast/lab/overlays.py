@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 from amcast.kernel.errors import UsageError
-from amcast.parts.ordering.overlay import binary, star
+from amcast.parts.ordering.overlay import binary_edges, star_edges
 
 THESIS_GROUPS = 7
 
@@ -36,9 +36,9 @@ def names() -> tuple[str, ...]:
 def overlay(name: str, groups: int = THESIS_GROUPS) -> dict[str, Any]:
     """The protocol options that choose an overlay. `groups` sizes C1 and C2, which exist for any number."""
     if name == "C1":
-        return {"edges": [list(edge) for edge in star(range(groups))]}
+        return {"edges": [list(edge) for edge in star_edges(range(groups))]}
     if name == "C2":
-        return {"edges": [list(edge) for edge in binary(range(groups))]}
+        return {"edges": [list(edge) for edge in binary_edges(range(groups))]}
     if name not in _published():
         raise UsageError(f"overlay {name!r} does not exist; expected one of: {', '.join(names())}")
     return dict(_published()[name])

@@ -19,9 +19,9 @@ from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.topology import Topology
 from amcast.lab.runs import Prepared, prepare
-from amcast.live.config.cluster import Cluster, read_cluster, written
-from amcast.live.load.scripted_clients import Ask, Loop, drive
-from amcast.live.operations.local_cluster import free_ports
+from amcast.live.config.cluster import Cluster, format_toml, read_cluster
+from amcast.live.load.scripted_clients import ScriptedClient, ScriptedMessage, run_clients
+from amcast.live.operations.local_cluster import find_free_ports
 from amcast.live.server.node import run_loop
 from amcast.simulation.inputs.plan import Plan
 from amcast.simulation.simulate import Simulation
@@ -134,15 +134,15 @@ def _live(prepared: Prepared, folder: Path) -> Run:
         cluster.trace_folder, prepared.meta(cluster.run), packets=False, writer="clients", latest=False
     )
     with recorder, local_cluster(cluster) as running:
-        run_loop(drive(_loops(prepared, cluster, recorder)))
-        running.settled()
+        run_loop(run_clients(_loops(prepared, cluster, recorder)))
+        running.wait_until_settled()
     return read_run(cluster.trace_folder)
 
 
 def cluster_text(prepared: Prepared) -> str:
     """A cluster.toml for what a plan names: everybody on loopback, as far apart as the plan's network says."""
     topology, network = prepared.topology, prepared.network
-    ports = iter(free_ports(len(topology.servers)))
+    ports = iter(find_free_ports(len(topology.servers)))
     matrix = network.matrix_ns or {"here": {"here": network.delay_ns}}
     groups = {
         f"g{group}": {
@@ -171,27 +171,27 @@ def cluster_text(prepared: Prepared) -> str:
         },
         "groups": groups,
     }
-    return written(values)
+    return format_toml(values)
 
 
 def _region(topology: Topology, process: ProcessId) -> str:
     return topology.region(process) or "here"
 
 
-def _loops(prepared: Prepared, cluster: Cluster, recorder: FolderRecorder) -> list[Loop]:
+def _loops(prepared: Prepared, cluster: Cluster, recorder: FolderRecorder) -> list[ScriptedClient]:
     """The plan's clients, each with its own messages, as fast as answers come."""
     topology, plan = prepared.topology, prepared.plan
     draw = prepared.draw(plan.seed)
     count, rest = divmod(plan.messages, len(topology.clients))
 
-    def asks(me: ProcessId) -> Callable[[], Ask]:
-        def ask() -> Ask:
-            return Ask(*draw(me))
+    def asks(me: ProcessId) -> Callable[[], ScriptedMessage]:
+        def ask() -> ScriptedMessage:
+            return ScriptedMessage(*draw(me))
 
         return ask
 
     return [
-        Loop(
+        ScriptedClient(
             connect(cluster, me=me, recorder=recorder, region=_region(topology, me)),
             asks(me),
             count + (place < rest),

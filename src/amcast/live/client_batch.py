@@ -18,9 +18,9 @@ from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Message
 from amcast.kernel.reconfiguration import is_change
 
-BATCH_MESSAGES: Final = 4096
+MAX_BATCH_MESSAGES: Final = 4096
 """No batch holds more messages."""
-BATCH_BYTES: Final = 64
+BATCH_OVERHEAD_BYTES: Final = 64
 """What a batch of one adds to its message, at most."""
 
 
@@ -40,12 +40,12 @@ class Delivery(NamedTuple):
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(list[bytes])
-_LONG: Final = {0xDC: 3, 0xDD: 5}
+_LONG_ARRAY_BYTES: Final = {0xDC: 3, 0xDD: 5}
 """How msgpack begins an array of more than 15, and how many bytes that takes."""
 
 
 def encode_batch(payloads: list[bytes]) -> bytes:
-    assert 1 <= len(payloads) <= BATCH_MESSAGES
+    assert 1 <= len(payloads) <= MAX_BATCH_MESSAGES
     return _encoder.encode(payloads)
 
 
@@ -54,8 +54,8 @@ def batch_size(payload: bytes) -> int:
     first = payload[0] if payload else 0
     if first & 0xF0 == 0x90:
         return (first & 0x0F) or 1
-    if first in _LONG and len(payload) > _LONG[first]:
-        return min(int.from_bytes(payload[1 : _LONG[first]], "big"), BATCH_MESSAGES) or 1
+    if first in _LONG_ARRAY_BYTES and len(payload) > _LONG_ARRAY_BYTES[first]:
+        return min(int.from_bytes(payload[1 : _LONG_ARRAY_BYTES[first]], "big"), MAX_BATCH_MESSAGES) or 1
     return 1
 
 

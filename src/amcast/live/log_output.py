@@ -13,42 +13,42 @@ from typing import Any, Final, Literal, TextIO
 log = logging.getLogger("amcast.live")
 
 Format = Literal["text", "json"]
-LINES: Final = 20
-WHILE_S: Final = 5.0
+MAX_LINES: Final = 20
+WINDOW_S: Final = 5.0
 """At most so many lines of one kind in so many seconds."""
 
 
 class RateLimitedLog:
     """Counts lines of each kind, and holds back what is too much."""
 
-    def __init__(self, lines: int = LINES, while_s: float = WHILE_S) -> None:
-        self.left_out = 0
-        self._lines = lines
-        self._while_s = while_s
+    def __init__(self, lines: int = MAX_LINES, while_s: float = WINDOW_S) -> None:
+        self.suppressed = 0
+        self._max_lines = lines
+        self._window_s = while_s
         self._kinds: dict[str, tuple[float, int]] = {}
         """Kind -> when its while began, and how many lines it had since."""
 
-    def complain(self, kind: str, text: str, *values: object) -> None:
+    def warn(self, kind: str, text: str, *values: object) -> None:
         """One warning of a kind that a program knows by heart: never make the kind from what a peer sent."""
         now = time.monotonic()
         began, count = self._kinds.get(kind, (now, 0))
-        if now - began >= self._while_s:
-            if count > self._lines:
-                log.warning("%d more of %r in %.1f s were not logged", count - self._lines, kind, now - began)
+        if now - began >= self._window_s:
+            if count > self._max_lines:
+                log.warning("%d more of %r in %.1f s were not logged", count - self._max_lines, kind, now - began)
             began, count = now, 0
         self._kinds[kind] = (began, count + 1)
-        if count < self._lines:
+        if count < self._max_lines:
             log.warning(text, *values, extra={"kind": kind})
         else:
-            self.left_out += 1
+            self.suppressed += 1
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Count anew from here."""
         self._kinds.clear()
 
 
-sparing: Final = RateLimitedLog()
-complain: Final = sparing.complain
+rate_limited_log: Final = RateLimitedLog()
+warn_rate_limited: Final = rate_limited_log.warn
 
 
 class JsonLines(logging.Formatter):
@@ -86,7 +86,7 @@ class TextLines(logging.Formatter):
         return line if line.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
 
 
-def configure(node: str, form: Format = "text", stream: TextIO | None = None) -> None:
+def configure_logging(node: str, form: Format = "text", stream: TextIO | None = None) -> None:
     """Send this program's log to its standard error, in one of the two forms."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines(node) if form == "json" else TextLines(node))

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from amcast.cli.main import run
-from amcast.live.config.cluster import written
-from amcast.live.operations.local_cluster import local_config
+from amcast.live.config.cluster import format_toml
+from amcast.live.operations.local_cluster import format_local_config
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     file = tmp_path / "cluster.toml"
-    file.write_text(local_config({"orders": 1, "stock": 2}, durability="os"))
+    file.write_text(format_local_config({"orders": 1, "stock": 2}, durability="os"))
     return file
 
 
@@ -34,7 +34,7 @@ def nowhere(tmp_path: Path) -> Iterator[Path]:
         places = [f"127.0.0.1:{door.getsockname()[1]}" for door in doors]
         groups = {"orders": {"replicas": places[:1]}, "stock": {"replicas": places[1:]}}
         file = tmp_path / "cluster.toml"
-        file.write_text(written({"name": "nowhere", "security": {"mode": "plain"}, "groups": groups}))
+        file.write_text(format_toml({"name": "nowhere", "security": {"mode": "plain"}, "groups": groups}))
         yield file
 
 

@@ -219,9 +219,9 @@ def test_a_process_that_fails_stops_alone_and_says_why(caplog: pytest.LogCapture
         host.start({})
         host.network.send((0,), b"", None)
         host.enqueue(Request(message(1)))  # type: ignore[arg-type]
-        with pytest.raises(AssertionError, match="no process knows the event"):
+        with pytest.raises(AssertionError, match="unknown event"):
             await host.ended
         await host.stop()
 
     run(main())
-    assert "process 0 stops: no process knows the event" in caplog.text
+    assert "process 0 stops: unknown event" in caplog.text

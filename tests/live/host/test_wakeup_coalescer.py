@@ -7,7 +7,7 @@ from amcast.kernel.effects import Deliver
 from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import message_id
 from amcast.kernel.message import Message
-from amcast.live.client_batch import BATCH_MESSAGES, batch_size, encode_batch
+from amcast.live.client_batch import MAX_BATCH_MESSAGES, batch_size, encode_batch
 from amcast.live.host.wakeup_coalescer import CALM_NS, WakeupCoalescer
 from amcast.live.limits import Limits
 
@@ -82,7 +82,7 @@ def test_a_gateway_rests_as_long_as_clients_ask() -> None:
     assert len(told) == 2
 
 
-@pytest.mark.parametrize("size", [1, 15, 16, 300, BATCH_MESSAGES])
+@pytest.mark.parametrize("size", [1, 15, 16, 300, MAX_BATCH_MESSAGES])
 def test_a_batch_says_how_many_it_holds(size: int) -> None:
     assert batch_size(encode_batch([b"payload"] * size)) == size
 
@@ -95,7 +95,7 @@ def test_what_is_no_batch_is_one(payload: bytes) -> None:
 
 
 def test_a_batch_that_lies_is_believed_only_so_far() -> None:
-    assert batch_size(b"\xdd\xff\xff\xff\xff\x00") == BATCH_MESSAGES
+    assert batch_size(b"\xdd\xff\xff\xff\xff\x00") == MAX_BATCH_MESSAGES
 
 
 def test_a_limit_below_zero_is_refused() -> None:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from amcast.live.load.load_generator import Load
+from amcast.live.load.load_generator import LoadGenerator
 
 BOTH = (0, 1)
 
@@ -31,7 +31,7 @@ class Cluster:
         return receipt
 
 
-def loaded(load: Load, clients: list[Any], seconds: float) -> float:
+def loaded(load: LoadGenerator, clients: list[Any], seconds: float) -> float:
     """How long it took, in seconds."""
     begin = time.perf_counter()
     asyncio.run(load.run(clients, [BOTH] * len(clients), 0.0, seconds, lambda: (0.0, 0.0)))
@@ -40,7 +40,7 @@ def loaded(load: Load, clients: list[Any], seconds: float) -> float:
 
 def test_a_rate_is_not_exceeded_and_messages_leave_together() -> None:
     clients = [Cluster(), Cluster()]
-    load = Load(b"", 10, rate=1000)
+    load = LoadGenerator(b"", 10, rate=1000)
     before = time.perf_counter_ns()
     took_s = loaded(load, clients, 0.2)
     assert load.done == sum(len(client.posted) for client in clients)
@@ -52,18 +52,18 @@ def test_a_rate_is_not_exceeded_and_messages_leave_together() -> None:
 
 def test_what_could_not_be_sent_in_time_is_late() -> None:
     """Answers take four times as long as there is from one message to the next: the n-th is late by three times n."""
-    load = Load(b"", 1, rate=100)
+    load = LoadGenerator(b"", 1, rate=100)
     loaded(load, [Cluster(after_s=0.04)], 0.5)
     assert len(load.latencies_ns) >= 3
     for number, latency_ns in enumerate(load.latencies_ns):
         assert latency_ns >= (39 + 29 * number) * 1_000_000, load.latencies_ns
 
 
-class Hasty(Load):
+class Hasty(LoadGenerator):
     """As an event loop whose timers end early."""
 
     async def _wait(self, seconds: float, tasks: Sequence["asyncio.Task[None]"]) -> None:
-        await super()._wait(max(0.0, seconds - 0.002), tasks)
+        await super()._wait_or_fail(max(0.0, seconds - 0.002), tasks)
 
 
 def test_a_moment_is_no_window() -> None:
@@ -79,7 +79,7 @@ def test_a_moment_is_no_window() -> None:
 
 def test_without_a_rate_answers_drive_it() -> None:
     client = Cluster()
-    load = Load(b"", 3)
+    load = LoadGenerator(b"", 3)
     loaded(load, [client], 0.05)
     assert load.done == len(client.posted) > 3
     assert sum(window.multicasts for window in load.windows) <= load.done

@@ -9,15 +9,15 @@ import pytest
 
 from amcast import cluster as service
 from amcast.kernel.errors import CannotTellError, UsageError
-from amcast.live.config.cluster import read_cluster, written
+from amcast.live.config.cluster import format_toml, read_cluster
 from amcast.live.membership.data_folder import FILE
-from amcast.live.operations.local_cluster import free_ports, local_config
+from amcast.live.operations.local_cluster import find_free_ports, format_local_config
 
 
 def cluster_file(folder: Path, title: str, **fields: str) -> Path:
     """Two groups of one; all such files of a folder have the same `data`."""
     file = folder / title
-    file.write_text(local_config({"orders": 1, "stock": 1}, data=str(folder / "data"), **fields))
+    file.write_text(format_local_config({"orders": 1, "stock": 1}, data=str(folder / "data"), **fields))
     return file
 
 
@@ -83,14 +83,14 @@ def edited(file: Path, replicas: list[str]) -> None:
     """The replicas of orders are others now."""
     values = tomllib.loads(file.read_text())
     values["groups"]["orders"]["replicas"] = replicas
-    file.write_text(written(values))
+    file.write_text(format_toml(values))
 
 
 def test_replicas_are_not_added_by_editing_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They would shift the numbers of the others, and change the majorities of their group."""
     file = cluster_file(tmp_path, "cluster.toml", durability="os")
     begun(file)
-    places = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    places = [f"127.0.0.1:{port}" for port in find_free_ports(2)]
     edited(file, places[:1])
     begun(file)  # a node may move
     edited(file, places)
@@ -110,7 +110,7 @@ def test_processes_with_different_files_do_not_talk(tmp_path: Path) -> None:
         values = tomllib.loads(file.read_text())
         values["groups"]["stock"]["replicas"].append("127.0.0.1:1")
         other = tmp_path / "other.toml"
-        other.write_text(written(values))
+        other.write_text(format_toml(values))
         with (
             pytest.raises(CannotTellError, match="different groups or replicas in topology 0: is"),
             service.connect_blocking(other, connect_s=2.0) as client,

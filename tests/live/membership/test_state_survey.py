@@ -16,12 +16,12 @@ from amcast.cluster import Replica, connect, local_cluster
 from amcast.kernel.errors import CannotTellError
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.topology import Topology
-from amcast.live.config.cluster import Cluster, read_cluster, written
+from amcast.live.config.cluster import Cluster, format_toml, read_cluster
 from amcast.live.membership import state_survey as holding
 from amcast.live.membership import topology_follower as moving
 from amcast.live.membership.state_survey import StateCount, UnansweredDiagnosis, count_state
-from amcast.live.operations.cluster_status import advised
-from amcast.live.operations.local_cluster import LocalCluster, free_ports
+from amcast.live.operations.cluster_status import collect_advice
+from amcast.live.operations.local_cluster import LocalCluster, find_free_ports
 from amcast.live.rpc.client import RpcClient
 from amcast.live.rpc.server import Progress
 from amcast.live.server import http
@@ -35,7 +35,7 @@ THREE = {"orders": 3}
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look often, and lose patience soon."""
-    monkeypatch.setattr(moving, "ASK_S", 0.05)
+    monkeypatch.setattr(moving, "CHECK_S", 0.05)
     monkeypatch.setattr(holding, "PATIENT_S", 0.3)
 
 
@@ -93,12 +93,12 @@ class Group:
 def test_a_state_is_lost_when_those_who_may_have_it_miss_some_majority(
     members: int, quorum: int, holding: int, silent: int, lost: bool
 ) -> None:
-    assert StateCount(members, quorum, holding, members - holding - silent, silent).lost == lost
+    assert StateCount(members, quorum, holding, members - holding - silent, silent).is_lost == lost
 
 
 def test_who_does_not_answer_is_silent_and_others_say_what_they_hold() -> None:
     topology = Topology.grid(2, 3)
-    answers = {0: Progress(0, 5, True, 0), 2: Progress(0, 0, False, 1, holds=False), 4: Progress(0, 0, True, 0)}
+    answers = {0: Progress(0, 5, True, 0), 2: Progress(0, 0, False, 1, has_state=False), 4: Progress(0, 0, True, 0)}
     assert count_state(topology, 0, answers) == StateCount(3, 2, holding=1, lacking=1, silent=1)
     assert count_state(topology, 1, answers) == StateCount(3, 2, holding=1, lacking=0, silent=2)
 
@@ -116,23 +116,24 @@ def test_when_all_have_lost_it_each_says_so_and_the_log_once(tmp_path: Path, has
             await client.multicast({"orders"}, b"x")
         async with replicas(cluster) as running:
             watches = [watch_of(replica) for replica in running.values()]
-            await until(lambda: all(watch.survey.found == StateCount(3, 2, 0, 3, 0) for watch in watches))
+            await until(lambda: all(watch.survey.count == StateCount(3, 2, 0, 3, 0) for watch in watches))
             for watch in watches:
-                assert watch.missing() == [
+                assert watch.reasons_not_ready() == [
                     "it lost its memory, and waits for its group to give it its state (2 of 2 others answer, none has"
                     " it): group orders has lost it for good"
                 ]
                 told = watch.status()
                 assert not told["ready"]
                 assert told["group_state"] == {
-                    "holds": False, "members": 3, "quorum": 2, "holding": 0, "lacking": 3, "silent": 0, "lost": True,
+                    "has_state": False, "members": 3, "quorum": 2,
+                    "holding": 0, "lacking": 3, "silent": 0, "lost": True,
                 }  # fmt: skip
-                code, _, content = http.HttpServer(watch).answer(b"GET /ready HTTP/1.1")
+                code, _, content = http.HttpServer(watch).respond(b"GET /ready HTTP/1.1")
                 assert code == 503
                 assert b"lost it for good\nwhere too few replicas" in content
                 assert b"empty the data folder of every node" in content
                 assert b'"fsync" instead of "memory"' in content
-            assert len(advised({watch.name: watch.status() for watch in watches})) == 1
+            assert len(collect_advice({watch.name: watch.status() for watch in watches})) == 1
             await until(lambda: len(heard.having("lost it for good")) == 3)
             await asyncio.sleep(0.5)
             assert len(heard.having("lost it for good")) == 3, "each has said it, and does not repeat it"
@@ -151,17 +152,19 @@ def test_one_that_kept_it_alone_is_not_ready_either(tmp_path: Path, hasty: None)
         async with Group(cluster) as group:
             keeper = group.watch("orders/3")
             await until(lambda: all(group.watch(name).status()["ready"] for name in group.running))
-            assert keeper.survey.found is None, "nobody was restarted, so there is nothing to ask"
+            assert keeper.survey.count is None, "nobody was restarted, so there is nothing to ask"
             await group.stop("orders/1", "orders/2")
             await group.start("orders/1", "orders/2")
             await until(lambda: bool(keeper.survey.advice()))
-            assert keeper.missing() == [
+            assert keeper.reasons_not_ready() == [
                 "1 of 3 members of its group have its state (2 of 2 others answer, none has it): group orders has lost"
                 " it for good"
             ]
-            assert keeper.status()["group_state"]["holds"]
+            assert keeper.status()["group_state"]["has_state"]
             first = group.watch("orders/1")
-            await until(lambda: "2 of 2 others answer, 1 has it): group orders has lost" in str(first.missing()))
+            await until(
+                lambda: "2 of 2 others answer, 1 has it): group orders has lost" in str(first.reasons_not_ready())
+            )
 
     run(main())
 
@@ -180,9 +183,9 @@ def test_one_that_is_given_it_again_is_ready_and_nobody_complains(
             await group.start("orders/2")
             await until(lambda: group.watch("orders/2").status()["ready"])
             for name in ("orders/1", "orders/3"):  # they have noticed its new incarnation, and asked
-                holders = group.watch(name).survey
-                await until(lambda holders=holders: holders.found == StateCount(3, 2, 3, 0, 0))
-                assert holders.advice() == []
+                state_survey = group.watch(name).survey
+                await until(lambda state_survey=state_survey: state_survey.count == StateCount(3, 2, 3, 0, 0))
+                assert state_survey.advice() == []
 
     with listening() as heard:
         run(main())
@@ -199,8 +202,8 @@ def test_who_does_not_answer_may_have_it(tmp_path: Path, hasty: None) -> None:
             pass
         async with Replica(cluster, "orders/1") as alone:
             watch = watch_of(alone)
-            await until(lambda: watch.survey.found is not None)
-            assert watch.missing()[0] == (
+            await until(lambda: watch.survey.count is not None)
+            assert watch.reasons_not_ready()[0] == (
                 "it lost its memory, and waits for its group to give it its state (0 of 2 others answer, none has it)"
             )
             assert watch.status()["advice"] == []
@@ -220,7 +223,7 @@ class Answering:
         self.answers = answers
         self.asked = 0
 
-    async def standings(self, processes: object, within_s: float) -> dict[ProcessId, Progress]:
+    async def fetch_progress(self, processes: object, within_s: float) -> dict[ProcessId, Progress]:
         self.asked += 1
         await asyncio.sleep(0.01)
         return self.answers
@@ -228,12 +231,12 @@ class Answering:
 
 def test_a_client_says_what_it_may_know_and_asks_once_for_all_its_messages() -> None:
     topology = Topology.grid(2, 3)
-    holds, lacks = Progress(0, 1, True, 0), Progress(0, 0, False, 1, holds=False)
+    holds, lacks = Progress(0, 1, True, 0), Progress(0, 0, False, 1, has_state=False)
 
     async def told(answers: dict[ProcessId, Progress], genuine: bool = True) -> list[str]:
         asker = Answering(answers)
         doubt = UnansweredDiagnosis(cast(RpcClient, asker), lambda: topology, genuine)
-        said = await asyncio.gather(*(doubt.about((0,), 1.0) for _ in range(50)))
+        said = await asyncio.gather(*(doubt.describe((0,), 1.0) for _ in range(50)))
         assert asker.asked == 1
         return list(said)
 
@@ -256,7 +259,8 @@ def test_a_client_says_what_it_may_know_and_asks_once_for_all_its_messages() -> 
         assert "group 1 has lost its state" in said, "without it, nobody orders anything"
         hurried = Answering({})
         assert (
-            await UnansweredDiagnosis(cast(RpcClient, hurried), lambda: topology, genuine=True).about((0,), 0.1) == ""
+            await UnansweredDiagnosis(cast(RpcClient, hurried), lambda: topology, genuine=True).describe((0,), 0.1)
+            == ""
         )
         assert hurried.asked == 0
 
@@ -287,7 +291,7 @@ def stood(running: LocalCluster, file: Path, capsys: pytest.CaptureFixture[str])
         assert command(["status", "--config", str(file), "--json"]) == 2
         told = json.loads(capsys.readouterr().out)
         assert isinstance(told, dict)
-        if all("2 of 2 others answer" in str(node.get("missing")) for node in told["nodes"].values()):
+        if all("2 of 2 others answer" in str(node.get("not_ready_reasons")) for node in told["nodes"].values()):
             return told
         time.sleep(0.1)
     raise AssertionError(f"not all nodes know it: {told}")
@@ -298,9 +302,11 @@ def test_a_cluster_in_memory_that_was_killed_says_so_and_begins_anew_in_empty_fo
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "cluster.toml"
-    at, *ports = (f"127.0.0.1:{port}" for port in free_ports(4))
+    at, *ports = (f"127.0.0.1:{port}" for port in find_free_ports(4))
     groups = {"orders": {"replicas": [{"address": ports[0], "http": at}, *ports[1:]]}}
-    file.write_text(written({"name": "local", "durability": "memory", "security": {"mode": "plain"}, "groups": groups}))
+    file.write_text(
+        format_toml({"name": "local", "durability": "memory", "security": {"mode": "plain"}, "groups": groups})
+    )
     cluster = read_cluster(file)
     with local_cluster(cluster) as running:
         asyncio.run(sent(cluster, 30))
@@ -326,7 +332,7 @@ def test_a_cluster_in_memory_that_was_killed_says_so_and_begins_anew_in_empty_fo
             assert log.read_text().count("lost it for good") == 1
         running.stop(*cluster.nodes())
         for process in cluster.nodes().values():
-            shutil.rmtree(cluster.folder_of(process))
+            shutil.rmtree(cluster.data_folder(process))
         running.start(*cluster.nodes())
         assert command(["status", "--config", str(file), "--wait", "30"]) == 0
         asyncio.run(sent(cluster, 30))

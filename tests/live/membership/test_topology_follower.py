@@ -16,7 +16,7 @@ from amcast.live.config.rewrite import replace_file, rewrite_members
 from amcast.live.errors import RefusedError
 from amcast.live.membership import topology_follower as moving
 from amcast.live.operations import reconfiguration as changes
-from amcast.live.operations.local_cluster import free_ports
+from amcast.live.operations.local_cluster import find_free_ports
 from amcast.live.rpc.client import RpcClient
 from amcast.live.security.permissions import Permissions, Subject
 from tests.live.cluster import run
@@ -48,14 +48,16 @@ def shop(folder: Path, text: str = TEXT) -> Cluster:
     return read_cluster(file)
 
 
-def after(cluster: Cluster, *wishes: changes.Wish) -> Cluster:
+def after(cluster: Cluster, *wishes: changes.ReplicaChange) -> Cluster:
     for wish in wishes:
-        cluster = cluster.followed(changes.next_topology(cluster, wish))
+        cluster = cluster.with_topology(changes.next_topology(cluster, wish))
     return cluster
 
 
 def test_the_next_file_keeps_names_numbers_and_comments(tmp_path: Path) -> None:
-    cluster = after(shop(tmp_path), changes.Wish("orders/7", "127.0.0.1:7009"), changes.Wish("orders/2"))
+    cluster = after(
+        shop(tmp_path), changes.ReplicaChange("orders/7", "127.0.0.1:7009"), changes.ReplicaChange("orders/2")
+    )
     kept = replace_file(cluster.file, rewrite_members(cluster))
     assert kept is not None
     assert kept.read_text() == TEXT
@@ -66,8 +68,10 @@ def test_the_next_file_keeps_names_numbers_and_comments(tmp_path: Path) -> None:
     assert read.nodes() == {"orders/1": 0, "orders/3": 2, "orders/7": 4, "back office/1": 3}
     assert (read.topology.configuration, read.topology.next_process) == (2, 5)
     assert read.addresses == cluster.addresses
-    assert read.https == cluster.https
-    again = after(read, changes.Wish("back office/2", "127.0.0.1:7010"), changes.Wish("back office/1"))
+    assert read.http_addresses == cluster.http_addresses
+    again = after(
+        read, changes.ReplicaChange("back office/2", "127.0.0.1:7010"), changes.ReplicaChange("back office/1")
+    )
     replace_file(again.file, rewrite_members(again))
     assert again.file.read_text().count("[members]") == 1
     assert read_cluster(again.file).nodes() == {"orders/1": 0, "orders/3": 2, "orders/7": 4, "back office/2": 5}
@@ -76,7 +80,7 @@ def test_the_next_file_keeps_names_numbers_and_comments(tmp_path: Path) -> None:
 
 def test_a_file_of_another_build_is_written_from_its_values(tmp_path: Path) -> None:
     text = 'name = "shop"\nsecurity = { mode = "plain" }\ngroups = { orders = { replicas = ["127.0.0.1:7001"] } }\n'
-    cluster = after(shop(tmp_path, text), changes.Wish("orders/2", "[::1]:7002", region="eu"))
+    cluster = after(shop(tmp_path, text), changes.ReplicaChange("orders/2", "[::1]:7002", region="eu"))
     replace_file(cluster.file, rewrite_members(cluster))
     read = read_cluster(cluster.file)
     assert read.addresses == {0: ("127.0.0.1", 7001), 1: ("::1", 7002)}
@@ -86,15 +90,23 @@ def test_a_file_of_another_build_is_written_from_its_values(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("members", "replicas", "said"),
     [
-        ("number = 1\nnext = 2", '["127.0.0.1:1"]', "replicas[0] says no process or no name"),
-        ("number = 1", '[{ address = "127.0.0.1:1", name = "a/1", process = 0 }]', "members.next = None"),
-        ("next = 1", '[{ address = "127.0.0.1:1", name = "a/1", process = 0 }]', "expected both, as"),
+        ("configuration = 1\nnext_process = 2", '["127.0.0.1:1"]', "replicas[0] lacks `process` or `name`"),
         (
-            "number = -1",
+            "configuration = 1",
             '[{ address = "127.0.0.1:1", name = "a/1", process = 0 }]',
-            "members.number = -1; expected 0 or more",
+            "members.next_process = None",
         ),
-        ("number = 1\nnext = 3", '[{ address = "127.0.0.1:1", name = "a/1", process = 3 }]', "next = 3; expected 4"),
+        ("next_process = 1", '[{ address = "127.0.0.1:1", name = "a/1", process = 0 }]', "expected both, as"),
+        (
+            "configuration = -1",
+            '[{ address = "127.0.0.1:1", name = "a/1", process = 0 }]',
+            "members.configuration = -1; expected 0 or more",
+        ),
+        (
+            "configuration = 1\nnext_process = 3",
+            '[{ address = "127.0.0.1:1", name = "a/1", process = 3 }]',
+            "next_process = 3; expected 4",
+        ),
         ("", '[{ address = "127.0.0.1:1", name = "b/1" }]', "the name 'b/1'; expected a/NUMBER"),
         ("", '[{ address = "127.0.0.1:1", name = "a/0" }]', "the name 'a/0'; expected a/NUMBER"),
         ("", '[{ address = "127.0.0.1:1", name = "a/2" }, "127.0.0.1:2"]', "the name a/2 appears twice"),
@@ -110,17 +122,19 @@ def test_a_wrong_file_is_refused_with_a_sentence(tmp_path: Path, members: str, r
 
 def test_rights_follow_names_and_a_removed_node_may_only_hear_that_it_was(tmp_path: Path) -> None:
     cluster = shop(tmp_path)
-    rights: Permissions = cluster.rights()
+    rights: Permissions = cluster.permissions()
     gone, fresh = Subject("shop", "node", "orders/2"), Subject("shop", "node", "orders/4")
     with pytest.raises(RefusedError, match="which is no node"):
         rights.check(fresh, 4)
-    rights.follow(after(cluster, changes.Wish("orders/4", "127.0.0.1:7009")).topology)
+    rights.follow_topology(after(cluster, changes.ReplicaChange("orders/4", "127.0.0.1:7009")).topology)
     rights.check(fresh, 4)
     rights.check_node(gone)
-    rights.follow(after(cluster, changes.Wish("orders/4", "127.0.0.1:7009"), changes.Wish("orders/2")).topology)
-    rights.follow(cluster.topology)  # what is older changes nothing
-    rights.check_visitor(gone)
-    checks: list[Callable[[Subject], object]] = [rights.check_node, rights.check_operator, rights.block_of]
+    rights.follow_topology(
+        after(cluster, changes.ReplicaChange("orders/4", "127.0.0.1:7009"), changes.ReplicaChange("orders/2")).topology
+    )
+    rights.follow_topology(cluster.topology)  # what is older changes nothing
+    rights.check_known_or_removed(gone)
+    checks: list[Callable[[Subject], object]] = [rights.check_node, rights.check_operator, rights.client_id_range]
     for check in checks:
         with pytest.raises(RefusedError, match="was removed from cluster 'shop'"):
             check(gone)
@@ -132,13 +146,13 @@ def test_a_client_must_reach_all_groups_to_change_members(tmp_path: Path) -> Non
         shop(tmp_path, text)
 
 
-async def order(cluster: Cluster, wish: changes.Wish) -> Cluster:
+async def order(cluster: Cluster, wish: changes.ReplicaChange) -> Cluster:
     """What `amcast change` does, without its file."""
-    asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_wiring())
+    asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_transport())
     topology = changes.next_topology(cluster, wish)
     async with connect(cluster, batches=False) as operator:
-        assert await changes.ordered(operator, asker, cluster.topology, topology, 20) == "done"
-    return cluster.followed(topology)
+        assert await changes.order_change(operator, asker, cluster.topology, topology, 20) == "done"
+    return cluster.with_topology(topology)
 
 
 def test_programs_on_replicas_that_come_and_go_have_the_same_state(tmp_path: Path) -> None:
@@ -174,10 +188,10 @@ def test_programs_on_replicas_that_come_and_go_have_the_same_state(tmp_path: Pat
             reader = await stack.enter_async_context(subscribe(cluster, "orders", since=0))
             for number in range(10):
                 await client.multicast(["orders"], b"%d" % number)
-            cluster = await order(cluster, changes.Wish("orders/4", f"127.0.0.1:{free_ports(1)[0]}"))
+            cluster = await order(cluster, changes.ReplicaChange("orders/4", f"127.0.0.1:{find_free_ports(1)[0]}"))
             await enter(cluster, "orders/4")
             await until(lambda: len(books["orders/4"].lines) == 10)
-            cluster = await order(cluster, changes.Wish("orders/1"))
+            cluster = await order(cluster, changes.ReplicaChange("orders/1"))
             for number in range(10, 20):
                 await client.multicast(["orders"], b"%d" % number)
             await until(lambda: client.topology.members(0) == (1, 2, 3))
@@ -200,8 +214,8 @@ def test_a_replica_that_comes_back_after_its_group_has_moved_finds_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody talks to it any more, so it asks: one that was removed retires, one that was not goes on."""
-    monkeypatch.setattr(moving, "PART_S", 0.05)
-    monkeypatch.setattr(moving, "ASK_S", 0.1)
+    monkeypatch.setattr(moving, "REMOVAL_S", 0.05)
+    monkeypatch.setattr(moving, "CHECK_S", 0.1)
 
     async def main() -> None:
         first = cluster = plain(tmp_path, {"orders": 3}, durability="os")
@@ -212,9 +226,9 @@ def test_a_replica_that_comes_back_after_its_group_has_moved_finds_out(
             async with leaver:
                 client = await stack.enter_async_context(connect(cluster))
                 await client.multicast(["orders"], b"x")
-            cluster = await order(cluster, changes.Wish("orders/4", f"127.0.0.1:{free_ports(1)[0]}"))
+            cluster = await order(cluster, changes.ReplicaChange("orders/4", f"127.0.0.1:{find_free_ports(1)[0]}"))
             await stack.enter_async_context(Replica(cluster, "orders/4"))
-            cluster = await order(cluster, changes.Wish("orders/1"))
+            cluster = await order(cluster, changes.ReplicaChange("orders/1"))
             await client.multicast(["orders"], b"y")
             await asyncio.sleep(0.2)
             async with Replica(first, "orders/1") as late:
@@ -228,7 +242,9 @@ def test_a_replica_that_comes_back_after_its_group_has_moved_finds_out(
 def test_a_cluster_that_does_not_change_members_refuses(tmp_path: Path) -> None:
     async def main() -> None:
         cluster = plain(tmp_path, {"orders": 1}, members={"change": False})
-        topology = changes.next_topology(cluster, changes.Wish("orders/2", f"127.0.0.1:{free_ports(1)[0]}"))
+        topology = changes.next_topology(
+            cluster, changes.ReplicaChange("orders/2", f"127.0.0.1:{find_free_ports(1)[0]}")
+        )
         async with Replica(cluster, "orders/1") as replica, connect(cluster, batches=False) as client:
             receipt = await client.post(["orders"], encode_change(topology))
             await until(lambda: replica.host.network.strangers.refused > 0)
@@ -241,15 +257,15 @@ def test_a_cluster_that_does_not_change_members_refuses(tmp_path: Path) -> None:
 def test_a_removal_that_would_leave_no_majority_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
         cluster = plain(tmp_path, {"orders": 3})
-        asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_wiring())
+        asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_transport())
         async with Replica(cluster, "orders/1"), Replica(cluster, "orders/2"):
             for node, fits in (("orders/3", True), ("orders/1", False)):
-                wish = changes.Wish(node)
+                wish = changes.ReplicaChange(node)
                 topology = changes.next_topology(cluster, wish)
                 if fits:
-                    await changes.check_rest(asker, topology, wish)
+                    await changes.check_remaining_quorum(asker, topology, wish)
                     continue
                 with pytest.raises(UsageError, match=r"of the 2 replicas that would remain in orders, 1 answer"):
-                    await changes.check_rest(asker, topology, wish)
+                    await changes.check_remaining_quorum(asker, topology, wish)
 
     run(main())

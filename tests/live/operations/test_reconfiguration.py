@@ -19,7 +19,7 @@ from amcast.live.config.cluster import Cluster, read_cluster
 from amcast.live.membership.topology_follower import RemovedFromGroupError, load_known_members
 from amcast.live.operations import cluster_status as inspection
 from amcast.live.operations import reconfiguration as changes
-from amcast.live.operations.local_cluster import LocalCluster, free_ports
+from amcast.live.operations.local_cluster import LocalCluster, find_free_ports
 from amcast.live.rpc.client import RpcClient
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.trace.run import Run
@@ -44,7 +44,7 @@ async def change(scene: Scene, *wish: str) -> None:
 
 
 async def add(scene: Scene, node: str) -> None:
-    await change(scene, "--add", f"{node}=127.0.0.1:{free_ports(1)[0]}")
+    await change(scene, "--add", f"{node}=127.0.0.1:{find_free_ports(1)[0]}")
     await scene.start(node)
 
 
@@ -52,7 +52,7 @@ async def remove(scene: Scene, node: str) -> None:
     """It ends by itself, and well."""
     await change(scene, "--remove", node)
     codes: list[int] = []
-    await scene.do(lambda: codes.append(scene.running.ended(node, 20)))
+    await scene.do(lambda: codes.append(scene.running.wait_for_exit(node, 20)))
     assert codes == [0], scene.log(node)
     assert "was removed from its group by topology" in scene.log(node)
 
@@ -132,15 +132,20 @@ def test_with_certificates_rights_and_refusals(
             assert said in capsys.readouterr().err
         run(unlawful(cluster, running))
         run(served(cluster))
-        assert command(["change", "--config", file, "--add", f"orders/4=127.0.0.1:{free_ports(1)[0]}", "--json"]) == 0
+        assert (
+            command(["change", "--config", file, "--add", f"orders/4=127.0.0.1:{find_free_ports(1)[0]}", "--json"]) == 0
+        )
         made = json.loads(capsys.readouterr().out)
-        assert (made["number"], made["members"]["orders"]) == (1, ["orders/1", "orders/2", "orders/3", "orders/4"])
+        assert (made["configuration"], made["members"]["orders"]) == (
+            1,
+            ["orders/1", "orders/2", "orders/3", "orders/4"],
+        )
         assert Path(made["old_file"]).read_text() == first.read_text()
         assert command(["certs", "--config", file]) == 0
         running.follow(Path(file))
         running.start("orders/4")
         assert command(["change", "--config", file, "--remove", "orders/1"]) == 0
-        assert running.ended("orders/1", 20) == 0
+        assert running.wait_for_exit("orders/1", 20) == 0
         running.follow(Path(file))
         run(served(cluster))  # a client with a file of before
         running.kill("orders/2")
@@ -148,7 +153,7 @@ def test_with_certificates_rights_and_refusals(
         assert command(["change", "--config", str(first), "--remove", "orders/2", "--write", str(third)]) == 0
         running.follow(first)
         running.start("orders/2")
-        assert running.ended("orders/2", 30) == 0, "it came back, was told that it was removed, and left"
+        assert running.wait_for_exit("orders/2", 30) == 0, "it came back, was told that it was removed, and left"
         running.follow(third)
         with pytest.raises(RemovedFromGroupError, match=r"orders/2 was removed from its group by topology 3"):
             load_known_members(cluster, "orders/2")
@@ -156,7 +161,7 @@ def test_with_certificates_rights_and_refusals(
         assert command(["status", "--config", str(first), "--wait", "20", "--json"]) == 0
         status = json.loads(capsys.readouterr().out)
         assert status["topology"] == {
-            "number": 3,
+            "configuration": 3,
             "members": {"orders": ["orders/3", "orders/4"], "stock": ["stock/1"]},
         }
         run(rivals(read_cluster(first)))
@@ -181,7 +186,7 @@ REFUSALS = {
 
 async def unlawful(cluster: Cluster, running: LocalCluster) -> None:
     """A client without the right that asks nevertheless is refused by the nodes."""
-    topology = changes.next_topology(cluster, changes.Wish("orders/1"))
+    topology = changes.next_topology(cluster, changes.ReplicaChange("orders/1"))
     async with connect(cluster, client="till", batches=False) as till:
         with pytest.raises(CannotTellError):
             await till.multicast(topology.groups, encode_change(topology), timeout_s=1.5)
@@ -198,9 +203,9 @@ async def served(cluster: Cluster) -> None:
 
 async def rivals(cluster: Cluster) -> None:
     """Two operators ask for the same number of the topology: one gets it, and the other is told."""
-    cluster = await asyncio.get_running_loop().run_in_executor(None, inspection.current, cluster, "ops")
-    asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_wiring("ops"))
-    wishes = [changes.Wish(f"orders/{name}", f"127.0.0.1:{free_ports(1)[0]}") for name in (5, 6)]
+    cluster = await asyncio.get_running_loop().run_in_executor(None, inspection.fetch_current, cluster, "ops")
+    asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_transport("ops"))
+    wishes = [changes.ReplicaChange(f"orders/{name}", f"127.0.0.1:{find_free_ports(1)[0]}") for name in (5, 6)]
     topologies = [changes.next_topology(cluster, wish) for wish in wishes]
     async with (
         connect(cluster, client="ops", batches=False) as one,
@@ -208,7 +213,7 @@ async def rivals(cluster: Cluster) -> None:
     ):
         found = await asyncio.gather(
             *(
-                changes.ordered(client, asker, cluster.topology, topology, 20)
+                changes.order_change(client, asker, cluster.topology, topology, 20)
                 for client, topology in zip((one, two), topologies, strict=True)
             )
         )
@@ -217,23 +222,23 @@ async def rivals(cluster: Cluster) -> None:
 
 def overtaken(file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """An operator's command has read the topology when somebody else's changes it."""
-    carried_out = changes.carried_out
+    carried_out = changes.carry_out_change
     [newest] = [node for node in read_cluster(file).names if node in ("orders/5", "orders/6")]
     other = file.with_name("other.toml")
 
     def late(*asked: Any) -> tuple[changes.Outcome, bool]:
-        monkeypatch.setattr(changes, "carried_out", carried_out)
+        monkeypatch.setattr(changes, "carry_out_change", carried_out)
         assert command(["change", "--config", str(file), "--remove", newest, "--write", str(other)]) == 0
         capsys.readouterr()
         return carried_out(*asked)
 
-    monkeypatch.setattr(changes, "carried_out", late)
+    monkeypatch.setattr(changes, "carry_out_change", late)
     before = file.read_text()
-    wish = ["--add", f"orders/7=127.0.0.1:{free_ports(1)[0]}"]
+    wish = ["--add", f"orders/7=127.0.0.1:{find_free_ports(1)[0]}"]
     assert command(["change", "--config", str(file), *wish, "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
     assert (told["outcome"], told["file"]) == ("stale", None)
-    assert told["said"] == "orders/7: stale, somebody else's change to topology 5 came first; ask again"
+    assert told["description"] == "orders/7: stale, somebody else's change to topology 5 came first; ask again"
     assert file.read_text() == before, "only what was done is written"
     assert read_cluster(other).topology.configuration == 5
     assert command(["status", "--config", str(other), "--json"]) == 0

@@ -11,7 +11,7 @@ from amcast.cli.main import run as command
 from amcast.cluster import connect, local_cluster
 from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.live.operations import replacement as replacing
-from amcast.live.operations.cluster_status import awaited
+from amcast.live.operations.cluster_status import wait_until_ready
 from amcast.trace.meta import Meta, RunClaims
 from amcast.trace.run import read_run
 from amcast.trace.run_folder import FolderRecorder
@@ -41,12 +41,12 @@ def test_a_new_machine_takes_a_dead_ones_place(tmp_path: Path, capsys: pytest.Ca
         assert command(replace) == 64
         assert "process-00001 is not empty" in capsys.readouterr().err
         running.kill("orders/2")
-        shutil.move(cluster.folder_of(1), tmp_path / "the old machine")
+        shutil.move(cluster.data_folder(1), tmp_path / "the old machine")
         running.kill("orders/3")
         with pytest.raises(CannotTellError, match=r"not within|no server|not answered"):
             run(briefly(), timeout_s=60)
         running.start("orders/3")
-        assert not awaited(cluster, None, ["orders/3"], 60)["orders/3"].get("error")
+        assert not wait_until_ready(cluster, None, ["orders/3"], 60)["orders/3"].get("error")
         run(multicast(20), timeout_s=90)
         elsewhere = dataclasses.replace(cluster, data=tmp_path / "elsewhere")
         with pytest.raises(UsageError, match="orders/3 answers at its address: it is alive"):
@@ -54,14 +54,16 @@ def test_a_new_machine_takes_a_dead_ones_place(tmp_path: Path, capsys: pytest.Ca
         assert command(replace) == 0
         assert "will begin its incarnation 16 without memory" in capsys.readouterr().out
         running.start("orders/2")
-        status = awaited(cluster, None, ["orders/2"], 90)["orders/2"]
+        status = wait_until_ready(cluster, None, ["orders/2"], 90)["orders/2"]
         assert status["ready"], status
         assert status["incarnation"] == 16
-        assert status["vitals"]["position"] >= 40, "by a snapshot, or by what its fellows had not forgotten yet"
+        assert status["protocol_status"]["position"] >= 40, (
+            "by a snapshot, or by what its fellows had not forgotten yet"
+        )
         running.kill("orders/1")  # now the newcomer's vote is needed
         run(multicast(20), timeout_s=90)
         running.start("orders/1")
-        running.settled()
+        running.wait_until_settled()
     report = judge(read_run(cluster.trace_folder))
     assert report.verdict == "holds", "\n".join(report.story())
 

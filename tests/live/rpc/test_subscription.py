@@ -13,7 +13,7 @@ from amcast.live.client.client import Client
 from amcast.live.client_batch import Delivery
 from amcast.live.config.cluster import Cluster, read_cluster
 from amcast.live.host.recent_deliveries import MissedDeliveriesError, RecentDeliveries
-from amcast.live.operations.local_cluster import local_config
+from amcast.live.operations.local_cluster import format_local_config
 from amcast.live.rpc.client import RpcClient
 from amcast.live.rpc.subscription import Subscription
 from tests.live.cluster import run
@@ -25,7 +25,7 @@ QUICK = {"heartbeat_s": 0.05, "heartbeat_timeout_s": 1.0, "reconnect_min_s": 0.0
 
 def configured(folder: Path, **fields: object) -> Cluster:
     settings = {"protocol": "primcast", "durability": "memory", "limits": QUICK, **fields}
-    (folder / "cluster.toml").write_text(local_config({"orders": 3}, **settings))
+    (folder / "cluster.toml").write_text(format_local_config({"orders": 3}, **settings))
     return read_cluster(folder / "cluster.toml")
 
 
@@ -203,7 +203,7 @@ def test_what_cannot_be_is_said(tmp_path: Path) -> None:
 
 def test_a_blocking_client_reads_too(tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
-    file.write_text(local_config({"orders": 1}, protocol="skeen", durability="memory"))
+    file.write_text(format_local_config({"orders": 1}, protocol="skeen", durability="memory"))
     with local_cluster(read_cluster(file)), connect_blocking(file) as client:
         deliveries = client.deliveries("orders")
         for number in range(3):

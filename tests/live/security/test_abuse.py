@@ -18,7 +18,7 @@ from amcast.kernel.message import Message, Request
 from amcast.live.client.client import Client
 from amcast.live.config.cluster import Cluster
 from amcast.live.operations.local_cluster import LocalCluster
-from amcast.live.security.permissions import BLOCK, FIRST_CLIENT
+from amcast.live.security.permissions import FIRST_CLIENT_ID, IDS_PER_CLIENT
 from amcast.live.wire import frames as wire
 from amcast.live.wire.frames import HEAD, Codec, Hello
 from tests.live.cluster import run
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 Running = tuple[Cluster, LocalCluster]
 STRANGERS = 50
-REPLAYER = FIRST_CLIENT + BLOCK - 1
+REPLAYER = FIRST_CLIENT_ID + IDS_PER_CLIENT - 1
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_a_stranger_who_talks_garbage(running: Running) -> None:
                 b"SSH-2.0-x\r\n",
             ]
             await asyncio.gather(*(say(cluster.addresses[0], words) for words in said for _ in range(3)))
-            context = cluster.client_wiring("guest").secured
+            context = cluster.client_transport("guest").secured
             insiders = [b"\xff" * 6000, wire.framed(77, b""), wire.framed(wire.HELLO, b"\xc1"), wire.framed(3, b"\x90")]
             await asyncio.gather(*(say(cluster.addresses[0], words, context) for words in insiders))
             unharmed(before, await latency_ms(client))
@@ -157,7 +157,7 @@ def test_replayed_frames_are_not_taken_twice(running: Running) -> None:
     """A client with a certificate says again what it said: in one connection, in the next, and from an older
     incarnation."""
     cluster, nodes = running
-    context = cluster.client_wiring("till").secured
+    context = cluster.client_transport("till").secured
     coder = Codec(cluster_spec(cluster).wire_bodies())
 
     def hello(link: int, incarnation: int = 1) -> bytes:

@@ -15,8 +15,8 @@ from amcast.kernel.message import Message, Request
 from amcast.live.config import certificates as certs
 from amcast.live.config.cluster import read_cluster
 from amcast.live.errors import RefusedError
-from amcast.live.log_output import configure
-from amcast.live.security.permissions import BLOCK, FIRST_CLIENT, Subject
+from amcast.live.log_output import configure_logging
+from amcast.live.security.permissions import FIRST_CLIENT_ID, IDS_PER_CLIENT, Subject
 from amcast.live.security.tls import Security
 from amcast.live.server.node import reload_certificates
 from amcast.live.wire import frames as wire
@@ -24,8 +24,8 @@ from amcast.live.wire.frames import Codec, Hello
 from tests.live.cluster import run
 from tests.live.secure_cluster import CLIENTS, listening, plain, replicas, say, secured, until
 
-TILL = FIRST_CLIENT
-GUEST = FIRST_CLIENT + BLOCK
+TILL = FIRST_CLIENT_ID
+GUEST = FIRST_CLIENT_ID + IDS_PER_CLIENT
 
 needs_sockets = pytest.mark.live
 
@@ -43,10 +43,10 @@ def test_clients_with_certificates_multicast_and_keep_to_their_groups(tmp_path: 
             async with connect(cluster, client="till") as till:
                 for _ in range(20):
                     await till.multicast({"orders", "stock"}, b"x")
-                assert TILL <= till.me < TILL + BLOCK
+                assert TILL <= till.me < TILL + IDS_PER_CLIENT
             async with connect(cluster, client="guest") as guest:
                 await guest.multicast({"stock"}, b"x")
-                assert GUEST <= guest.me < GUEST + BLOCK
+                assert GUEST <= guest.me < GUEST + IDS_PER_CLIENT
                 with pytest.raises(UsageError, match="guest may not address"):
                     await guest.multicast({"orders"}, b"x")
             await until(lambda: all(replica.position >= 20 for replica in running.values()))
@@ -84,7 +84,7 @@ def test_nothing_travels_in_the_clear(tmp_path: Path) -> None:
         ("client-guest", 1, 0, "it claims to be process 1, but its certificate names client guest"),
         ("node-stock-1", TILL, 0, "but its certificate names node stock/1"),
         ("node-stock-1", 1, 0, ""),
-        ("client-gone", GUEST + BLOCK, 0, "client gone is not in the configuration"),
+        ("client-gone", GUEST + IDS_PER_CLIENT, 0, "client gone is not in the configuration"),
         ("node-stock-9", 1, 0, "node stock/9, which is no node of cluster 'local'"),
     ],
 )
@@ -97,7 +97,7 @@ def test_a_peer_that_claims_another_name_is_refused(
     subject = Subject("local", kind, name.replace("-", "/"))
     authority = certs.Authority.read(tmp_path / "certs" / "ca.pem")
     authority.issue(tmp_path / "certs" / f"{who}.pem", subject, 1)
-    context = Security(tmp_path / "certs" / "ca.pem", tmp_path / "certs", subject, cluster.rights()).client
+    context = Security(tmp_path / "certs" / "ca.pem", tmp_path / "certs", subject, cluster.permissions()).client
     answers: list[bytes] = []
 
     async def main() -> None:
@@ -157,7 +157,7 @@ def test_certificates_of_strangers_are_not_accepted(tmp_path: Path) -> None:
 @needs_sockets
 def test_a_client_that_lies_about_its_rights_is_told_at_the_door(tmp_path: Path) -> None:
     cluster = secured(tmp_path)
-    context = cluster.client_wiring("guest").secured
+    context = cluster.client_transport("guest").secured
     coder = Codec(cluster_spec(cluster).wire_bodies())
     asked = Request(Message(GUEST * 10**9, GUEST, (0,), b"let me in"))
     answers: list[bytes] = []
@@ -215,19 +215,19 @@ def test_the_certificates_that_are_made(tmp_path: Path) -> None:
     for key in folder.glob("*.key"):
         assert stat.S_IMODE(key.stat().st_mode) == 0o600
     before = {file.name: file.read_bytes() for file in folder.iterdir()}
-    assert not any(made.fresh for made in certs.make(cluster))
+    assert not any(made.is_new for made in certs.make_certificates(cluster))
     assert before == {file.name: file.read_bytes() for file in folder.iterdir()}
     (folder / "client-till.key").unlink()
-    assert [made.name for made in certs.make(cluster) if made.fresh] == ["client till"]
+    assert [made.name for made in certs.make_certificates(cluster) if made.is_new] == ["client till"]
     shutil.copy(folder / "client-till.pem", folder / "client-guest.pem")
-    assert [made.name for made in certs.make(cluster) if made.fresh] == ["client guest"]
-    assert [made.name for made in certs.make(cluster, renew=True) if not made.fresh] == ["authority"]
-    assert len([made for made in certs.make(cluster, days=400) if made.fresh]) == 0
+    assert [made.name for made in certs.make_certificates(cluster) if made.is_new] == ["client guest"]
+    assert [made.name for made in certs.make_certificates(cluster, renew=True) if not made.is_new] == ["authority"]
+    assert len([made for made in certs.make_certificates(cluster, days=400) if made.is_new]) == 0
     with pytest.raises(UsageError, match="days = 0; expected 1 or more"):
-        certs.make(cluster, 0)
+        certs.make_certificates(cluster, 0)
     (folder / "ca.key").write_text("nonsense")
     with pytest.raises(UsageError, match=r"ca\.key.*expected an authority"):
-        certs.make(cluster)
+        certs.make_certificates(cluster)
 
 
 def swap(folder: Path) -> None:
@@ -250,7 +250,7 @@ def test_wrong_certificates_are_found_at_the_start(tmp_path: Path, spoil: object
     cluster = secured(tmp_path)
     spoil(tmp_path / "certs")  # type: ignore[operator]
     with pytest.raises(UsageError, match=said):
-        cluster.node_wiring("orders/1")
+        cluster.node_transport("orders/1")
 
 
 def test_a_certificate_of_another_authority_is_found_at_the_start(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_a_certificate_of_another_authority_is_found_at_the_start(tmp_path: Path
     (tmp_path / "other").mkdir()
     shutil.copy(secured(tmp_path / "other").file.parent / "certs" / "ca.pem", tmp_path / "certs" / "ca.pem")
     with pytest.raises(UsageError, match=r"node-orders-1\.pem: certificate not accepted"):
-        cluster.node_wiring("orders/1")
+        cluster.node_transport("orders/1")
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_plain_is_for_loopback_unless_forced(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="plain_beyond_loopback = true"):
             read_cluster(file)
     file.write_text(text("10.1.2.3", "plain_beyond_loopback = true"))
-    assert read_cluster(file).client_wiring().security is None
+    assert read_cluster(file).client_transport().security is None
     file.write_text(text("localhost", table=", listen = '0.0.0.0:7001'"))
     with pytest.raises(UsageError, match=r"the address '0\.0\.0\.0'"):
         read_cluster(file)
@@ -323,15 +323,16 @@ def test_plain_is_for_loopback_unless_forced(tmp_path: Path) -> None:
 def test_whose_client_must_be_said_where_there_are_several(tmp_path: Path) -> None:
     cluster = secured(tmp_path)
     with pytest.raises(UsageError, match=r"client None does not exist in .*; expected one of: till, guest"):
-        cluster.client_wiring()
+        cluster.client_transport()
     with pytest.raises(UsageError, match="client 'nobody' does not exist"):
-        cluster.client_wiring("nobody")
+        cluster.client_transport("nobody")
     (tmp_path / "one").mkdir()
     assert (
-        str(secured(tmp_path / "one", clients={"till": CLIENTS["till"]}).client_wiring().security.me) == "client till"
+        str(secured(tmp_path / "one", clients={"till": CLIENTS["till"]}).client_transport().security.me)
+        == "client till"
     )  # type: ignore[union-attr]
     (tmp_path / "two").mkdir()
-    assert plain(tmp_path / "two").client_wiring("anybody").security is None
+    assert plain(tmp_path / "two").client_transport("anybody").security is None
 
 
 @pytest.mark.parametrize(
@@ -341,25 +342,25 @@ def test_whose_client_must_be_said_where_there_are_several(tmp_path: Path) -> No
 )  # fmt: skip
 def test_certificates_that_name_nobody_or_several_are_refused(uris: list[str]) -> None:
     with pytest.raises(RefusedError):
-        Subject.read(uris)
+        Subject.parse(uris)
 
 
 def test_names_survive_the_way_through_a_certificate() -> None:
     for name in ("orders/1", "größe/2", "a b/3", "a%2Fb/1", "../../etc/4"):
         subject = Subject("my shop/ä", "node", name)
-        assert Subject.read([subject.uri]) == subject
-        assert "/" not in subject.stem
-        assert ".." not in subject.stem.replace("..%2F", "").replace("..-", "") or "/" not in subject.stem
+        assert Subject.parse([subject.uri]) == subject
+        assert "/" not in subject.file_stem
+        assert ".." not in subject.file_stem.replace("..%2F", "").replace("..-", "") or "/" not in subject.file_stem
 
 
 def test_a_key_never_reaches_a_log_or_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cluster = secured(tmp_path)
-    configure("orders/1")
+    configure_logging("orders/1")
     key = (tmp_path / "certs" / "node-orders-1.key").read_text().splitlines()[1]
-    said = [repr(cluster), repr(cluster.node_wiring("orders/1")), str(cluster.security)]
+    said = [repr(cluster), repr(cluster.node_transport("orders/1")), str(cluster.security)]
     (tmp_path / "certs" / "node-orders-1.pem").write_text((tmp_path / "certs" / "node-orders-1.key").read_text())
     with pytest.raises(UsageError) as refused:
-        cluster.node_wiring("orders/1")
+        cluster.node_transport("orders/1")
     said += [str(refused.value), *capsys.readouterr()]
     assert not any(key in text for text in said)
 
@@ -381,7 +382,7 @@ def test_renewed_certificates_are_used_without_a_restart(tmp_path: Path) -> None
     cluster = secured(tmp_path)
 
     def serial(replica: Replica) -> str:
-        context = cluster.client_wiring("till").secured
+        context = cluster.client_transport("till").secured
         assert context is not None
         with socket.create_connection(cluster.addresses[replica.me]) as raw, context.wrap_socket(raw) as shown:
             certificate = shown.getpeercert()
@@ -392,7 +393,7 @@ def test_renewed_certificates_are_used_without_a_restart(tmp_path: Path) -> None
         loop = asyncio.get_running_loop()
         async with replicas(cluster) as running, connect(cluster, client="till") as client:
             before = await loop.run_in_executor(None, serial, running[0])
-            certs.make(cluster, renew=True)
+            certs.make_certificates(cluster, renew=True)
             assert await loop.run_in_executor(None, serial, running[0]) == before
             for replica in running.values():
                 reload_certificates(replica.host)

@@ -13,7 +13,7 @@ from amcast.kernel.message import Message
 from amcast.live.client_batch import Delivery, encode_batch
 from amcast.live.config.cluster import Cluster, read_cluster
 from amcast.live.host.recent_deliveries import MissedDeliveriesError
-from amcast.live.operations.local_cluster import LocalCluster, local_config
+from amcast.live.operations.local_cluster import LocalCluster, format_local_config
 from amcast.live.server.application import Application, Journal
 from tests.live.cluster import run
 
@@ -44,7 +44,7 @@ class Shop:
 
     def __init__(self, folder: Path, **fields: object) -> None:
         settings = {"protocol": "primcast", "limits": QUICK, "options": {"keep": 8}, **fields}
-        (folder / "cluster.toml").write_text(local_config({"orders": 3}, **settings))
+        (folder / "cluster.toml").write_text(format_local_config({"orders": 3}, **settings))
         self.cluster: Cluster = read_cluster(folder / "cluster.toml")
         self.ledgers: dict[str, Ledger] = {}
         self.running: dict[str, Replica] = {}
@@ -201,7 +201,7 @@ def test_a_journal_tells_what_was_written_and_no_more(tmp_path: Path) -> None:
     for number in range(5):
         journal.add(message(number))
     journal.write()
-    journal.begin(5, b"0|1|2|3|4")
+    journal.begin_with(5, b"0|1|2|3|4")
     for number in range(5, 8):
         journal.add(message(number))
     journal.write()
@@ -221,7 +221,7 @@ def test_state_hooks_belong_together() -> None:
 @pytest.mark.slow
 def test_programs_survive_kill_nine_of_the_whole_group(tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
-    file.write_text(local_config({"orders": 3}, protocol="primcast", durability="os", options={"keep": 8}))
+    file.write_text(format_local_config({"orders": 3}, protocol="primcast", durability="os", options={"keep": 8}))
     cluster = read_cluster(file)
     nodes = tuple(cluster.nodes())
 
@@ -236,6 +236,6 @@ def test_programs_survive_kill_nine_of_the_whole_group(tmp_path: Path) -> None:
             running.kill(*nodes)
             running.start(*nodes)
         run(talk_on(120, 10), timeout_s=60)
-        running.settled()
+        running.wait_until_settled()
     for node in nodes:
         assert (tmp_path / f"{node.replace('/', '-')}.rows").read_bytes().split(b"|") == rows(130), node

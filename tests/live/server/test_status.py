@@ -14,10 +14,10 @@ from amcast.cli.main import run as command
 from amcast.cluster import connect, local_cluster
 from amcast.kernel.process import Process
 from amcast.live import log_output as logs
-from amcast.live.operations.cluster_status import blockers, with_lags
+from amcast.live.operations.cluster_status import add_lags, late_processes
 from amcast.live.rpc.client import NoAnswerError, RpcClient
 from amcast.live.rpc.server import GetNodeStatus
-from amcast.live.security.permissions import FIRST_CLIENT
+from amcast.live.security.permissions import FIRST_CLIENT_ID
 from amcast.live.server import http
 from amcast.live.server.metrics import METRICS
 from amcast.protocols.skeen.process import Skeen
@@ -44,15 +44,15 @@ def test_the_status_of_every_node(tmp_path: Path) -> None:
             for _ in range(10):
                 await client.multicast({"orders", "stock"}, b"x")
             await until(lambda: all(replica.position == 10 for replica in running.values()))
-            told = {name: running[me].runtime.status.status() for name, me in cluster.nodes().items()}  # type: ignore[union-attr]
+            told = {name: running[me].runtime.status.status() for name, me in cluster.nodes().items()}
         json.dumps(told)
-        for name, status in with_lags(told).items():
+        for name, status in add_lags(told).items():
             assert status["node"] == name
-            assert status["ready"], status["missing"]
+            assert status["ready"], status["not_ready_reasons"]
             assert status["lag"] == 0
-            assert status["vitals"]["position"] == status["kept"]["next"] == 10
-            assert status["vitals"]["leader"] in (0, 3)
-            assert status["vitals"]["pending"] == 0
+            assert status["protocol_status"]["position"] == status["recent_deliveries"]["next"] == 10
+            assert status["protocol_status"]["leader"] in (0, 3)
+            assert status["protocol_status"]["pending"] == 0
             assert len(status["links"]) == 3
             assert all(link["up"] and link["version"] == 2 for link in status["links"])
 
@@ -65,30 +65,30 @@ def test_explain_names_the_phase_and_who_is_late(tmp_path: Path) -> None:
     told: dict[str, dict[str, Any]] = {}
 
     async def main() -> None:
-        async with replicas(cluster) as running, connect(cluster, me=FIRST_CLIENT) as client:
+        async with replicas(cluster) as running, connect(cluster, me=FIRST_CLIENT_ID) as client:
             await client.multicast({"orders", "stock"}, b"x")
             for me in (4, 5):
                 await running[me].host.stop()
             await client.post({"orders", "stock"}, b"stuck")
-            message = FIRST_CLIENT * 10**9 + 1
-            explain = running[0].runtime.status.explain  # type: ignore[union-attr]
+            message = FIRST_CLIENT_ID * 10**9 + 1
+            explain = running[0].runtime.status.explain
             # Until their own group has decided.
-            await until(lambda: "groups [1] has" in str(explain(message)["phases"][-1]["said"]), 20)
+            await until(lambda: "groups [1] has" in str(explain(message)["phases"][-1]["description"]), 20)
             for name, me in cluster.nodes().items():
-                told[name] = running[me].runtime.status.explain(message)  # type: ignore[union-attr]
-            early = FIRST_CLIENT * 10**9
+                told[name] = running[me].runtime.status.explain(message)
+            early = FIRST_CLIENT_ID * 10**9
             assert explain(early)["delivered"]
             assert explain(early)["phases"][-1]["name"] == "delivered"
-            assert "never heard" in explain(7)["phases"][-1]["said"]
+            assert "never heard" in explain(7)["phases"][-1]["description"]
 
     run(main())
     phases = {phase["name"]: phase for phase in told["orders/1"]["phases"]}
-    assert phases["text"]["done"]
-    assert phases["proposed"]["done"]
-    assert not phases["decided"]["done"]
-    assert "no majority of groups [1]" in phases["decided"]["said"]
-    assert phases["decided"]["late"] == [4, 5]
-    assert blockers(told)[:2] == ["4", "5"]
+    assert phases["text"]["is_done"]
+    assert phases["proposed"]["is_done"]
+    assert not phases["decided"]["is_done"]
+    assert "no majority of groups [1]" in phases["decided"]["description"]
+    assert phases["decided"]["waiting_for"] == [4, 5]
+    assert late_processes(told)[:2] == ["4", "5"]
     assert not any(answer["delivered"] for answer in told.values())
 
 
@@ -96,16 +96,16 @@ def test_a_protocol_that_cannot_tell_says_so(tmp_path: Path, monkeypatch: pytest
     cluster = plain(tmp_path, {"orders": 1, "stock": 1}, protocol="skeen")
 
     async def main() -> None:
-        async with replicas(cluster) as running, connect(cluster, me=FIRST_CLIENT) as client:
+        async with replicas(cluster) as running, connect(cluster, me=FIRST_CLIENT_ID) as client:
             await client.multicast({"orders", "stock"}, b"x")
             watch = running[0].runtime.status
             assert watch is not None
-            assert watch.explain(FIRST_CLIENT * 10**9)["delivered"]
+            assert watch.explain(FIRST_CLIENT_ID * 10**9)["delivered"]
             assert [phase["name"] for phase in watch.explain(5)["phases"]] == ["text"]
             monkeypatch.setattr(Skeen, "explain", Process.explain)
             assert watch.explain(5)["phases"] == [
-                {"name": "delivered", "done": False, "late": [],
-                 "said": "it is not delivered here; skeen cannot tell what it waits for"}
+                {"name": "delivered", "is_done": False, "waiting_for": [],
+                 "description": "it is not delivered here; skeen cannot tell what it waits for"}
             ]  # fmt: skip
 
     run(main())
@@ -117,12 +117,12 @@ def test_only_operators_may_look_inside(tmp_path: Path) -> None:
     async def main() -> None:
         async with replicas(cluster):
             for name in ("till", "guest"):
-                asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_wiring(name))
+                asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_transport(name))
                 if name == "till":
-                    await asker.once(0, GetNodeStatus())
+                    await asker.request(0, GetNodeStatus())
                 else:
                     with pytest.raises(NoAnswerError, match="client guest may not ask for status"):
-                        await asker.once(0, GetNodeStatus())
+                        await asker.request(0, GetNodeStatus())
 
     with listening() as heard:
         run(main())
@@ -156,7 +156,7 @@ def test_health_readiness_and_metrics_over_http(tmp_path: Path) -> None:
                 )
             assert 'amcast_link_up{peer="1"} 1.0' in text
             await running[3].host.stop()
-            await until(lambda: watch.missing() == ["it reaches 0 of 1 members of group 1"])
+            await until(lambda: watch.reasons_not_ready() == ["it reaches 0 of 1 members of group 1"])
             assert await fetch(address, b"GET /ready HTTP/1.1\r\n\r\n") == (
                 503,
                 "it reaches 0 of 1 members of group 1\n",
@@ -186,8 +186,8 @@ def test_logs_as_json_lines() -> None:
     stream = StringIO()
     before = logging.getLogger().handlers[:], logging.getLogger().level
     try:
-        logs.configure("orders/1", "json", stream)
-        logs.complain("test", "connection with %s refused: %s", "here", "a line\nthat breaks")
+        logs.configure_logging("orders/1", "json", stream)
+        logs.warn_rate_limited("test", "connection with %s refused: %s", "here", "a line\nthat breaks")
         try:
             raise ValueError("a reason")
         except ValueError:
@@ -206,12 +206,12 @@ def test_a_flood_of_complaints_is_a_few_lines() -> None:
     sparing = logs.RateLimitedLog(lines=3, while_s=0.05)
     with listening() as heard:
         for _ in range(1000):
-            sparing.complain("flood", "again")
+            sparing.warn("flood", "again")
         assert heard.lines == ["again"] * 3
         run(asyncio.sleep(0.06))
-        sparing.complain("flood", "later")
+        sparing.warn("flood", "later")
     assert heard.lines[3:] == [heard.having("997 more of 'flood'")[0], "later"]
-    assert sparing.left_out == 997
+    assert sparing.suppressed == 997
 
 
 def test_text_lines_keep_what_peers_send_on_one_line() -> None:

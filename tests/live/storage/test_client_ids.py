@@ -9,12 +9,12 @@ from amcast.cluster import Replica, connect
 from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.ids import MAX_SENDER, sender_of, sequence_of
 from amcast.live.config.cluster import Cluster, read_cluster
-from amcast.live.operations.local_cluster import local_config
-from amcast.live.security.permissions import BLOCK, FIRST_CLIENT
+from amcast.live.operations.local_cluster import format_local_config
+from amcast.live.security.permissions import FIRST_CLIENT_ID, IDS_PER_CLIENT
 from amcast.live.storage.client_ids import AHEAD, MOST_USED, STRIDE, ClientIdAllocator
 from tests.live.cluster import run
 
-WHOLE = (FIRST_CLIENT, MAX_SENDER)
+WHOLE = (FIRST_CLIENT_ID, MAX_SENDER)
 
 
 def test_servers_and_incarnations_never_issue_a_number_twice(tmp_path: Path) -> None:
@@ -25,20 +25,22 @@ def test_servers_and_incarnations_never_issue_a_number_twice(tmp_path: Path) -> 
             for _ in range(count):
                 issue = numbers.allocate(*WHOLE)
                 assert issue.number not in seen
-                assert FIRST_CLIENT <= issue.number <= MAX_SENDER
+                assert FIRST_CLIENT_ID <= issue.number <= MAX_SENDER
                 assert (issue.incarnation, issue.sequence) == (0, 0)
                 seen.add(issue.number)
 
 
 def test_ranges_of_certificates_are_kept_apart(tmp_path: Path) -> None:
     numbers = ClientIdAllocator(tmp_path, 3, 0)
-    blocks = [(FIRST_CLIENT + n * BLOCK, FIRST_CLIENT + (n + 1) * BLOCK - 1) for n in range(3)]
+    blocks = [(FIRST_CLIENT_ID + n * IDS_PER_CLIENT, FIRST_CLIENT_ID + (n + 1) * IDS_PER_CLIENT - 1) for n in range(3)]
     for first, last in blocks * 5:
         assert first <= numbers.allocate(first, last).number <= last
     small = ClientIdAllocator(tmp_path / "small", 3, 0)
-    assert [small.allocate(FIRST_CLIENT, FIRST_CLIENT + 324).number - FIRST_CLIENT for _ in range(6)][-1] == 323
+    assert [small.allocate(FIRST_CLIENT_ID, FIRST_CLIENT_ID + 324).number - FIRST_CLIENT_ID for _ in range(6)][
+        -1
+    ] == 323
     with pytest.raises(UsageError, match="has issued all its numbers from 1048576 to 1048900"):
-        small.allocate(FIRST_CLIENT, FIRST_CLIENT + 324)
+        small.allocate(FIRST_CLIENT_ID, FIRST_CLIENT_ID + 324)
 
 
 def test_a_number_comes_back_only_from_its_holder_and_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -66,7 +68,7 @@ def test_who_lost_its_disk_or_has_a_high_number_issues_nothing(tmp_path: Path) -
 
 
 def configured(folder: Path) -> Cluster:
-    (folder / "cluster.toml").write_text(local_config({"orders": 1}, protocol="skeen", durability="memory"))
+    (folder / "cluster.toml").write_text(format_local_config({"orders": 1}, protocol="skeen", durability="memory"))
     return read_cluster(folder / "cluster.toml")
 
 
@@ -120,7 +122,7 @@ def test_a_restarted_server_issues_new_numbers(tmp_path: Path) -> None:
             async with Replica(cluster, "orders/1"):
                 client = await connect(cluster).__aenter__()
                 seen.append(client.me)
-                client.gateway.outstanding = 1
+                client.multicaster.outstanding = 1
                 await client.__aexit__(None, None, None)
                 await asyncio.sleep(0)
         assert len(set(seen)) == 3

@@ -126,9 +126,9 @@ def test_a_region_without_a_line_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         UsageError, match=r"region '' is not in emulation\.matrix_ns; expected one of \['near', 'far'\]"
     ):
-        cluster.node_wiring("orders/1")
+        cluster.node_transport("orders/1")
     with pytest.raises(UsageError, match="region 'moon'"):
-        cluster.client_wiring(region="moon")
+        cluster.client_transport(region="moon")
 
 
 @pytest.mark.live

@@ -12,7 +12,7 @@ from amcast.kernel.message import Body, Message, Request
 from amcast.live.config.cluster import read_cluster
 from amcast.live.errors import BadFrameError
 from amcast.live.limits import Limits
-from amcast.live.operations.local_cluster import free_ports, local_config
+from amcast.live.operations.local_cluster import find_free_ports, format_local_config
 from amcast.live.wire.fragments import Reassembler
 from amcast.live.wire.frames import Codec, Fragment, Frame
 from amcast.live.wire.network import Network
@@ -55,7 +55,7 @@ class End:
 @pytest.mark.parametrize("sent_ns", [None, 17])
 def test_a_body_larger_than_a_frame_and_a_queue_travels_over_broken_connections(sent_ns: int | None) -> None:
     async def main() -> None:
-        listening, proxied = (("127.0.0.1", port) for port in free_ports(2))
+        listening, proxied = (("127.0.0.1", port) for port in find_free_ports(2))
         low, high = End(0), End(1)
         async with Wires({0: proxied}, {0: listening}) as wires:
             await low.network.listen(listening)
@@ -104,7 +104,7 @@ def test_a_state_larger_than_a_frame_is_transferred(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(Codec, "piece", cut)
     limits = {"message_bytes": 4000, "frame_bytes": 10_000, "frame_target_bytes": 8000, "heartbeat_s": 0.05}
     file = tmp_path / "cluster.toml"
-    file.write_text(local_config({"orders": 3}, protocol="primcast", durability="os", limits=limits))
+    file.write_text(format_local_config({"orders": 3}, protocol="primcast", durability="os", limits=limits))
     cluster = read_cluster(file)
 
     async def main() -> None:

@@ -23,7 +23,14 @@ from amcast.kernel.message import Message, Request
 from amcast.kernel.topology import Topology
 from amcast.live.errors import BadFrameError
 from amcast.live.limits import KIB, Limits
-from amcast.live.rpc.server import AllocateClientId, GetProgress, ReleaseClientId, RpcEnvelope, Subscribe, request_frame
+from amcast.live.rpc.server import (
+    AllocateClientId,
+    GetProgress,
+    ReleaseClientId,
+    RpcEnvelope,
+    Subscribe,
+    encode_request,
+)
 from amcast.live.server.replica_runtime import ReplicaRuntime
 from amcast.live.wire import frames as wire
 from amcast.live.wire.connection import Connection
@@ -180,7 +187,7 @@ def seeds() -> list[bytes]:
     frame = target.frame(1, 0, [target.encode(Request(message))])
     hello = wire.hello_frame(Hello(2, "amcast", SPEC.name, CLIENT + 1, 0, 0, 1, None, 0, 1))
     visits = [
-        request_frame(RpcEnvelope(2, "amcast", 0, question))
+        encode_request(RpcEnvelope(2, "amcast", 0, question))
         for question in (GetProgress(), Subscribe(0, 0), AllocateClientId(), ReleaseClientId(1, b"x" * 16, 1, 1))
     ]
     states = [msgspec.msgpack.encode(kind) for kind in ([1, 0, []], [1, 0, [["Request", [1, 1, [0], b""]]]])]

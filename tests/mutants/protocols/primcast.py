@@ -1,4 +1,4 @@
-"""PrimCast with one mistake each: the paper's printed lines, or a guard left out. Our checks must catch every one."""
+"""Mutants of PrimCast with one mistake each: a line as the paper prints it, or a guard left out. Checks catch all."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -10,51 +10,49 @@ from amcast.kernel.message import Body, Message
 from amcast.kernel.spec import Spec
 from amcast.lab.runs import fuzz_one, prepare
 from amcast.parts.groups.messages import Nack
-from amcast.protocols.primcast.messages import Ack, NewState, Promise
+from amcast.protocols.primcast.messages import Ack, NewState, Promise, Proposal
 from amcast.protocols.primcast.process import HYBRID, SPEC, PrimCast
-from amcast.protocols.primcast.progress import Proposal
 from amcast.simulation.inputs.plan import plan_of
-from tests.protocols.primcast import test_process as scenes
+from tests.protocols.primcast import scenes
 from tests.protocols.stage import Stage
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A wrong protocol, and where to look for what goes wrong."""
+    """A protocol with a mistake, and the runs that show it."""
 
     name: str
     process: Any
-    wrong: str
-    """What is planted."""
+    mistake: str
     faults: str = "none"
     plan: dict[str, Any] = field(default_factory=dict)
     seeds: range = range(40)
     spec: Spec = SPEC
     scene: Callable[[Spec], Stage] | None = None
-    """A scene that shows it, where random runs rarely do."""
+    """A schedule that shows the mistake, where random runs rarely do."""
 
-    def mutated(self) -> Spec:
+    def mutated_spec(self) -> Spec:
         return replace(self.spec, process=self.process)
 
-    def caught(self) -> str | None:
-        """What went wrong, in a sentence; None if nothing did."""
+    def find_violation(self) -> str | None:
+        """What the mutant violates, in a sentence; None if nothing."""
         if self.scene is None:
-            return self._fuzzed()
+            return self._fuzz()
         try:
-            stage = self.scene(self.mutated())
+            stage = self.scene(self.mutated_spec())
             stage.check()
         except AssertionError as error:
             return str(error)
         return None if stage.done() else f"still owed: {stage.world.owed()}"
 
-    def _fuzzed(self) -> str | None:
+    def _fuzz(self) -> str | None:
         tables = {
             "topology": {"groups": 2, "replicas": 3, "clients": 2},
             "workload": {"messages": 8, "outstanding": 2, "destinations": [1, 2]},
             "faults": {"profile": self.faults},
             **self.plan,
         }
-        prepared = prepare(plan_of({"protocol": self.spec.name, **tables}), self.mutated())
+        prepared = prepare(plan_of({"protocol": self.spec.name, **tables}), self.mutated_spec())
         for seed in self.seeds:
             outcome = fuzz_one(prepared, seed)
             if outcome.status != "holds":
@@ -62,90 +60,88 @@ class Mutant:
         return None
 
 
-class Hole(PrimCast):
+class AppendsAfterGap(PrimCast):
     """Line 42: a proposal that arrives before its receiver is FOLLOWER is not appended; later ones are."""
 
-    def _follow(self, proposals: tuple[Proposal, ...]) -> None:
-        if self._established:
+    def _accept_proposals(self, proposals: tuple[Proposal, ...]) -> None:
+        if self._is_established:
             for _, id, timestamp in proposals:
-                self._stream.append((self._length + len(self._stream), id, timestamp))
-            self._drain()
+                self._waiting_proposals.append((self._log.length + len(self._waiting_proposals), id, timestamp))
+            self._append_waiting_proposals()
 
 
 class SilentClock(PrimCast):
-    """Line 73: the clock that comes with NEW-STATE is taken over and told nobody."""
+    """Line 73: the clock of NEW-STATE is adopted and not sent to anybody."""
 
-    _spoken = 0
-    _taken = -1
+    _sent = 0
+    _adopted = -1
 
-    def _adopt(self, body: NewState) -> None:
-        self._spoken = self._clock
-        super()._adopt(body)
-        self._taken = self._clock
+    def _adopt_state(self, body: NewState) -> None:
+        self._sent = self._clock
+        super()._adopt_state(body)
+        self._adopted = self._clock
 
-    def _ack(self) -> Ack:
-        ack = super()._ack()
-        if self._clock != self._taken:
+    def _build_ack(self) -> Ack:
+        ack = super()._build_ack()
+        if self._clock != self._adopted:
             return ack
-        return Ack(ack.epoch, ack.length, min(ack.clock, self._spoken), *ack_rest(ack))
-
-
-def ack_rest(ack: Ack) -> tuple[int, int, int, tuple[int, ...]]:
-    return ack.position, ack.time, ack.tie, ack.memory_losses
+        return Ack(
+            ack.epoch, ack.length, min(ack.clock, self._sent), ack.position, ack.time, ack.tie, ack.memory_losses
+        )
 
 
 class FollowersClock(PrimCast):
-    """Line 28 left out: any majority's clocks allow delivery, the primary's word is not needed."""
+    """Line 28 left out: any majority's clocks allow delivery, without the primary's."""
 
-    def _limit(self) -> int:
-        return self._clocks.passed()
+    def _stable_timestamp(self) -> int:
+        return self._clocks.majority_value()
 
 
 class LateStart(PrimCast):
-    """A proposal whose message has not arrived does not hold back its primary's clock, and so blocks nothing."""
+    """A proposal whose message has not arrived does not hold back its primary's clock, and blocks nothing."""
 
-    def _limit(self) -> int:
-        return self._clocks.reached(max(self._leader_clock, self._said[1]))
+    def _stable_timestamp(self) -> int:
+        return self._clocks.delivery_limit(max(self._primary_clock, self._primary_position[1]))
 
 
 class PrimaryClock(PrimCast):
     """Line 29 left out: the primary's clock alone allows delivery."""
 
-    def _limit(self) -> int:
-        return self._leader_clock
+    def _stable_timestamp(self) -> int:
+        return self._primary_clock
 
 
-class Hasty(PrimCast):
+class DeliversUnestablished(PrimCast):
     """Lines 75-76 left out: a new epoch delivers before a majority has accepted it."""
 
     def _deliver_ready(self) -> None:
-        established, self._established = self._established, True
+        established, self._is_established = self._is_established, True
         super()._deliver_ready()
-        self._established = established
+        self._is_established = established
 
 
 class Bumpless(PrimCast):
-    """Line 50 left out: a clock that a remote timestamp raised is not told."""
+    """Line 50 left out: a clock that a remote timestamp raised is not sent."""
 
-    def _hear_time(self, item: Any, group: int, timestamp: int) -> None:
-        due = self._due
-        super()._hear_time(item, group, timestamp)
-        self._due = due
+    def _observe_timestamp(self, pending: Any, group: int, timestamp: int) -> None:
+        due = self._clock_due
+        super()._observe_timestamp(pending, group, timestamp)
+        self._clock_due = due
 
-    def _hand_over(self, message: Message, timestamp: int, final: int, committed_ns: int | None) -> None:
-        due = self._due
-        super()._hand_over(message, timestamp, final, committed_ns)
-        self._due = due
+    def _deliver(self, *delivery: Any) -> None:
+        due = self._clock_due
+        super()._deliver(*delivery)
+        self._clock_due = due
 
-    def _hear_sync(self, sender: ProcessId, body: Any) -> None:
-        """Nor when asked."""
+    def _handle_sync(self, sender: ProcessId, body: Any) -> None:
+        """Does not send it on request either."""
 
     def _request_catch_up(self, helper: ProcessId) -> None:
-        """And nobody asks."""
+        """Does not request it."""
 
 
-class Mute(PrimCast):
-    """Line 61: a refused candidate hears nothing."""
+class SendsNoNack(PrimCast):
+    """Line 61: a rejected candidate gets no reply."""
 
     def _send_after_persist(self, targets: tuple[ProcessId, ...], body: Body, about: About = None) -> None:
         if type(body) is not Nack:
@@ -153,52 +149,51 @@ class Mute(PrimCast):
 
 
 class LongestLog(PrimCast):
-    """Lines 66-67: the longest log, of whatever epoch."""
+    """Lines 66-67: the new epoch starts with the longest log, whatever its epoch."""
 
-    def _hear_promise(self, sender: ProcessId, body: Promise) -> None:
+    def _handle_promise(self, sender: ProcessId, body: Promise) -> None:
         flat = Promise(body.epoch, 0, body.clock, body.base, body.floor, body.entries, body.memory_losses)
-        super()._hear_promise(sender, flat)
+        super()._handle_promise(sender, flat)
 
 
 class LowClock(PrimCast):
     """Line 68: the new epoch starts with the candidate's own clock, not the highest of a majority."""
 
-    def _hear_promise(self, sender: ProcessId, body: Promise) -> None:
-        super()._hear_promise(
+    def _handle_promise(self, sender: ProcessId, body: Promise) -> None:
+        super()._handle_promise(
             sender,
             Promise(body.epoch, body.current, 0, body.base, body.floor, body.entries, body.memory_losses),
         )
 
 
-class Forgetful(PrimCast):
-    """Nothing is made durable before it is said; a restarted process believes what it finds: little."""
+class PersistsNothing(PrimCast):
+    """Bodies are sent without a record; a restarted process relies on the few records there are."""
 
-    def _make_durable(self) -> None:
+    def _persist_changes(self) -> None:
         self._undurable = []
 
 
-class Shameless(PrimCast):
+class VotesWithoutMemory(PrimCast):
     """A member that lost its memory votes at once."""
 
     def _start_joining(self) -> None:
-        self._due = True
+        self._clock_due = True
 
 
-class Repeater(PrimCast):
-    """A retried message that is delivered already is taken for a new one."""
+class AcceptsDuplicates(PrimCast):
+    """A retried message that is delivered already is handled as a new one."""
 
     def on_request(self, message: Message) -> None:
-        known = self._delivered
-        if message.id in known and message.id not in self._pending:
-            item = self._item(message.id)
-            item.message = message
-            self._unproposed[message.id] = item
+        if message.id in self._delivered and message.id not in self._pending:
+            pending = self._ensure_pending(message.id)
+            pending.message = message
+            self._unproposed[message.id] = pending
             return
         super().on_request(message)
 
 
 class OldPromises(PrimCast):
-    """A promise that a member gave before it lost its memory still counts: a candidate hears of no lost memory."""
+    """A promise that a member gave before it lost its memory still counts: candidates ignore lost memory."""
 
     def _merge_memory_losses(self, memory_losses: tuple[int, ...]) -> None:
         if self._role != "candidate":
@@ -206,7 +201,7 @@ class OldPromises(PrimCast):
 
 
 class WallClock(PrimCast):
-    """PrimCast-HC without its logical half: a primary stamps with its local time, whatever it saw before."""
+    """PrimCast-HC without its logical half: a primary proposes its local time, whatever it proposed before."""
 
     def _propose(self) -> None:
         if self._role == "primary" and self._promised == self._epoch and self._unproposed:
@@ -214,21 +209,21 @@ class WallClock(PrimCast):
         super()._propose()
 
 
-BARE = {"nodes": False}
+WITHOUT_NODES = {"nodes": False}
 MUTANTS = [
-    Mutant("hole", Hole, "line 42", scene=scenes.a_proposal_to_one_who_is_not_yet_follower),
-    Mutant("silent clock", SilentClock, "line 73", scene=scenes.a_clock_from_the_new_state),
-    Mutant("followers' clock", FollowersClock, "line 28", "none", BARE),
-    Mutant("late start", LateStart, "no entry at proposal time", "none", BARE),
-    Mutant("primary's clock", PrimaryClock, "line 29", scene=scenes.clocks_of_a_primary_alone),
-    Mutant("hasty", Hasty, "lines 75-76", scene=scenes.a_minority_in_a_new_epoch),
-    Mutant("bumpless", Bumpless, "line 50", "none", BARE),
-    Mutant("mute", Mute, "line 61", scene=scenes.a_dead_candidate),
-    Mutant("longest log", LongestLog, "lines 66-67", "leaders", BARE, range(300)),
-    Mutant("low clock", LowClock, "line 68", scene=scenes.a_candidate_behind),
-    Mutant("forgetful", Forgetful, "no record before an answer", "recovery"),
-    Mutant("shameless", Shameless, "no re-admission", "amnesia"),
-    Mutant("old promises", OldPromises, "lost memory not told", scene=scenes.a_promise_from_a_forgotten_incarnation),
-    Mutant("repeater", Repeater, "no deduplication", "links"),
-    Mutant("wall clock", WallClock, "no max in line 37", "skew", BARE, spec=HYBRID),
+    Mutant("appends after gap", AppendsAfterGap, "line 42", scene=scenes.proposal_arrives_before_epoch_is_established),
+    Mutant("silent clock", SilentClock, "line 73", scene=scenes.clock_rises_by_new_state),
+    Mutant("followers' clock", FollowersClock, "line 28", "none", WITHOUT_NODES),
+    Mutant("late start", LateStart, "no entry at proposal time", "none", WITHOUT_NODES),
+    Mutant("primary's clock", PrimaryClock, "line 29", scene=scenes.primary_is_alone_with_its_clock),
+    Mutant("delivers unestablished", DeliversUnestablished, "lines 75-76", scene=scenes.minority_enters_new_epoch),
+    Mutant("bumpless", Bumpless, "line 50", "none", WITHOUT_NODES),
+    Mutant("sends no nack", SendsNoNack, "line 61", scene=scenes.candidate_dies_with_a_promise),
+    Mutant("longest log", LongestLog, "lines 66-67", "leaders", WITHOUT_NODES, range(300)),
+    Mutant("low clock", LowClock, "line 68", scene=scenes.candidate_has_low_clock),
+    Mutant("persists nothing", PersistsNothing, "no record before a reply", "recovery"),
+    Mutant("votes without memory", VotesWithoutMemory, "no re-admission", "amnesia"),
+    Mutant("old promises", OldPromises, "lost memory ignored", scene=scenes.promise_precedes_memory_loss),
+    Mutant("accepts duplicates", AcceptsDuplicates, "no deduplication", "links"),
+    Mutant("wall clock", WallClock, "no max in line 37", "skew", WITHOUT_NODES, spec=HYBRID),
 ]

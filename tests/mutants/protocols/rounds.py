@@ -9,7 +9,7 @@ from amcast.kernel.message import Message
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.broadcast.generic import GenericBroadcast
-from amcast.parts.broadcast.messages import SHUT, TOP, Tops
+from amcast.parts.broadcast.messages import CLOSE, TOP, Tops
 from amcast.parts.consensus.messages import Value
 from amcast.protocols.rounds import a_dt as rounds_dt
 from amcast.protocols.rounds import a_ng as rounds_ng
@@ -99,7 +99,7 @@ class AnyRoundOrder(ANg):
     """Proposes behind a round that is not delivered, and does not wait for it when it applies what was decided."""
 
     def _may_propose(self) -> bool:
-        return self._paxos.next < self._instance + 8
+        return self._paxos.next_instance < self._instance + 8
 
     def _advance(self) -> None:
         due = self._due()
@@ -115,7 +115,7 @@ class _Unchecked(GenericBroadcast):
     def _end_epoch(self, decision: Value) -> tuple[tuple[int, GroupId], ...]:
         for entry in decision:
             if entry.kind == TOP:
-                self.given[entry.group] = entry.timestamp
+                self.delivered[entry.group] = entry.timestamp
         return super()._end_epoch(decision)
 
 
@@ -160,8 +160,8 @@ class _BackTooEarly(GenericBroadcast):
         before = dict(self.base)
         done = super()._end_epoch(decision)
         for kind, stream in done:
-            if kind != SHUT:
-                self.base[stream] = self.given[stream] = before[stream]
+            if kind != CLOSE:
+                self.base[stream] = self.delivered[stream] = before[stream]
         return done
 
 

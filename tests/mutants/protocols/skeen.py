@@ -1,4 +1,4 @@
-"""Skeen's protocol with planted bugs, each a mistake that somebody could make. Searches must find every one of them."""
+"""Mutants of Skeen's protocol: each has one planted mistake, which searches must find."""
 
 from dataclasses import replace
 from typing import Final
@@ -10,16 +10,16 @@ from amcast.protocols.skeen.process import SPEC, Skeen
 
 
 class LocalTimestamp(Skeen):
-    """Delivers in the order of its own timestamps, whatever the others proposed."""
+    """Delivers in the order of its own timestamps and ignores the other proposals."""
 
-    def _count(self, message: MessageId, group: GroupId, timestamp: int) -> None:
+    def _handle_propose(self, message: MessageId, group: GroupId, timestamp: int) -> None:
         entry = self._pending.get(message)
         known = entry is not None and entry.message is not None
-        super()._count(message, group, entry.proposed if known and entry is not None else 0)
+        super()._handle_propose(message, group, entry.proposed if known and entry is not None else 0)
 
 
 class NoTieBreak(Skeen):
-    """Among equal timestamps, delivers what was committed first."""
+    """Among equal timestamps, delivers the message that was committed first."""
 
     def _deliver_ready(self, committed: MessageId) -> None:
         entry = self._pending[committed]
@@ -32,20 +32,20 @@ class NoTieBreak(Skeen):
         super()._deliver_ready(committed)
 
 
-class Hasty(Skeen):
+class LastProposalIgnored(Skeen):
     """Does not wait for the last proposal."""
 
-    def _count(self, message: MessageId, group: GroupId, timestamp: int) -> None:
+    def _handle_propose(self, message: MessageId, group: GroupId, timestamp: int) -> None:
         entry = self._pending.get(message)
         if entry is not None and entry.message is not None:
-            missing = set(entry.message.destinations) - entry.heard - {group}
+            missing = set(entry.message.destinations) - entry.proposers - {group}
             if len(missing) == 1:
-                entry.heard |= missing
-        super()._count(message, group, timestamp)
+                entry.proposers |= missing
+        super()._handle_propose(message, group, timestamp)
 
 
 class NotBlocked(Skeen):
-    """Delivers what is committed even though something older may still get a lower timestamp."""
+    """Delivers a committed message although a pending one may still get a lower timestamp."""
 
     def _deliver_ready(self, committed: MessageId) -> None:
         entry = self._pending.pop(committed)
@@ -55,27 +55,27 @@ class NotBlocked(Skeen):
 
 
 class ClockNotRaised(Skeen):
-    """Forgets to raise its clock to the timestamps that it commits: later messages may be ordered before."""
+    """Does not raise its clock to the timestamps that it commits: later messages may be ordered before."""
 
-    def _count(self, message: MessageId, group: GroupId, timestamp: int) -> None:
+    def _handle_propose(self, message: MessageId, group: GroupId, timestamp: int) -> None:
         clock = self._clock
-        super()._count(message, group, timestamp)
+        super()._handle_propose(message, group, timestamp)
         self._clock = clock
 
 
-class Forgetful(Skeen):
+class EarlyProposalsDropped(Skeen):
     """Drops proposals that arrive before their message: some messages are never delivered."""
 
-    def _count(self, message: MessageId, group: GroupId, timestamp: int) -> None:
+    def _handle_propose(self, message: MessageId, group: GroupId, timestamp: int) -> None:
         entry = self._pending.get(message)
         if entry is not None and entry.message is not None:
-            super()._count(message, group, timestamp)
+            super()._handle_propose(message, group, timestamp)
         else:
             self.note("early", message)
 
 
 class Twice(Skeen):
-    """Delivers a message twice if another one waits behind it."""
+    """Delivers a message twice if another one is pending."""
 
     def deliver(
         self,
@@ -90,7 +90,7 @@ class Twice(Skeen):
 
 
 def _mutant(name: str, process: type[Skeen]) -> Spec:
-    """Bare, for groups of one process."""
+    """A specification for groups of one process."""
     summary = (process.__doc__ or "").strip()
     return replace(SPEC, name=f"skeen-{name}", summary=summary, process=process, claims=SPEC.alone or SPEC.claims)
 
@@ -100,11 +100,11 @@ SKEEN_MUTANTS: Final[dict[str, Spec]] = {
     for spec in (
         _mutant("local-timestamp", LocalTimestamp),
         _mutant("no-tie-break", NoTieBreak),
-        _mutant("hasty", Hasty),
+        _mutant("last-proposal-ignored", LastProposalIgnored),
         _mutant("not-blocked", NotBlocked),
         _mutant("clock-not-raised", ClockNotRaised),
-        _mutant("forgetful", Forgetful),
+        _mutant("early-proposals-dropped", EarlyProposalsDropped),
         _mutant("twice", Twice),
     )
 }
-"""By name. "skeen-forgetful" breaks liveness, the others safety."""
+"""By name. "skeen-early-proposals-dropped" violates liveness, the others safety."""

@@ -94,7 +94,7 @@ class LateGuessStays(PrintedBuffer, FastCast):
 
     def _hear_soft(self, id: MessageId, group: GroupId, timestamp: int) -> None:
         entry = self._pending.get(id)
-        if (entry.final > 0 if entry is not None else id in self._seen) and self._paxos.ready():
+        if (entry.final > 0 if entry is not None else id in self._seen) and self._paxos.can_propose():
             self._paxos.propose((Entry(SOFT, id, group, timestamp),))
         else:
             super()._hear_soft(id, group, timestamp)

@@ -1,4 +1,4 @@
-"""TreeCast with what the thesis leaves unsaid left out. Searches must find every one of them."""
+"""Mutants of TreeCast: each lacks something that the thesis does not mention. Searches must find every one."""
 
 from dataclasses import dataclass, replace
 from typing import Final
@@ -11,23 +11,23 @@ from amcast.protocols.treecast.process import SPEC, TreeCast
 
 
 class CopiesMultiply(TreeCast):
-    """Every request is ordered and forwarded, whether it was before or not."""
+    """Every request is ordered and forwarded, repeated ones too."""
 
     def on_request(self, message: Message) -> None:
         if self.tree.lca(message.destinations) == self.home:
             self._order(message)
 
-    def _confirm(self, message: MessageId) -> None:
+    def _try_confirm(self, message: MessageId) -> None:
         if message in self._waiting:
-            super()._confirm(message)
+            super()._try_confirm(message)
 
-    def _hear_confirm(self, message: MessageId, child: int) -> None:
+    def _handle_confirm(self, message: MessageId, child: int) -> None:
         if message in self._waiting:
-            super()._hear_confirm(message, child)
+            super()._handle_confirm(message, child)
 
 
 class OwnOrder(TreeCast):
-    """A child orders what its parent sends in pairs, the later one first."""
+    """A child swaps each pair of messages from its parent."""
 
     def on_receive(self, sender: int, body: Body) -> None:
         if isinstance(body, Forward) and self._held is None:
@@ -44,8 +44,8 @@ class OwnOrder(TreeCast):
     _held: tuple[int, Forward] | None = None
 
 
-class Impatient(TreeCast):
-    """The root's children deliver what they hear from clients at once, and their parent's order does not bind them."""
+class ParentIgnored(TreeCast):
+    """Destinations deliver clients' requests at once, without the order of their parent."""
 
     def contacts(self, message: Message) -> tuple[int, ...]:
         return self.topology.processes_of(message.destinations)
@@ -60,8 +60,8 @@ class Mutant:
     status: str = "violated"
     links: Links = "fifo"
     nodes: bool = False
-    everybody: bool = False
-    """Clients tell all destinations."""
+    contacts_all: bool = False
+    """Clients send requests to all destinations."""
 
     @property
     def name(self) -> str:
@@ -70,7 +70,7 @@ class Mutant:
     def spec(self) -> Spec:
         assert SPEC.alone is not None
         spec = replace(SPEC, process=self.process, claims=replace(SPEC.alone, links=self.links), alone=None)
-        if self.everybody:
+        if self.contacts_all:
             return replace(
                 spec, make_contacts=None, contacts=lambda topology, message: topology.processes_of(message.destinations)
             )
@@ -81,5 +81,5 @@ MUTANTS: Final = (
     Mutant(TreeCast, links="reordering"),
     Mutant(CopiesMultiply, nodes=True),
     Mutant(OwnOrder),
-    Mutant(Impatient, everybody=True),
+    Mutant(ParentIgnored, contacts_all=True),
 )

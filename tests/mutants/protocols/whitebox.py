@@ -1,84 +1,84 @@
-"""White-Box with one mistake each. Our checks must catch every one."""
+"""Mutants of White-Box: each has one planted mistake, which the checks must catch."""
 
 from typing import Any
 
 from amcast.protocols.whitebox.messages import NewLeaderAck
+from amcast.protocols.whitebox.pending import PendingMulticast
 from amcast.protocols.whitebox.process import SPEC, WhiteBox
-from amcast.protocols.whitebox.whitebox_order import Item
-from tests.mutants.protocols.primcast import BARE, Mutant
+from tests.mutants.protocols.primcast import WITHOUT_NODES, Mutant
 from tests.protocols.whitebox import test_process as scenes
 
 
 class FirstAckOnly(WhiteBox):
-    """A new leader takes over what the first answer says, and not what all of a majority say."""
+    """A new leader takes over the state of one promise instead of merging a majority's."""
 
-    def _begin(self, promises: list[NewLeaderAck]) -> None:
-        super()._begin(promises[:1])
+    def _choose_state(self, promises: list[NewLeaderAck]) -> None:
+        super()._choose_state(promises[:1])
 
 
 class PatchedClock(WhiteBox):
-    """A new leader adds a constant to its own clock instead of taking the highest of a majority."""
+    """A new leader adds a constant to its own clock instead of taking the highest clock of a majority."""
 
-    def _begin(self, promises: list[NewLeaderAck]) -> None:
+    def _choose_state(self, promises: list[NewLeaderAck]) -> None:
         own = self._clock
-        super()._begin([_clocked(promise, own + 1) for promise in promises])
+        super()._choose_state([_replace_clock(promise, own + 1) for promise in promises])
 
 
-def _clocked(promise: NewLeaderAck, clock: int) -> NewLeaderAck:
+def _replace_clock(promise: NewLeaderAck, clock: int) -> NewLeaderAck:
     return NewLeaderAck(
         promise.ballot,
         promise.current,
         clock,
         promise.position,
         promise.entries,
-        promise.story,
+        promise.history,
         promise.memory_losses,
     )
 
 
 class StaleClock(WhiteBox):
-    """A member that accepts does not raise its clock to the other groups' timestamps."""
+    """A member that accepts a message does not raise its clock to the other groups' timestamps."""
 
-    def _consider(self, item: Item) -> None:
+    def _try_accept(self, pending: PendingMulticast) -> None:
         clock = self._clock
-        super()._consider(item)
+        super()._try_accept(pending)
         self._clock = clock
 
 
-class Impatient(WhiteBox):
-    """A leader delivers what is committed, whatever it stamped lower."""
+class NoBlocking(WhiteBox):
+    """A leader delivers committed messages even if it proposed lower timestamps for others."""
 
-    def _order(self) -> None:
+    def _order_committed(self) -> None:
         queue = self._queue
         self._queue = sorted((i.final, i.id) for _, id in queue if (i := self._pending.get(id)) and i.final >= 0)
-        super()._order()
-        self._queue = [(rank, id) for rank, id in queue if id in self._pending and not self._pending[id].ordered]
+        super()._order_committed()
+        self._queue = [(rank, id) for rank, id in queue if id in self._pending and not self._pending[id].is_ordered]
 
 
-class NewStamps(WhiteBox):
+class NewTimestamps(WhiteBox):
     """A new leader gives accepted messages new timestamps."""
 
-    def _lead(self) -> None:
-        for item in self._pending.values():
-            item.local = 0
-        super()._lead()
+    def _become_leader(self) -> None:
+        for pending in self._pending.values():
+            pending.accepted = 0
+        super()._become_leader()
 
 
-class Gaps(WhiteBox):
-    """A follower delivers whatever its leader tells next, and does not look at the position."""
+class IgnoredPositions(WhiteBox):
+    """A follower delivers what its leader orders next without comparing positions."""
 
-    def _hear_delivery(self, body: Any) -> None:
-        super()._hear_delivery(type(body)(body.ballot, self.position, body.deliveries))
+    def _handle_delivery(self, body: Any) -> None:
+        super()._handle_delivery(type(body)(body.ballot, self.position, body.deliveries))
 
 
-class Forgetful(WhiteBox):
-    """Nothing is made durable before it is said."""
+class NoRecords(WhiteBox):
+    """Bodies are sent without persisting what they depend on."""
 
-    def _make_durable(self) -> None:
+    def _persist_changes(self) -> None:
         self._undurable = []
 
 
-class Shameless(WhiteBox):
+class NoAdmission(WhiteBox):
     """A member that lost its memory votes at once."""
 
     def _start_joining(self) -> None:
@@ -86,12 +86,12 @@ class Shameless(WhiteBox):
 
 
 MUTANTS = [
-    Mutant("first ack only", FirstAckOnly, "merge of one answer", "leaders", BARE, range(40), SPEC),
-    Mutant("patched clock", PatchedClock, "clock by a constant", spec=SPEC, scene=scenes.a_candidate_behind),
-    Mutant("stale clock", StaleClock, "no clock update", spec=SPEC, scene=scenes.a_candidate_behind),
-    Mutant("impatient", Impatient, "no blocking", "none", BARE, range(40), SPEC),
-    Mutant("new stamps", NewStamps, "no re-accept", "leaders", BARE, range(40), SPEC),
-    Mutant("gaps", Gaps, "positions ignored", "links", {}, range(60), SPEC),
-    Mutant("forgetful", Forgetful, "no record before an answer", "recovery", {}, range(40), SPEC),
-    Mutant("shameless", Shameless, "no re-admission", "amnesia", {}, range(100), SPEC),
+    Mutant("first ack only", FirstAckOnly, "merge of one promise", "leaders", WITHOUT_NODES, range(40), SPEC),
+    Mutant("patched clock", PatchedClock, "clock by a constant", spec=SPEC, scene=scenes.candidate_with_stale_clock),
+    Mutant("stale clock", StaleClock, "no clock update", spec=SPEC, scene=scenes.candidate_with_stale_clock),
+    Mutant("no blocking", NoBlocking, "no blocking", "none", WITHOUT_NODES, range(40), SPEC),
+    Mutant("new timestamps", NewTimestamps, "no re-accept", "leaders", WITHOUT_NODES, range(40), SPEC),
+    Mutant("ignored positions", IgnoredPositions, "positions ignored", "links", {}, range(60), SPEC),
+    Mutant("no records", NoRecords, "no record before a reply", "recovery", {}, range(40), SPEC),
+    Mutant("no admission", NoAdmission, "no re-admission", "amnesia", {}, range(100), SPEC),
 ]

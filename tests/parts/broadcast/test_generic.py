@@ -14,8 +14,8 @@ from amcast.kernel.events import Event, LinkReset, Receive, Started, Timer
 from amcast.kernel.message import Body, Message, State
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
-from amcast.parts.broadcast.generic import TIMER, GenericBroadcast, faults_tolerated
-from amcast.parts.broadcast.messages import OPEN, SHUT, Item, Tops
+from amcast.parts.broadcast.generic import PAXOS_TIMER, GenericBroadcast, faults_tolerated
+from amcast.parts.broadcast.messages import CLOSE, OPEN, Item, Tops
 
 RETRY = (1000, 1000)
 
@@ -37,31 +37,31 @@ class Caster(Process):
     def say(self) -> None:
         self.said += 1
         message = Message(self.me * 1000 + self.said, self.me, (0,))
-        self.generic.put(self.me, self.said, (message,))
+        self.generic.add_item(self.me, self.said, (message,))
         self.send_all(self.generic.others, Item(self.me, self.said, (message,)))
 
     def on_receive(self, sender: int, body: Body) -> None:
         assert self.generic.receive(sender, body), body
 
     def on_link_reset(self, peer: int, incarnation: int) -> None:
-        self.generic.meet(peer)
+        self.generic.handle_link_reset(peer)
         for number, messages in sorted(self.generic.items[self.me].items()):
-            if number > self.generic.given[self.me]:
+            if number > self.generic.delivered[self.me]:
                 self.send(peer, Item(self.me, number, messages))
 
     def on_timer(self, name: str) -> None:
-        if name == TIMER:
-            self.generic.paxos.tick()
+        if name == PAXOS_TIMER:
+            self.generic.paxos.handle_timeout()
         else:
             for stream in sorted(self.lost):
-                self.generic.want((SHUT, stream))
-            self.generic.ask()
+                self.generic.request_change((CLOSE, stream))
+            self.generic.request_missing()
 
     def on_step_end(self) -> None:
         if self.me not in self.generic.open:
-            self.generic.want((OPEN, self.me))
-        self.log += self.generic.work()
-        self.generic.lead(self.leading)
+            self.generic.request_change((OPEN, self.me))
+        self.log += self.generic.collect_events()
+        self.generic.set_leading(self.leading)
         self.generic.flush()
 
     def on_request(self, message: Message) -> None:
@@ -165,7 +165,7 @@ def disturbed(count: int, seed: int, kind: type[GenericBroadcast] = GenericBroad
             room.step(sayer)
         elif chance < 0.13:
             caster = room.casters[random.choice(up)]
-            caster.generic.want((SHUT, random.randrange(count)))
+            caster.generic.request_change((CLOSE, random.randrange(count)))
             room.step(caster.me)
         elif chance < 0.15:
             room.renew()
@@ -217,9 +217,9 @@ def test_an_item_is_handed_up_after_two_delays_and_not_before_enough_hold_it() -
 
 def test_a_stream_that_was_shut_goes_on_behind_what_the_others_completed() -> None:
     room = Room(4, 1)
-    room.casters[3].generic.want((SHUT, 3))
+    room.casters[3].generic.request_change((CLOSE, 3))
     room.casters[3].on_step_end = lambda: None  # type: ignore[method-assign]
-    room.casters[1].generic.want((SHUT, 3))
+    room.casters[1].generic.request_change((CLOSE, 3))
     room.step(1)
     while room.arrive():
         pass
@@ -274,7 +274,7 @@ def test_what_one_survivor_holds_belongs_to_the_epoch() -> None:
         room.flight.pop(pair, None)
     lose(room, 3, 4)
     for caster in room.casters.values():
-        assert caster.log == [(4, 1), ((SHUT, 3), (SHUT, 4))], "the second item reached nobody who is left"
+        assert caster.log == [(4, 1), ((CLOSE, 3), (CLOSE, 4))], "the second item reached nobody who is left"
 
 
 class NamesTheLost(GenericBroadcast):
@@ -292,12 +292,12 @@ def test_what_only_the_dead_hold_keeps_nobody(kind: type[GenericBroadcast]) -> N
     room.casters[4].say()
     room.step(4)
     room.step(3, *items(room, 4, 3))
-    room.casters[3].generic.want((SHUT, 4))
+    room.casters[3].generic.request_change((CLOSE, 4))
     room.step(3)
     for target in (0, 1, 2):
         room.flight.pop((4, target))
         room.step(target, *(Receive(3, body) for body in room.flight.pop((3, target))))
-        assert room.casters[target].generic.closing
+        assert room.casters[target].generic.is_frozen
     lose(room, 3, 4)
     views = {caster.generic.open for caster in room.casters.values()}
     assert (views == {(0, 1, 2)}) == (kind is GenericBroadcast), views

@@ -6,7 +6,7 @@ from amcast.kernel.events import LinkReset, PeerDown, Receive, Started, Submit, 
 from amcast.kernel.ids import message_id
 from amcast.kernel.message import Message, Reply, Request
 from amcast.kernel.topology import Topology
-from amcast.parts.client.messages import Hint, SessionConfig
+from amcast.parts.client.messages import LeaderHint, SessionConfig
 from amcast.parts.client.session import TIMER, ClientSession
 from amcast.parts.node.messages import NodeConfig
 from amcast.parts.node.node import Node
@@ -58,7 +58,7 @@ def test_what_is_not_answered_is_asked_again_from_everybody() -> None:
 
 def test_a_hint_moves_the_contact() -> None:
     one = client(leader_only=True)
-    one.step((Receive(1, Hint(0, 2)),), 0)
+    one.step((Receive(1, LeaderHint(0, 2)),), 0)
     said = message(0, 0, 1)
     assert sends(one.step((Submit(said),), 0)) == [((2, 3), Request(said))]
 
@@ -82,7 +82,7 @@ def test_a_client_never_runs_further_ahead_than_groups_remember() -> None:
 
 def test_a_snapshot_of_a_client_is_complete() -> None:
     one = client()
-    one.step((Submit(message(0, 0, 1)), Submit(message(1, 1)), Receive(1, Hint(0, 2))), 0)
+    one.step((Submit(message(0, 0, 1)), Submit(message(1, 1)), Receive(1, LeaderHint(0, 2))), 0)
     one.step((Timer(TIMER), Receive(4, Reply(message(0, 0).id, 1))), 0)
     other = client()
     other.restore(one.snapshot())

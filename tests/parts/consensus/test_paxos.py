@@ -13,10 +13,11 @@ from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import (
     Accept,
     Accepted,
-    DecidedUntil,
+    CheckpointReady,
     Entry,
     Install,
     Learn,
+    LogStatus,
     Nack,
     PaxosConfig,
     Prepare,
@@ -24,7 +25,6 @@ from amcast.parts.consensus.messages import (
     Promised,
     RingAccept,
     Snapshot,
-    Status,
     Value,
     Voted,
 )
@@ -59,15 +59,15 @@ class Keeper(Process):
         self.kept += self.paxos.receive(sender, body)
 
     def on_leader(self, group: int, leader: ProcessId) -> None:
-        self.paxos.hear_leader(leader)
+        self.paxos.handle_leader(leader)
 
     def on_timer(self, name: str) -> None:
-        self.paxos.tick()
+        self.paxos.handle_timeout()
 
     def on_step_end(self) -> None:
         self.paxos.flush()
-        if self.paxos.wants_mark():
-            self.paxos.mark(b"state at %d" % self.paxos.log.chosen)
+        if self.paxos.needs_checkpoint():
+            self.paxos.checkpoint(b"state at %d" % self.paxos.log.decided_until)
 
     def snapshot(self) -> State:
         return self.paxos.snapshot()
@@ -290,7 +290,7 @@ def test_who_lost_its_memory_does_not_wait_for_what_a_crashed_member_has_forgott
     assert group.values(1) == [3]
     group.crash(0, amnesia=True)
     group.start(0)
-    group.settle(lost=[(Status, 1), (Learn, 0), (Status, 0)])
+    group.settle(lost=[(LogStatus, 1), (Learn, 0), (LogStatus, 0)])
     assert group.up[0].paxos.role == "catching"
     for process in (1, 2):
         group.crash(process)
@@ -326,7 +326,7 @@ def test_a_leader_does_not_propose_before_it_knows_what_its_promisers_know() -> 
     keeper.step((Receive(0, Promise(ballot, 1, (), (0, 0, 0))), Receive(1, Promise(ballot, 0, (), (0, 0, 0)))), 0)
     assert keeper.paxos.role == "preparing"
     keeper.step((Receive(0, Learn(0, (value_of(8),), 1)),), 0)
-    assert keeper.paxos.ready()
+    assert keeper.paxos.can_propose()
     assert keeper.kept == [(0, value_of(8))]
 
 
@@ -369,8 +369,8 @@ def test_a_state_becomes_durable_only_after_what_it_covers_was_handed_over() -> 
     effects = keeper.step((Receive(0, Accepted(0, 0)),), 0)
     assert keeper.kept
     assert not [e for e in effects if isinstance(e, Persist)]
-    assert [e.body for e in effects if isinstance(e, Send)] == [DecidedUntil(1)]
-    effects = keeper.step((Receive(0, DecidedUntil(1)),), 0)
+    assert [e.body for e in effects if isinstance(e, Send)] == [CheckpointReady(1)]
+    effects = keeper.step((Receive(0, CheckpointReady(1)),), 0)
     record = next(e for e in effects if isinstance(e, Persist))
     assert record.replaces
     assert isinstance(record.record, Snapshot)
@@ -381,9 +381,9 @@ def test_a_link_that_begins_anew_is_told_everything_open() -> None:
     group = Group()
     group.propose(5)
     keeper = group.up[0]
-    keeper.paxos.meet(2)
+    keeper.paxos.handle_link_reset(2)
     bodies = [effect.body for effect in keeper.step((), 0) if isinstance(effect, Send)]
-    assert Status(0) in bodies
+    assert LogStatus(0) in bodies
     assert Accept(0, 0, value_of(5)) in bodies
 
 

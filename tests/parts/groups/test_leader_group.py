@@ -258,7 +258,7 @@ def test_a_leap_leaves_nothing_owed_and_writes_a_checkpoint() -> None:
     toy._obligations.add(1, 1, 1, (1,))
     toy._adopt_position(40, (17, 3), ())
     assert (toy.position, toy._history_start, toy._clock, toy._checkpoint_due) == (40, 40, 17, True)
-    assert not toy._obligations.listed()
+    assert not toy._obligations.list_all()
     toy._persist_checkpoint(Kept(0))
     [kept] = [effect for effect in toy.step((), 0) if isinstance(effect, Persist)]
     assert kept.replaces

@@ -15,7 +15,7 @@ from amcast.lab.delays import delays
 from amcast.lab.runs import fuzz_one, prepare
 from amcast.parts.consensus.messages import Entry
 from amcast.parts.groups.messages import GroupMessage, GroupMessageAck
-from amcast.parts.groups.replicated import ASKED, CARRIED, Replicated
+from amcast.parts.groups.replicated import GROUP_MESSAGE, REQUEST, ReplicatedGroup
 from amcast.parts.node.node import Node
 from amcast.protocols.flexcast import process as flexcast
 from amcast.protocols.ring import process as ring
@@ -38,7 +38,7 @@ CLIENT = TOPOLOGY.clients[0]
 LIFTED = {spec.SPEC.name: spec.SPEC for spec in (skeen, flexcast, treecast, ring)}
 
 
-def member(me: int, kind: type[Replicated] = Replicated) -> Replicated:
+def member(me: int, kind: type[ReplicatedGroup] = ReplicatedGroup) -> ReplicatedGroup:
     if kind is AskedTwice:  # the ring would notice by itself
         made = kind(me, TOPOLOGY, SkeenConfig(), Skeen, (Propose,), SkeenState)
     else:
@@ -50,14 +50,14 @@ def member(me: int, kind: type[Replicated] = Replicated) -> Replicated:
 def carried(number: int, id: int) -> Entry:
     """Group 0 passes message `id` on to group 1 as the `number`-th thing that it says."""
     body = msgspec.msgpack.encode(Pass(Message(id, CLIENT, (0, 1))))
-    return Entry(CARRIED, id, 0, number, Message(id, 0, (), body))
+    return Entry(GROUP_MESSAGE, id, 0, number, Message(id, 0, (), body))
 
 
 def asked(id: int) -> Entry:
-    return Entry(ASKED, id, message=Message(id, CLIENT, (1,)))
+    return Entry(REQUEST, id, message=Message(id, CLIENT, (1,)))
 
 
-def applied(process: Replicated, *entries: Entry) -> list[int]:
+def applied(process: ReplicatedGroup, *entries: Entry) -> list[int]:
     """What a member of group 1 delivers when its log has these."""
     delivered = []
     for instance, entry in enumerate(entries):
@@ -67,7 +67,7 @@ def applied(process: Replicated, *entries: Entry) -> list[int]:
     return delivered
 
 
-SCRIPTS: dict[str, tuple[tuple[Entry, ...], list[int], type[Replicated]]] = {
+SCRIPTS: dict[str, tuple[tuple[Entry, ...], list[int], type[ReplicatedGroup]]] = {
     "doubled": ((carried(0, 1), carried(0, 1), carried(1, 2)), [1, 2], TakenTwice),
     "overtaken": ((carried(1, 2), carried(0, 1), carried(1, 2)), [1, 2], Overtaken),
     "asked twice": ((asked(1), asked(1), asked(2)), [1, 2], AskedTwice),
@@ -85,13 +85,13 @@ def sends(effects: list[Effect], kind: type) -> list[Send]:
     return [effect for effect in effects if isinstance(effect, Send) and isinstance(effect.body, kind)]
 
 
-def decided(process: Replicated, *entries: Entry) -> list[Effect]:
-    process._apply([(process._paxos.log.chosen, entries)])
+def decided(process: ReplicatedGroup, *entries: Entry) -> list[Effect]:
+    process._apply([(process._paxos.log.decided_until, entries)])
     return process.step([], 0)
 
 
 def test_only_the_leader_speaks_and_everybody_remembers_until_it_is_taken() -> None:
-    asked_of_both = Entry(ASKED, 7, message=Message(7, CLIENT, (0, 1)))
+    asked_of_both = Entry(REQUEST, 7, message=Message(7, CLIENT, (0, 1)))
     leader, follower = member(0), member(1)
     said = sends(decided(leader, asked_of_both), GroupMessage)
     assert [send.targets for send in said] == [TOPOLOGY.members(1)]
@@ -105,7 +105,7 @@ def test_only_the_leader_speaks_and_everybody_remembers_until_it_is_taken() -> N
 def test_a_member_that_is_behind_does_not_keep_what_is_already_taken() -> None:
     follower = member(1)
     follower.step([Receive(3, GroupMessageAck(1, 1))], 0)
-    decided(follower, Entry(ASKED, 7, message=Message(7, CLIENT, (0, 1))))
+    decided(follower, Entry(REQUEST, 7, message=Message(7, CLIENT, (0, 1))))
     assert not follower._outgoing.get(1)
     assert follower._sent[1] == 1
 
@@ -172,7 +172,7 @@ def test_a_genuine_protocol_stays_genuine(name: str) -> None:
 def test_single_processes_run_the_bare_protocol() -> None:
     single = Topology.grid(2, 1, 1)
     assert type(ring.SPEC.process(0, single, RingConfig())) is Ring
-    assert type(ring.SPEC.process(0, TOPOLOGY, RingConfig())) is Replicated
+    assert type(ring.SPEC.process(0, TOPOLOGY, RingConfig())) is ReplicatedGroup
     assert ring.SPEC.for_topology(single).claims.tolerates(single, frozenset())
     assert "crash" not in ring.SPEC.for_topology(single).claims.faults
     assert "crash" in ring.SPEC.for_topology(TOPOLOGY).claims.faults
@@ -195,7 +195,7 @@ def test_nothing_is_kept_once_everything_is_taken(name: str) -> None:
         node = fuzzer.world.processes[process]
         assert isinstance(node, Node)
         lifted_one = node.protocol
-        assert isinstance(lifted_one, Replicated)
+        assert isinstance(lifted_one, ReplicatedGroup)
         assert not any(lifted_one._outgoing.values())
         assert not any(lifted_one._arrived.values())
         assert not lifted_one._waiting

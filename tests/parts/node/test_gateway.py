@@ -25,15 +25,15 @@ from amcast.lab.runs import fuzz_one, prepare, record
 from amcast.parts.client.messages import Done, SessionConfig
 from amcast.parts.client.session import TIMER, ClientSession
 from amcast.parts.groups import leader_group as member
-from amcast.parts.node.gateway import MOST_WAVES, REST, Gateway
+from amcast.parts.node.gateway import MAX_WINDOWS, WINDOW_TIMER, Gateway
 from amcast.parts.node.gather_window import (
-    HOPELESS,
-    LEAST_PHASE_NS,
-    MOST_PATIENCE_NS,
-    MOST_REST_NS,
-    PHASE,
-    RETRIAL,
-    TRIAL,
+    FULL_WINDOW_ROUNDS,
+    LONG_WINDOW_NS,
+    MAX_EMPTY_ROUNDS,
+    MAX_WINDOW_NS,
+    MIN_PHASE_NS,
+    PHASE_BUNDLES,
+    TRIAL_INTERVAL,
     GatherWindow,
 )
 from amcast.parts.node.messages import GatewayConfig, NodeConfig
@@ -45,8 +45,8 @@ from amcast.simulation.inputs.plan import plan_of
 
 TOPOLOGY = Topology.grid(2, 3, 4)
 GATHERS = GatewayConfig().gather_ns[0]
-EVERY_NS = LEAST_PHASE_NS // PHASE
-"""Bundles come in such intervals: a phase has PHASE of them, and one."""
+EVERY_NS = MIN_PHASE_NS // PHASE_BUNDLES
+"""Bundles come in such intervals: a phase has PHASE_BUNDLES of them, and one."""
 BOTH = (0, 1)
 
 
@@ -93,25 +93,25 @@ def test_incarnations_and_processes_have_numbers_of_their_own() -> None:
 def test_what_one_step_brings_for_the_same_destinations_is_one_bundle() -> None:
     one = gateway()
     for said in (message(6, 0), message(7, 0), message(8, 0, (1,)), message(6, 1)):
-        one.take(said)
+        one.add(said)
     made = bundles(one.step([], 0))
     assert [[part.id for part in bundle_messages(bundle)] for bundle in made] == [
         [message_id(6, 0), message_id(7, 0), message_id(6, 1)],
         [message_id(8, 0)],
     ]
-    one.take(message(6, 2, (0,)))
+    one.add(message(6, 2, (0,)))
     assert len(bundles(one.step([], 0))) == 1, "nothing else is on its way there: a lone message waits for nobody"
 
 
 def test_while_a_bundle_is_on_its_way_the_next_one_gathers() -> None:
     one = gateway()
-    one.take(message(6, 0))
+    one.add(message(6, 0))
     first = bundles(one.step([], 0))[0]
-    one.take(message(7, 0))
+    one.add(message(7, 0))
     effects = one.step([], 0)
     assert bundles(effects) == []
     assert [type(effect) for effect in effects] == [SetTimer]
-    one.take(message(8, 0))
+    one.add(message(8, 0))
     assert one.step([], 0) == []
     effects = one.step([Receive(0, Reply(first.id, 0)), Receive(3, Reply(first.id, 1))], 0)
     (second,) = bundles(effects)
@@ -120,16 +120,16 @@ def test_while_a_bundle_is_on_its_way_the_next_one_gathers() -> None:
 
 def test_who_was_answered_may_join_the_next_bundle_and_a_lone_client_never_waits() -> None:
     one = gateway()
-    one.take(message(6, 0))
+    one.add(message(6, 0))
     first = bundles(one.step([], 0))[0]
-    one.take(message(7, 0))
+    one.add(message(7, 0))
     one.step([], 0)
     effects = one.step([Receive(0, Reply(first.id, 0)), Receive(3, Reply(first.id, 1))], 4000)
     assert bundles(effects) == []
-    assert SetTimer(REST, 8000, 8000) in effects
-    one.take(message(8, 0))
+    assert SetTimer(WINDOW_TIMER, 8000, 8000) in effects
+    one.add(message(8, 0))
     assert bundles(one.step([], 4200)) == [], "another one, not who was answered"
-    one.take(message(6, 1))
+    one.add(message(6, 1))
     (second,) = bundles(one.step([], 4500))
     assert [part.sender for part in bundle_messages(second)] == [7, 8, 6], (
         "all who were answered are back: no need to wait"
@@ -137,7 +137,7 @@ def test_who_was_answered_may_join_the_next_bundle_and_a_lone_client_never_waits
 
     alone = gateway()
     for sequence, now in enumerate((0, 4000, 8000)):
-        alone.take(message(6, sequence))
+        alone.add(message(6, sequence))
         (made,) = bundles(alone.step([], now))
         told = alone.step([Receive(0, Reply(made.id, 0)), Receive(3, Reply(made.id, 1))], now + 4000)
         assert not any(isinstance(effect, SetTimer) for effect in told)
@@ -146,15 +146,15 @@ def test_who_was_answered_may_join_the_next_bundle_and_a_lone_client_never_waits
 def test_what_is_known_of_sets_of_destinations_is_bounded() -> None:
     topology = Topology.grid(11, 1, 2)
     one = Gateway(0, topology, lambda topology, said: topology.processes_of(said.destinations), GatewayConfig())
-    sets = [tuple(group for group in range(11) if bits >> group & 1) for bits in range(1, MOST_WAVES + 100)]
+    sets = [tuple(group for group in range(11) if bits >> group & 1) for bits in range(1, MAX_WINDOWS + 100)]
     for round, groups in enumerate(sets):
         for client in topology.clients:
-            one.take(message(client, round, groups))
-        one.rested()
+            one.add(message(client, round, groups))
+        one.expire_window_timer()
         (made,) = bundles(one.step([], 10 * round))
         one.step([Receive(group, Reply(made.id, group)) for group in groups], 10 * round + 5)
-    assert (len(one._waves), one._flying, one._left_ns) == (99, {}, {})
-    assert len(one.snapshot().waves) == 99
+    assert (len(one._windows), one._in_flight, one._sent_ns) == (99, {}, {})
+    assert len(one.snapshot().windows) == 99
 
 
 def rests_of(pairs: list[tuple[int, int]], took_ns: int = 4000) -> list[int]:
@@ -162,12 +162,12 @@ def rests_of(pairs: list[tuple[int, int]], took_ns: int = 4000) -> list[int]:
     one, told = gateway(), []
     for round, clients in enumerate(pairs):
         for client in clients:
-            one.take(message(client, round))
-        one.rested()
+            one.add(message(client, round))
+        one.expire_window_timer()
         begun = EVERY_NS * round
         (made,) = bundles(one.step([], begun))
         effects = one.step([Receive(0, Reply(made.id, 0)), Receive(3, Reply(made.id, 1))], begun + took_ns)
-        told += [effect.low_ns for effect in effects if isinstance(effect, SetTimer) and effect.name == REST]
+        told += [effect.low_ns for effect in effects if isinstance(effect, SetTimer) and effect.name == WINDOW_TIMER]
         copy = gateway()
         copy.restore(one.snapshot())
         assert copy.snapshot() == one.snapshot()
@@ -177,14 +177,14 @@ def rests_of(pairs: list[tuple[int, int]], took_ns: int = 4000) -> list[int]:
 def test_the_rest_is_long_for_clients_that_come_back_and_short_for_those_that_do_not() -> None:
     assert rests_of([(6, 7)] * 5) == [8000] * 5
     assert rests_of([(6, client) for client in range(7, 12)]) == [8000] * 5, "one of two comes back"
-    assert rests_of([(6, 7)] * 2, 10**9) == [MOST_REST_NS] * 2
+    assert rests_of([(6, 7)] * 2, 10**9) == [MAX_WINDOW_NS] * 2
     passing = rests_of([(client, client + 1) for client in range(6, 6 + 2 * 100, 2)])
-    assert passing[:PHASE] == [8000] + [1000] * (PHASE - 1)
-    tried = [MOST_PATIENCE_NS] * HOPELESS + [1000] * (PHASE - HOPELESS)
-    assert passing[PHASE : 2 * PHASE] == tried, "patience is tried, and not for long"
-    later = passing[2 * PHASE + 1 :]
-    assert later[:TRIAL] == [8000] + [1000] * (TRIAL - 1)
-    assert later[TRIAL] == 8000, "with a trial now and then"
+    assert passing[:PHASE_BUNDLES] == [8000] + [1000] * (PHASE_BUNDLES - 1)
+    tried = [LONG_WINDOW_NS] * MAX_EMPTY_ROUNDS + [1000] * (PHASE_BUNDLES - MAX_EMPTY_ROUNDS)
+    assert passing[PHASE_BUNDLES : 2 * PHASE_BUNDLES] == tried, "patience is tried, and not for long"
+    later = passing[2 * PHASE_BUNDLES + 1 :]
+    assert later[:FULL_WINDOW_ROUNDS] == [8000] + [1000] * (FULL_WINDOW_ROUNDS - 1)
+    assert later[FULL_WINDOW_ROUNDS] == 8000, "with a trial now and then"
 
 
 def patience_of(hasty_ns: int, patient_ns: int, rounds: int, clients: int = 3, away_ns: int = 20_000_000) -> list[bool]:
@@ -193,23 +193,25 @@ def patience_of(hasty_ns: int, patient_ns: int, rounds: int, clients: int = 3, a
     one, told, now = gateway(), [False], 0
     for round in range(rounds):
         for client in range(6, 6 + clients):
-            one.take(message(client, round))
-        one.rested()
+            one.add(message(client, round))
+        one.expire_window_timer()
         (made,) = bundles(one.step([], now))
         now += patient_ns if told[-1] else hasty_ns
         effects = one.step([Receive(0, Reply(made.id, 0)), Receive(3, Reply(made.id, 1))], now)
-        (rest_ns,) = [effect.low_ns for effect in effects if isinstance(effect, SetTimer) and effect.name == REST]
-        told.append(rest_ns == MOST_PATIENCE_NS)
+        (rest_ns,) = [
+            effect.low_ns for effect in effects if isinstance(effect, SetTimer) and effect.name == WINDOW_TIMER
+        ]
+        told.append(rest_ns == LONG_WINDOW_NS)
         now += away_ns if told[-1] else 20 * MILLISECOND  # nobody is here: that does not count as waiting
     return told[1:]
 
 
 def test_patience_is_tried_and_kept_if_it_costs_little() -> None:
-    long = 40 * PHASE
-    assert not any(patience_of(MILLISECOND, MILLISECOND, PHASE)), "the first phase has none"
+    long = 40 * PHASE_BUNDLES
+    assert not any(patience_of(MILLISECOND, MILLISECOND, PHASE_BUNDLES)), "the first phase has none"
     kept = patience_of(MILLISECOND, MILLISECOND, long)
     assert sum(kept) > 0.85 * long
-    assert not all(kept[2 * PHASE :]), "what is found better is doubted from time to time"
+    assert not all(kept[2 * PHASE_BUNDLES :]), "what is found better is doubted from time to time"
     assert sum(patience_of(10 * MILLISECOND, 20 * MILLISECOND, long)) < 0.15 * long
     assert sum(patience_of(2 * MILLISECOND, MILLISECOND, long)) > 0.85 * long
     as_soon = patience_of(10 * MILLISECOND, 19 * MILLISECOND, long, away_ns=11 * MILLISECOND)
@@ -218,48 +220,54 @@ def test_patience_is_tried_and_kept_if_it_costs_little() -> None:
 
 
 def test_a_single_bad_moment_does_not_end_patience() -> None:
-    wave = GatherWindow()
-    wave.patient, wave.doubts, wave.phases, wave.next = False, True, 10, 10
-    wave.calm, wave.hasty = (4 * MILLISECOND, 4 * MILLISECOND), (MILLISECOND, MILLISECOND)
-    wave._choose()
-    assert (wave.patient, wave.doubts, wave.next) == (True, False, 11), "haste, tried once, seemed four times as good"
-    wave.phases = 11
-    wave._choose()
-    assert (wave.patient, wave.doubts) == (False, True), "so it is tried again"
-    wave._choose()
-    assert not wave.patient
-    assert wave.next == 11 + 2 * RETRIAL
-    wave.patient = wave.doubts = True
-    wave.calm = (MILLISECOND, MILLISECOND)
-    wave._choose()
-    assert (wave.patient, wave.strikes, wave.gap) == (True, 0, RETRIAL), "where patience pays, once is enough"
+    window = GatherWindow()
+    window.is_long, window.is_trial, window.phases, window.next_trial = False, True, 10, 10
+    window.long_result, window.short_result = (4 * MILLISECOND, 4 * MILLISECOND), (MILLISECOND, MILLISECOND)
+    window._choose_next_phase()
+    assert (window.is_long, window.is_trial, window.next_trial) == (True, False, 11), (
+        "haste, tried once, seemed four times as good"
+    )
+    window.phases = 11
+    window._choose_next_phase()
+    assert (window.is_long, window.is_trial) == (False, True), "so it is tried again"
+    window._choose_next_phase()
+    assert not window.is_long
+    assert window.next_trial == 11 + 2 * TRIAL_INTERVAL
+    window.is_long = window.is_trial = True
+    window.long_result = (MILLISECOND, MILLISECOND)
+    window._choose_next_phase()
+    assert (window.is_long, window.failed_trials, window.trial_interval) == (True, 0, TRIAL_INTERVAL), (
+        "where patience pays, once is enough"
+    )
 
 
 def test_nobody_has_patience_with_clients_that_are_far_away_or_come_and_go() -> None:
-    far = rests_of([(6, 7)] * 3 * PHASE, MOST_PATIENCE_NS)
-    assert far == [MOST_REST_NS] * len(far)
-    passing = rests_of([(client, client + 1) for client in range(6, 6 + 200 * PHASE, 2)])
-    assert passing.count(MOST_PATIENCE_NS) == 3 * HOPELESS, "a few bundles of a trial tell, and trials become rare"
-    assert MOST_PATIENCE_NS in rests_of([(6, 7)] * 3 * PHASE)
+    far = rests_of([(6, 7)] * 3 * PHASE_BUNDLES, LONG_WINDOW_NS)
+    assert far == [MAX_WINDOW_NS] * len(far)
+    passing = rests_of([(client, client + 1) for client in range(6, 6 + 200 * PHASE_BUNDLES, 2)])
+    assert passing.count(LONG_WINDOW_NS) == 3 * MAX_EMPTY_ROUNDS, (
+        "a few bundles of a trial tell, and trials become rare"
+    )
+    assert LONG_WINDOW_NS in rests_of([(6, 7)] * 3 * PHASE_BUNDLES)
 
 
 def test_what_gathers_does_not_wait_for_an_answer_that_never_comes() -> None:
     one = gateway()
-    one.take(message(6, 0))
+    one.add(message(6, 0))
     one.step([], 0)
-    one.take(message(7, 0))
+    one.add(message(7, 0))
     one.step([], 0)
-    one.overdue()
-    assert one.moved
+    one.expire_gather_timer()
+    assert one.has_work
     assert not bundles(one.step([], GATHERS - 1)), "the timer was set for what gathered before"
-    one.overdue()
+    one.expire_gather_timer()
     assert [part.sender for part in bundle_messages(bundles(one.step([], GATHERS))[0])] == [7]
 
 
 def test_bundles_keep_to_their_limits() -> None:
     one = gateway(bundle_messages=2, bundle_bytes=100)
     for sequence, size in enumerate((10, 10, 10, 60, 60, 500, 1)):
-        one.take(message(6, sequence, size=size))
+        one.add(message(6, sequence, size=size))
     shares = [[len(part.payload) for part in bundle_messages(bundle)] for bundle in bundles(one.step([], 0))]
     assert shares == [[10, 10], [10, 60], [60], [500], [1]]
 
@@ -267,9 +275,9 @@ def test_bundles_keep_to_their_limits() -> None:
 def test_clients_are_told_once_every_group_has_answered() -> None:
     one = gateway()
     for said in (message(6, 0), message(7, 0), message(6, 1), message(0, 5)):
-        one.take(said)
+        one.add(said)
     bundle = bundles(one.step([], 0))[0]
-    one.take(message(6, 0))
+    one.add(message(6, 0))
     assert one.step([Receive(0, Reply(bundle.id, 0))], 0) == [], "asked again meanwhile: nothing new to order"
     effects = one.step([Receive(3, Reply(bundle.id, 1))], 0)
     assert sends(effects) == [
@@ -281,7 +289,7 @@ def test_clients_are_told_once_every_group_has_answered() -> None:
 
 def test_a_gateway_asks_again_for_what_is_not_answered() -> None:
     one = gateway()
-    one.take(message(6, 0))
+    one.add(message(6, 0))
     bundle = bundles(one.step([], 0))[0]
     one.step([Timer(TIMER)], 0)
     assert sends(one.step([Timer(TIMER)], 0)) == [((0, 1, 2, 3, 4, 5), Request(bundle))]
@@ -289,7 +297,7 @@ def test_a_gateway_asks_again_for_what_is_not_answered() -> None:
 
 def test_a_snapshot_of_a_gateway_is_complete() -> None:
     one, other = gateway(), gateway()
-    one.take(message(6, 0))
+    one.add(message(6, 0))
     bundle = bundles(one.step([], 0))[0]
     other.restore(one.snapshot())
     assert other.snapshot() == one.snapshot()
@@ -328,13 +336,13 @@ def test_many_asked_for_at_once_are_taken_as_if_one_by_one(seed: int) -> None:
         sets = chance.choice([[BOTH], [BOTH], [BOTH, (0,)]])
         clients = chance.choice([chance.sample(range(6, 10), chance.randint(1, 4)), chance.choices(range(6, 10), k=5)])
         asked = [message(client, now // MILLISECOND // 2, chance.choice(sets), client) for client in clients]
-        one.take_all(asked)
+        one.fast_add_all(asked)
         for said in asked:
-            other.take(said)
-        assert (one.snapshot(), one.unordered_bytes, one.moved) == (
+            other.add(said)
+        assert (one.snapshot(), one.unordered_bytes, one.has_work) == (
             other.snapshot(),
             other.unordered_bytes,
-            other.moved,
+            other.has_work,
         )
         answers = [
             Receive(0, Reply(bundle, group))

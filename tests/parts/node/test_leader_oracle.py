@@ -12,7 +12,7 @@ from amcast.kernel.message import Body, Message, State
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
 from amcast.kernel.units import MILLISECOND
-from amcast.parts.node.leader_oracle import BEAT, Omega
+from amcast.parts.node.leader_oracle import HEARTBEAT_TIMER, Omega
 from amcast.parts.node.messages import Heartbeat, NodeConfig, OmegaConfig
 from amcast.parts.node.node import Node
 from amcast.protocols.catalogue import CATALOGUE
@@ -47,35 +47,35 @@ def oracle(me: ProcessId = 1) -> tuple[Owner, Omega]:
 
 def test_everybody_beats_and_watches_everybody_else() -> None:
     owner, omega = oracle()
-    omega.begin(0)
+    omega.start(0)
     effects = owner.step((), 0)
     assert Send((0, 2), Heartbeat(0)) in effects
-    assert {e.name for e in effects if isinstance(e, SetTimer)} == {BEAT, "omega-0", "omega-2"}
+    assert {e.name for e in effects if isinstance(e, SetTimer)} == {HEARTBEAT_TIMER, "omega-0", "omega-2"}
 
 
 def test_silence_is_suspected_and_the_next_member_leads() -> None:
     _, omega = oracle()
-    omega.begin(0)
-    assert omega.tick("omega-2") is None, "it did not lead"
-    assert omega.tick("omega-0") == 1
-    assert omega.hear(0, Heartbeat(0)) == 0, "a wrong suspicion is taken back"
+    omega.start(0)
+    assert omega.handle_timer("omega-2") is None, "it did not lead"
+    assert omega.handle_timer("omega-0") == 1
+    assert omega.handle_heartbeat(0, Heartbeat(0)) == 0, "a wrong suspicion is taken back"
 
 
 def test_a_mistake_doubles_the_patience() -> None:
     owner, omega = oracle()
-    omega.begin(0)
+    omega.start(0)
     owner.step((), 0)
-    omega.tick("omega-0")
-    omega.hear(0, Heartbeat(0))
+    omega.handle_timer("omega-0")
+    omega.handle_heartbeat(0, Heartbeat(0))
     timers = {e.name: e.low_ns for e in owner.step((), 0) if isinstance(e, SetTimer)}
     assert timers["omega-0"] == 2 * OmegaConfig().suspect_after_ns[0]
 
 
 def test_who_restarts_does_not_take_the_lead_back() -> None:
     _, omega = oracle()
-    omega.begin(0)
-    assert omega.tick("omega-0") == 1
-    assert omega.hear(0, Heartbeat(1)) is None
+    omega.start(0)
+    assert omega.handle_timer("omega-0") == 1
+    assert omega.handle_heartbeat(0, Heartbeat(1)) is None
     assert omega.leader == 1
 
 
@@ -124,9 +124,9 @@ def test_the_oracle_has_the_last_word_over_other_suggestions() -> None:
     node = Node(spec.process(0, TOPOLOGY, spec.configure()), NodeConfig())
     node.step((Started(),), 0)
     node.step((Leader(0, 2),), 0)
-    assert node.protocol._paxos.believed == 2
-    node.step((Timer(BEAT),), 0)
-    assert node.protocol._paxos.believed == 0
+    assert node.protocol._paxos.suggested_leader == 2
+    node.step((Timer(HEARTBEAT_TIMER),), 0)
+    assert node.protocol._paxos.suggested_leader == 0
 
 
 def test_a_member_whose_address_is_silent_is_suspected_at_once_and_trusted_when_heard() -> None:

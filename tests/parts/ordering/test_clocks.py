@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amcast.kernel.topology import Topology
-from amcast.parts.ordering.clocks import QuorumClock, hybrid, logical
+from amcast.parts.ordering.clocks import QuorumClock, next_hybrid, next_logical
 
 TOPOLOGY = Topology.grid(2, 2)
 
@@ -15,7 +15,7 @@ TOPOLOGY = Topology.grid(2, 2)
     )
 )
 def test_stamps_only_rise_whatever_the_local_time_does(happenings: list[tuple[str, int]]) -> None:
-    for stamping in (logical, hybrid):
+    for stamping in (next_logical, next_hybrid):
         clock = 0
         for what, value in happenings:
             if what == "hear":
@@ -23,31 +23,31 @@ def test_stamps_only_rise_whatever_the_local_time_does(happenings: list[tuple[st
                 continue
             stamp = stamping(clock, value)
             assert stamp > clock
-            assert stamp == (clock + 1 if stamping is logical else max(clock + 1, value))
+            assert stamp == (clock + 1 if stamping is next_logical else max(clock + 1, value))
             clock = stamp
 
 
 def test_a_quorum_clock_waits_for_the_leader() -> None:
     clock = QuorumClock(3)
-    clock.hear(1, 9)
-    clock.hear(2, 8)
-    assert clock.passed() == 8
-    assert clock.reached(0) == 0, "the leader may still stamp 1"
-    clock.hear(0, 7)
-    assert clock.reached(7) == 7
-    clock.hear(1, 3)
-    assert clock.passed() == 8, "clocks do not go back"
-    clock.hear(0, 20)
-    assert clock.reached(20) == 9
+    clock.update(1, 9)
+    clock.update(2, 8)
+    assert clock.majority_value() == 8
+    assert clock.delivery_limit(0) == 0, "the leader may still stamp 1"
+    clock.update(0, 7)
+    assert clock.delivery_limit(7) == 7
+    clock.update(1, 3)
+    assert clock.majority_value() == 8, "clocks do not go back"
+    clock.update(0, 20)
+    assert clock.delivery_limit(20) == 9
     again = QuorumClock(3)
     again.restore(clock.snapshot())
-    assert again.reached(20) == 9
+    assert again.delivery_limit(20) == 9
     again.forget(1)
-    assert again.reached(20) == 8, "who lost its memory promised nothing"
+    assert again.delivery_limit(20) == 8, "who lost its memory promised nothing"
 
 
 def test_an_even_group_needs_more_than_half() -> None:
     clock = QuorumClock(4)
     for place, value in enumerate((5, 6, 7, 8)):
-        clock.hear(place, value)
-    assert clock.passed() == 6, "three of four are there"
+        clock.update(place, value)
+    assert clock.majority_value() == 6, "three of four are there"

@@ -24,11 +24,11 @@ def test_delivering_makes_a_line_and_diffs_are_told_once() -> None:
     history = History(0, (1, 2))
     history.append(10, (0, 1))
     history.append(11, (0, 2))
-    assert history.since(1) == (Link(10, (0, 1), None), Link(11, (0, 2), 10))
-    assert history.since(1) == ()
+    assert history.take_diff(1) == (Link(10, (0, 1), None), Link(11, (0, 2), 10))
+    assert history.take_diff(1) == ()
     history.append(12, (0, 1))
-    assert history.since(1) == (Link(12, (0, 1), 11),)
-    assert len(history.since(2)) == 3
+    assert history.take_diff(1) == (Link(12, (0, 1), 11),)
+    assert len(history.take_diff(2)) == 3
 
 
 def test_what_two_groups_say_alike_is_learned_once() -> None:
@@ -36,40 +36,40 @@ def test_what_two_groups_say_alike_is_learned_once() -> None:
     told = (Link(10, (0, 1), None), Link(11, (0, 1), 10))
     history.learn(told)
     history.learn(told)
-    assert history.since(3) == told
-    assert history.learned == 2
+    assert history.take_diff(3) == told
+    assert history.version == 2
 
 
 def test_a_blocker_is_an_open_message_before() -> None:
     history = History(2, ())
     history.learn((Link(10, (0, 2), None), Link(11, (0, 1), 10), Link(12, (1, 2), 11)))
-    assert history.blocker(12) == 10
+    assert history.find_blocker(12) == 10
     history.append(10, (0, 2))
-    assert history.blocker(12) is None
-    assert history.blocker(99) is None, "nothing is known of it"
+    assert history.find_blocker(12) is None
+    assert history.find_blocker(99) is None, "nothing is known of it"
 
 
 def test_whom_a_history_concerns() -> None:
     history = History(0, (1, 2, 3))
     history.append(10, (0, 1, 3))
-    assert not history.concerns(1, (3,)), "3 gets the only message to 1 itself"
-    assert history.concerns(1, (2, 3))
-    assert not history.concerns(2, (3,))
+    assert not history.has_message_only_to(1, (3,)), "3 gets the only message to 1 itself"
+    assert history.has_message_only_to(1, (2, 3))
+    assert not history.has_message_only_to(2, (3,))
     history.append(-1, (0, 1, 2, 3))
-    assert not history.concerns(2, (1,)), "flushes do not count"
+    assert not history.has_message_only_to(2, (1,)), "flushes do not count"
 
 
 def test_a_flush_leaves_what_is_not_before_it() -> None:
     history = History(2, (3,))
     history.learn((Link(10, (0, 1), None), Link(-1, (0, 1, 2, 3), 10), Link(11, (0, 2), -1)))
     history.append(-1, (0, 1, 2, 3))
-    history.since(3)
+    history.take_diff(3)
     history.prune()
     assert 10 not in history
-    assert history.blocker(11) is None
+    assert history.find_blocker(11) is None
     assert len(history) == 2
-    assert history.since(3) == ()
-    assert history.concerns(0, (1,)), "message 11 still counts"
+    assert history.take_diff(3) == ()
+    assert history.has_message_only_to(0, (1,)), "message 11 still counts"
 
 
 def test_the_quick_search_finds_what_a_plain_one_finds() -> None:
@@ -88,7 +88,7 @@ def test_the_quick_search_finds_what_a_plain_one_finds() -> None:
                 history.learn((Link(id, destinations, other[-1]),) if other[-1] < id else ())
             ready = [m for m in range(id + 1) if history._vertices[m].open and not plain_open(history, m)]
             for message in range(id + 1):
-                found = history.blocker(message)
+                found = history.find_blocker(message)
                 assert (found is None) == (not plain_open(history, message)), f"seed {seed}, message {message}"
                 assert found is None or found in plain_open(history, message)
             if ready and random.random() < 0.5:
@@ -100,9 +100,9 @@ def test_a_restored_history_is_the_same() -> None:
     history = History(1, (2, 3))
     history.learn((Link(10, (0, 1), None), Link(11, (0, 2), 10)))
     history.append(10, (0, 1))
-    history.since(2)
+    history.take_diff(2)
     again = History(1, (2, 3))
     again.restore(history.snapshot())
     assert again.snapshot() == history.snapshot()
-    assert again.since(3) == history.since(3)
-    assert again.concerns(2, (3,)) == history.concerns(2, (3,))
+    assert again.take_diff(3) == history.take_diff(3)
+    assert again.has_message_only_to(2, (3,)) == history.has_message_only_to(2, (3,))

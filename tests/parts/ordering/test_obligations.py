@@ -12,10 +12,10 @@ def test_an_answer_is_kept_until_every_group_has_delivered() -> None:
     debts.resolve(1, (5, 6))
     assert debts.answer(7) == 3, "message 7 comes after (5, 6)"
     debts.resolve(1, (5, 7))
-    assert debts.listed() == [(7, 3, 5, (2,))]
+    assert debts.list_all() == [(7, 3, 5, (2,))]
     debts.resolve(2, (9, 0))
     assert debts.answer(7) is None
-    assert not debts.listed()
+    assert not debts.list_all()
 
 
 def test_a_message_to_nobody_else_is_owed_to_nobody() -> None:
@@ -47,8 +47,8 @@ def test_what_is_left_is_what_no_mark_covers(
             if (final, id) <= (time, tie):
                 groups.discard(group)
     expected = [(id, final, tuple(sorted(groups))) for id, (final, groups) in left.items() if groups]
-    assert [(id, final, groups) for id, _, final, groups in debts.listed()] == expected
+    assert [(id, final, groups) for id, _, final, groups in debts.list_all()] == expected
     again = Obligations()
-    for debt in debts.listed():
+    for debt in debts.list_all():
         again.add(*debt)
-    assert again.listed() == debts.listed()
+    assert again.list_all() == debts.list_all()

@@ -7,7 +7,7 @@ import pytest
 from amcast.kernel.errors import UsageError
 from amcast.kernel.topology import Topology
 from amcast.lab.overlays import names, overlay
-from amcast.parts.ordering.overlay import Order, Tree, binary, order_of, star, tree_of
+from amcast.parts.ordering.overlay import Order, Tree, binary_edges, parse_order, parse_tree, star_edges
 
 
 def test_an_order_knows_ranks_and_relatives() -> None:
@@ -24,8 +24,8 @@ def test_an_order_knows_ranks_and_relatives() -> None:
 
 
 def test_the_lca_of_a_tree_is_the_lowest_group_that_reaches_all() -> None:
-    tree = tree_of((), Topology.grid(7, 1))
-    assert tree.edges() == binary(range(7))
+    tree = parse_tree((), Topology.grid(7, 1))
+    assert tree.edges() == binary_edges(range(7))
     for size in (1, 2, 3):
         for wanted in combinations(range(7), size):
             lca = tree.lca(wanted)
@@ -34,8 +34,8 @@ def test_the_lca_of_a_tree_is_the_lowest_group_that_reaches_all() -> None:
     assert tree.lca((3, 4)) == 1
     assert tree.lca((4, 5)) == 0
     assert tree.lca((5,)) == 5
-    assert tree.involved(0, (4, 5)) == (1, 2)
-    assert tree.involved(0, (0, 3)) == (1,)
+    assert tree.children_towards(0, (4, 5)) == (1, 2)
+    assert tree.children_towards(0, (0, 3)) == (1,)
     assert tree.ancestors(4) == (0, 1)
     assert tree.descendants(2) == (5, 6)
     assert [tree.depth[group] for group in range(7)] == [0, 1, 1, 2, 2, 2, 2]
@@ -53,15 +53,15 @@ def test_named_overlays_fit_their_groups(name: str) -> None:
     options = overlay(name)
     topology = Topology.grid(7 if name.startswith("C") else 12, 1)
     if "order" in options:
-        assert sorted(order_of(options["order"], topology).groups) == list(topology.groups)
+        assert sorted(parse_order(options["order"], topology).groups) == list(topology.groups)
     else:
-        tree = tree_of([(parent, child) for parent, child in options["edges"]], topology)
+        tree = parse_tree([(parent, child) for parent, child in options["edges"]], topology)
         assert sorted(tree.groups) == list(topology.groups)
 
 
 def test_the_trees_of_the_thesis() -> None:
     star_of_seven, two = overlay("C1")["edges"], overlay("C2")["edges"]
-    assert star_of_seven == [list(edge) for edge in star(range(7))]
+    assert star_of_seven == [list(edge) for edge in star_edges(range(7))]
     assert max(Tree(0, [tuple(edge) for edge in two]).depth.values()) == 2
     assert len(overlay("C1", 4)["edges"]) == 3
     assert overlay("T1")["edges"][0] == [5, 4], "the papers count from 1"
@@ -79,7 +79,7 @@ def test_the_trees_of_the_thesis() -> None:
 )
 def test_what_is_no_tree_is_refused(edges: list[tuple[int, int]], complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
-        tree_of(edges, Topology.grid(3, 1))
+        parse_tree(edges, Topology.grid(3, 1))
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_what_is_no_tree_is_refused(edges: list[tuple[int, int]], complaint: str
 )
 def test_what_is_no_order_is_refused(order: tuple[int, ...], complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
-        order_of(order, Topology.grid(3, 1))
+        parse_order(order, Topology.grid(3, 1))
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:

@@ -7,7 +7,7 @@ from amcast.kernel.topology import Topology
 from amcast.lab.runs import fuzz_one, prepare
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.protocols.multipaxos.messages import MultiPaxosConfig
-from amcast.protocols.multipaxos.process import ordering_group
+from amcast.protocols.multipaxos.process import find_ordering_group
 from amcast.simulation.inputs.plan import plan_of
 from tests.protocols.stage import Stage
 
@@ -18,7 +18,7 @@ NORTH, SOUTH = NAMED.groups
 @pytest.mark.parametrize(("ordering", "group"), [(None, NORTH), ("south", SOUTH), (4, SOUTH), ("north", NORTH)])
 def test_the_ordering_group_is_named_or_numbered(ordering: int | str | None, group: int) -> None:
     config = MultiPaxosConfig(ordering=ordering)
-    assert ordering_group(NAMED, config) == group
+    assert find_ordering_group(NAMED, config) == group
     assert CATALOGUE["multipaxos"].contacts_for(config)(NAMED, None) == NAMED.members(group)  # type: ignore[arg-type]
 
 

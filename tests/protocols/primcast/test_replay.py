@@ -1,4 +1,4 @@
-"""A log in which some places were delivered and trimmed before they were durable can be read back."""
+"""Records that lack log entries which were delivered and trimmed before they were durable can be replayed."""
 
 from amcast.kernel.effects import Deliver
 from amcast.kernel.events import Started
@@ -11,21 +11,26 @@ from amcast.protocols.primcast.messages import DeliveryRecord, Progress
 ONE, TWO, THREE = (Message(9 * 10**9 + number, 9, (0,)) for number in range(3))
 
 
-def test_a_gap_in_the_durable_log_is_places_that_were_delivered() -> None:
+def test_log_entries_missing_from_records_were_delivered() -> None:
     memory_losses = (0, 0, 0)
     records = (
         Progress(0, 0, memory_losses, 0, (), ()),
         Progress(0, 1, memory_losses, 0, (Entry(ONE, 1),), ()),
-        # TWO had place 1: proposed, delivered and trimmed within one step. THREE has place 2.
-        Progress(0, 3, memory_losses, 2, (Entry(THREE, 3),), (DeliveryRecord(ONE.id, 1, 1, None), DeliveryRecord(TWO.id,
-        2, 2, TWO),
-                                                       DeliveryRecord(THREE.id, 3, 3, None))),
-    )  # fmt: skip
+        # TWO had index 1: proposed, delivered and trimmed within one step. THREE has index 2.
+        Progress(
+            0,
+            3,
+            memory_losses,
+            2,
+            (Entry(THREE, 3),),
+            (DeliveryRecord(ONE.id, 1, 1), DeliveryRecord(TWO.id, 2, 2, TWO), DeliveryRecord(THREE.id, 3, 3)),
+        ),
+    )
     spec = protocol("primcast")
     process = spec.process(1, Topology.grid(1, 3), spec.configure())
     effects = process.step([Started(records, 1)], 0)
     assert [effect.message for effect in effects if isinstance(effect, Deliver)] == [ONE, TWO, THREE]
-    again = spec.process(1, Topology.grid(1, 3), spec.configure())
-    again.restore(process.snapshot())
-    assert again.snapshot() == process.snapshot()
+    twin = spec.process(1, Topology.grid(1, 3), spec.configure())
+    twin.restore(process.snapshot())
+    assert twin.snapshot() == process.snapshot()
     assert process.position == 3

@@ -1,4 +1,4 @@
-"""The ring: locked until the end, one after the other."""
+"""The ring: locks, order, and a mutant without locks."""
 
 from random import Random
 from typing import Any
@@ -13,20 +13,20 @@ from amcast.protocols.ring.process import SPEC, Ring
 from tests.protocols.manual_network import Wires
 
 
-def ring(groups: int, process: type[Ring] = Ring, **options: Any) -> Wires:
+def make_ring(groups: int, process: type[Ring] = Ring, **options: Any) -> Wires:
     config = RingConfig(**options)
     return Wires(lambda me, topology: process(me, topology, config), Topology.grid(groups, 1))
 
 
-def shuffled(world: Wires, seed: int) -> None:
-    """Everything arrives, in any order of wires."""
+def deliver_in_random_order(world: Wires, seed: int) -> None:
+    """Carries every body, links in random order."""
     random = Random(seed)
     while full := [pair for pair, wire in sorted(world.wires.items()) if wire]:
         world.carry(*random.choice(full))
 
 
-def test_groups_stay_locked_until_the_final_ack() -> None:
-    world = ring(3)
+def test_group_is_locked_until_the_last_destination_delivers() -> None:
+    world = make_ring(3)
     world.multicast(1, 0, 1, 2)
     world.multicast(2, 0)
     assert world.delivered[0] == [1], "2 waits although it is local"
@@ -42,53 +42,53 @@ def test_groups_stay_locked_until_the_final_ack() -> None:
     assert [type(body) for _, _, body in world.carried] == [Pass, Pass, End, End]
 
 
-def test_the_lowest_common_group_orders() -> None:
-    """Messages to {g1, g2, g3} and {g2, g3, g4} are ordered by g2, as section 3.1 says."""
-    world = ring(4)
+def test_lowest_common_group_orders_messages() -> None:
+    """Messages to {g1, g2, g3} and {g2, g3, g4} are ordered by g2, as in section 3.1."""
+    world = make_ring(4)
     world.multicast(1, 0, 1, 2)
     world.multicast(2, 1, 2, 3)
     world.carry_all()
     assert world.delivered == {0: [1], 1: [2, 1], 2: [2, 1], 3: [2]}
 
 
-def test_nobody_waits_in_a_circle() -> None:
+def test_random_runs_do_not_deadlock() -> None:
     for seed in range(30):
-        world = ring(4, order=(2, 0, 3, 1))
+        world = make_ring(4, order=(2, 0, 3, 1))
         random = Random(seed)
         for id in range(40):
             world.multicast(id, *sorted(random.sample(range(4), random.randint(1, 4))))
-        shuffled(world, seed)
+        deliver_in_random_order(world, seed)
         assert world.missing() == []
         assert world.broken() is None
 
 
 class NotLocked(Ring):
-    """Goes on at once."""
+    """Delivers the next message without waiting for End."""
 
-    def _go_on(self) -> None:
-        super()._go_on()
+    def _deliver_ready(self) -> None:
+        super()._deliver_ready()
         self._locked = None
         if self._queue:
-            self._go_on()
+            self._deliver_ready()
 
     def on_receive(self, sender: int, body: Body) -> None:
         if not isinstance(body, End):
             super().on_receive(sender, body)
 
 
-def test_without_locks_the_order_breaks() -> None:
+def test_mutant_without_locks_violates_the_order() -> None:
     broken = 0
     for seed in range(30):
-        world = ring(4, NotLocked)
+        world = make_ring(4, NotLocked)
         random = Random(seed)
         for id in range(20):
             world.multicast(id, *sorted(random.sample(range(4), 2)))
-        shuffled(world, seed)
+        deliver_in_random_order(world, seed)
         broken += world.broken() is not None
     assert broken > 0
 
 
-def test_a_wrong_order_is_refused() -> None:
+def test_order_with_unknown_group_is_rejected() -> None:
     config = SPEC.configure({"order": [0, 5]})
     assert isinstance(config, RingConfig)
     with pytest.raises(UsageError, match=r"unknown: \[5\]"):

@@ -9,7 +9,7 @@ from amcast.kernel.errors import UsageError
 from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
 from amcast.lab.runs import prepare
-from amcast.parts.client.messages import Absent
+from amcast.parts.client.messages import AbsentGroups
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.protocols.rounds.a_dt import tolerates
 from amcast.protocols.rounds.process import contact
@@ -353,7 +353,7 @@ def test_a_client_is_told_also_of_a_group_that_was_lost_after_the_others_deliver
     stage.crash(1)
     stage.until(lambda: 1 not in stage.protocol(0)._generic.open, 20_000)
     sent = stage.multicasts[message]
-    assert stage.protocol(0).reply_extra(sent) == Absent(1, (1,))
+    assert stage.protocol(0).reply_extra(sent) == AbsentGroups(1, (1,))
     assert stage.protocol(0).reply_extra(msgspec.structs.replace(sent, destinations=(0, 2))) is None
 
 

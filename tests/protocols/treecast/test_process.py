@@ -1,4 +1,4 @@
-"""TreeCast: the thesis' execution, order by FIFO links, confirmation, and mutants."""
+"""TreeCast: the execution of the thesis, order by FIFO links, confirmation, and mutants."""
 
 from collections import Counter
 from typing import Any
@@ -22,30 +22,30 @@ from tests.mutants.protocols.treecast import MUTANTS, Mutant
 from tests.protocols.manual_network import CLIENT, Wires
 
 
-def forest(groups: int, process: type[TreeCast] = TreeCast, **options: Any) -> Wires:
+def make_tree(groups: int, process: type[TreeCast] = TreeCast, **options: Any) -> Wires:
     config = TreeCastConfig(**options)
     return Wires(lambda me, topology: process(me, topology, config), Topology.grid(groups, 1))
 
 
-def test_the_execution_of_figure_3_2() -> None:
+def test_execution_of_figure_3_2() -> None:
     """Groups g1 to g7 are 0 to 6: m1 to g2, g3, g5; m2 to g4, g5; m3 to g7."""
-    world = forest(7)
+    world = make_tree(7)
     m1, m2, m3 = 1, 2, 3
     world.multicast(m1, 1, 2, 4)
     world.multicast(m2, 3, 4)
     world.multicast(m3, 6)
-    assert world.delivered[6] == [m3], "a local message needs nobody else"
+    assert world.delivered[6] == [m3], "a local message involves no other group"
     world.carry_all()
     assert world.delivered[0] == [], "the root orders m1 and does not deliver it"
     assert world.delivered[1] == [m1]
     assert world.delivered[4] == [m2, m1], "g2 is the highest group that both pass, and saw m2 first"
-    ways = Counter((s, t) for s, t, body in world.carried if isinstance(body, Forward) and body.message.id == m1)
-    assert ways == {(0, 1): 1, (0, 2): 1, (1, 4): 1}, "one copy along each edge that is needed"
+    copies = Counter((s, t) for s, t, body in world.carried if isinstance(body, Forward) and body.message.id == m1)
+    assert copies == {(0, 1): 1, (0, 2): 1, (1, 4): 1}, "one copy along each edge that is needed"
     assert world.missing() == []
 
 
-def test_the_client_is_told_by_the_lowest_common_ancestor_once_all_confirmed() -> None:
-    world = forest(7)
+def test_lowest_common_ancestor_replies_once_all_groups_confirmed() -> None:
+    world = make_tree(7)
     world.multicast(1, 3, 5)
     world.carry(0, 1)
     world.carry(1, 3)
@@ -57,15 +57,15 @@ def test_the_client_is_told_by_the_lowest_common_ancestor_once_all_confirmed() -
     assert all(not process._waiting for process in world.processes.values() if isinstance(process, TreeCast))
 
 
-def test_without_confirmation_nothing_climbs() -> None:
-    world = forest(3, confirm=False)
+def test_no_confirmations_are_sent_if_disabled() -> None:
+    world = make_tree(3, confirm=False)
     world.multicast(1, 1, 2)
     world.carry_all()
     assert {type(body).__name__ for _, _, body in world.carried} == {"Forward"}
 
 
-def test_a_client_that_asks_twice_is_served_once() -> None:
-    world = forest(3)
+def test_repeated_request_is_delivered_once() -> None:
+    world = make_tree(3)
     world.multicast(1, 1, 2)
     world.tell(0, Request(Message(1, CLIENT, (1, 2))))
     world.tell(1, Request(Message(1, CLIENT, (1, 2))))
@@ -80,7 +80,7 @@ def test_delays_by_depth_in_the_trees_of_the_thesis(name: str, deepest: int, rep
     assert row.delays_max == deepest * (3 if replicas > 1 else 1)
 
 
-def test_genuine_for_local_messages_only() -> None:
+def test_only_local_messages_are_genuine() -> None:
     for destinations, expected in (((1, 1), "holds"), ((2, 2), "violated")):
         values = {
             "protocol": "treecast",
@@ -96,7 +96,7 @@ def test_genuine_for_local_messages_only() -> None:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_mutant_is_caught(mutant: Mutant) -> None:
+def test_mutant_is_caught(mutant: Mutant) -> None:
     values = {
         "protocol": "treecast",
         "topology": {"groups": 5, "replicas": 1, "clients": 4},
@@ -113,7 +113,7 @@ def test_a_mutant_is_caught(mutant: Mutant) -> None:
     pytest.fail(f"{mutant.name} survived")
 
 
-def test_wrong_trees_are_refused() -> None:
+def test_tree_without_a_single_root_is_rejected() -> None:
     config = SPEC.configure({"edges": [[0, 1]]})
     assert isinstance(config, TreeCastConfig)
     with pytest.raises(UsageError, match="expected exactly one root"):

@@ -51,7 +51,7 @@ def test_a_planted_bug_is_found_by_fuzzing_and_shrinks_to_a_dozen_steps(
     spec = SKEEN_MUTANTS[name]
     case = case_of(spec, 3, faults)
     failure = failing(case)
-    expected = "stuck" if name == "skeen-forgetful" else "violated"
+    expected = "stuck" if name == "skeen-early-proposals-dropped" else "violated"
     assert failure.status == expected, failure.story
     script_of(spec, case, failure).write(tmp_path / "long.script")
     script = read_script(tmp_path / "long.script")
@@ -92,7 +92,7 @@ def test_a_script_that_does_not_fail_is_not_shrunk() -> None:
 
 
 def test_shrinking_says_when_it_had_to_stop() -> None:
-    spec = SKEEN_MUTANTS["skeen-hasty"]
+    spec = SKEEN_MUTANTS["skeen-last-proposal-ignored"]
     case = case_of(spec)
     told: list[tuple[int, int]] = []
     script = script_of(spec, case, failing(case))
@@ -104,7 +104,7 @@ def test_shrinking_says_when_it_had_to_stop() -> None:
 
 
 def test_a_story() -> None:
-    spec = SKEEN_MUTANTS["skeen-hasty"]
+    spec = SKEEN_MUTANTS["skeen-last-proposal-ignored"]
     case = case_of(spec)
     small = shrink(script_of(spec, case, failing(case)), case.make, spec.claims, judge).script
     lines = list(narrate(small, case.make, spec.claims, judge))

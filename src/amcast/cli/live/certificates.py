@@ -29,13 +29,15 @@ def certs(
     from amcast.live.config.cluster import read_cluster
 
     cluster = read_cluster(config)
-    made = making.make(cluster, days, renew=renew)
+    made = making.make_certificates(cluster, days, renew=renew)
     if json:
-        rows = [{"file": str(m.file), "name": m.name, "fresh": m.fresh, "until": m.until.isoformat()} for m in made]
+        rows = [
+            {"file": str(m.file), "name": m.name, "fresh": m.is_new, "until": m.valid_until.isoformat()} for m in made
+        ]
         print_json({"certificates": rows})
         return
     for one in made:
-        out.print(f"{'made' if one.fresh else 'kept'} {one.file}: {one.name}, good until {one.until:%Y-%m-%d}")
+        out.print(f"{'made' if one.is_new else 'kept'} {one.file}: {one.name}, good until {one.valid_until:%Y-%m-%d}")
     if cluster.security.mode == "plain":
         err.print(f'{config} says security.mode = "plain"; nobody uses these certificates until that says "tls"')
     err.print("keep ca.key away from the machines of the cluster; each needs ca.pem and its own two files only")

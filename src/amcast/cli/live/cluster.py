@@ -132,11 +132,11 @@ def up(config: ConfigOption) -> None:
             left = len(cluster.nodes())
             while left:
                 time.sleep(WATCH_S)
-                for name, code in running.fallen().items():
+                for name, code in running.take_exited().items():
                     left -= 1
                     fell += code != 0
                     again = f"; to start it again: amcast serve --config {config} --node {name}" if code else ""
-                    err.print(f"{name} ended with {code}: {running.last_words(name)}{again}", markup=False)
+                    err.print(f"{name} ended with {code}: {running.last_log_line(name)}{again}", markup=False)
         except KeyboardInterrupt:
             err.print("stopping")
     raise typer.Exit(UNKNOWN if fell else HOLDS)
@@ -167,7 +167,7 @@ def send(
     if not wanted:
         raise UsageError(f"groups {groups!r}; expected names such as orders,stock")
     for name in sorted(wanted):
-        cluster.group(name)
+        cluster.group_id(name)
     deadline = time.monotonic() + timeout
     with connect_blocking(cluster, connect_s=min(timeout, CONNECT_S), client=client_name) as client:
         begin = time.perf_counter()

@@ -14,7 +14,7 @@ from amcast.kernel.errors import CannotTellError, UsageError
 
 if TYPE_CHECKING:
     from amcast.live.config.cluster import Cluster
-    from amcast.live.operations.reconfiguration import Wish
+    from amcast.live.operations.reconfiguration import ReplicaChange
 
 
 def register(app: typer.Typer) -> None:
@@ -49,7 +49,7 @@ def change(
     Example: amcast change --config cluster.toml --add orders/4=10.0.0.7:7001
     """
     from amcast.live.config.cluster import read_cluster
-    from amcast.live.operations.reconfiguration import wished
+    from amcast.live.operations.reconfiguration import parse_change
 
     if follow and (add or remove):
         raise UsageError("--follow with --add or --remove; expected --follow alone, because it changes nothing")
@@ -57,7 +57,7 @@ def change(
     target = write or config
     if not os.access(target.parent, os.W_OK):
         raise UsageError(f"{target.parent} cannot be written; expected a place for the next cluster.toml (--write)")
-    made = _follow(cluster, client) if follow else _change(cluster, wished(add, remove, region), client, timeout)
+    made = _follow(cluster, client) if follow else _change(cluster, parse_change(add, remove, region), client, timeout)
     if made.outcome == "done":
         _write(made, target)
     if json:
@@ -84,11 +84,11 @@ class Made:
         """As plain data."""
         return {
             "outcome": self.outcome,
-            "number": self.cluster.topology.configuration,
-            "members": self.cluster.members(),
+            "configuration": self.cluster.topology.configuration,
+            "members": self.cluster.members_by_group(),
             "file": None if self.file is None else str(self.file),
             "old_file": None if self.kept is None else str(self.kept),
-            "said": self.sentence,
+            "description": self.sentence,
         }
 
 
@@ -120,42 +120,44 @@ def _changer(cluster: "Cluster", client: str | None) -> str | None:
 
 
 def _follow(cluster: "Cluster", client: str | None) -> Made:
-    from amcast.live.operations.cluster_status import current
+    from amcast.live.operations.cluster_status import fetch_current
 
-    now = current(cluster, client, needed=True)
+    now = fetch_current(cluster, client, needed=True)
     return Made("done", now, f"the cluster is in topology {now.topology.configuration}", [])
 
 
-def _change(cluster: "Cluster", wish: "Wish", client: str | None, timeout: float) -> Made:
+def _change(cluster: "Cluster", wish: "ReplicaChange", client: str | None, timeout: float) -> Made:
     from amcast.cluster import cluster_spec, connect
     from amcast.live.operations import reconfiguration as changes
-    from amcast.live.operations.cluster_status import current
+    from amcast.live.operations.cluster_status import fetch_current
 
-    if not cluster.changes or not cluster_spec(cluster).claims.members:
-        why = "members.change = false" if not cluster.changes else f"protocol {cluster.protocol} does not claim it"
+    if not cluster.allows_changes or not cluster_spec(cluster).claims.members:
+        why = (
+            "members.change = false" if not cluster.allows_changes else f"protocol {cluster.protocol} does not claim it"
+        )
         raise UsageError(f"{cluster.file}: groups' replicas cannot be changed here: {why}")
     client = _changer(cluster, client)
-    cluster = current(cluster, client, needed=True)
+    cluster = fetch_current(cluster, client, needed=True)
     topology = changes.next_topology(cluster, wish)
 
     connected = partial(connect, client=client, connect_s=timeout, batches=False)
-    outcome, gone = changes.carried_out(cluster, wish, topology, client, connected, timeout)
+    outcome, gone = changes.carry_out_change(cluster, wish, topology, client, connected, timeout)
     if outcome == "stale":
         said = f"{wish.node}: stale, somebody else's change to topology {topology.configuration} came first; ask again"
         return Made("stale", cluster, said, ["`amcast change --follow` writes the file as the cluster is now"])
-    after = cluster.followed(topology)
+    after = cluster.with_topology(topology)
     group = wish.node.rpartition("/")[0]
-    size = len(topology.members(cluster.group(group)))
-    done = "was added to" if wish.adds else "was removed from"
+    size = len(topology.members(cluster.group_id(group)))
+    done = "was added to" if wish.is_addition else "was removed from"
     said = f"{wish.node} {done} {group}, which has {size} replicas in topology {topology.configuration}"
     return Made("done", after, said, _advice(after, wish, gone))
 
 
-def _advice(cluster: "Cluster", wish: "Wish", gone: bool) -> list[str]:
+def _advice(cluster: "Cluster", wish: "ReplicaChange", gone: bool) -> list[str]:
     """What the operator does next."""
-    if not wish.adds:
+    if not wish.is_addition:
         return [f"{wish.node} has left" if gone else f"{wish.node} still answers; it leaves when nobody needs it"]
-    group = cluster.group(wish.node.rpartition("/")[0])
+    group = cluster.group_id(wish.node.rpartition("/")[0])
     needed, others = cluster.topology.quorum(group), len(cluster.topology.members(group)) - 1
     told = [
         f"start it now, with the new file: amcast serve --config FILE --node {wish.node}",

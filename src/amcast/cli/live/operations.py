@@ -42,21 +42,21 @@ def status(
     Example: amcast status --config cluster.toml --node orders/1 --wait 60
     """
     from amcast.live.config.cluster import read_cluster
-    from amcast.live.operations.cluster_status import advised, awaited, current, with_lags
+    from amcast.live.operations.cluster_status import add_lags, collect_advice, fetch_current, wait_until_ready
 
-    cluster = current(read_cluster(config), client)
+    cluster = fetch_current(read_cluster(config), client)
     if node is not None:
-        cluster.node(node)
+        cluster.process_of(node)
     wanted = [node] if node is not None else list(cluster.nodes())
-    answers = with_lags(awaited(cluster, client, wanted, wait))
+    answers = add_lags(wait_until_ready(cluster, client, wanted, wait))
     if json:
-        topology = {"number": cluster.topology.configuration, "members": cluster.members()}
+        topology = {"configuration": cluster.topology.configuration, "members": cluster.members_by_group()}
         print_json(
             {
                 "cluster": cluster.name,
                 "protocol": cluster.protocol,
                 "topology": topology,
-                "advice": advised(answers),
+                "advice": collect_advice(answers),
                 "nodes": answers,
             }
         )
@@ -64,7 +64,7 @@ def status(
         names = {process: name for name, process in cluster.nodes().items()}
         _print_status(answers, names)
         _print_members(cluster, answers)
-        for advice in advised(answers):
+        for advice in collect_advice(answers):
             err.print(advice, markup=False)
     raise typer.Exit(HOLDS if all(answers[name].get("ready") for name in wanted) else UNKNOWN)
 
@@ -88,13 +88,13 @@ def _print_status(answers: dict[str, dict[str, Any]], names: dict[int, str]) -> 
         if "error" in status:
             err.print(f"{name}: {status['error']}", markup=False)
             continue
-        for reason in status["missing"]:
+        for reason in status["not_ready_reasons"]:
             err.print(f"{name} is not ready: {reason}", markup=False)
         for link in status["links"]:
-            if link["pressed"]:
+            if link["congested"]:
                 err.print(f"{name}: {names[link['peer']]} is slow; {link['queued_bytes']} bytes wait for it")
         for link in status["slowest_clients"]:
-            if link["pressed"]:
+            if link["congested"]:
                 err.print(f"{name}: client {link['peer']} is slow; {link['queued_bytes']} bytes wait for it")
 
 
@@ -102,10 +102,10 @@ def _print_members(cluster: "Cluster", answers: dict[str, dict[str, Any]]) -> No
     """Who is there, if that has changed since the cluster began; and who has not followed yet."""
     number = cluster.topology.configuration
     if number:
-        groups = "; ".join(f"{group} = {', '.join(nodes)}" for group, nodes in cluster.members().items())
+        groups = "; ".join(f"{group} = {', '.join(nodes)}" for group, nodes in cluster.members_by_group().items())
         out.print(f"topology {number}: {groups}", markup=False)
     for name, status in answers.items():
-        known = status.get("vitals", {}).get("configuration", number)
+        known = status.get("protocol_status", {}).get("configuration", number)
         if known not in (number, -1):  # who waits to be told has said so
             err.print(f"{name} is in topology {known}, not in {number}", markup=False)
 
@@ -113,7 +113,7 @@ def _print_members(cluster: "Cluster", answers: dict[str, dict[str, Any]]) -> No
 def _row(status: dict[str, Any], names: dict[int, str]) -> list[object]:
     if "error" in status:
         return ["no answer", *[None] * 8]
-    vitals, queues = status["vitals"], status["queues"]
+    vitals, queues = status["protocol_status"], status["queues"]
     state = "ready" if status["ready"] else "not ready"
     role = vitals.get("role")
     return [
@@ -142,27 +142,28 @@ def explain(
     Example: amcast explain --config cluster.toml 1048576000000003
     """
     from amcast.live.config.cluster import read_cluster
-    from amcast.live.operations.cluster_status import blockers, current, inspected
+    from amcast.live.operations.cluster_status import fetch_current, fetch_statuses, late_processes
 
-    cluster = current(read_cluster(config), client)
-    answers = inspected(cluster, client, message)
+    cluster = fetch_current(read_cluster(config), client)
+    answers = fetch_statuses(cluster, client, message)
     names = {str(process): name for name, process in cluster.nodes().items()}
-    late = [names.get(process, process) for process in blockers(answers)]
+    late = [names.get(process, process) for process in late_processes(answers)]
     delivered = [name for name, answer in answers.items() if answer.get("delivered")]
     silent = sum("error" in answer for answer in answers.values())
     code = UNKNOWN if silent == len(answers) else HOLDS
     if json:
-        print_json({"message": message, "delivered": delivered, "late": late, "nodes": answers})
+        print_json({"message": message, "delivered": delivered, "waiting_for": late, "nodes": answers})
         raise typer.Exit(code)
     for name, answer in answers.items():
         if "error" in answer:
             out.print(f"{name}: no answer ({answer['error']})", markup=False)
             continue
         for phase in answer["phases"]:
-            waits = ", ".join(names.get(str(process), str(process)) for process in phase["late"])
-            mark = "done" if phase["done"] else "waits"
+            waits = ", ".join(names.get(str(process), str(process)) for process in phase["waiting_for"])
+            mark = "done" if phase["is_done"] else "waits"
             out.print(
-                f"{name}: {mark} {phase['name']}: {phase['said']}{f' (late: {waits})' if waits else ''}", markup=False
+                f"{name}: {mark} {phase['name']}: {phase['description']}{f' (late: {waits})' if waits else ''}",
+                markup=False,
             )
     if code == HOLDS:
         nobody = "nobody who answers" if silent else "nobody"
@@ -183,13 +184,13 @@ def roll(
     Example: amcast roll --config cluster.toml "ssh {host} systemctl restart amcast@{group}-{number}"
     """
     from amcast.live.config.cluster import read_cluster
-    from amcast.live.operations.cluster_status import current, rolled
+    from amcast.live.operations.cluster_status import fetch_current, restart_all
 
-    cluster = current(read_cluster(config), client)
+    cluster = fetch_current(read_cluster(config), client)
 
     def restart(node: str) -> None:
         group, _, number = node.rpartition("/")
-        host = cluster.addresses[cluster.node(node)][0]
+        host = cluster.addresses[cluster.process_of(node)][0]
         filled = command
         for field, value in (("node", node), ("group", group), ("number", number), ("host", host)):
             filled = filled.replace("{" + field + "}", value)
@@ -197,7 +198,7 @@ def roll(
         if done.returncode:
             raise CannotTellError(f"{filled!r} ended with {done.returncode}; the rolling restart ends here")
 
-    rolled(cluster, client, restart, wait, lambda line: err.print(line, markup=False))
+    restart_all(cluster, client, restart, wait, lambda line: err.print(line, markup=False))
     out.print(f"{len(cluster.nodes())} nodes were restarted; all are ready")
 
 

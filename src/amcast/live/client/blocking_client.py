@@ -35,7 +35,7 @@ class BlockingClient:
         try:
             self._client = asyncio.run_coroutine_threadsafe(self._enter(), self._loop).result()
         except BaseException:
-            self._end()
+            self._stop_loop()
             raise
         return self
 
@@ -46,11 +46,11 @@ class BlockingClient:
         assert self._loop is not None
         asyncio.run_coroutine_threadsafe(self._client.__aexit__(None, None, None), self._loop).result()
         self._client = None
-        self._end()
+        self._stop_loop()
 
     def multicast(self, destinations: Iterable[GroupId | str], payload: bytes, timeout_s: float = 30.0) -> Receipt:
         """Order one message; returns when every destination group has delivered it."""
-        client, loop = self._sound()
+        client, loop = self._connected()
         asked = client.multicast(frozenset(destinations), payload, timeout_s)
         return asyncio.run_coroutine_threadsafe(asked, loop).result()
 
@@ -58,13 +58,13 @@ class BlockingClient:
         self, group: GroupId | str, *, since: int | None = None, after: Delivery | None = None
     ) -> Iterator[Delivery]:
         """What a group delivers, as `Client.deliveries`; it starts where the group is now, not at the first `next`."""
-        client, loop = self._sound()
+        client, loop = self._connected()
         subscription = client.deliveries(group, since=since, after=after)
         asyncio.run_coroutine_threadsafe(subscription.__aenter__(), loop).result()
-        return self._each(subscription)
+        return self._iterate(subscription)
 
-    def _each(self, subscription: Subscription) -> Iterator[Delivery]:
-        _, loop = self._sound()
+    def _iterate(self, subscription: Subscription) -> Iterator[Delivery]:
+        _, loop = self._connected()
         try:
             while True:
                 yield asyncio.run_coroutine_threadsafe(subscription.__anext__(), loop).result()
@@ -72,7 +72,7 @@ class BlockingClient:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(subscription.close)
 
-    def _sound(self) -> tuple[Client, asyncio.AbstractEventLoop]:
+    def _connected(self) -> tuple[Client, asyncio.AbstractEventLoop]:
         if self._client is None or self._loop is None:
             raise UsageError("not connected; expected `with` around the use of a client")
         return self._client, self._loop
@@ -80,7 +80,7 @@ class BlockingClient:
     async def _enter(self) -> Client:
         return await self._connect().__aenter__()
 
-    def _end(self) -> None:
+    def _stop_loop(self) -> None:
         assert self._loop is not None
         assert self._thread is not None
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -23,7 +23,7 @@ from amcast.kernel.message import Message
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
-from amcast.live.client.multicaster import Multicaster, group_named
+from amcast.live.client.multicaster import Multicaster, find_group
 from amcast.live.client_batch import Delivery
 from amcast.live.host.host import Host
 from amcast.live.limits import Limits
@@ -40,7 +40,7 @@ from amcast.trace.recorder import Recorder
 
 log = logging.getLogger("amcast.live")
 
-RETURN_S = 1.0
+RELEASE_S = 1.0
 """How long a client that ends tries to give its number back."""
 
 
@@ -77,15 +77,17 @@ class Client:
         self._wiring = wiring
         self._lazy = lazy
         """Talk to few servers: connect to one, and to others when something must be sent to them."""
-        self._issued: ClientId | None = None
+        self._client_id: ClientId | None = None
         self._issuer: ProcessId = -1
         self._subscriptions: WeakSet[Subscription] = WeakSet()
-        self._asker = RpcClient(cluster, addresses, self.limits, wiring)
-        self.gateway = Multicaster(recorder, batches=batches)
-        self.gateway.doubt = UnansweredDiagnosis(self._asker, lambda: self._topology, spec.claims.genuine == "strict")
-        self.multicast = self.gateway.multicast
+        self._rpc = RpcClient(cluster, addresses, self.limits, wiring)
+        self.multicaster = Multicaster(recorder, batches=batches)
+        self.multicaster.diagnosis = UnansweredDiagnosis(
+            self._rpc, lambda: self._topology, spec.claims.genuine == "strict"
+        )
+        self.multicast = self.multicaster.multicast
         """Order one message: `await client.multicast({"orders", "stock"}, b"...")`."""
-        self.post = self.gateway.post
+        self.post = self.multicaster.post
         """Hand one over and get its receipt later."""
 
     @property
@@ -93,9 +95,9 @@ class Client:
         """Who is there, as far as this client knows."""
         return self._topology
 
-    def _turn(self, topology: Topology) -> None:
+    def _follow_topology(self, topology: Topology) -> None:
         self._topology = topology
-        self._asker.follow(topology)
+        self._rpc.follow_topology(topology)
 
     @property
     def me(self) -> ProcessId:
@@ -110,8 +112,8 @@ class Client:
 
         From now on; or from a position on that is still kept; or behind a delivery that was read before.
         """
-        known = group_named(self.topology, group)
-        subscription = Subscription(self._asker, known, self.topology.members(known), since=since, after=after)
+        known = find_group(self.topology, group)
+        subscription = Subscription(self._rpc, known, self.topology.members(known), since=since, after=after)
         self._subscriptions.add(subscription)
         return subscription
 
@@ -120,9 +122,9 @@ class Client:
         begin = loop.time()
         first = 0
         if self._me is None:
-            issued = self._issued = await self._enrolled()
-            self._me, self._incarnation, first = issued.number, issued.incarnation, issued.sequence
-            self._catch_up(issued.topology)
+            issued = self._client_id = await self._allocate_id()
+            self._me, self._incarnation, first = issued.process, issued.incarnation, issued.sequence
+            self._adopt_topology(issued.topology)
         process = self._make(self._me)
         process.topology = self._topology
         host = self.host = Host(
@@ -132,29 +134,29 @@ class Client:
             limits=self.limits,
             store=MemoryStore(self._incarnation),
             recorder=self._recorder,
-            on_resolve=self.gateway.resolved,
+            on_resolve=self.multicaster.resolve,
             on_topology=lambda known, topology: follower.follow(known, topology),
             wiring=self._wiring,
         )
-        follower = TopologyFollower(host, on_changed=self._turn)
-        self.gateway.attach(host, first)
+        follower = TopologyFollower(host, on_changed=self._follow_topology)
+        self.multicaster.attach(host, first)
         servers = self._topology.servers
         found = {**dict(addresses_of(self._topology, servers)), **self._addresses}
         host.start({server: found[server] for server in servers if server in found}, self._lazy)
         patience_s = max(0.0, self._connect_s - (loop.time() - begin))
         try:
             if self._lazy:
-                await host.network.reached_one(self._favourites(host.process), patience_s)
+                await host.network.reached_one(self._preferred_servers(host.process), patience_s)
             else:
                 await host.network.reached(self.topology, patience_s)
         except TimeoutError as error:
-            if self._lazy or not self._do_without_the_missing(host):
+            if self._lazy or not self._tolerates_unreachable(host):
                 await host.stop()
-                await self._give_back()
+                await self._release_id()
                 raise CannotTellError(str(error)) from None
         return self
 
-    def _do_without_the_missing(self, host: Host) -> bool:
+    def _tolerates_unreachable(self, host: Host) -> bool:
         """Whether the protocol goes on without all whom this client cannot reach: a whole group may be lost (A_dt)."""
         missing = frozenset(server for server in self.topology.servers if not host.network.is_up(server))
         return self._spec.claims.tolerates(self.topology, missing)
@@ -165,10 +167,10 @@ class Client:
         for subscription in list(self._subscriptions):
             subscription.close()
         await self.host.stop()
-        await self._give_back()
-        self.gateway.close()
+        await self._release_id()
+        self.multicaster.close()
 
-    def _favourites(self, process: Process) -> list[ProcessId]:
+    def _preferred_servers(self, process: Process) -> list[ProcessId]:
         """Servers, those first that this client would ask."""
         groups = self.topology.groups
         asked = [
@@ -179,7 +181,7 @@ class Client:
 
     # The number
 
-    async def _enrolled(self) -> ClientId:
+    async def _allocate_id(self) -> ClientId:
         """Ask one server after the other for a number."""
         servers = [server for server in self._addresses if server < STRIDE]
         random.shuffle(servers)
@@ -189,7 +191,7 @@ class Client:
                 while True:
                     for server in servers:
                         try:
-                            answer = await self._asker.once(server, AllocateClientId())
+                            answer = await self._rpc.request(server, AllocateClientId())
                         except NoAnswerError as error:
                             said[server] = str(error)
                             continue
@@ -198,10 +200,10 @@ class Client:
                             return answer
                     await asyncio.sleep(self.limits.reconnect_min_s)
         raise CannotTellError(
-            f"no server gave this client a number within {self._connect_s:g} s: {self._together(said)}"
+            f"no server gave this client a number within {self._connect_s:g} s: {self._summarize_failures(said)}"
         )
 
-    def _together(self, said: dict[ProcessId, str]) -> str:
+    def _summarize_failures(self, said: dict[ProcessId, str]) -> str:
         """What servers said, those together who said the same."""
         where: dict[str, list[str]] = {}
         for server, text in sorted(said.items()):
@@ -212,21 +214,21 @@ class Client:
         running = "; is the cluster running?" if all(text.endswith(REFUSED) for text in where) else ""
         return "; ".join(f"{', '.join(addresses)} {text}" for text, addresses in where.items()) + running
 
-    def _catch_up(self, told: bytes) -> None:
+    def _adopt_topology(self, told: bytes) -> None:
         """Members may have changed since this client's configuration was written."""
         topology = parse_topology(told) if told else None
         if topology is not None and topology.configuration > self._topology.configuration:
-            self._turn(topology)
+            self._follow_topology(topology)
 
-    async def _give_back(self) -> None:
+    async def _release_id(self) -> None:
         """Somebody else may go on with my number, unless something of mine is unanswered."""
-        issued, self._issued = self._issued, None
+        issued, self._client_id = self._client_id, None
         if issued is None:
             return
         self._me = None
-        if self.gateway.outstanding:
+        if self.multicaster.outstanding:
             return
-        done = ReleaseClientId(issued.number, issued.secret, issued.incarnation + 1, self.gateway.sequence)
+        done = ReleaseClientId(issued.process, issued.secret, issued.incarnation + 1, self.multicaster.sequence)
         with suppress(TimeoutError, NoAnswerError):
-            async with asyncio.timeout(RETURN_S):
-                await self._asker.tell(self._issuer, done)
+            async with asyncio.timeout(RELEASE_S):
+                await self._rpc.notify(self._issuer, done)

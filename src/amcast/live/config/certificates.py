@@ -25,32 +25,34 @@ if TYPE_CHECKING:
 
 DAYS: Final = 365
 AUTHORITY_DAYS: Final = 3650
-EARLY: Final = timedelta(minutes=5)
+CLOCK_SKEW: Final = timedelta(minutes=5)
 """Clocks of machines differ; a certificate counts from a little before it was made."""
 
 
 @dataclass(frozen=True)
-class Made:
+class CertificateFile:
     """What became of one certificate."""
 
     file: Path
     name: str
-    fresh: bool
+    is_new: bool
     """Made now; False: it was there and is good."""
-    until: datetime
+    valid_until: datetime
 
 
-def subjects(cluster: Cluster) -> list[Subject]:
+def list_subjects(cluster: Cluster) -> list[Subject]:
     """Everybody who needs a certificate: nodes, then clients."""
     nodes = [Subject(cluster.name, "node", name) for name in cluster.nodes()]
     return nodes + [Subject(cluster.name, "client", name) for name in cluster.clients]
 
 
-def make(cluster: Cluster, days: int = DAYS, renew_days: int = 30, renew: bool = False) -> list[Made]:
+def make_certificates(
+    cluster: Cluster, days: int = DAYS, renew_days: int = 30, renew: bool = False
+) -> list[CertificateFile]:
     """Make what is missing or ends within `renew_days`; with `renew`, make all but the authority anew."""
     if days < 1:
         raise UsageError(f"days = {days}; expected 1 or more")
-    _needs_cryptography()
+    _require_cryptography()
     base = cluster.file.parent
     folder = base / cluster.security.certificates
     file = base / cluster.security.authority
@@ -58,19 +60,19 @@ def make(cluster: Cluster, days: int = DAYS, renew_days: int = 30, renew: bool =
     file.parent.mkdir(parents=True, exist_ok=True)
     fresh = not file.exists()
     authority = Authority.create(file, cluster.name) if fresh else Authority.read(file)
-    made = [Made(file, "authority", fresh, authority.certificate.not_valid_after_utc)]
+    made = [CertificateFile(file, "authority", fresh, authority.certificate.not_valid_after_utc)]
     soon = datetime.now(UTC) + timedelta(days=min(renew_days, days - 1))
-    for subject in subjects(cluster):
-        target = folder / f"{subject.stem}.pem"
-        until = None if renew or fresh else authority.good_until(target, subject)
+    for subject in list_subjects(cluster):
+        target = folder / f"{subject.file_stem}.pem"
+        until = None if renew or fresh else authority.valid_until(target, subject)
         if until is None or until < soon:
-            made.append(Made(target, str(subject), True, authority.issue(target, subject, days)))
+            made.append(CertificateFile(target, str(subject), True, authority.issue(target, subject, days)))
         else:
-            made.append(Made(target, str(subject), False, until))
+            made.append(CertificateFile(target, str(subject), False, until))
     return made
 
 
-def _needs_cryptography() -> None:
+def _require_cryptography() -> None:
     try:
         import cryptography  # noqa: F401
     except ImportError:
@@ -95,10 +97,10 @@ class Authority:
 
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"amcast {cluster[:40]} development CA")])
-        usage = _usage(signs_certificates=True)
-        builder = _builder(name, name, key.public_key(), AUTHORITY_DAYS)
+        usage = _key_usage(signs_certificates=True)
+        builder = _begin_certificate(name, name, key.public_key(), AUTHORITY_DAYS)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        certificate = _signed(builder.add_extension(usage, critical=True), key, key.public_key())
+        certificate = _sign(builder.add_extension(usage, critical=True), key, key.public_key())
         _write_key(file.with_suffix(".key"), key)
         _write(file, certificate)
         return cls(certificate, key)
@@ -129,20 +131,20 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, str(subject)[:64])])
         uses = [Use.CLIENT_AUTH, Use.SERVER_AUTH] if subject.kind == "node" else [Use.CLIENT_AUTH]
-        builder = _builder(name, self.certificate.subject, key.public_key(), days)
+        builder = _begin_certificate(name, self.certificate.subject, key.public_key(), days)
         for extension, critical in (
             (x509.BasicConstraints(ca=False, path_length=None), True),
-            (_usage(signs_certificates=False), True),
+            (_key_usage(signs_certificates=False), True),
             (x509.ExtendedKeyUsage(uses), False),
             (x509.SubjectAlternativeName([x509.UniformResourceIdentifier(subject.uri)]), False),
         ):
             builder = builder.add_extension(extension, critical=critical)
-        certificate = _signed(builder, self._key, self.certificate.public_key())
+        certificate = _sign(builder, self._key, self.certificate.public_key())
         _write_key(file.with_suffix(".key"), key)
         _write(file, certificate)
         return certificate.not_valid_after_utc
 
-    def good_until(self, file: Path, subject: Subject) -> datetime | None:
+    def valid_until(self, file: Path, subject: Subject) -> datetime | None:
         """When a certificate ends; None if it is missing, of another authority or of another owner."""
         from cryptography import x509
         from cryptography.exceptions import InvalidSignature
@@ -159,7 +161,7 @@ class Authority:
         return certificate.not_valid_after_utc if owners == [subject.uri] else None
 
 
-def _builder(name: Any, issuer: Any, public: Any, days: int) -> "x509.CertificateBuilder":
+def _begin_certificate(name: Any, issuer: Any, public: Any, days: int) -> "x509.CertificateBuilder":
     from cryptography import x509
 
     now = datetime.now(UTC)
@@ -169,13 +171,13 @@ def _builder(name: Any, issuer: Any, public: Any, days: int) -> "x509.Certificat
         .issuer_name(issuer)
         .public_key(public)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - EARLY)
+        .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(now + timedelta(days=days))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
     )
 
 
-def _signed(builder: "x509.CertificateBuilder", key: Any, public: Any) -> "x509.Certificate":
+def _sign(builder: "x509.CertificateBuilder", key: Any, public: Any) -> "x509.Certificate":
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
 
@@ -183,7 +185,7 @@ def _signed(builder: "x509.CertificateBuilder", key: Any, public: Any) -> "x509.
     return builder.add_extension(named, critical=False).sign(key, hashes.SHA256())
 
 
-def _usage(signs_certificates: bool) -> Any:
+def _key_usage(signs_certificates: bool) -> Any:
     from cryptography import x509
 
     return x509.KeyUsage(

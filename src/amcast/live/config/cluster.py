@@ -59,7 +59,7 @@ from amcast.live.security.permissions import (
     SecurityTable,
     Subject,
     check_exposure,
-    clients_of,
+    parse_clients,
 )
 from amcast.live.security.tls import Security
 from amcast.live.storage.store import Durability
@@ -85,9 +85,9 @@ class MembersTable(Config, frozen=True):
 
     change: bool = True
     """Groups' replicas may be changed while the cluster runs, if the protocol claims that it can."""
-    number: int = 0
+    configuration: int = 0
     """How many changes have made this topology."""
-    next: ProcessId | None = None
+    next_process: ProcessId | None = None
     """The lowest process number that was never used; given with `number`."""
 
 
@@ -129,14 +129,14 @@ class ClusterTable(Config, frozen=True):
 
 
 @dataclass(frozen=True)
-class Places:
+class Placement:
     """Where everybody is."""
 
     topology: Topology
     names: dict[str, ProcessId]
     addresses: dict[ProcessId, Address]
-    listens: dict[ProcessId, Address]
-    https: dict[ProcessId, Address]
+    listen_addresses: dict[ProcessId, Address]
+    http_addresses: dict[ProcessId, Address]
 
 
 @dataclass(frozen=True)
@@ -150,16 +150,16 @@ class Cluster:
     durability: Durability
     data: Path
     limits: Limits
-    trace: TraceMode
+    trace_mode: TraceMode
     trace_folder: Path
     run: str
     topology: Topology
     names: Mapping[str, ProcessId]
     """The nodes, in the order of the file."""
     addresses: Mapping[ProcessId, Address]
-    listens: Mapping[ProcessId, Address]
+    listen_addresses: Mapping[ProcessId, Address]
     """Where nodes listen; `addresses` is where others find them."""
-    https: Mapping[ProcessId, Address]
+    http_addresses: Mapping[ProcessId, Address]
     """Where nodes answer over HTTP, those that do."""
     emulation: EmulationTable
     security: SecurityTable
@@ -167,24 +167,24 @@ class Cluster:
     wire: Versions
     logs: Format
 
-    changes: bool = True
+    allows_changes: bool = True
     """Groups' replicas may be changed while it runs."""
     trace_every: int = 1
     """One message in so many has its deliveries recorded."""
 
-    def rights(self) -> Permissions:
+    def permissions(self) -> Permissions:
         rights = Permissions(self.name, self.nodes(), self.clients)
-        rights.follow(self.topology)
+        rights.follow_topology(self.topology)
         return rights
 
-    def node_wiring(self, name: str) -> TransportOptions:
+    def node_transport(self, name: str) -> TransportOptions:
         """How the node of this name talks."""
-        me = self.node(name)
-        return self._wiring(Subject(self.name, "node", name), self._lines(self.topology.region(me), me))
+        me = self.process_of(name)
+        return self._transport(Subject(self.name, "node", name), self._emulated_network(self.topology.region(me), me))
 
-    def client_wiring(self, name: str | None = None, region: str | None = None) -> TransportOptions:
+    def client_transport(self, name: str | None = None, region: str | None = None) -> TransportOptions:
         """How a client talks; with TLS it has a name, which may be left out where there is only one."""
-        lines = self._lines(self.emulation.client_region if region is None else region, -1)
+        lines = self._emulated_network(self.emulation.client_region if region is None else region, -1)
         if self.security.mode == "plain":
             return TransportOptions(versions=self.wire, lines=lines)
         if name is None and len(self.clients) == 1:
@@ -193,9 +193,9 @@ class Cluster:
             raise UsageError(
                 f"client {name!r} does not exist in {self.file}; expected one of: {', '.join(self.clients)}"
             )
-        return self._wiring(Subject(self.name, "client", name), lines)
+        return self._transport(Subject(self.name, "client", name), lines)
 
-    def _lines(self, region: str, salt: int) -> EmulatedNetwork | None:
+    def _emulated_network(self, region: str, salt: int) -> EmulatedNetwork | None:
         """The emulated lines from a region; a mistake names it."""
         matrix = self.emulation.matrix_ns
         if not matrix:
@@ -206,20 +206,20 @@ class Cluster:
             )
         return EmulatedNetwork(self.emulation, region, salt)
 
-    def _wiring(self, me: Subject, lines: EmulatedNetwork | None) -> TransportOptions:
+    def _transport(self, me: Subject, lines: EmulatedNetwork | None) -> TransportOptions:
         if self.security.mode == "plain":
             return TransportOptions(versions=self.wire, lines=lines)
         base = self.file.parent
-        security = Security(base / self.security.authority, base / self.security.certificates, me, self.rights())
+        security = Security(base / self.security.authority, base / self.security.certificates, me, self.permissions())
         return TransportOptions(security, self.wire, lines)
 
-    def node(self, name: str) -> ProcessId:
+    def process_of(self, name: str) -> ProcessId:
         """The process called "orders/1"."""
         if name not in self.names:
             raise UsageError(f"node {name!r} does not exist in {self.file}; expected one of: {', '.join(self.names)}")
         return self.names[name]
 
-    def folder_of(self, process: ProcessId) -> Path:
+    def data_folder(self, process: ProcessId) -> Path:
         """Where a node keeps what it must not forget."""
         return self.data / f"process-{process:05d}"
 
@@ -231,13 +231,13 @@ class Cluster:
         """Every node's name and process, in the order of the file."""
         return dict(self.names)
 
-    def members(self) -> dict[str, list[str]]:
+    def members_by_group(self) -> dict[str, list[str]]:
         """The nodes of each group, by name."""
         named = {process: name for name, process in self.names.items()}
         topology = self.topology
         return {topology.names[g]: [named[m] for m in topology.members(g) if m in named] for g in topology.groups}
 
-    def followed(self, topology: Topology) -> "Cluster":
+    def with_topology(self, topology: Topology) -> "Cluster":
         """The same cluster after changes of its members. For addresses this file has the last word about those whom it
         names, because an operator may have moved them; the changes tell about the others."""
         names = {name: process for name, process in self.names.items() if process in topology.servers}
@@ -245,11 +245,11 @@ class Cluster:
         for process, (name, place) in topology.endpoints.items():
             if process in topology.servers and process not in addresses:
                 names[name] = process
-                addresses[process] = address_of(place, f"the place of {name}")
-        listens = {process: self.listens.get(process, address) for process, address in addresses.items()}
-        return replace(self, topology=topology, names=names, addresses=addresses, listens=listens)
+                addresses[process] = parse_address(place, f"the place of {name}")
+        listens = {process: self.listen_addresses.get(process, address) for process, address in addresses.items()}
+        return replace(self, topology=topology, names=names, addresses=addresses, listen_addresses=listens)
 
-    def group(self, name: str) -> GroupId:
+    def group_id(self, name: str) -> GroupId:
         for group, known in self.topology.names.items():
             if known == name:
                 return group
@@ -271,11 +271,11 @@ def read_cluster(file: Path | str) -> Cluster:
     if not table.name:
         raise UsageError(f"{file}: name is empty; expected the cluster's name")
     try:
-        places = _placed(table.groups, table.members)
-        hosts = [host for host, _ in (*places.addresses.values(), *places.listens.values())]
-        check_exposure(table.security, table.clients, hosts, [host for host, _ in places.https.values()])
+        places = _parse_groups(table.groups, table.members)
+        hosts = [host for host, _ in (*places.addresses.values(), *places.listen_addresses.values())]
+        check_exposure(table.security, table.clients, hosts, [host for host, _ in places.http_addresses.values()])
         names = {name: group for group, name in places.topology.names.items()}
-        clients = clients_of(table.clients, names)
+        clients = parse_clients(table.clients, names)
         _check_wire(table.wire)
     except UsageError as error:
         raise UsageError(f"{file}: {error}") from None
@@ -284,8 +284,8 @@ def read_cluster(file: Path | str) -> Cluster:
     return Cluster(
         file, table.name, table.protocol, table.options, table.durability, base / table.data, table.limits,
         table.trace.mode, folder, table.trace.run or folder.name, places.topology, places.names, places.addresses,
-        places.listens, places.https, table.emulation, table.security, clients, table.wire, table.logs,
-        table.members.change, trace_every=table.trace.every if table.trace.mode == "sampled" else 1,
+        places.listen_addresses, places.http_addresses, table.emulation, table.security, clients, table.wire,
+        table.logs, table.members.change, trace_every=table.trace.every if table.trace.mode == "sampled" else 1,
     )  # fmt: skip
 
 
@@ -295,13 +295,13 @@ def _check_wire(wire: Versions) -> None:
         raise UsageError(f"wire = {list(wire)}; expected [oldest, newest] between {oldest} and {newest}")
 
 
-def _placed(groups: Mapping[str, GroupTable], changed: MembersTable) -> Places:
+def _parse_groups(groups: Mapping[str, GroupTable], changed: MembersTable) -> Placement:
     members: dict[GroupId, list[ProcessId]] = {}
     names: dict[GroupId, str] = {}
     regions: dict[ProcessId, str] = {}
     addresses: dict[ProcessId, Address] = {}
-    listens: dict[ProcessId, Address] = {}
-    https: dict[ProcessId, Address] = {}
+    listen_addresses: dict[ProcessId, Address] = {}
+    http_addresses: dict[ProcessId, Address] = {}
     nodes: dict[str, ProcessId] = {}
     next_process = 0
     for place, (name, table) in enumerate(groups.items()):
@@ -315,27 +315,29 @@ def _placed(groups: Mapping[str, GroupTable], changed: MembersTable) -> Places:
         where = f"groups.{name}.replicas"
         for rank, one in enumerate(table.replicas, 1):
             replica = one if isinstance(one, ReplicaTable) else ReplicaTable(address=one)
-            if changed.number and (replica.process is None or not replica.name):
+            if changed.configuration and (replica.process is None or not replica.name):
                 raise UsageError(
-                    f"{where}[{rank - 1}] says no process or no name, with members.number = {changed.number};"
-                    " expected both of every replica, because places shift when replicas change"
+                    f"{where}[{rank - 1}] lacks `process` or `name`, with members.configuration ="
+                    f" {changed.configuration}; expected both for every replica, because places shift with changes"
                 )
             process = next_process if replica.process is None else replica.process
             next_process = process + 1
             members[group].append(process)
             if replica.region:
                 regions[process] = replica.region
-            _name(nodes, replica.name or f"{name}/{rank}", name, process)
-            addresses[process] = _address(replica.address, where, addresses)
-            listens[process] = _address(replica.listen, where, {}) if replica.listen else addresses[process]
+            _register_name(nodes, replica.name or f"{name}/{rank}", name, process)
+            addresses[process] = _parse_free_address(replica.address, where, addresses)
+            listen_addresses[process] = (
+                _parse_free_address(replica.listen, where, {}) if replica.listen else addresses[process]
+            )
             if replica.http:
-                https[process] = _address(replica.http, where, {})
-    unused = _unused(changed, max(addresses, default=-1) + 1)
-    topology = Topology(members, regions=regions, names=names, configuration=changed.number, next_process=unused)
-    return Places(topology, nodes, addresses, listens, https)
+                http_addresses[process] = _parse_free_address(replica.http, where, {})
+    unused = _first_unused_process(changed, max(addresses, default=-1) + 1)
+    topology = Topology(members, regions=regions, names=names, configuration=changed.configuration, next_process=unused)
+    return Placement(topology, nodes, addresses, listen_addresses, http_addresses)
 
 
-def _name(nodes: dict[str, ProcessId], node: str, group: str, process: ProcessId) -> None:
+def _register_name(nodes: dict[str, ProcessId], node: str, group: str, process: ProcessId) -> None:
     home, _, number = node.rpartition("/")
     if home != group or not re.fullmatch(r"[1-9][0-9]*", number):
         raise UsageError(f"groups.{group}.replicas: the name {node!r}; expected {group}/NUMBER, from {group}/1 on")
@@ -344,21 +346,23 @@ def _name(nodes: dict[str, ProcessId], node: str, group: str, process: ProcessId
     nodes[node] = process
 
 
-def _unused(changed: MembersTable, least: ProcessId) -> ProcessId:
+def _first_unused_process(changed: MembersTable, least: ProcessId) -> ProcessId:
     """The first number that a new process may have; before any change, everybody must find the same one."""
-    if changed.number < 0:
-        raise UsageError(f"members.number = {changed.number}; expected 0 or more")
-    if (changed.next is None) != (changed.number == 0):
+    if changed.configuration < 0:
+        raise UsageError(f"members.configuration = {changed.configuration}; expected 0 or more")
+    if (changed.next_process is None) != (changed.configuration == 0):
         raise UsageError(
-            f"members.number = {changed.number} with members.next = {changed.next}; expected both, as"
-            " `amcast change` writes them, or none"
+            f"members.configuration = {changed.configuration} with members.next_process ="
+            f" {changed.next_process}; expected both, as `amcast change` writes them, or none"
         )
-    if changed.next is not None and changed.next < least:
-        raise UsageError(f"members.next = {changed.next}; expected {least} or more, a number that no process ever had")
-    return least if changed.next is None else changed.next
+    if changed.next_process is not None and changed.next_process < least:
+        raise UsageError(
+            f"members.next_process = {changed.next_process}; expected {least} or more, a process that was never used"
+        )
+    return least if changed.next_process is None else changed.next_process
 
 
-def address_of(text: str, where: str) -> Address:
+def parse_address(text: str, where: str) -> Address:
     """HOST:PORT, or a sentence about it."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or not 1 <= int(port) <= 65535:
@@ -366,14 +370,14 @@ def address_of(text: str, where: str) -> Address:
     return host.strip("[]"), int(port)
 
 
-def _address(text: str, where: str, taken: Mapping[ProcessId, Address]) -> Address:
-    address = address_of(text, where)
+def _parse_free_address(text: str, where: str, taken: Mapping[ProcessId, Address]) -> Address:
+    address = parse_address(text, where)
     if address in taken.values():
         raise UsageError(f"{where}: the address {text} appears twice")
     return address
 
 
-def written(values: Mapping[str, Any]) -> str:
+def format_toml(values: Mapping[str, Any]) -> str:
     """Plain data as TOML, as far as a cluster.toml needs it: values first, then tables."""
     lines: list[str] = []
     left: list[tuple[str, Mapping[str, Any]]] = [("", values)]
@@ -383,21 +387,21 @@ def written(values: Mapping[str, Any]) -> str:
             lines.append(f"\n[{name}]")
         for field, said in table.items():
             if isinstance(said, Mapping):
-                left.append((f"{name}.{key(field)}" if name else key(field), said))
+                left.append((f"{name}.{format_key(field)}" if name else format_key(field), said))
             else:
-                lines.append(f"{key(field)} = {value(said)}")
+                lines.append(f"{format_key(field)} = {format_value(said)}")
     return "\n".join(lines) + "\n"
 
 
-def key(name: str) -> str:
+def format_key(name: str) -> str:
     """A key, as TOML wants it."""
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
 
 
-def value(said: Any) -> str:
+def format_value(said: Any) -> str:
     """What JSON says of strings, numbers, truth and lists of these, TOML says too; lists may also hold flat tables."""
     if isinstance(said, list) and any(isinstance(one, Mapping) for one in said):
-        return f"[{', '.join(value(one) for one in said)}]"
+        return f"[{', '.join(format_value(one) for one in said)}]"
     if isinstance(said, Mapping):
-        return "{ " + ", ".join(f"{key(name)} = {json.dumps(inner)}" for name, inner in said.items()) + " }"
+        return "{ " + ", ".join(f"{format_key(name)} = {json.dumps(inner)}" for name, inner in said.items()) + " }"
     return json.dumps(said)

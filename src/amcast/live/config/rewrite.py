@@ -11,48 +11,52 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from amcast.live.config.cluster import Cluster, key, value, written
+from amcast.live.config.cluster import Cluster, format_key, format_toml, format_value
 from amcast.live.storage.atomic_files import write_atomically
 
 
 def rewrite_members(cluster: Cluster) -> str:
     """The text for a cluster as it is now, from the file that it was read from."""
     text = cluster.file.read_text()
-    values = _values(tomllib.loads(text), cluster)
+    values = _update_values(tomllib.loads(text), cluster)
     edited = text
     for name, table in values["groups"].items():
-        edited = _with_replicas(edited, name, table["replicas"])
-    edited = _with_members(edited, values["members"])
+        edited = _replace_replicas(edited, name, table["replicas"])
+    edited = _replace_members(edited, values["members"])
     try:
         if tomllib.loads(edited) == values:
             return edited
     except tomllib.TOMLDecodeError:
         pass
-    return written(values)
+    return format_toml(values)
 
 
-def _values(values: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
+def _update_values(values: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
     """What the file says, with everybody's number and name."""
     topology = cluster.topology
     names = {process: name for name, process in cluster.names.items()}
     for group in topology.groups:
         table = values["groups"][topology.names[group]]
-        old = _replicas(topology.names[group], table["replicas"])
+        old = _read_replica_tables(topology.names[group], table["replicas"])
         table["replicas"] = [
             {
                 "name": names[member],
                 "process": member,
-                "address": _shown(cluster.addresses[member]),
+                "address": _format_address(cluster.addresses[member]),
                 **({"region": topology.region(member)} if topology.region(member) else {}),
                 **old.get(names[member], {}),
             }
             for member in topology.members(group)
         ]
-    values["members"] = {**values.get("members", {}), "number": topology.configuration, "next": topology.next_process}
+    values["members"] = {
+        **values.get("members", {}),
+        "configuration": topology.configuration,
+        "next_process": topology.next_process,
+    }
     return values
 
 
-def _replicas(group: str, replicas: list[Any]) -> dict[str, dict[str, Any]]:
+def _read_replica_tables(group: str, replicas: list[Any]) -> dict[str, dict[str, Any]]:
     """What a file says about each replica besides its number and name, by name."""
     found: dict[str, dict[str, Any]] = {}
     for rank, one in enumerate(replicas, 1):
@@ -62,40 +66,40 @@ def _replicas(group: str, replicas: list[Any]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _shown(address: tuple[str, int]) -> str:
+def _format_address(address: tuple[str, int]) -> str:
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _with_replicas(text: str, group: str, replicas: list[dict[str, Any]]) -> str:
+def _replace_replicas(text: str, group: str, replicas: list[dict[str, Any]]) -> str:
     """Another array in the place of a group's replicas."""
-    found = _body(text, f"groups.{key(group)}")
+    found = _find_table(text, f"groups.{format_key(group)}")
     if found is None:
         return text
     start = re.compile(r"^[ \t]*replicas[ \t]*=[ \t]*\[", re.MULTILINE).search(text, *found)
     if start is None:
         return text
-    lines = "".join(f"    {value(replica)},\n" for replica in replicas)
-    return f"{text[: start.start()]}replicas = [\n{lines}]{text[_closing(text, start.end()) :]}"
+    lines = "".join(f"    {format_value(replica)},\n" for replica in replicas)
+    return f"{text[: start.start()]}replicas = [\n{lines}]{text[_find_array_end(text, start.end()) :]}"
 
 
-def _with_members(text: str, members: Mapping[str, Any]) -> str:
+def _replace_members(text: str, members: Mapping[str, Any]) -> str:
     """The table `[members]`, where it is or at the end."""
-    found = _body(text, "members")
+    found = _find_table(text, "members")
     if found is None:
-        lines = "".join(f"{key(name)} = {value(said)}\n" for name, said in members.items())
+        lines = "".join(f"{format_key(name)} = {format_value(said)}\n" for name, said in members.items())
         return f"{text.rstrip()}\n\n[members]\n{lines}"
     first, last = found
     body = text[first:last]
-    for name in ("number", "next"):
-        line = f"{name} = {value(members[name])}"
+    for name in ("configuration", "next_process"):
+        line = f"{name} = {format_value(members[name])}"
         body, count = re.subn(rf"^[ \t]*{name}[ \t]*=[ \t]*\d+", line, body, count=1, flags=re.MULTILINE)
         if not count:
             body = f"\n{line}{body}"
     return text[:first] + body + text[last:]
 
 
-def _body(text: str, table: str) -> tuple[int, int] | None:
+def _find_table(text: str, table: str) -> tuple[int, int] | None:
     """Where a table's lines begin (behind its header) and end."""
     header = re.compile(rf"^[ \t]*\[[ \t]*{re.escape(table)}[ \t]*\]", re.MULTILINE).search(text)
     if header is None:
@@ -104,7 +108,7 @@ def _body(text: str, table: str) -> tuple[int, int] | None:
     return header.end(), len(text) if following is None else following.start()
 
 
-def _closing(text: str, start: int) -> int:
+def _find_array_end(text: str, start: int) -> int:
     """The place behind the bracket that closes an array; its strings and comments may hold brackets, too."""
     depth = 1
     for token in re.compile(r'"(?:\\.|[^"\\])*"|\'[^\']*\'|#[^\n]*|[\[\]]').finditer(text, start):

@@ -24,7 +24,7 @@ from amcast.kernel.message import Body, Message
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
-from amcast.live.client_batch import BATCH_BYTES
+from amcast.live.client_batch import BATCH_OVERHEAD_BYTES
 from amcast.live.host.delivery_sink import DeliverySink
 from amcast.live.host.effect_queue import EffectQueue, installs
 from amcast.live.host.recent_deliveries import RecentDeliveries
@@ -154,10 +154,10 @@ class Host(EffectQueue):
         self._steps = steps
         self._on_resolve = on_resolve
         self._on_installed = on_installed
-        self._most_bytes = self.limits.message_bytes + BATCH_BYTES
+        self._most_bytes = self.limits.message_bytes + BATCH_OVERHEAD_BYTES
         self._most_asked = self.limits.unordered_bytes
         self._patience_s = self.limits.follower_delay_us / 1e6
-        rights = None if wiring.security is None else wiring.security.rights
+        rights = None if wiring.security is None else wiring.security.permissions
         self._admission = RequestFilter(process, spec, self._most_bytes, rights)
         self._before_forgetting = before_forgetting
         self._coalescer = WakeupCoalescer(coalesce_us)

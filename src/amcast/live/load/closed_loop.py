@@ -10,7 +10,7 @@ from amcast.live.client.client import Client
 
 Choose = Callable[[int], Sequence[GroupId]]
 """The destinations of the n-th message."""
-Act = Callable[[], None]
+Action = Callable[[], None]
 
 ANSWER_S = 60.0
 
@@ -31,7 +31,7 @@ class Traffic:
         self._outstanding = outstanding
         self._last_ns = 0
 
-    async def flow(self, clients: Sequence[Client]) -> None:
+    async def run(self, clients: Sequence[Client]) -> None:
         """All clients, until `stopping`."""
         self._last_ns = time.perf_counter_ns()
         slots = [self._slot(client) for client in clients for _ in range(self._outstanding)]
@@ -58,8 +58,8 @@ class Traffic:
         self._last_ns = now
 
 
-async def play(
-    clients: Sequence[Client], traffic: Traffic, stages: Sequence[tuple[float, Act]], settle: Act | None = None
+async def run_stages(
+    clients: Sequence[Client], traffic: Traffic, stages: Sequence[tuple[float, Action]], settle: Action | None = None
 ) -> None:
     """Connect, let traffic flow, and do each stage's act after its seconds while it flows on; then let it run dry.
 
@@ -67,7 +67,7 @@ async def play(
     """
     for client in clients:
         await client.__aenter__()
-    flowing = asyncio.create_task(traffic.flow(clients))
+    flowing = asyncio.create_task(traffic.run(clients))
     try:
         for seconds, act in stages:
             await asyncio.sleep(seconds)

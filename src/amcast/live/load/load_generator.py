@@ -20,7 +20,7 @@ from amcast.live.rpc.server import Deliveries, GetProgress, PositionExpired, Pro
 WINDOW_S: Final = 0.5
 SETTLE_S: Final = 30.0
 """How long the replicas may take to deliver everywhere what was answered."""
-AT_ONCE: Final = 32
+CONNECTS_AT_ONCE: Final = 32
 """Connections that are opened at the same time."""
 
 
@@ -35,7 +35,7 @@ class Window(NamedTuple):
     """CPU that the process with the clients used."""
 
 
-class Load:
+class LoadGenerator:
     """A closed loop over many connections; with a rate (messages per second and connection), a paced one."""
 
     def __init__(self, payload: bytes, outstanding: int, rate: float | None = None) -> None:
@@ -57,11 +57,11 @@ class Load:
         cpus_s: Callable[[], tuple[float, float]],
     ) -> None:
         """Warm up, count for some seconds, let everything be answered. The n-th client goes to the n-th set."""
-        for start in range(0, len(clients), AT_ONCE):
-            await asyncio.gather(*(client.__aenter__() for client in clients[start : start + AT_ONCE]))
+        for start in range(0, len(clients), CONNECTS_AT_ONCE):
+            await asyncio.gather(*(client.__aenter__() for client in clients[start : start + CONNECTS_AT_ONCE]))
         tasks = [asyncio.create_task(task) for task in self._tasks(list(zip(clients, sets, strict=True)))]
         try:
-            await self._wait(warm_s, tasks)
+            await self._wait_or_fail(warm_s, tasks)
             self.latencies_ns.clear()
             await self._count(seconds, tasks, cpus_s)
         finally:
@@ -72,11 +72,11 @@ class Load:
     def _tasks(self, places: list[tuple[Client, tuple[GroupId, ...]]]) -> list[Coroutine[Any, Any, None]]:
         """What loads the cluster; connections with a rate take turns."""
         if not self._every_ns:
-            return [self._slot(*place) for place in places for _ in range(self._outstanding)]
+            return [self._run_closed(*place) for place in places for _ in range(self._outstanding)]
         begin, every_ns = time.perf_counter_ns(), self._every_ns
-        return [self._pulses(*place, begin + turn * every_ns // len(places)) for turn, place in enumerate(places)]
+        return [self._run_paced(*place, begin + turn * every_ns // len(places)) for turn, place in enumerate(places)]
 
-    async def _slot(self, client: Client, groups: tuple[GroupId, ...]) -> None:
+    async def _run_closed(self, client: Client, groups: tuple[GroupId, ...]) -> None:
         payload, post, clock = self._payload, client.post, time.perf_counter_ns
         while not self._stopping:
             begin = clock()
@@ -84,7 +84,7 @@ class Load:
             self.latencies_ns.append(clock() - begin)
             self.done += 1
 
-    async def _pulses(self, client: Client, groups: tuple[GroupId, ...], due: int) -> None:
+    async def _run_paced(self, client: Client, groups: tuple[GroupId, ...], due: int) -> None:
         payload, post, clock = self._payload, client.post, time.perf_counter_ns
         while not self._stopping:
             await asyncio.sleep(max(0, due - clock()) / 1e9)
@@ -101,40 +101,42 @@ class Load:
         before = (time.perf_counter(), self.done, *cpus_s())
         # Timers may end a little early: what is left then is no window.
         while (left := end - time.perf_counter()) > WINDOW_S / 2 or not self.windows:
-            await self._wait(left if left < 2 * WINDOW_S else WINDOW_S, tasks)
+            await self._wait_or_fail(left if left < 2 * WINDOW_S else WINDOW_S, tasks)
             after = (time.perf_counter(), self.done, *cpus_s())
             at, done, replicas_s, clients_s = (b - a for a, b in zip(before, after, strict=True))
             self.windows.append(Window(at, int(done), replicas_s, clients_s))
             before = after
 
-    async def _wait(self, seconds: float, tasks: Sequence[asyncio.Task[None]]) -> None:
+    async def _wait_or_fail(self, seconds: float, tasks: Sequence[asyncio.Task[None]]) -> None:
         """They only end when something is wrong."""
         ended, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
         for task in ended:
             task.result()
 
 
-class Prefix(NamedTuple):
+class DeliveredPrefix(NamedTuple):
     """What a replica delivered, from the first position that it still keeps."""
 
     first: int
     messages: list[tuple[MessageId, tuple[GroupId, ...]]]
 
 
-async def delivered(asker: RpcClient, groups: Mapping[GroupId, Iterable[ProcessId]]) -> dict[ProcessId, Prefix]:
+async def read_delivered(
+    asker: RpcClient, groups: Mapping[GroupId, Iterable[ProcessId]]
+) -> dict[ProcessId, DeliveredPrefix]:
     """Wait until the members of each group stand at the same position, and read what each of them keeps."""
     members = [(member, group) for group, some in groups.items() for member in some]
-    await _settled(asker, groups)
-    return {member: await _kept(asker, member, group) for member, group in members}
+    await _wait_until_settled(asker, groups)
+    return {member: await _read_prefix(asker, member, group) for member, group in members}
 
 
-async def _settled(asker: RpcClient, groups: Mapping[GroupId, Iterable[ProcessId]]) -> None:
+async def _wait_until_settled(asker: RpcClient, groups: Mapping[GroupId, Iterable[ProcessId]]) -> None:
     deadline = time.monotonic() + SETTLE_S
     before: dict[GroupId, set[int]] = {}
     while True:
         now: dict[GroupId, set[int]] = {}
         for group, members in groups.items():
-            now[group] = {(await _standing(asker, member)).next for member in members}
+            now[group] = {(await _fetch_progress(asker, member)).next for member in members}
         if now == before and all(len(positions) == 1 for positions in now.values()):
             return
         if time.monotonic() > deadline:
@@ -145,25 +147,25 @@ async def _settled(asker: RpcClient, groups: Mapping[GroupId, Iterable[ProcessId
         await asyncio.sleep(0.1)
 
 
-async def _standing(asker: RpcClient, member: ProcessId) -> Progress:
-    answer = await asker.once(member, GetProgress())
+async def _fetch_progress(asker: RpcClient, member: ProcessId) -> Progress:
+    answer = await asker.request(member, GetProgress())
     assert isinstance(answer, Progress), f"process {member} answers {answer!r}"
     return answer
 
 
-async def _kept(asker: RpcClient, member: ProcessId, group: GroupId) -> Prefix:
-    stands = await _standing(asker, member)
+async def _read_prefix(asker: RpcClient, member: ProcessId, group: GroupId) -> DeliveredPrefix:
+    stands = await _fetch_progress(asker, member)
     messages: list[tuple[MessageId, tuple[GroupId, ...]]] = []
     if stands.next == stands.first:
-        return Prefix(stands.first, messages)
-    conversation = await asker.ask(member, Subscribe(group, stands.first))
+        return DeliveredPrefix(stands.first, messages)
+    conversation = await asker.call(member, Subscribe(group, stands.first))
     try:
         while len(messages) < stands.next - stands.first:
-            answer = await conversation.answer()
+            answer = await conversation.reply()
             if isinstance(answer, PositionExpired):
                 raise CannotTellError(f"process {member} keeps nothing before position {answer.first} any more")
             if isinstance(answer, Deliveries):
                 messages += [(message.id, message.destinations) for message in answer.messages]
     finally:
         conversation.close()
-    return Prefix(stands.first, messages)
+    return DeliveredPrefix(stands.first, messages)

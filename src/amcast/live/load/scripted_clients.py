@@ -13,7 +13,7 @@ SETTLE_S = 1.0
 ANSWER_S = 120.0
 
 
-class Ask(NamedTuple):
+class ScriptedMessage(NamedTuple):
     """What to multicast next, and after which pause."""
 
     destinations: Sequence[GroupId]
@@ -22,30 +22,30 @@ class Ask(NamedTuple):
 
 
 @dataclass
-class Loop:
+class ScriptedClient:
     """One client's part."""
 
     client: Client
-    ask: Callable[[], Ask]
-    left: int
+    next_message: Callable[[], ScriptedMessage]
+    remaining: int
     outstanding: int = 1
 
 
-async def drive(loops: Sequence[Loop]) -> None:
+async def run_clients(loops: Sequence[ScriptedClient]) -> None:
     """All of them at once, until everything is answered."""
     await asyncio.gather(*(_drive(loop) for loop in loops))
 
 
-async def _drive(loop: Loop) -> None:
+async def _drive(loop: ScriptedClient) -> None:
     async with loop.client:
         await asyncio.sleep(SETTLE_S)
         await asyncio.gather(*(_slot(loop) for _ in range(loop.outstanding)))
 
 
-async def _slot(loop: Loop) -> None:
-    while loop.left > 0:
-        loop.left -= 1
-        destinations, size, after_ns = loop.ask()
+async def _slot(loop: ScriptedClient) -> None:
+    while loop.remaining > 0:
+        loop.remaining -= 1
+        destinations, size, after_ns = loop.next_message()
         if after_ns:
             await asyncio.sleep(after_ns / 1e9)
         await loop.client.multicast(destinations, bytes(size), timeout_s=ANSWER_S)

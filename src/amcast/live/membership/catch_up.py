@@ -33,8 +33,8 @@ async def catch_up(
         # The records are told first.
         await asyncio.sleep(0)
         while True:
-            standings = await asker.standings(fellows())
-            if sum(stands.holds for stands in standings.values()) >= (len(fellows()) + 1) // 2:
+            standings = await asker.fetch_progress(fellows())
+            if sum(stands.has_state for stands in standings.values()) >= (len(fellows()) + 1) // 2:
                 break
             await asyncio.sleep(POLL_S)
         goal = max((stands.next for stands in standings.values()), default=0)

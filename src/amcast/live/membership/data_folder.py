@@ -44,15 +44,15 @@ class DataFolderOwner(msgspec.Struct, frozen=True):
         return f"{self.node} (process {self.process}) of cluster {self.cluster!r} with protocol {self.protocol!r}"
 
 
-def owner(cluster: Cluster, me: ProcessId) -> DataFolderOwner:
+def expected_owner(cluster: Cluster, me: ProcessId) -> DataFolderOwner:
     """This node."""
     return DataFolderOwner(cluster.name, cluster.name_of(me), me, cluster.protocol)
 
 
 def verify_owner(cluster: Cluster, me: ProcessId) -> None:
     """Refuse to be this node with somebody else's folder; nothing is changed."""
-    folder = cluster.folder_of(me)
-    mine, found = owner(cluster, me), _read(folder)
+    folder = cluster.data_folder(me)
+    mine, found = expected_owner(cluster, me), _read(folder)
     if found is not None and found != mine:
         raise UsageError(
             f"{folder}: it keeps what {found} has promised; expected {mine}. Choose another folder (`data` in"
@@ -85,9 +85,9 @@ def _check_members(cluster: Cluster, known: Topology, folder: Path) -> None:
 
 def record_owner(cluster: Cluster, me: ProcessId) -> None:
     """The folder is this node's from now on."""
-    folder = cluster.folder_of(me)
+    folder = cluster.data_folder(me)
     if _read(folder) is None:
-        write_atomically(folder / FILE, msgspec.json.encode(owner(cluster, me)))
+        write_atomically(folder / FILE, msgspec.json.encode(expected_owner(cluster, me)))
 
 
 def _read(folder: Path) -> DataFolderOwner | None:

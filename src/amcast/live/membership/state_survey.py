@@ -65,7 +65,7 @@ class StateCount(NamedTuple):
     """They do not answer: they may hold it."""
 
     @property
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
         """Whoever is silent may come back with it, and it would not help: there are majorities of which nobody who
         remembers was a part, so nobody knows what those have promised."""
         return self.holding + self.silent <= self.members - self.quorum
@@ -79,7 +79,7 @@ def count_state(topology: Topology, group: GroupId, standings: Mapping[ProcessId
     """From what some of its members answered."""
     members = topology.members(group)
     answers = [standings[member] for member in members if member in standings]
-    holding = sum(stands.holds for stands in answers)
+    holding = sum(stands.has_state for stands in answers)
     return StateCount(
         len(members), topology.quorum(group), holding, len(answers) - holding, len(members) - len(answers)
     )
@@ -89,43 +89,43 @@ class StateSurvey:
     """One replica's knowledge of who holds the state of its group."""
 
     def __init__(self, host: Host, durability: str = "") -> None:
-        self.found: StateCount | None = None
+        self.count: StateCount | None = None
         """What was found last; None while there was no reason to look."""
         self.durability = durability
         """The cluster's, if it is known."""
         self._host = host
-        self._settled: dict[ProcessId, int] | None = {}
+        self._surveyed: dict[ProcessId, int] | None = {}
         """The fellows' incarnations that were begun when all who were there held it; None while some do not."""
         self._short_since: float | None = None
         """Since when too few are known to hold it, or this replica does not."""
         self._warned = float("-inf")
 
-    def holds(self) -> bool:
+    def has_state(self) -> bool:
         """Whether this replica has its group's state, all of it that it may have answered for."""
         vitals = self._host.process.status()
         return self._host.steps_taken > 0 and vitals.get("joined", 1) != 0 and int(vitals.get("configuration", 0)) >= 0
 
-    async def look(self, asker: RpcClient, fellows: Sequence[ProcessId]) -> None:
+    async def survey(self, asker: RpcClient, fellows: Sequence[ProcessId]) -> None:
         """Ask, if there is a reason to; complain, if it has been so for long."""
         host = self._host
         group = host.process.group
         if group is None:
             return
-        holds, incarnations = self.holds(), self._incarnations(fellows)
-        if not holds or incarnations != self._settled:
-            standings = await asker.standings(fellows, ANSWER_S)
+        holds, incarnations = self.has_state(), self._incarnations(fellows)
+        if not holds or incarnations != self._surveyed:
+            standings = await asker.fetch_progress(fellows, ANSWER_S)
             standings[host.me] = Progress(0, 0, False, host.incarnation, holds)
-            known = self.found = count_state(host.process.topology, group, standings)
+            known = self.count = count_state(host.process.topology, group, standings)
             gone = sum(not host.network.is_up(fellow) for fellow in fellows)
-            self._settled = incarnations if not known.lacking and known.silent <= gone else None
-        self._complain(time.monotonic())
+            self._surveyed = incarnations if not known.lacking and known.silent <= gone else None
+        self._warn(time.monotonic())
 
-    def missing(self) -> list[str]:
+    def reasons(self) -> list[str]:
         """Why this replica cannot serve: it waits for its group's state, or too few others have it."""
-        vitals, known = self._host.process.status(), self.found
+        vitals, known = self._host.process.status(), self.count
         if vitals.get("role") == "gone":
             return [GONE]
-        told = "" if known is None else self._told(known)
+        told = "" if known is None else self._describe_others(known)
         if int(vitals.get("configuration", 0)) < 0:
             return [
                 f"it waits for its group to tell its state in topology"
@@ -137,29 +137,29 @@ class StateSurvey:
             return [f"{known.holding} of {known.members} members of its group have its state{told}"]
         return []
 
-    def _told(self, known: StateCount) -> str:
+    def _describe_others(self, known: StateCount) -> str:
         """What the others said, for the end of a sentence."""
         topology, home = self._host.process.topology, self._host.home
-        others, answering, holding = known.members - 1, known.answering - 1, known.holding - self.holds()
+        others, answering, holding = known.members - 1, known.answering - 1, known.holding - self.has_state()
         have = "none has it" if not holding else "1 has it" if holding == 1 else f"{holding} have it"
         told = f" ({answering} of {others} others answer, {have})"
-        if known.lost and home is not None:
+        if known.is_lost and home is not None:
             told += f": group {topology.names.get(home, home)} has lost it for good"
         return told
 
     def advice(self) -> list[str]:
         """What an operator must do, because waiting does not help; the same words at all nodes."""
-        reasons = self.missing()
-        if self.found is None or not self.found.lost or not reasons or reasons == [GONE]:
+        reasons = self.reasons()
+        if self.count is None or not self.count.is_lost or not reasons or reasons == [GONE]:
             return []
         unchanged = UNCHANGED if self._host.process.topology.configuration else ""
         return [f"{LOST}{unchanged}{KEPT if self.durability == 'memory' else ''}"]
 
-    def told(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """For operators, as plain data."""
-        known = self.found
-        about = {} if known is None else {**known._asdict(), "lost": known.lost}
-        return {"holds": self.holds(), **about}
+        known = self.count
+        about = {} if known is None else {**known._asdict(), "lost": known.is_lost}
+        return {"has_state": self.has_state(), **about}
 
     def _incarnations(self, fellows: Sequence[ProcessId]) -> dict[ProcessId, int]:
         """Of those who have begun more than one, as far as links tell."""
@@ -167,8 +167,8 @@ class StateSurvey:
         incarnations = {one: link.known[0] for one in fellows if (link := links.get(one)) is not None and link.known}
         return {one: incarnation for one, incarnation in incarnations.items() if incarnation > 0}
 
-    def _complain(self, now: float) -> None:
-        reasons = self.missing()
+    def _warn(self, now: float) -> None:
+        reasons = self.reasons()
         if not reasons:
             if self._warned > float("-inf"):
                 log.info("process %d and enough of its fellows hold their group's state again", self._host.me)
@@ -189,29 +189,29 @@ class UnansweredDiagnosis:
         self._topology = topology
         self._genuine = genuine
         """Only destinations take part in ordering a message."""
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._known: dict[ProcessId, Progress] = {}
         self._asked = float("-inf")
 
-    async def about(self, groups: Sequence[GroupId], within_s: float) -> str:
+    async def describe(self, groups: Sequence[GroupId], within_s: float) -> str:
         """A sentence for the end of another one, if there is anything to say. Who waited for so short a time is not
         kept waiting for it."""
         if within_s < HURRIED_S:
             return ""
         topology = self._topology()
-        async with self._turn:
+        async with self._lock:
             # One asks for all whose time is over at once.
             if time.monotonic() - self._asked > FRESH_S:
-                self._known = await self._asker.standings(topology.servers, min(within_s, ANSWER_S))
+                self._known = await self._asker.fetch_progress(topology.servers, min(within_s, ANSWER_S))
                 self._asked = time.monotonic()
-        told = [self._told(topology, group) for group in (groups if self._genuine else topology.groups)]
+        told = [self._describe_group(topology, group) for group in (groups if self._genuine else topology.groups)]
         return "".join(f"; {one}" for one in told if one)
 
-    def _told(self, topology: Topology, group: GroupId) -> str:
+    def _describe_group(self, topology: Topology, group: GroupId) -> str:
         known = count_state(topology, group, self._known)
         name = topology.names.get(group, group)
         answering = f"{known.answering} of {known.members} replicas answer"
-        if known.lost:
+        if known.is_lost:
             said = f"group {name} has lost its state ({answering}, {known.holding or 'none'} with it)"
             return f"{said} and cannot go on: see `amcast status`"
         if known.answering < known.quorum:

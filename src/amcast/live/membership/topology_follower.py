@@ -24,7 +24,7 @@ from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.reconfiguration import decode_topology
 from amcast.kernel.topology import Topology
-from amcast.live.config.cluster import Cluster, address_of
+from amcast.live.config.cluster import Cluster, parse_address
 from amcast.live.host.host import Host
 from amcast.live.host.recent_deliveries import RecentDeliveries
 from amcast.live.membership.catch_up import catch_up
@@ -35,9 +35,9 @@ from amcast.live.wire.peers import Address
 
 log = logging.getLogger("amcast.live")
 
-PART_S: Final = 60.0
+REMOVAL_S: Final = 60.0
 """So long a process that left may come back and hear what it missed; then it is a stranger."""
-ASK_S: Final = 2.0
+CHECK_S: Final = 2.0
 """How often a replica looks whether it is out of touch; ever less often while it is."""
 FILE: Final = "members"
 
@@ -69,11 +69,11 @@ class Roster(msgspec.Struct):
 
 def load_known_members(cluster: Cluster, node: str) -> Cluster:
     """The cluster as this node last knew it, if that is newer than the file."""
-    me = cluster.node(node)
-    roster = Roster.read(cluster.folder_of(me))
+    me = cluster.process_of(node)
+    roster = Roster.read(cluster.data_folder(me))
     if roster is None:
         return cluster
-    now = Topology.from_dict(roster.now, str(cluster.folder_of(me) / FILE))
+    now = Topology.from_dict(roster.now, str(cluster.data_folder(me) / FILE))
     if roster.retired is not None or (cluster.durability == "memory" and now.group_of(me) is None):
         number = now.configuration if roster.retired is None else roster.retired
         raise RemovedFromGroupError(f"{node} was removed from its group by topology {number}; nothing is left to do")
@@ -85,12 +85,12 @@ def load_known_members(cluster: Cluster, node: str) -> Cluster:
         cluster.topology.configuration,
         now.configuration,
     )
-    return cluster.followed(now)
+    return cluster.with_topology(now)
 
 
 def load_roster(cluster: Cluster, me: ProcessId, logged: bool) -> tuple[Roster, Topology]:
     """What this node's folder tells, and the topology that its process begins with; the folder is this process'."""
-    folder = cluster.folder_of(me)
+    folder = cluster.data_folder(me)
     roster = Roster.read(folder)
     told = cluster.topology
     if roster is None:
@@ -124,7 +124,7 @@ class TopologyFollower:
         self._folder = folder or Path()
         self._on_changed = on_changed
         self._on_retired = on_retired
-        self._asker: RpcClient | None = None
+        self._rpc: RpcClient | None = None
         """Of a replica, since it started."""
 
     def topology_to_send(self) -> Topology | None:
@@ -144,18 +144,18 @@ class TopologyFollower:
         host = self._host
         security = host.network.wiring.security
         if security is not None:
-            security.rights.follow(topology)
-        self._meet(topology)
+            security.permissions.follow_topology(topology)
+        self._add_servers(topology)
         loop = asyncio.get_running_loop()
         for peer in known.servers:
             if topology.group_of(peer) is None and peer != host.me:
-                loop.call_later(PART_S, self._part, peer)
+                loop.call_later(REMOVAL_S, self._part, peer)
         if topology.group_of(host.me) is None and host.home is not None:
-            loop.call_later(PART_S, lambda: self.retire(topology.configuration, time.time_ns()))
+            loop.call_later(REMOVAL_S, lambda: self.retire(topology.configuration, time.time_ns()))
         log.info("process %d is in topology %d: %s", host.me, topology.configuration, describe_topology(topology))
-        self._keep()
-        if self._asker is not None:
-            self._asker.follow(topology)
+        self._write_roster()
+        if self._rpc is not None:
+            self._rpc.follow_topology(topology)
         if self._on_changed is not None:
             self._on_changed(topology)
         news = host.process.client_notice()
@@ -166,17 +166,17 @@ class TopologyFollower:
         """The process is no member any more, since this topology, and nobody needs it."""
         if self._host.retire(now):
             log.info("process %d was removed from its group by topology %d, and leaves", self._host.me, number)
-            self._keep(number)
+            self._write_roster(number)
             if self._on_retired is not None:
                 self._on_retired()
 
-    def _keep(self, retired: int | None = None) -> None:
+    def _write_roster(self, retired: int | None = None) -> None:
         if self._roster is not None:
             self._roster.now = self._host.topology.describe()
             self._roster.retired = retired
             self._roster.write(self._folder)
 
-    def _meet(self, topology: Topology) -> None:
+    def _add_servers(self, topology: Topology) -> None:
         network = self._host.network
         for peer, address in addresses_of(topology, topology.servers):
             if peer not in network.addresses and peer != network.me:
@@ -186,32 +186,32 @@ class TopologyFollower:
         if self._host.topology.group_of(peer) is None:
             self._host.network.part(peer)
 
-    async def attend(
+    async def run(
         self, asker: RpcClient, survey: StateSurvey, recent: RecentDeliveries, caught_up: asyncio.Event
     ) -> None:
         """What a replica does beside its protocol: find out when it has caught up, whether its group still holds its
-        state, and whether it lost touch."""
+        state, and whether it is_lost touch."""
         host = self._host
-        self._asker = asker
+        self._rpc = asker
         joins = host.incarnation > 0 or host.topology.configuration > 0
         catching = asyncio.get_running_loop().create_task(
             catch_up(recent, caught_up, asker, host.me, self.other_members, joins)
         )
-        waited, wait = 0.0, ASK_S
+        waited, wait = 0.0, CHECK_S
         try:
             while True:
-                await asyncio.sleep(ASK_S)
-                await survey.look(asker, self.other_members())
-                waited += ASK_S
-                if not self._out_of_touch():
-                    waited, wait = 0.0, ASK_S
+                await asyncio.sleep(CHECK_S)
+                await survey.survey(asker, self.other_members())
+                waited += CHECK_S
+                if not self._lacks_quorum():
+                    waited, wait = 0.0, CHECK_S
                 elif waited >= wait:
-                    await self._ask(asker)
-                    waited, wait = 0.0, min(2 * wait, PART_S)
+                    await self._query_topology(asker)
+                    waited, wait = 0.0, min(2 * wait, REMOVAL_S)
         finally:
             catching.cancel()
 
-    def _out_of_touch(self) -> bool:
+    def _lacks_quorum(self) -> bool:
         """With so few of its group it can do nothing; perhaps the group is elsewhere."""
         host = self._host
         assert host.home is not None
@@ -220,17 +220,17 @@ class TopologyFollower:
         up = sum(one == host.me or host.network.is_up(one) for one in host.topology.members(host.home))
         return up < host.topology.quorum(host.home)
 
-    async def _ask(self, asker: RpcClient) -> None:
+    async def _query_topology(self, asker: RpcClient) -> None:
         host = self._host
-        newest = await asker.members([peer for peer in host.network.addresses if peer != host.me])
+        newest = await asker.fetch_topology([peer for peer in host.network.addresses if peer != host.me])
         if newest is None:
             return
-        asker.follow(newest)
+        asker.follow_topology(newest)
         if newest.group_of(host.me) is None and newest.configuration > host.topology.configuration:
             self.retire(newest.configuration, time.time_ns())
             return
         host.servers.update(newest.servers)
-        self._meet(newest)
+        self._add_servers(newest)
 
 
 def addresses_of(topology: Topology, processes: Iterable[ProcessId]) -> list[tuple[ProcessId, Address]]:
@@ -240,7 +240,7 @@ def addresses_of(topology: Topology, processes: Iterable[ProcessId]) -> list[tup
         name, address = topology.endpoints.get(process, ("", ""))
         if address:
             try:
-                found.append((process, address_of(address, name)))
+                found.append((process, parse_address(address, name)))
             except UsageError as error:
                 log.error("process %d cannot be reached: %s", process, error)
     return found
@@ -252,19 +252,19 @@ def describe_topology(topology: Topology) -> str:
     return ", ".join(groups)
 
 
-async def fetch_topology(cluster: Cluster, asker: RpcClient) -> Cluster | None:
+async def refresh_cluster(cluster: Cluster, asker: RpcClient) -> Cluster | None:
     """The cluster as its nodes know it, from whichever of them answer; None if none knows as much as the file."""
     known = -1
     while True:
-        newest = await asker.members(cluster.addresses)
+        newest = await asker.fetch_topology(cluster.addresses)
         if newest is None or newest.configuration < cluster.topology.configuration:
             return None
         if newest.configuration == known:
             return cluster
         known = newest.configuration
-        asker.follow(newest)
+        asker.follow_topology(newest)
         # Of the same number, what was ordered knows more: a file does not tell who left.
-        cluster = cluster.followed(newest)
+        cluster = cluster.with_topology(newest)
 
 
 def parse_topology(data: bytes) -> Topology | None:

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.ids import GroupId, ProcessId
-from amcast.live.config.cluster import Cluster, read_cluster, written
+from amcast.live.config.cluster import Cluster, format_toml, read_cluster
 from amcast.live.rpc.client import RpcClient
 from amcast.live.server.node import READY
 from amcast.trace.recorder import Recorder
@@ -34,7 +34,7 @@ LAST_PORT: Final = 32_000
 SETTLE_POLL_S: Final = 0.2
 
 
-def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+def find_free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     """Ports that nobody listens on now."""
     chance = random.Random()
     found: list[int] = []
@@ -55,11 +55,11 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     return found
 
 
-def local_config(groups: Mapping[str, int], **fields: Any) -> str:
+def format_local_config(groups: Mapping[str, int], **fields: Any) -> str:
     """The text of a cluster.toml on loopback: group name -> number of replicas, and any other fields."""
-    ports = iter(free_ports(sum(groups.values())))
+    ports = iter(find_free_ports(sum(groups.values())))
     tables = {name: {"replicas": [f"127.0.0.1:{next(ports)}" for _ in range(n)]} for name, n in groups.items()}
-    return written({"name": "local", "security": {"mode": "plain"}, **fields, "groups": tables})
+    return format_toml({"name": "local", "security": {"mode": "plain"}, **fields, "groups": tables})
 
 
 class LocalCluster:
@@ -90,7 +90,7 @@ class LocalCluster:
         """Start some nodes and wait until each says that it is ready."""
         self.logs.mkdir(parents=True, exist_ok=True)
         for node in nodes:
-            self.cluster.node(node)
+            self.cluster.process_of(node)
             if node in self._children:
                 raise UsageError(f"node {node} is running already")
             self._died.pop(node, None)
@@ -133,36 +133,36 @@ class LocalCluster:
         for node in list(nodes):
             self._children[node].kill()
         for node in list(nodes):
-            self._bury(node)
+            self._record_death(node)
             self._reap(node, 10.0)
 
-    def _bury(self, node: str) -> None:
-        process, topology = self.cluster.node(node), self.cluster.topology
+    def _record_death(self, node: str) -> None:
+        process, topology = self.cluster.process_of(node), self.cluster.topology
         self._died[node] = (process, topology.group_of(process), topology.region(process), time.time_ns())
 
     def check(self) -> None:
         """Complain about nodes that ended by themselves."""
         for node, child in self._children.items():
             if child.poll() is not None:
-                raise CannotTellError(f"node {node} ended with {child.returncode}: {self.last_words(node)}")
+                raise CannotTellError(f"node {node} ended with {child.returncode}: {self.last_log_line(node)}")
 
-    def fallen(self) -> dict[str, int]:
+    def take_exited(self) -> dict[str, int]:
         """Nodes that have ended by themselves since the last look, and their exit codes."""
         codes = {node: code for node, child in self._children.items() if (code := child.poll()) is not None}
-        return {node: self.ended(node, 0.0) for node in codes}
+        return {node: self.wait_for_exit(node, 0.0) for node in codes}
 
-    def ended(self, node: str, timeout_s: float) -> int:
+    def wait_for_exit(self, node: str, timeout_s: float) -> int:
         """Wait until a node ends by itself; its exit code."""
         try:
             code = self._children[node].wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise CannotTellError(f"node {node} still runs after {timeout_s} s") from None
         if code:
-            self._bury(node)
+            self._record_death(node)
         self._reap(node, 0.0)
         return code
 
-    def tell_dead(self, recorder: Recorder) -> None:
+    def record_dead(self, recorder: Recorder) -> None:
         """The facts that nodes which died and were not started again cannot record themselves."""
         for process, group, region, died_ns in self._died.values():
             recorder.record_process(process, group, region, died_ns)
@@ -176,10 +176,10 @@ class LocalCluster:
         failed = {node: code for node in stopping if (code := self._reap(node, patience_s)) != 0}
         if failed:
             raise CannotTellError(
-                "; ".join(f"node {node} ended with {code}: {self.last_words(node)}" for node, code in failed.items())
+                "; ".join(f"node {node} ended with {code}: {self.last_log_line(node)}" for node, code in failed.items())
             )
 
-    def settled(self, timeout_s: float = 60.0) -> None:
+    def wait_until_settled(self, timeout_s: float = 60.0) -> None:
         """Wait until the nodes that run have caught up, and those of a group stand at the same position.
 
         Without new multicasts this means that everything is delivered everywhere.
@@ -189,13 +189,13 @@ class LocalCluster:
 
     async def _settle(self, timeout_s: float) -> None:
         cluster = self.cluster
-        running = {cluster.node(node): node for node in self._children}
-        wiring = cluster.node_wiring(next(iter(running.values())))
+        running = {cluster.process_of(node): node for node in self._children}
+        wiring = cluster.node_transport(next(iter(running.values())))
         asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, wiring)
         deadline = time.monotonic() + timeout_s
         before: dict[ProcessId, int] = {}
         while True:
-            standings = await asker.standings(running)
+            standings = await asker.fetch_progress(running)
             now = {process: stands.next for process, stands in standings.items()}
             level = all(
                 len({now[member] for member in cluster.topology.members(group) if member in now}) <= 1
@@ -210,7 +210,7 @@ class LocalCluster:
             before = now
             await asyncio.sleep(SETTLE_POLL_S)
 
-    def last_words(self, node: str) -> str:
+    def last_log_line(self, node: str) -> str:
         """The last line of a node's log."""
         lines = self._log(node).read_text().strip().splitlines()
         return lines[-1] if lines else "its log is empty"
@@ -240,4 +240,6 @@ class LocalCluster:
             if not line:
                 self._children[node].kill()
                 code = self._reap(node, 10.0)
-                raise CannotTellError(f"node {node} did not become ready (exit code {code}): {self.last_words(node)}")
+                raise CannotTellError(
+                    f"node {node} did not become ready (exit code {code}): {self.last_log_line(node)}"
+                )

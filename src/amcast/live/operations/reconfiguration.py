@@ -15,7 +15,7 @@ from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.reconfiguration import change_topology, encode_change
 from amcast.kernel.topology import Topology
 from amcast.live.client.client import Client
-from amcast.live.config.cluster import Cluster, address_of
+from amcast.live.config.cluster import Cluster, parse_address
 from amcast.live.rpc.client import RpcClient
 from amcast.live.security.permissions import is_loopback
 from amcast.live.storage.client_ids import STRIDE
@@ -29,7 +29,7 @@ Outcome = Literal["done", "stale"]
 
 
 @dataclass(frozen=True)
-class Wish:
+class ReplicaChange:
     """One replica more, or one fewer."""
 
     node: str
@@ -38,30 +38,30 @@ class Wish:
     region: str = ""
 
     @property
-    def adds(self) -> bool:
+    def is_addition(self) -> bool:
         return bool(self.address)
 
 
-def wished(add: str, remove: str, region: str = "") -> Wish:
+def parse_change(add: str, remove: str, region: str = "") -> ReplicaChange:
     """From what was written on the command line."""
     if bool(add) == bool(remove):
         raise UsageError("expected --add GROUP/NUMBER=HOST:PORT or --remove GROUP/NUMBER: one replica at a time")
     if remove:
-        return Wish(remove)
+        return ReplicaChange(remove)
     node, equals, address = add.partition("=")
     if not equals:
         raise UsageError(f"--add {add!r}; expected GROUP/NUMBER=HOST:PORT, such as orders/4=10.0.0.7:7001")
-    address_of(address, f"--add {add}")
-    return Wish(node, address, region)
+    parse_address(address, f"--add {add}")
+    return ReplicaChange(node, address, region)
 
 
-def next_topology(cluster: Cluster, wish: Wish) -> Topology:
+def next_topology(cluster: Cluster, wish: ReplicaChange) -> Topology:
     """The topology that fulfils a wish, if the cluster as it is now allows that."""
     topology = cluster.topology
     home, _, number = wish.node.rpartition("/")
-    group = cluster.group(home)
-    if not wish.adds:
-        process = cluster.node(wish.node)
+    group = cluster.group_id(home)
+    if not wish.is_addition:
+        process = cluster.process_of(wish.node)
         if not any(other < STRIDE for other in topology.servers if other != process):
             raise UsageError(
                 f"--remove {wish.node}: it is the last process below {STRIDE}, and only those give clients their"
@@ -72,7 +72,7 @@ def next_topology(cluster: Cluster, wish: Wish) -> Topology:
         raise UsageError(f"--add {wish.node}: expected {home}/NUMBER, a whole number from 1 on")
     if wish.node in cluster.names:
         raise UsageError(f"--add {wish.node}: there is such a node; expected a name that nobody has")
-    address = address_of(wish.address, f"--add {wish.node}")
+    address = parse_address(wish.address, f"--add {wish.node}")
     for name, process in cluster.names.items():
         if cluster.addresses[process] == address:
             raise UsageError(f"--add {wish.node}: {wish.address} is the address of {name}; expected one of its own")
@@ -84,9 +84,9 @@ def next_topology(cluster: Cluster, wish: Wish) -> Topology:
     )
 
 
-def carried_out(
+def carry_out_change(
     cluster: Cluster,
-    wish: Wish,
+    wish: ReplicaChange,
     topology: Topology,
     client: str | None,
     connect: Callable[..., Client],
@@ -95,23 +95,25 @@ def carried_out(
     """Make a change, in a client's name; what came of it, and whether a node that was removed has left."""
 
     async def carry_out() -> tuple[Outcome, bool]:
-        asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_wiring(client))
-        if not wish.adds:
-            await check_rest(asker, topology, wish)
-        with _recording(cluster, topology.configuration) as recorder:
+        asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_transport(client))
+        if not wish.is_addition:
+            await check_remaining_quorum(asker, topology, wish)
+        with _record_change(cluster, topology.configuration) as recorder:
             async with connect(cluster, recorder=recorder) as operator:
-                outcome = await ordered(operator, asker, cluster.topology, topology, timeout_s)
-        gone = outcome == "done" and not wish.adds and await left(asker, cluster.node(wish.node))
+                outcome = await order_change(operator, asker, cluster.topology, topology, timeout_s)
+        gone = (
+            outcome == "done" and not wish.is_addition and await wait_until_left(asker, cluster.process_of(wish.node))
+        )
         return outcome, gone
 
     return asyncio.run(carry_out())
 
 
-async def check_rest(asker: RpcClient, topology: Topology, wish: Wish) -> None:
+async def check_remaining_quorum(asker: RpcClient, topology: Topology, wish: ReplicaChange) -> None:
     """Refuse to remove a replica if those that remain could not go on by themselves."""
     home = wish.node.rpartition("/")[0]
     group = next(group for group, name in topology.names.items() if name == home)
-    there = await asker.standings(topology.members(group))
+    there = await asker.fetch_progress(topology.members(group))
     if len(there) < topology.quorum(group):
         raise UsageError(
             f"--remove {wish.node}: of the {len(topology.members(group))} replicas that would remain in {home},"
@@ -120,21 +122,23 @@ async def check_rest(asker: RpcClient, topology: Topology, wish: Wish) -> None:
 
 
 @contextmanager
-def _recording(cluster: Cluster, number: int) -> Iterator[Recorder | None]:
+def _record_change(cluster: Cluster, number: int) -> Iterator[Recorder | None]:
     """Where the nodes record a trace on this machine, the change is part of it, whatever comes of it."""
-    if cluster.trace == "off" or not cluster.trace_folder.is_dir():
+    if cluster.trace_mode == "off" or not cluster.trace_folder.is_dir():
         yield None
         return
-    from amcast.live.server.trace_recorder import recorder_for
+    from amcast.live.server.trace_recorder import open_recorder
 
-    recorder = recorder_for(cluster, f"change-{number:05d}")
+    recorder = open_recorder(cluster, f"change-{number:05d}")
     try:
         yield recorder
     finally:
         recorder.close()
 
 
-async def ordered(client: Client, asker: RpcClient, before: Topology, topology: Topology, timeout_s: float) -> Outcome:
+async def order_change(
+    client: Client, asker: RpcClient, before: Topology, topology: Topology, timeout_s: float
+) -> Outcome:
     """Multicast a change and wait until every group has delivered it; whether it is the one that counts."""
     try:
         await client.multicast(topology.groups, encode_change(topology), timeout_s)
@@ -142,7 +146,7 @@ async def ordered(client: Client, asker: RpcClient, before: Topology, topology: 
         raise CannotTellError(f"{error}; look with `amcast status` before you ask again") from None
     deadline = asyncio.get_running_loop().time() + timeout_s
     while True:
-        newest = await asker.members()
+        newest = await asker.fetch_topology()
         if newest is not None and newest.configuration >= topology.configuration:
             return "done" if _took_effect(before, topology, newest) else "stale"
         if asyncio.get_running_loop().time() > deadline:
@@ -161,10 +165,10 @@ def _took_effect(before: Topology, wanted: Topology, newest: Topology) -> bool:
     )
 
 
-async def left(asker: RpcClient, process: int, patience_s: float = LEAVE_S) -> bool:
+async def wait_until_left(asker: RpcClient, process: int, patience_s: float = LEAVE_S) -> bool:
     """Wait until a removed node does not answer any more."""
     deadline = asyncio.get_running_loop().time() + patience_s
-    while await asker.standings([process]):
+    while await asker.fetch_progress([process]):
         if asyncio.get_running_loop().time() > deadline:
             return False
         await asyncio.sleep(POLL_S)

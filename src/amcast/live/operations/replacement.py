@@ -13,7 +13,7 @@ from typing import Final
 from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.ids import ProcessId
 from amcast.live.config.cluster import Cluster
-from amcast.live.operations.cluster_status import Answers, inspected
+from amcast.live.operations.cluster_status import NodeAnswers, fetch_statuses
 from amcast.live.storage.atomic_files import write_atomically
 
 MARGIN: Final = 16
@@ -22,12 +22,12 @@ MARGIN: Final = 16
 
 def prepare_replacement(cluster: Cluster, node: str, client: str | None, incarnation: int | None = None) -> int:
     """Make this machine's data folder ready to be that node; says in which incarnation it will begin."""
-    me = cluster.node(node)
-    folder = cluster.folder_of(me)
+    me = cluster.process_of(node)
+    folder = cluster.data_folder(me)
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder} is not empty; expected a machine that never was {node} (or start it as it is)")
     if incarnation is None:
-        incarnation = _last_seen(cluster, node, me, inspected(cluster, client)) + MARGIN
+        incarnation = _last_seen_incarnation(cluster, node, me, fetch_statuses(cluster, client)) + MARGIN
     if incarnation < 1:
         raise UsageError(f"incarnation = {incarnation}; expected 1 or more, and more than {node} ever had")
     folder.mkdir(parents=True, exist_ok=True)
@@ -35,7 +35,7 @@ def prepare_replacement(cluster: Cluster, node: str, client: str | None, incarna
     return incarnation
 
 
-def _last_seen(cluster: Cluster, node: str, me: ProcessId, answers: Answers) -> int:
+def _last_seen_incarnation(cluster: Cluster, node: str, me: ProcessId, answers: NodeAnswers) -> int:
     """The last incarnation of a node that its peers have seen."""
     if "error" not in answers[node]:
         raise UsageError(f"{node} answers at its address: it is alive; expected one that is gone")

@@ -15,20 +15,20 @@ from amcast.kernel.topology import Topology
 from amcast.live.errors import BadFrameError, RefusedError
 from amcast.live.limits import KIB, MIB, Limits
 from amcast.live.rpc.server import (
+    AnyReply,
+    AnyRequest,
     CurrentTopology,
     FetchState,
     GetProgress,
     GetTopology,
     Progress,
     RpcEnvelope,
-    RpcReplies,
-    RpcRequests,
     StateChunk,
     StateHeader,
-    read_reply,
-    request_frame,
+    decode_reply,
+    encode_request,
 )
-from amcast.live.security.tls import subject_of
+from amcast.live.security.tls import parse_subject
 from amcast.live.wire import frames as codec
 from amcast.live.wire.frames import HEAD, HEAD_BYTES, WIRE_VERSION
 from amcast.live.wire.transport import PLAIN, TransportOptions
@@ -41,7 +41,7 @@ READ_BYTES: Final = 256 * KIB
 """What is read ahead of who reads an answer: TCP holds back the rest."""
 
 
-MOST_STATE_BYTES: Final = 4096 * MIB
+MAX_STATE_BYTES: Final = 4096 * MIB
 """A larger state of an application is not taken over."""
 
 
@@ -58,7 +58,7 @@ class RpcCall:
         self._who = who
         self._limits = limits
 
-    async def answer(self, timeout_s: float | None = None) -> RpcReplies:
+    async def reply(self, timeout_s: float | None = None) -> AnyReply:
         """The next answer."""
         try:
             async with asyncio.timeout(timeout_s or self._limits.heartbeat_timeout_s):
@@ -67,7 +67,7 @@ class RpcCall:
             why = str(error) or type(error).__name__
             raise NoAnswerError(f"{self._who} stopped answering: {why}") from None
 
-    async def _read(self) -> RpcReplies:
+    async def _read(self) -> AnyReply:
         length, _, kind = HEAD.unpack(await self._reader.readexactly(HEAD_BYTES))
         if not 2 <= length <= self._limits.frame_bytes:
             raise BadFrameError(f"a frame of {length} bytes; expected 2 to {self._limits.frame_bytes}")
@@ -76,7 +76,7 @@ class RpcCall:
             raise NoAnswerError(f"{self._who} refuses: {codec.read_refusal(payload).reason}")
         if kind != codec.RPC_REPLY:
             raise BadFrameError(f"a frame of kind {kind}; expected {codec.RPC_REPLY}")
-        return read_reply(payload)
+        return decode_reply(payload)
 
     def close(self) -> None:
         """Hang up."""
@@ -104,7 +104,7 @@ class RpcClient:
         self._addresses = dict(addresses)
         self._wiring = wiring
 
-    async def ask(self, process: ProcessId, question: RpcRequests) -> RpcCall:
+    async def call(self, process: ProcessId, question: AnyRequest) -> RpcCall:
         """Put a question to one replica; the answers come one by one."""
         if process not in self._addresses:
             raise NoAnswerError(
@@ -119,7 +119,7 @@ class RpcClient:
         except (OSError, TimeoutError) as error:
             raise NoAnswerError(f"{who} cannot be reached: {_reason(error)}") from None
         self._check_server(process, who, writer)
-        writer.write(request_frame(RpcEnvelope(WIRE_VERSION, self._cluster, process, question)))
+        writer.write(encode_request(RpcEnvelope(WIRE_VERSION, self._cluster, process, question)))
         return RpcCall(reader, writer, who, self.limits)
 
     def _check_server(self, process: ProcessId, who: str, writer: asyncio.StreamWriter) -> None:
@@ -128,32 +128,34 @@ class RpcClient:
         if security is None:
             return
         try:
-            security.rights.check(subject_of(writer.get_extra_info("peercert")), process)
+            security.permissions.check(parse_subject(writer.get_extra_info("peercert")), process)
         except RefusedError as refused:
             writer.transport.abort()
             raise NoAnswerError(f"{who} is somebody else: {refused}") from None
 
-    async def once(self, process: ProcessId, question: RpcRequests) -> RpcReplies:
+    async def request(self, process: ProcessId, question: AnyRequest) -> AnyReply:
         """A question with one answer."""
-        conversation = await self.ask(process, question)
+        conversation = await self.call(process, question)
         try:
-            return await conversation.answer()
+            return await conversation.reply()
         finally:
             conversation.close()
 
-    def follow(self, topology: Topology) -> None:
+    def follow_topology(self, topology: Topology) -> None:
         """The members have changed: ask those who are there now."""
         for process, (_, address) in topology.endpoints.items():
             host, _, port = address.rpartition(":")
             if topology.group_of(process) is not None and port.isdigit():
                 self._addresses.setdefault(process, (host.strip("[]"), int(port)))
         if self._wiring.security is not None:
-            self._wiring.security.rights.follow(topology)
+            self._wiring.security.permissions.follow_topology(topology)
 
-    async def members(self, processes: Iterable[ProcessId] | None = None) -> Topology | None:
+    async def fetch_topology(self, processes: Iterable[ProcessId] | None = None) -> Topology | None:
         """The newest topology that any of these replicas knows, or of all; None if none answers."""
         newest: Topology | None = None
-        for answer in (await self._all(self._addresses if processes is None else processes, GetTopology())).values():
+        for answer in (
+            await self._request_all(self._addresses if processes is None else processes, GetTopology())
+        ).values():
             if isinstance(answer, CurrentTopology):
                 try:
                     topology = decode_topology(answer.topology)
@@ -163,39 +165,39 @@ class RpcClient:
                     newest = topology
         return newest
 
-    async def tell(self, process: ProcessId, question: RpcRequests) -> None:
+    async def notify(self, process: ProcessId, question: AnyRequest) -> None:
         """A question without an answer: returns when the other side has hung up."""
-        conversation = await self.ask(process, question)
+        conversation = await self.call(process, question)
         try:
-            await conversation.answer()
+            await conversation.reply()
         except NoAnswerError:
             pass
         finally:
             conversation.close()
 
-    async def copy(self, processes: Sequence[ProcessId], position: int) -> tuple[int, bytes]:
+    async def fetch_state(self, processes: Sequence[ProcessId], position: int) -> tuple[int, bytes]:
         """The state of an application after at least so many deliveries, from the first of these that has one."""
         said: list[str] = []
         for process in processes:
             try:
-                return await self._copy(process, position)
+                return await self._fetch_state_from(process, position)
             except NoAnswerError as error:
                 said.append(str(error))
         raise NoAnswerError("; ".join(said) or "there is nobody to ask")
 
-    async def _copy(self, process: ProcessId, position: int) -> tuple[int, bytes]:
-        conversation = await self.ask(process, FetchState(position))
+    async def _fetch_state_from(self, process: ProcessId, position: int) -> tuple[int, bytes]:
+        conversation = await self.call(process, FetchState(position))
         try:
-            taken = await conversation.answer()
+            taken = await conversation.reply()
             if (
                 not isinstance(taken, StateHeader)
                 or taken.position < position
-                or not 0 <= taken.bytes <= MOST_STATE_BYTES
+                or not 0 <= taken.bytes <= MAX_STATE_BYTES
             ):
                 raise NoAnswerError(f"process {process} answers with {taken!r}")
             state = bytearray()
             while len(state) < taken.bytes:
-                piece = await conversation.answer()
+                piece = await conversation.reply()
                 if not isinstance(piece, StateChunk) or not piece.data or len(state) + len(piece.data) > taken.bytes:
                     raise NoAnswerError(
                         f"process {process} tells {len(state)} of {taken.bytes} bytes, then something else"
@@ -205,20 +207,20 @@ class RpcClient:
         finally:
             conversation.close()
 
-    async def standings(
+    async def fetch_progress(
         self, processes: Iterable[ProcessId], within_s: float | None = None
     ) -> dict[ProcessId, Progress]:
         """Where these replicas are; those that do not answer (in this time) are left out."""
-        found = await self._all(processes, GetProgress(), within_s)
+        found = await self._request_all(processes, GetProgress(), within_s)
         return {process: stands for process, stands in found.items() if isinstance(stands, Progress)}
 
-    async def _all(
-        self, processes: Iterable[ProcessId], question: RpcRequests, within_s: float | None = None
-    ) -> dict[ProcessId, RpcReplies | None]:
-        async def one(process: ProcessId) -> tuple[ProcessId, RpcReplies | None]:
+    async def _request_all(
+        self, processes: Iterable[ProcessId], question: AnyRequest, within_s: float | None = None
+    ) -> dict[ProcessId, AnyReply | None]:
+        async def one(process: ProcessId) -> tuple[ProcessId, AnyReply | None]:
             try:
                 async with asyncio.timeout(within_s):
-                    return process, await self.once(process, question)
+                    return process, await self.request(process, question)
             except (NoAnswerError, TimeoutError):
                 return process, None
 

@@ -1,9 +1,9 @@
-"""The desk of a replica: what others may ask it besides multicasting, one question per connection.
+"""The desk of a replica: what others may ask it besides multicasting, one request per connection.
 
-    VISIT  [version, cluster, process, question]       the first frame, in the place of HELLO
+    VISIT  [version, cluster, process, request]       the first frame, in the place of HELLO
     TELL   one answer, or a row of them                a refusal is a REFUSE frame, as everywhere
 
-| question | answers |
+| request | answers |
 |---|---|
 | Stand | Stands: which positions it keeps, whether it has caught up, and whether it holds its group's state |
 | Subscribe | Told, Told, ... from a position on, Beat when nothing happens; Gone when the position is no longer kept |
@@ -32,7 +32,7 @@ from amcast.kernel.topology import Topology
 from amcast.live.errors import BadFrameError, RefusedError
 from amcast.live.host.recent_deliveries import RecentDeliveries
 from amcast.live.limits import KIB, Limits
-from amcast.live.security.permissions import FIRST_CLIENT, Permissions
+from amcast.live.security.permissions import FIRST_CLIENT_ID, Permissions
 from amcast.live.storage.client_ids import ClientIdAllocator
 from amcast.live.wire import frames as codec
 from amcast.live.wire.connection import Connection
@@ -66,7 +66,7 @@ class AllocateClientId(RpcRequest, frozen=True):
 class ReleaseClientId(RpcRequest, frozen=True):
     """I end; whoever gets my number next shall begin with this incarnation and this sequence number."""
 
-    number: ProcessId
+    process: ProcessId
     secret: bytes
     incarnation: int
     sequence: int
@@ -88,7 +88,7 @@ class GetTopology(RpcRequest, frozen=True):
     """Who is there?"""
 
 
-RpcRequests = GetProgress | Subscribe | AllocateClientId | ReleaseClientId | FetchState | GetNodeStatus | GetTopology
+AnyRequest = GetProgress | Subscribe | AllocateClientId | ReleaseClientId | FetchState | GetNodeStatus | GetTopology
 
 
 class RpcEnvelope(msgspec.Struct, frozen=True, array_like=True):
@@ -98,7 +98,7 @@ class RpcEnvelope(msgspec.Struct, frozen=True, array_like=True):
     cluster: str
     process: ProcessId
     """Whom the sender believes it is asking."""
-    question: RpcRequests
+    request: AnyRequest
 
 
 class RpcReply(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -112,7 +112,7 @@ class Progress(RpcReply, frozen=True):
     next: int
     caught_up: bool
     incarnation: int
-    holds: bool = True
+    has_state: bool = True
     """It has its group's state, and does not wait to be given it (`live/membership/state_survey.py`)."""
 
 
@@ -139,7 +139,7 @@ class PositionExpired(RpcReply, frozen=True):
 class ClientId(RpcReply, frozen=True):
     """A number, the incarnation to begin with, the first sequence number, and what proves later that it was issued."""
 
-    number: ProcessId
+    process: ProcessId
     incarnation: int
     sequence: int
     secret: bytes
@@ -172,7 +172,7 @@ class CurrentTopology(RpcReply, frozen=True):
     topology: bytes
 
 
-RpcReplies = (
+AnyReply = (
     CurrentTopology
     | NodeStatus
     | Progress
@@ -186,17 +186,17 @@ RpcReplies = (
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _visit: Final = msgspec.msgpack.Decoder(RpcEnvelope)
-_answer: Final = msgspec.msgpack.Decoder(RpcReplies)
+_answer: Final = msgspec.msgpack.Decoder(AnyReply)
 
 
-def request_frame(visit: RpcEnvelope) -> bytes:
+def encode_request(visit: RpcEnvelope) -> bytes:
     return codec.framed(codec.RPC_REQUEST, _encoder.encode(visit))
 
 
-def read_reply(payload: Any) -> RpcReplies:
+def decode_reply(payload: Any) -> AnyReply:
     """One TELL frame's content."""
     try:
-        return cast(RpcReplies, _answer.decode(payload))
+        return cast(AnyReply, _answer.decode(payload))
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise BadFrameError(f"an answer that cannot be read: {error}") from None
 
@@ -211,7 +211,7 @@ class RpcConnection:
         connection.on_room = self._room.set
         connection.narrow(2 * CHUNK_BYTES)
 
-    async def tell(self, answer: RpcReplies) -> None:
+    async def send(self, answer: AnyReply) -> None:
         """One answer; returns when the socket takes more, and hangs up on who takes nothing for too long."""
         self.connection.write(codec.framed(codec.RPC_REPLY, _encoder.encode(answer)))
         while self.connection.paused:
@@ -270,7 +270,7 @@ class RpcServer:
         self._cluster = cluster
         self._incarnation = incarnation
         self._limits = limits
-        self._rights = permissions
+        self._permissions = permissions
         """None: everybody may ask everything."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._handlers: Mapping[type, Callable[[RpcConnection, Any], Awaitable[None]]] = {
@@ -283,15 +283,15 @@ class RpcServer:
             GetTopology: self._members,
         }
 
-    def take(self, connection: Connection, payload: Any) -> None:
-        """A connection began with a question."""
+    def accept(self, connection: Connection, payload: Any) -> None:
+        """A connection began with a request."""
         try:
             visit = _visit.decode(payload)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise BadFrameError(f"a question that cannot be read: {error}") from None
+            raise BadFrameError(f"a request that cannot be read: {error}") from None
         if visit.version != WIRE_VERSION:
             raise RefusedError(
-                f"the question is of wire version {visit.version}; process {self._me} speaks {WIRE_VERSION}"
+                f"the request is of wire version {visit.version}; process {self._me} speaks {WIRE_VERSION}"
             )
         if visit.cluster != self._cluster:
             raise RefusedError(f"this is cluster {self._cluster!r}, not {visit.cluster!r}")
@@ -299,7 +299,7 @@ class RpcServer:
             raise RefusedError(f"this is process {self._me}, not {visit.process}")
         if len(self._tasks) >= self._limits.peers:
             raise RefusedError(f"{self._limits.peers} visitors are here; limits.peers allows no more")
-        task = asyncio.get_running_loop().create_task(self._answer(connection, visit.question))
+        task = asyncio.get_running_loop().create_task(self._answer(connection, visit.request))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         connection.closed.add_done_callback(lambda _: task.cancel())
@@ -311,9 +311,9 @@ class RpcServer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _answer(self, connection: Connection, question: RpcRequest) -> None:
+    async def _answer(self, connection: Connection, request: RpcRequest) -> None:
         try:
-            await self._handlers[type(question)](RpcConnection(connection, self._limits), question)
+            await self._handlers[type(request)](RpcConnection(connection, self._limits), request)
             connection.finish()
         except (RefusedError, UsageError, OSError) as error:
             connection.refuse(str(error))
@@ -322,20 +322,20 @@ class RpcServer:
 
     # The answers
 
-    async def _stand(self, talk: RpcConnection, question: GetProgress) -> None:
+    async def _stand(self, talk: RpcConnection, request: GetProgress) -> None:
         kept, caught_up = self._recent, self._caught_up.is_set()
-        await talk.tell(Progress(kept.first, kept.next, caught_up, self._incarnation, self._holds_state()))
+        await talk.send(Progress(kept.first, kept.next, caught_up, self._incarnation, self._holds_state()))
 
-    async def _subscribe(self, talk: RpcConnection, question: Subscribe) -> None:
-        if question.group != self._group:
-            raise RefusedError(f"process {self._me} is in group {self._group}, not {question.group}")
-        if self._rights is not None:
-            self._rights.check_reader(talk.connection.subject(), question.group)
-        if question.position < 0:
-            raise RefusedError(f"position {question.position}; expected 0 or more")
+    async def _subscribe(self, talk: RpcConnection, request: Subscribe) -> None:
+        if request.group != self._group:
+            raise RefusedError(f"process {self._me} is in group {self._group}, not {request.group}")
+        if self._permissions is not None:
+            self._permissions.check_subscriber(talk.connection.subject(), request.group)
+        if request.position < 0:
+            raise RefusedError(f"position {request.position}; expected 0 or more")
         self._recent.subscribers += 1
         try:
-            await self._tell_deliveries(talk, question.position)
+            await self._tell_deliveries(talk, request.position)
         finally:
             self._recent.subscribers -= 1
 
@@ -344,53 +344,51 @@ class RpcServer:
         while position >= kept.first:
             messages = kept.since(position, CHUNK_BYTES)
             if messages:
-                await talk.tell(Deliveries(position, messages))
+                await talk.send(Deliveries(position, messages))
                 position += len(messages)
             elif not await kept.changed(self._limits.heartbeat_s):
-                await talk.tell(KeepAlive(kept.next))
-        await talk.tell(PositionExpired(kept.first, kept.next))
+                await talk.send(KeepAlive(kept.next))
+        await talk.send(PositionExpired(kept.first, kept.next))
 
-    async def _inspect(self, talk: RpcConnection, question: GetNodeStatus) -> None:
-        if self._rights is not None:
-            self._rights.check_operator(talk.connection.subject())
+    async def _inspect(self, talk: RpcConnection, request: GetNodeStatus) -> None:
+        if self._permissions is not None:
+            self._permissions.check_operator(talk.connection.subject())
         if self._status is None:
             raise RefusedError(f"process {self._me} tells operators nothing")
-        told = self._status.status() if question.message is None else self._status.explain(question.message)
-        await talk.tell(NodeStatus(msgspec.json.encode(told)))
+        told = self._status.status() if request.message is None else self._status.explain(request.message)
+        await talk.send(NodeStatus(msgspec.json.encode(told)))
 
-    async def _enrol(self, talk: RpcConnection, question: AllocateClientId) -> None:
+    async def _enrol(self, talk: RpcConnection, request: AllocateClientId) -> None:
         if self._client_ids is None:
             raise RefusedError(f"process {self._me} issues no numbers")
-        block = (FIRST_CLIENT, MAX_SENDER)
-        if self._rights is not None:
-            block = self._rights.block_of(talk.connection.subject())
+        block = (FIRST_CLIENT_ID, MAX_SENDER)
+        if self._permissions is not None:
+            block = self._permissions.client_id_range(talk.connection.subject())
         issued = self._client_ids.allocate(*block)
         topology = self._topology()
         now = b"" if topology is None or topology.configuration == 0 else encode_topology(topology)
-        await talk.tell(ClientId(issued.number, issued.incarnation, issued.sequence, issued.secret, now))
+        await talk.send(ClientId(issued.number, issued.incarnation, issued.sequence, issued.secret, now))
 
-    async def _members(self, talk: RpcConnection, question: GetTopology) -> None:
+    async def _members(self, talk: RpcConnection, request: GetTopology) -> None:
         topology = self._topology()
         if topology is None:
             raise RefusedError(f"process {self._me} was not told yet who is there")
-        await talk.tell(CurrentTopology(encode_topology(topology)))
+        await talk.send(CurrentTopology(encode_topology(topology)))
 
-    async def _return(self, talk: RpcConnection, question: ReleaseClientId) -> None:
+    async def _return(self, talk: RpcConnection, request: ReleaseClientId) -> None:
         if self._client_ids is not None:
-            self._client_ids.release(question.number, question.secret, question.incarnation, question.sequence)
+            self._client_ids.release(request.process, request.secret, request.incarnation, request.sequence)
 
-    async def _copy(self, talk: RpcConnection, question: FetchState) -> None:
+    async def _copy(self, talk: RpcConnection, request: FetchState) -> None:
         if self._take_state is None:
             raise RefusedError(f"process {self._me} hosts no application that can tell its state")
-        if self._rights is not None:
-            self._rights.check_node(talk.connection.subject())
+        if self._permissions is not None:
+            self._permissions.check_node(talk.connection.subject())
         try:
             async with asyncio.timeout(self._limits.heartbeat_timeout_s / 2):
-                position, state = await self._take_state(question.position)
+                position, state = await self._take_state(request.position)
         except TimeoutError:
-            raise RefusedError(
-                f"the application of process {self._me} is behind position {question.position}"
-            ) from None
-        await talk.tell(StateHeader(position, len(state)))
+            raise RefusedError(f"the application of process {self._me} is behind position {request.position}") from None
+        await talk.send(StateHeader(position, len(state)))
         for start in range(0, len(state), CHUNK_BYTES):
-            await talk.tell(StateChunk(state[start : start + CHUNK_BYTES]))
+            await talk.send(StateChunk(state[start : start + CHUNK_BYTES]))

@@ -29,7 +29,7 @@ from amcast.live.host.recent_deliveries import MissedDeliveriesError
 from amcast.live.rpc.client import NoAnswerError, RpcCall, RpcClient
 from amcast.live.rpc.server import Deliveries, KeepAlive, PositionExpired, Progress, Subscribe
 
-PATIENCE_S: Final = 30.0
+TIMEOUT_S: Final = 30.0
 """Without any replica that answers for so long, a subscription gives up."""
 
 
@@ -44,7 +44,7 @@ class Subscription:
         *,
         since: int | None = None,
         after: Delivery | None = None,
-        patience_s: float = PATIENCE_S,
+        patience_s: float = TIMEOUT_S,
     ) -> None:
         if since is not None and after is not None:
             raise UsageError("both since and after are given; expected at most one of them")
@@ -52,24 +52,24 @@ class Subscription:
             raise UsageError(f"since = {since}; expected a position from 0 on")
         self.switches = 0
         """How often another replica took over."""
-        self._asker = asker
+        self._rpc = asker
         self._group = group
         self._members = list(members)
         random.shuffle(self._members)
         self._position: int | None = since if after is None else after.position
-        self._after = -1 if after is None else after.place
+        self._last_place = -1 if after is None else after.place
         """The last place of the first batch that the reader has already."""
-        self._patience_s = patience_s
+        self._timeout_s = patience_s
         self._ready: deque[Delivery] = deque()
-        self._conversation: RpcCall | None = None
+        self._call: RpcCall | None = None
         self.source: ProcessId = -1
         """The replica that is read from."""
         self._refusals: dict[ProcessId, str] = {}
-        self._number = 0
+        self._configuration = 0
         """Of the topology that the members are from."""
         self._outdated = False
         """A change of members went by."""
-        self._moved_at = 0.0
+        self._progress_at = 0.0
 
     @property
     def position(self) -> int | None:
@@ -78,7 +78,7 @@ class Subscription:
 
     async def __aenter__(self) -> "Subscription":
         if self._position is None:
-            self._position = await self._now()
+            self._position = await self._current_position()
         return self
 
     async def __aexit__(
@@ -98,9 +98,9 @@ class Subscription:
 
     def close(self) -> None:
         """Hang up; iterating on goes on where it was."""
-        if self._conversation is not None:
-            self._conversation.close()
-            self._conversation = None
+        if self._call is not None:
+            self._call.close()
+            self._call = None
 
     # Reading
 
@@ -108,23 +108,23 @@ class Subscription:
         """Take one answer, or find another replica."""
         if self._outdated:
             await self._follow()
-        conversation = self._conversation or await self._found()
+        conversation = self._call or await self._connect()
         try:
-            answer = await conversation.answer()
+            answer = await conversation.reply()
         except NoAnswerError as error:
             self._leave(str(error))
             return
         match answer:
             case Deliveries():
-                self._take(answer)
+                self._accept(answer)
             case KeepAlive():
-                await self._compare()
+                await self._check_lag()
             case PositionExpired(first):
                 self._leave(f"deliveries before {first} are no longer kept at process {self.source}")
             case _:
                 self._leave(f"process {self.source} answers with {type(answer).__name__}")
 
-    def _take(self, told: Deliveries) -> None:
+    def _accept(self, told: Deliveries) -> None:
         assert self._position is not None
         if told.position != self._position:
             self._leave(f"process {self.source} tells position {told.position}; expected {self._position}")
@@ -132,11 +132,11 @@ class Subscription:
         for position, message in enumerate(told.messages, told.position):
             self._outdated = self._outdated or is_change(message)
             for delivery in message_deliveries(message, position):
-                if delivery.place > self._after:
+                if delivery.place > self._last_place:
                     self._ready.append(delivery)
-            self._after = -1
+            self._last_place = -1
         self._position += len(told.messages)
-        self._moved_at = asyncio.get_running_loop().time()
+        self._progress_at = asyncio.get_running_loop().time()
 
     def _leave(self, why: str) -> None:
         """This replica is of no use any more."""
@@ -150,45 +150,45 @@ class Subscription:
     async def _follow(self) -> None:
         """Read from those who are members now."""
         self._outdated = False
-        newest = await self._asker.members()
-        if newest is None or newest.configuration <= self._number or self._group not in newest.groups:
+        newest = await self._rpc.fetch_topology()
+        if newest is None or newest.configuration <= self._configuration or self._group not in newest.groups:
             return
-        self._number = newest.configuration
-        self._asker.follow(newest)
+        self._configuration = newest.configuration
+        self._rpc.follow_topology(newest)
         members = newest.members(self._group)
         stayed = [member for member in self._members if member in members]
         self._members = stayed + [member for member in members if member not in stayed]
 
     # Choosing a replica
 
-    async def _found(self) -> RpcCall:
+    async def _connect(self) -> RpcCall:
         """Somebody who has what comes next."""
         assert self._position is not None
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._patience_s
-        wait = self._asker.limits.reconnect_min_s
+        deadline = loop.time() + self._timeout_s
+        wait = self._rpc.limits.reconnect_min_s
         while True:
-            standings = await self._asker.standings(self._members)
-            conversation = await self._chosen(standings, self._position)
+            standings = await self._rpc.fetch_progress(self._members)
+            conversation = await self._choose(standings, self._position)
             if conversation is not None:
-                self._conversation = conversation
-                self._moved_at = loop.time()
+                self._call = conversation
+                self._progress_at = loop.time()
                 return conversation
             if standings and all(stands.first > self._position for stands in standings.values()):
                 first = min(stands.first for stands in standings.values())
                 raise MissedDeliveriesError(f"group {self._group}", self._position, first)
             if loop.time() > deadline:
-                raise CannotTellError(self._despair())
+                raise CannotTellError(self._describe_failures())
             await asyncio.sleep(wait)
             await self._follow()
-            wait = min(2 * wait, self._asker.limits.reconnect_max_s)
+            wait = min(2 * wait, self._rpc.limits.reconnect_max_s)
 
-    async def _chosen(self, standings: Mapping[ProcessId, Progress], position: int) -> RpcCall | None:
+    async def _choose(self, standings: Mapping[ProcessId, Progress], position: int) -> RpcCall | None:
         """Of those who keep the position: who has already delivered what comes next, and whom we left longest ago."""
         able = [member for member in self._members if member in standings and standings[member].first <= position]
         for member in sorted(able, key=lambda one: standings[one].next <= position):
             try:
-                conversation = await self._asker.ask(member, Subscribe(self._group, position))
+                conversation = await self._rpc.call(member, Subscribe(self._group, position))
             except NoAnswerError as error:
                 self._refusals[member] = str(error)
             else:
@@ -196,34 +196,34 @@ class Subscription:
                 return conversation
         return None
 
-    def _despair(self) -> str:
+    def _describe_failures(self) -> str:
         said = "".join(f"; {why}" for why in self._refusals.values())
-        return f"no replica of group {self._group} answers for {self._patience_s} s{said}"
+        return f"no replica of group {self._group} answers for {self._timeout_s} s{said}"
 
-    async def _compare(self) -> None:
+    async def _check_lag(self) -> None:
         """A replica that tells nothing for a while may be behind: leave it if another one is further."""
         now = asyncio.get_running_loop().time()
-        if now - self._moved_at < self._asker.limits.heartbeat_timeout_s:
+        if now - self._progress_at < self._rpc.limits.heartbeat_timeout_s:
             return
-        self._moved_at = now
+        self._progress_at = now
         others = [member for member in self._members if member != self.source]
-        standings = await self._asker.standings(others)
+        standings = await self._rpc.fetch_progress(others)
         assert self._position is not None
         if any(stands.first <= self._position < stands.next for stands in standings.values()):
             self._leave(f"process {self.source} is behind")
 
-    async def _now(self) -> int:
+    async def _current_position(self) -> int:
         """Where the group is: as far as the furthest of its members that answer, and a majority must."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._patience_s
+        deadline = loop.time() + self._timeout_s
         while True:
-            standings = await self._asker.standings(self._members)
+            standings = await self._rpc.fetch_progress(self._members)
             if 2 * len(standings) > len(self._members):
                 return max(stands.next for stands in standings.values())
             if loop.time() > deadline:
                 raise CannotTellError(
                     f"{len(standings)} of {len(self._members)} replicas of group {self._group} answer;"
-                    f" expected more than half within {self._patience_s} s"
+                    f" expected more than half within {self._timeout_s} s"
                 )
             await asyncio.sleep(0.1)
             await self._follow()

@@ -24,11 +24,11 @@ from amcast.live.errors import RefusedError
 
 Mode = Literal["tls", "plain"]
 SCHEME: Final = "amcast://"
-FIRST_CLIENT: Final = 1 << 20
+FIRST_CLIENT_ID: Final = 1 << 20
 """Clients draw a number from here on; those below are for processes that a configuration names."""
-BLOCK: Final = 1 << 22
+IDS_PER_CLIENT: Final = 1 << 22
 """Numbers that one named client owns."""
-MOST_CLIENTS: Final = (MAX_SENDER + 1 - FIRST_CLIENT) // BLOCK
+MAX_CLIENTS: Final = (MAX_SENDER + 1 - FIRST_CLIENT_ID) // IDS_PER_CLIENT
 
 
 class SecurityTable(Config, frozen=True):
@@ -78,12 +78,12 @@ class Subject:
         return f"{SCHEME}{quote(self.cluster, safe='')}/{self.kind}/{quote(self.name)}"
 
     @property
-    def stem(self) -> str:
+    def file_stem(self) -> str:
         """The name of its files: node-orders-1, client-till."""
         return f"{self.kind}-{quote(self.name.replace('/', '-'), safe='')}"
 
     @classmethod
-    def read(cls, uris: list[str]) -> "Subject":
+    def parse(cls, uris: list[str]) -> "Subject":
         """The one owner that a certificate names; none, several or something else is refused."""
         ours = [uri for uri in uris if uri.startswith(SCHEME)]
         if len(ours) != 1:
@@ -104,19 +104,19 @@ class ClientIdentity:
     """A client that the configuration names."""
 
     name: str
-    number: int
+    id: int
     groups: frozenset[GroupId]
     operate: bool
     subscribe: bool
     change: bool = False
 
     @property
-    def first(self) -> ProcessId:
-        return FIRST_CLIENT + self.number * BLOCK
+    def first_id(self) -> ProcessId:
+        return FIRST_CLIENT_ID + self.id * IDS_PER_CLIENT
 
     @property
-    def last(self) -> ProcessId:
-        return self.first + BLOCK - 1
+    def last_id(self) -> ProcessId:
+        return self.first_id + IDS_PER_CLIENT - 1
 
 
 class Permissions:
@@ -126,56 +126,56 @@ class Permissions:
         self.cluster = cluster
         self.nodes = dict(nodes)
         self.clients = dict(clients)
-        self.number = -1
+        self.configuration = -1
         """Of the topology that this is about."""
-        self.left: dict[str, ProcessId] = {}
+        self.removed: dict[str, ProcessId] = {}
         """Nodes that were members: they may hear that they are none any more, and that is all."""
-        self._by_number = {client.number: client for client in clients.values()}
+        self._clients_by_id = {client.id: client for client in clients.values()}
 
-    def follow(self, topology: Topology) -> None:
+    def follow_topology(self, topology: Topology) -> None:
         """The members have changed: some names are new, and some are those of nobody any more."""
-        if topology.configuration <= self.number:
+        if topology.configuration <= self.configuration:
             return
-        self.number = topology.configuration
+        self.configuration = topology.configuration
         for process, (name, address) in topology.endpoints.items():
-            (self.nodes if address else self.left)[name] = process
+            (self.nodes if address else self.removed)[name] = process
         for name in [name for name, process in self.nodes.items() if topology.group_of(process) is None]:
-            self.left[name] = self.nodes.pop(name)
+            self.removed[name] = self.nodes.pop(name)
         for name in self.nodes:
-            self.left.pop(name, None)
+            self.removed.pop(name, None)
 
     def check(self, subject: Subject, process: ProcessId) -> None:
         """Refuse a peer that claims a process which its certificate does not name."""
-        client = self.check_visitor(subject)
+        client = self.check_known_or_removed(subject)
         if client is None:
-            if process != self.nodes.get(subject.name, self.left.get(subject.name)):
+            if process != self.nodes.get(subject.name, self.removed.get(subject.name)):
                 raise RefusedError(f"it claims to be process {process}, but its certificate names {subject}")
-        elif not client.first <= process <= client.last:
+        elif not client.first_id <= process <= client.last_id:
             raise RefusedError(
                 f"it claims to be process {process}, but its certificate names {subject},"
-                f" who owns {client.first} to {client.last}"
+                f" who owns {client.first_id} to {client.last_id}"
             )
 
-    def check_visitor(self, subject: Subject) -> "ClientIdentity | None":
+    def check_known_or_removed(self, subject: Subject) -> "ClientIdentity | None":
         """The same as `check_known`, but for nodes that were members."""
-        if subject.kind == "node" and subject.name in self.left:
+        if subject.kind == "node" and subject.name in self.removed:
             self._check_cluster(subject)
             return None
         return self.check_known(subject)
 
     def check_change(self, process: ProcessId) -> None:
         """Refuse a client that may not change the members of groups."""
-        client = self._by_number.get((process - FIRST_CLIENT) // BLOCK)
+        client = self._clients_by_id.get((process - FIRST_CLIENT_ID) // IDS_PER_CLIENT)
         if client is None or not client.change:
-            name = self.name_of(process)
+            name = self.client_name(process)
             raise RefusedError(f"client {name} may not change groups' members; expected clients.{name}.change = true")
 
     def check_known(self, subject: Subject) -> "ClientIdentity | None":
         """Refuse whoever is not in the configuration; None for a node."""
         self._check_cluster(subject)
         if subject.kind != "node":
-            return self._client(subject)
-        if subject.name in self.left:
+            return self._find_client(subject)
+        if subject.name in self.removed:
             raise RefusedError(f"its certificate names {subject}, which was removed from cluster {self.cluster!r}")
         if subject.name not in self.nodes:
             raise RefusedError(f"its certificate names {subject}, which is no node of cluster {self.cluster!r}")
@@ -192,7 +192,7 @@ class Permissions:
         if self.check_known(subject) is not None:
             raise RefusedError(f"{subject} is no node; only nodes may copy an application's state")
 
-    def check_reader(self, subject: Subject, group: GroupId) -> None:
+    def check_subscriber(self, subject: Subject, group: GroupId) -> None:
         """Refuse whoever may not read what a group delivers."""
         client = self.check_known(subject)
         if client is not None and not (client.subscribe and group in client.groups):
@@ -200,35 +200,35 @@ class Permissions:
                 f"{subject} may not read group {group}; it may read {sorted(client.groups) if client.subscribe else []}"
             )
 
-    def block_of(self, subject: Subject) -> tuple[ProcessId, ProcessId]:
+    def client_id_range(self, subject: Subject) -> tuple[ProcessId, ProcessId]:
         """First and last of the numbers that a client owns."""
         client = self.check_known(subject)
         if client is None:
             raise RefusedError(f"{subject} has a number already")
-        return client.first, client.last
+        return client.first_id, client.last_id
 
-    def groups_of(self, process: ProcessId) -> frozenset[GroupId]:
+    def allowed_groups(self, process: ProcessId) -> frozenset[GroupId]:
         """The groups that a client of this number may address."""
-        client = self._by_number.get((process - FIRST_CLIENT) // BLOCK)
+        client = self._clients_by_id.get((process - FIRST_CLIENT_ID) // IDS_PER_CLIENT)
         return client.groups if client is not None else frozenset()
 
-    def name_of(self, process: ProcessId) -> str:
+    def client_name(self, process: ProcessId) -> str:
         """The client behind a number, for logs."""
-        client = self._by_number.get((process - FIRST_CLIENT) // BLOCK)
+        client = self._clients_by_id.get((process - FIRST_CLIENT_ID) // IDS_PER_CLIENT)
         return client.name if client is not None else f"process {process}"
 
     def _check_cluster(self, subject: Subject) -> None:
         if subject.cluster != self.cluster:
             raise RefusedError(f"its certificate is for cluster {subject.cluster!r}; this is {self.cluster!r}")
 
-    def _client(self, subject: Subject) -> ClientIdentity:
+    def _find_client(self, subject: Subject) -> ClientIdentity:
         client = self.clients.get(subject.name)
         if client is None:
             raise RefusedError(f"{subject} is not in the configuration; expected one of {sorted(self.clients)}")
         return client
 
 
-def clients_of(tables: Mapping[str, ClientTable], groups: Mapping[str, GroupId]) -> dict[str, ClientIdentity]:
+def parse_clients(tables: Mapping[str, ClientTable], groups: Mapping[str, GroupId]) -> dict[str, ClientIdentity]:
     """The clients of a cluster.toml; a mistake names the field."""
     made: dict[str, ClientIdentity] = {}
     numbers: dict[int, str] = {}
@@ -236,8 +236,8 @@ def clients_of(tables: Mapping[str, ClientTable], groups: Mapping[str, GroupId])
         number = place if table.id is None else table.id
         if not name or name != name.strip():
             raise UsageError(f"clients: the name {name!r}; expected one without spaces around it")
-        if not 0 <= number < MOST_CLIENTS:
-            raise UsageError(f"clients.{name}.id = {number}; expected 0 to {MOST_CLIENTS - 1}")
+        if not 0 <= number < MAX_CLIENTS:
+            raise UsageError(f"clients.{name}.id = {number}; expected 0 to {MAX_CLIENTS - 1}")
         if number in numbers:
             raise UsageError(f"clients.{name}.id = {number}; {numbers[number]} has this number already")
         numbers[number] = name

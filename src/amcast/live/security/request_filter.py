@@ -12,9 +12,9 @@ from amcast.kernel.spec import Spec
 from amcast.live.errors import RefusedError
 from amcast.live.security.permissions import Permissions
 
-MARKED: Final = CHANGE_PREFIX[0]
+CHANGE_FIRST_BYTE: Final = CHANGE_PREFIX[0]
 """How the payload of a change begins, and few others."""
-MOST_SETS: Final = 100_000
+MAX_DESTINATION_SETS: Final = 100_000
 """Sets of destinations that are remembered as sound; beyond that, each is checked anew."""
 
 
@@ -24,18 +24,18 @@ class RequestFilter:
     def __init__(self, process: Process, spec: Spec, most_bytes: int, rights: Permissions | None = None) -> None:
         self._process = process
         self._spec = spec
-        self._most_bytes = most_bytes
-        self._rights = rights
-        self._home = process.group
+        self._max_bytes = most_bytes
+        self._permissions = rights
+        self._group = process.group
         """A process that was removed still tells clients so, as one of this group."""
-        self._sound: set[tuple[GroupId, ...]] = set()
-        self.sound: Set[tuple[GroupId, ...]] = self._sound if rights is None else frozenset()
+        self._checked: set[tuple[GroupId, ...]] = set()
+        self.checked_destinations: Set[tuple[GroupId, ...]] = self._checked if rights is None else frozenset()
         """Destinations that were found sound, and that every client may address (`live/wire/client_inbox.py`)."""
 
     def check(self, peer: ProcessId, bodies: list[Body]) -> None:
         """Refuse, before the process sees any of them, bodies of which one is not allowed."""
-        rights, sound, most = self._rights, self._sound, self._most_bytes
-        allowed = None if rights is None else rights.groups_of(peer)
+        rights, sound, most = self._permissions, self._checked, self._max_bytes
+        allowed = None if rights is None else rights.allowed_groups(peer)
         for body in bodies:
             if type(body) is not Request:
                 raise RefusedError(f"client {peer} says {type(body).__name__}; clients may only send requests")
@@ -50,8 +50,8 @@ class RequestFilter:
             if message.destinations not in sound:
                 self._check_destinations(message)
             if allowed is not None and not allowed.issuperset(message.destinations):
-                self._forbid(peer, message, allowed)
-            if payload and payload[0] == MARKED and is_change(message):
+                self._refuse_groups(peer, message, allowed)
+            if payload and payload[0] == CHANGE_FIRST_BYTE and is_change(message):
                 self._check_change(peer, message)
 
     def _check_change(self, peer: ProcessId, message: Message) -> None:
@@ -60,13 +60,14 @@ class RequestFilter:
             raise RefusedError(
                 f"message {message.id} changes members; this cluster does not (members.change, the protocol)"
             )
-        if self._rights is not None:
-            self._rights.check_change(peer)
+        if self._permissions is not None:
+            self._permissions.check_change(peer)
 
-    def _forbid(self, peer: ProcessId, message: Message, allowed: frozenset[GroupId]) -> None:
-        assert self._rights is not None
+    def _refuse_groups(self, peer: ProcessId, message: Message, allowed: frozenset[GroupId]) -> None:
+        assert self._permissions is not None
+        forbidden = sorted({*message.destinations} - allowed)
         raise RefusedError(
-            f"client {self._rights.name_of(peer)} may not address groups {sorted({*message.destinations} - allowed)}"
+            f"client {self._permissions.client_name(peer)} may not address groups {forbidden}"
             f" (message {message.id}); expected some of {sorted(allowed)}"
         )
 
@@ -80,9 +81,9 @@ class RequestFilter:
             raise RefusedError(f"message {message.id}: destinations {message.destinations}; expected {proper}")
         # A client that asks again asks every member of the groups that order its message.
         ordering = {topology.group_of(contact) for contact in self._spec.contacts(topology, message)}
-        if self._home not in ordering | set(proper):
+        if self._group not in ordering | set(proper):
             raise RefusedError(
                 f"message {message.id} to groups {list(proper)} is none of process {self._process.me}'s business"
             )
-        if len(self._sound) < MOST_SETS:
-            self._sound.add(proper)
+        if len(self._checked) < MAX_DESTINATION_SETS:
+            self._checked.add(proper)

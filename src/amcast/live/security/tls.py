@@ -14,7 +14,7 @@ from amcast.kernel.errors import UsageError
 from amcast.live.errors import RefusedError
 from amcast.live.security.permissions import Permissions, Subject
 
-FLIGHTS: Final = 3
+HANDSHAKE_ROUNDS: Final = 3
 """Each side speaks so often, at most, until hands are shaken."""
 
 
@@ -23,10 +23,10 @@ class Security:
 
     def __init__(self, authority: Path, folder: Path, me: Subject, rights: Permissions) -> None:
         self.me = me
-        self.rights = rights
+        self.permissions = rights
         self._authority = authority
-        self._certificate = folder / f"{me.stem}.pem"
-        self._key = folder / f"{me.stem}.key"
+        self._certificate = folder / f"{me.file_stem}.pem"
+        self._key = folder / f"{me.file_stem}.key"
         self.server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         for context in (self.server, self.client):
@@ -53,37 +53,37 @@ class Security:
             try:
                 context.load_verify_locations(self._authority)
             except (ssl.SSLError, OSError) as error:
-                raise UsageError(f"{self._authority}: {reason(error)}; expected a PEM certificate") from None
+                raise UsageError(f"{self._authority}: {describe_error(error)}; expected a PEM certificate") from None
             try:
                 context.load_cert_chain(self._certificate, self._key, password=_no_password)
             except (ssl.SSLError, OSError, ValueError) as error:
                 raise UsageError(
-                    f"{self._certificate}: {reason(error)}; expected a PEM certificate with its key, without a"
+                    f"{self._certificate}: {describe_error(error)}; expected a PEM certificate with its key, without a"
                     f" password, in {self._key.name}"
                 ) from None
-        self._check_own()
+        self._verify_own_certificate()
 
-    def _check_own(self) -> None:
+    def _verify_own_certificate(self) -> None:
         """Find out now, not at the first connection, that a certificate names somebody else or is not accepted: shake
         hands with myself, in memory."""
         there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
         # A client's certificate cannot serve; a context without a purpose lets it, for this one handshake.
         server = self.server.wrap_bio(there, back, server_side=True)
-        client = self._unpurposed().wrap_bio(back, there)
+        client = self._context_without_purpose().wrap_bio(back, there)
         try:
-            for _ in range(FLIGHTS):
-                _shake(client)
-                _shake(server)
-            named = subject_of(server.getpeercert())
+            for _ in range(HANDSHAKE_ROUNDS):
+                _advance_handshake(client)
+                _advance_handshake(server)
+            named = parse_subject(server.getpeercert())
         except (ssl.SSLError, RefusedError) as error:
-            raise UsageError(f"{self._certificate}: {reason(error)}") from None
+            raise UsageError(f"{self._certificate}: {describe_error(error)}") from None
         if named != self.me:
             raise UsageError(
                 f"{self._certificate} names {named} of cluster {named.cluster!r};"
                 f" expected {self.me} of {self.me.cluster!r}"
             )
 
-    def _unpurposed(self) -> ssl.SSLContext:
+    def _context_without_purpose(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -91,20 +91,20 @@ class Security:
         return context
 
 
-def _shake(end: ssl.SSLObject) -> None:
+def _advance_handshake(end: ssl.SSLObject) -> None:
     """Go on with a handshake as far as it can."""
     with contextlib.suppress(ssl.SSLWantReadError):
         end.do_handshake()
 
 
-def subject_of(certificate: dict[str, Any] | None) -> Subject:
+def parse_subject(certificate: dict[str, Any] | None) -> Subject:
     """Whom a peer's verified certificate names."""
     if not certificate:
         raise RefusedError("it shows no certificate")
-    return Subject.read([value for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"])
+    return Subject.parse([value for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"])
 
 
-def reason(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Why TLS failed, in a few words."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate not accepted: {error.verify_message}"

@@ -45,14 +45,14 @@ SEGMENT_BYTES: Final = 2 * MIB
 RETRY_S: Final = 0.5
 
 
-class Page(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class JournalPage(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Some deliveries, the first at this position."""
 
     position: int
     messages: list[Message]
 
 
-class State(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class JournalState(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """The program after so many deliveries."""
 
     position: int
@@ -60,7 +60,7 @@ class State(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final = msgspec.msgpack.Decoder(Page | State)
+_decoder: Final = msgspec.msgpack.Decoder(JournalPage | JournalState)
 
 
 class Journal:
@@ -80,11 +80,11 @@ class Journal:
         position = 0
         for record in self._store.records():
             match _decoder.decode(record):
-                case State(position=at, data=data):
+                case JournalState(position=at, data=data):
                     install(data, at)
                     position = at
                     self._state_bytes = len(data)
-                case Page(position=at, messages=messages):
+                case JournalPage(position=at, messages=messages):
                     assert at == position, f"the journal tells position {at} after {position}"
                     for message in messages:
                         hand(position, message)
@@ -99,22 +99,22 @@ class Journal:
     def write(self) -> None:
         """Make durable what was added."""
         if self._waiting:
-            page = _encoder.encode(Page(self._first, self._waiting))
+            page = _encoder.encode(JournalPage(self._first, self._waiting))
             self._first += len(self._waiting)
             self._waiting = []
             self._append(page, False)
             self._written += len(page)
 
-    def begin(self, position: int, state: bytes) -> None:
+    def begin_with(self, position: int, state: bytes) -> None:
         """This state takes the place of everything before."""
         self._waiting = []
         self._first = position
         self._written = 0
         self._state_bytes = len(state)
-        self._append(_encoder.encode(State(position, state)), True)
+        self._append(_encoder.encode(JournalState(position, state)), True)
 
     @property
-    def long(self) -> bool:
+    def is_long(self) -> bool:
         """A state would be shorter."""
         return self._written > max(JOURNAL_BYTES, 4 * self._state_bytes)
 
@@ -155,29 +155,29 @@ class Application:
         self._install = install
         self._on_missed = on_missed
         self._journal = journal
-        self._kept: RecentDeliveries | None = None
+        self._recent: RecentDeliveries | None = None
         self._fetch: Fetch | None = None
         self._failed: Callable[[Exception], object] = lambda error: None
         """Told when the program failed while it caught up."""
-        self._catching: asyncio.Task[None] | None = None
+        self._catch_up_task: asyncio.Task[None] | None = None
         self._moved = asyncio.Event()
         if journal is not None and install is not None:
-            self.position = journal.replay(install, self._give)
+            self.position = journal.replay(install, self._call_program)
 
     # What the host calls
 
-    def told(self, effect: Deliver) -> None:
+    def deliver(self, effect: Deliver) -> None:
         """A delivery; one that comes while a state is awaited is kept elsewhere, and handed over later."""
-        if effect.position < self.position or self._catching is not None:
+        if effect.position < self.position or self._catch_up_task is not None:
             return
-        if effect.position > self.position and self.missing(effect.position):
+        if effect.position > self.position and self.skip_to(effect.position):
             return
-        self._hand(effect.position, effect.message)
+        self._deliver(effect.position, effect.message)
 
-    def missing(self, position: int) -> bool:
+    def skip_to(self, position: int) -> bool:
         """Deliveries before this position will not come; True if a state is awaited in their place."""
-        if position <= self.position or self._catching is not None:
-            return self._catching is not None
+        if position <= self.position or self._catch_up_task is not None:
+            return self._catch_up_task is not None
         if self._install is None:
             first, self.position = self.position, position
             if self._on_missed is not None:
@@ -185,65 +185,65 @@ class Application:
             elif self._on_delivery is not None:
                 log.warning("the program missed deliveries %d to %d: a snapshot took their place", first, position - 1)
             return False
-        self._catching = asyncio.get_running_loop().create_task(self._caught(position))
+        self._catch_up_task = asyncio.get_running_loop().create_task(self._run_catch_up(position))
         return True
 
     def save(self) -> None:
         """The replica's log is about to forget what was handed over."""
         if self._journal is None:
             return
-        if self._journal.long:
+        if self._journal.is_long:
             assert self._take is not None
-            self._journal.begin(self.position, self._take())
+            self._journal.begin_with(self.position, self._take())
         else:
             self._journal.write()
 
-    async def copied(self, position: int) -> tuple[int, bytes]:
+    async def read_state(self, position: int) -> tuple[int, bytes]:
         """The program's state after at least so many deliveries, for a fellow."""
         assert self._take is not None
-        while self.position < position or self._catching is not None:
+        while self.position < position or self._catch_up_task is not None:
             self._moved.clear()
             await self._moved.wait()
         return self.position, self._take()
 
     @property
     def can_take(self) -> bool:
-        """The program's state can be taken, so fellows may ask for it (`copied`)."""
+        """The program's state can be taken, so fellows may ask for it (`read_state`)."""
         return self._take is not None
 
     def serve(self, host: Host, recent: RecentDeliveries, follower: TopologyFollower, asker: RpcClient) -> None:
         """Be the application of this host, which has not started."""
-        self._kept = recent
+        self._recent = recent
         self._failed = host.fail
 
         async def fetch(position: int) -> tuple[int, bytes]:
-            asker.follow(host.topology)
-            return await asker.copy(follower.other_members(), position)
+            asker.follow_topology(host.topology)
+            return await asker.fetch_state(follower.other_members(), position)
 
         self._fetch = fetch
 
     async def close(self) -> None:
-        if self._catching is not None:
-            self._catching.cancel()
-            await asyncio.gather(self._catching, return_exceptions=True)
+        if self._catch_up_task is not None:
+            self._catch_up_task.cancel()
+            await asyncio.gather(self._catch_up_task, return_exceptions=True)
         if self._journal is not None:
             self._journal.close()
 
     # Inside
 
-    def _hand(self, position: int, message: Message) -> None:
+    def _deliver(self, position: int, message: Message) -> None:
         if self._journal is not None:
             self._journal.add(message)
-        self._give(position, message)
+        self._call_program(position, message)
         self.position = position + 1
         self._moved.set()
 
-    def _give(self, position: int, message: Message) -> None:
+    def _call_program(self, position: int, message: Message) -> None:
         if self._on_delivery is not None:
             for delivery in message_deliveries(message, position):
                 self._on_delivery(delivery)
 
-    async def _caught(self, position: int) -> None:
+    async def _run_catch_up(self, position: int) -> None:
         try:
             await self._catch_up(position)
         except Exception as error:
@@ -251,7 +251,7 @@ class Application:
 
     async def _catch_up(self, position: int) -> None:
         """Get a state from a fellow, then hand over what followed; again, if that is gone meanwhile."""
-        kept = self._kept
+        kept = self._recent
         assert kept is not None
         assert self._fetch is not None
         assert self._install is not None
@@ -268,9 +268,9 @@ class Application:
         log.info("the program took over a fellow's state after %d deliveries", reached)
         self.position = reached
         if self._journal is not None:
-            self._journal.begin(reached, state)
+            self._journal.begin_with(reached, state)
         while self.position < kept.next:
             for message in kept.since(self.position, CHUNK_BYTES):
-                self._hand(self.position, message)
-        self._catching = None
+                self._deliver(self.position, message)
+        self._catch_up_task = None
         self._moved.set()

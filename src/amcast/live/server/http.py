@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from amcast.kernel.errors import UsageError
 from amcast.live.limits import KIB
-from amcast.live.log_output import complain
+from amcast.live.log_output import warn_rate_limited
 from amcast.live.server import metrics
 from amcast.live.server.status import StatusReporter
 
@@ -28,7 +28,7 @@ log = logging.getLogger("amcast.live")
 
 REQUEST_BYTES: Final = 8 * KIB
 REQUEST_S: Final = 5.0
-MOST_CONNECTIONS: Final = 64
+MAX_CONNECTIONS: Final = 64
 TEXT: Final = "text/plain; charset=utf-8"
 JSON: Final = "application/json"
 _REASONS: Final = {
@@ -36,7 +36,7 @@ _REASONS: Final = {
     503: "Service Unavailable",
 }  # fmt: skip
 
-Answer = tuple[int, str, bytes]
+Response = tuple[int, str, bytes]
 """Status, kind of content, content."""
 
 
@@ -44,22 +44,22 @@ class HttpServer:
     """Answers for one node."""
 
     def __init__(self, watch: StatusReporter) -> None:
-        self._watch = watch
+        self._reporter = watch
         self._server: asyncio.Server | None = None
         self._open = 0
         self._registry: CollectorRegistry | None = None
-        self._unmeasured = ""
+        self._no_metrics_reason = ""
         try:
-            self._registry = metrics.registry(watch)
+            self._registry = metrics.make_registry(watch)
         except UsageError as error:
-            self._unmeasured = str(error)
+            self._no_metrics_reason = str(error)
 
     async def listen(self, host: str, port: int) -> None:
         """Begin to answer."""
         try:
             self._server = await asyncio.start_server(self._accept, host, port, limit=REQUEST_BYTES)
         except OSError as error:
-            raise UsageError(f"node {self._watch.name} cannot answer HTTP on {host}:{port}: {error}") from None
+            raise UsageError(f"node {self._reporter.name} cannot answer HTTP on {host}:{port}: {error}") from None
 
     async def close(self) -> None:
         """Answer no more."""
@@ -69,8 +69,8 @@ class HttpServer:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open += 1
         try:
-            if self._open > MOST_CONNECTIONS:
-                complain("http", "an HTTP connection was closed: more than %d are open", MOST_CONNECTIONS)
+            if self._open > MAX_CONNECTIONS:
+                warn_rate_limited("http", "an HTTP connection was closed: more than %d are open", MAX_CONNECTIONS)
                 return
             with suppress(OSError, TimeoutError):
                 async with asyncio.timeout(REQUEST_S):
@@ -85,7 +85,7 @@ class HttpServer:
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             status, kind, content = 400, TEXT, b"expected an HTTP request\n"
         else:
-            status, kind, content = self.answer(head.split(b"\r\n", 1)[0])
+            status, kind, content = self.respond(head.split(b"\r\n", 1)[0])
         writer.write(
             f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\nContent-Length: {len(content)}\r\n"
             "Cache-Control: no-store\r\nConnection: close\r\n\r\n".encode()
@@ -93,7 +93,7 @@ class HttpServer:
         )
         await writer.drain()
 
-    def answer(self, line: bytes) -> Answer:
+    def respond(self, line: bytes) -> Response:
         """To the first line of a request."""
         words = line.split()
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
@@ -102,16 +102,16 @@ class HttpServer:
             return 405, TEXT, b"expected GET\n"
         match words[1].split(b"?", 1)[0]:
             case b"/health":
-                failed = self._watch.host.ended.done()
+                failed = self._reporter.host.ended.done()
                 return (503, TEXT, b"the replica has stopped\n") if failed else (200, TEXT, b"ok\n")
             case b"/ready":
-                missing = self._watch.missing()
-                said = "\n".join((*missing, *self._watch.survey.advice()))
+                missing = self._reporter.reasons_not_ready()
+                said = "\n".join((*missing, *self._reporter.survey.advice()))
                 return (503, TEXT, f"{said}\n".encode()) if missing else (200, TEXT, b"ready\n")
             case b"/status":
-                return 200, JSON, json.dumps(self._watch.status(), indent=2).encode()
+                return 200, JSON, json.dumps(self._reporter.status(), indent=2).encode()
             case b"/metrics":
                 if self._registry is None:
-                    return 501, TEXT, f"{self._unmeasured}\n".encode()
-                return 200, "text/plain; version=0.0.4; charset=utf-8", metrics.text(self._registry)
+                    return 501, TEXT, f"{self._no_metrics_reason}\n".encode()
+                return 200, "text/plain; version=0.0.4; charset=utf-8", metrics.format_metrics(self._registry)
         return 404, TEXT, b"expected /health, /ready, /metrics or /status\n"

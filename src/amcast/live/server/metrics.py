@@ -1,8 +1,8 @@
-"""Metrics for Prometheus: what `live/server/status.py` tells, as numbers with names. docs/operate.md lists them, and a
-test compares that list with this one.
+"""Metrics for Prometheus: the status of `live/server/status.py` as named numbers. docs/operate.md lists them, and a
+test compares that list with `METRICS`.
 
-The package `prometheus-client` (extra `operate`) writes the text; without it a node runs as well, and says why there
-are no metrics. Reading them costs a walk over the links and nothing else; between two readings they cost nothing.
+The package `prometheus-client` (extra `operate`) formats them; without it a node runs as well, and /metrics says why
+there are none. A scrape costs one walk over the links; between scrapes metrics cost nothing.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 
-WHO: Final = ("node", "cluster", "protocol", "durability", "version")
+NODE_LABELS: Final = ("node", "cluster", "protocol", "durability", "version")
 Status = dict[str, Any]
 Values = Callable[[Status], list[tuple[tuple[str, ...], float]]]
 
 
-class Told(NamedTuple):
-    """One metric: its name (a counter's without `_total`), what it says, its labels, and where its values come from."""
+class MetricDefinition(NamedTuple):
+    """One metric: its name (a counter's without `_total`), kind, help text, labels, and the function that reads it."""
 
     name: str
     kind: str
@@ -30,12 +30,12 @@ class Told(NamedTuple):
     values: Values
 
 
-def _one(*path: str) -> Values:
+def _value_at(*path: str) -> Values:
     def values(status: Status) -> list[tuple[tuple[str, ...], float]]:
-        found: Any = status
+        value: Any = status
         for name in path:
-            found = (found or {}).get(name)
-        return [] if found is None else [((), float(found))]
+            value = (value or {}).get(name)
+        return [] if value is None else [((), float(value))]
 
     return values
 
@@ -45,96 +45,96 @@ def _links(field: str) -> Values:
 
 
 def _is_leader(status: Status) -> list[tuple[tuple[str, ...], float]]:
-    leader = status["vitals"].get("leader")
+    leader = status["protocol_status"].get("leader")
     return [] if leader is None else [((), float(leader == status["process"]))]
 
 
 def _info(status: Status) -> list[tuple[tuple[str, ...], float]]:
-    return [(tuple(str(status[field]) for field in WHO), 1.0)]
+    return [(tuple(str(status[field]) for field in NODE_LABELS), 1.0)]
 
 
-def _gauge(name: str, help: str, *path: str) -> Told:
-    return Told(f"amcast_{name}", "gauge", help, (), _one(*path))
+def _gauge(name: str, help: str, *path: str) -> MetricDefinition:
+    return MetricDefinition(f"amcast_{name}", "gauge", help, (), _value_at(*path))
 
 
-def _counter(name: str, help: str, *path: str) -> Told:
-    return Told(f"amcast_{name}", "counter", help, (), _one(*path))
+def _counter(name: str, help: str, *path: str) -> MetricDefinition:
+    return MetricDefinition(f"amcast_{name}", "counter", help, (), _value_at(*path))
 
 
-def _link(name: str, help: str, field: str) -> Told:
-    return Told(f"amcast_link_{name}", "gauge", help, ("peer",), _links(field))
+def _link(name: str, help: str, field: str) -> MetricDefinition:
+    return MetricDefinition(f"amcast_link_{name}", "gauge", help, ("peer",), _links(field))
 
 
 METRICS: Final = (
-    Told("amcast_node", "gauge", "Always 1; who this is.", WHO, _info),
+    MetricDefinition("amcast_node", "gauge", "Always 1; its labels identify the node.", NODE_LABELS, _info),
     _gauge("ready", "1 if this node is ready to serve.", "ready"),
-    _gauge("holds_state", "1 if this node holds its group's state, 0 while it waits for it.", "group_state", "holds"),
-    _gauge("incarnation", "How often this node was restarted.", "incarnation"),
-    _gauge("uptime_seconds", "Since this incarnation began.", "uptime_s"),
+    _gauge("has_state", "1 if this node has its group's state, 0 while it waits for it.", "group_state", "has_state"),
+    _gauge("incarnation", "Number of restarts of this node.", "incarnation"),
+    _gauge("uptime_seconds", "Seconds since this incarnation began.", "uptime_s"),
+    _gauge("configuration", "Number of the membership configuration of this node.", "protocol_status", "configuration"),
+    MetricDefinition("amcast_is_leader", "gauge", "1 if this node believes it leads its group.", (), _is_leader),
+    _gauge("epoch", "Number of the group's leadership, where the protocol has one.", "protocol_status", "epoch"),
+    _gauge("position", "Messages delivered here over all incarnations.", "protocol_status", "position"),
+    _gauge("pending_messages", "Messages known here and not delivered.", "protocol_status", "pending"),
     _gauge(
-        "topology", "How often the members of groups were changed, as this node knows it.", "vitals", "configuration"
+        "unanswered_bundles", "Bundles that this gateway sent and that are not answered.", "protocol_status", "asked"
     ),
-    Told("amcast_is_leader", "gauge", "1 if this node believes that it leads its group.", (), _is_leader),
-    _gauge("epoch", "Number of the group's leadership, where the protocol has one.", "vitals", "epoch"),
-    _gauge("position", "Messages delivered here over all incarnations.", "vitals", "position"),
-    _gauge("pending_messages", "Heard of and not delivered.", "vitals", "pending"),
-    _gauge("asked_bundles", "Asked for by this gateway and not answered.", "vitals", "asked"),
-    _gauge("unordered_bytes", "Payload of that.", "unordered_bytes"),
-    _gauge("full", "1 if that is too much, and clients wait.", "full"),
+    _gauge("unordered_bytes", "Payload bytes in unanswered bundles.", "unordered_bytes"),
+    _gauge("clients_paused", "1 if unordered_bytes is over its limit, so that clients wait.", "clients_paused"),
     _counter("delivered", "Messages delivered in this incarnation.", "delivered"),
     _counter("steps", "Steps of the protocol in this incarnation.", "steps"),
     _counter("events", "Events in these steps; events per step is the size of bursts.", "events"),
     _gauge("inbox_events", "Events that wait for the next step.", "queues", "inbox"),
     _gauge("held_effects", "Effects that wait for the disk.", "queues", "held"),
-    _counter("appended_records", "Records given to the log in this incarnation.", "queues", "appended"),
-    _counter("durable_records", "Of these, how many are durable.", "queues", "durable"),
-    _link("up", "1 if connected with another node.", "up"),
-    _link("queued_bytes", "What another node has not acknowledged.", "queued_bytes"),
-    _link("pressed", "1 if another node is so slow that clients wait for it.", "pressed"),
+    _counter("appended_records", "Records appended to the log in this incarnation.", "queues", "appended"),
+    _counter("durable_records", "Appended records that are durable.", "queues", "durable"),
+    _link("up", "1 if connected to the other node.", "up"),
+    _link("queued_bytes", "Bytes that the other node has not acknowledged.", "queued_bytes"),
+    _link("congested", "1 if the other node is so slow that clients wait for it.", "congested"),
     _gauge("clients", "Clients that are connected or were a moment ago.", "clients"),
     _gauge("subscribers", "Readers of this node's deliveries.", "subscribers"),
-    _gauge("strangers", "Connections that have not said who they are.", "strangers"),
-    _counter("dismissed_strangers", "Of these, closed because there were too many.", "dismissed"),
-    _counter("refused_connections", "Connections refused or closed for what they said.", "refused"),
+    _gauge("pending_connections", "Connections that have not identified themselves.", "pending_connections"),
+    _counter("evicted_connections", "Pending connections closed because there were too many.", "evicted_connections"),
+    _counter("refused_connections", "Connections refused or closed because of what they sent.", "refused_connections"),
     _counter("lost_sends", "Bodies for clients that had left.", "lost_sends"),
 )
 
 
 class _Collector:
-    """Asked by the registry whenever somebody reads the metrics."""
+    """Reads the status whenever the registry is scraped."""
 
-    def __init__(self, watch: StatusReporter) -> None:
-        self._watch = watch
+    def __init__(self, reporter: StatusReporter) -> None:
+        self._reporter = reporter
 
     def collect(self) -> "Iterator[Metric]":
-        """Every metric with its present values."""
+        """Yields every metric with its current values."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        status = self._watch.status()
-        for told in METRICS:
-            kind = CounterMetricFamily if told.kind == "counter" else GaugeMetricFamily
-            family = kind(told.name, told.help, labels=told.labels)
-            for labels, value in told.values(status):
+        status = self._reporter.status()
+        for metric in METRICS:
+            kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+            family = kind(metric.name, metric.help, labels=metric.labels)
+            for labels, value in metric.values(status):
                 family.add_metric(labels, value)
             yield family
 
 
-def registry(watch: StatusReporter) -> "CollectorRegistry":
-    """The node's metrics, and those of its operating-system process (CPU, memory, open files)."""
+def make_registry(reporter: StatusReporter) -> "CollectorRegistry":
+    """Makes a registry of the node's metrics and those of its operating-system process (CPU, memory, open files)."""
     try:
         from prometheus_client import CollectorRegistry, ProcessCollector
     except ImportError:
         raise UsageError(
             "the package prometheus-client is not installed; expected: pip install 'amcast[operate]'"
         ) from None
-    made = CollectorRegistry()
-    ProcessCollector(registry=made)
-    made.register(_Collector(watch))
-    return made
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    registry.register(_Collector(reporter))
+    return registry
 
 
-def text(registry: "CollectorRegistry") -> bytes:
-    """In the form that Prometheus reads."""
+def format_metrics(registry: "CollectorRegistry") -> bytes:
+    """Formats the metrics as Prometheus expects them."""
     from prometheus_client import generate_latest
 
     return generate_latest(registry)

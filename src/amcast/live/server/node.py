@@ -74,15 +74,15 @@ def build_replica(
 ) -> "tuple[ReplicaRuntime, FolderRecorder | None]":
     """A replica as its configuration says, not started; and its recorder, to be closed at the end."""
     spec.check_topology(cluster.topology)
-    logged = any(cluster.folder_of(me).glob("*.log"))
+    logged = any(cluster.data_folder(me).glob("*.log"))
     with contextlib.ExitStack() as undo:
-        store = opened_store(cluster.folder_of(me), cluster.durability)
+        store = opened_store(cluster.data_folder(me), cluster.durability)
         undo.callback(store.close)
-        wiring = cluster.node_wiring(cluster.name_of(me))
+        wiring = cluster.node_transport(cluster.name_of(me))
         roster, first = load_roster(cluster, me, logged)
-        process = spec.process(me, first, spec.configure(options_of(cluster, spec)))
+        process = spec.process(me, first, spec.configure(protocol_options(cluster, spec)))
         owning.record_owner(cluster, me)
-        recorder, recorded = joined(cluster, me) if cluster.trace != "off" else (None, 0)
+        recorder, recorded = open_recorder(cluster, me) if cluster.trace_mode != "off" else (None, 0)
         runtime = ReplicaRuntime(
             process,
             spec,
@@ -91,10 +91,10 @@ def build_replica(
             cluster=cluster.name,
             limits=cluster.limits,
             durability=cluster.durability,
-            client_ids=ClientIdAllocator(cluster.folder_of(me), me, store.incarnation),
+            client_ids=ClientIdAllocator(cluster.data_folder(me), me, store.incarnation),
             roster=roster,
-            folder=cluster.folder_of(me),
-            take_state=application.copied if application is not None and application.can_take else None,
+            folder=cluster.data_folder(me),
+            take_state=application.read_state if application is not None and application.can_take else None,
             on_retired=on_retired,
             coalesce_us=coalesce_us,
             store=store,
@@ -102,9 +102,9 @@ def build_replica(
             steps=None
             if steps is None
             else StepLog(steps / f"{me}-{store.incarnation}.steps", spec.name, me, store.incarnation),
-            on_deliver=None if application is None else application.told,
-            on_installed=None if application is None else application.missing,
-            before_forgetting=_all_of(recorder.flush if recorder else None, application.save if application else None),
+            on_deliver=None if application is None else application.deliver,
+            on_installed=None if application is None else application.skip_to,
+            before_forgetting=_combine(recorder.flush if recorder else None, application.save if application else None),
             handed=0 if application is None else application.position,
             recorded=recorded,
             skew=None if skew is None else SkewedClock(skew / cluster.name_of(me).replace("/", "-")),
@@ -117,7 +117,7 @@ def build_replica(
         return runtime, recorder
 
 
-def options_of(cluster: Cluster, spec: Spec) -> dict[str, Any]:
+def protocol_options(cluster: Cluster, spec: Spec) -> dict[str, Any]:
     """Of the protocol. Where nothing is kept, one that can do without records makes none; but a trace of packets tells
     what a process says to itself, too."""
     options = dict(cluster.options)
@@ -125,12 +125,12 @@ def options_of(cluster: Cluster, spec: Spec) -> dict[str, Any]:
         raise UsageError(
             f"options.records = false; expected true, or no such option, with durability {cluster.durability!r}"
         )
-    if cluster.durability == "memory" and cluster.trace != "full" and "records" in spec.config.__struct_fields__:
+    if cluster.durability == "memory" and cluster.trace_mode != "full" and "records" in spec.config.__struct_fields__:
         options.setdefault("records", False)
     return options
 
 
-def _all_of(*acts: Callable[[], None] | None) -> Callable[[], None] | None:
+def _combine(*acts: Callable[[], None] | None) -> Callable[[], None] | None:
     """One after the other, those that there are."""
     wanted = [act for act in acts if act is not None]
 
@@ -141,15 +141,15 @@ def _all_of(*acts: Callable[[], None] | None) -> Callable[[], None] | None:
     return do if wanted else None
 
 
-def joined(cluster: Cluster, me: ProcessId) -> "tuple[FolderRecorder, int]":
+def open_recorder(cluster: Cluster, me: ProcessId) -> "tuple[FolderRecorder, int]":
     """A recorder among others in the cluster's run folder, and the first position that it does not have yet."""
     # Arrow takes its time to load; a node that records nothing starts without it.
     from amcast.live.server import trace_recorder as tracing
 
-    return tracing.recorder_for(cluster, f"process-{me:05d}"), tracing.recorded_before(cluster, me)
+    return tracing.open_recorder(cluster, f"process-{me:05d}"), tracing.next_unrecorded_position(cluster, me)
 
 
-def hold_memory() -> None:
+def retain_freed_memory() -> None:
     """Keep memory that is free for what comes next. The C library gives it back to the system, and asks for it again,
     page by page, with every large bundle. Other C libraries than GNU's are left alone."""
     try:
@@ -162,9 +162,9 @@ def hold_memory() -> None:
 
 async def serve(cluster: Cluster, node: str, spec: Spec, steps: Path | None = None, skew: Path | None = None) -> None:
     """Be this node until SIGTERM or SIGINT, or until something fails."""
-    owning.verify_owner(cluster, cluster.node(node))
+    owning.verify_owner(cluster, cluster.process_of(node))
     cluster = load_known_members(cluster, node)
-    me = cluster.node(node)
+    me = cluster.process_of(node)
     asked = asyncio.Event()
     runtime, recorder = build_replica(
         cluster, me, spec, steps=steps, skew=skew, on_retired=asked.set, coalesce_us=cluster.limits.coalesce_us
@@ -176,14 +176,14 @@ async def serve(cluster: Cluster, node: str, spec: Spec, steps: Path | None = No
         loop.add_signal_handler(name, asked.set)
     loop.add_signal_handler(signal.SIGHUP, reload_certificates, host)
     try:
-        await host.listen(cluster.listens[me])
-        if me in cluster.https:
-            await http.listen(*cluster.https[me])
+        await host.listen(cluster.listen_addresses[me])
+        if me in cluster.http_addresses:
+            await http.listen(*cluster.http_addresses[me])
         runtime.start(cluster.addresses)
         gc.collect()
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD, 50, 50)
-        hold_memory()
+        retain_freed_memory()
         print(READY, flush=True)
         host.ended.add_done_callback(lambda _: asked.set())
         await asked.wait()
@@ -216,7 +216,7 @@ def reload_certificates(host: Host) -> None:
 
 def main(cluster: Cluster, node: str, spec: Spec, steps: Path | None = None, skew: Path | None = None) -> int:
     """For the command line: exit code 0 after SIGTERM or a removal, 64 for a wrong configuration, 1 for a failure."""
-    logs.configure(node, cluster.logs)
+    logs.configure_logging(node, cluster.logs)
     try:
         run_loop(serve(cluster, node, spec, steps, skew))
     except RemovedFromGroupError as removed:

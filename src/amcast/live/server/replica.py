@@ -52,9 +52,9 @@ class ReplicaBase:
         on_missed: Callable[[int, int], None] | None = None,
         handed: int = 0,
     ) -> None:
-        owning.verify_owner(cluster, cluster.node(name))
+        owning.verify_owner(cluster, cluster.process_of(name))
         cluster = load_known_members(cluster, name)
-        self.me = cluster.node(name)
+        self.me = cluster.process_of(name)
         self.name = name
         self._cluster = cluster
         self._spec = spec
@@ -79,7 +79,7 @@ class ReplicaBase:
             if recorder is not None:
                 self._stack.callback(recorder.close)
             self._stack.push_async_callback(runtime.stop)
-            await runtime.listen(cluster.listens[self.me])
+            await runtime.listen(cluster.listen_addresses[self.me])
             runtime.start(cluster.addresses)
         except BaseException:
             await self._stack.aclose()
@@ -100,7 +100,7 @@ class ReplicaBase:
     def _application(self) -> Application:
         journal = None
         if self._install is not None and self._cluster.durability != "memory":
-            journal = Journal(self._cluster.folder_of(self.me) / "application", self._cluster.durability)
+            journal = Journal(self._cluster.data_folder(self.me) / "application", self._cluster.durability)
         return Application(
             self._on_delivery,
             take=self._take,

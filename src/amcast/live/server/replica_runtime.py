@@ -86,11 +86,11 @@ class ReplicaRuntime:
             limits,
             self.recent,
             self.caught_up,
-            permissions=None if wiring.security is None else wiring.security.rights,
+            permissions=None if wiring.security is None else wiring.security.permissions,
             client_ids=client_ids,
             take_state=take_state,
             topology=self.follower.topology_to_send,
-            holds_state=self.survey.holds,
+            holds_state=self.survey.has_state,
             status=self.status,
         )
         self._attending: asyncio.Task[None] | None = None
@@ -103,7 +103,7 @@ class ReplicaRuntime:
         """Starts the host, and the tasks that follow the group beside it."""
         rpc_client = RpcClient(self.host.network.cluster, addresses, self.host.limits, self.host.network.wiring)
         self._attending = asyncio.get_running_loop().create_task(
-            self.follower.attend(rpc_client, self.survey, self.recent, self.caught_up)
+            self.follower.run(rpc_client, self.survey, self.recent, self.caught_up)
         )
         self.host.start(addresses)
 
@@ -115,7 +115,7 @@ class ReplicaRuntime:
         await self.host.stop()
 
     def _handle_rpc(self, connection: Connection, payload: Any) -> None:
-        self.rpc.take(connection, payload)
+        self.rpc.accept(connection, payload)
 
     def _follow_topology(self, known: Topology, topology: Topology) -> list[Effect]:
         return self.follower.follow(known, topology)

@@ -1,7 +1,7 @@
-"""What a node tells its operator: how it is, whether it is ready, what waits and who is slow, what blocks a message.
+"""Status of a node for its operator: readiness, progress, queues, slow peers, and what a message waits for.
 
-The same data goes to `amcast status` (over the cluster's own connections, `live/rpc/server.py`), to the metrics and to
-the HTTP answers (`live/server/http.py`). No payload and no key is ever part of it.
+`amcast status` (over RPC, `live/rpc/server.py`), the metrics and the HTTP server (`live/server/http.py`) show the same
+data. It never contains a payload or a key.
 """
 
 import asyncio
@@ -15,12 +15,12 @@ from amcast.live.host.recent_deliveries import RecentDeliveries
 from amcast.live.membership.state_survey import StateSurvey
 from amcast.live.wire.link import Link
 
-SLOWEST: Final = 5
-"""Clients that are told by name, those with the most waiting for them."""
+MAX_SLOW_CLIENTS: Final = 5
+"""Clients listed one by one: those with the most bytes queued for them."""
 
 
 class StatusReporter:
-    """Looks at one host for operators."""
+    """Describes one replica as plain data."""
 
     def __init__(
         self,
@@ -47,33 +47,33 @@ class StatusReporter:
             self.version = "unknown"
         self._began = time.monotonic()
 
-    def missing(self) -> list[str]:
-        """Why this node is not ready to serve; empty when it is."""
+    def reasons_not_ready(self) -> list[str]:
+        """Why this node is not ready to serve; empty when it is ready."""
         host = self.host
         if host.ended.done():
             return ["it has stopped"]
-        said = ["it is leaving"] if host.leaving else []
-        waits = self.survey.missing()
-        said += waits
-        if not waits and not self._caught_up.is_set():
-            said.append("it has not caught up with its group")
+        reasons = ["it is leaving"] if host.leaving else []
+        state_reasons = self.survey.reasons()
+        reasons += state_reasons
+        if not state_reasons and not self._caught_up.is_set():
+            reasons.append("it has not caught up with its group")
         if host.retired_ns is not None or host.process.group is None:
-            said.append("it was removed from its group")
+            reasons.append("it was removed from its group")
         topology = host.process.topology
         for group in topology.groups:
             up = sum(member == host.me or host.network.is_up(member) for member in topology.members(group))
             if up < topology.quorum(group):
-                said.append(f"it reaches {up} of {len(topology.members(group))} members of group {group}")
-        return said
+                reasons.append(f"it reaches {up} of {len(topology.members(group))} members of group {group}")
+        return reasons
 
     def status(self) -> dict[str, Any]:
-        """Everything, as plain data."""
+        """The whole status, as plain data."""
         host = self.host
         topology = host.process.topology
-        missing = self.missing()
+        reasons = self.reasons_not_ready()
         links = host.network.links
         clients = [link for peer, link in links.items() if topology.group_of(peer) is None]
-        slowest = sorted(clients, key=lambda link: -link.queued_bytes)[:SLOWEST]
+        slowest = sorted(clients, key=lambda link: -link.queued_bytes)[:MAX_SLOW_CLIENTS]
         return {
             "node": self.name,
             "process": host.me,
@@ -86,22 +86,22 @@ class StatusReporter:
             "wire": list(host.network.versions),
             "incarnation": host.incarnation,
             "uptime_s": round(time.monotonic() - self._began, 3),
-            "ready": not missing,
-            "missing": missing,
+            "ready": not reasons,
+            "not_ready_reasons": reasons,
             "advice": self.survey.advice(),
-            "group_state": self.survey.told(),
-            "vitals": dict(host.process.status()),
+            "group_state": self.survey.describe(),
+            "protocol_status": dict(host.process.status()),
             "queues": host.queues(),
-            "kept": {"first": self._recent.first, "next": self._recent.next},
+            "recent_deliveries": {"first": self._recent.first, "next": self._recent.next},
             "subscribers": self._recent.subscribers,
-            "links": [_link(links.get(peer), peer) for peer in topology.servers if peer != host.me],
+            "links": [_describe_link(links.get(peer), peer) for peer in topology.servers if peer != host.me],
             "unordered_bytes": host.process.unanswered_bytes(),
-            "full": host.network.full,
+            "clients_paused": host.network.full,
             "clients": len(clients),
-            "slowest_clients": [_link(link, link.peer) for link in slowest if link.queued_bytes],
-            "strangers": len(host.network.strangers),
-            "dismissed": host.network.strangers.dismissed,
-            "refused": host.network.strangers.refused,
+            "slowest_clients": [_describe_link(link, link.peer) for link in slowest if link.queued_bytes],
+            "pending_connections": len(host.network.strangers),
+            "evicted_connections": host.network.strangers.dismissed,
+            "refused_connections": host.network.strangers.refused,
             "steps": host.steps_taken,
             "events": host.events_taken,
             "delivered": host.sink.count,
@@ -109,29 +109,29 @@ class StatusReporter:
         }
 
     def explain(self, message: MessageId) -> dict[str, Any]:
-        """What a message waits for here."""
+        """The phases of one message at this replica: those that are done, and what it waits for."""
         phases = self.host.process.explain(message)
         delivered = self.host.process.has_delivered(message)
-        if not phases:
-            if delivered:
-                said = f"process {self.host.me} has delivered it"
-            else:
-                said = f"it is not delivered here; {self.protocol} cannot tell what it waits for"
-            phases_told = [{"name": "delivered", "done": delivered, "said": said, "late": []}]
+        if phases:
+            described = [{**phase._asdict(), "waiting_for": list(phase.waiting_for)} for phase in phases]
         else:
-            phases_told = [{**phase._asdict(), "late": list(phase.waiting_for)} for phase in phases]
-        return {"node": self.name, "process": self.host.me, "delivered": delivered, "phases": phases_told}
+            if delivered:
+                text = f"process {self.host.me} has delivered it"
+            else:
+                text = f"it is not delivered here; {self.protocol} cannot tell what it waits for"
+            described = [{"name": "delivered", "is_done": delivered, "description": text, "waiting_for": []}]
+        return {"node": self.name, "process": self.host.me, "delivered": delivered, "phases": described}
 
 
-def _link(link: Link | None, peer: ProcessId) -> dict[str, Any]:
+def _describe_link(link: Link | None, peer: ProcessId) -> dict[str, Any]:
     if link is None:
-        return {"peer": peer, "up": False, "queued_bytes": 0, "pressed": False, "version": None, "incarnation": None}
+        return {"peer": peer, "up": False, "queued_bytes": 0, "congested": False, "version": None, "incarnation": None}
     up = link.connection is not None
     return {
         "peer": peer,
         "up": up,
         "queued_bytes": link.queued_bytes,
-        "pressed": link.pressed,
+        "congested": link.pressed,
         "version": link.version if up else None,
         "incarnation": None if link.known is None else link.known[0],
     }

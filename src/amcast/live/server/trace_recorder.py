@@ -10,21 +10,21 @@ from amcast.trace.meta import Meta
 from amcast.trace.run_folder import FolderRecorder
 
 
-def recorder_for(cluster: Cluster, writer: str) -> FolderRecorder:
+def open_recorder(cluster: Cluster, writer: str) -> FolderRecorder:
     """One writer among others in the cluster's run folder; whoever started the cluster writes run.json."""
     # The first array makes Arrow import pandas, if it is there: a second that no message should wait for.
     pa.array([0])
     return FolderRecorder(
         cluster.trace_folder,
         Meta(run=cluster.run),
-        packets=cluster.trace == "full",
+        packets=cluster.trace_mode == "full",
         every=cluster.trace_every,
         writer=writer,
         joins=True,
     )
 
 
-def recorded_before(cluster: Cluster, me: ProcessId) -> int:
+def next_unrecorded_position(cluster: Cluster, me: ProcessId) -> int:
     """The first position that an earlier incarnation of this process did not get to its trace."""
     last = -1
     for file in (cluster.trace_folder / "deliveries").glob(f"process-{me:05d}-*.parquet"):

@@ -48,7 +48,7 @@ class ClientInbox:
         """Read all of it. Every so often a frame goes the long way in any case: links have accounts to settle."""
         arrived = self.arrived[:]
         self.arrived.clear()
-        sound = self._admission.sound
+        sound = self._admission.checked_destinations
         asked: list[Message] = []
         for connection, data in arrived:
             try:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, cast
 
 from amcast.live.errors import BadFrameError, RefusedError
 from amcast.live.limits import GREETING_BYTES, KIB, MIB, Limits
-from amcast.live.log_output import complain
+from amcast.live.log_output import warn_rate_limited
 from amcast.live.security.permissions import Subject
-from amcast.live.security.tls import reason as told
-from amcast.live.security.tls import subject_of
+from amcast.live.security.tls import describe_error as told
+from amcast.live.security.tls import parse_subject
 from amcast.live.wire import frames as codec
 from amcast.live.wire.frames import BODIES, HEAD, HEAD_BYTES, SHORT_HEAD, LinkIncarnation, heads
 from amcast.live.wire.listener import format_address
@@ -164,7 +164,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def subject(self) -> Subject:
         """Whom the certificate of the other side names."""
-        return subject_of(self._transport.get_extra_info("peercert") if self._transport is not None else None)
+        return parse_subject(self._transport.get_extra_info("peercert") if self._transport is not None else None)
 
     def dismiss(self, why: str) -> None:
         """Too many strangers are at the door."""
@@ -202,7 +202,7 @@ class Connection(asyncio.BufferedProtocol):
     def refuse(self, reason: str) -> None:
         """Tell the other side why, then hang up."""
         self._network.strangers.refused += 1
-        complain("refused", "connection with %s refused: %s", self.peername, reason)
+        warn_rate_limited("refused", "connection with %s refused: %s", self.peername, reason)
         self.write(codec.refusal_frame(reason))
         self.leave()
         if self._transport is not None:
@@ -211,7 +211,7 @@ class Connection(asyncio.BufferedProtocol):
     def close(self, reason: str) -> None:
         """Hang up on a peer that misbehaves."""
         self._network.strangers.refused += 1
-        complain("closed", "connection with %s closed: %s", self.peername, reason)
+        warn_rate_limited("closed", "connection with %s closed: %s", self.peername, reason)
         self.abort()
 
     def finish(self) -> None:

@@ -12,8 +12,8 @@ import ssl
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from amcast.live.log_output import complain
-from amcast.live.security.tls import reason
+from amcast.live.log_output import warn_rate_limited
+from amcast.live.security.tls import describe_error
 
 BACKLOG: Final = 1024
 AT_ONCE: Final = 64
@@ -148,7 +148,7 @@ class Listener:
             guest.task = asyncio.get_running_loop().create_task(self._let_in(guest, accepted))
 
     def _rest(self, listener: socket.socket, error: OSError) -> None:
-        complain("no room", "no more connections can be accepted for %g s: %s", REST_S, error.strerror)
+        warn_rate_limited("no room", "no more connections can be accepted for %g s: %s", REST_S, error.strerror)
         loop = asyncio.get_running_loop()
         loop.remove_reader(listener)
 
@@ -171,10 +171,12 @@ class Listener:
                 ssl_handshake_timeout=self._patience_s if secure else None,
             )
         except asyncio.CancelledError:
-            complain("handshake", "connection with %s refused: %s", guest.peername, guest.why or "this process stops")
+            warn_rate_limited(
+                "handshake", "connection with %s refused: %s", guest.peername, guest.why or "this process stops"
+            )
         except OSError as error:
             self._strangers.refused += 1
-            complain("handshake", "connection with %s refused: TLS: %s", guest.peername, reason(error))
+            warn_rate_limited("handshake", "connection with %s refused: TLS: %s", guest.peername, describe_error(error))
         finally:
             self._strangers.remove(guest)
             self._guests.discard(guest)

@@ -290,7 +290,7 @@ class Network(Outbox):
         if connection.dials is not None or self._on_rpc is None:
             raise RefusedError(f"process {self.me} answers no questions")
         if self.wiring.security is not None:
-            self.wiring.security.rights.check_visitor(connection.subject())
+            self.wiring.security.permissions.check_known_or_removed(connection.subject())
         self.strangers.remove(connection)
         connection.greeted(None)
         self._on_rpc(connection, payload)
@@ -337,7 +337,7 @@ class Network(Outbox):
     def _check(self, connection: Connection, hello: Hello) -> int:
         """Refuse whom we cannot or must not talk to; else the version to talk in."""
         if self.wiring.security is not None:
-            self.wiring.security.rights.check(connection.subject(), hello.process)
+            self.wiring.security.permissions.check(connection.subject(), hello.process)
         version = codec.agreed_version(self.versions, hello)
         if version is None:
             oldest = hello.oldest or hello.version

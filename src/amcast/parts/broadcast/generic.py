@@ -40,24 +40,24 @@ from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.message import Body, Message, Record, State
 from amcast.kernel.process import Process
 from amcast.parts.broadcast.messages import (
+    CLOSE,
     OPEN,
-    SHUT,
     TOP,
     Ack,
     Change,
-    Far,
     Frozen,
     GenericState,
+    GlobalPaxos,
     Item,
-    Missing,
+    ItemRequest,
     Tops,
 )
 from amcast.parts.consensus.messages import Entry, PaxosConfig, Value
 from amcast.parts.consensus.paxos import Paxos
-from amcast.parts.consensus.quorum import MEMBERS, majority
+from amcast.parts.consensus.quorum import MAX_MEMBERS, majority
 
-TIMER: Final = "far"
-AT_ONCE: Final = 64
+PAXOS_TIMER: Final = "far"
+ITEMS_PER_REQUEST: Final = 64
 """How many items are told again at a time."""
 
 Event = tuple[GroupId, int] | tuple[Change, ...]
@@ -81,16 +81,16 @@ class WrappedSender(Process):
         self._owner = owner
 
     def send(self, target: ProcessId, body: Body, about: About = None) -> None:
-        self._owner.send(target, Far(body))  # type: ignore[arg-type]
+        self._owner.send(target, GlobalPaxos(body))  # type: ignore[arg-type]
 
     def send_all(self, targets: tuple[ProcessId, ...], body: Body, about: About = None) -> None:
-        self._owner.send_all(targets, Far(body))  # type: ignore[arg-type]
+        self._owner.send_all(targets, GlobalPaxos(body))  # type: ignore[arg-type]
 
     def set_timer(self, name: str, after: tuple[int, int]) -> None:
-        self._owner.set_timer(TIMER, after)
+        self._owner.set_timer(PAXOS_TIMER, after)
 
     def cancel_timer(self, name: str) -> None:
-        self._owner.cancel_timer(TIMER)
+        self._owner.cancel_timer(PAXOS_TIMER)
 
     def persist(self, record: Record, replaces: bool = False, ends: bool = False) -> None:
         """Processes do not come back."""
@@ -120,8 +120,8 @@ class GenericBroadcast:
         self.members = owner.topology.servers
         self.others = tuple(member for member in self.members if member != owner.me)
         count = len(self.members)
-        if count > MEMBERS:
-            raise UsageError(f"topology: {count} servers in all; generic broadcast expects at most {MEMBERS}")
+        if count > MAX_MEMBERS:
+            raise UsageError(f"topology: {count} servers in all; generic broadcast expects at most {MAX_MEMBERS}")
         self.quorum = majority(count)
         self.paxos = Paxos(WrappedSender(owner), self.members, PaxosConfig(retry_ns=retry_ns, keep=1_000_000))
         self.epoch = 0
@@ -129,11 +129,11 @@ class GenericBroadcast:
         self.open: tuple[GroupId, ...] = self.streams
         self.base: dict[GroupId, int] = dict.fromkeys(self.streams, 0)
         """The last number of each stream that belongs to an earlier epoch (or to none)."""
-        self.given: dict[GroupId, int] = dict.fromkeys(self.streams, 0)
+        self.delivered: dict[GroupId, int] = dict.fromkeys(self.streams, 0)
         """The last number of each stream that was handed up, or passed over."""
         self.floor = 0
         """Numbers up to this one need not be held in order to be handed up: the owner is past them."""
-        self.vouched: tuple[int, Tops] = (0, (0,) * len(self.streams))
+        self.installed_progress: tuple[int, Tops] = (0, (0,) * len(self.streams))
         """An epoch, and up to where somebody whom I believe has handed up its streams: as good as held."""
         self.items: dict[GroupId, dict[int, tuple[Message, ...]]] = {stream: {} for stream in self.streams}
         self.newest: dict[GroupId, int] = dict.fromkeys(self.streams, 0)
@@ -144,8 +144,8 @@ class GenericBroadcast:
         """The latest of each process: epoch and tops. Mine is in it as soon as I decide to send it."""
         self._frozen: dict[ProcessId, Report] = {}
         """The latest report of each process, mine among them."""
-        self.wanted: set[Change] = set()
-        self.closing = False
+        self.requested_changes: set[Change] = set()
+        self.is_frozen = False
         """I acknowledge nothing more in this epoch."""
         self._decided: list[Value] = []
         """Decisions for this epoch and later ones."""
@@ -157,7 +157,7 @@ class GenericBroadcast:
     def begin(self) -> None:
         self.paxos.begin((), 0)
 
-    def put(self, stream: GroupId, number: int, messages: tuple[Message, ...]) -> bool:
+    def add_item(self, stream: GroupId, number: int, messages: tuple[Message, ...]) -> bool:
         """An item is here; False if it was before, or is no longer needed."""
         if number <= self.floor or number in self.items[stream]:
             return False
@@ -165,81 +165,81 @@ class GenericBroadcast:
         self.newest[stream] = max(self.newest[stream], number)
         return True
 
-    def want(self, change: Change) -> None:
+    def request_change(self, change: Change) -> None:
         """Ask for a change of the open streams, if it would be one."""
-        if self._sensible(change) and change not in self.wanted:
-            self.wanted.add(change)
+        if self._sensible(change) and change not in self.requested_changes:
+            self.requested_changes.add(change)
             self._freeze()
 
     def receive(self, sender: ProcessId, body: Body) -> bool:
         """Handle a body of `bodies.generic.BODIES`; False for others."""
         match body:
             case Item(stream, number, messages):
-                self.put(stream, number, messages)
+                self.add_item(stream, number, messages)
             case Ack(epoch, tops):
                 self._acks[sender] = max(self._acks.get(sender, (0, ())), (epoch, tops))
                 self._compare(sender, epoch)
             case Frozen(epoch, tops, held, wanted):
                 self._hear_frozen(sender, (epoch, tops, held), wanted)
-            case Missing(stream, number):
+            case ItemRequest(stream, number):
                 self._answer(sender, stream, number)
-            case Far(inner):
+            case GlobalPaxos(inner):
                 self._decided += [value for _, value in self.paxos.receive(sender, inner)]  # type: ignore[misc]
             case _:
                 return False
         return True
 
-    def work(self) -> list[Event]:
+    def collect_events(self) -> list[Event]:
         """Acknowledge what is here; what can be handed up now, in order."""
         events: list[Event] = []
         while True:
             self._acknowledge()
             limits = self._limits()
             for stream in self.open:
-                while self.given[stream] < limits[stream] and self._holds(stream, self.given[stream] + 1):
-                    self.given[stream] += 1
-                    events.append((stream, self.given[stream]))
-            if not self._decided or any(self.given[stream] < limits[stream] for stream in self.open):
+                while self.delivered[stream] < limits[stream] and self._holds(stream, self.delivered[stream] + 1):
+                    self.delivered[stream] += 1
+                    events.append((stream, self.delivered[stream]))
+            if not self._decided or any(self.delivered[stream] < limits[stream] for stream in self.open):
                 return events
             events.append(self._end_epoch(self._decided.pop(0)))
 
     def flush(self) -> None:
         """At the end of every step."""
-        if self.closing and self.paxos.ready() and self.paxos.next == self.epoch and not self._decided:
+        if self.is_frozen and self.paxos.can_propose() and self.paxos.next_instance == self.epoch and not self._decided:
             self._propose()
         if self._news:
             self._news = False
             self._report(self.others)
         self.paxos.flush()
 
-    def lead(self, leads: bool) -> None:
+    def set_leading(self, leads: bool) -> None:
         """Whether I should lead the Paxos among all processes."""
         me = self.owner.me
-        if self.others and leads != (self.paxos.believed == me):
-            self.paxos.hear_leader(me if leads else self.others[0])
+        if self.others and leads != (self.paxos.suggested_leader == me):
+            self.paxos.handle_leader(me if leads else self.others[0])
 
-    def meet(self, peer: ProcessId) -> None:
+    def handle_link_reset(self, peer: ProcessId) -> None:
         """A link begins anew."""
-        self.paxos.meet(peer)
+        self.paxos.handle_link_reset(peer)
         if peer in self.others:
             self._report((peer,))
 
-    def ask(self) -> None:
+    def request_missing(self) -> None:
         """Nothing has moved for long: say again what I know, ask for what I lack."""
         self._report(self.others)
         limits = self._limits()
         held = self._tops()
         for place, stream in enumerate(self.streams):
-            next = max(self.given[stream], held[place]) + 1
+            next = max(self.delivered[stream], held[place]) + 1
             needed = max(limits.get(stream, 0), self._reported(place))
             if stream in self.open and next <= needed and not self._holds(stream, next):
-                self.owner.send_all(self.others, Missing(stream, next))
+                self.owner.send_all(self.others, ItemRequest(stream, next))
 
-    def late(self, number: int) -> tuple[GroupId, ...]:
+    def find_late_streams(self, number: int) -> tuple[GroupId, ...]:
         """Open streams that hold up this number because their next item has not come."""
-        if self.closing:
+        if self.is_frozen:
             return ()
-        given = self.given
+        given = self.delivered
         return tuple(s for s in self.open if given[s] < number and not self._holds(s, given[s] + 1))
 
     def drop_below(self, floor: int, keep: int) -> None:
@@ -250,14 +250,14 @@ class GenericBroadcast:
             for items in self.items.values():
                 items.pop(number, None)
 
-    def vouch(self) -> tuple[int, Tops]:
+    def get_progress(self) -> tuple[int, Tops]:
         """For a fellow that takes over my state."""
-        return (self.epoch, tuple(self.given.values()))
+        return (self.epoch, tuple(self.delivered.values()))
 
-    def believe(self, epoch: int, tops: Tops) -> None:
+    def install_progress(self, epoch: int, tops: Tops) -> None:
         """A fellow's state was taken over, which had handed up this much. To acknowledge on the strength of being
         past a number would be wrong: the epoch may have ended without it."""
-        self.vouched = max(self.vouched, (epoch, tops))
+        self.installed_progress = max(self.installed_progress, (epoch, tops))
 
     # Acknowledging
 
@@ -270,8 +270,8 @@ class GenericBroadcast:
         for place, stream in enumerate(self.streams):
             top = known[1][place] if known[0] == self.epoch else self.base[stream]
             if stream in self.open:
-                if self.vouched[0] == self.epoch:
-                    top = max(top, self.vouched[1][place])
+                if self.installed_progress[0] == self.epoch:
+                    top = max(top, self.installed_progress[1][place])
                 while top + 1 in self.items[stream]:
                     top += 1
             tops.append(top)
@@ -281,7 +281,7 @@ class GenericBroadcast:
         """Say what I hold: as an acknowledgement, or where I acknowledge nothing more, for others to know."""
         me = self.owner.me
         mine = (self.epoch, self._tops())
-        if self.closing:
+        if self.is_frozen:
             report = (*self._acks[me], mine[1])
             self._news = self._news or self._frozen.get(me) != report
             self._frozen[me] = report
@@ -309,30 +309,30 @@ class GenericBroadcast:
 
     def _compare(self, peer: ProcessId, epoch: int) -> None:
         """Whoever is epochs behind is taught what was decided."""
-        if epoch != self.paxos.log.chosen:
-            self.paxos.log.hear(peer, epoch)
+        if epoch != self.paxos.log.decided_until:
+            self.paxos.log.handle_status(peer, epoch)
 
     def _report(self, targets: tuple[ProcessId, ...]) -> None:
         epoch, tops = self._acks.get(self.owner.me, (self.epoch, self._tops()))
-        if self.closing:
-            self.owner.send_all(targets, Frozen(epoch, tops, self._tops(), tuple(sorted(self.wanted))))
+        if self.is_frozen:
+            self.owner.send_all(targets, Frozen(epoch, tops, self._tops(), tuple(sorted(self.requested_changes))))
         else:
             self.owner.send_all(targets, Ack(epoch, tops))
 
     def _answer(self, sender: ProcessId, stream: GroupId, number: int) -> None:
         items = self.items[stream]
-        for later in [held for held in sorted(items) if held >= number][:AT_ONCE]:
+        for later in [held for held in sorted(items) if held >= number][:ITEMS_PER_REQUEST]:
             self.owner.send(sender, Item(stream, later, items[later]), tuple(m.id for m in items[later]) or None)
 
     # Changing
 
     def _sensible(self, change: Change) -> bool:
         kind, stream = change
-        return (kind == SHUT) == (stream in self.open)
+        return (kind == CLOSE) == (stream in self.open)
 
     def _freeze(self) -> None:
         self._acknowledge()
-        self.closing = True
+        self.is_frozen = True
         self._news = True
         self._acknowledge()
 
@@ -342,8 +342,8 @@ class GenericBroadcast:
         self._frozen[sender] = max(self._frozen.get(sender, (0, (), ())), report)
         self._compare(sender, epoch)
         if epoch == self.epoch and not self._decided:
-            self.wanted.update(change for change in wanted if self._sensible(change))
-            if self.wanted and not self.closing:
+            self.requested_changes.update(change for change in wanted if self._sensible(change))
+            if self.requested_changes and not self.is_frozen:
                 self._freeze()
             self._fetch(sender, held)
 
@@ -351,15 +351,15 @@ class GenericBroadcast:
         """Items of a stream that is to be shut may not be on their way to me: who said them is probably lost."""
         for place, top in enumerate(self._tops()):
             stream = self.streams[place]
-            if held[place] > top and (SHUT, stream) in self.wanted:
-                self.owner.send(holder, Missing(stream, top + 1))
+            if held[place] > top and (CLOSE, stream) in self.requested_changes:
+                self.owner.send(holder, ItemRequest(stream, top + 1))
 
     def _propose(self) -> None:
         ends = self._ends([(tops, held) for epoch, tops, held in self._frozen.values() if epoch == self.epoch])
         if ends is not None:
             pairs = zip(self.streams, ends, strict=True)
             value = [Entry(TOP, 0, stream, end) for stream, end in pairs if stream in self.open]
-            value += [Entry(kind, 0, stream) for kind, stream in sorted(self.wanted)]
+            value += [Entry(kind, 0, stream) for kind, stream in sorted(self.requested_changes)]
             self.paxos.propose(tuple(value))
 
     def _ends(self, reports: list[tuple[Tops, Tops]]) -> Tops | None:
@@ -372,25 +372,25 @@ class GenericBroadcast:
     def _end_epoch(self, decision: Value) -> tuple[Change, ...]:
         for entry in decision:
             if entry.kind == TOP:
-                assert self.given[entry.group] == entry.timestamp, (
+                assert self.delivered[entry.group] == entry.timestamp, (
                     f"epoch {self.epoch} ends at {entry.timestamp} of stream {entry.group}, of which process"
-                    f" {self.owner.me} has handed up {self.given[entry.group]}"
+                    f" {self.owner.me} has handed up {self.delivered[entry.group]}"
                 )
                 self.base[entry.group] = entry.timestamp
         completed = min(self.base[stream] for stream in self.open)
         done: list[Change] = []
         for entry in decision:
             stream = entry.group
-            if entry.kind == SHUT and len(self.open) > 1 and stream in self.open:
+            if entry.kind == CLOSE and len(self.open) > 1 and stream in self.open:
                 self.open = tuple(other for other in self.open if other != stream)
-                done.append((SHUT, stream))
+                done.append((CLOSE, stream))
             elif entry.kind == OPEN and stream not in self.open:
                 self.open = tuple(other for other in self.streams if other in self.open or other == stream)
-                self.base[stream] = self.given[stream] = max(completed, self.base[stream])
+                self.base[stream] = self.delivered[stream] = max(completed, self.base[stream])
                 done.append((OPEN, stream))
         self.epoch += 1
-        self.closing = False
-        self.wanted = set()
+        self.is_frozen = False
+        self.requested_changes = set()
         return tuple(done)
 
     # Snapshots
@@ -400,16 +400,16 @@ class GenericBroadcast:
             self.epoch,
             self.open,
             tuple(self.base.values()),
-            tuple(self.given.values()),
+            tuple(self.delivered.values()),
             self.floor,
-            self.vouched,
+            self.installed_progress,
             tuple((stream, tuple(sorted(items.items()))) for stream, items in self.items.items()),
             tuple(self.newest.values()),
             self._dropped,
             tuple(sorted(self._acks.items())),
             tuple(sorted(self._frozen.items())),
-            tuple(sorted(self.wanted)),
-            self.closing,
+            tuple(sorted(self.requested_changes)),
+            self.is_frozen,
             tuple(self._decided),
             self.paxos.snapshot(),
         )
@@ -418,15 +418,15 @@ class GenericBroadcast:
         self.epoch = state.epoch
         self.open = state.open
         self.base = dict(zip(self.streams, state.base, strict=True))
-        self.given = dict(zip(self.streams, state.given, strict=True))
+        self.delivered = dict(zip(self.streams, state.given, strict=True))
         self.floor = state.floor
-        self.vouched = state.vouched
+        self.installed_progress = state.vouched
         self.items = {stream: dict(items) for stream, items in state.items}
         self.newest = dict(zip(self.streams, state.newest, strict=True))
         self._dropped = state.dropped
         self._acks = dict(state.acks)
         self._frozen = dict(state.frozen)
-        self.wanted = set(state.wanted)
-        self.closing = state.closing
+        self.requested_changes = set(state.wanted)
+        self.is_frozen = state.closing
         self._decided = list(state.decided)
         self.paxos.restore(state.paxos)

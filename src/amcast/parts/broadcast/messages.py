@@ -10,20 +10,20 @@ from amcast.kernel.message import Body, Message, State
 from amcast.parts.consensus.messages import (
     Accept,
     Accepted,
-    DecidedUntil,
+    CheckpointReady,
     Install,
     Learn,
+    LogStatus,
     Nack,
     PaxosState,
     Prepare,
     Promise,
-    Status,
     Value,
 )
 
 TOP: Final = 0
 """An entry of a decision: the last number of a stream that belongs to the epoch."""
-SHUT: Final = 1
+CLOSE: Final = 1
 """Nobody waits for this stream any more."""
 OPEN: Final = 2
 """Everybody waits for this stream again."""
@@ -60,17 +60,17 @@ class Frozen(Body, frozen=True):
     wanted: tuple[Change, ...]
 
 
-class Missing(Body, frozen=True):
+class ItemRequest(Body, frozen=True):
     """I need the items of a stream from this number on."""
 
     stream: GroupId
     number: int
 
 
-class Far(Body, frozen=True):
+class GlobalPaxos(Body, frozen=True):
     """What Paxos among all processes says; the groups' own Paxos says the same things bare."""
 
-    body: Prepare | Promise | Nack | Accept | Accepted | Status | Learn | Install | DecidedUntil
+    body: Prepare | Promise | Nack | Accept | Accepted | LogStatus | Learn | Install | CheckpointReady
 
 
 class GenericState(State, frozen=True):
@@ -91,4 +91,4 @@ class GenericState(State, frozen=True):
     paxos: PaxosState
 
 
-GENERIC_BODIES: tuple[type[Body], ...] = (Item, Ack, Frozen, Missing, Far)
+GENERIC_BODIES: tuple[type[Body], ...] = (Item, Ack, Frozen, ItemRequest, GlobalPaxos)

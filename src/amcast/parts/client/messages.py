@@ -21,14 +21,14 @@ class SessionConfig(Config, frozen=True):
             raise ValueError(f"retry_ns = {list(self.retry_ns)}; expected a range above 0, lower end first")
 
 
-class Hint(Body, frozen=True):
+class LeaderHint(Body, frozen=True):
     """A server tells a client whom to ask in its group next time."""
 
     group: GroupId
     leader: ProcessId
 
 
-class Absent(Body, frozen=True):
+class AbsentGroups(Body, frozen=True):
     """A server tells a client which groups are out of the view, and are not waited for; a later epoch says better."""
 
     epoch: int

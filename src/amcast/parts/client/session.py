@@ -34,12 +34,12 @@ from amcast.kernel.process import Process
 from amcast.kernel.reconfiguration import decode_topology, encode_topology
 from amcast.kernel.topology import Topology
 from amcast.parts.client.messages import (
-    Absent,
+    AbsentGroups,
     ClientSessionState,
     ConfigurationStarted,
     Done,
     Farewell,
-    Hint,
+    LeaderHint,
     SessionConfig,
 )
 from amcast.parts.ordering.messages import WINDOW
@@ -49,7 +49,7 @@ Contact = Callable[[Topology, Message], tuple[ProcessId, ...]]
 TIMER = "session"
 
 
-class _Waiting:
+class _PendingMessage:
     """A message that some groups have not answered."""
 
     __slots__ = ("age", "groups", "message")
@@ -68,7 +68,7 @@ class ClientSession(Process):
         super().__init__(me, topology)
         self._contact = contact
         self._config = config
-        self._waiting: dict[MessageId, _Waiting] = {}
+        self._waiting: dict[MessageId, _PendingMessage] = {}
         """Asked and unanswered, oldest first."""
         self._held: list[Message] = []
         """Too far ahead of the oldest; asked when that is answered."""
@@ -87,7 +87,7 @@ class ClientSession(Process):
             if self._held or sequence_of(message.id) - sequence_of(oldest) >= WINDOW:
                 self._held.append(message)
                 return
-        waiting = self._waiting[message.id] = _Waiting(message)
+        waiting = self._waiting[message.id] = _PendingMessage(message)
         contacts = self.contacts(message)
         if not self._config.gateways and not waiting.groups.isdisjoint(self._view[1]):
             waiting.age = 2
@@ -125,11 +125,11 @@ class ClientSession(Process):
             case Done(messages):
                 for message in messages:
                     self._finish(message)
-            case Hint(group, leader):
+            case LeaderHint(group, leader):
                 self._leaders[group] = leader
             case Farewell():
                 self.on_peer_down(sender)
-            case Absent(epoch, groups):
+            case AbsentGroups(epoch, groups):
                 if epoch >= self._view[0]:
                     self._view = (epoch, groups)
             case ConfigurationStarted(number, topology):
@@ -160,7 +160,7 @@ class ClientSession(Process):
             for waiting in self._waiting.values():
                 self.send_all(self.contacts(waiting.message), Request(waiting.message), waiting.message.id)
 
-    def unanswered(self, message: MessageId) -> tuple[GroupId, ...]:
+    def unanswered_groups(self, message: MessageId) -> tuple[GroupId, ...]:
         """The groups that have not answered a message."""
         waiting = self._waiting.get(message)
         return () if waiting is None else tuple(sorted(waiting.groups))
@@ -219,7 +219,7 @@ class ClientSession(Process):
                 self.send_all(self._again(waiting), Request(waiting.message), waiting.message.id)
             waiting.age = min(waiting.age + 1, 2)
 
-    def _again(self, waiting: _Waiting) -> tuple[ProcessId, ...]:
+    def _again(self, waiting: _PendingMessage) -> tuple[ProcessId, ...]:
         """Whom to ask for what was not answered: a gateway in every group that is silent, or everybody."""
         if self._config.gateways:
             return tuple(self._gateway(group) for group in sorted(waiting.groups))
@@ -267,7 +267,7 @@ class ClientSession(Process):
         assert isinstance(state, ClientSessionState)
         self._waiting = {}
         for message, groups, age in state.waiting:
-            waiting = self._waiting[message.id] = _Waiting(message)
+            waiting = self._waiting[message.id] = _PendingMessage(message)
             waiting.groups = set(groups)
             waiting.age = age
         self._held = list(state.held)

@@ -86,7 +86,7 @@ class Accepted(Body, frozen=True):
     count: int = 1
 
 
-class Status(Body, frozen=True):
+class LogStatus(Body, frozen=True):
     """I know everything below `chosen`: teach me, or ask me. A leader also says under which ballot it leads, once it
     knows everything that was proposed under lower ones."""
 
@@ -112,7 +112,7 @@ class Install(Body, frozen=True):
     values: tuple[Value, ...]
 
 
-class DecidedUntil(Body, frozen=True):
+class CheckpointReady(Body, frozen=True):
     """To oneself: everything this process delivered before has been handed over, so `upto` may become durable."""
 
     upto: int
@@ -188,7 +188,17 @@ class PaxosState(State, frozen=True):
     reached: int
 
 
-PAXOS_BODIES: tuple[type[Body], ...] = (Prepare, Promise, Nack, Accept, Accepted, Status, Learn, Install, DecidedUntil)
+PAXOS_BODIES: tuple[type[Body], ...] = (
+    Prepare,
+    Promise,
+    Nack,
+    Accept,
+    Accepted,
+    LogStatus,
+    Learn,
+    Install,
+    CheckpointReady,
+)
 PAXOS_RECORDS: tuple[type[Record], ...] = (Promised, Voted, Snapshot)
 
 
@@ -199,7 +209,7 @@ class RingAccept(Body, frozen=True):
     instance: int
     value: Value
     votes: int
-    left: int
+    remaining: int
     """Members that have not seen the value; from 0 down, members that have not seen all votes."""
 
 

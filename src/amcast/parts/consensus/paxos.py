@@ -31,9 +31,10 @@ from amcast.parts.consensus.log import Decided, Log
 from amcast.parts.consensus.messages import (
     Accept,
     Accepted,
-    DecidedUntil,
+    CheckpointReady,
     Install,
     Learn,
+    LogStatus,
     Nack,
     PaxosConfig,
     PaxosState,
@@ -42,18 +43,17 @@ from amcast.parts.consensus.messages import (
     Promised,
     SlotState,
     Snapshot,
-    Status,
     Value,
     Voted,
 )
 from amcast.parts.consensus.quorum import Tally, majority, next_ballot
 
 TIMER = "paxos"
-RESENDS = 64
+RESEND_BATCH = 64
 """How many open instances are proposed again at a time."""
 
 
-def about(values: Sequence[Value]) -> About:
+def message_ids(values: Sequence[Value]) -> About:
     """The messages that some values are about."""
     ids: dict[MessageId, None] = {}
     for value in values:
@@ -96,10 +96,10 @@ class Paxos:
         self.owner = owner
         self.config = config
         self.members = members
-        self.audience = learners or members
+        self.learners = learners or members
         """Who gets phases 2a and 2b: the members first of all."""
         fellows = () if owner.group is None else owner.topology.members(owner.group)
-        self.teachers = tuple(p for p in dict.fromkeys((*members, *fellows)) if p != owner.me)
+        self.catch_up_peers = tuple(p for p in dict.fromkeys((*members, *fellows)) if p != owner.me)
         """Whom to ask for what was missed. A learner's fellows alone can give it a state, which says what the group
         has delivered; the members can give it values."""
         self.place = members.index(owner.me) if owner.me in members else -1
@@ -107,7 +107,7 @@ class Paxos:
         self._places = {member: place for place, member in enumerate(members)}
         self.role = "follower"
         self.incarnation = 0
-        self.believed: ProcessId = members[0]
+        self.suggested_leader: ProcessId = members[0]
         """Whom the oracle named last."""
         self.promised = 0
         self.memory_losses = [0] * len(members)
@@ -123,9 +123,9 @@ class Paxos:
         self._seen = 0
         """The highest that somebody refused me for."""
         self._promises: dict[int, Promise] = {}
-        self.start = 0
+        self.catch_up_until = 0
         """A leader may propose its own values once everything below is decided; a joiner may vote."""
-        self.next = 0
+        self.next_instance = 0
         """The first instance that I, leading, have not proposed for."""
         self._acks: list[tuple[int, int, Value]] = []
         """Votes of this step, to be told together."""
@@ -155,19 +155,19 @@ class Paxos:
         if not records and self.place >= 0:
             self._join()
         else:
-            for teacher in self.teachers:
-                self.log.tell(teacher)
+            for teacher in self.catch_up_peers:
+                self.log.send_status(teacher)
         return ready
 
-    def ready(self) -> bool:
+    def can_propose(self) -> bool:
         """I lead, and know everything that was proposed before."""
-        return self.role == "leading" and self.log.chosen >= self.start
+        return self.role == "leading" and self.log.decided_until >= self.catch_up_until
 
     def propose(self, value: Value) -> int:
         """Propose in the next instance; only when `ready`."""
         assert self.role == "leading", f"process {self.owner.me} proposes and does not lead"
-        instance = self.next
-        self.next += 1
+        instance = self.next_instance
+        self.next_instance += 1
         self._propose(instance, value)
         return instance
 
@@ -184,51 +184,51 @@ class Paxos:
                 return self._gather(sender, body)
             case Nack(ballot):
                 self._yield_to(ballot)
-            case Status(chosen, ballot):
+            case LogStatus(chosen, ballot):
                 self._drop_below(ballot)
-                self.log.hear(sender, chosen)
+                self.log.handle_status(sender, chosen)
             case Learn():
-                return self._advance(self.log.learn(sender, body))
+                return self._advance(self.log.handle_learn(sender, body))
             case Install(upto, state, floor, values):
                 ready = self.log.install(upto, state, floor, values)
                 self._advance(ready)
                 if ready and self._voting():
                     self._save()
                 return ready
-            case DecidedUntil(upto):
+            case CheckpointReady(upto):
                 self._keep_mark(upto)
             case _:
                 raise AssertionError(f"a Paxos group does not say {body!r}")
         return []
 
-    def hear_leader(self, leader: ProcessId) -> None:
+    def handle_leader(self, leader: ProcessId) -> None:
         """The oracle spoke."""
-        self.believed = leader
+        self.suggested_leader = leader
         if leader != self.owner.me:
             if self.role in ("leading", "preparing"):
                 self.role = "follower"
         elif self.role == "follower":
             self._campaign()
 
-    def meet(self, peer: ProcessId) -> None:
+    def handle_link_reset(self, peer: ProcessId) -> None:
         """A link begins anew: say again what the peer may have lost."""
-        if peer == self.owner.me or peer not in self.audience:
+        if peer == self.owner.me or peer not in self.learners:
             return
-        self.log.tell(peer)
+        self.log.send_status(peer)
         place = self._places.get(peer)
         if self.role == "leading":
-            for instance in range(self.log.chosen, self.next):
+            for instance in range(self.log.decided_until, self.next_instance):
                 self._repeat((peer,), instance)
         elif self.role in ("preparing", "joining") and place is not None and place not in self._promises:
             self.owner.send(peer, Prepare(self.ballot, self._memory_loss()))
         if self._voting():
             for instance, (ballot, value) in sorted(self._votes.items()):
-                self.owner.send(peer, Accepted(ballot, instance), about((value,)))
+                self.owner.send(peer, Accepted(ballot, instance), message_ids((value,)))
 
-    def tick(self) -> None:
+    def handle_timeout(self) -> None:
         """The timer ran out: something that should have happened did not."""
         self._armed = False
-        contending = self.role == "follower" and self.believed == self.owner.me
+        contending = self.role == "follower" and self.suggested_leader == self.owner.me
         if contending or (self.role == "preparing" and len(self._valid()) >= self.quorum):
             self._campaign()
         elif self.role == "preparing" or self.role == "joining":
@@ -237,36 +237,38 @@ class Paxos:
         elif self.role == "catching":
             self._ask_anew()
         elif self.role == "leading":
-            for instance in range(self.log.chosen, min(self._resend, self.log.chosen + RESENDS)):
-                self._repeat(self.audience, instance)
-        if (self._resend > self.log.chosen or self.log.behind() or self.role == "catching") and self.teachers:
-            self._turn = (self._turn + 1) % len(self.teachers)
-            self.log.tell(self.teachers[self._turn])
+            for instance in range(self.log.decided_until, min(self._resend, self.log.decided_until + RESEND_BATCH)):
+                self._repeat(self.learners, instance)
+        if (
+            self._resend > self.log.decided_until or self.log.is_behind() or self.role == "catching"
+        ) and self.catch_up_peers:
+            self._turn = (self._turn + 1) % len(self.catch_up_peers)
+            self.log.send_status(self.catch_up_peers[self._turn])
 
     def flush(self) -> None:
         """At the end of every step: tell this step's votes, watch over what is open."""
         if self._acks:
             self._tell_votes()
-        if self._announced != self.ballot and self.ready():
+        if self._announced != self.ballot and self.can_propose():
             self._announced = self.ballot
-            others = tuple(process for process in self.audience if process != self.owner.me)
-            self.owner.send_all(others, Status(self.log.chosen, self.ballot))
+            others = tuple(process for process in self.learners if process != self.owner.me)
+            self.owner.send_all(others, LogStatus(self.log.decided_until, self.ballot))
         if not self._armed and self._waits():
             self._armed = True
-            self._resend = max(self._slots, default=self.log.chosen) + 1
+            self._resend = max(self._slots, default=self.log.decided_until) + 1
             self.owner.set_timer(TIMER, self.config.retry_ns)
 
-    def mark(self, state: bytes) -> None:
+    def checkpoint(self, state: bytes) -> None:
         """The owner's state now, which the log may be cut back to. The way over the own link makes sure that what was
         delivered up to here has left the outbox before the state is durable; else a restart would skip it."""
         if self._marked is None:
-            self._marked = (self.log.chosen, state)
-            self.owner.send(self.owner.me, DecidedUntil(self.log.chosen))
+            self._marked = (self.log.decided_until, state)
+            self.owner.send(self.owner.me, CheckpointReady(self.log.decided_until))
 
-    def wants_mark(self) -> bool:
-        return self._marked is None and self.log.full()
+    def needs_checkpoint(self) -> bool:
+        return self._marked is None and self.log.needs_checkpoint()
 
-    def joined(self) -> bool:
+    def has_joined(self) -> bool:
         """I hold what my group has decided: I never lost it, or was given it again."""
         return self.role not in ("joining", "catching")
 
@@ -276,8 +278,8 @@ class Paxos:
         return (
             bool(self._slots)
             or self.role in ("preparing", "joining", "catching")
-            or (self.role == "follower" and self.believed == self.owner.me)
-            or self.log.behind()
+            or (self.role == "follower" and self.suggested_leader == self.owner.me)
+            or self.log.is_behind()
         )
 
     # Voting
@@ -299,7 +301,7 @@ class Paxos:
             if self.ballot < ballot:
                 self._step_down()
         votes = tuple((i, b, v) for i, (b, v) in sorted(self._votes.items()))
-        self.owner.send(sender, Promise(ballot, self.log.chosen, votes, tuple(self.memory_losses)))
+        self.owner.send(sender, Promise(ballot, self.log.decided_until, votes, tuple(self.memory_losses)))
 
     def _promise_to(self, ballot: int) -> None:
         """A vote is also a promise; the record of the vote keeps both."""
@@ -309,9 +311,9 @@ class Paxos:
                 self._step_down()
 
     def _accept(self, sender: ProcessId, ballot: int, instance: int, value: Value) -> Decided:
-        if instance < self.log.chosen:
+        if instance < self.log.decided_until:
             if sender != self.owner.me:
-                self.log.teach(sender, instance)
+                self.log.send_decided(sender, instance)
             return []
         if self._voting():
             if ballot < self.promised:
@@ -333,7 +335,9 @@ class Paxos:
                 continue
             ballot, first, _ = run[0]
             count = run[-1][1] - first + 1
-            self.owner.send_all(self.audience, Accepted(ballot, first, count), about([value for _, _, value in run]))
+            self.owner.send_all(
+                self.learners, Accepted(ballot, first, count), message_ids([value for _, _, value in run])
+            )
             run = [ack]
 
     # Learning
@@ -345,7 +349,7 @@ class Paxos:
         return slot
 
     def _hear_value(self, ballot: int, instance: int, value: Value) -> Decided:
-        if self.log.knows(instance):
+        if self.log.is_decided(instance):
             return []
         slot = self._slot(instance)
         if ballot >= slot.ballot:
@@ -357,7 +361,7 @@ class Paxos:
         place = self._places[sender]
         ready: Decided = []
         for instance in range(first, first + count):
-            if not self.log.knows(instance):
+            if not self.log.is_decided(instance):
                 slot = self._slot(instance)
                 slot.tally.count(ballot, place)
                 ready += self._judge(instance, slot)
@@ -368,15 +372,15 @@ class Paxos:
             return []
         self.log.decide(instance, slot.value)
         del self._slots[instance]
-        if instance != self.log.chosen:
+        if instance != self.log.decided_until:
             return []
-        return self._advance(self.log.take())
+        return self._advance(self.log.collect_ready())
 
     def _advance(self, ready: Decided) -> Decided:
         """The log grew: what is open shrinks with it."""
         if not ready:
             return ready
-        chosen = self.log.chosen
+        chosen = self.log.decided_until
         if type(ready[0][1]) is bytes or len(ready) > 1:
             for instance in [i for i in self._slots if i < chosen]:
                 del self._slots[instance]
@@ -385,7 +389,7 @@ class Paxos:
         else:
             self._slots.pop(chosen - 1, None)
             self._votes.pop(chosen - 1, None)
-        if chosen >= self.start:
+        if chosen >= self.catch_up_until:
             if self.role == "catching":
                 self._admit_myself()
             elif self.role == "preparing" and self._promises:
@@ -444,16 +448,16 @@ class Paxos:
         valid = self._valid()
         if len(valid) < self.quorum:
             return
-        self.start = max(self.log.chosen, max(promise.chosen for promise in valid))
-        if self.log.chosen < self.start:
+        self.catch_up_until = max(self.log.decided_until, max(promise.chosen for promise in valid))
+        if self.log.decided_until < self.catch_up_until:
             teacher = max(self._promises, key=lambda place: (self._promises[place].chosen, place))
-            self.log.tell(self.members[teacher])
+            self.log.send_status(self.members[teacher])
             if self.role == "preparing":
                 return
         best: dict[int, tuple[int, Value]] = {}
         for promise in valid:
             for instance, ballot, value in promise.votes:
-                if instance >= self.start and ballot > best.get(instance, (-1, ()))[0]:
+                if instance >= self.catch_up_until and ballot > best.get(instance, (-1, ()))[0]:
                     best[instance] = (ballot, value)
         self._promises = {}
         if self.role == "preparing":
@@ -462,27 +466,27 @@ class Paxos:
         self._votes = best
         self.role = "catching"
         self._reached = -1
-        if self.log.chosen >= self.start:
+        if self.log.decided_until >= self.catch_up_until:
             self._admit_myself()
 
     def _lead(self, best: dict[int, tuple[int, Value]]) -> None:
         self.role = "leading"
-        first = self.start
-        self.next = self.start = max(best, default=first - 1) + 1
+        first = self.catch_up_until
+        self.next_instance = self.catch_up_until = max(best, default=first - 1) + 1
         self.owner.note("led", value=float(self.ballot))
-        for instance in range(first, self.next):
+        for instance in range(first, self.next_instance):
             self._propose(instance, best.get(instance, (0, ()))[1])
 
     def _propose(self, instance: int, value: Value) -> None:
         slot = self._slot(instance)
         slot.ballot = self.ballot
         slot.value = value
-        self.owner.send_all(self.audience, Accept(self.ballot, instance, value), about((value,)))
+        self.owner.send_all(self.learners, Accept(self.ballot, instance, value), message_ids((value,)))
 
     def _repeat(self, targets: tuple[ProcessId, ...], instance: int) -> None:
         slot = self._slots.get(instance)
         if slot is not None and slot.ballot == self.ballot:
-            self.owner.send_all(targets, Accept(self.ballot, instance, slot.value), about((slot.value,)))
+            self.owner.send_all(targets, Accept(self.ballot, instance, slot.value), message_ids((slot.value,)))
 
     def _drop_below(self, ballot: int) -> None:
         """A leader said that it knows what was proposed under lower ballots: what it did not take up is void."""
@@ -502,8 +506,8 @@ class Paxos:
         """Who knew what I must learn may have crashed and forgotten that it was decided: its vote and those of the
         others remain, and nobody may be able to lead without mine. If nothing came since the last time, the members
         are asked again, what they say now counts, and nothing that one of them only knew earlier is waited for."""
-        if self._reached < self.log.chosen:
-            self._reached = self.log.chosen
+        if self._reached < self.log.decided_until:
+            self._reached = self.log.decided_until
             return
         self.role = "joining"
         self._promises = {}
@@ -525,14 +529,14 @@ class Paxos:
                 self.memory_losses = [max(pair) for pair in zip(self.memory_losses, memory_losses, strict=True)]
             case Voted(ballot, instance, value):
                 self.promised = max(self.promised, ballot)
-                if instance >= self.log.chosen:
+                if instance >= self.log.decided_until:
                     self._votes[instance] = (ballot, value)
             case Snapshot(upto, state, floor, decided, promised, memory_losses, votes):
                 self.promised = promised
                 self.memory_losses = list(memory_losses)
                 self._votes = {instance: (ballot, value) for instance, ballot, value in votes}
                 ready = self.log.install(upto, state, floor, decided)
-                return ready or self.log.learn_all(decided)
+                return ready or self.log.learn(decided)
             case _:
                 raise AssertionError(f"a Paxos group does not keep {record!r}")
         return []
@@ -540,9 +544,15 @@ class Paxos:
     def _save(self) -> None:
         log = self.log
         votes = tuple((i, b, v) for i, (b, v) in sorted(self._votes.items()))
-        floor, held = log.held()
+        floor, held = log.retained_values()
         record = Snapshot(
-            log.upto, log.state, floor, held + log.since(), self.promised, tuple(self.memory_losses), votes
+            log.checkpoint_end,
+            log.checkpoint,
+            floor,
+            held + log.values_after_checkpoint(),
+            self.promised,
+            tuple(self.memory_losses),
+            votes,
         )
         self.owner.persist(record, replaces=True)
 
@@ -562,7 +572,7 @@ class Paxos:
         return PaxosState(
             self.role,
             self.incarnation,
-            self.believed,
+            self.suggested_leader,
             self.promised,
             tuple(self.memory_losses),
             self.log.snapshot(),
@@ -572,8 +582,8 @@ class Paxos:
             self.ballot,
             self._seen,
             tuple(sorted(self._promises.items())),
-            self.start,
-            self.next,
+            self.catch_up_until,
+            self.next_instance,
             self._announced,
             self._armed,
             self._resend,
@@ -584,7 +594,7 @@ class Paxos:
     def restore(self, state: PaxosState) -> None:
         self.role = state.role
         self.incarnation = state.incarnation
-        self.believed = state.believed
+        self.suggested_leader = state.believed
         self.promised = state.promised
         self.memory_losses = list(state.memory_losses)
         self.log.restore(state.log)
@@ -600,8 +610,8 @@ class Paxos:
         self.ballot = state.ballot
         self._seen = state.seen
         self._promises = dict(state.promises)
-        self.start = state.start
-        self.next = state.next
+        self.catch_up_until = state.start
+        self.next_instance = state.next
         self._announced = state.announced
         self._acks = []
         self._armed = state.armed

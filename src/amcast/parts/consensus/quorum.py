@@ -12,32 +12,32 @@ from typing import Final
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.topology import Topology
 
-MEMBERS: Final = 1024
+MAX_MEMBERS: Final = 1024
 """As many as a ballot can tell apart: of one group, or of all groups where all of them vote together (A_dt)."""
-LIVES: Final = 1 << 16
+MAX_INCARNATIONS: Final = 1 << 16
 
 
 def ballot_of(round: int, incarnation: int, place: int) -> int:
     """The ballot of a member (by place in its group) in one of its incarnations; ballot 0 is the first member's
     first."""
-    assert 0 <= place < MEMBERS, f"place {place}; expected less than {MEMBERS}"
-    assert 0 <= incarnation < LIVES, f"incarnation {incarnation}; expected less than {LIVES}"
-    return (round * LIVES + incarnation) * MEMBERS + place
+    assert 0 <= place < MAX_MEMBERS, f"place {place}; expected less than {MAX_MEMBERS}"
+    assert 0 <= incarnation < MAX_INCARNATIONS, f"incarnation {incarnation}; expected less than {MAX_INCARNATIONS}"
+    return (round * MAX_INCARNATIONS + incarnation) * MAX_MEMBERS + place
 
 
 def place_of(ballot: int) -> int:
     """Who leads in this ballot, by place in its group."""
-    return ballot % MEMBERS
+    return ballot % MAX_MEMBERS
 
 
 def round_of(ballot: int) -> int:
     """How often the lead was taken, about: for people."""
-    return ballot // (MEMBERS * LIVES)
+    return ballot // (MAX_MEMBERS * MAX_INCARNATIONS)
 
 
 def next_ballot(above: int, incarnation: int, place: int) -> int:
     """The lowest ballot of a member that is higher than everything it knows of."""
-    return ballot_of(above // (MEMBERS * LIVES) + 1, incarnation, place)
+    return ballot_of(above // (MAX_MEMBERS * MAX_INCARNATIONS) + 1, incarnation, place)
 
 
 def majority(members: int) -> int:
@@ -45,7 +45,7 @@ def majority(members: int) -> int:
     return members // 2 + 1
 
 
-def role(topology: Topology, process: ProcessId) -> str:
+def role_of(topology: Topology, process: ProcessId) -> str:
     """Without an oracle's word the first member of each group leads."""
     group = topology.group_of(process)
     return "client" if group is None else "leader" if process == topology.members(group)[0] else "follower"

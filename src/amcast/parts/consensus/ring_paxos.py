@@ -16,7 +16,7 @@ from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body
 from amcast.parts.consensus.log import Decided
 from amcast.parts.consensus.messages import RingAccept, Value, Voted
-from amcast.parts.consensus.paxos import Paxos, about
+from amcast.parts.consensus.paxos import Paxos, message_ids
 
 
 class RingPaxos(Paxos):
@@ -31,20 +31,27 @@ class RingPaxos(Paxos):
         slot = self._slot(instance)
         slot.ballot = self.ballot
         slot.value = value
-        self.owner.send(self.owner.me, RingAccept(self.ballot, instance, value, 0, len(self.members)), about((value,)))
+        self.owner.send(
+            self.owner.me, RingAccept(self.ballot, instance, value, 0, len(self.members)), message_ids((value,))
+        )
 
     def _pass(self, body: RingAccept) -> Decided:
         """Vote, learn, hand on. A member that refuses or has no vote hands on what it got: it is still a link."""
         votes = body.votes
-        if self._voting() and body.ballot >= self.promised and body.instance >= self.log.chosen and body.left > 0:
+        if (
+            self._voting()
+            and body.ballot >= self.promised
+            and body.instance >= self.log.decided_until
+            and body.remaining > 0
+        ):
             self._promise_to(body.ballot)
             self._votes[body.instance] = (body.ballot, body.value)
             self.owner.persist(Voted(body.ballot, body.instance, body.value))
             votes |= 1 << self.place
         decided: Decided = []
-        if not self.log.knows(body.instance):
+        if not self.log.is_decided(body.instance):
             slot = self._slot(body.instance)
-            if body.left > 0 and body.ballot >= slot.ballot:
+            if body.remaining > 0 and body.ballot >= slot.ballot:
                 slot.ballot = body.ballot
                 slot.value = body.value
             for place in range(len(self.members)):
@@ -56,9 +63,9 @@ class RingPaxos(Paxos):
 
     def _hand_on(self, body: RingAccept, votes: int) -> None:
         """To the next member: the value on the first lap, the votes alone on the second, until all know them."""
-        left = body.left - 1
+        left = body.remaining - 1
         if left <= -len(self.members) + 1:
             return
         value = body.value if left > 0 else ()
         target = self.members[(self.place + 1) % len(self.members)]
-        self.owner.send(target, RingAccept(body.ballot, body.instance, value, votes, left), about((body.value,)))
+        self.owner.send(target, RingAccept(body.ballot, body.instance, value, votes, left), message_ids((body.value,)))

@@ -11,15 +11,15 @@ from typing import Final
 
 from amcast.kernel.spec import Claims, FaultKind, majorities_survive
 
-MILD: Final[frozenset[FaultKind]] = frozenset({"pause", "slow", "partition", "loss", "skew"})
+LINK_FAULTS: Final[frozenset[FaultKind]] = frozenset({"pause", "slow", "partition", "loss", "skew"})
 """What a protocol for processes that do not crash survives."""
-SURVIVED: Final[frozenset[FaultKind]] = MILD | {"leaders", "links", "crash", "recovery", "amnesia"}
+CRASH_FAULTS: Final[frozenset[FaultKind]] = LINK_FAULTS | {"leaders", "links", "crash", "recovery", "amnesia"}
 """What groups survive that agree by majorities and keep what they said on disks."""
-ROBUST: Final = Claims(genuine="strict", faults=SURVIVED, tolerates=majorities_survive, ranked=True)
+MAJORITY_CLAIMS: Final = Claims(genuine="strict", faults=CRASH_FAULTS, tolerates=majorities_survive, ranked=True)
 """What genuine protocols claim whose groups do so and order by timestamps; how fast they are is their own."""
 
 
-def replicated_claims(alone: Claims) -> Claims:
+def replicate_claims(alone: Claims) -> Claims:
     """The claims for groups of several, from those for groups of one."""
 
     def delays(role: str, destinations: int, replicas: int) -> int | None:
@@ -29,7 +29,7 @@ def replicated_claims(alone: Claims) -> Claims:
     return replace(
         alone,
         links="fifo",
-        faults=SURVIVED,
+        faults=CRASH_FAULTS,
         tolerates=majorities_survive,
         delays=delays,
         bound=lambda role, skew: None,

@@ -392,7 +392,7 @@ class LeaderGroupMember(Process, Generic[I]):
 
     def _delivered_prefix(self) -> DeliveredPrefix:
         time, tie = self._last_delivered_rank
-        owed = tuple([OwedTimestamp(*obligation) for obligation in self._obligations.listed()])
+        owed = tuple([OwedTimestamp(*obligation) for obligation in self._obligations.list_all()])
         return DeliveredPrefix(time, tie, self._delivered.snapshot(), owed)
 
     def _add_owed(self, prefix: DeliveredPrefix) -> None:

@@ -146,7 +146,7 @@ class GroupMessageAck(Body, frozen=True):
     upto: int
 
 
-class ReplicatedCore(State, frozen=True):
+class ReplicatedCheckpoint(State, frozen=True):
     """What the log determines, and which outputs other groups may not have taken."""
 
     position: int
@@ -160,7 +160,7 @@ class ReplicatedCore(State, frozen=True):
 
 
 class ReplicatedState(State, frozen=True):
-    core: ReplicatedCore
+    core: ReplicatedCheckpoint
     paxos: PaxosState
     waiting: tuple[Message, ...]
     fresh: tuple[MessageId, ...]
@@ -241,7 +241,7 @@ class TimestampPendingState(State, frozen=True):
     proposed: int
 
 
-class TimestampCore(State, frozen=True):
+class TimestampCheckpoint(State, frozen=True):
     """What a fellow member needs in order to go on from here."""
 
     position: int
@@ -254,7 +254,7 @@ class TimestampCore(State, frozen=True):
 
 
 class TimestampState(State, frozen=True):
-    core: TimestampCore
+    core: TimestampCheckpoint
     paxos: PaxosState
     waiting: tuple[Message, ...]
     old: tuple[MessageId, ...]

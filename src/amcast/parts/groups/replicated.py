@@ -39,31 +39,31 @@ from amcast.parts.consensus.paxos import Paxos
 from amcast.parts.groups.messages import (
     GroupMessage,
     GroupMessageAck,
+    ReplicatedCheckpoint,
     ReplicatedConfig,
-    ReplicatedCore,
     ReplicatedState,
 )
 from amcast.parts.ordering.delivered_set import DeliveredSet
 
-Make = Callable[[ProcessId, Topology, Any], Process]
+ProcessFactory = Callable[[ProcessId, Topology, Any], Process]
 
 RETRY: Final = "adapter"
-ASKED: Final = 0
-CARRIED: Final = 1
+REQUEST: Final = 0
+GROUP_MESSAGE: Final = 1
 
 
-def replicated(make: Make, bodies: tuple[type[Body], ...], state: type[State]) -> Make:
+def replicate(make: ProcessFactory, bodies: tuple[type[Body], ...], state: type[State]) -> ProcessFactory:
     """A protocol's process for any topology: itself where groups are single processes, else lifted to groups."""
 
     def process(me: ProcessId, topology: Topology, config: Any) -> Process:
         if all(len(topology.members(group)) == 1 for group in topology.groups):
             return make(me, topology, config)
-        return Replicated(me, topology, config, make, bodies, state)
+        return ReplicatedGroup(me, topology, config, make, bodies, state)
 
     return process
 
 
-class Replicated(Process):
+class ReplicatedGroup(Process):
     """One member of one group."""
 
     sends_replies = True  # where the protocol inside does
@@ -73,7 +73,7 @@ class Replicated(Process):
         me: ProcessId,
         topology: Topology,
         config: ReplicatedConfig,
-        make: Make,
+        make: ProcessFactory,
         bodies: tuple[type[Body], ...],
         state: type[State],
     ) -> None:
@@ -157,28 +157,28 @@ class Replicated(Process):
 
     def on_leader(self, group: GroupId, leader: ProcessId) -> None:
         if group == self.home and leader in self.topology.members(group):
-            self._paxos.hear_leader(leader)
+            self._paxos.handle_leader(leader)
 
     def on_link_reset(self, peer: ProcessId, incarnation: int) -> None:
-        self._paxos.meet(peer)
+        self._paxos.handle_link_reset(peer)
         group = self.topology.group_of(peer)
         if self._paxos.role == "leading" and group is not None:
             self._send_again(group, (peer,), self._sent.get(group, 0))
 
     def on_timer(self, name: str) -> None:
         if name == paxos.TIMER:
-            self._paxos.tick()
+            self._paxos.handle_timeout()
             return
         self._armed = False
-        if self._paxos.believed != self.me:
+        if self._paxos.suggested_leader != self.me:
             for id in [id for id in self._waiting if id in self._old]:
-                self.send(self._paxos.believed, Request(self._waiting[id]), id)
+                self.send(self._paxos.suggested_leader, Request(self._waiting[id]), id)
         if self._paxos.role == "leading":
             for group, upto in sorted(self._old_sent.items()):
                 self._send_again(group, self.topology.members(group), upto)
 
     def on_step_end(self) -> None:
-        if self._paxos.ready():
+        if self._paxos.can_propose():
             if self._led != self._paxos.ballot:
                 self._take_over()
             self._propose()
@@ -188,8 +188,8 @@ class Replicated(Process):
                 self.send_all(self.topology.members(group), GroupMessageAck(self.home, self._taken[group]), about)
         self._news = {}
         self._paxos.flush()
-        if self._paxos.wants_mark():
-            self._paxos.mark(msgspec.msgpack.encode(self._core()))
+        if self._paxos.needs_checkpoint():
+            self._paxos.checkpoint(msgspec.msgpack.encode(self._core()))
         self._watch()
 
     def _watch(self) -> None:
@@ -216,7 +216,7 @@ class Replicated(Process):
             self._send_again(group, self.topology.members(group), self._sent[group])
 
     def _propose(self) -> None:
-        value = [Entry(ASKED, id, message=self._waiting[id]) for id in self._fresh if id in self._waiting]
+        value = [Entry(REQUEST, id, message=self._waiting[id]) for id in self._fresh if id in self._waiting]
         self._fresh = []
         for group in sorted(self._arrived):
             arrived = self._arrived[group]
@@ -224,7 +224,7 @@ class Replicated(Process):
             while number in arrived:
                 carry = arrived[number]
                 carried = Message(carry.about, 0, (), carry.body)
-                value.append(Entry(CARRIED, carry.about, group, number, carried))
+                value.append(Entry(GROUP_MESSAGE, carry.about, group, number, carried))
                 number += 1
             self._next[group] = number
         if value:
@@ -233,7 +233,7 @@ class Replicated(Process):
     def _apply(self, decided: Decided) -> None:
         for _, value in decided:
             if isinstance(value, bytes):
-                self._install(msgspec.msgpack.decode(value, type=ReplicatedCore))
+                self._install(msgspec.msgpack.decode(value, type=ReplicatedCheckpoint))
             else:
                 for entry in value:
                     self._enter(entry)
@@ -241,7 +241,7 @@ class Replicated(Process):
     def _enter(self, entry: Entry) -> None:
         message = entry.message
         assert message is not None, f"{entry} says nothing"
-        if entry.kind == ASKED:
+        if entry.kind == REQUEST:
             self._waiting.pop(message.id, None)
             if self._asked.add(message.id):
                 self._feed(Receive(message.sender, Request(message)))
@@ -333,7 +333,7 @@ class Replicated(Process):
     def status(self) -> ProcessStatus:
         inner = self.inner.status()
         pending = len(self._waiting) + int(inner.get("pending", 0))
-        role, joined = self._paxos.role, int(self._paxos.joined())
+        role, joined = self._paxos.role, int(self._paxos.has_joined())
         return {**inner, "position": self.position, "role": role, "pending": pending, "joined": joined}
 
     def explain(self, message: MessageId) -> list[Phase]:
@@ -373,8 +373,8 @@ class Replicated(Process):
 
     # Memory
 
-    def _core(self) -> ReplicatedCore:
-        return ReplicatedCore(
+    def _core(self) -> ReplicatedCheckpoint:
+        return ReplicatedCheckpoint(
             self.position,
             msgspec.msgpack.encode(self.inner.snapshot()),
             self._asked.snapshot(),
@@ -385,7 +385,7 @@ class Replicated(Process):
             tuple(sorted(self._settled.items())),
         )
 
-    def _become(self, core: ReplicatedCore) -> None:
+    def _become(self, core: ReplicatedCheckpoint) -> None:
         self.inner.restore(msgspec.msgpack.decode(core.inner, type=self._state))
         self._asked.restore(core.asked)
         self._delivered.restore(core.delivered)
@@ -393,7 +393,7 @@ class Replicated(Process):
         self._sent = dict(core.sent)
         self._outgoing = {group: {carry.number: carry for carry in carries} for group, carries in core.outgoing}
 
-    def _install(self, core: ReplicatedCore) -> None:
+    def _install(self, core: ReplicatedCheckpoint) -> None:
         """Become what another member, or I in an earlier incarnation, was."""
         settled = self._settled
         self._become(core)

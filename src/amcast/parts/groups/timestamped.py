@@ -38,8 +38,8 @@ from amcast.parts.groups.messages import (
     FinalReply,
     FinalStored,
     GroupTimestamp,
+    TimestampCheckpoint,
     TimestampConfig,
-    TimestampCore,
     TimestampPendingState,
     TimestampState,
 )
@@ -47,9 +47,9 @@ from amcast.parts.ordering.delivered_set import DeliveredSet
 from amcast.parts.ordering.delivery_queue import DeliveryQueue
 
 RETRY: Final = "retry"
-AT_ONCE: Final = 64
+QUERY_BATCH: Final = 64
 """How many messages are asked about at a time."""
-IN_ALL: Final = 8
+CONFIRMATION_BATCHES: Final = 8
 """However many groups a group speaks with, it keeps no more than so many times `settle` confirmations to itself: what
 is remembered and written with every snapshot must not grow with the number of groups."""
 
@@ -191,10 +191,10 @@ class TimestampedGroup(Process):
 
     def on_leader(self, group: GroupId, leader: ProcessId) -> None:
         if group == self.group and leader in self._paxos.members:
-            self._paxos.hear_leader(leader)
+            self._paxos.handle_leader(leader)
 
     def on_link_reset(self, peer: ProcessId, incarnation: int) -> None:
-        self._paxos.meet(peer)
+        self._paxos.handle_link_reset(peer)
         group = self.topology.group_of(peer)
         if group is not None and self._speaks():
             for id, entry in self._pending.items():
@@ -203,20 +203,20 @@ class TimestampedGroup(Process):
 
     def on_timer(self, name: str) -> None:
         if name == paxos.TIMER:
-            self._paxos.tick()
+            self._paxos.handle_timeout()
             return
         self._armed = False
         self._forward()
         self._ask_again()
 
     def on_step_end(self) -> None:
-        if self._paxos.ready():
+        if self._paxos.can_propose():
             self._lead()
         elif self._starting or self._fresh:
             self._follow()
         self._paxos.flush()
-        if self._paxos.wants_mark():
-            self._paxos.mark(msgspec.msgpack.encode(self._core()))
+        if self._paxos.needs_checkpoint():
+            self._paxos.checkpoint(msgspec.msgpack.encode(self._core()))
         if not self._armed and (self._waiting or len(self._queue)):
             self._armed = True  # and never cancelled: the next message comes long before it runs out
             self.set_timer(RETRY, self._config.retry_ns)
@@ -276,7 +276,7 @@ class TimestampedGroup(Process):
     def _apply(self, decided: Decided) -> None:
         for _, value in decided:
             if type(value) is bytes:
-                self._install(msgspec.msgpack.decode(value, type=TimestampCore))
+                self._install(msgspec.msgpack.decode(value, type=TimestampCheckpoint))
                 self._deliver_ready()
             else:
                 for entry in value:
@@ -401,7 +401,7 @@ class TimestampedGroup(Process):
         size = self._config.confirmation_batch
         if len(confirming) >= size:
             self._tell_settled((group,))
-        elif self._unconfirmed >= IN_ALL * size:
+        elif self._unconfirmed >= CONFIRMATION_BATCHES * size:
             self._tell_settled(tuple(sorted(self._confirming)))
         if self._paxos.role == "leading" and len(kept) >= 4 * size and len(kept) % size == 0:
             # Confirmations were lost with a leader or a link: ask for them.
@@ -441,14 +441,14 @@ class TimestampedGroup(Process):
     # Asking again
 
     def _forward(self) -> None:
-        leader = self._paxos.believed
+        leader = self._paxos.suggested_leader
         if leader != self.me:
-            for id in [id for id in self._waiting if id in self._old][:AT_ONCE]:
+            for id in [id for id in self._waiting if id in self._old][:QUERY_BATCH]:
                 self.send(leader, Request(self._waiting[id]), id)
         self._old = set(self._waiting)
 
     def _ask_again(self) -> None:
-        stuck = [id for id, entry in self._pending.items() if entry.old and not entry.delivered][:AT_ONCE]
+        stuck = [id for id, entry in self._pending.items() if entry.old and not entry.delivered][:QUERY_BATCH]
         unknown = tuple(id for id in stuck if not self._pending[id].final)
         if self._paxos.role == "leading":
             for id in unknown:
@@ -475,7 +475,7 @@ class TimestampedGroup(Process):
             "role": self._paxos.role,
             "pending": len(self._waiting) + sum(not entry.delivered for entry in self._pending.values()),
             "clock": self._clock,
-            "joined": int(self._paxos.joined()),
+            "joined": int(self._paxos.has_joined()),
         }
 
     def explain(self, message: MessageId) -> list[Phase]:
@@ -524,8 +524,8 @@ class TimestampedGroup(Process):
 
     # Snapshots
 
-    def _core(self) -> TimestampCore:
-        return TimestampCore(
+    def _core(self) -> TimestampCheckpoint:
+        return TimestampCheckpoint(
             self.position,
             self._clock,
             self._last,
@@ -551,7 +551,7 @@ class TimestampedGroup(Process):
             tuple((group, tuple(ids)) for group, ids in sorted(self._confirming.items())),
         )
 
-    def _become(self, core: TimestampCore) -> None:
+    def _become(self, core: TimestampCheckpoint) -> None:
         self._clock = core.clock
         self._last = core.last
         self._seen.restore(core.seen)
@@ -581,7 +581,7 @@ class TimestampedGroup(Process):
             if entry.final and not entry.settled:
                 self._ahead[id] = None
 
-    def _install(self, core: TimestampCore) -> None:
+    def _install(self, core: TimestampCheckpoint) -> None:
         """Go on from a fellow's state (or my own of an earlier incarnation). What I delivered ahead of the log stays
         so."""
         position, last, mine = self.position, self._last, self._pending

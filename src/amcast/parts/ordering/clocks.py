@@ -14,16 +14,16 @@ from collections.abc import Callable, Sequence
 
 from amcast.parts.consensus.quorum import majority
 
-Stamping = Callable[[int, int], int]
+NextTimestamp = Callable[[int, int], int]
 """From the clock and the local time, the next timestamp."""
 
 
-def logical(clock: int, now: int) -> int:
+def next_logical(clock: int, now: int) -> int:
     """The next timestamp counts."""
     return clock + 1
 
 
-def hybrid(clock: int, now: int) -> int:
+def next_hybrid(clock: int, now: int) -> int:
     """The next timestamp is the local time, or counts where that would not rise."""
     return now if now > clock else clock + 1
 
@@ -38,7 +38,7 @@ class QuorumClock:
         """By place. They never go back, but for `forget`: whoever writes here sees to it."""
         self._rank = members - majority(members)
 
-    def hear(self, place: int, value: int) -> None:
+    def update(self, place: int, value: int) -> None:
         """A member's clock; it never goes back."""
         if value > self.values[place]:
             self.values[place] = value
@@ -47,11 +47,11 @@ class QuorumClock:
         """What this member promised no longer counts: it has lost its memory."""
         self.values[place] = 0
 
-    def passed(self) -> int:
+    def majority_value(self) -> int:
         """A majority is there: no later leader, who must hear one of any majority, stamps at or below."""
         return sorted(self.values)[self._rank]
 
-    def reached(self, word: int) -> int:
+    def delivery_limit(self, word: int) -> int:
         """Nor does the present leader, who gave its word: no stamp to come is at or below."""
         passed = sorted(self.values)[self._rank]
         return word if word < passed else passed

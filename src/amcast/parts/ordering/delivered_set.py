@@ -56,7 +56,7 @@ class DeliveredSet:
             return True
         ahead = message - newest
         if ahead > 0:
-            self._put(sender, message, _shifted(self._bits(sender), ahead) | 1)
+            self._put(sender, message, _shift(self._bits(sender), ahead) | 1)
             return True
         if message in self:
             return False
@@ -89,7 +89,7 @@ class DeliveredSet:
             newest = self._newest.get(other.sender, theirs)
             latest = max(newest, theirs)
             more = int.from_bytes(other.bits, "big")
-            bits = _shifted(self._bits(other.sender), latest - newest) | _shifted(more, latest - theirs)
+            bits = _shift(self._bits(other.sender), latest - newest) | _shift(more, latest - theirs)
             self._put(other.sender, latest, bits)
 
     def _put(self, sender: ProcessId, newest: MessageId, bits: int) -> None:
@@ -102,7 +102,7 @@ class DeliveredSet:
             return 0
         upto, bits = self._upto[sender]
         since = self._newest[sender] - upto
-        return _shifted(bits, since) | (1 << min(since, WINDOW)) - 1
+        return _shift(bits, since) | (1 << min(since, WINDOW)) - 1
 
     def snapshot(self) -> tuple[DeliveredRange, ...]:
         known = []
@@ -120,5 +120,5 @@ class DeliveredSet:
             self._put(known.sender, newest, int.from_bytes(known.bits, "big"))
 
 
-def _shifted(bits: int, by: int) -> int:
+def _shift(bits: int, by: int) -> int:
     return bits << by & _MASK if by < WINDOW else 0

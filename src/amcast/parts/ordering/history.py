@@ -56,7 +56,7 @@ class History:
         """How many links were dropped from the front of the log."""
         self._cursors: dict[GroupId, int] = dict.fromkeys(descendants, 0)
         """How many links each descendant was told."""
-        self.learned = 0
+        self.version = 0
         """How many links were ever learned: a version of this history."""
         self._to: dict[GroupId, int] = {}
         """How many messages of the history each group gets; messages to all groups are not counted."""
@@ -93,8 +93,8 @@ class History:
             return
         if before is not None:
             vertex.before.append(before)
-        self.learned += 1
-        vertex.touched = self.learned
+        self.version += 1
+        vertex.touched = self.version
         self._log.append(link)
 
     def _settle(self, message: MessageId) -> None:
@@ -103,23 +103,23 @@ class History:
         while stack:
             vertex = self._vertices[stack.pop()]
             if not vertex.settled:
-                vertex.settled = self.learned
+                vertex.settled = self.version
                 stack += vertex.before
 
     # Asking
 
-    def blocker(self, message: MessageId) -> MessageId | None:
+    def find_blocker(self, message: MessageId) -> MessageId | None:
         """Some open message that lies before this one; None if there is none."""
         return self._search(message)[0]
 
-    def changed(self, message: MessageId) -> int:
+    def last_change(self, message: MessageId) -> int:
         """A version in or after which what lies before this message last grew; asked when nothing open lies there."""
         return self._search(message)[1]
 
     def _search(self, message: MessageId) -> tuple[MessageId | None, int]:
         start = self._vertices.get(message)
         if start is None:
-            return (None, self.learned)
+            return (None, self.version)
         if start.settled:
             return (None, start.settled)
         version = start.touched
@@ -140,14 +140,14 @@ class History:
                 stack += vertex.before
         return (None, version)
 
-    def concerns(self, one: GroupId, others: Sequence[GroupId]) -> bool:
+    def has_message_only_to(self, one: GroupId, others: Sequence[GroupId]) -> bool:
         """Whether some message of the history goes to `one` and not to all of `others`."""
         known = self._to.get(one, 0)
         return known > 0 and any(self._to_both.get((one, other), 0) < known for other in others)
 
     # Telling
 
-    def since(self, descendant: GroupId) -> Links:
+    def take_diff(self, descendant: GroupId) -> Links:
         """What this descendant was not told yet; from now on it counts as told."""
         start = self._cursors[descendant] - self._base
         self._cursors[descendant] = self._base + len(self._log)
@@ -190,7 +190,7 @@ class History:
             tuple(self._log),
             self._base,
             tuple(sorted(self._cursors.items())),
-            self.learned,
+            self.version,
         )
 
     def restore(self, state: HistoryState) -> None:
@@ -207,4 +207,4 @@ class History:
         self._log = list(state.log)
         self._base = state.base
         self._cursors = dict(state.cursors)
-        self.learned = state.learned
+        self.version = state.learned

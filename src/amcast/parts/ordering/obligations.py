@@ -19,40 +19,40 @@ Rank = tuple[int, MessageId]
 class Obligations:
     """Answers that other groups may still ask for."""
 
-    __slots__ = ("facts", "owed")
+    __slots__ = ("answers", "by_group")
 
     def __init__(self) -> None:
-        self.facts: dict[MessageId, tuple[int, int, set[GroupId]]] = {}
+        self.answers: dict[MessageId, tuple[int, int, set[GroupId]]] = {}
         """Delivered: the answer, the final timestamp, and the groups that may still ask."""
-        self.owed: dict[GroupId, deque[Rank]] = {}
+        self.by_group: dict[GroupId, deque[Rank]] = {}
         """The same by group, in the order of delivery."""
 
     def add(self, id: MessageId, answer: int, final: int, groups: tuple[GroupId, ...]) -> None:
         """A message is delivered here, and no majority of these groups is known to have it."""
         if groups:
-            self.facts[id] = (answer, final, set(groups))
+            self.answers[id] = (answer, final, set(groups))
             rank = (final, id)
             for group in groups:
-                owed = self.owed.get(group)
+                owed = self.by_group.get(group)
                 if owed is None:
-                    owed = self.owed[group] = deque()
+                    owed = self.by_group[group] = deque()
                 owed.append(rank)
 
     def resolve(self, group: GroupId, mark: Rank) -> None:
         """A majority of that group has delivered everything up to this rank."""
-        owed = self.owed.get(group)
+        owed = self.by_group.get(group)
         while owed and owed[0] <= mark:
             id = owed.popleft()[1]
-            groups = self.facts[id][2]
+            groups = self.answers[id][2]
             groups.discard(group)
             if not groups:
-                del self.facts[id]
+                del self.answers[id]
 
     def answer(self, id: MessageId) -> int | None:
         """What to say to who asks; None if nothing is owed."""
-        fact = self.facts.get(id)
+        fact = self.answers.get(id)
         return None if fact is None else fact[0]
 
-    def listed(self) -> list[tuple[MessageId, int, int, tuple[GroupId, ...]]]:
+    def list_all(self) -> list[tuple[MessageId, int, int, tuple[GroupId, ...]]]:
         """Every debt as `owe` takes it, in the order of delivery: for records and for fellows."""
-        return [(id, answer, final, tuple(sorted(groups))) for id, (answer, final, groups) in self.facts.items()]
+        return [(id, answer, final, tuple(sorted(groups))) for id, (answer, final, groups) in self.answers.items()]

@@ -82,13 +82,13 @@ class Tree:
             self._children.setdefault(child, [])
         self.parent: dict[GroupId, GroupId | None] = {root: None}
         self.depth: dict[GroupId, int] = {root: 0}
-        self.groups: tuple[GroupId, ...] = self._walked()
+        self.groups: tuple[GroupId, ...] = self._list_groups()
         self._reach: dict[GroupId, frozenset[GroupId]] = {}
         for group in reversed(self.groups):
             below = [self._reach[child] for child in self._children[group]]
             self._reach[group] = frozenset({group}.union(*below))
 
-    def _walked(self) -> tuple[GroupId, ...]:
+    def _list_groups(self) -> tuple[GroupId, ...]:
         """Every group once, parents before children."""
         line = [self.root]
         for group in line:
@@ -108,7 +108,7 @@ class Tree:
         """This group and everything below it."""
         return self._reach[group]
 
-    def involved(self, group: GroupId, destinations: tuple[GroupId, ...]) -> tuple[GroupId, ...]:
+    def children_towards(self, group: GroupId, destinations: tuple[GroupId, ...]) -> tuple[GroupId, ...]:
         """The children through which some destination is reached."""
         return tuple(child for child in self._children[group] if not self._reach[child].isdisjoint(destinations))
 
@@ -140,7 +140,7 @@ class Tree:
         return tuple((group, child) for group in self.groups for child in self._children[group])
 
 
-def order_of(order: Sequence[GroupId], topology: Topology) -> Order:
+def parse_order(order: Sequence[GroupId], topology: Topology) -> Order:
     """The order that the option `order` names, checked; without one the groups in the order of their ids."""
     if not order:
         return Order(topology.groups)
@@ -157,11 +157,11 @@ def order_of(order: Sequence[GroupId], topology: Topology) -> Order:
     return Order(order)
 
 
-def tree_of(edges: Sequence[tuple[GroupId, GroupId]], topology: Topology) -> Tree:
+def parse_tree(edges: Sequence[tuple[GroupId, GroupId]], topology: Topology) -> Tree:
     """The tree of the option `edges` ([parent, child] pairs), checked; without one a binary tree in order of ids."""
     groups = topology.groups
     if not edges:
-        return Tree(groups[0], binary(groups))
+        return Tree(groups[0], binary_edges(groups))
     parents: dict[GroupId, GroupId] = {}
     for parent, child in edges:
         for group in (parent, child):
@@ -173,11 +173,11 @@ def tree_of(edges: Sequence[tuple[GroupId, GroupId]], topology: Topology) -> Tre
     roots = [group for group in groups if group not in parents]
     if len(roots) != 1:
         raise UsageError(f"edges: {len(roots)} groups without a parent ({roots}); expected exactly one root")
-    _refuse_circles(parents)
+    _check_acyclic(parents)
     return Tree(roots[0], [(parent, child) for parent, child in edges])
 
 
-def ancestral(overlay: Callable[[Topology], Order | Tree]) -> Contacts:
+def contact_lca(overlay: Callable[[Topology], Order | Tree]) -> Contacts:
     """The contacts of a protocol whose lowest common ancestor is to be told; the overlay is built once per topology."""
     built: dict[Topology, Order | Tree] = {}
 
@@ -191,7 +191,7 @@ def ancestral(overlay: Callable[[Topology], Order | Tree]) -> Contacts:
     return contact
 
 
-def _refuse_circles(parents: dict[GroupId, GroupId]) -> None:
+def _check_acyclic(parents: dict[GroupId, GroupId]) -> None:
     for start in sorted(parents):
         group, steps = start, 0
         while group in parents:
@@ -200,11 +200,11 @@ def _refuse_circles(parents: dict[GroupId, GroupId]) -> None:
                 raise UsageError(f"edges: group {start} is below itself; expected a tree")
 
 
-def binary(groups: Sequence[GroupId]) -> tuple[tuple[GroupId, GroupId], ...]:
+def binary_edges(groups: Sequence[GroupId]) -> tuple[tuple[GroupId, GroupId], ...]:
     """The edges of a binary tree: the n-th group has the 2n-th and the (2n+1)-th below it (C2 of paper 004)."""
     return tuple((groups[(place - 1) // 2], groups[place]) for place in range(1, len(groups)))
 
 
-def star(groups: Sequence[GroupId]) -> tuple[tuple[GroupId, GroupId], ...]:
+def star_edges(groups: Sequence[GroupId]) -> tuple[tuple[GroupId, GroupId], ...]:
     """The edges of a tree of height one: the first group above all others (C1 of paper 004)."""
     return tuple((groups[0], group) for group in groups[1:])

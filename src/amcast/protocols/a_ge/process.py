@@ -25,8 +25,8 @@ from amcast.kernel.message import Message
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS, Entry
-from amcast.parts.consensus.quorum import role
-from amcast.parts.groups.claims import ROBUST
+from amcast.parts.consensus.quorum import role_of
+from amcast.parts.groups.claims import MAJORITY_CLAIMS
 from amcast.parts.groups.messages import FINAL, TIMESTAMP_BODIES, TimestampState
 from amcast.parts.groups.timestamped import TimestampedGroup, TimestampPending
 from amcast.protocols.a_ge.messages import AGeConfig
@@ -76,11 +76,11 @@ SPEC = Spec(
     records=PAXOS_RECORDS,
     states=(TimestampState,),
     claims=replace(
-        ROBUST,
+        MAJORITY_CLAIMS,
         world="intergroup",
         delays=_delays,
     ),
-    roles=role,
+    roles=role_of,
     options={"convoy_free": False},
     goals=("skipped", "waited", "early", "led", "admitted"),
 )

@@ -22,8 +22,8 @@ from dataclasses import replace
 from amcast.kernel.ids import MessageId
 from amcast.kernel.spec import Spec
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS, Entry
-from amcast.parts.consensus.quorum import role
-from amcast.parts.groups.claims import ROBUST
+from amcast.parts.consensus.quorum import role_of
+from amcast.parts.groups.claims import MAJORITY_CLAIMS
 from amcast.parts.groups.messages import SYNC, TIMESTAMP_BODIES, TimestampState
 from amcast.parts.groups.timestamped import TimestampedGroup, TimestampPending
 from amcast.protocols.basecast.messages import BaseCastConfig
@@ -59,11 +59,11 @@ SPEC = Spec(
     records=PAXOS_RECORDS,
     states=(TimestampState,),
     claims=replace(
-        ROBUST,
+        MAJORITY_CLAIMS,
         delays=_delays,
         bound=lambda role, skew: 12,
         packets=_packets,
     ),
-    roles=role,
+    roles=role_of,
     goals=("waited", "early", "led", "asked", "admitted"),
 )

@@ -10,7 +10,7 @@ class FastCastConfig(TimestampConfig, frozen=True):
     """Make every guess wrong, so that every global message takes the slow path."""
 
 
-class SoftStamp(Body, frozen=True):
+class SoftTimestamp(Body, frozen=True):
     """SEND-SOFT: a leader's guess of the timestamp that its group's log will give a message."""
 
     message: MessageId

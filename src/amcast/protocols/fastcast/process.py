@@ -27,11 +27,11 @@ from amcast.kernel.message import Body, Message, State
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS, Entry
-from amcast.parts.consensus.quorum import role
-from amcast.parts.groups.claims import ROBUST
-from amcast.parts.groups.messages import SET, SOFT, SYNC, TIMESTAMP_BODIES, TimestampCore, TimestampState
+from amcast.parts.consensus.quorum import role_of
+from amcast.parts.groups.claims import MAJORITY_CLAIMS
+from amcast.parts.groups.messages import SET, SOFT, SYNC, TIMESTAMP_BODIES, TimestampCheckpoint, TimestampState
 from amcast.parts.groups.timestamped import TimestampedGroup, TimestampPending
-from amcast.protocols.fastcast.messages import FastCastConfig, FastCastState, SoftStamp
+from amcast.protocols.fastcast.messages import FastCastConfig, FastCastState, SoftTimestamp
 
 
 class FastCast(TimestampedGroup):
@@ -54,7 +54,7 @@ class FastCast(TimestampedGroup):
     # Guesses
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
-        if type(body) is SoftStamp:
+        if type(body) is SoftTimestamp:
             self._hear_soft(body.message, body.group, body.timestamp)
         else:
             super().on_receive(sender, body)
@@ -119,7 +119,7 @@ class FastCast(TimestampedGroup):
             if len(message.destinations) > 1:
                 guess = self._guess + 1 if self._wrong else self._guess
                 targets = self.topology.processes_of(message.destinations)
-                self.send_all(targets, SoftStamp(message.id, self.home, guess), message.id)
+                self.send_all(targets, SoftTimestamp(message.id, self.home, guess), message.id)
 
     def _ordering(self, id: MessageId, entry: TimestampPending) -> list[Entry]:
         """The true timestamps, where the guess in the log is wrong or there will be none."""
@@ -174,7 +174,7 @@ class FastCast(TimestampedGroup):
         self._softs.pop(id, None)
         self._guessed.discard(id)
 
-    def _install(self, core: TimestampCore) -> None:
+    def _install(self, core: TimestampCheckpoint) -> None:
         super()._install(core)
         self._softs = {id: softs for id, softs in self._softs.items() if not self._is_final(id)}
 
@@ -223,15 +223,15 @@ SPEC = Spec(
     source="paper 003 algorithm 2",
     process=FastCast,
     config=FastCastConfig,
-    bodies=(*PAXOS_BODIES, *TIMESTAMP_BODIES, SoftStamp),
+    bodies=(*PAXOS_BODIES, *TIMESTAMP_BODIES, SoftTimestamp),
     records=PAXOS_RECORDS,
     states=(FastCastState,),
     claims=replace(
-        ROBUST,
+        MAJORITY_CLAIMS,
         delays=_delays,
         bound=lambda role, skew: 8,
         packets=_packets,
     ),
-    roles=role,
+    roles=role_of,
     goals=("fast", "slow", "waited", "early", "led", "asked", "admitted"),
 )

@@ -1,1 +1,1 @@
-"""flexcast."""
+"""FlexCast."""

@@ -11,13 +11,13 @@ class MultiPaxosConfig(PaxosConfig, frozen=True):
     """The group that orders everything, by number or by name; none: the first of the topology."""
 
 
-class Stored(Body, frozen=True):
+class CheckpointStored(Body, frozen=True):
     """A learner made durable what it was after everything below `upto`."""
 
     upto: int
 
 
-class MultiPaxosCore(State, frozen=True):
+class MultiPaxosCheckpoint(State, frozen=True):
     """What the log alone determines; the same at every process after the same prefix."""
 
     ordered: int
@@ -27,7 +27,7 @@ class MultiPaxosCore(State, frozen=True):
 
 class MultiPaxosState(State, frozen=True):
     position: int
-    core: MultiPaxosCore
+    core: MultiPaxosCheckpoint
     paxos: PaxosState
     waiting: tuple[Message, ...]
     old: tuple[MessageId, ...]

@@ -30,11 +30,16 @@ from amcast.kernel.spec import Claims, Contacts, Spec, majorities_survive
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus import paxos
 from amcast.parts.consensus.log import Decided
-from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS, DecidedUntil, Entry, Value
+from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS, CheckpointReady, Entry, Value
 from amcast.parts.consensus.paxos import Paxos
-from amcast.parts.groups.claims import SURVIVED
+from amcast.parts.groups.claims import CRASH_FAULTS
 from amcast.parts.ordering.delivered_set import DeliveredSet
-from amcast.protocols.multipaxos.messages import MultiPaxosConfig, MultiPaxosCore, MultiPaxosState, Stored
+from amcast.protocols.multipaxos.messages import (
+    CheckpointStored,
+    MultiPaxosCheckpoint,
+    MultiPaxosConfig,
+    MultiPaxosState,
+)
 
 RETRY: Final = "retry"
 
@@ -45,7 +50,7 @@ class MultiPaxos(Process):
     def __init__(self, me: ProcessId, topology: Topology, config: MultiPaxosConfig) -> None:
         super().__init__(me, topology)
         self._config = config
-        self._ordering = ordering_group(topology, config)
+        self._ordering = find_ordering_group(topology, config)
         self._members = topology.members(self._ordering)
         self._paxos = Paxos(self, self._members, config, self._audience())
         self._ordered = 0
@@ -91,7 +96,7 @@ class MultiPaxos(Process):
 
     def on_start(self, records: Sequence[Record], incarnation: int) -> None:
         if len(self.topology.groups) > 1 and self.group == self._ordering:
-            self._paxos.log.hold = 0
+            self._paxos.log.retain_from = 0
         self._apply(self._paxos.begin(records, incarnation))
 
     def on_request(self, message: Message) -> None:
@@ -100,28 +105,28 @@ class MultiPaxos(Process):
             self._fresh.append(message.id)
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
-        if type(body) is Stored:
+        if type(body) is CheckpointStored:
             self._hold(sender, body.upto)
             return
         self._apply(self._paxos.receive(sender, body))
-        if type(body) is DecidedUntil and self.group != self._ordering:
-            self.send_all(self._members, Stored(self._paxos.log.upto))
+        if type(body) is CheckpointReady and self.group != self._ordering:
+            self.send_all(self._members, CheckpointStored(self._paxos.log.checkpoint_end))
 
     def on_leader(self, group: GroupId, leader: ProcessId) -> None:
         if group == self._ordering and leader in self._members:
-            self._paxos.hear_leader(leader)
+            self._paxos.handle_leader(leader)
 
     def on_link_reset(self, peer: ProcessId, incarnation: int) -> None:
-        self._paxos.meet(peer)
+        self._paxos.handle_link_reset(peer)
         if self.group != self._ordering and peer in self._members:
-            self.send(peer, Stored(self._paxos.log.upto))
+            self.send(peer, CheckpointStored(self._paxos.log.checkpoint_end))
 
     def on_timer(self, name: str) -> None:
         if name == paxos.TIMER:
-            self._paxos.tick()
+            self._paxos.handle_timeout()
             return
         self._armed = False
-        leader = self._paxos.believed
+        leader = self._paxos.suggested_leader
         for id in [id for id in self._waiting if id in self._old]:
             if leader != self.me:
                 self.send(leader, Request(self._waiting[id]), id)
@@ -129,13 +134,13 @@ class MultiPaxos(Process):
 
     def on_step_end(self) -> None:
         self._stepped = True
-        if self._paxos.ready():
+        if self._paxos.can_propose():
             self._propose()
         else:
             self._fresh = []
         self._paxos.flush()
-        if self._paxos.wants_mark():
-            self._paxos.mark(msgspec.msgpack.encode(self._core()))
+        if self._paxos.needs_checkpoint():
+            self._paxos.checkpoint(msgspec.msgpack.encode(self._core()))
         if self._waiting and not self._armed:
             self._armed = True
             self.set_timer(RETRY, self._config.retry_ns)
@@ -157,7 +162,7 @@ class MultiPaxos(Process):
             self._lately, self._stepped = [], False
         for _, value in decided:
             if type(value) is bytes:
-                self._install(msgspec.msgpack.decode(value, type=MultiPaxosCore))
+                self._install(msgspec.msgpack.decode(value, type=MultiPaxosCheckpoint))
             else:
                 self._order(value)  # type: ignore[arg-type]
 
@@ -186,12 +191,12 @@ class MultiPaxos(Process):
             if group != self._ordering:
                 uptos = sorted((self._stored.get(member, 0) for member in self.topology.members(group)), reverse=True)
                 safe.append(uptos[self.topology.quorum(group) - 1])
-        self._paxos.log.hold = min(safe)
+        self._paxos.log.retain_from = min(safe)
 
-    def _core(self) -> MultiPaxosCore:
-        return MultiPaxosCore(self._ordered, tuple(sorted(self._positions.items())), self._seen.snapshot())
+    def _core(self) -> MultiPaxosCheckpoint:
+        return MultiPaxosCheckpoint(self._ordered, tuple(sorted(self._positions.items())), self._seen.snapshot())
 
-    def _install(self, core: MultiPaxosCore) -> None:
+    def _install(self, core: MultiPaxosCheckpoint) -> None:
         self._ordered = core.ordered
         self._positions = dict(core.positions)
         self._seen.restore(core.seen)
@@ -208,7 +213,7 @@ class MultiPaxos(Process):
             "role": self._paxos.role,
             "pending": len(self._waiting),
             "ordered": self._ordered,
-            "joined": int(self._paxos.joined()),
+            "joined": int(self._paxos.has_joined()),
         }
 
     def explain(self, message: MessageId) -> list[Phase]:
@@ -259,7 +264,7 @@ class MultiPaxos(Process):
         self._armed = state.armed
 
 
-def ordering_group(topology: Topology, config: MultiPaxosConfig) -> GroupId:
+def find_ordering_group(topology: Topology, config: MultiPaxosConfig) -> GroupId:
     """The group that a configuration names."""
     wanted = config.ordering
     if wanted is None:
@@ -273,9 +278,9 @@ def ordering_group(topology: Topology, config: MultiPaxosConfig) -> GroupId:
     raise UsageError(f"options of protocol multipaxos: ordering = {wanted!r}; expected one of the groups {known}")
 
 
-def contacting(config: MultiPaxosConfig) -> Contacts:
+def make_contacts(config: MultiPaxosConfig) -> Contacts:
     """The ordering group, whatever the destinations."""
-    return lambda topology, message: topology.members(ordering_group(topology, config))
+    return lambda topology, message: topology.members(find_ordering_group(topology, config))
 
 
 def _delays(role: str, destinations: int, replicas: int) -> int | None:
@@ -295,18 +300,18 @@ SPEC = Spec(
     source="paper 003 section 5.1; Lamport 1998",
     process=MultiPaxos,
     config=MultiPaxosConfig,
-    bodies=(*PAXOS_BODIES, Stored),
+    bodies=(*PAXOS_BODIES, CheckpointStored),
     records=PAXOS_RECORDS,
     states=(MultiPaxosState,),
     claims=Claims(
         genuine="no",
-        faults=SURVIVED,
+        faults=CRASH_FAULTS,
         tolerates=majorities_survive,
         ranked=True,
         delays=_delays,
         packets=_packets,
     ),
-    contacts=contacting(MultiPaxosConfig()),
-    make_contacts=contacting,
+    contacts=make_contacts(MultiPaxosConfig()),
+    make_contacts=make_contacts,
     goals=("led", "admitted"),
 )

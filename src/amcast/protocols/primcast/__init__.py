@@ -1,1 +1,1 @@
-"""primcast."""
+"""PrimCast: one process class, and the components it owns."""

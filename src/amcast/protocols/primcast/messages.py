@@ -1,4 +1,4 @@
-"""What PrimCast's processes say, make durable and know."""
+"""PrimCast's bodies, records and states."""
 
 from typing import Final
 
@@ -6,32 +6,46 @@ from msgspec import Struct
 
 from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.message import Body, Message, Record, State
-from amcast.parts.groups.messages import AdmissionVote, Entry, JoinRequest, LeaderGroupConfig, LeaderGroupState, Nack
-from amcast.parts.ordering.messages import DeliveredRange
+from amcast.parts.groups.messages import (
+    AdmissionVote,
+    DeliveredPrefix,
+    Entry,
+    JoinRequest,
+    LeaderGroupCheckpoint,
+    LeaderGroupConfig,
+    LeaderGroupProgress,
+    LeaderGroupState,
+    Nack,
+)
+
+Proposal = tuple[int, MessageId, int]
+"""Index in the log, message, timestamp."""
+DeliveryNotice = tuple[int, MessageId, int]
+"""Position, bundle, final timestamp of a primary's delivery."""
 
 
 class PrimCastConfig(LeaderGroupConfig, frozen=True):
     hybrid: bool = False
-    """Primaries propose no less than their local time (PrimCast-HC)."""
+    """Primaries never propose less than their local time (PrimCast-HC)."""
     records: bool = True
-    """Make records of what must survive a crash. Without, a process that is started again has lost its memory, and
-    nothing that it says need wait for a disk: its own word counts in the same step."""
+    """Persist what must survive a crash. Without records a restarted process has lost its memory, and nothing that a
+    process sends waits for a disk: its own acknowledgement counts within the step."""
 
 
 class DeliveredMessage(Struct, frozen=True, array_like=True, gc=False):
-    """A delivery: the message, the timestamp of the deliverer's group, the final timestamp."""
+    """A delivery: the message, its timestamp in the deliverer's group, and its final timestamp."""
 
     message: Message
     timestamp: int
     final: int
-    place: int
-    """How many clients' messages were delivered before: as many as deliveries, but for bundles."""
-    repeats: tuple[int, ...] = ()
-    """In a bundle: which of its messages were delivered before it, and are skipped."""
+    messages_before: int
+    """How many clients' messages were delivered before it: a bundle counts as its messages."""
+    duplicate_places: tuple[int, ...] = ()
+    """The places in a bundle of messages that were delivered before it, which are skipped."""
 
 
 class DeliveryRecord(Struct, frozen=True, array_like=True, gc=False):
-    """A delivery as a record tells it: the text is left out where the records have it already, as an entry."""
+    """A delivery in a record. The message is left out where this or an earlier record has it as a log entry."""
 
     id: MessageId
     timestamp: int
@@ -39,54 +53,45 @@ class DeliveryRecord(Struct, frozen=True, array_like=True, gc=False):
     message: Message | None = None
 
 
-class OwedTimestamp(Struct, frozen=True, array_like=True, gc=False):
-    """A delivered message whose group timestamp other groups may still ask for."""
-
-    id: MessageId
-    timestamp: int
-    final: int
-    groups: tuple[GroupId, ...]
-    """Those in which no majority is known to have delivered it."""
-
-
-# In the failure-free run
+# Without failures
 
 
 class Ack(Body, frozen=True):
-    """Where its sender is. Accepts everything in the log of `epoch` below `length`; doubles as BUMP and as ACCEPT."""
+    """Acknowledges every entry below `length` in the log of `epoch`. Serves as the paper's ACK, BUMP and ACCEPT."""
 
     epoch: int
     length: int
     clock: int
-    """The sender will never again propose at or below it, nor promise an epoch without telling it."""
+    """The sender will not propose a timestamp at or below it, nor promise an epoch without reporting it."""
     position: int
+    """How many deliveries the sender has made."""
     time: int
     tie: MessageId
-    """(time, tie) is the rank of what the sender delivered last; everything below is delivered there."""
+    """(time, tie) is the rank of the sender's last delivery; it has delivered everything below."""
     memory_losses: tuple[int, ...] = ()
-    """By place in the group: the incarnation in which a member lost its memory. Empty: nobody did."""
+    """By place in the group: the incarnation in which a member lost its memory. Empty if none did."""
 
 
 class Propose(Body, frozen=True):
-    """A primary's timestamps, (place in the log, message, timestamp) each; also its own acknowledgement."""
+    """A primary's timestamps, with its own acknowledgement of them."""
 
-    proposals: tuple[tuple[int, MessageId, int], ...]
+    proposals: tuple[Proposal, ...]
     ack: Ack
-    word: tuple[tuple[int, MessageId, int], ...] = ()
-    """What the primary has delivered lately, (position, bundle, final timestamp) each: its group may as well."""
+    notices: tuple[DeliveryNotice, ...] = ()
+    """Recent deliveries of the primary, which its followers may deliver too."""
 
 
-# When the primary changes
+# Epoch changes
 
 
 class NewEpoch(Body, frozen=True):
-    """A candidate asks its group to follow it."""
+    """A candidate asks its group for promises."""
 
     epoch: int
 
 
 class Promise(Body, frozen=True):
-    """The sender leaves earlier epochs behind; what it accepted in them."""
+    """The sender takes no part in epochs below `epoch`; what it accepted in them."""
 
     epoch: int
     current: int
@@ -99,7 +104,7 @@ class Promise(Body, frozen=True):
 
 
 class NewState(Body, frozen=True):
-    """The log of an epoch from place `base` on; all before is among the group's first `floor` deliveries."""
+    """The log of an epoch from index `base` on; all earlier entries are among the group's first `floor` deliveries."""
 
     epoch: int
     clock: int
@@ -109,24 +114,24 @@ class NewState(Body, frozen=True):
     memory_losses: tuple[int, ...]
 
 
-# When something was missed
+# Repair
 
 
 class Start(Body, frozen=True):
-    """A client's message, passed on by somebody who has it."""
+    """A client's message, forwarded by a destination that has it."""
 
     message: Message
 
 
 class Query(Body, frozen=True):
-    """Which timestamp does your group have for this message? With the message, if the asker has it."""
+    """Asks for the receiver's group timestamp of a message. Carries the message if the sender has it."""
 
     id: MessageId
     message: Message | None
 
 
 class Decided(Body, frozen=True):
-    """A group's timestamp for a message, accepted by a majority."""
+    """A group's timestamp of a message, acknowledged by a majority."""
 
     id: MessageId
     group: GroupId
@@ -134,7 +139,7 @@ class Decided(Body, frozen=True):
 
 
 class Sync(Body, frozen=True):
-    """Where its sender is, who wants to know where the receiver is and, if `full`, what it delivered since."""
+    """The sender's progress. The receiver answers with its own and, if `full`, with the deliveries the sender lacks."""
 
     epoch: int
     length: int
@@ -146,19 +151,16 @@ class CatchUp(Body, frozen=True):
     """Deliveries from position `first` on."""
 
     first: int
-    past: tuple[DeliveredMessage, ...]
+    deliveries: tuple[DeliveredMessage, ...]
 
 
 class Install(Body, frozen=True):
-    """For a fellow too far behind to be told delivery by delivery: how far its group is."""
+    """How far the group is, for a member that lacks deliveries which the sender no longer has."""
 
     position: int
-    time: int
-    tie: MessageId
-    seen: tuple[DeliveredRange, ...]
-    facts: tuple[OwedTimestamp, ...]
-    served: int
-    """How many clients' messages that is."""
+    prefix: DeliveredPrefix
+    message_count: int
+    """How many clients' messages were delivered."""
 
 
 BODIES: Final[tuple[type[Body], ...]] = (
@@ -179,91 +181,85 @@ BODIES: Final[tuple[type[Body], ...]] = (
 )
 
 
-class Progress(Record, frozen=True):
-    """What changed since the last record: promises, clock, accepted entries from place `first` on, deliveries."""
+class Progress(LeaderGroupProgress, frozen=True):
+    """What changed since the last record: promise, clock, log entries from index `first` on, deliveries."""
 
-    promised: int
-    clock: int
-    memory_losses: tuple[int, ...]
     first: int
     entries: tuple[Entry, ...]
     delivered: tuple[DeliveryRecord, ...]
 
 
-class Checkpoint(Record, frozen=True):
-    """Everything that must survive."""
+class Checkpoint(LeaderGroupCheckpoint, frozen=True):
+    """All durable state. The first of `entries` has index `base`; earlier ones are among the group's first `floor`
+    deliveries."""
 
-    promised: int
-    epoch: int
-    clock: int
-    memory_losses: tuple[int, ...]
     base: int
     floor: int
-    entries: tuple[Entry, ...]
-    handed: int
-    """Deliveries before this position have left the process; later ones are told again after a restart."""
-    first: int
-    """The position of the first of `past`."""
-    past: tuple[DeliveredMessage, ...]
-    time: int
-    tie: MessageId
-    seen: tuple[DeliveredRange, ...]
-    facts: tuple[OwedTimestamp, ...]
-    served: int
+    deliveries: tuple[DeliveredMessage, ...]
+    """From position `history_start` on."""
+    message_count: int
+    """How many clients' messages were delivered."""
 
 
 RECORDS: Final[tuple[type[Record], ...]] = (Progress, Checkpoint)
 
 
-class ItemState(State, frozen=True):
-    """A message that is not delivered yet, and what is known of it."""
+class PendingMulticastState(State, frozen=True):
+    """A `PendingMulticast`."""
 
     id: MessageId
     message: Message | None
     index: int
     timestamp: int
-    highest: int
+    highest_proposal: int
     decided: tuple[tuple[GroupId, int], ...]
-    heard: tuple[GroupId, ...]
+    proposing_groups: tuple[GroupId, ...]
     committed_ns: int
     is_overdue: bool
 
 
-class ViewState(State, frozen=True):
-    """What is known of a group's members, by place."""
+class GroupProgressState(State, frozen=True):
+    """A `GroupProgress`."""
 
     group: GroupId
     epoch: int
     epochs: tuple[int, ...]
     lengths: tuple[int, ...]
-    marks: tuple[tuple[int, MessageId], ...]
-    waiting: tuple[tuple[int, MessageId, int], ...]
+    delivered_ranks: tuple[tuple[int, MessageId], ...]
+    undecided: tuple[Proposal, ...]
+
+
+class DeliveryNoticesState(State, frozen=True):
+    """A `DeliveryNotices`."""
+
+    unannounced: tuple[DeliveryNotice, ...]
+    announced: tuple[DeliveryNotice, ...]
+    is_timer_armed: bool
+    oldest_ns: int
+    proposed_ns: int
+    is_streaming: bool
 
 
 class PrimCastState(State, frozen=True):
-    """All a process knows; see the fields of `protocols.primcast_order.Order`, its base and its heirs."""
+    """A `PrimCast` process; the fields are those of the class."""
 
-    kept: Checkpoint
+    checkpoint: Checkpoint
     member: LeaderGroupState
-    established: bool
-    published: int
-    leader_clock: int
-    said: tuple[int, int]
-    stream: tuple[tuple[int, MessageId, int], ...]
-    delivered_at: tuple[int, ...]
-    items: tuple[ItemState, ...]
+    is_established: bool
+    published_clock: int
+    primary_clock: int
+    primary_position: tuple[int, int]
+    waiting_proposals: tuple[Proposal, ...]
+    delivered_positions: tuple[int, ...]
+    pending: tuple[PendingMulticastState, ...]
     unproposed: tuple[MessageId, ...]
-    views: tuple[ViewState, ...]
+    progress: tuple[GroupProgressState, ...]
+    """The own group first."""
     clocks: tuple[int, ...]
-    later: tuple[tuple[int, Ack], ...]
+    deferred_acks: tuple[tuple[int, Ack], ...]
     promises: tuple[tuple[int, Promise], ...]
-    state: NewState | None
+    sent_state: NewState | None
     durable_length: int
     decided: int
     undurable: tuple[tuple[DeliveredMessage, int], ...]
-    word: tuple[tuple[int, MessageId, int], ...]
-    told: tuple[tuple[int, MessageId, int], ...]
-    word_due: bool
-    word_ns: int
-    proposed_ns: int
-    streams: bool
+    notices: DeliveryNoticesState

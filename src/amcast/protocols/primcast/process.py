@@ -1,4 +1,4 @@
-"""PrimCast: primaries stamp, everybody acknowledges to everybody, three message delays at every destination.
+"""PrimCast: primaries propose timestamps, every member acknowledges to every destination; three message delays.
 
 Source: Pacheco, Coelho, Pedone, "PrimCast: A Latency-Efficient Atomic Multicast" (2023), paper 002.
 
@@ -12,10 +12,43 @@ A message's final timestamp is the highest of its groups' timestamps; each is de
 acknowledged it in one epoch. A process delivers in the order of (final timestamp, message id), once its primary's
 clock and a majority's clocks have passed it. PrimCast-HC: a primary also never proposes below its local time.
 
-Claims: genuine; three delays everywhere; k(n + kn^2) packets for k groups of n, requests and self-sends included, and
-BUMPs only where a group's timestamp was below another's; minorities may crash, restart, lose their memory.
+The sets of the paper are specifications. Here M is the pending messages (`PendingMulticast`) and, per group, how far
+each member has acknowledged its group's log (`GroupProgress`); T is the `GroupLog`; D is the `DeliveredSet`. An
+acknowledgement is cumulative, so the timestamp of a remote group is decided when a majority has acknowledged, in one
+epoch, a longer log than the index of the proposal.
 
-Deviations from the paper, each with its reason, are in docs/protocols/primcast.md.
+Epoch changes (algorithm 3):
+
+    candidate          other members
+       |----NewEpoch------>|        to all members, the candidate included
+       |<---Promise--------|        epoch and log held, clock; lower epochs are rejected from now on
+       |----NewState------>|        the longest log of the highest epoch, the highest clock, of a majority
+       |<---Ack----------->|        every member to every member: the log is held, with the clock; a majority
+    primary                         establishes the epoch
+
+Urgency. One acknowledgement (or proposal) leaves at the end of a step for all that the step appended to the log, to all
+members of all destinations, as in the paper. Only primaries and the gateway that made a bundle have somebody waiting
+for their delivery; other members may deliver some milliseconds later, as followers do in most replicated systems, so
+their copy may wait for later traffic (`Send.deferrable`): half of the 36 frames for one message to two groups of three.
+
+- An acknowledgement is urgent for the primaries of the destinations and for the gateway.
+- A proposal is urgent for the own group, which must acknowledge it, for primaries and for the gateway; for other
+  members of remote groups only if it raises their clocks. It does not if the proposal of every other destination is
+  known and one of them is as high: that proposal raises the clocks.
+
+Followers deliver what their primary has delivered (`delivery_notices.py`), and need the deferred acknowledgements only
+if it fails; a new primary is sent at once what was deferred for it as a follower.
+
+Repair. A link loses what was in flight when it is reset, and a restarted process has only its records. Within a group
+both ends exchange their progress (Sync) and the one ahead sends the rest: log entries if it is the primary, deliveries,
+or the bare position if it no longer has these. Between groups nothing is numbered per link: a process that waits for a
+message for long asks the other destinations for it or for their timestamp (Query, Decided). A group answers for a
+delivered message until a majority of each other destination has delivered it. A member that lost its memory is admitted
+again as `parts/groups/leader_group.py` describes; an epoch's state is its log.
+
+Claims: genuine; three delays everywhere; k(n + kn^2) packets for k groups of n, requests and self-sends included, and
+BUMPs only where a group's timestamp was below another's; minorities may crash, restart, lose their memory. Deviations
+from the paper, each with its reason, are in docs/protocols/primcast.md.
 """
 
 from collections import deque
@@ -27,17 +60,25 @@ from typing import Final
 from amcast.kernel.bundle import bundle_headers, bundle_messages, gateway_process, is_bundle
 from amcast.kernel.diagnostics import Phase, ProcessStatus
 from amcast.kernel.effects import About, Deliver, Note, Send
-from amcast.kernel.ids import MESSAGES_PER_SENDER, GroupId, MessageId, ProcessId
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record, State
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
-from amcast.kernel.units import MILLISECOND
-from amcast.parts.consensus.quorum import MEMBERS, place_of, round_of
-from amcast.parts.groups.claims import ROBUST
+from amcast.parts.consensus.quorum import MAX_MEMBERS, place_of, round_of
+from amcast.parts.groups.claims import MAJORITY_CLAIMS
 from amcast.parts.groups.leader_group import LeaderGroupMember, select_valid_promises
 from amcast.parts.groups.messages import AdmissionVote, Entry, JoinRequest, LeaderGroupState, Nack
-from amcast.parts.ordering.clocks import QuorumClock, hybrid, logical
-from amcast.parts.ordering.obligations import Obligations
+from amcast.parts.ordering.clocks import QuorumClock, next_hybrid, next_logical
+from amcast.protocols.primcast.delivery_notices import DeliveryNotices
+from amcast.protocols.primcast.explain import (
+    Destination,
+    explain_clocks,
+    explain_order,
+    explain_text,
+    explain_timestamps,
+    find_bundle,
+)
+from amcast.protocols.primcast.log import GroupLog
 from amcast.protocols.primcast.messages import (
     BODIES,
     RECORDS,
@@ -46,199 +87,161 @@ from amcast.protocols.primcast.messages import (
     Checkpoint,
     Decided,
     DeliveredMessage,
+    DeliveryNotice,
+    DeliveryNoticesState,
     DeliveryRecord,
+    GroupProgressState,
     Install,
-    ItemState,
     NewEpoch,
     NewState,
-    OwedTimestamp,
+    PendingMulticastState,
     PrimCastConfig,
     PrimCastState,
     Progress,
     Promise,
+    Proposal,
     Propose,
     Query,
     Start,
     Sync,
-    ViewState,
 )
-from amcast.protocols.primcast.progress import GroupProgress, Item, Proposal, Word, about
+from amcast.protocols.primcast.progress import GroupProgress, PendingMulticast, about_messages
 
-NOTHING: Final[Mapping[GroupId, int]] = {}
-"""No timestamp is known."""
-WORD: Final = "word"
-WORD_NS: Final = 10 * MILLISECOND
-"""After so long a primary tells its fellows what it has delivered."""
-STREAM_NS: Final = 50 * MILLISECOND
-"""Where one proposal follows another within this time, after so long only."""
-MANY_WORDS: Final = 32
-"""Deliveries that are told with the next proposal in any case."""
-MOST_WORDS: Final = 256
-"""Deliveries told at once; who misses one hears from everybody what it needs to know."""
-MOST_TOLD: Final = 1024
-"""Who is so far behind hears from everybody what it needs to know."""
-MOST_REMEMBERED: Final = 256
-"""Answers to the questions who can wait, and who are the others."""
+NOTICE_TIMER: Final = "notices"
+NO_TIMESTAMPS: Final[Mapping[GroupId, int]] = {}
+MAX_CACHED: Final = 256
+"""Entries of a cache of target lists, which is then cleared."""
 
 
-class PrimCast(LeaderGroupMember[Item]):
+class PrimCast(LeaderGroupMember[PendingMulticast]):
     """One member of one group, whose leader is called primary."""
 
     __slots__ = (
-        "_afar",
-        "_base",
+        "_acks_changed",
+        "_appended",
+        "_clock_due",
         "_clocks",
-        "_decided",
-        "_due",
-        "_durable_length",
-        "_elsewhere",
-        "_established",
-        "_finals",
-        "_floor",
-        "_fresh",
-        "_later",
-        "_leader_clock",
-        "_length",
+        "_deferrable",
+        "_deferred_acks",
+        "_delivery_heap",
+        "_final_count",
+        "_has_records",
+        "_is_established",
         "_log",
-        "_looked",
-        "_moved",
-        "_others",
-        "_past",
-        "_patient",
+        "_message_count",
+        "_next_timestamp",
+        "_notices",
+        "_primary_clock",
+        "_primary_position",
+        "_progress",
         "_promises",
-        "_proposed_ns",
-        "_published",
-        "_queue",
-        "_recorded",
-        "_said",
-        "_served",
-        "_stamping",
-        "_state",
-        "_stream",
-        "_streams",
-        "_told",
-        "_turns",
+        "_published_clock",
+        "_recent_deliveries",
+        "_remote_destinations",
+        "_remote_epoch_changes",
+        "_remote_members",
+        "_remote_progress",
+        "_sent_state",
+        "_targets_without_me",
         "_undurable",
         "_unproposed",
-        "_view",
-        "_views",
-        "_word",
-        "_word_due",
-        "_word_ns",
+        "_waiting_proposals",
     )
 
     fast_body = Ack
 
     def __init__(self, me: ProcessId, topology: Topology, config: PrimCastConfig) -> None:
         super().__init__(me, topology, config, "primary")
-        self._stamping = hybrid if config.hybrid else logical
-        self._recorded = config.records
-        """What must survive is on a disk before it is told to anybody."""
-        self._view = GroupProgress(self.home, topology)
-        self._views: dict[GroupId, GroupProgress] = {}
-        """Other groups, as soon as they are heard of."""
-        self._afar: dict[ProcessId, tuple[GroupProgress, int]] = {}
-        """Their members, as soon as they speak: the view, and the place in it."""
+        self._next_timestamp = next_hybrid if config.hybrid else next_logical
+        self._has_records = config.records
+        """Whether durable state is persisted before anything that depends on it is sent."""
 
-        self._turns = 0
-        """How often the primary of another group was seen to change."""
-
-        self._established = True
-        """A majority is known to hold the log of `_epoch`: no earlier epoch can come to incarnation again."""
-
-        self._log: dict[int, Item] = {}
-        """My group's timestamps by place, rising; from `_base` to below `_length`."""
-        self._base = 0
-        self._floor = 0
-        """Everything below `_base` is among the group's first `_floor` deliveries."""
-        self._length = 0
-        self._decided = 0
-        """Below this place I took note that my group's timestamps are decided."""
-        self._stream: deque[Proposal] = deque()
-        """My primary's next proposals, the first of which waits for its message: the primary is heard in order."""
-        self._said = (0, 0)
-        """My primary's last word: length and clock. The clock counts once my log is as long."""
-
-        self._published = 0
-        """What my fellows know of my clock."""
-        self._leader_clock = 0
-        """My primary will not propose at or below it anything that I do not hold."""
+        # The own group
+        self._log = GroupLog()
+        self._progress = GroupProgress(self.home, topology)
+        self._acks_changed = True
+        """Whether entries may have been decided since `_decide_own_timestamps` ran last."""
+        self._is_established = True
+        """Whether a majority is known to hold the log of `_epoch`, so that no earlier epoch can be resumed."""
+        self._waiting_proposals: deque[Proposal] = deque()
+        """The primary's proposals for the next indexes of the log, the first of which waits for its message."""
+        self._primary_position = (0, 0)
+        """Log length and clock in the primary's last acknowledgement. The clock counts once the log is as long."""
+        self._primary_clock = 0
+        """The primary will propose nothing at or below it that is not in the log here."""
+        self._published_clock = 0
+        """The clock that the other members were sent last."""
         self._clocks = QuorumClock(len(self._members))
-        """Fellows' clocks, as told in epochs up to mine."""
+        """The members' clocks, as sent in epochs up to `_epoch`."""
 
-        self._unproposed: dict[MessageId, Item] = {}
-        """Open, the message is here, and it has no place in the log."""
-        self._queue: list[tuple[int, MessageId]] = []
-        """Heap over the open items that have a place: a lower bound of each one's rank."""
-        self._finals = 0
-        """How many open items have a final timestamp: without any, nothing can be delivered."""
-        self._served = 0
-        """How many clients' messages are delivered: `position` counts a bundle once, `_delivered` has it and its parts.
-        """
-        self._past: dict[MessageId, DeliveredMessage] = {}
-        """The last deliveries, in order, for fellows that lag."""
+        # Other groups
+        self._remote_progress: dict[GroupId, GroupProgress] = {}
+        """By group, once something of it has arrived."""
+        self._remote_members: dict[ProcessId, tuple[GroupProgress, int]] = {}
+        """Their members that have sent something: the group's progress, and the member's place in it."""
+        self._remote_epoch_changes = 0
+        """How many primary changes of other groups were observed."""
 
-        self._fresh: list[Item] = []
-        """Appended to the log in this step: to be proposed or acknowledged at its end."""
-        self._due = False
-        """My fellows must hear my clock."""
+        # Messages
+        self._unproposed: dict[MessageId, PendingMulticast] = {}
+        """Pending messages that have arrived and are not in the log."""
+        self._delivery_heap: list[tuple[int, MessageId]] = []
+        """Heap over the pending messages in the log: a lower bound of each one's rank."""
+        self._final_count = 0
+        """How many pending messages have a final timestamp. While it is 0, nothing can be delivered."""
+        self._message_count = 0
+        """How many clients' messages were delivered. `position` counts a bundle once, `_delivered` has it and its
+        messages."""
+        self._recent_deliveries: dict[MessageId, DeliveredMessage] = {}
+        """The deliveries from `_history_start` on, in order, for members that lag."""
+        self._remote_destinations: dict[tuple[GroupId, ...], tuple[GroupId, ...]] = {}
+        """Cache: for the destinations of a message, those that are not the own group."""
+
+        # The end of a step
+        self._appended: list[PendingMulticast] = []
+        """Entries that this step added to the log: to be proposed or acknowledged at its end."""
+        self._clock_due = False
+        """Whether the other members must be sent the clock at the end of this step."""
         self._undurable: list[tuple[DeliveredMessage, int]] = []
-        """Deliveries that no record tells yet, each with its place in my log (-1: none)."""
-        self._word: list[Word] = []
-        """Bundles that I delivered as a primary and have not told my fellows of."""
-        self._moved = True
-        """Since I last looked, a fellow acknowledged more of the log, or the log reached what one had acknowledged."""
-        self._elsewhere: dict[tuple[GroupId, ...], tuple[GroupId, ...]] = {}
-        """By destinations, those that are not my group."""
+        """Deliveries that are in no record, each with its index in the log (-1 if it has none)."""
+        self._notices = DeliveryNotices()
+        self._deferrable: dict[tuple[tuple[GroupId, ...], ProcessId, int, int, bool], tuple[ProcessId, ...]] = {}
+        """Cache: the targets for whom a body is not urgent, by destinations, sender, `_epoch`,
+        `_remote_epoch_changes`, and whether the body is a proposal."""
+        self._targets_without_me: dict[tuple[ProcessId, ...], tuple[ProcessId, ...]] = {}
+        """Cache: targets without this process."""
 
-        self._patient: dict[tuple[tuple[GroupId, ...], ProcessId, int, int, bool], tuple[ProcessId, ...]] = {}
-        """Who can wait, by destinations, sender, epochs, and whether my own group can."""
-        self._others: dict[tuple[ProcessId, ...], tuple[ProcessId, ...]] = {}
-        """Some processes without me, where my own word needs no link."""
-        self._looked = 0
-        """So many of my words were looked at: after each step, all."""
-        self._told: dict[int, tuple[MessageId, int]] = {}
-        """What my primary has delivered and I have not, by position: the bundle, and its final timestamp."""
-        self._word_due = False
-        """The timer WORD runs."""
-        self._word_ns = -1
-        """Since when there is something to tell; -1: there is nothing."""
-        self._proposed_ns = -STREAM_NS
-        """When I last proposed something."""
-        self._streams = False
-        """That was soon after the time before."""
-
+        # Epoch changes
         self._promises: dict[int, Promise] = {}
-        self._state: NewState | None = None
-        """What I, a candidate, chose from the promises and sent."""
-        self._later: dict[int, Ack] = {}
-        """By place: the last word of fellows in epochs that I have not reached."""
-
-        self._durable_length = 0
+        """At a candidate: the promises received, by place."""
+        self._sent_state: NewState | None = None
+        """At a candidate: the state it chose from the promises and sent."""
+        self._deferred_acks: dict[int, Ack] = {}
+        """By place: the last acknowledgement of members in an epoch above `_epoch`."""
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
         match body:
             case Propose():
-                self._hear_proposals(sender, body)
+                self._handle_propose(sender, body)
             case Start(message):
                 self.on_request(message)
             case Query():
-                self._answer(sender, body)
+                self._handle_query(sender, body)
             case Decided():
-                self._hear_decided(body)
+                self._handle_decided(body)
             case Sync():
-                self._hear_sync(sender, body)
+                self._handle_sync(sender, body)
             case CatchUp():
-                self._catch_up(body)
+                self._handle_catch_up(body)
             case Install():
-                self._install(body)
+                self._handle_install(body)
             case NewEpoch(epoch):
                 if self._promise_candidate(sender, epoch):
-                    self._send_after_persist((sender,), self._promise())
+                    self._send_after_persist((sender,), self._build_promise())
             case Promise():
-                self._hear_promise(sender, body)
+                self._handle_promise(sender, body)
             case NewState():
-                self._hear_state(sender, body)
+                self._handle_new_state(sender, body)
             case Nack(ballot):
                 self._handle_nack(ballot)
             case JoinRequest():
@@ -249,189 +252,179 @@ class PrimCast(LeaderGroupMember[Item]):
             case Ack():
                 self.fast_receive(sender, body)
             case _:
-                raise AssertionError(f"PrimCast's processes do not say {body!r}")
+                raise AssertionError(f"process {self.me} received {body!r}, which is no body of PrimCast")
 
     def on_step_end(self) -> None:
-        """Propose, deliver, and then speak, once what was changed is on its way to the disk."""
+        """Proposes and delivers what is possible, and then sends, once the records of this step are persisted."""
         if self._unproposed:
             self._propose()
+        log, notices = self._log, self._notices
         while True:
-            if self._moved and self._decided < self._length:
-                self._decide_own()
-            if self._told and self._is_active():
-                self._take_word()
-            if self._finals:
+            if self._acks_changed and log.decided < log.length:
+                self._decide_own_timestamps()
+            if notices.announced and self._is_active():
+                self._deliver_announced()
+            if self._final_count:
                 self._deliver_ready()
-            if len(self._word) > self._looked and self._role == "primary":
-                self._tell_askers()
+            if len(notices.unannounced) > notices.checked and self._role == "primary":
+                self._notify_gateways()
             if self._committed:
                 self._committed.clear()
-            if not (self._sends_after_persist or self._fresh or self._due):
+            if not (self._sends_after_persist or self._appended or self._clock_due):
                 break
             self._trim()
-            self._make_durable()
-            for targets, body, subject in self._sends_after_persist:
-                self.send_all(targets, body, subject)
+            self._persist_changes()
+            for targets, body, about in self._sends_after_persist:
+                self.send_all(targets, body, about)
             self._sends_after_persist = []
-            self._tell()
-            if self._recorded:
-                break  # my own word comes back to me when it is durable
-        if self._word:
-            self._promise_word()
+            self._send_acknowledgements()
+            if self._has_records:
+                break  # this process' own acknowledgement arrives when it is durable
+        if notices.unannounced:
+            self._schedule_notices()
         if not self._repair_armed:
             self._arm_repair_timer()
 
-    # Messages and proposals
+    # Requests and proposals
 
     def on_request(self, message: Message) -> None:
         id = message.id
-        item = self._pending.get(id)
-        if item is None:
+        pending = self._pending.get(id)
+        if pending is None:
             if id in self._delivered:
                 return
-            item = self._pending[id] = Item(id)
+            pending = self._pending[id] = PendingMulticast(id)
         assert self.home in message.destinations, f"process {self.me} is no destination of message {id}"
-        if item.message is None:
-            item.message = message
-            if item.index < 0:
-                self._unproposed[id] = item
+        if pending.message is None:
+            pending.message = message
+            if pending.index < 0:
+                self._unproposed[id] = pending
                 if self._role == "primary":
-                    self._propose()  # at once: another group's proposal, next in this burst, would raise mine above it
-            if item.decided:
-                self._commit(item)
-            if self._stream and self._stream[0][1] == id:
-                self._drain()
+                    # At once: another group's proposal, next in this burst, would raise this one above it.
+                    self._propose()
+            if pending.decided:
+                self._commit(pending)
+            if self._waiting_proposals and self._waiting_proposals[0][1] == id:
+                self._append_waiting_proposals()
 
     def _propose(self) -> None:
-        """Give every message without a place the next one. A primary that has not delivered everything below its
-        log's base could take a delivered message for a new one, and waits."""
-        if self._role != "primary" or self._promised != self._epoch or self.position < self._floor:
+        """Appends every unproposed message to the log. A primary that has not delivered everything below the base of
+        its log waits, because it could take a delivered message for a new one."""
+        if self._role != "primary" or self._promised != self._epoch or self.position < self._log.floor:
             return
-        for item in list(self._unproposed.values()):
-            self._append(item, self._stamping(self._clock, self.now))
+        for pending in list(self._unproposed.values()):
+            self._append(pending, self._next_timestamp(self._clock, self.now))
 
-    def _append(self, item: Item, timestamp: int) -> None:
-        """The next place of the log. Only what is here can be accepted: a majority that acknowledged a message whose
-        text died with its sender could never deliver it."""
-        assert item.message is not None
-        self._place_in_log(item, timestamp)
-        self._fresh.append(item)
+    def _append(self, pending: PendingMulticast, timestamp: int) -> None:
+        """Adds an entry to the log and acknowledges it at the end of the step. Only a message that has arrived can be
+        acknowledged: a majority that acknowledged a message lost with its sender could never deliver it."""
+        assert pending.message is not None
+        self._add_entry(pending, timestamp)
+        self._appended.append(pending)
 
-    def _place_in_log(self, item: Item, timestamp: int) -> None:
-        item.index = place = self._length
-        item.timestamp = timestamp
-        self._log[place] = item
-        self._length = place + 1
-        if max(self._view.lengths) > place:
-            self._moved = True
+    def _add_entry(self, pending: PendingMulticast, timestamp: int) -> None:
+        index = self._log.append(pending, timestamp)
+        if max(self._progress.lengths) > index:
+            self._acks_changed = True
         if timestamp > self._clock:
             self._clock = timestamp
-        if item.delivered_at < 0:
-            id = item.id
+        if pending.delivered_at < 0:
+            id = pending.id
             self._unproposed.pop(id, None)
-            if item.decided:
-                known = item.decided.get(self.home)
+            if pending.decided:
+                known = pending.decided.get(self.home)
                 assert known is None or known == timestamp, (
                     f"process {self.me}: message {id} has timestamp {timestamp} after {known} was decided"
                 )
-            if timestamp > item.bound:
-                item.bound = timestamp
-            heappush(self._queue, (item.bound, id))
+            if timestamp > pending.bound:
+                pending.bound = timestamp
+            heappush(self._delivery_heap, (pending.bound, id))
 
-    def _item(self, id: MessageId) -> Item:
-        item = self._pending.get(id)
-        if item is None:
-            item = self._pending[id] = Item(id)
-        return item
+    def _ensure_pending(self, id: MessageId) -> PendingMulticast:
+        pending = self._pending.get(id)
+        if pending is None:
+            pending = self._pending[id] = PendingMulticast(id)
+        return pending
 
-    def _hear_proposals(self, sender: ProcessId, body: Propose) -> None:
+    def _handle_propose(self, sender: ProcessId, body: Propose) -> None:
         ack = body.ack
         epoch = ack.epoch
         if sender in self._places:
             if epoch < self._promised:
                 self._reject_stale_leader(sender, epoch)
             if epoch == self._epoch and self._is_active():
-                self._follow(body.proposals)
-                if body.word:
-                    self._hear_word(body.word)
+                self._accept_proposals(body.proposals)
+                if body.notices:
+                    self._handle_notices(body.notices)
             self.fast_receive(sender, ack)
             return
-        view = (self._afar.get(sender) or self._met(sender))[0]
-        if epoch > view.epoch:
-            view.epoch = epoch
-            view.waiting = []
-            self._turns += 1
-            self._welcome(sender, body.proposals)
-        if epoch == view.epoch:
+        progress = (self._remote_members.get(sender) or self._add_remote_member(sender))[0]
+        if epoch > progress.epoch:
+            progress.epoch = epoch
+            progress.undecided = []
+            self._remote_epoch_changes += 1
+            self._acknowledge_new_primary(sender, body.proposals)
+        if epoch == progress.epoch:
             for proposal in body.proposals:
                 id = proposal[1]
-                item = self._pending.get(id)
-                if item is None:
+                pending = self._pending.get(id)
+                if pending is None:
                     if id in self._delivered:
                         continue
-                    item = self._pending[id] = Item(id)
-                heappush(view.waiting, proposal)
-                self._hear_time(item, view.group, proposal[2])
-        self._hear_other(sender, ack)
+                    pending = self._pending[id] = PendingMulticast(id)
+                heappush(progress.undecided, proposal)
+                self._observe_timestamp(pending, progress.group, proposal[2])
+        self._handle_remote_ack(sender, ack)
 
-    def _follow(self, proposals: tuple[Proposal, ...]) -> None:
-        """My primary's proposals, in order; what repeats or leaves a gap is dropped, and asked for in time."""
+    def _accept_proposals(self, proposals: tuple[Proposal, ...]) -> None:
+        """Handles the own primary's proposals in order. One that repeats an index or leaves a gap is dropped; repair
+        fetches it if it is missing."""
         for proposal in proposals:
-            if proposal[0] == self._length + len(self._stream):
-                self._stream.append(proposal)
-        self._drain()
+            if proposal[0] == self._log.length + len(self._waiting_proposals):
+                self._waiting_proposals.append(proposal)
+        self._append_waiting_proposals()
 
-    def _drain(self) -> None:
-        stream = self._stream
-        while stream:
-            _, id, timestamp = stream[0]
-            item = self._pending.get(id)
-            if item is None and id in self._delivered:
-                if id not in self._past:
-                    self._is_lagging = True  # only my primary still has the message
+    def _append_waiting_proposals(self) -> None:
+        """Appends the primary's proposals up to the first whose message has not arrived."""
+        waiting = self._waiting_proposals
+        while waiting:
+            _, id, timestamp = waiting[0]
+            pending = self._pending.get(id)
+            if pending is None and id in self._delivered:
+                if id not in self._recent_deliveries:
+                    self._is_lagging = True  # only the primary still has the message
                     break
-                item = self._buried(self._past[id].message)
-            elif item is None or item.message is None:
-                self._item(id).heard.add(self.home)
+                pending = self._build_delivered_placeholder(self._recent_deliveries[id].message)
+            elif pending is None or pending.message is None:
+                self._ensure_pending(id).proposing_groups.add(self.home)
                 self.note("early", id)
                 break
-            stream.popleft()
-            self._append(item, timestamp)
-        length, clock = self._said
-        if length <= self._length and clock > self._leader_clock:
-            self._leader_clock = clock
+            waiting.popleft()
+            self._append(pending, timestamp)
+        length, clock = self._primary_position
+        if length <= self._log.length and clock > self._primary_clock:
+            self._primary_clock = clock
 
-    def _buried(self, message: Message) -> Item:
-        """A place of the log whose message is delivered already."""
-        item = Item(message.id)
-        item.message = message
-        item.delivered_at = max(0, self.position - 1)
-        return item
+    def _build_delivered_placeholder(self, message: Message) -> PendingMulticast:
+        """A log entry for a message that is delivered already."""
+        pending = PendingMulticast(message.id)
+        pending.message = message
+        pending.delivered_at = max(0, self.position - 1)
+        return pending
 
-    def _welcome(self, primary: ProcessId, proposals: tuple[Proposal, ...]) -> None:
-        """It must not wait for what was kept back from a follower: that comes along with this."""
+    def _acknowledge_new_primary(self, primary: ProcessId, proposals: tuple[Proposal, ...]) -> None:
+        """Acknowledges at once to the new primary of another group, which also releases what was deferred for it."""
         if self._is_active():
-            self._send_after_persist((primary,), self._ack(), tuple([id for _, id, _ in proposals]))
-
-    def _hear_time(self, item: Item, group: GroupId, timestamp: int) -> None:
-        """A remote timestamp raises my clock. My fellows hear of it with my acknowledgement of the same message, or
-        now if that is gone already."""
-        item.heard.add(group)
-        if timestamp > item.highest:
-            item.highest = timestamp
-        if timestamp > self._clock:
-            self._clock = timestamp
-        if item.index >= 0 and timestamp > self._published:
-            self._due = True
+            self._send_after_persist((primary,), self._build_ack(), tuple([id for _, id, _ in proposals]))
 
     # Acknowledgements and deciding
 
     def fast_receive(self, sender: ProcessId, body: Ack) -> None:
-        """An acknowledgement. Everybody hears one from everybody for every message: here every look counts, and helpers
-        are called only where something changes."""
+        """Handles an acknowledgement. Every process receives one from every other for every message, so this method
+        calls others only where something changes."""
         place = self._places.get(sender)
         if place is None:
-            self._hear_other(sender, body)
+            self._handle_remote_ack(sender, body)
             return
         if body.memory_losses != self._memory_losses:
             self._merge_memory_losses(body.memory_losses)
@@ -442,405 +435,409 @@ class PrimCast(LeaderGroupMember[Item]):
         clock = body.clock
         if epoch != self._epoch:
             if epoch > self._epoch:
-                self._hear_later(place, body)
+                self._defer_ack(place, body)
             else:
-                self._clocks.hear(place, clock)
+                self._clocks.update(place, clock)
             return
         clocks = self._clocks.values
         if clock > clocks[place]:
             clocks[place] = clock
-        view = self._view
+        progress = self._progress
         length = body.length
-        if length > view.lengths[place] or epoch != view.epochs[place]:
-            view.epochs[place] = epoch
-            view.lengths[place] = length
-            self._moved = True
-        if place == epoch % MEMBERS:
-            self._hear_primary(length, clock)
-        if not self._established and view.present(epoch):
-            self._established = True
-            self._establish()
+        if length > progress.lengths[place] or epoch != progress.epochs[place]:
+            progress.epochs[place] = epoch
+            progress.lengths[place] = length
+            self._acks_changed = True
+        if place == epoch % MAX_MEMBERS:
+            self._update_primary_position(length, clock)
+        if not self._is_established and progress.has_quorum(epoch):
+            self._is_established = True
+            self._start_leading()
 
-    def _hear_primary(self, length: int, clock: int) -> None:
-        said = self._said
-        if length >= said[0] and clock >= said[1]:
-            self._said = (length, clock)
-            if length <= self._length and clock > self._leader_clock:
-                self._leader_clock = clock
+    def _defer_ack(self, place: int, ack: Ack) -> None:
+        """Stores a member's acknowledgement of an epoch whose state has not arrived, or is lost."""
+        self._observe_epoch(ack.epoch)
+        self._deferred_acks[place] = ack
 
-    def _hear_other(self, sender: ProcessId, ack: Ack) -> None:
-        view, place = self._afar.get(sender) or self._met(sender)
-        epoch, length, at = ack.epoch, ack.length, view.epochs[place]
+    def _update_primary_position(self, length: int, clock: int) -> None:
+        last = self._primary_position
+        if length >= last[0] and clock >= last[1]:
+            self._primary_position = (length, clock)
+            if length <= self._log.length and clock > self._primary_clock:
+                self._primary_clock = clock
+
+    def _handle_remote_ack(self, sender: ProcessId, ack: Ack) -> None:
+        progress, place = self._remote_members.get(sender) or self._add_remote_member(sender)
+        epoch, length, at = ack.epoch, ack.length, progress.epochs[place]
         if epoch == at:
-            if length > view.lengths[place]:
-                view.lengths[place] = length
+            if length > progress.lengths[place]:
+                progress.lengths[place] = length
         elif epoch > at:
-            view.epochs[place] = epoch
-            view.lengths[place] = length
-        waiting = view.waiting
-        if waiting and length > waiting[0][0] and epoch == view.epoch:
-            agreed = view.agreed(epoch)
-            while waiting and waiting[0][0] < agreed:
-                _, id, timestamp = heappop(waiting)
-                item = self._pending.get(id)
-                if item is not None:
-                    self._decide(item, view.group, timestamp)
-        mark = (ack.time, ack.tie)
-        if mark > view.marks[place]:
-            view.marks[place] = mark
-            owed = self._obligations.owed.get(view.group)
-            if owed and owed[0] <= mark:
-                self._obligations.resolve(view.group, view.mark())
+            progress.epochs[place] = epoch
+            progress.lengths[place] = length
+        undecided = progress.undecided
+        if undecided and length > undecided[0][0] and epoch == progress.epoch:
+            acknowledged = progress.acknowledged_length(epoch)
+            while undecided and undecided[0][0] < acknowledged:
+                _, id, timestamp = heappop(undecided)
+                pending = self._pending.get(id)
+                if pending is not None:
+                    self._decide(pending, progress.group, timestamp)
+        rank = (ack.time, ack.tie)
+        if rank > progress.delivered_ranks[place]:
+            progress.delivered_ranks[place] = rank
+            owed = self._obligations.by_group.get(progress.group)
+            if owed and owed[0] <= rank:
+                self._obligations.resolve(progress.group, progress.majority_rank())
 
-    def _other(self, group: GroupId) -> GroupProgress:
-        view = self._views.get(group)
-        if view is None:
-            view = self._views[group] = GroupProgress(group, self.topology)
-        return view
-
-    def _met(self, sender: ProcessId) -> tuple[GroupProgress, int]:
-        """A member of another group speaks for the first time."""
+    def _add_remote_member(self, sender: ProcessId) -> tuple[GroupProgress, int]:
         group = self.topology.group_of(sender)
         assert group is not None
-        view = self._other(group)
-        self._afar[sender] = met = (view, view.places[sender])
-        return met
+        progress = self._progress_of(group)
+        self._remote_members[sender] = added = (progress, progress.places[sender])
+        return added
 
-    def _decide(self, item: Item, group: GroupId, timestamp: int) -> None:
-        known = item.decided.get(group)
+    def _progress_of(self, group: GroupId) -> GroupProgress:
+        """The progress of another group."""
+        progress = self._remote_progress.get(group)
+        if progress is None:
+            progress = self._remote_progress[group] = GroupProgress(group, self.topology)
+        return progress
+
+    def _observe_timestamp(self, pending: PendingMulticast, group: GroupId, timestamp: int) -> None:
+        """Raises the clock to another group's timestamp. The other members learn the clock with the acknowledgement of
+        the same message, or at the end of this step if that is sent already."""
+        pending.proposing_groups.add(group)
+        if timestamp > pending.highest_proposal:
+            pending.highest_proposal = timestamp
+        if timestamp > self._clock:
+            self._clock = timestamp
+        if pending.index >= 0 and timestamp > self._published_clock:
+            self._clock_due = True
+
+    def _decide(self, pending: PendingMulticast, group: GroupId, timestamp: int) -> None:
+        """Records that a majority of a group has acknowledged its timestamp."""
+        known = pending.decided.get(group)
         if known is not None:
             assert known == timestamp, (
-                f"process {self.me}: group {group} decided {timestamp} for message {item.id} after {known}"
+                f"process {self.me}: group {group} decided {timestamp} for message {pending.id} after {known}"
             )
             return
-        item.decided[group] = timestamp
-        if timestamp > item.bound:
-            item.bound = timestamp
-        self._commit(item)
+        pending.decided[group] = timestamp
+        if timestamp > pending.bound:
+            pending.bound = timestamp
+        self._commit(pending)
 
-    def _decide_own(self) -> None:
-        """Note what a majority of my group has acknowledged."""
-        self._moved = False
-        agreed = self._view.agreed(self._epoch)
-        decided = self._decided
-        while decided < agreed and decided < self._length:
-            item = self._log[decided]
-            if item.delivered_at < 0:
-                self._decide(item, self.home, item.timestamp)
+    def _decide_own_timestamps(self) -> None:
+        self._acks_changed = False
+        log = self._log
+        decided, acknowledged = log.decided, self._progress.acknowledged_length(self._epoch)
+        while decided < acknowledged and decided < log.length:
+            pending = log.entries[decided]
+            if pending.delivered_at < 0:
+                self._decide(pending, self.home, pending.timestamp)
             decided += 1
-        self._decided = decided
+        log.decided = decided
 
-    def _commit(self, item: Item) -> None:
-        message = item.message
-        if message is not None and len(item.decided) == len(message.destinations) and item.final < 0:
-            item.final = item.bound
-            item.committed_ns = self.now
+    def _commit(self, pending: PendingMulticast) -> None:
+        """Fixes the final timestamp, if the message has arrived and the timestamp of every destination is decided."""
+        message = pending.message
+        if message is not None and len(pending.decided) == len(message.destinations) and pending.final < 0:
+            pending.final = pending.bound
+            pending.committed_ns = self.now
             self.end_blocking(message)
-            self._committed.add(item.id)
-            self._finals += 1
+            self._committed.add(pending.id)
+            self._final_count += 1
 
     # Delivering
 
-    def _limit(self) -> int:
-        """No message that I do not hold will be stamped at or below it: not by my primary, whose own word is needed,
-        and not by the primary of a later epoch, who must hear one of any majority."""
-        return self._clocks.reached(self._leader_clock)
+    def _stable_timestamp(self) -> int:
+        """No message outside the log will get a timestamp at or below it: not from the primary, whose own clock is
+        needed, nor from the primary of a later epoch, which has a promise from a member of every majority."""
+        return self._clocks.delivery_limit(self._primary_clock)
 
     def _deliver_ready(self) -> None:
-        queue = self._queue
-        if not queue or not self._established or self._promised != self._epoch or self.position < self._floor:
+        heap = self._delivery_heap
+        if not heap or not self._is_established or self._promised != self._epoch or self.position < self._log.floor:
             return
-        limit = -1
-        while queue:
-            bound, id = queue[0]
-            item = self._pending.get(id)
-            if item is None:
-                heappop(queue)  # a fellow told me that it is delivered
-            elif item.bound > bound:
-                heapreplace(queue, (item.bound, id))
-            elif item.final < 0:
+        stable = -1
+        while heap:
+            bound, id = heap[0]
+            pending = self._pending.get(id)
+            if pending is None:
+                heappop(heap)  # delivered otherwise: by a notice or by catching up
+            elif pending.bound > bound:
+                heapreplace(heap, (pending.bound, id))
+            elif pending.final < 0:
                 break
             else:
-                if limit < 0:
-                    limit = self._limit()
-                if item.final > limit:
+                if stable < 0:
+                    stable = self._stable_timestamp()
+                if pending.final > stable:
                     break
-                heappop(queue)
-                assert item.message is not None
+                heappop(heap)
+                assert pending.message is not None
                 if id not in self._committed:
                     self.note("waited", id)
-                self._hand_over(item.message, item.timestamp, item.final, item.committed_ns, item.decided)
+                self._deliver(pending.message, pending.timestamp, pending.final, pending.committed_ns, pending.decided)
 
-    def _hand_over(
+    def _deliver(
         self,
         message: Message,
         timestamp: int,
         final: int,
         committed_ns: int | None,
-        decided: Mapping[GroupId, int] = NOTHING,
+        decided: Mapping[GroupId, int] = NO_TIMESTAMPS,
     ) -> None:
-        """Deliver, and remember what others may have to be told."""
+        """Delivers a message, and records what other members and groups may ask for later."""
         id = message.id
-        served = self._served
+        messages_before = self._message_count
         count = -1
-        repeats: tuple[int, ...] = ()
+        duplicates: tuple[int, ...] = ()
         if is_bundle(id):
-            labels = bundle_headers(message)
-            repeats = self._delivered.add_all(labels)
-            count = len(labels) - len(repeats)
-        past = DeliveredMessage(message, timestamp, final, served, repeats)
+            headers = bundle_headers(message)
+            duplicates = self._delivered.add_all(headers)
+            count = len(headers) - len(duplicates)
+        delivery = DeliveredMessage(message, timestamp, final, messages_before, duplicates)
         index = -1
-        item = self._pending.pop(id, None)
-        if item is not None:
-            item.delivered_at = self.position
-            index = item.index
-            self._finals -= item.final >= 0
+        pending = self._pending.pop(id, None)
+        if pending is not None:
+            pending.delivered_at = self.position
+            index = pending.index
+            self._final_count -= pending.final >= 0
         if index < 0:
             self._unproposed.pop(id, None)
-        self._past[id] = past
+        self._recent_deliveries[id] = delivery
         self._delivered.add(id)
         self._last_delivered_rank = (final, id)
-        owed = self._elsewhere.get(message.destinations)
-        if owed is None:
-            owed = tuple([group for group in message.destinations if group != self.home])
-            self._elsewhere[message.destinations] = owed
-        self._obligations.add(id, timestamp, final, owed)
-        self._undurable.append((past, index))
+        remote = self._remote_destinations.get(message.destinations)
+        if remote is None:
+            remote = tuple([group for group in message.destinations if group != self.home])
+            self._remote_destinations[message.destinations] = remote
+        self._obligations.add(id, timestamp, final, remote)
+        self._undurable.append((delivery, index))
         if final > self._clock:
             self._clock = final
-        if final > self._published:
-            self._due = True
-        sure = owed
-        for group in owed:
+        if final > self._published_clock:
+            self._clock_due = True
+        ordered_elsewhere = remote
+        for group in remote:
             if decided.get(group) != final:
-                sure = tuple([other for other in owed if decided.get(other) == final])
+                ordered_elsewhere = tuple([other for other in remote if decided.get(other) == final])
                 break
         if count >= 0 and self._role == "primary":
-            self._word.append((self.position, id, final))
-        self._emit(past, count, committed_ns, sure)
-        self._served = served + (1 if count < 0 else count)
+            self._notices.unannounced.append((self.position, id, final))
+        self._emit_delivery(delivery, count, committed_ns, ordered_elsewhere)
+        self._message_count = messages_before + (1 if count < 0 else count)
         self.position += 1
 
-    def _emit(
+    def _emit_delivery(
         self,
-        past: DeliveredMessage,
+        delivery: DeliveredMessage,
         count: int,
         committed_ns: int | None,
-        sure: tuple[GroupId, ...] = (),
+        ordered_elsewhere: tuple[GroupId, ...] = (),
     ) -> None:
-        """The effect: of a bundle, what was not delivered before, and how much that is. A group whose own timestamp is
-        the final one stamps whatever comes later above it: whoever knows that this is decided is sure of the group."""
-        message, repeats = past.message, past.repeats
-        if repeats:
-            self.note("repeated", message.id, float(len(repeats)))
-        foretold = past.timestamp == past.final
+        """Emits the effect. A group whose decided timestamp is the final one gives every later message a higher one:
+        `ordered_elsewhere` are the groups of which this process knows that, `ordered_here` is for its own group."""
+        message, duplicates = delivery.message, delivery.duplicate_places
+        if duplicates:
+            self.note("repeated", message.id, float(len(duplicates)))
         self._outbox.append(
-            Deliver(message, past.place, past.final, message.id, committed_ns, count, repeats, sure, foretold)
+            Deliver(
+                message,
+                delivery.messages_before,
+                delivery.final,
+                message.id,
+                committed_ns,
+                count,
+                duplicates,
+                ordered_elsewhere,
+                delivery.timestamp == delivery.final,
+            )
         )
         self.note_convoy(message, committed_ns)
 
-    # The end of a step: proposals and acknowledgements
+    # Sending proposals and acknowledgements
 
-    def _tell(self) -> None:
-        """One acknowledgement (or proposal) per group for all that this step appended; else, if due, the clock."""
-        fresh = self._fresh
-        due = self._due
-        if fresh:
-            self._fresh = []
-        self._due = False
-        if not (fresh or due) or not self._is_active():
+    def _send_acknowledgements(self) -> None:
+        """Sends one acknowledgement (or proposal) per group for all entries that this step appended; if there are none,
+        the clock, if it is due."""
+        appended = self._appended
+        clock_due = self._clock_due
+        if appended:
+            self._appended = []
+        self._clock_due = False
+        if not (appended or clock_due) or not self._is_active():
             return
-        self._published = self._clock
-        word: tuple[Word, ...] = ()
-        if fresh and self._role == "primary":
-            word = self._timely_word()
-        if len(fresh) == 1:
-            item = fresh[0]
-            message = item.message
+        self._published_clock = self._clock
+        notices: tuple[DeliveryNotice, ...] = ()
+        if appended and self._role == "primary":
+            notices = self._notices.take_with_proposal(self.now)
+        if len(appended) == 1:
+            pending = appended[0]
+            message = pending.message
             assert message is not None
             targets = self.topology.processes_of(message.destinations)
-            self._say(targets, self._said_of(fresh, word), item.id, self._patient_with(item, message))
-        elif fresh:
-            for group, items in [(self.home, fresh), *self._by_group(fresh)]:
-                patient = self._patient_in(group, items)
-                said = self._said_of(items, word if group == self.home else ())
-                self._say(self.topology.members(group), said, about(items), patient)
+            body = self._build_propose_or_ack(appended, notices)
+            self._send_deferrable(targets, body, pending.id, self._list_deferrable(pending, message))
+        elif appended:
+            for group, entries in [(self.home, appended), *self._group_by_destination(appended)]:
+                deferrable = self._list_deferrable_in(group, entries)
+                body = self._build_propose_or_ack(entries, notices if group == self.home else ())
+                self._send_deferrable(self.topology.members(group), body, about_messages(entries), deferrable)
         else:
             self.note("bump")
-            self._say(self._members, self._ack(), None, ())
-        if not self._recorded:
-            self.fast_receive(self.me, self._ack())
+            self._send_deferrable(self._members, self._build_ack(), None, ())
+        if not self._has_records:
+            self.fast_receive(self.me, self._build_ack())
 
-    def _said_of(self, items: list[Item], word: tuple[Word, ...] = ()) -> Body:
-        ack = self._ack()
-        if self._role != "primary":
-            return ack
-        return Propose(tuple([(item.index, item.id, item.timestamp) for item in items]), ack, word)
-
-    def _ack(self) -> Ack:
-        time, tie = self._last_delivered_rank
-        return Ack(self._epoch, self._length, self._clock, self.position, time, tie, self._memory_losses)
-
-    def _say(self, targets: tuple[ProcessId, ...], body: Body, about: About, later: tuple[ProcessId, ...]) -> None:
-        """To all of them; to myself only if my word must wait until it is durable."""
-        if not self._recorded:
-            others = self._others.get(targets)
+    def _send_deferrable(
+        self, targets: tuple[ProcessId, ...], body: Body, about: About, deferrable: tuple[ProcessId, ...]
+    ) -> None:
+        """Sends to all targets; to this process only if the body must wait until it is durable."""
+        if not self._has_records:
+            others = self._targets_without_me.get(targets)
             if others is None:
-                if len(self._others) >= MOST_REMEMBERED:
-                    self._others.clear()
-                others = self._others[targets] = tuple([target for target in targets if target != self.me])
+                if len(self._targets_without_me) >= MAX_CACHED:
+                    self._targets_without_me.clear()
+                others = self._targets_without_me[targets] = tuple([one for one in targets if one != self.me])
             targets = others
         if targets:
-            self._outbox.append(Send(targets, body, about, later))
+            self._outbox.append(Send(targets, body, about, deferrable))
 
-    def _by_group(self, items: list[Item]) -> list[tuple[GroupId, list[Item]]]:
-        """The other groups that some items are addressed to."""
-        groups: dict[GroupId, list[Item]] = {}
-        for item in items:
-            assert item.message is not None
-            for group in item.message.destinations:
+    def _build_propose_or_ack(
+        self, entries: list[PendingMulticast], notices: tuple[DeliveryNotice, ...] = ()
+    ) -> Propose | Ack:
+        ack = self._build_ack()
+        if self._role != "primary":
+            return ack
+        return Propose(tuple([(one.index, one.id, one.timestamp) for one in entries]), ack, notices)
+
+    def _build_ack(self) -> Ack:
+        time, tie = self._last_delivered_rank
+        return Ack(self._epoch, self._log.length, self._clock, self.position, time, tie, self._memory_losses)
+
+    def _group_by_destination(self, entries: list[PendingMulticast]) -> list[tuple[GroupId, list[PendingMulticast]]]:
+        """The other destination groups of some entries, each with its entries."""
+        groups: dict[GroupId, list[PendingMulticast]] = {}
+        for pending in entries:
+            assert pending.message is not None
+            for group in pending.message.destinations:
                 if group != self.home:
-                    groups.setdefault(group, []).append(item)
+                    groups.setdefault(group, []).append(pending)
         return sorted(groups.items())
 
-    def _patient_with(self, item: Item, message: Message) -> tuple[ProcessId, ...]:
-        """Those for whom nothing hangs on what I say of a message."""
+    def _list_deferrable(self, pending: PendingMulticast, message: Message) -> tuple[ProcessId, ...]:
+        """The targets for whom the proposal or acknowledgement of a message is not urgent."""
         groups = message.destinations
         proposes = self._role == "primary"
-        if proposes and (item.highest < item.timestamp or len(item.heard) < len(groups) - 1):
+        if proposes and (
+            pending.highest_proposal < pending.timestamp or len(pending.proposing_groups) < len(groups) - 1
+        ):
             return ()
-        key = (groups, message.sender, self._epoch, self._turns, proposes)
-        patient = self._patient.get(key)
-        if patient is None:
-            if len(self._patient) >= MOST_REMEMBERED:
-                self._patient.clear()
-            patient = ()
+        key = (groups, message.sender, self._epoch, self._remote_epoch_changes, proposes)
+        deferrable = self._deferrable.get(key)
+        if deferrable is None:
+            if len(self._deferrable) >= MAX_CACHED:
+                self._deferrable.clear()
+            deferrable = ()
             for group in groups:
                 if group != self.home or not proposes:
-                    patient += self._followers(group, {_asker(message)})
-            self._patient[key] = patient
-        return patient
+                    deferrable += self._list_followers(group, {_gateway_of(message)})
+            self._deferrable[key] = deferrable
+        return deferrable
 
-    def _patient_in(self, group: GroupId, items: list[Item]) -> tuple[ProcessId, ...]:
-        """The same in one group, for several messages. Proposals: nobody."""
+    def _list_deferrable_in(self, group: GroupId, entries: list[PendingMulticast]) -> tuple[ProcessId, ...]:
+        """The same for several messages and one group. Proposals of several messages are urgent for every member."""
         if self._role == "primary":
             return ()
-        return self._followers(group, {_asker(item.message) for item in items if item.message is not None})
+        return self._list_followers(group, {_gateway_of(one.message) for one in entries if one.message is not None})
 
-    def _followers(self, group: GroupId, askers: set[ProcessId]) -> tuple[ProcessId, ...]:
-        """Members that neither lead nor asked."""
+    def _list_followers(self, group: GroupId, gateways: set[ProcessId]) -> tuple[ProcessId, ...]:
+        """Members of a group, without its primary, some gateways and this process."""
         if group == self.home:
             members, epoch = self._members, self._epoch
         else:
-            view = self._other(group)
-            members, epoch = view.members, view.epoch
-        leader = members[place_of(epoch)]
-        return tuple(m for m in members if m not in (leader, self.me) and m not in askers)
+            progress = self._progress_of(group)
+            members, epoch = progress.members, progress.epoch
+        primary = members[place_of(epoch)]
+        return tuple(m for m in members if m not in (primary, self.me) and m not in gateways)
 
     # Delivery notices
 
-    def _timely_word(self) -> tuple[Word, ...]:
-        """I propose something: what is told with it?"""
-        self._streams = self.now - self._proposed_ns < STREAM_NS
-        self._proposed_ns = self.now
-        if len(self._word) >= MANY_WORDS or (self._word and self.now - self._word_ns >= STREAM_NS // 2):
-            return self._whole_word()
-        return ()
+    def _notify_gateways(self) -> None:
+        for gateway, notices in self._notices.collect_for_gateways(self.me, self._places):
+            self._send_after_persist((gateway,), Propose((), self._build_ack(), notices))
 
-    def _whole_word(self) -> tuple[Word, ...]:
-        word = tuple(self._word[-MOST_WORDS:])
-        self._word = []
-        self._looked = 0
-        self._word_ns = -1
-        return word
-
-    def _tell_askers(self) -> None:
-        """I have delivered what a fellow, a gateway, asked for. It hears at once of that, but maybe not of what comes
-        before, for which others asked: its clients would wait for my word."""
-        word = self._word
-        for place in range(self._looked, len(word)):
-            asker = _asker_of(word[place])
-            if asker != self.me and asker in self._places and any(_asker_of(one) != asker for one in word[:place]):
-                self._send_after_persist((asker,), Propose((), self._ack(), tuple(word[: place + 1])))
-        self._looked = len(word)
-
-    def _promise_word(self) -> None:
-        """There is something to tell."""
+    def _schedule_notices(self) -> None:
+        """Arms the timer for unannounced deliveries; a process that is no primary with followers drops them."""
         if self._role != "primary" or not self._other_members:
-            self._whole_word()
+            self._notices.take_all()
             return
-        if self._word_ns < 0:
-            self._word_ns = self.now
-        if not self._word_due:
-            self._word_due = True
-            after_ns = max(self._word_ns + self._lateness_ns() - self.now, 0)
-            self.set_timer(WORD, (after_ns, after_ns))
-
-    def _lateness_ns(self) -> int:
-        return STREAM_NS if self._streams else WORD_NS
+        after_ns = self._notices.arm_timer(self.now)
+        if after_ns is not None:
+            self.set_timer(NOTICE_TIMER, (after_ns, after_ns))
 
     def on_timer(self, name: str) -> None:
-        if name != WORD:
+        if name != NOTICE_TIMER:
             super().on_timer(name)
             return
-        self._word_due = False
-        late = bool(self._word) and self.now - self._word_ns >= self._lateness_ns()
-        if late and self._role == "primary" and self._is_active():
-            self._send_after_persist(self._other_members, Propose((), self._ack(), self._whole_word()))
+        notices = self._notices
+        notices.is_timer_armed = False
+        if notices.is_overdue(self.now) and self._role == "primary" and self._is_active():
+            self._send_after_persist(self._other_members, Propose((), self._build_ack(), notices.take_all()))
 
-    def _hear_word(self, word: tuple[Word, ...]) -> None:
-        """My primary has delivered these."""
-        told = self._told
-        for position in [position for position in told if position < self.position]:
-            del told[position]
-        for position, id, final in word:
-            if self.position <= position < self.position + MOST_TOLD:
-                told[position] = (id, final)
-        self._take_word()
+    def _handle_notices(self, notices: tuple[DeliveryNotice, ...]) -> None:
+        self._notices.receive(notices, self.position)
+        self._deliver_announced()
 
-    def _take_word(self) -> None:
-        """What my primary has delivered I may deliver at the same positions, without knowing who acknowledged it: a
-        group has one order. The text must be here, at the place in the log of which this epoch's primary speaks: I wait
-        for it. Where I asked, my clients hang on what I know of other groups: then I wait until I know it."""
-        told = self._told
-        while self._established and self.position >= self._floor and self.position in told:
-            id, final = told[self.position]
-            item = self._pending.get(id)
-            if item is None or item.message is None or item.index < 0:
+    def _deliver_announced(self) -> None:
+        """Delivers what the primary of this epoch has delivered, at the same positions: a group has one order. The
+        message must have arrived and be in the log; else it is waited for. The gateway that made a bundle also waits
+        for its final timestamp, because its clients' replies depend on what it knows of other groups."""
+        announced = self._notices.announced
+        while self._is_established and self.position >= self._log.floor and self.position in announced:
+            id, final = announced[self.position]
+            pending = self._pending.get(id)
+            if pending is None or pending.message is None or pending.index < 0:
                 break
-            committed_ns = item.committed_ns
-            if item.final < 0:
-                if gateway_process(item.message.sender) == self.me:
+            committed_ns = pending.committed_ns
+            if pending.final < 0:
+                if gateway_process(pending.message.sender) == self.me:
                     break
                 committed_ns = self.now
-                self.end_blocking(item.message)
-            assert item.final in (-1, final), f"process {self.me}: message {id} has rank {item.final}, and {final} too"
-            del told[self.position]
-            self._hand_over(item.message, item.timestamp, final, committed_ns, item.decided)
+                self.end_blocking(pending.message)
+            assert pending.final in (-1, final), (
+                f"process {self.me}: the final timestamp of message {id} is {pending.final}; its primary has {final}"
+            )
+            del announced[self.position]
+            self._deliver(pending.message, pending.timestamp, final, committed_ns, pending.decided)
 
     # Epoch changes
 
     def _campaign(self) -> None:
         self._promises = {}
-        self._state = None
+        self._sent_state = None
         super()._campaign()
 
     def _send_candidacy(self, members: tuple[ProcessId, ...]) -> None:
-        self._send_after_persist(members, self._state or NewEpoch(self._promised))
+        self._send_after_persist(members, self._sent_state or NewEpoch(self._promised))
 
-    def _promise(self) -> Promise:
+    def _build_promise(self) -> Promise:
+        log = self._log
         return Promise(
             self._promised,
             self._epoch,
             self._clock,
-            self._base,
-            self._floor,
-            self._entries(self._base),
+            log.base,
+            log.floor,
+            log.list_entries(log.base),
             self._memory_losses,
         )
 
-    def _hear_promise(self, sender: ProcessId, body: Promise) -> None:
-        if self._role != "candidate" or body.epoch != self._promised or self._state is not None:
+    def _handle_promise(self, sender: ProcessId, body: Promise) -> None:
+        if self._role != "candidate" or body.epoch != self._promised or self._sent_state is not None:
             return
         self._merge_memory_losses(body.memory_losses)
         self._promises[self._places[sender]] = body
@@ -849,235 +846,216 @@ class PrimCast(LeaderGroupMember[Item]):
             return
         longest = max(valid, key=lambda promise: (promise.current, promise.base + len(promise.entries)))
         clock = max(promise.clock for promise in valid)
-        self._state = NewState(self._promised, clock, longest.base, longest.floor, longest.entries, self._memory_losses)
-        self._send_after_persist(self._members, self._state)
+        self._sent_state = NewState(
+            self._promised, clock, longest.base, longest.floor, longest.entries, self._memory_losses
+        )
+        self._send_after_persist(self._members, self._sent_state)
 
-    def _hear_state(self, sender: ProcessId, body: NewState) -> None:
-        assert sender == self._leader_of(body.epoch), f"process {sender} sent the state of epoch {body.epoch}"
+    def _handle_new_state(self, sender: ProcessId, body: NewState) -> None:
+        assert sender == self._leader_of(body.epoch), (
+            f"process {sender} sent the state of epoch {body.epoch}, which process {self._leader_of(body.epoch)} leads"
+        )
         self._highest_epoch = max(self._highest_epoch, body.epoch)
         if self._role == "joining":
             if self._may_admit(body.epoch, body.memory_losses):
                 self._complete_admission()
-                self._adopt(body)
+                self._adopt_state(body)
         elif body.epoch < self._promised:
             self._send_after_persist((sender,), Nack(self._promised))
         elif body.epoch > self._epoch:
-            self._adopt(body)
+            self._adopt_state(body)
         elif sender != self.me:
-            self._extend(body)
+            self._extend_log(body)
 
-    def _adopt(self, body: NewState) -> None:
-        """Hold another log from now on."""
+    def _adopt_state(self, body: NewState) -> None:
+        """Enters an epoch with the log of its primary."""
         self._enter_epoch(body.epoch, body.clock, body.memory_losses)
-        self._established = False
-        self._leader_clock = 0
-        self._said = (0, 0)
-        self._replace(body)
-        self._due = True
-        for place, ack in sorted(self._later.items()):
+        self._is_established = False
+        self._primary_clock = 0
+        self._primary_position = (0, 0)
+        self._replace_log(body)
+        self._clock_due = True
+        for place, ack in sorted(self._deferred_acks.items()):
             if ack.epoch <= self._epoch:
-                del self._later[place]
+                del self._deferred_acks[place]
                 self.fast_receive(self._members[place], ack)
         if self._leader_of(self._epoch) != self.me:
-            self._tell_others(self._open(), None)
+            self._resend_to_groups(self._log.list_undelivered())
 
-    def _extend(self, body: NewState) -> None:
-        """The same log, of which I missed something."""
-        end = body.base + len(body.entries)
-        if end > self._length:
+    def _extend_log(self, body: NewState) -> None:
+        """Adds the entries of the current epoch's log that are missing here."""
+        log = self._log
+        if body.base + len(body.entries) > log.length:
             self.note("extended")
-            if body.base > self._length:
-                self._replace(body)
+            if body.base > log.length:
+                self._replace_log(body)
                 self._checkpoint_due = True
-                self._due = True
-                self._tell_others(self._open(), None)
+                self._clock_due = True
+                self._resend_to_groups(log.list_undelivered())
             else:
-                self._stream.clear()
-                for entry in body.entries[self._length - body.base :]:
-                    self._append(self._held(entry), entry.timestamp)
-        if self._said[0] <= self._length and self._said[1] > self._leader_clock:
-            self._leader_clock = self._said[1]
+                self._waiting_proposals.clear()
+                for entry in body.entries[log.length - body.base :]:
+                    self._append(self._pending_of_entry(entry), entry.timestamp)
+        if self._primary_position[0] <= log.length and self._primary_position[1] > self._primary_clock:
+            self._primary_clock = self._primary_position[1]
 
-    def _replace(self, body: NewState) -> None:
-        """Put the log of a state in the place of mine; what it lacks has no timestamp of my group any more."""
-        for item in self._pending.values():
-            item.index = -1
-            item.timestamp = 0
-            item.bound = max(item.decided.values(), default=0)
-            if item.message is not None:
-                self._unproposed[item.id] = item
-        self._log = {}
-        self._queue = []
-        self._stream.clear()
-        self._fresh = []
-        self._base = self._length = self._decided = body.base
-        self._floor = max(self._floor, body.floor)
+    def _replace_log(self, body: NewState) -> None:
+        """Replaces the log. Messages outside the new one have no timestamp of this group any more."""
+        for pending in self._pending.values():
+            pending.index = -1
+            pending.timestamp = 0
+            pending.bound = max(pending.decided.values(), default=0)
+            if pending.message is not None:
+                self._unproposed[pending.id] = pending
+        self._log.clear(body.base, body.floor)
+        self._delivery_heap = []
+        self._waiting_proposals.clear()
+        self._appended = []
         for entry in body.entries:
-            self._place_in_log(self._held(entry), entry.timestamp)
-        for item in self._pending.values():
-            assert item.index >= 0 or self.home not in item.decided or self.position < self._floor, (
-                f"process {self.me}: epoch {body.epoch} lost message {item.id}, whose timestamp was decided"
+            self._add_entry(self._pending_of_entry(entry), entry.timestamp)
+        for pending in self._pending.values():
+            assert pending.index >= 0 or self.home not in pending.decided or self.position < self._log.floor, (
+                f"process {self.me}: the log of epoch {body.epoch} lacks message {pending.id}, which was decided"
             )
 
-    def _held(self, entry: Entry) -> Item:
+    def _pending_of_entry(self, entry: Entry) -> PendingMulticast:
         if entry.message.id in self._delivered:
-            return self._buried(entry.message)
-        item = self._item(entry.message.id)
-        item.message = entry.message
-        self._commit(item)
-        return item
+            return self._build_delivered_placeholder(entry.message)
+        pending = self._ensure_pending(entry.message.id)
+        pending.message = entry.message
+        self._commit(pending)
+        return pending
 
-    def _entries(self, first: int) -> tuple[Entry, ...]:
-        entries = []
-        for index in range(first, self._length):
-            item = self._log[index]
-            assert item.message is not None
-            entries.append(Entry(item.message, item.timestamp))
-        return tuple(entries)
-
-    def _open(self) -> list[Item]:
-        """What has a place in the log and is not delivered, in the log's order."""
-        return [item for index in range(self._base, self._length) if (item := self._log[index]).delivered_at < 0]
-
-    def _tell_others(self, items: list[Item], only: ProcessId | None) -> None:
-        """Say again to other groups (or to one process of theirs) how my group's log stands for what is open."""
-        for group, mine in self._by_group(items):
+    def _resend_to_groups(self, entries: list[PendingMulticast], only: ProcessId | None = None) -> None:
+        """Sends proposals or acknowledgements of some entries again to the other destinations, or to one process."""
+        for group, listed in self._group_by_destination(entries):
             targets = self.topology.members(group)
             if only is None:
-                self._send_after_persist(targets, self._said_of(mine), about(mine))
+                self._send_after_persist(targets, self._build_propose_or_ack(listed), about_messages(listed))
             elif only in targets:
-                self._send_after_persist((only,), self._said_of(mine), about(mine))
+                self._send_after_persist((only,), self._build_propose_or_ack(listed), about_messages(listed))
 
-    def _hear_later(self, place: int, ack: Ack) -> None:
-        """A fellow is in an epoch that I have not reached: its state is on its way, or lost."""
-        self._observe_epoch(ack.epoch)
-        self._later[place] = ack
-
-    def _establish(self) -> None:
+    def _start_leading(self) -> None:
+        """Makes a candidate whose epoch is established its primary."""
         if self._role == "candidate" and self._leader_of(self._epoch) == self.me and self._is_active():
             self._role = "primary"
             self._promises = {}
-            self._state = None
+            self._sent_state = None
             self.note("epoch", value=float(self._epoch))
-            for item in self._unproposed.values():
-                self.note("reproposed", item.id)
-            self._tell_others(self._open(), None)
-
-    # Lost memory
+            for pending in self._unproposed.values():
+                self.note("reproposed", pending.id)
+            self._resend_to_groups(self._log.list_undelivered())
 
     def _start_joining(self) -> None:
         super()._start_joining()
-        self._established = False
+        self._is_established = False
 
     def _discard_votes(self, place: int) -> None:
         self._clocks.forget(place)
-        self._later.pop(place, None)
+        self._deferred_acks.pop(place, None)
 
-    def _send_epoch_state(self, sender: ProcessId) -> None:
+    def _send_epoch_state(self, member: ProcessId) -> None:
         if self._role == "primary" and self._is_active():
-            self._send_after_persist((sender,), self._whole_state())
+            self._send_after_persist((member,), self._build_new_state(self._log.base))
 
-    def _whole_state(self) -> NewState:
-        return NewState(
-            self._epoch, self._clock, self._base, self._floor, self._entries(self._base), self._memory_losses
-        )
+    def _build_new_state(self, first: int) -> NewState:
+        """The log from an index on."""
+        log = self._log
+        return NewState(self._epoch, self._clock, first, log.floor, log.list_entries(first), self._memory_losses)
 
-    # Records
+    # Records and recovery
 
     def on_start(self, records: Sequence[Record], incarnation: int) -> None:
         for record in records:
             match record:
                 case Checkpoint():
-                    self._reopen(record)
+                    self._load_checkpoint(record)
                 case Progress():
-                    self._replay(record)
+                    self._replay_progress(record)
         super().on_start(records, incarnation)
         if records and incarnation > 0:
-            self._durable_length, self._undurable = self._length, []
-            self._established = False
-            self._due = True
+            self._log.durable_length, self._undurable = self._log.length, []
+            self._is_established = False
+            self._clock_due = True
             if self._is_active():
-                self._tell_others(self._open(), None)
+                self._resend_to_groups(self._log.list_undelivered())
 
-    def _reopen(self, kept: Checkpoint) -> None:
-        self._restore_kept(kept)
-        if kept.first > kept.handed:
-            self._jumped(kept.past[0].place if kept.past else kept.served)
-        for past in kept.past[max(0, kept.handed - kept.first) :]:
-            bundle = is_bundle(past.message.id)
-            self._emit(past, len(bundle_headers(past.message)) - len(past.repeats) if bundle else -1, None)
+    def _load_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Restores the durable state and emits again the deliveries that may not have left the process."""
+        self._restore_durable_state(checkpoint)
+        first, deliveries = checkpoint.history_start, checkpoint.deliveries
+        if first > checkpoint.delivered_until:
+            self._note_installed(deliveries[0].messages_before if deliveries else checkpoint.message_count)
+        for delivery in deliveries[max(0, checkpoint.delivered_until - first) :]:
+            count = -1
+            if is_bundle(delivery.message.id):
+                count = len(bundle_headers(delivery.message)) - len(delivery.duplicate_places)
+            self._emit_delivery(delivery, count, None)
 
-    def _restore_kept(self, kept: Checkpoint) -> None:
-        """Everything durable, as it was."""
-        self._promised = kept.promised
-        self._epoch = kept.epoch
-        self._clock = kept.clock
-        self._memory_losses = kept.memory_losses
-        self._delivered.restore(kept.seen)
-        self._last_delivered_rank = (kept.time, kept.tie)
-        self._delivered_until = kept.handed
-        self._history_start = kept.first
-        self._past = {past.message.id: past for past in kept.past}
-        self._obligations = Obligations()
-        for fact in kept.facts:
-            self._obligations.add(fact.id, fact.timestamp, fact.final, fact.groups)
-        self.position = kept.first + len(kept.past)
-        self._served = kept.served
-        self._replace(NewState(kept.epoch, kept.clock, kept.base, kept.floor, kept.entries, kept.memory_losses))
+    def _restore_durable_state(self, checkpoint: Checkpoint) -> None:
+        self._restore_member_checkpoint(checkpoint)
+        self._recent_deliveries = {delivery.message.id: delivery for delivery in checkpoint.deliveries}
+        self.position = checkpoint.history_start + len(checkpoint.deliveries)
+        self._message_count = checkpoint.message_count
+        self._replace_log(
+            NewState(
+                checkpoint.epoch,
+                checkpoint.clock,
+                checkpoint.base,
+                checkpoint.floor,
+                checkpoint.entries,
+                checkpoint.memory_losses,
+            )
+        )
 
-    def _replay(self, record: Progress) -> None:
+    def _replay_progress(self, record: Progress) -> None:
+        log = self._log
         self._promised = record.promised
         self._clock = max(self._clock, record.clock)
         self._memory_losses = record.memory_losses
-        gap = record.first > self._length
-        if gap:
-            # What lay between was delivered and trimmed before it was durable: its places are taken for good.
-            for index in range(self._base, self._length):
-                del self._log[index]
-            self._base = self._length = self._decided = record.first
-        for place, entry in enumerate(record.entries, record.first):
-            if place == self._length:
-                self._place_in_log(self._held(entry), entry.timestamp)
-        for handed in record.delivered:
-            message = handed.message or self.stored_message(handed.id)
-            assert message is not None, f"process {self.me}: no record has the text of message {handed.id}"
-            self._hand_over(message, handed.timestamp, handed.final, None)
-        if gap:
-            self._floor = max(self._floor, self.position)
+        has_gap = record.first > log.length
+        if has_gap:
+            log.skip_to(record.first)  # the entries between were delivered and trimmed before they were durable
+        for index, entry in enumerate(record.entries, record.first):
+            if index == log.length:
+                self._add_entry(self._pending_of_entry(entry), entry.timestamp)
+        for delivery in record.delivered:
+            message = delivery.message or self.stored_message(delivery.id)
+            assert message is not None, f"process {self.me}: no record has message {delivery.id}, which it delivered"
+            self._deliver(message, delivery.timestamp, delivery.final, None)
+        if has_gap:
+            log.floor = max(log.floor, self.position)
 
     def _build_checkpoint(self) -> Checkpoint:
+        log = self._log
         return Checkpoint(
             self._promised,
             self._epoch,
             self._clock,
             self._memory_losses,
-            self._base,
-            self._floor,
-            self._entries(self._base),
+            log.list_entries(log.base),
             self._delivered_until,
             self._history_start,
-            tuple(self._past.values()),
-            *self._last_delivered_rank,
-            self._delivered.snapshot(),
-            self._known_facts(),
-            self._served,
+            self._delivered_prefix(),
+            log.base,
+            log.floor,
+            tuple(self._recent_deliveries.values()),
+            self._message_count,
         )
 
-    def _known_facts(self) -> tuple[OwedTimestamp, ...]:
-        return tuple([OwedTimestamp(*debt) for debt in self._obligations.listed()])
-
-    def _make_durable(self) -> None:
-        """Before anything is said: promises, clock, accepted entries, deliveries, in one record."""
-        if not self._recorded:
+    def _persist_changes(self) -> None:
+        """Persists promise, clock, log entries and deliveries in one record, before anything is sent."""
+        if not self._has_records:
             self._undurable = []
             return
         if self._role == "joining":
             return
+        log = self._log
         if self._checkpoint_due or self._records_since_checkpoint >= self._config.keep:
             self._persist_checkpoint(self._build_checkpoint())
-            self._durable_length, self._undurable = self._length, []
+            log.durable_length, self._undurable = log.length, []
         elif (
-            self._length > self._durable_length
+            log.length > log.durable_length
             or self._clock > self._durable_clock
             or self._undurable
             or self._promised > self._durable_promised
@@ -1086,181 +1064,182 @@ class PrimCast(LeaderGroupMember[Item]):
             self._persist_progress()
 
     def _persist_progress(self) -> None:
-        if not self._recorded:
+        if not self._has_records:
             return
-        first = self._durable_length if self._durable_length > self._base else self._base
-        entries = self._entries(first) if first < self._length else ()
+        log = self._log
+        first = log.durable_length if log.durable_length > log.base else log.base
+        entries = log.list_entries(first) if first < log.length else ()
         undurable = self._undurable
-        delivered = tuple([self._handed_record(past, index, first) for past, index in undurable]) if undurable else ()
+        delivered = (
+            tuple([self._build_delivery_record(delivery, index, first) for delivery, index in undurable])
+            if undurable
+            else ()
+        )
         promised, clock, memory_losses = self._promised, self._clock, self._memory_losses
         self.persist(Progress(promised, clock, memory_losses, first, entries, delivered))
         self._records_since_checkpoint += 1
         self._durable_promised, self._durable_clock, self._durable_memory_losses = promised, clock, memory_losses
-        self._durable_length = self._length
+        log.durable_length = log.length
         if undurable:
             self._undurable = []
 
-    def _handed_record(self, past: DeliveredMessage, index: int, first: int) -> DeliveryRecord:
-        """With the text, unless it was an entry of an earlier record or is one of this, which begins at `first`."""
-        told = 0 <= index < self._durable_length or index >= first
-        return DeliveryRecord(past.message.id, past.timestamp, past.final, None if told else past.message)
+    def _build_delivery_record(self, delivery: DeliveredMessage, index: int, first: int) -> DeliveryRecord:
+        """A delivery for a record whose entries begin at `first`; without the message if that is an entry of this or
+        an earlier record."""
+        is_recorded = 0 <= index < self._log.durable_length or index >= first
+        message = delivery.message
+        return DeliveryRecord(message.id, delivery.timestamp, delivery.final, None if is_recorded else message)
 
     def _trim(self) -> None:
-        """Forget what a majority delivered from the log, and what everybody delivered from the past."""
-        base, decided = self._base, self._decided
-        if base < decided:
-            log = self._log
-            delivered = sorted(self._positions)[self._view.rank]
-            while base < decided and 0 <= (at := log[base].delivered_at) < delivered:
-                if at >= self._floor:
-                    self._floor = at + 1
-                del log[base]
-                base += 1
-            self._base = base
-        past, first = self._past, self._history_start
-        if past and first < self._delivered_until:
+        """Drops log entries that a majority has delivered, and recent deliveries that every member has made or that
+        exceed `keep`."""
+        log = self._log
+        if log.base < log.decided:
+            log.trim(sorted(self._positions)[self._progress.quorum_index])
+        recent, first = self._recent_deliveries, self._history_start
+        if recent and first < self._delivered_until:
             keep = self._config.keep
-            everybody = min(self._positions)
-            while past and first < self._delivered_until and (first < everybody or len(past) > keep):
-                del past[next(iter(past))]
+            everywhere = min(self._positions)
+            while recent and first < self._delivered_until and (first < everywhere or len(recent) > keep):
+                del recent[next(iter(recent))]
                 first += 1
             self._history_start = first
 
-    # Repair inside the group
+    # Repair within the group
 
     def on_link_reset(self, peer: ProcessId, incarnation: int) -> None:
         if peer in self._other_members:
             self._resync_member(peer)
         elif self.topology.group_of(peer) is not None and self._is_active():
-            self._tell_others(self._open(), peer)
+            self._resend_to_groups(self._log.list_undelivered(), peer)
             group = self.topology.group_of(peer)
-            for item in [item for item in self._pending.values() if item.message is not None]:
-                assert item.message is not None
-                if group in item.message.destinations and group not in item.decided:
-                    self._send_after_persist((peer,), Query(item.id, item.message), item.id)
+            for pending in self._pending.values():
+                message = pending.message
+                if message is not None and group in message.destinations and group not in pending.decided:
+                    self._send_after_persist((peer,), Query(pending.id, message), pending.id)
 
     def _sync_request(self, full: bool) -> Sync:
         if self._role == "joining":
             return Sync(-1, 0, self.position, True)
-        return Sync(self._epoch, self._length, self.position, full)
+        return Sync(self._epoch, self._log.length, self.position, full)
 
-    def _hear_sync(self, sender: ProcessId, body: Sync) -> None:
+    def _handle_sync(self, sender: ProcessId, body: Sync) -> None:
         self._observe_epoch(body.epoch)
         self._reject_stale_leader(sender, body.epoch)
         if self._is_active():
             if self._leader_of(self._epoch) == self.me:
-                self._send_log(sender, body)
-            self._send_after_persist((sender,), self._ack())
+                self._send_missing_entries(sender, body)
+            self._send_after_persist((sender,), self._build_ack())
         if body.full and body.position < self.position:
-            self._help(sender, body.position)
+            self._send_missing_deliveries(sender, body.position)
         elif body.position > self.position:
             self._is_lagging = True
 
-    def _send_log(self, sender: ProcessId, body: Sync) -> None:
-        if body.epoch != self._epoch or body.length < self._base:
-            self._send_after_persist((sender,), self._whole_state())
-        elif body.length < self._length:
-            entries = self._entries(body.length)
-            self._send_after_persist(
-                (sender,), NewState(self._epoch, self._clock, body.length, self._floor, entries, self._memory_losses)
-            )
+    def _send_missing_entries(self, member: ProcessId, sync: Sync) -> None:
+        log = self._log
+        if sync.epoch != self._epoch or sync.length < log.base:
+            self._send_after_persist((member,), self._build_new_state(log.base))
+        elif sync.length < log.length:
+            self._send_after_persist((member,), self._build_new_state(sync.length))
 
-    def _help(self, sender: ProcessId, position: int) -> None:
-        """Tell a fellow what it has not delivered. Who does not have that any more gives it the outcome only, if one of
-        the two leads: followers are a little behind, each by its own time, and their leader lets them deliver."""
+    def _send_missing_deliveries(self, member: ProcessId, position: int) -> None:
+        """Sends a member the deliveries from its position on. If they are no longer here, it gets the bare position,
+        but only from or to the primary: followers lag slightly and differently, and their primary's notices let them
+        deliver."""
         if position >= self._history_start:
-            past = tuple(self._past.values())[position - self._history_start :]
-            self._send_after_persist((sender,), CatchUp(position, past))
-        elif self._leader_of(self._epoch) in (self.me, sender) or self._leader_of(self._promised) == sender:
-            told = Install(
-                self.position, *self._last_delivered_rank, self._delivered.snapshot(), self._known_facts(), self._served
-            )
-            self._send_after_persist((sender,), told)
+            deliveries = tuple(self._recent_deliveries.values())[position - self._history_start :]
+            self._send_after_persist((member,), CatchUp(position, deliveries))
+        elif self._leader_of(self._epoch) in (self.me, member) or self._leader_of(self._promised) == member:
+            install = Install(self.position, self._delivered_prefix(), self._message_count)
+            self._send_after_persist((member,), install)
 
-    def _catch_up(self, body: CatchUp) -> None:
-        for past in body.past[max(0, self.position - body.first) :] if body.first <= self.position else ():
-            self.note("caught-up", past.message.id)
-            self._hand_over(past.message, past.timestamp, past.final, None)
+    def _handle_catch_up(self, body: CatchUp) -> None:
+        if body.first > self.position:
+            return
+        for delivery in body.deliveries[self.position - body.first :]:
+            self.note("caught-up", delivery.message.id)
+            self._deliver(delivery.message, delivery.timestamp, delivery.final, None)
 
-    def _install(self, body: Install) -> None:
+    def _handle_install(self, body: Install) -> None:
         if body.position <= self.position:
             return
-        self._adopt_position(body.position, (body.time, body.tie), body.seen)
-        self._served = body.served
-        self._jumped(body.served)
+        self._adopt_prefix(body.position, body.prefix)
+        self._message_count = body.message_count
+        self._note_installed(body.message_count)
         for id in [id for id in self._pending if id in self._delivered]:
-            item = self._pending.pop(id)
-            item.delivered_at = body.position - 1
-            self._finals -= item.final >= 0
+            pending = self._pending.pop(id)
+            pending.delivered_at = body.position - 1
+            self._final_count -= pending.final >= 0
             self._unproposed.pop(id, None)
-        self._past = {}
+        self._recent_deliveries = {}
         self._undurable = []
-        for fact in body.facts:
-            self._obligations.add(fact.id, fact.timestamp, fact.final, fact.groups)
-        self._due = True
+        self._clock_due = True
 
-    def _jumped(self, served: int) -> None:
-        """A snapshot of another member was taken over: what it delivered counts as delivered here."""
-        self._outbox.append(Note("installed", None, float(served)))
+    def _note_installed(self, message_count: int) -> None:
+        """Tells the driver that this process counts so many messages as delivered without emitting them."""
+        self._outbox.append(Note("installed", None, float(message_count)))
 
-    def _request_missing(self, helper: ProcessId | None, overdue: list[Item]) -> None:
-        if helper is not None:
-            self._request_catch_up(helper)
-        for item in overdue:
-            self._request_message(item)
+    # Repair between groups, and what the repair timer asks for
 
-    def _request_catch_up(self, helper: ProcessId) -> None:
-        for fellow in self._other_members:
-            full = fellow == helper or fellow == self._leader_of(self._promised)
-            if full or self._role != "joining":
-                self._send_after_persist((fellow,), self._sync_request(full))
-
-    # Repair between groups
-
-    def _answer(self, sender: ProcessId, body: Query) -> None:
+    def _handle_query(self, sender: ProcessId, body: Query) -> None:
         if body.message is not None:
             self.on_request(body.message)
-        answer = self._obligations.answer(body.id)
-        item = self._pending.get(body.id)
-        if answer is not None:
-            self._send_after_persist((sender,), Decided(body.id, self.home, answer), body.id)
-        elif item is not None and self.home in item.decided:
-            self._send_after_persist((sender,), Decided(body.id, self.home, item.decided[self.home]), body.id)
+        timestamp = self._obligations.answer(body.id)
+        pending = self._pending.get(body.id)
+        if timestamp is None and pending is not None:
+            timestamp = pending.decided.get(self.home)
+        if timestamp is not None:
+            self._send_after_persist((sender,), Decided(body.id, self.home, timestamp), body.id)
         if body.message is None:
             message = self.stored_message(body.id)
             if message is not None:
                 self._send_after_persist((sender,), Start(message), body.id)
 
-    def _hear_decided(self, body: Decided) -> None:
+    def _handle_decided(self, body: Decided) -> None:
         if body.id not in self._delivered:
-            item = self._item(body.id)
-            self._hear_time(item, body.group, body.timestamp)
-            self._decide(item, body.group, body.timestamp)
+            pending = self._ensure_pending(body.id)
+            self._observe_timestamp(pending, body.group, body.timestamp)
+            self._decide(pending, body.group, body.timestamp)
 
-    def _request_message(self, item: Item) -> None:
-        self.note("asked", item.id)
-        if item.message is None:
-            for group in sorted(item.heard):
+    def _request_missing(self, helper: ProcessId | None, overdue: list[PendingMulticast]) -> None:
+        if helper is not None:
+            self._request_catch_up(helper)
+        for pending in overdue:
+            self._request_message(pending)
+
+    def _request_catch_up(self, helper: ProcessId) -> None:
+        """Sends the own progress to the other members; the helper and the primary shall send deliveries too."""
+        for member in self._other_members:
+            full = member == helper or member == self._leader_of(self._promised)
+            if full or self._role != "joining":
+                self._send_after_persist((member,), self._sync_request(full))
+
+    def _request_message(self, pending: PendingMulticast) -> None:
+        """Asks for what is missing of a pending message: its content, or timestamps."""
+        self.note("asked", pending.id)
+        if pending.message is None:
+            for group in sorted(pending.proposing_groups):
                 others = tuple(member for member in self.topology.members(group) if member != self.me)
-                self._send_after_persist(others, Query(item.id, None), item.id)
+                self._send_after_persist(others, Query(pending.id, None), pending.id)
             return
-        if item.index < 0:
-            self._send_after_persist(self._other_members, Start(item.message), item.id)
-        for group in item.message.destinations:
-            if group != self.home and group not in item.decided:
-                self._send_after_persist(self.topology.members(group), Query(item.id, item.message), item.id)
+        if pending.index < 0:
+            self._send_after_persist(self._other_members, Start(pending.message), pending.id)
+        for group in pending.message.destinations:
+            if group != self.home and group not in pending.decided:
+                query = Query(pending.id, pending.message)
+                self._send_after_persist(self.topology.members(group), query, pending.id)
 
     def stored_message(self, message: MessageId) -> Message | None:
-        item = self._pending.get(message)
-        if item is not None:
-            return item.message
-        past = self._past.get(message)
-        return None if past is None else past.message
+        pending = self._pending.get(message)
+        if pending is not None:
+            return pending.message
+        delivery = self._recent_deliveries.get(message)
+        return None if delivery is None else delivery.message
 
     # Operators
 
     def status(self) -> ProcessStatus:
-        delivered = sorted(self._positions)
+        log = self._log
         return {
             "position": self.position,
             "role": self._role,
@@ -1268,241 +1247,116 @@ class PrimCast(LeaderGroupMember[Item]):
             "promised": round_of(self._promised),
             "leader": self._leader_of(self._epoch),
             "pending": len(self._pending),
-            "log": self._length - self._base,
-            "undecided": self._length - self._decided,
+            "log": log.length - log.base,
+            "undecided": log.length - log.decided,
             "clock": self._clock,
-            "slowest": delivered[0],
+            "slowest": min(self._positions),
             "joined": int(self._role != "joining"),
         }
 
     def explain(self, message: MessageId) -> list[Phase]:
         if message in self._delivered:
             return [Phase("delivered", True, f"process {self.me} has delivered it")]
-        item = self._open_with(message)
-        if item is None:
-            return [Phase("text", False, f"process {self.me} has never heard of it", ())]
-        told: list[Phase] = []
-        if item.id != message:
-            told.append(Phase("bundle", True, f"it travels in bundle {item.id}"))
-        if item.message is None:
-            heard = sorted(item.heard)
-            told.append(Phase("text", False, f"groups {heard} have stamped it; the message itself has not come"))
-            return told
-        told.append(Phase("text", True, f"the message is here, for groups {list(item.message.destinations)}"))
-        told += self._told_stamps(item)
-        if item.final >= 0:
-            told += self._told_order(item)
-        return told
+        pending = self._pending.get(message) or find_bundle(self._pending.values(), message)
+        if pending is None:
+            return [Phase("text", False, f"process {self.me} has never heard of it")]
+        phases = explain_text(pending, message)
+        if pending.message is None:
+            return phases
+        destinations = [self._describe_destination(group, pending) for group in pending.message.destinations]
+        phases += explain_timestamps(pending, destinations)
+        if pending.final >= 0:
+            phases.append(explain_clocks(pending.final, self._stable_timestamp(), self._list_slow(pending.final)))
+            if not self._is_established or self._promised != self._epoch:
+                waits = f"epoch {self._promised} is not established; this member delivers nothing before"
+                phases.append(Phase("epoch", False, waits))
+            phases.append(explain_order(pending, self._pending.values()))
+        return phases
 
-    def _open_with(self, message: MessageId) -> Item | None:
-        """The open item that is this message, or a bundle with it."""
-        item = self._pending.get(message)
-        if item is not None:
-            return item
-        for item in self._pending.values():
-            text = item.message
-            if text is not None and is_bundle(item.id) and any(part.id == message for part in bundle_messages(text)):
-                return item
-        return None
-
-    def _told_stamps(self, item: Item) -> list[Phase]:
-        assert item.message is not None
-        groups = item.message.destinations
-        stamped = {*item.heard, *item.decided} | ({self.home} if item.index >= 0 else set())
-        missing = [group for group in groups if group not in stamped]
-        told = [Phase("proposed", True, "every group's primary has stamped it")]
-        if missing:
-            late = tuple(self._primary_of(group) for group in missing)
-            told = [Phase("proposed", False, f"no stamp has come from the primaries of groups {missing}", late)]
-        undecided = [group for group in groups if group not in item.decided]
-        if not undecided:
-            return [*told, Phase("decided", True, f"its final timestamp is {item.final}")]
-        lagging = [member for group in undecided if group not in missing for member in self._silent(group, item)]
-        said = f"no majority of groups {undecided} has acknowledged its stamp"
-        return [*told, Phase("decided", False, said, tuple(lagging))]
-
-    def _primary_of(self, group: GroupId) -> ProcessId:
-        """As far as this process knows."""
+    def _describe_destination(self, group: GroupId, pending: PendingMulticast) -> Destination:
+        has_proposed = group in pending.proposing_groups or group in pending.decided
         if group == self.home:
-            return self._leader_of(self._epoch)
-        return self.topology.members(group)[place_of(self._other(group).epoch)]
+            return Destination(self._progress, self._epoch, pending.index, has_proposed or pending.index >= 0)
+        progress = self._progress_of(group)
+        index = next((index for index, id, _ in progress.undecided if id == pending.id), -1)
+        return Destination(progress, progress.epoch, index, has_proposed)
 
-    def _silent(self, group: GroupId, item: Item) -> list[ProcessId]:
-        """Members whose acknowledgement of the stamp has not come here."""
-        view = self._view if group == self.home else self._other(group)
-        epoch = self._epoch if group == self.home else view.epoch
-        index = item.index
-        if group != self.home:
-            index = next((place for place, id, _ in view.waiting if id == item.id), -1)
-        if index < 0:
-            return []
-        return [
-            member
-            for member, at, length in zip(view.members, view.epochs, view.lengths, strict=True)
-            if at != epoch or length <= index
+    def _list_slow(self, timestamp: int) -> tuple[ProcessId, ...]:
+        """Members whose clocks are below a timestamp, the primary first."""
+        slow = [
+            member for member, clock in zip(self._members, self._clocks.snapshot(), strict=True) if clock < timestamp
         ]
-
-    def _told_order(self, item: Item) -> list[Phase]:
-        """The final timestamp is known; what else stands before the delivery."""
-        told: list[Phase] = []
-        limit = self._limit()
-        behind = tuple(
-            member for member, clock in zip(self._members, self._clocks.snapshot(), strict=True) if clock < item.final
-        )
-        if limit >= item.final:
-            told.append(Phase("clocks", True, f"clocks have passed {item.final}"))
-        else:
-            if self._leader_clock < item.final:
-                behind = tuple(dict.fromkeys((self._leader_of(self._epoch), *behind)))
-            told.append(Phase("clocks", False, f"clocks have reached {limit}, not {item.final}", behind))
-        if not self._established or self._promised != self._epoch:
-            told.append(
-                Phase("epoch", False, f"epoch {self._promised} is not established; this member delivers nothing before")
-            )
-        older = [
-            other.id
-            for other in self._pending.values()
-            if other.id != item.id and other.index >= 0 and (other.bound, other.id) < (item.final, item.id)
-        ]
-        if older:
-            some = ", ".join(str(id) for id in sorted(older)[:5])
-            told.append(
-                Phase("first", False, f"{len(older)} messages may come before it and are not delivered: {some}")
-            )
-        else:
-            told.append(Phase("first", True, "nothing that is known comes before it"))
-        return told
+        if self._primary_clock < timestamp:
+            slow.insert(0, self._leader_of(self._epoch))
+        return tuple(dict.fromkeys(slow))
 
     # Snapshots
 
     def snapshot(self) -> PrimCastState:
+        remote = [self._remote_progress[group] for group in sorted(self._remote_progress)]
         return PrimCastState(
             self._build_checkpoint(),
             self._snapshot_member(),
-            self._established,
-            self._published,
-            self._leader_clock,
-            self._said,
-            tuple(self._stream),
-            tuple(self._log[index].delivered_at for index in range(self._base, self._length)),
-            tuple(_item_state(item) for _, item in sorted(self._pending.items())),
+            self._is_established,
+            self._published_clock,
+            self._primary_clock,
+            self._primary_position,
+            tuple(self._waiting_proposals),
+            self._log.list_delivered_positions(),
+            tuple([pending.snapshot() for _, pending in sorted(self._pending.items())]),
             tuple(self._unproposed),
-            tuple(_view_state(view) for view in (self._view, *(self._views[g] for g in sorted(self._views)))),
+            tuple([progress.snapshot() for progress in (self._progress, *remote)]),
             self._clocks.snapshot(),
-            tuple(sorted(self._later.items())),
+            tuple(sorted(self._deferred_acks.items())),
             tuple(sorted(self._promises.items())),
-            self._state,
-            self._durable_length,
-            self._decided,
+            self._sent_state,
+            self._log.durable_length,
+            self._log.decided,
             tuple(self._undurable),
-            tuple(self._word),
-            tuple([(position, *told) for position, told in sorted(self._told.items())]),
-            self._word_due,
-            self._word_ns,
-            self._proposed_ns,
-            self._streams,
+            self._notices.snapshot(),
         )
 
     def restore(self, state: State) -> None:
         assert isinstance(state, PrimCastState)
         self._pending = {}
         self._unproposed = {}
-        self._restore_kept(state.kept)
+        self._restore_durable_state(state.checkpoint)
         self._restore_member(state.member)
-        self._established = state.established
-        self._published = state.published
-        self._leader_clock = state.leader_clock
-        self._said = state.said
-        self._stream.clear()
-        self._stream.extend(state.stream)
-        for index, delivered_at in enumerate(state.delivered_at, self._base):
-            self._log[index].delivered_at = delivered_at
-        for kept in state.items:
-            _fill(self._item(kept.id), kept)
-        self._finals = sum(item.final >= 0 for item in self._pending.values())
-        self._queue = [(item.bound, item.id) for item in self._pending.values() if item.index >= 0]
-        heapify(self._queue)
+        self._is_established = state.is_established
+        self._published_clock = state.published_clock
+        self._primary_clock = state.primary_clock
+        self._primary_position = state.primary_position
+        self._waiting_proposals = deque(state.waiting_proposals)
+        self._log.restore_delivered_positions(state.delivered_positions)
+        for pending in state.pending:
+            self._ensure_pending(pending.id).restore(pending)
+        self._final_count = sum(pending.final >= 0 for pending in self._pending.values())
+        self._delivery_heap = [(pending.bound, pending.id) for pending in self._pending.values() if pending.index >= 0]
+        heapify(self._delivery_heap)
         self._unproposed = {id: self._pending[id] for id in state.unproposed}
-        self._view = _view(state.views[0], self.topology)
-        self._views = {kept.group: _view(kept, self.topology) for kept in state.views[1:]}
-        self._afar = {}
-        self._patient = {}
-        self._moved = True
+        self._progress, *remote = [GroupProgress.from_state(one, self.topology) for one in state.progress]
+        self._remote_progress = {progress.group: progress for progress in remote}
+        self._remote_members = {}
+        self._deferrable = {}
+        self._acks_changed = True
         self._clocks.restore(state.clocks)
-        self._later = dict(state.later)
+        self._deferred_acks = dict(state.deferred_acks)
         self._promises = dict(state.promises)
-        self._state = state.state
-        self._durable_length = state.durable_length
-        self._decided = state.decided
+        self._sent_state = state.sent_state
+        self._log.durable_length = state.durable_length
+        self._log.decided = state.decided
         self._undurable = list(state.undurable)
-        self._word = list(state.word)
-        self._told = {position: (id, final) for position, id, final in state.told}
-        self._looked = len(state.word)
-        self._word_due = state.word_due
-        self._word_ns = state.word_ns
-        self._proposed_ns = state.proposed_ns
-        self._streams = state.streams
+        self._notices.restore(state.notices)
 
 
-def _asker_of(word: Word) -> ProcessId:
-    return gateway_process(word[1] // MESSAGES_PER_SENDER)
-
-
-def _asker(message: Message) -> ProcessId:
+def _gateway_of(message: Message) -> ProcessId:
+    """The process that waits for the delivery of a message: the gateway that made a bundle, else the sender."""
     return gateway_process(message.sender) if is_bundle(message.id) else message.sender
 
 
-def _item_state(item: Item) -> ItemState:
-    return ItemState(
-        item.id,
-        item.message,
-        item.index,
-        item.timestamp,
-        item.highest,
-        tuple(sorted(item.decided.items())),
-        tuple(sorted(item.heard)),
-        item.committed_ns,
-        item.is_overdue,
-    )
-
-
-def _fill(item: Item, kept: ItemState) -> None:
-    item.message = kept.message
-    item.index = kept.index
-    item.timestamp = kept.timestamp
-    item.highest = kept.highest
-    item.decided = dict(kept.decided)
-    item.heard = set(kept.heard)
-    item.committed_ns = kept.committed_ns
-    item.is_overdue = kept.is_overdue
-    item.bound = max(item.timestamp if item.index >= 0 else 0, max(item.decided.values(), default=0))
-    if item.committed_ns >= 0:
-        item.final = item.bound
-
-
-def _view_state(view: GroupProgress) -> ViewState:
-    return ViewState(
-        view.group,
-        view.epoch,
-        tuple(view.epochs),
-        tuple(view.lengths),
-        tuple(view.marks),
-        tuple(sorted(view.waiting)),
-    )
-
-
-def _view(kept: ViewState, topology: Topology) -> GroupProgress:
-    view = GroupProgress(kept.group, topology)
-    view.epoch = kept.epoch
-    view.epochs = list(kept.epochs)
-    view.lengths = list(kept.lengths)
-    view.marks = list(kept.marks)
-    view.waiting = list(kept.waiting)
-    return view
-
-
 def _delays(role: str, destinations: int, replicas: int) -> int | None:
-    """Three; fewer only where a follower's own word and its primary's are a majority, or a process is its group."""
+    """Three; fewer where a follower's own acknowledgement and its primary's are a majority, or a group has one
+    process."""
     if replicas == 1:
         return 2 if destinations > 1 else 1
     return 2 if role == "member" and destinations == 1 and replicas <= 3 else 3
@@ -1510,15 +1364,15 @@ def _delays(role: str, destinations: int, replicas: int) -> int | None:
 
 SPEC = Spec(
     name="primcast",
-    summary="primaries stamp, everybody acknowledges to everybody: three delays at every destination",
+    summary="primaries propose timestamps, members acknowledge to all destinations: three delays everywhere",
     source="paper 002: Pacheco, Coelho, Pedone 2023",
     process=PrimCast,
     config=PrimCastConfig,
     bodies=BODIES,
     records=RECORDS,
-    states=(PrimCastState, LeaderGroupState, ItemState, ViewState),
+    states=(PrimCastState, LeaderGroupState, PendingMulticastState, GroupProgressState, DeliveryNoticesState),
     claims=replace(
-        ROBUST,
+        MAJORITY_CLAIMS,
         delays=_delays,
         bound=lambda role, skew: 5,
         packets=lambda destinations, replicas: destinations * (replicas + destinations * replicas * replicas),
@@ -1533,7 +1387,7 @@ SPEC = Spec(
 HYBRID = replace(
     SPEC,
     name="primcast-hc",
-    summary="PrimCast whose primaries stamp with the time of day, against the convoy effect",
+    summary="PrimCast whose primaries propose at least their local time, against the convoy effect",
     source="paper 002, section 6",
     claims=replace(SPEC.claims, bound=lambda role, skew: min(5, 4 + 2 * skew)),
     options={"hybrid": True},

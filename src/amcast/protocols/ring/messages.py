@@ -1,4 +1,4 @@
-"""What the ring's groups say and know."""
+"""Bodies and snapshots of the ring."""
 
 from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.message import Body, Message, State
@@ -8,23 +8,23 @@ from amcast.parts.ordering.messages import DeliveredRange
 
 class RingConfig(ReplicatedConfig, frozen=True):
     order: tuple[GroupId, ...] = ()
-    """The order in which a message visits its destinations; unsaid: that of the groups' ids."""
+    """The order in which a message visits its destinations; default: the order of the groups' ids."""
 
 
 class Pass(Body, frozen=True):
-    """A group hands a message to the next destination."""
+    """A group passes a message to the next destination."""
 
     message: Message
 
 
 class End(Body, frozen=True):
-    """The last destination has delivered this message: go on."""
+    """The last destination has delivered this message: the receiver is unlocked."""
 
     message: MessageId
 
 
 class RingState(State, frozen=True):
     position: int
-    seen: tuple[DeliveredRange, ...]
+    requested: tuple[DeliveredRange, ...]
     queue: tuple[tuple[Message, int], ...]
     locked: MessageId | None

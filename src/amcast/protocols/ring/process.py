@@ -1,7 +1,7 @@
-"""The ring: a message visits its destinations one after the other, and each stays locked until the last has it.
+"""The ring: a message visits its destinations one after the other, and each is locked until the last has it.
 
-Source: Delporte-Gallet and Fauconnier, "Fault-tolerant genuine atomic multicast to multiple groups" (2000), as told in
-paper 001, section 3.1. It is here to be compared.
+Source: Delporte-Gallet and Fauconnier, "Fault-tolerant genuine atomic multicast to multiple groups" (2000), as
+described in paper 001, section 3.1. It serves as a baseline.
 
     client       g1           g2           g3           message m to g1, g2 and g3
       |--Request->|            |            |
@@ -11,13 +11,13 @@ paper 001, section 3.1. It is here to be compared.
       |           |            |--Pass----->|
       |           |            |         deliver
       |           |<--End-------------------|
-      |           |            |<--End------|           only now g1 and g2 handle another message
+      |           |            |<--End------|           g1 and g2 are locked until here
 
-Claims: genuine; i message delays at the i-th destination, free again after k + 1; links in any order; one process per
-group (or several, by `parts/groups/replicated.py`). Groups are locked in one order, so they never wait for each other
-in a circle.
+Claims: genuine; i message delays at the i-th destination, unlocked after k + 1; links in any order; one process per
+group (or several, by `parts/groups/replicated.py`). All messages lock groups in the same order, so that no deadlock
+arises.
 
-Deviations: none that are known; the source is a paragraph.
+Deviations: none known; the source is a paragraph.
 """
 
 from collections import deque
@@ -29,11 +29,11 @@ from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Contacts, Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS
-from amcast.parts.groups.claims import MILD, replicated_claims
+from amcast.parts.groups.claims import LINK_FAULTS, replicate_claims
 from amcast.parts.groups.messages import REPLICATED_BODIES, ReplicatedState
-from amcast.parts.groups.replicated import replicated
+from amcast.parts.groups.replicated import replicate
 from amcast.parts.ordering.delivered_set import DeliveredSet
-from amcast.parts.ordering.overlay import Order, ancestral, order_of, rank_delays, rank_role
+from amcast.parts.ordering.overlay import Order, contact_lca, parse_order, rank_delays, rank_role
 from amcast.protocols.ring.messages import End, Pass, RingConfig, RingState
 
 
@@ -44,50 +44,50 @@ class Ring(Process):
         super().__init__(me, topology)
         assert self.group is not None, f"process {me} is a client"
         self.home: GroupId = self.group
-        self.order: Order = order_of(config.order, topology)
-        self._seen = DeliveredSet()
-        """What clients asked for; a message that is passed on comes once."""
+        self.order: Order = parse_order(config.order, topology)
+        self._requested = DeliveredSet()
+        """Clients' requests; a Pass arrives only once."""
         self._queue: deque[tuple[Message, int]] = deque()
-        """What is to be delivered next, and since when it waits."""
+        """Messages to deliver next, each with its arrival time."""
         self._locked: MessageId | None = None
-        """Delivered here and not yet at its last destination."""
+        """The message that was delivered here and not yet at its last destination."""
 
     def contacts(self, message: Message) -> tuple[ProcessId, ...]:
         return self.topology.members(self.order.lca(message.destinations))
 
     def on_request(self, message: Message) -> None:
-        if self.order.lca(message.destinations) == self.home and self._seen.add(message.id):
-            self._take(message)
+        if self.order.lca(message.destinations) == self.home and self._requested.add(message.id):
+            self._enqueue(message)
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
         match body:
             case Pass(message):
-                self._take(message)
+                self._enqueue(message)
             case End(message_id):
                 assert self._locked == message_id, f"group {self.home} is locked by {self._locked}, not {message_id}"
                 self._locked = None
-                self.cleared_ns = self.now  # only global messages lock
-                self._go_on()
+                self.last_global_ns = self.now  # only global messages lock
+                self._deliver_ready()
             case _:
-                raise AssertionError(f"the ring's groups do not say {body!r}")
+                raise AssertionError(f"the ring has no body {body!r}")
 
-    def _take(self, message: Message) -> None:
+    def _enqueue(self, message: Message) -> None:
         if self._locked is not None:
             self.note("locked", message.id)
         self._queue.append((message, self.now))
-        self._go_on()
+        self._deliver_ready()
 
-    def _go_on(self) -> None:
+    def _deliver_ready(self) -> None:
         while self._queue and self._locked is None:
             message, since_ns = self._queue.popleft()
-            way = self.order.sorted(message.destinations)
-            place = way.index(self.home)
+            path = self.order.sorted(message.destinations)
+            place = path.index(self.home)
             self.deliver(message, committed_ns=since_ns)
-            if place + 1 < len(way):
+            if place + 1 < len(path):
                 self._locked = message.id
-                self.send_all(self.topology.members(way[place + 1]), Pass(message), message.id)
+                self.send_all(self.topology.members(path[place + 1]), Pass(message), message.id)
             else:
-                for group in way[:-1]:
+                for group in path[:-1]:
                     self.send_all(self.topology.members(group), End(message.id), message.id)
 
     def status(self) -> ProcessStatus:
@@ -96,51 +96,51 @@ class Ring(Process):
     def explain(self, message: MessageId) -> list[Phase]:
         for place, (waiting, _) in enumerate(self._queue):
             if waiting.id == message:
-                said = f"{place} messages are before it, and group {self.home} is locked by message {self._locked}"
+                sentence = f"{place} messages are before it, and group {self.home} is locked by message {self._locked}"
                 return [
                     Phase("text", True, f"the message is here, for groups {list(waiting.destinations)}"),
-                    Phase("first", False, f"{said} until that is at its last destination"),
+                    Phase("first", False, f"{sentence} until that is at its last destination"),
                 ]
         if message == self._locked:
-            return [Phase("passed", False, "it was delivered here, and its last destination has not confirmed it")]
-        return [Phase("text", False, f"group {self.home} does not know of it, or has delivered it")]
+            return [Phase("passed", False, "it is delivered here, and its last destination has not confirmed it")]
+        return [Phase("text", False, f"group {self.home} does not know the message, or has delivered it")]
 
     def snapshot(self) -> RingState:
-        return RingState(self.position, self._seen.snapshot(), tuple(self._queue), self._locked)
+        return RingState(self.position, self._requested.snapshot(), tuple(self._queue), self._locked)
 
     def restore(self, state: State) -> None:
         assert isinstance(state, RingState)
         self.position = state.position
-        self._seen.restore(state.seen)
+        self._requested.restore(state.requested)
         self._queue = deque(state.queue)
         self._locked = state.locked
 
 
-def contacting(config: RingConfig) -> Contacts:
-    """The first destination, in the order that a configuration names."""
-    return ancestral(lambda topology: order_of(config.order, topology))
+def make_contacts(config: RingConfig) -> Contacts:
+    """Requests go to the first destination, in the order that the settings name."""
+    return contact_lca(lambda topology: parse_order(config.order, topology))
 
 
 def _packets(destinations: int, replicas: int) -> int:
-    """The request, along the ring, and back to all."""
+    """The request, one Pass to each further destination, one End to each earlier one."""
     return 1 + 2 * (destinations - 1)
 
 
-ALONE = Claims(genuine="strict", links="reordering", faults=MILD, delays=rank_delays, packets=_packets)
+ALONE = Claims(genuine="strict", links="reordering", faults=LINK_FAULTS, delays=rank_delays, packets=_packets)
 
 SPEC = Spec(
     name="ring",
     summary="a message visits its destinations one by one; each is locked until the last has it",
-    source="Delporte-Gallet and Fauconnier 2000, told in paper 001 section 3.1",
-    process=replicated(Ring, (Pass, End), RingState),
+    source="Delporte-Gallet and Fauconnier 2000, described in paper 001 section 3.1",
+    process=replicate(Ring, (Pass, End), RingState),
     config=RingConfig,
     bodies=(Pass, End, *REPLICATED_BODIES, *PAXOS_BODIES),
     records=PAXOS_RECORDS,
     states=(RingState, ReplicatedState),
-    claims=replicated_claims(ALONE),
+    claims=replicate_claims(ALONE),
     alone=ALONE,
     roles=rank_role,
-    contacts=contacting(RingConfig()),
-    make_contacts=contacting,
+    contacts=make_contacts(RingConfig()),
+    make_contacts=make_contacts,
     goals=("locked",),
 )

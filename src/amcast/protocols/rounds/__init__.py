@@ -1,1 +1,1 @@
-"""rounds."""
+"""The round-based protocols A_ng and A_dt."""

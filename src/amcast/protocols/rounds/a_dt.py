@@ -20,7 +20,7 @@ A group that is suspected is removed from the view; if it is there after all, it
 it said meanwhile does not count: its members know from the rounds which of their bundles did not, and order those
 messages once more. A sender that gets no answer asks all destinations, so that a message does not die with the group
 that was to order it; whoever delivers it first by one bundle ignores it in the others. Clients are told which groups
-are out of the view (Absent), so that they do not wait for those.
+are out of the view (AbsentGroups), so that they do not wait for those.
 
 A group is suspected when its bundle is missing for long, whoever of it still speaks. Whether its leader may lead
 everybody is another question: it may as long as anybody of the group is heard, so that all who are there agree soon on
@@ -42,10 +42,10 @@ from amcast.kernel.spec import Claims, Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.broadcast import generic
 from amcast.parts.broadcast.generic import GenericBroadcast, faults_tolerated
-from amcast.parts.broadcast.messages import GENERIC_BODIES, OPEN, SHUT, Change, Item
-from amcast.parts.client.messages import Absent
+from amcast.parts.broadcast.messages import CLOSE, GENERIC_BODIES, OPEN, Change, Item
+from amcast.parts.client.messages import AbsentGroups
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS
-from amcast.parts.consensus.quorum import role
+from amcast.parts.consensus.quorum import role_of
 from amcast.protocols.rounds.messages import (
     ADtConfig,
     ADtState,
@@ -134,7 +134,7 @@ class ADt(RoundGroup):
         if self._gone:
             return
         super().on_link_reset(peer, incarnation)
-        self._generic.meet(peer)
+        self._generic.handle_link_reset(peer)
         if self._generic.epoch:
             self._tell_absent((peer,))
         if peer in self._generic.others and self._paxos.role == "leading":
@@ -143,8 +143,8 @@ class ADt(RoundGroup):
     def on_timer(self, name: str) -> None:
         if self._gone:
             return
-        if name == generic.TIMER:
-            self._generic.paxos.tick()
+        if name == generic.PAXOS_TIMER:
+            self._generic.paxos.handle_timeout()
         else:
             super().on_timer(name)
 
@@ -154,7 +154,7 @@ class ADt(RoundGroup):
         self._return()
         self._turn()
         super().on_step_end()
-        self._generic.lead(self._paxos.believed == self.me and self._first())
+        self._generic.set_leading(self._paxos.suggested_leader == self.me and self._first())
         self._generic.flush()
 
     # Suspicions
@@ -162,13 +162,13 @@ class ADt(RoundGroup):
     def _suspect(self, group: GroupId) -> None:
         if group != self.home:
             self._suspected.add(group)
-            self._generic.want((SHUT, group))
+            self._generic.request_change((CLOSE, group))
 
     def _return(self) -> None:
         """We were removed, and are there. What is left of a group without a majority would only be waited for again."""
         enough = len(self._around) >= self.topology.quorum(self.home)
-        if self.home not in self._generic.open and self._paxos.ready() and enough:
-            self._generic.want((OPEN, self.home))
+        if self.home not in self._generic.open and self._paxos.can_propose() and enough:
+            self._generic.request_change((OPEN, self.home))
 
     def _hear(self, sender: ProcessId) -> None:
         """A group whose process speaks is not lost, though its bundle may be late."""
@@ -199,22 +199,22 @@ class ADt(RoundGroup):
         return all(group in self._suspected or self._silent(group) for group in before)
 
     def _ask(self, round: int, times: int) -> None:
-        self._generic.ask()
+        self._generic.request_missing()
         if self._paxos.role == "leading":
             self._tell_again(self._generic.others)
         if self._fellows and times > 1:
             self.send_all(self._fellows, Lacking(round))
         for group in self._others:
             self._quiet[group] = min(self._quiet[group] + 1, self._patience * LENIENCE)
-        for group in self._generic.late(round):
+        for group in self._generic.find_late_streams(round):
             if group != self.home and times >= self._patient(group):
-                self._generic.want((SHUT, group))
+                self._generic.request_change((CLOSE, group))
 
     # Rounds
 
     def _turn(self) -> None:
         """Take what the broadcast has to hand up."""
-        for event in self._generic.work():
+        for event in self._generic.collect_events():
             if len(event) == 2 and isinstance(event[0], int) and isinstance(event[1], int):
                 stream, number = event
                 if number > self._round:
@@ -222,7 +222,7 @@ class ADt(RoundGroup):
             else:
                 changes: list[Change] = list(event)
                 for kind, group in changes:
-                    self.note("removed" if kind == SHUT else "returned", value=float(group))
+                    self.note("removed" if kind == CLOSE else "returned", value=float(group))
                     if group == self.home:
                         self._around = {self.me}
                     elif kind == OPEN:
@@ -234,14 +234,14 @@ class ADt(RoundGroup):
         self._advance()
 
     def _contents(self, round: int) -> Iterable[Message] | None:
-        given = self._generic.given
+        given = self._generic.delivered
         if any(given[group] < round for group in self._generic.open):
             return None
         items = self._generic.items
         return [message for group in sorted(self._have.get(round, ())) for message in items[group].get(round, ())]
 
     def _lacking(self, round: int) -> tuple[GroupId, ...]:
-        return tuple(sorted(group for group in self._generic.open if self._generic.given[group] < round))
+        return tuple(sorted(group for group in self._generic.open if self._generic.delivered[group] < round))
 
     def _round_of(self, message: MessageId) -> int:
         bundles = [pair for kept in self._generic.items.values() for pair in kept.items()]
@@ -250,7 +250,7 @@ class ADt(RoundGroup):
 
     def _close(self, round: int, messages: Messages) -> None:
         self._own[round] = messages
-        self._generic.put(self.home, round, messages)
+        self._generic.add_item(self.home, round, messages)
         self._watch(round, messages)
         if self._paxos.role == "leading":
             self._tell(self._generic.others, round, messages)
@@ -298,7 +298,7 @@ class ADt(RoundGroup):
             self.send_all(targets, Item(self.home, round, messages), about(messages))
 
     def _tell_again(self, targets: tuple[ProcessId, ...]) -> None:
-        given = self._generic.given[self.home]
+        given = self._generic.delivered[self.home]
         for round, messages in sorted(self._generic.items[self.home].items()):
             if round > given:
                 self._tell(targets, round, messages)
@@ -314,15 +314,15 @@ class ADt(RoundGroup):
         if clients:
             self.send_all(clients, self._view())
 
-    def _view(self) -> Absent:
+    def _view(self) -> AbsentGroups:
         absent = tuple(group for group in self.topology.groups if group not in self._generic.open)
-        return Absent(self._generic.epoch, absent)
+        return AbsentGroups(self._generic.epoch, absent)
 
     def status(self) -> ProcessStatus:
         vitals = super().status()
         return {**vitals, "role": "gone", "joined": 0} if self._gone else vitals
 
-    def reply_extra(self, message: Message) -> Absent | None:
+    def reply_extra(self, message: Message) -> AbsentGroups | None:
         """Who waits for a group that was lost after the others delivered asks them, and they know it only now."""
         waits = self.topology.group_of(message.sender) is None and not self._present(message)
         return self._view() if waits else None
@@ -334,7 +334,7 @@ class ADt(RoundGroup):
 
     def _core(self) -> RoundsCore:
         again = tuple(message for _, message in sorted(self._again.items()))
-        return msgspec.structs.replace(super()._core(), again=again, vouch=self._generic.vouch())
+        return msgspec.structs.replace(super()._core(), again=again, vouch=self._generic.get_progress())
 
     def _become(self, core: RoundsCore) -> None:
         super()._become(core)
@@ -347,10 +347,10 @@ class ADt(RoundGroup):
         super()._install(state)
         if (self._instance, self._round) != before:
             core = msgspec.msgpack.decode(state, type=RoundsCore)
-            self._generic.believe(*core.vouch)
+            self._generic.install_progress(*core.vouch)
             self._generic.drop_below(self._round, self._linger)
             for round, messages in core.own:
-                self._generic.put(self.home, round, messages)
+                self._generic.add_item(self.home, round, messages)
                 self._watch(round, messages)
             for message in core.again:
                 self._await(message)
@@ -402,7 +402,7 @@ SPEC = Spec(
     source="paper 001 section 3.2; Schiper and Pedone 2008",
     process=ADt,
     config=ADtConfig,
-    bodies=(*PAXOS_BODIES, *GENERIC_BODIES, Lacking, Handover, Absent),
+    bodies=(*PAXOS_BODIES, *GENERIC_BODIES, Lacking, Handover, AbsentGroups),
     records=PAXOS_RECORDS,
     states=(ADtState, RoundsState),
     claims=Claims(
@@ -416,6 +416,6 @@ SPEC = Spec(
         moment=lambda config: config.idle_ns[0],
     ),
     contacts=contact,
-    roles=role,
+    roles=role_of,
     goals=("hurried", "asked", "led", "removed", "returned", "again"),
 )

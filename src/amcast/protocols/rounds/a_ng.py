@@ -30,8 +30,8 @@ from amcast.kernel.message import Body, Message, State
 from amcast.kernel.spec import Claims, Spec, majorities_survive
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS
-from amcast.parts.consensus.quorum import role
-from amcast.parts.groups.claims import SURVIVED
+from amcast.parts.consensus.quorum import role_of
+from amcast.parts.groups.claims import CRASH_FAULTS
 from amcast.protocols.rounds.messages import (
     BODIES,
     ANgState,
@@ -190,7 +190,7 @@ class ANg(RoundGroup):
                 self._tell(sender, group, later)
         elif round <= self._kept_round():
             self.note("handed")
-            self.send(sender, Handover(self._paxos.log.state))
+            self.send(sender, Handover(self._paxos.log.checkpoint))
         else:
             for other, messages in sorted(self._bundles.get(round, {}).items()):
                 self.send(sender, RoundBatch(round, other, messages, self._safe[other]), about(messages))
@@ -253,7 +253,7 @@ SPEC = Spec(
     states=(ANgState, RoundsState),
     claims=Claims(
         genuine="no",
-        faults=SURVIVED,
+        faults=CRASH_FAULTS,
         tolerates=majorities_survive,
         ranked=True,
         quiescent=False,
@@ -262,6 +262,6 @@ SPEC = Spec(
         moment=lambda config: config.idle_ns[0],
     ),
     contacts=contact,
-    roles=role,
+    roles=role_of,
     goals=("hurried", "asked", "led", "admitted"),
 )

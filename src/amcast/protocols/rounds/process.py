@@ -39,7 +39,7 @@ from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus import paxos
 from amcast.parts.consensus.log import Decided
-from amcast.parts.consensus.messages import DecidedUntil, Entry, Value
+from amcast.parts.consensus.messages import CheckpointReady, Entry, Value
 from amcast.parts.consensus.paxos import Paxos
 from amcast.parts.ordering.delivered_set import DeliveredSet
 from amcast.protocols.rounds.messages import Messages, RoundsConfig, RoundsCore, RoundsState
@@ -163,7 +163,7 @@ class RoundGroup(Process):
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
         self._apply(self._paxos.receive(sender, body))
-        if type(body) is DecidedUntil:
+        if type(body) is CheckpointReady:
             self._kept()
 
     def _kept(self) -> None:
@@ -171,14 +171,14 @@ class RoundGroup(Process):
 
     def on_leader(self, group: GroupId, leader: ProcessId) -> None:
         if group == self.home and leader in self._paxos.members:
-            self._paxos.hear_leader(leader)
+            self._paxos.handle_leader(leader)
 
     def on_link_reset(self, peer: ProcessId, incarnation: int) -> None:
-        self._paxos.meet(peer)
+        self._paxos.handle_link_reset(peer)
 
     def on_timer(self, name: str) -> None:
         if name == paxos.TIMER:
-            self._paxos.tick()
+            self._paxos.handle_timeout()
         elif name == ROUND:
             self._armed = ""
             self._tick = True
@@ -192,15 +192,15 @@ class RoundGroup(Process):
                 self._ask(due, self._stuck[1])
 
     def on_step_end(self) -> None:
-        if self._paxos.ready():
+        if self._paxos.can_propose():
             self._drive()
         elif self._armed:
             self._armed = ""
             self.cancel_timer(ROUND)
         self._tick = False
         self._paxos.flush()
-        if self._settled() and self._paxos.wants_mark():
-            self._paxos.mark(msgspec.msgpack.encode(self._core()))
+        if self._settled() and self._paxos.needs_checkpoint():
+            self._paxos.checkpoint(msgspec.msgpack.encode(self._core()))
         waits = bool(self._waiting) or self._due() > 0
         if waits != self._retrying:
             self._retrying = waits
@@ -210,7 +210,7 @@ class RoundGroup(Process):
                 self.cancel_timer(RETRY)
 
     def _forward(self) -> None:
-        leader = self._paxos.believed
+        leader = self._paxos.suggested_leader
         if leader != self.me:
             for id in [id for id in self._waiting if id in self._old][:AT_ONCE]:
                 self.send(leader, Request(self._waiting[id]), id)
@@ -227,7 +227,7 @@ class RoundGroup(Process):
             self._take_over()
         self._last_ns = min(self._last_ns, self.now)
         while self._may_propose():
-            behind = self._paxos.next < self._ahead() * self._config.eta
+            behind = self._paxos.next_instance < self._ahead() * self._config.eta
             if behind:
                 self.note("hurried")
             elif not self._tick and not (self._reason() and self.now - self._last_ns >= self._config.pace_ns):
@@ -238,14 +238,14 @@ class RoundGroup(Process):
 
     def _may_propose(self) -> bool:
         """Every round that is delivered before the next instance was delivered here."""
-        return self._paxos.next < (self._round + 1) * self._config.eta + self._config.kappa
+        return self._paxos.next_instance < (self._round + 1) * self._config.eta + self._config.kappa
 
     def _reason(self) -> bool:
         if self._fresh:
             return True
         eta, kappa = self._config.eta, self._config.kappa
         lively = self._instance // eta + 1 if self._open else self._lively()
-        return lively > 0 and self._paxos.next < lively * eta + kappa
+        return lively > 0 and self._paxos.next_instance < lively * eta + kappa
 
     def _propose(self) -> None:
         value = tuple(Entry(0, id, timestamp=self._kept_back(id), message=self._waiting[id]) for id in self._fresh)
@@ -291,7 +291,7 @@ class RoundGroup(Process):
 
     def _settled(self) -> bool:
         """Everything decided is applied: my state is the state at the log's end."""
-        return not self._queue and not self._due() and self._instance == self._paxos.log.chosen
+        return not self._queue and not self._due() and self._instance == self._paxos.log.decided_until
 
     def _advance(self) -> None:
         while True:
@@ -354,7 +354,7 @@ class RoundGroup(Process):
             "pending": len(self._waiting) + sum(len(value) for value, _ in self._queue) + len(self._open),
             "round": self._round,
             "instance": self._instance,
-            "joined": int(self._paxos.joined()),
+            "joined": int(self._paxos.has_joined()),
         }
 
     def explain(self, message: MessageId) -> list[Phase]:
@@ -408,7 +408,7 @@ class RoundGroup(Process):
 
     def _kept_round(self) -> int:
         """The last round that is delivered in the state with which my log begins: I would come back there."""
-        return max(0, self._paxos.log.upto - self._config.kappa) // self._config.eta
+        return max(0, self._paxos.log.checkpoint_end - self._config.kappa) // self._config.eta
 
     def _install(self, state: bytes) -> None:
         """Go on from a fellow's state (or from my own of an earlier incarnation), if it is further."""

@@ -1,4 +1,4 @@
-"""What Skeen's processes say and know."""
+"""Bodies and snapshots of Skeen's protocol."""
 
 from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.message import Body, Message, State
@@ -6,7 +6,7 @@ from amcast.parts.groups.messages import ReplicatedConfig
 
 
 class SkeenConfig(ReplicatedConfig, frozen=True):
-    """Skeen's protocol has no options beyond those of replicated groups."""
+    """The settings of replicated groups."""
 
 
 class Propose(Body, frozen=True):
@@ -18,13 +18,13 @@ class Propose(Body, frozen=True):
 
 
 class SkeenPending(State, frozen=True):
-    """A message that is not delivered yet: what is known of it."""
+    """The state of a message that is not delivered."""
 
     id: MessageId
     message: Message | None
     proposed: int
     highest: int
-    heard: tuple[GroupId, ...]
+    proposers: tuple[GroupId, ...]
     committed_ns: int
 
 

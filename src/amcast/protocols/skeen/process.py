@@ -1,16 +1,16 @@
 """Skeen's protocol: every destination proposes a timestamp, the highest wins.
 
-Source: D. Skeen, unpublished, as told by Birman and Joseph (1987); here after papers 000 (section 3) and 002 (3.1).
+Source: D. Skeen, unpublished, described by Birman and Joseph (1987); here after papers 000 (section 3) and 002 (3.1).
 
     client      p0          p1
       |--Request->|           |
       |--Request------------->|
-      |           |--Propose->|      each destination stamps the message with its clock + 1
-      |           |<-Propose--|      and tells all destinations, itself among them
-      |        deliver     deliver   at max(proposals), once nothing older can come
+      |           |--Propose->|      each destination proposes its clock + 1
+      |           |<-Propose--|      to all destinations, itself included
+      |        deliver     deliver   at max(proposals), once no message can get a lower one
 
-Claims: genuine; two message delays; links that lose nothing, in any order; groups of one correct process. Groups of
-several, some of which may crash, run it by `parts/groups/replicated.py`: six message delays.
+Claims: genuine; two message delays; reliable links in any order; groups of one correct process. Groups of several
+processes, a minority of which may crash, run it by `parts/groups/replicated.py`: six message delays.
 Deviations: ties are broken by message id, as (timestamp, id) pairs; a proposal may arrive before its message.
 """
 
@@ -23,43 +23,44 @@ from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS
-from amcast.parts.groups.claims import MILD, replicated_claims
+from amcast.parts.groups.claims import LINK_FAULTS, replicate_claims
 from amcast.parts.groups.messages import REPLICATED_BODIES, ReplicatedState
-from amcast.parts.groups.replicated import replicated
+from amcast.parts.groups.replicated import replicate
 from amcast.protocols.skeen.messages import Propose, SkeenConfig, SkeenPending, SkeenState
 
 
 class _Pending:
-    """What is known of a message that is not delivered yet."""
+    """A message that is not delivered."""
 
-    __slots__ = ("committed_ns", "heard", "highest", "message", "proposed")
+    __slots__ = ("committed_ns", "highest", "message", "proposed", "proposers")
 
     def __init__(self) -> None:
         self.message: Message | None = None
         self.proposed = 0
-        """My own timestamp; 0 before the message arrived. The final one is never lower."""
+        """This process's proposal; 0 before the message arrived. The final timestamp is never lower."""
         self.highest = 0
-        """The highest timestamp heard; final once every destination was heard."""
-        self.heard: set[GroupId] = set()
+        """The highest proposal; the final timestamp once every destination has proposed."""
+        self.proposers: set[GroupId] = set()
         self.committed_ns = -1
-        """When the final timestamp was known here; -1 before."""
+        """When the final timestamp became known here; -1 before."""
 
 
 class Skeen(Process):
-    """One destination process, a group of its own."""
+    """The only process of a group."""
 
     def __init__(self, me: ProcessId, topology: Topology, config: SkeenConfig) -> None:
         super().__init__(me, topology)
         self._clock = 0
-        """No message that arrives from now on is proposed at or below it."""
+        """Later proposals are higher."""
         self._pending: dict[MessageId, _Pending] = {}
         self._queue: list[tuple[int, MessageId]] = []
-        """Heap over the pending messages that I proposed for: a lower bound of each one's final (timestamp, id)."""
+        """Heap over the pending messages with a proposal of this process: a lower bound of each one's final (timestamp,
+        id)."""
 
     def on_request(self, message: Message) -> None:
         assert self.group in message.destinations, f"process {self.me} is no destination of message {message.id}"
         id = message.id
-        entry = self._pending.get(id) or self._entry(id)
+        entry = self._pending.get(id) or self._add_pending(id)
         if entry.message is not None:
             return
         self._clock = clock = self._clock + 1
@@ -69,23 +70,22 @@ class Skeen(Process):
         self.send_all(self.topology.processes_of(message.destinations), Propose(id, self.group, clock), id)
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
-        assert type(body) is Propose, f"Skeen's processes do not say {body!r}"
-        self._count(body.message, body.group, body.timestamp)
+        assert type(body) is Propose, f"Skeen has no body {body!r}"
+        self._handle_propose(body.message, body.group, body.timestamp)
 
-    def _entry(self, message: MessageId) -> _Pending:
-        """Begin to know of a message."""
+    def _add_pending(self, message: MessageId) -> _Pending:
         entry = self._pending[message] = _Pending()
         return entry
 
-    def _count(self, message: MessageId, group: GroupId, timestamp: int) -> None:
-        entry = self._pending.get(message) or self._entry(message)
-        entry.heard.add(group)
+    def _handle_propose(self, message: MessageId, group: GroupId, timestamp: int) -> None:
+        entry = self._pending.get(message) or self._add_pending(message)
+        entry.proposers.add(group)
         if timestamp > entry.highest:
             entry.highest = timestamp
         if entry.message is None:
             self.note("early", message)
-        elif len(entry.heard) == len(entry.message.destinations):
-            # My own proposal comes by a link too: that all were heard implies that the message is here.
+        elif len(entry.proposers) == len(entry.message.destinations):
+            # The own proposal comes over a link too, so that all proposals imply the message.
             entry.committed_ns = self.now
             self.end_blocking(entry.message)
             if entry.highest > self._clock:
@@ -115,25 +115,27 @@ class Skeen(Process):
     def explain(self, message: MessageId) -> list[Phase]:
         entry = self._pending.get(message)
         if entry is None:
-            return [Phase("text", False, f"process {self.me} does not know of it, or has delivered it")]
+            return [Phase("text", False, f"process {self.me} does not know the message, or has delivered it")]
         if entry.message is None:
-            return [Phase("text", False, f"groups {sorted(entry.heard)} have proposed; the message has not come")]
+            return [
+                Phase("text", False, f"groups {sorted(entry.proposers)} have proposed; the message has not arrived")
+            ]
         groups = entry.message.destinations
-        told = [Phase("text", True, f"the message is here, for groups {list(groups)}; proposed: {entry.proposed}")]
-        missing = [group for group in groups if group not in entry.heard]
+        phases = [Phase("text", True, f"the message is here, for groups {list(groups)}; proposed: {entry.proposed}")]
+        missing = [group for group in groups if group not in entry.proposers]
         if missing:
             late = self.topology.processes_of(tuple(missing))
-            return [*told, Phase("proposed", False, f"no proposal has come from groups {missing}", late)]
+            return [*phases, Phase("proposed", False, f"no proposal has arrived from groups {missing}", late)]
         first = self._queue[0][1]
-        said = f"its timestamp is {entry.highest}; message {first}, which may be earlier, is not delivered"
-        return [*told, Phase("proposed", True, "every group has"), Phase("first", False, said)]
+        sentence = f"its timestamp is {entry.highest}; message {first}, which may be earlier, is not delivered"
+        return [*phases, Phase("proposed", True, "every group has proposed"), Phase("first", False, sentence)]
 
     def snapshot(self) -> SkeenState:
         return SkeenState(
             self.position,
             self._clock,
             tuple(
-                SkeenPending(id, e.message, e.proposed, e.highest, tuple(sorted(e.heard)), e.committed_ns)
+                SkeenPending(id, e.message, e.proposed, e.highest, tuple(sorted(e.proposers)), e.committed_ns)
                 for id, e in sorted(self._pending.items())
             ),
         )
@@ -144,21 +146,21 @@ class Skeen(Process):
         self._clock = state.clock
         self._pending = {}
         self._queue = []
-        for kept in state.pending:
-            entry = self._pending[kept.id] = _Pending()
-            entry.message = kept.message
-            entry.proposed = kept.proposed
-            entry.highest = kept.highest
-            entry.heard = set(kept.heard)
-            entry.committed_ns = kept.committed_ns
-            if kept.message is not None:
-                heappush(self._queue, (kept.proposed, kept.id))
+        for saved in state.pending:
+            entry = self._pending[saved.id] = _Pending()
+            entry.message = saved.message
+            entry.proposed = saved.proposed
+            entry.highest = saved.highest
+            entry.proposers = set(saved.proposers)
+            entry.committed_ns = saved.committed_ns
+            if saved.message is not None:
+                heappush(self._queue, (saved.proposed, saved.id))
 
 
 ALONE = Claims(
     genuine="strict",
     links="reordering",
-    faults=MILD,
+    faults=LINK_FAULTS,
     ranked=True,
     delays=lambda role, destinations, replicas: 2 if destinations > 1 else 1,
     packets=lambda destinations, replicas: destinations + destinations * destinations,
@@ -167,13 +169,13 @@ ALONE = Claims(
 SPEC = Spec(
     name="skeen",
     summary="every destination proposes a timestamp, the highest wins",
-    source="Skeen, told by Birman and Joseph 1987; papers 000 section 3, 002 section 3.1",
-    process=replicated(Skeen, (Propose,), SkeenState),
+    source="Skeen, described by Birman and Joseph 1987; papers 000 section 3, 002 section 3.1",
+    process=replicate(Skeen, (Propose,), SkeenState),
     config=SkeenConfig,
     bodies=(Propose, *REPLICATED_BODIES, *PAXOS_BODIES),
     records=PAXOS_RECORDS,
     states=(SkeenState, SkeenPending, ReplicatedState),
-    claims=replicated_claims(ALONE),
+    claims=replicate_claims(ALONE),
     alone=ALONE,
     goals=("waited", "early"),
 )

@@ -1,1 +1,1 @@
-"""treecast."""
+"""TreeCast."""

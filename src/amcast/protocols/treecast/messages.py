@@ -1,4 +1,4 @@
-"""What TreeCast's groups say and know."""
+"""Bodies and snapshots of TreeCast."""
 
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
@@ -8,24 +8,27 @@ from amcast.parts.ordering.messages import DeliveredRange
 
 class TreeCastConfig(ReplicatedConfig, frozen=True):
     edges: tuple[tuple[GroupId, GroupId], ...] = ()
-    """The tree as [parent, child] pairs; unsaid: a binary tree in the order of the groups' ids."""
+    """The tree as [parent, child] pairs; default: a binary tree in the order of the groups' ids."""
     confirm: bool = True
-    """Whether confirmations climb back up, and the lowest common ancestor answers the client for all destinations."""
+    """Whether groups confirm deliveries to their parents, and the lowest common ancestor replies to the client for all
+    destinations."""
 
 
 class Forward(Body, frozen=True):
-    """A parent hands a message down, in the order in which it ordered it."""
+    """A parent forwards a message to a child; its Forwards come in its order."""
 
     message: Message
 
 
 class Confirm(Body, frozen=True):
-    """Everything at and below my group has delivered this message."""
+    """The sender's group and all destinations below it have delivered this message."""
 
     message: MessageId
 
 
 class TreeCastWaiting(State, frozen=True):
+    """A message that awaits confirmations from below."""
+
     id: MessageId
     sender: ProcessId
     destinations: tuple[GroupId, ...]
@@ -34,5 +37,5 @@ class TreeCastWaiting(State, frozen=True):
 
 class TreeCastState(State, frozen=True):
     position: int
-    asked_for: tuple[DeliveredRange, ...]
+    requested: tuple[DeliveredRange, ...]
     waiting: tuple[TreeCastWaiting, ...]

@@ -1,4 +1,4 @@
-"""TreeCast: messages enter a tree of groups at the lowest common ancestor of their destinations and go down in order.
+"""TreeCast: messages enter a tree of groups at the lowest common ancestor of their destinations and descend in order.
 
 Source: paper 004 (thesis), section 3.2, algorithm 2, and 4.1.2; ByzCast (Coelho et al., 2018) without Byzantine groups.
 
@@ -11,14 +11,14 @@ Source: paper 004 (thesis), section 3.2, algorithm 2, and 4.1.2; ByzCast (Coelho
       |           |<-Confirm----------------|
       |<--Reply---|                                     once for every destination
 
-Every group orders what arrives, from clients and from its parent, in one line; children keep their parent's order,
-because the links between them are FIFO. Whichever group is the highest to handle two messages orders them for all.
+Every group orders what arrives from clients and from its parent in one sequence; children preserve their parent's
+order, because links are FIFO. The highest group that handles two messages orders them for all.
 
 Claims: d + 1 message delays at a destination d levels below the lowest common ancestor; not genuine, but for messages
 to one group; FIFO links; one process per group (or several, by `parts/groups/replicated.py`).
 
-Deviations: FIFO links are assumed by the paper and not said; a message is recognised and dropped before it is
-forwarded, so that copies do not multiply on the way down; the confirmation comes as one Reply per destination.
+Deviations: the paper assumes FIFO links without mentioning them; a repeated request is dropped
+before it is forwarded, so that copies do not multiply below; the confirmation is one Reply per destination.
 """
 
 from amcast.kernel.diagnostics import Phase, ProcessStatus
@@ -28,16 +28,16 @@ from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Contacts, Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS
-from amcast.parts.groups.claims import MILD, replicated_claims
+from amcast.parts.groups.claims import LINK_FAULTS, replicate_claims
 from amcast.parts.groups.messages import REPLICATED_BODIES, ReplicatedState
-from amcast.parts.groups.replicated import replicated
+from amcast.parts.groups.replicated import replicate
 from amcast.parts.ordering.delivered_set import DeliveredSet
-from amcast.parts.ordering.overlay import Tree, ancestral, tree_of
+from amcast.parts.ordering.overlay import Tree, contact_lca, parse_tree
 from amcast.protocols.treecast.messages import Confirm, Forward, TreeCastConfig, TreeCastState, TreeCastWaiting
 
 
 class _Waiting:
-    """A message that was ordered here and is not confirmed by all children that it was forwarded to."""
+    """A message that was ordered here and that some child has not confirmed."""
 
     __slots__ = ("destinations", "missing", "sender")
 
@@ -57,17 +57,17 @@ class TreeCast(Process):
         assert self.group is not None, f"process {me} is a client"
         self.home: GroupId = self.group
         self.config = config
-        self.tree: Tree = tree_of(config.edges, topology)
+        self.tree: Tree = parse_tree(config.edges, topology)
         self.parent = self.tree.parent[self.home]
-        self._asked_for = DeliveredSet()
-        """What clients asked this group to order, each client in its order. A message comes once from the parent."""
+        self._requested = DeliveredSet()
+        """Clients' requests to this group; a Forward arrives only once."""
         self._waiting: dict[MessageId, _Waiting] = {}
 
     def contacts(self, message: Message) -> tuple[ProcessId, ...]:
         return self.topology.members(self.tree.lca(message.destinations))
 
     def on_request(self, message: Message) -> None:
-        if self.tree.lca(message.destinations) == self.home and self._asked_for.add(message.id):
+        if self.tree.lca(message.destinations) == self.home and self._requested.add(message.id):
             self._order(message)
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
@@ -77,14 +77,14 @@ class TreeCast(Process):
             case Confirm(message_id):
                 group = self.topology.group_of(sender)
                 assert group is not None, f"process {sender} is a client and confirms message {message_id}"
-                self._hear_confirm(message_id, group)
+                self._handle_confirm(message_id, group)
             case Reply():
                 pass  # this process multicast the message itself
             case _:
-                raise AssertionError(f"TreeCast's groups do not say {body!r}")
+                raise AssertionError(f"TreeCast has no body {body!r}")
 
     def _order(self, message: Message) -> None:
-        below = self.tree.involved(self.home, message.destinations)
+        below = self.tree.children_towards(self.home, message.destinations)
         for child in below:
             self.send_all(self.topology.members(child), Forward(message), message.id)
         if self.home in message.destinations:
@@ -93,14 +93,14 @@ class TreeCast(Process):
             self.note("passed", message.id)
         if self.config.confirm:
             self._waiting[message.id] = _Waiting(message.sender, message.destinations, set(below))
-            self._confirm(message.id)
+            self._try_confirm(message.id)
 
-    def _hear_confirm(self, message: MessageId, child: GroupId) -> None:
+    def _handle_confirm(self, message: MessageId, child: GroupId) -> None:
         self._waiting[message].missing.discard(child)
-        self._confirm(message)
+        self._try_confirm(message)
 
-    def _confirm(self, message: MessageId) -> None:
-        """Tell the parent, or the client, once all below is done."""
+    def _try_confirm(self, message: MessageId) -> None:
+        """Confirms a message to the parent, or replies to the client, once all children have confirmed."""
         waiting = self._waiting[message]
         if waiting.missing:
             return
@@ -120,19 +120,21 @@ class TreeCast(Process):
         waiting = self._waiting.get(message)
         if waiting is None:
             above = () if self.parent is None else self.topology.members(self.parent)
-            said = f"group {self.home} does not know of it, or is done with it; it comes from a client or from above"
-            return [Phase("text", False, said, above)]
+            sentence = (
+                f"group {self.home} does not know the message, or is done with it; it comes from a client or the parent"
+            )
+            return [Phase("text", False, sentence, above)]
         late = self.topology.processes_of(tuple(sorted(waiting.missing)))
-        said = f"groups {sorted(waiting.missing)} below have not confirmed it"
+        sentence = f"groups {sorted(waiting.missing)} below have not confirmed it"
         return [
             Phase("text", True, f"the message was ordered here, for groups {list(waiting.destinations)}"),
-            Phase("confirmed", False, said, late),
+            Phase("confirmed", False, sentence, late),
         ]
 
     def snapshot(self) -> TreeCastState:
         return TreeCastState(
             self.position,
-            self._asked_for.snapshot(),
+            self._requested.snapshot(),
             tuple(
                 TreeCastWaiting(id, w.sender, w.destinations, tuple(sorted(w.missing)))
                 for id, w in sorted(self._waiting.items())
@@ -142,23 +144,23 @@ class TreeCast(Process):
     def restore(self, state: State) -> None:
         assert isinstance(state, TreeCastState)
         self.position = state.position
-        self._asked_for.restore(state.asked_for)
-        self._waiting = {kept.id: _Waiting(kept.sender, kept.destinations, set(kept.missing)) for kept in state.waiting}
+        self._requested.restore(state.requested)
+        self._waiting = {w.id: _Waiting(w.sender, w.destinations, set(w.missing)) for w in state.waiting}
 
 
-def contacting(config: TreeCastConfig) -> Contacts:
-    """The lowest common ancestor, in the tree that a configuration names."""
-    return ancestral(lambda topology: tree_of(config.edges, topology))
+def make_contacts(config: TreeCastConfig) -> Contacts:
+    """Requests go to the lowest common ancestor, in the tree that the settings name."""
+    return contact_lca(lambda topology: parse_tree(config.edges, topology))
 
 
 def _delays(role: str, destinations: int, replicas: int) -> int | None:
-    """A lone message to all groups of the default tree: its root is the lowest common ancestor."""
+    """Of a lone message to all groups of the default tree, whose root is the lowest common ancestor."""
     depth = (destinations.bit_length() - 1) if role == "max" else int(role.removeprefix("depth-"))
     return depth + 1
 
 
 def _packets(destinations: int, replicas: int) -> int:
-    """The request, down and up along every edge, and an answer for every destination."""
+    """The request, down and up along every edge, and a Reply for every destination."""
     return 1 + 2 * (destinations - 1) + destinations
 
 
@@ -167,21 +169,21 @@ def _role(topology: Topology, process: ProcessId) -> str:
     return f"depth-{(topology.groups.index(group) + 1).bit_length() - 1}" if group is not None else "client"
 
 
-ALONE = Claims(genuine="no", faults=MILD, delays=_delays, packets=_packets)
+ALONE = Claims(genuine="no", faults=LINK_FAULTS, delays=_delays, packets=_packets)
 
 SPEC = Spec(
     name="treecast",
-    summary="a tree of groups; messages go down from the lowest common ancestor of their destinations",
+    summary="a tree of groups; messages descend from the lowest common ancestor of their destinations",
     source="paper 004 sections 3.2 and 4.1.2",
-    process=replicated(TreeCast, (Forward, Confirm), TreeCastState),
+    process=replicate(TreeCast, (Forward, Confirm), TreeCastState),
     config=TreeCastConfig,
     bodies=(Forward, Confirm, *REPLICATED_BODIES, *PAXOS_BODIES),
     records=PAXOS_RECORDS,
     states=(TreeCastState, ReplicatedState),
-    claims=replicated_claims(ALONE),
+    claims=replicate_claims(ALONE),
     alone=ALONE,
     roles=_role,
-    contacts=contacting(TreeCastConfig()),
-    make_contacts=contacting,
+    contacts=make_contacts(TreeCastConfig()),
+    make_contacts=make_contacts,
     goals=("passed", "confirmed"),
 )

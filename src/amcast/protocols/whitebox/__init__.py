@@ -1,1 +1,1 @@
-"""whitebox."""
+"""White-Box."""

@@ -1,52 +1,45 @@
-"""What White-Box's processes say, make durable and know."""
+"""Bodies, records and snapshots of White-Box."""
 
 from typing import Final
 
 from msgspec import Struct
 
 from amcast.kernel.ids import GroupId, MessageId
-from amcast.kernel.message import Body, Message, Record, State
-from amcast.parts.groups.messages import AdmissionVote, Entry, JoinRequest, LeaderGroupConfig, LeaderGroupState, Nack
-from amcast.parts.ordering.messages import DeliveredRange
+from amcast.kernel.message import Body, Message, State
+from amcast.parts.groups.messages import (
+    AdmissionVote,
+    DeliveredPrefix,
+    Entry,
+    JoinRequest,
+    LeaderGroupCheckpoint,
+    LeaderGroupConfig,
+    LeaderGroupProgress,
+    LeaderGroupState,
+    Nack,
+)
 
 
 class WhiteBoxConfig(LeaderGroupConfig, frozen=True):
-    """Nothing of its own."""
+    """The settings of every group with a leader."""
 
 
 class DeliveredMessage(Struct, frozen=True, array_like=True, gc=False):
-    """A delivery: the message and its final timestamp."""
+    """A delivered message and its final timestamp."""
 
     message: Message
     final: int
 
 
-class OwedTimestamp(Struct, frozen=True, array_like=True, gc=False):
-    """A delivered message whose final timestamp other groups may still ask for."""
-
-    id: MessageId
-    final: int
-    groups: tuple[GroupId, ...]
-
-
-class Jump(Struct, frozen=True, array_like=True, gc=False):
-    """How far a group is, for a member too far behind to be told delivery by delivery."""
-
-    time: int
-    tie: MessageId
-    seen: tuple[DeliveredRange, ...]
-    facts: tuple[OwedTimestamp, ...]
-
-
-class Story(Struct, frozen=True, array_like=True, gc=False):
-    """A group's deliveries from position `first` on; before them a jump to `first`, if there is one."""
+class DeliveryHistory(Struct, frozen=True, array_like=True, gc=False):
+    """A group's deliveries from position `first` on."""
 
     first: int
-    past: tuple[DeliveredMessage, ...]
-    jump: Jump | None = None
+    deliveries: tuple[DeliveredMessage, ...]
+    prefix: DeliveredPrefix | None = None
+    """The deliveries before `first`, for a receiver that lags behind everything the sender retains."""
 
 
-# In the failure-free run
+# Failure-free run
 
 
 class Accept(Body, frozen=True):
@@ -72,7 +65,7 @@ class AcceptAck(Body, frozen=True):
 
 
 class Delivery(Body, frozen=True):
-    """A leader to its group: message and final timestamp of the deliveries from position `first` on."""
+    """A leader's deliveries from position `first` on, message and final timestamp each, to its group."""
 
     ballot: int
     first: int
@@ -81,50 +74,50 @@ class Delivery(Body, frozen=True):
     """For the trace: how many nanoseconds each of them waited for messages to several groups; empty if none did."""
 
 
-# When the leader changes
+# Leader change
 
 
 class NewLeader(Body, frozen=True):
-    """A candidate asks its group to follow it; it has delivered `position` messages."""
+    """A candidate, which has delivered `position` messages, asks its group for promises."""
 
     ballot: int
     position: int
 
 
 class NewLeaderAck(Body, frozen=True):
-    """What the sender accepted under `current`, and what it delivered beyond the candidate."""
+    """A promise: what the sender accepted under `current`, and what it delivered beyond the candidate."""
 
     ballot: int
     current: int
     clock: int
     position: int
     entries: tuple[Entry, ...]
-    story: Story
+    history: DeliveryHistory
     memory_losses: tuple[int, ...]
 
 
 class NewState(Body, frozen=True):
-    """How a ballot begins: accepted messages, clock, and the deliveries that a follower must have first."""
+    """The initial state of a ballot: accepted messages, clock, and the deliveries that a follower needs first."""
 
     ballot: int
     clock: int
     position: int
     entries: tuple[Entry, ...]
-    story: Story
+    history: DeliveryHistory
     memory_losses: tuple[int, ...]
 
 
 class NewStateAck(Body, frozen=True):
-    """The sender holds the state."""
+    """The sender holds the state of the ballot."""
 
     ballot: int
 
 
-# When something was missed
+# Repair
 
 
 class Retry(Body, frozen=True):
-    """A client's message, passed on: to a leader that may not know it or whose word was lost."""
+    """A client's message, forwarded to a process that may not know it or whose timestamp was lost."""
 
     message: Message
 
@@ -137,18 +130,20 @@ class Decided(Body, frozen=True):
 
 
 class Sync(Body, frozen=True):
-    """Where its sender is, who wants what it lacks."""
+    """The sender's ballot (-1: none) and position; the receiver replies with what the sender lacks."""
 
     ballot: int
     position: int
 
 
 class CatchUp(Body, frozen=True):
-    story: Story
+    """Deliveries that the receiver lacks."""
+
+    history: DeliveryHistory
 
 
-class Mark(Body, frozen=True):
-    """To oneself: what was delivered before has left the process."""
+class DeliveredUntil(Body, frozen=True):
+    """Sent by a process to itself: the deliveries before `position` have left it when this arrives."""
 
     position: int
 
@@ -166,70 +161,55 @@ BODIES: Final[tuple[type[Body], ...]] = (
     Decided,
     Sync,
     CatchUp,
-    Mark,
+    DeliveredUntil,
     JoinRequest,
     AdmissionVote,
 )
 
 
-class Progress(Record, frozen=True):
+class Progress(LeaderGroupProgress, frozen=True):
     """What changed since the last record."""
 
-    promised: int
-    clock: int
-    memory_losses: tuple[int, ...]
     accepted: tuple[Entry, ...]
     delivered: tuple[DeliveredMessage, ...]
 
 
-class Checkpoint(Record, frozen=True):
-    """Everything that must survive."""
+class Checkpoint(LeaderGroupCheckpoint, frozen=True):
+    """The durable state of a process."""
 
-    promised: int
-    ballot: int
-    clock: int
-    memory_losses: tuple[int, ...]
-    accepted: tuple[Entry, ...]
-    handed: int
-    """Deliveries before this position have left the process; later ones are told again after a restart."""
-    first: int
-    past: tuple[DeliveredMessage, ...]
-    time: int
-    tie: MessageId
-    seen: tuple[DeliveredRange, ...]
-    facts: tuple[OwedTimestamp, ...]
+    history: tuple[DeliveredMessage, ...]
+    """The retained deliveries, from position `history_start` on."""
 
 
-RECORDS: Final[tuple[type[Record], ...]] = (Progress, Checkpoint)
+RECORDS: Final = (Progress, Checkpoint)
 
 
-class ItemState(State, frozen=True):
-    """A message that is not delivered yet, and what is known of it."""
+class PendingState(State, frozen=True):
+    """The state of a message that is not delivered; the fields are those of `PendingMulticast`."""
 
-    id: MessageId
     message: Message
-    local: int
+    accepted: int
     proposed: int
     accepts: tuple[tuple[GroupId, int, int], ...]
-    tallies: tuple[tuple[tuple[int, ...], tuple[tuple[GroupId, int], ...]], ...]
+    acks: tuple[tuple[tuple[int, ...], tuple[tuple[GroupId, int], ...]], ...]
     final: int
     committed_ns: int
-    ordered: bool
+    is_ordered: bool
     is_overdue: bool
 
 
 class WhiteBoxState(State, frozen=True):
-    """All a process knows; see the fields of `protocols.whitebox_order.Order`, its base and its heirs."""
+    """The state of a process; the fields are those of `WhiteBox` and its base."""
 
-    kept: Checkpoint
+    checkpoint: Checkpoint
     member: LeaderGroupState
-    next: int
-    items: tuple[ItemState, ...]
-    marks: tuple[tuple[int, MessageId], ...]
-    stable: tuple[tuple[GroupId, tuple[int, MessageId]], ...]
-    far_memory_losses: tuple[tuple[GroupId, tuple[int, ...]], ...]
+    next_position: int
+    pending: tuple[PendingState, ...]
+    member_ranks: tuple[tuple[int, MessageId], ...]
+    stable_ranks: tuple[tuple[GroupId, tuple[int, MessageId]], ...]
+    remote_memory_losses: tuple[tuple[GroupId, tuple[int, ...]], ...]
     promises: tuple[tuple[int, NewLeaderAck], ...]
     holders: int
-    chosen: NewState | None
+    new_state: NewState | None
     undurable: tuple[DeliveredMessage, ...]
-    marked: bool
+    awaits_delivered_until: bool

@@ -1,9 +1,9 @@
-"""P6 minimality and P6' strict genuineness: who may take part, read off the packets.
+"""P6 minimality and P6' strict genuineness: which processes may take part, read from the packets.
 
 P6, for the run as a whole: a process that sends or receives a packet about a message is concerned by some message of
 the run, as its sender or as a member of its destinations. P6', packet by packet: every packet about m runs between m's
 sender and the members of m's destinations. Packets about no message (heartbeats, link control, state transfer inside a
-group) do not count; a lost packet involved its source, and for P6' was aimed at its target all the same.
+group) do not count. A lost packet involves its source, and for P6' its target as well, because it was addressed to it.
 """
 
 from collections.abc import Iterator
@@ -25,12 +25,12 @@ class MessagePacket(NamedTuple):
 
 
 def check_genuineness(evidence: Evidence) -> tuple[Finding, Finding]:
-    """P6 and P6'."""
+    """Checks P6 and P6'."""
     minimal, strict = FindingBuilder("P6"), FindingBuilder("P6'")
     packets = evidence.run.packets
     if packets is None:
         for tally in (minimal, strict):
-            tally.add_doubt("the run has no table packets: nobody knows who took part")
+            tally.add_doubt("the run has no table packets, so the processes that took part are unknown")
         return minimal.build(), strict.build()
     concerned = set(evidence.sender.values())
     for message in evidence.destinations:
@@ -49,7 +49,7 @@ def check_genuineness(evidence: Evidence) -> tuple[Finding, Finding]:
     strict.checked = {"packets": about, "about_none": total - about}
     if about == 0 and _has_remote_delivery(evidence):
         for tally in (minimal, strict):
-            tally.add_doubt("no packet about a message was recorded, yet messages travelled to other processes")
+            tally.add_doubt("no packet about a message was recorded, although messages reached other processes")
     return minimal.build(), strict.build()
 
 

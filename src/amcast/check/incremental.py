@@ -1,7 +1,7 @@
-"""A judge for searches, asked after every step: is the order among what was delivered so far already broken?
+"""A checker for searches, called after every step: do the deliveries so far already violate safety?
 
-Only safety: integrity (delivered once, by a destination) and order (|-> without a cycle, see `check/order.py`), which
-are sound on a run that is not over. The first violation found comes back as one sentence; None means none so far.
+It checks integrity (delivered once, by a destination) and order (|-> without a cycle, see `check/order.py`), which are
+sound on an unfinished run. It returns the first violation as one sentence, or None.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ def check_chains(
     destinations_by_message: Mapping[int, Sequence[int]],
     group_of: Mapping[int, int | None],
 ) -> str | None:
-    """The first safety violation among some processes' deliveries, in order of processes; or None."""
+    """The first safety violation among the deliveries of some processes, in order of processes; or None."""
     longest: dict[int | None, tuple[int, Sequence[int]]] = {}
     for process in sorted(deliveries_by_process):
         messages = deliveries_by_process[process]
@@ -32,15 +32,17 @@ def check_chains(
 
 
 LongestByGroup = Mapping[int | None, tuple[int, Sequence[int]]]
-"""group -> the process of it that delivered most, and what it delivered."""
+"""group -> the member that delivered most, and what it delivered."""
 
 
 def _merge_chains(chains: LongestByGroup, destinations: Mapping[int, Sequence[int]]) -> str | None:
-    """Merge the groups' chains; each round takes every head that no other chain holds back."""
+    """Merges the groups' chains; each round removes every head that no other chain holds back. Describes a cycle if it
+    gets stuck.
+    """
     heads = dict.fromkeys(chains, 0)
-    moved = True
-    while moved:
-        moved = False
+    has_moved = True
+    while has_moved:
+        has_moved = False
         for group, (_, messages) in chains.items():
             while heads[group] < len(messages):
                 message = messages[heads[group]]
@@ -49,7 +51,7 @@ def _merge_chains(chains: LongestByGroup, destinations: Mapping[int, Sequence[in
                     break
                 for g in holders:
                     heads[g] += 1
-                moved = True
+                has_moved = True
     waiting = [group for group in chains if heads[group] < len(chains[group][1])]
     return _describe_cycle(chains, destinations, heads, waiting[0]) if waiting else None
 
@@ -60,9 +62,9 @@ def _describe_cycle(
     heads: Mapping[int | None, int],
     start: int | None,
 ) -> str:
-    """Every head is held back by another group's head: following who holds whom closes a circle."""
+    """Every head is held back by another group's head: following these heads closes a cycle."""
     message = chains[start][1][heads[start]]
-    path: list[tuple[int, int, int]] = []  # (group, its head, the message it holds back)
+    path: list[tuple[int, int, int]] = []  # (group, its head, the message that this head holds back)
     seen: dict[int, int] = {}
     while message not in seen:
         seen[message] = len(path)

@@ -1,11 +1,11 @@
-"""P4 uniform prefix order and P5 uniform acyclic order, by merging what the processes delivered.
+"""P4 uniform prefix order and P5 uniform acyclic order, by merging the deliveries of all processes.
 
 m precedes m' (m |-> m') if some process addressed by both delivers m while it has not delivered m': m' comes later
 there, or never. P5: |-> has no cycle. P4: no cycle of two messages (docs/MODEL.md proves that this is the usual
-definition). Both judge a run that is still going on just as well: what is undelivered can only come later.
+definition). Both can be checked on an unfinished run: an undelivered message can only come later.
 
-The merge is Kahn's algorithm on chains: take away a message that every addressed chain has reached. If all can be
-taken, the order of taking is a witness that there is no cycle. What cannot be taken waits behind a cycle, and
+The merge is Kahn's algorithm on chains: remove a message that every addressed chain has reached. If all can be removed,
+the order of removal is a witness that there is no cycle. A message that cannot be removed waits behind a cycle, and
 `check/cycles.py` finds the shortest.
 """
 
@@ -17,7 +17,7 @@ from amcast.check.verdict import Finding, FindingBuilder
 
 
 def check_order(evidence: Evidence) -> tuple[Finding, Finding]:
-    """P4 and P5."""
+    """Checks P4 and P5."""
     prefix, acyclic = FindingBuilder("P4"), FindingBuilder("P5")
     chains = build_chains(evidence)
     blocked = merge(chains)
@@ -32,43 +32,43 @@ def check_order(evidence: Evidence) -> tuple[Finding, Finding]:
         found, exhaustive = (pair, True) if pair is not None else cycles.find_shortest_cycle(core)
         _report_cycle(evidence, acyclic, found, exhaustive)
     for sequence in evidence.gaps():
-        doubt = (
+        sentence = (
             f"process {sequence.process}'s trace lacks position {sequence.gap}:"
             f" what it delivered there may contradict the others"
         )
-        prefix.add_doubt(doubt, process=sequence.process, position=sequence.gap)
-        acyclic.add_doubt(doubt, process=sequence.process, position=sequence.gap)
+        prefix.add_doubt(sentence, process=sequence.process, position=sequence.gap)
+        acyclic.add_doubt(sentence, process=sequence.process, position=sequence.gap)
     return prefix.build(), acyclic.build()
 
 
 def merge(all_chains: ChainSet) -> set[int]:
-    """Take away every message that can be taken; what is left waits behind a cycle. Linear in the addressed pairs."""
+    """Removes every message that can be removed; the others wait behind a cycle. Linear in (message, chain) pairs."""
     chains, addressed = all_chains.chains, all_chains.addressed
-    waits = {message: len(where) for message, where in addressed.items()}
+    waits_for = {message: len(where) for message, where in addressed.items()}
     progress = [0] * len(chains)
     ready: list[int] = []
 
-    def reach(index: int) -> None:
+    def advance(index: int) -> None:
         chain, at = chains[index], progress[index]
         reached = chain.messages[at : at + 1]
         if at == chain.certain:
-            reached = reached + chain.never
+            reached = reached + chain.undelivered
         for message in reached:
-            waits[message] -= 1
-            if waits[message] == 0:
+            waits_for[message] -= 1
+            if waits_for[message] == 0:
                 ready.append(message)
 
     for index in range(len(chains)):
-        reach(index)
+        advance(index)
     while ready:
         message = ready.pop()
-        del waits[message]
+        del waits_for[message]
         for index in addressed[message]:
             messages, at = chains[index].messages, progress[index]
             if at < len(messages) and messages[at] == message:
                 progress[index] = at + 1
-                reach(index)
-    return set(waits)
+                advance(index)
+    return set(waits_for)
 
 
 def _report_cycle(evidence: Evidence, tally: FindingBuilder, cycle: Cycle, exhaustive: bool) -> None:

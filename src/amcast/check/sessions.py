@@ -1,25 +1,25 @@
-"""P7 FIFO and P8 exactly-once of client sessions.
+"""P7 FIFO and P8 exactly-once delivery of client sessions.
 
-A client numbers the messages of its session. A retry may be a new message with the old (session, sequence). P7: a
-process delivers a session's number only after every lower number that is addressed to it. P8: no process delivers two
-messages with one (session, sequence). Messages without a session are not judged; a run without any session says
-nothing about either property.
+A client numbers the messages of its session. A retry may be a new message with the old (session, sequence number). P7:
+a process delivers a number of a session only after every lower number that is addressed to it. P8: no process delivers
+two messages with one (session, sequence number). Messages without a session are not checked; a run without any session
+says nothing about either property.
 """
 
 from amcast.check.evidence import DeliverySequence, Evidence
 from amcast.check.verdict import Finding, FindingBuilder
 
 SequenceNumbers = dict[int, list[int]]
-"""session -> the numbers addressed to one group, ascending."""
+"""session -> its sequence numbers addressed to one group, ascending."""
 
 
 def check_sessions(evidence: Evidence) -> tuple[Finding, Finding]:
-    """P7 and P8."""
+    """Checks P7 and P8."""
     fifo, once = FindingBuilder("P7"), FindingBuilder("P8")
     if not evidence.session:
         for tally in (fifo, once):
             if evidence.destinations:
-                tally.add_doubt("no message says its session and sequence")
+                tally.add_doubt("no message has a session and a sequence number")
         return fifo.build(), once.build()
     expected = _map_expected_numbers(evidence)
     judged = 0
@@ -29,9 +29,9 @@ def check_sessions(evidence: Evidence) -> tuple[Finding, Finding]:
             judged += _check_fifo(evidence, sequence, expected.get(group, {}), fifo)
             _check_exactly_once(evidence, sequence, once)
         if sequence.gap is not None:
-            hides = f"process {process}'s trace lacks position {sequence.gap}: a message out of turn may hide there"
+            sentence = f"process {process}'s trace lacks position {sequence.gap}: a message out of order may be there"
             for tally in (fifo, once):
-                tally.add_doubt(hides, process=process, position=sequence.gap)
+                tally.add_doubt(sentence, process=process, position=sequence.gap)
     for tally in (fifo, once):
         tally.checked = {"deliveries": judged, "sessions": len({session for session, _ in evidence.session.values()})}
     return fifo.build(), once.build()
@@ -46,7 +46,9 @@ def _map_expected_numbers(evidence: Evidence) -> dict[int, SequenceNumbers]:
 
 
 def _check_fifo(evidence: Evidence, sequence: DeliverySequence, expected: SequenceNumbers, fifo: FindingBuilder) -> int:
-    """Walk one process' deliveries; each session must go through its expected numbers without skipping one."""
+    """Checks one process' deliveries: each session must go through its expected numbers without skipping one. Returns
+    how many deliveries were checked.
+    """
     index = {session: {number: at for at, number in enumerate(numbers)} for session, numbers in expected.items()}
     due = dict.fromkeys(expected, 0)
     later: set[tuple[int, int]] | None = None
@@ -68,7 +70,7 @@ def _check_fifo(evidence: Evidence, sequence: DeliverySequence, expected: Sequen
         if sequence.gap is not None and position > sequence.gap:
             if later is None:
                 later = {evidence.session[m] for m in sequence.messages if m in evidence.session}
-            # What was skipped may be in the gap, unless it is there, later.
+            # A skipped number may be in the gap, unless it is delivered later.
             skipped = [number for number in skipped if (session, number) in later]
             if not skipped:
                 continue

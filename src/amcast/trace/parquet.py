@@ -1,7 +1,7 @@
-"""Rows to Parquet and back: the types, the encodings that pay, and the refusals.
+"""Rows to Parquet and back: types, encodings, and the refusal of files that are no tables of a trace.
 
-Sorted integers shrink to a byte or two with delta encoding; columns with few distinct values get a dictionary; all of
-it is compressed with zstd. Nothing in a file depends on when or where it was written: equal rows, equal bytes.
+Sorted integers shrink to a byte or two with delta encoding; columns with few distinct values get a dictionary;
+everything is compressed with zstd. Nothing in a file depends on when or where it was written: equal rows, equal bytes.
 """
 
 from collections.abc import Sequence
@@ -28,21 +28,21 @@ TYPES: Final[dict[ColumnType, pa.DataType]] = {
 DICTIONARY_COLUMNS: Final = frozenset(
     {"run", "region", "body", "name", "process", "group", "sender", "source", "target", "bytes"}
 )
-"""Columns of few distinct values: a dictionary pays."""
+"""Columns with few distinct values, for which a dictionary pays."""
 OMITTED_COLUMNS: Final = {"packets": frozenset({"sender", "destinations"})}
-"""Optional columns that our recorders leave out: filling them would need every message's destinations in memory."""
+"""Optional columns that amcast's recorders omit: filling them would keep every message's destinations in memory."""
 
 
 def list_written_columns(table: str) -> list[tuple[int, Column]]:
-    """The columns that our recorders write, each with its place in a recorder's row."""
+    """The columns that amcast's recorders write, each with its place in a recorder's row."""
     left_out = OMITTED_COLUMNS.get(table, frozenset())
     return [(place, column) for place, column in enumerate(TABLES[table][1:]) if column.name not in left_out]
 
 
 class TableBuilder:
-    """Rows on their way to columns: small chunks are converted while still warm in the processor's cache.
+    """Converts rows to columns in small chunks, while the rows are still in the processor's cache.
 
-    Strings and short lists have few distinct values: each gets a number when first seen, and only numbers travel.
+    Strings and short lists have few distinct values: each value gets a code when it first occurs, and rows carry codes.
     """
 
     def __init__(self, table: str, run: str) -> None:
@@ -52,7 +52,7 @@ class TableBuilder:
         self._chunks: list[list[pa.Array]] = [[] for _ in self._columns]
         self._codes: list[dict[Any, int]] = [{} for _ in self._columns]
 
-    def take(self, rows: Sequence[Row]) -> None:
+    def add_rows(self, rows: Sequence[Row]) -> None:
         self.rows += len(rows)
         columns = list(zip(*rows, strict=True))
         for (place, column), chunks, codes in zip(self._columns, self._chunks, self._codes, strict=True):
@@ -63,7 +63,7 @@ class TableBuilder:
                 chunks.append(to_arrow(values, TYPES[column.type]))
 
     def table(self) -> pa.Table:
-        """Everything taken so far, which is then forgotten."""
+        """Returns all rows added since the last call."""
         arrays = [_repeat_value(self._run, self.rows)]
         for (_, column), chunks, codes in zip(self._columns, self._chunks, self._codes, strict=True):
             arrays.append(_join_chunks(column, chunks, codes))
@@ -77,16 +77,16 @@ class TableBuilder:
 
 
 def open_writer(table: str, file: Path, schema: pa.Schema) -> pq.ParquetWriter:
-    """A writer with the encodings of this table. Without Arrow's own schema, so that plain types come back."""
-    small, delta = [], {}
+    """A writer with the encodings of this table. It omits Arrow's own schema, so that plain types are read back."""
+    dictionary, delta = [], {}
     for column in TABLES[table]:
         path = f"{column.name}.list.element" if column.type.startswith("array") else column.name
         if column.name in DICTIONARY_COLUMNS or column.type == "array<int>":
-            small.append(path)
+            dictionary.append(path)
         elif column.type in ("long", "array<long>") and column.name in schema.names:
             delta[path] = "DELTA_BINARY_PACKED"
     return pq.ParquetWriter(
-        file, schema, compression="zstd", use_dictionary=small, column_encoding=delta, store_schema=False
+        file, schema, compression="zstd", use_dictionary=dictionary, column_encoding=delta, store_schema=False
     )
 
 
@@ -112,11 +112,11 @@ def _join_chunks(column: Column, chunks: list[pa.Array], codes: dict[Any, int]) 
     return values.take(numbers)
 
 
-# Reading what anybody may have written
+# Reading files of any writer
 
 
 def open_parquet(file: Path) -> pq.ParquetFile:
-    """A Parquet file with a readable footer, or a refusal that names the file."""
+    """A Parquet file with a readable footer; UsageError, which names the file, otherwise."""
     try:
         return pq.ParquetFile(file)
     except (pa.ArrowException, OSError) as error:
@@ -124,12 +124,12 @@ def open_parquet(file: Path) -> pq.ParquetFile:
 
 
 def unreadable_file_error(file: Path, error: Exception) -> UsageError:
-    """The refusal of a file that Arrow cannot read."""
+    """The error for a file that Arrow cannot read."""
     return UsageError(f"{file}: {_first_line(error)}; expected a whole Parquet file")
 
 
 def check_schema(table: str, file: Path, schema: pa.Schema) -> list[str]:
-    """The columns of a file that we know, after refusing missing ones and wrong types."""
+    """The known columns of a file; refuses missing columns and wrong types."""
     known = []
     for column in TABLES[table]:
         if column.name not in schema.names:
@@ -144,7 +144,7 @@ def check_schema(table: str, file: Path, schema: pa.Schema) -> list[str]:
 
 
 def to_canonical(table: str, file: Path, data: pa.Table) -> pa.Table:
-    """The known columns in our types and order; an optional column that is absent becomes null."""
+    """The known columns in the trace's types and order; an absent optional column becomes null."""
     arrays = []
     for column in TABLES[table]:
         kind = TYPES[column.type]

@@ -1,10 +1,10 @@
-"""One run in memory: the tables as plain columns, from a recorder or from a folder that anybody may have written.
+"""One run in memory: its tables as plain columns, from a recorder or from a folder of any writer.
 
-    run = Run.of(recorder, Meta(run="r1"))      after a run in memory
-    run = read("runs/latest")                   from a run folder
-    run.deliveries["process"][0]                a table is a dict of lists, one per column
+    run = Run.from_recorder(recorder, Meta(run="r1"))   after a run in memory
+    run = read_run("runs/latest")                       from a run folder
+    run.deliveries["process"][0]                        a table is a dict of lists, one per column
 
-Packets are by far the most and are needed least: they stay where they are and come in batches of columns.
+Packets are the largest table and are needed least: they stay where they are and are read in batches of columns.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,13 +22,13 @@ from amcast.trace.meta import META_FILE, Meta, read_metas
 from amcast.trace.recorder import Recorder, Row
 
 Columns = dict[str, list[Any]]
-"""A table, or a batch of one: column name -> values. Every known column but `run` is there; absent ones are None."""
+"""A table, or a batch of one: column name -> values. Every known column but `run` is present; an absent one is None."""
 
 BATCH_ROWS: Final = 1 << 16
 
 
 class Packets(Protocol):
-    """The packets of one run, wherever they are."""
+    """The packets of one run, in memory or in files."""
 
     def __len__(self) -> int: ...
 
@@ -38,7 +38,7 @@ class Packets(Protocol):
 
 @dataclass
 class Run:
-    """The facts of one run. `packets` is None when nobody recorded them, which is not the same as none sent."""
+    """The tables of one run. `packets` is None when packets were not recorded, which is not the same as no packets."""
 
     meta: Meta
     processes: Columns
@@ -49,7 +49,7 @@ class Run:
 
     @classmethod
     def from_recorder(cls, recorder: Recorder, meta: Meta) -> "Run":
-        """What an in-memory recorder was told."""
+        """The rows of an in-memory recorder."""
         return cls(
             meta,
             to_columns("processes", recorder.processes),
@@ -83,7 +83,7 @@ class MemoryPackets:
 
 
 class FilePackets:
-    """Packets of one run in the files of a folder, checked when opened, read when asked for."""
+    """Packets of one run in the files of a folder. Schemas are checked at once, rows are read on demand."""
 
     def __init__(self, files: Sequence[Path], run: str, shared: bool) -> None:
         self._files = files
@@ -116,7 +116,7 @@ class FilePackets:
 
 
 def read_run(folder: Path | str, run: str | None = None) -> Run:
-    """The run of a folder; if it holds several, `run` says which."""
+    """Reads the run of a folder; if it holds several, `run` names one."""
     folder = Path(folder)
     metas = read_metas(folder)
     if run is None and len(metas) > 1:
@@ -131,7 +131,7 @@ def read_run(folder: Path | str, run: str | None = None) -> Run:
 
 
 def read_runs(folder: Path | str) -> list[Run]:
-    """Every run of a folder: one, several that share its tables, or those of the run folders inside it, by name."""
+    """Reads every run of a folder: one, several that share its tables, or those of run folders inside it, by name."""
     folder = Path(folder)
     if folder.is_dir() and not (folder / META_FILE).exists():
         inside = sorted(file.parent for file in folder.glob(f"*/{META_FILE}") if not file.parent.is_symlink())
@@ -143,7 +143,7 @@ def read_runs(folder: Path | str) -> list[Run]:
 
 
 class _FolderReader:
-    """The tables of a folder, each read once however many runs share it."""
+    """Reads the tables of a folder, each once, however many runs share it."""
 
     def __init__(self, folder: Path, runs: list[str]) -> None:
         self._folder = folder
@@ -192,7 +192,7 @@ class _FolderReader:
 
 
 def _select_run(table: pa.Table, run: str, file: Path, shared: bool) -> pa.Table:
-    mine = pc.equal(table.column("run"), run)
-    if not shared and not pc.all(mine).as_py() and len(table):
+    in_run = pc.equal(table.column("run"), run)
+    if not shared and not pc.all(in_run).as_py() and len(table):
         raise UsageError(f"{file}: rows of another run than {run!r}; expected one run, as {META_FILE} says")
-    return table.filter(mine) if shared else table
+    return table.filter(in_run) if shared else table

@@ -5,7 +5,7 @@
     1.000 ms  p0 <- client 6      Request about 6000000000, 1.000 ms on its way
     2.000 ms  p0                  delivers 6000000000 at position 0, rank (1, 6000000000)
 
-Steps that match a `Selection` are shown, the earliest first; if a limit leaves some out, the last line says how many.
+Steps that match a `Selection` are shown, the earliest first; if a limit omits some, the last line says how many.
 """
 
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ class Selection:
 
 
 MULTICAST, RECEIVED, SENT, RECEIVED_AT_ONCE, NOTED, DELIVERED = range(6)
-"""Kinds of steps, in the order of causes: ties of time are broken so that no effect is shown before its cause."""
+"""Kinds of steps, in the order of causes: among steps of equal time, no effect is shown before its cause."""
 
 
 class TraceStep(NamedTuple):
@@ -74,18 +74,18 @@ def render_lines(run: Run, selection: Selection | None = None, limit: int = 200)
     check_selection(run, selection)
     total = 0
 
-    def counted() -> Iterator[TraceStep]:
+    def count_steps() -> Iterator[TraceStep]:
         nonlocal total
         for step in iterate_steps(run, selection):
             total += 1
             yield step
 
-    shown = nsmallest(limit, counted())
+    shown = nsmallest(limit, count_steps())
     digits = 3 if all(step.at_ns % 1000 == 0 for step in shown) else 6
     times = [format_time(step.at_ns, digits) for step in shown]
-    wide, name = max(map(len, times), default=0), max((len(step.who) for step in shown), default=0)
+    time_width, name = max(map(len, times), default=0), max((len(step.who) for step in shown), default=0)
     for at, step in zip(times, shown, strict=True):
-        yield f"{at:>{wide}}  {step.who:<{name}}  {step.what}"
+        yield f"{at:>{time_width}}  {step.who:<{name}}  {step.what}"
     if not total:
         yield f"no step matches ({selection.describe()})"
     elif total > len(shown):
@@ -93,7 +93,7 @@ def render_lines(run: Run, selection: Selection | None = None, limit: int = 200)
 
 
 def check_selection(run: Run, selection: Selection) -> None:
-    """A selection that names what the run does not have is a mistake, not an empty view."""
+    """Refuses a selection of a process or message that the run does not have."""
     if selection.process is not None and selection.process not in run.processes["process"]:
         raise UsageError(f"process {selection.process} is not in run {run.meta.run}; expected one of its processes")
     if selection.message is not None and selection.message not in run.multicasts["message"]:
@@ -110,7 +110,7 @@ def iterate_steps(run: Run, selection: Selection) -> Iterator[TraceStep]:
 
 
 def process_names(run: Run) -> dict[int, str]:
-    """p3 for a member of a group, "client 8" for a process of none."""
+    """ "p3" for a member of a group, "client 8" for a process of none."""
     rows = zip(run.processes["process"], run.processes["group"], strict=True)
     return {process: f"p{process}" if group is not None else f"client {process}" for process, group in rows}
 
@@ -184,7 +184,7 @@ def _iterate_rows(columns: dict[str, list[Any]], *names: str) -> Iterator[tuple[
 
 
 def format_time(at_ns: int, digits: int | None = None) -> str:
-    """A time for people, in milliseconds: as many digits as it takes, if not told."""
+    """A time in milliseconds; with as many digits as needed, unless they are given."""
     if digits is None:
         digits = 3 if at_ns % 1000 == 0 else 6
     return f"{at_ns / 1e6:,.{digits}f} ms"

@@ -76,7 +76,7 @@ def test_the_merge_is_complete_exactly_when_there_is_no_cycle(seed: int) -> None
     found = merge([iter(in_pieces(random, rows(chain, addressed))) for chain in chains])
     assert (not found.heads) == acyclic(chains, addressed)
     if not found.heads:
-        assert found.taken == len({message for chain in chains for message in chain})
+        assert found.removed == len({message for chain in chains for message in chain})
         return
     circle = find_head_cycle(found.heads)
     assert len(circle) >= 2
@@ -110,7 +110,7 @@ def test_the_merge_knows_no_limit_of_groups() -> None:
     groups = 300
     addressed = {m: (m % groups, (m + 1) % groups) for m in range(5 * groups)}
     chains = [[m for m in sorted(addressed) if g in addressed[m]] for g in range(groups)]
-    assert merge([iter([rows(chain, addressed)]) for chain in chains]).taken == len(addressed)
+    assert merge([iter([rows(chain, addressed)]) for chain in chains]).removed == len(addressed)
     chains[299].reverse()
     assert merge([iter([rows(chain, addressed)]) for chain in chains]).heads
 
@@ -130,7 +130,7 @@ def test_the_merge_holds_a_window_not_the_chains() -> None:
                 ids, np.arange(0, 2 * batch + 1, 2, dtype=np.int32), np.tile(np.array([0, 1], np.int32), batch)
             )
 
-    assert merge([chain(0), chain(1)]).taken == 3 * BUFFER_ENTRIES
+    assert merge([chain(0), chain(1)]).removed == 3 * BUFFER_ENTRIES
 
 
 # Pairs of chains

@@ -62,7 +62,7 @@ def judge_order(
     found = [Finding("P4", "holds"), Finding("P5", "holds")]
     if merged.heads:
         found = _examine_cycle(run, sequences, plans, merged)
-        found[1].checked["blocked"] = messages - merged.taken
+        found[1].checked["blocked"] = messages - merged.removed
     elif run.gaps.first:
         found = list(
             check_order(reduce_evidence(view, np.zeros(run.buckets, np.bool_), {}, {}, run.gaps.first, only=set()))

@@ -72,7 +72,7 @@ def walk_sessions(
         for rows in sequences.rows(process, 0, end):
             steps.absorb(rows.messages)
         deliveries += steps.judged
-        wrong.update(numbered.names[steps.wrong].tolist())
+        wrong.update(numbered.names[steps.is_wrong].tolist())
     listed = {name: message[session == name].tolist() for name in sorted(wrong)[:MAX_REPORTED]}
     return wrong, deliveries, int(np.unique(session).size), listed
 

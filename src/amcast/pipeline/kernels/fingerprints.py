@@ -1,10 +1,9 @@
-"""Numbers that stand for facts: 64-bit mixing, and fingerprints of multisets.
+"""64-bit mixing, and fingerprints of multisets of facts.
 
-A fingerprint of a multiset of facts is, per bucket, how many there are, the sum of one hash and the exclusive-or of a
-second one. It does not depend on the order of the facts, adds up over tasks, and two multisets with equal
-fingerprints are equal except with a chance below 2^-64 per bucket on data that was not made to collide. A bucket is 16
-bits of the message's own hash, so that where two fingerprints differ, the few messages of the differing buckets
-contain every culprit.
+A fingerprint has, per bucket, the number of facts, the sum of one hash and the exclusive-or of a second one. It does
+not depend on the order of the facts, fingerprints of parts add up, and two multisets with equal fingerprints are equal
+except with a probability below 2^-64 per bucket on data that was not made to collide. A bucket is 16 bits of the
+message's own hash: where two fingerprints differ, the few messages of the differing buckets include every wrong one.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,19 +23,19 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def compile_kernel(function: _F) -> _F:
-    """Compile with numba; the machine code is cached beside the module, or in NUMBA_CACHE_DIR."""
-    made: Any
+    """Compiles with numba. The machine code is cached beside the module, or in NUMBA_CACHE_DIR."""
+    compiled: Any
     try:
-        made = njit(cache=True, nogil=True)(function)
+        compiled = njit(cache=True, nogil=True)(function)
     except RuntimeError:
-        # Shipped to a cluster inside an archive there is no place to cache: each worker compiles once.
-        made = njit(nogil=True)(function)
-    return cast(_F, made)
+        # Inside an archive shipped to a cluster there is no place for a cache: each worker compiles once.
+        compiled = njit(nogil=True)(function)
+    return cast(_F, compiled)
 
 
 @compile_kernel
 def mix(value: Any) -> Any:
-    """A bijection of 64 bits in which every input bit moves every output bit (splitmix64's finaliser)."""
+    """A bijection of 64 bits in which every input bit affects every output bit (splitmix64's finaliser)."""
     word = np.uint64(value) + np.uint64(0x9E3779B97F4A7C15)
     word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -94,11 +93,11 @@ class Fingerprint:
     def add_delivered(
         self, messages: Int64Array, offsets: Int32Array, values: Int32Array, sent: Int64Array, group: int
     ) -> None:
-        """A group delivered these messages; the rows themselves state destinations and time of multicast."""
+        """Adds messages that a group delivered; the rows state their destinations and times of multicast."""
         _add_delivered(self.words, messages, offsets, values, sent, group)
 
     def add_addressed(self, messages: Int64Array, offsets: Int32Array, values: Int32Array, sent: Int64Array) -> None:
-        """These messages were multicast: one fact per destination."""
+        """Adds messages that were multicast: one fact per destination."""
         _add_addressed(self.words, messages, offsets, values, sent)
 
     def __iadd__(self, other: "Fingerprint") -> "Fingerprint":
@@ -107,18 +106,18 @@ class Fingerprint:
         return self
 
     def find_differences(self, other: "Fingerprint") -> NDArray[np.bool_]:
-        """Which buckets hold different facts."""
+        """The buckets with different facts."""
         differ: NDArray[np.bool_] = (self.words != other.words).any(axis=0)
         return differ
 
 
 def choose_bucket_count(rows: int) -> int:
-    """Enough buckets that one holds few messages; few enough that they are small beside the rows."""
+    """Enough buckets that one holds few messages; few enough that they are small compared with the rows."""
     return min(BUCKETS, max(16, 1 << (max(1, rows // 64) - 1).bit_length()))
 
 
 def select_in_buckets(messages: Int64Array, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which of these messages fall into the chosen buckets."""
+    """Which of the messages fall into the chosen buckets."""
     out = np.empty(messages.size, np.bool_)
     _mark_buckets(messages, chosen, out)
     return out
@@ -129,5 +128,5 @@ def find_buckets(messages: Iterable[int], buckets: int) -> NDArray[np.bool_]:
     ids = np.array(sorted(messages), np.int64)
     marks = Fingerprint(buckets)
     marks.add_delivered(ids, np.zeros(ids.size + 1, np.int32), np.zeros(0, np.int32), ids, 0)
-    there: NDArray[np.bool_] = marks.words[0] > 0
-    return there
+    found: NDArray[np.bool_] = marks.words[0] > 0
+    return found

@@ -1,17 +1,18 @@
-"""Is there one order that all groups' sequences agree with? A streaming k-way merge decides it.
+"""Decides whether one order exists that agrees with all groups' sequences: a streaming k-way merge.
 
-Each group is a chain: the messages it delivered, in order. Take away, again and again, a message that is at the head
-of every chain it is addressed to; a chain that has ended counts as passed, because its group delivers the message
-after everything it delivered so far, or never. If everything can be taken away, the order of taking is a total order
-that every chain follows, so "delivered before" has no cycle. If nothing can be taken and chains are left, every head
-waits for another head, and following "waits for" must come back: a cycle.
+Each group is a chain: the messages it delivered, in order. The merge removes, again and again, a message that is at the
+head of every chain it is addressed to; a chain that has ended counts as passed, because its group delivers the message
+after everything it delivered so far, or never. If every message can be removed, the order of removal is a total order
+that every chain follows, so "delivered before" has no cycle. If no message can be removed and chains are left, every
+head waits for another head, and following "waits for" must come back: a cycle.
 
-A chain may have a hole: entries are missing, nobody knows which. Before it the chain is exact. After it only what was
-recorded is certain: a message that is not among the entries after the hole waits for those before it, but not for
-them, because it may have been delivered in the hole.
+A chain may have a gap: entries are missing, and it is unknown which. Before the gap the chain is exact. After it only
+recorded entries are certain: a message that is not among the entries after the gap waits for the entries before it, but
+not for those after it, because it may have been delivered in the gap.
 
 The state is one position per chain plus a buffer that is refilled from sorted files, so memory does not grow with the
-trace (but for the ids of the entries after a hole). Destinations are lists of chain numbers: any number of groups.
+trace (except for the ids of the entries after a gap). Destinations are lists of chain numbers, so there may be any
+number of groups.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from amcast.pipeline.kernels.fingerprints import Int32Array, Int64Array, compile_kernel
 
 BUFFER_ENTRIES: Final = 1 << 20
-"""ChainRows buffered over all chains together."""
+"""Rows buffered over all chains together."""
 
 
 class ChainRows(NamedTuple):
@@ -37,7 +38,7 @@ class ChainRows(NamedTuple):
 
 
 class ChainGap(NamedTuple):
-    """A chain with a hole: how many entries come before it, and the messages of those after it, sorted."""
+    """The gap of a chain: the number of entries before it, and the messages of the entries after it, sorted."""
 
     certain: int
     late: Int64Array
@@ -55,23 +56,23 @@ class BlockedHead:
 
 @dataclass(frozen=True)
 class MergeResult:
-    """What the merge found: how many messages it took away, and the heads at which it stopped (none: acyclic)."""
+    """The number of removed messages, and the heads at which the merge stopped (none: acyclic)."""
 
-    taken: int
+    removed: int
     heads: tuple[BlockedHead, ...]
 
 
 @compile_kernel
 def _contains(late: Any, low: Any, high: Any, message: Any) -> Any:
-    """Is the message between these places of a sorted list?"""
-    stop = high
+    """Whether the message is between these places of a sorted list."""
+    end = high
     while low < high:
         middle = (low + high) // 2
         if late[middle] < message:
             low = middle + 1
         else:
             high = middle
-    return low < stop and late[low] == message
+    return low < end and late[low] == message
 
 
 @compile_kernel
@@ -88,13 +89,13 @@ def advance(
     late: Any,
     bounds: Any,
 ) -> Any:
-    """Take away all that can be taken until a chain's buffer is empty, its hole is reached, or nothing moves.
+    """Removes messages until a chain's buffer is empty, its gap is reached, or no message can be removed.
 
-    How many were taken. `certain` is the index, in its buffer, of each chain's first entry after a hole; `late` has the
-    sorted messages after the holes, those of a chain between its `bounds`.
+    Returns the number of removed messages. `certain` is the index, in its buffer, of each chain's first entry after a
+    gap; `late` has the sorted messages after the gaps, those of a chain between its `bounds`.
     """
     chains = index.size
-    taken = 0
+    removed = 0
     top = 0
     for chain in range(chains):
         queued[chain] = not done[chain]
@@ -118,40 +119,40 @@ def advance(
                 break
         if not ready:
             continue
-        taken += 1
-        stop = False
-        mine = False
+        removed += 1
+        must_stop = False
+        is_addressed = False
         for place in range(low, high):
             other = values[chain, place]
             if other < 0 or done[other] or messages[other, index[other]] != message:
                 continue
-            mine = mine or other == chain
+            is_addressed = is_addressed or other == chain
             index[other] += 1
             if index[other] == end[other] or index[other] == certain[other]:
-                stop = True
+                must_stop = True
             elif not queued[other]:
                 queued[other] = True
                 stack[top] = other
                 top += 1
-        if not mine:
-            # The chain delivered what was not addressed to it: integrity reports that, the merge goes on.
+        if not is_addressed:
+            # The chain delivered a message that is not addressed to it: integrity reports that, the merge goes on.
             index[chain] += 1
-            stop = stop or index[chain] == end[chain] or index[chain] == certain[chain]
-            if not stop and not queued[chain]:
+            must_stop = must_stop or index[chain] == end[chain] or index[chain] == certain[chain]
+            if not must_stop and not queued[chain]:
                 queued[chain] = True
                 stack[top] = chain
                 top += 1
-        if stop:
-            return taken
-    return taken
+        if must_stop:
+            return removed
+    return removed
 
 
 NO_GAP: Final = np.iinfo(np.int64).max
-"""The index of a hole in a chain that has none."""
+"""The index of the gap of a chain that has none."""
 
 
 class _ChainBuffers:
-    """The next rows of every chain, in arrays that the compiled loop can walk."""
+    """The next rows of every chain, in arrays that the compiled loop reads."""
 
     def __init__(self, sources: Sequence[Iterator[ChainRows]], holes: Mapping[int, ChainGap]) -> None:
         count = len(sources)
@@ -161,10 +162,10 @@ class _ChainBuffers:
         self.bounds: Int64Array = np.concatenate([[0], np.cumsum([part.size for part in lists])]).astype(np.int64)
         first = [holes[chain].certain if chain in holes else NO_GAP for chain in range(count)]
         self.certain: Int64Array = np.array(first, np.int64)
-        """By index in the buffer, so that it falls as the chain passes by."""
+        """By index in the buffer: it decreases as the chain advances."""
         self.limit = max(64, min(1 << 16, BUFFER_ENTRIES // max(1, count)))
-        self.left: list[ChainRows | None] = [None] * count
-        """What was read from a source and did not fit its buffer yet."""
+        self.rest: list[ChainRows | None] = [None] * count
+        """Rows that were read from a source and did not fit into its buffer yet."""
         self.messages: NDArray[np.int64] = np.zeros((count, self.limit), np.int64)
         self.offsets: NDArray[np.int32] = np.zeros((count, self.limit + 1), np.int32)
         self.values: NDArray[np.int32] = np.zeros((count, 4 * self.limit), np.int32)
@@ -175,27 +176,27 @@ class _ChainBuffers:
         """Entries of each chain that are no longer in its buffer."""
 
     def refill(self) -> bool:
-        """Give every empty chain its next rows; False when no chain was empty."""
-        moved = False
+        """Gives every empty chain its next rows; False when no chain was empty."""
+        was_empty = False
         for chain in np.nonzero((self.index == self.end) & ~self.done)[0]:
-            moved = True
+            was_empty = True
             rows = self._next(int(chain))
             if rows is None:
                 self.done[chain] = True
             else:
                 self._fill(int(chain), rows)
-        return moved
+        return was_empty
 
     def _next(self, chain: int) -> ChainRows | None:
-        rows = self.left[chain]
-        self.left[chain] = None
+        rows = self.rest[chain]
+        self.rest[chain] = None
         while rows is None or rows.messages.size == 0:
             rows = next(self.sources[chain], None)
             if rows is None:
                 return None
         if rows.messages.size > self.limit:
             limit = self.limit
-            self.left[chain] = ChainRows(rows.messages[limit:], rows.offsets[limit:], rows.values)
+            self.rest[chain] = ChainRows(rows.messages[limit:], rows.offsets[limit:], rows.values)
             rows = ChainRows(rows.messages[:limit], rows.offsets[: limit + 1], rows.values)
         return rows
 
@@ -227,16 +228,18 @@ class _ChainBuffers:
 
 
 def merge(sources: Sequence[Iterator[ChainRows]], holes: Mapping[int, ChainGap] | None = None) -> MergeResult:
-    """Merge the chains; each source yields the rows of one chain in order. Chains with a hole say so."""
+    """Merges the chains. Each source yields the rows of one chain in order; `holes` has the gaps of chains that have
+    one.
+    """
     if not sources:
         return MergeResult(0, ())
     buffers = _ChainBuffers(sources, holes or {})
     stack = np.zeros(len(sources), np.int64)
     queued = np.zeros(len(sources), np.bool_)
-    taken = 0
+    removed = 0
     buffers.refill()
     while not buffers.done.all():
-        fresh = int(
+        newly_removed = int(
             advance(
                 buffers.messages,
                 buffers.offsets,
@@ -251,10 +254,10 @@ def merge(sources: Sequence[Iterator[ChainRows]], holes: Mapping[int, ChainGap] 
                 buffers.bounds,
             )
         )
-        taken += fresh
-        if not buffers.refill() and not fresh:
-            return MergeResult(taken, tuple(buffers.head(int(chain)) for chain in np.nonzero(~buffers.done)[0]))
-    return MergeResult(taken, ())
+        removed += newly_removed
+        if not buffers.refill() and not newly_removed:
+            return MergeResult(removed, tuple(buffers.head(int(chain)) for chain in np.nonzero(~buffers.done)[0]))
+    return MergeResult(removed, ())
 
 
 def find_head_cycle(heads: Sequence[BlockedHead]) -> tuple[BlockedHead, ...]:
@@ -277,7 +280,7 @@ def find_head_cycle(heads: Sequence[BlockedHead]) -> tuple[BlockedHead, ...]:
 
 
 def _find_shortest_cycle(waits: dict[int, list[int]], start: int, bound: int) -> tuple[int, ...]:
-    """The shortest way from a chain back to itself, by breadth; nothing when it would not be shorter than `bound`."""
+    """The shortest path from a chain back to itself, breadth-first; empty if it would not be shorter than `bound`."""
     before: dict[int, int] = {}
     front, depth = [start], 0
     while front and (not bound or depth + 1 < bound):

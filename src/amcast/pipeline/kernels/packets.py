@@ -1,8 +1,8 @@
-"""Who worked for whom? The genuineness of packets, row by row.
+"""Genuineness of packets, row by row.
 
 Strictly genuine (P6'): a packet about a message runs between processes that are its sender or belong to its
 destinations. At run level (P6): a process that takes part in any packet about a message is concerned by some message of
-the run. A row that states its message's sender and destinations is judged by itself; others need the multicasts.
+the run. A row that states its message's sender and destinations can be judged alone; other rows need the multicasts.
 """
 
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ class ProcessTable:
     def __init__(self, groups: dict[int, int | None]) -> None:
         self.ids: Int64Array = np.array(sorted(groups), np.int64)
         found = [groups[process] for process in self.ids.tolist()]
-        # The last place stands for every process that is not listed.
+        # The last place is for every process that is not listed.
         self.groups: NDArray[np.int32] = np.array([*(-1 if g is None else g for g in found), -1], np.int32)
         low, high = (int(self.ids[0]), int(self.ids[-1])) if self.ids.size else (0, 0)
         self.numbers: NDArray[np.int32] | None = None
@@ -33,7 +33,7 @@ class ProcessTable:
             self.numbers[self.ids] = np.arange(self.ids.size, dtype=np.int32)
 
     def to_dense(self, processes: IntArray) -> IntArray:
-        """Ids as the table wants them: as they are, or searched for if there is no table."""
+        """Ids as the table expects them: unchanged, or searched if there is no table."""
         if self.numbers is not None:
             return processes
         places = np.searchsorted(self.ids, processes)
@@ -47,7 +47,7 @@ class ProcessTable:
 
 @dataclass
 class PacketAudit:
-    """What the packets seen so far showed."""
+    """What the packets read so far showed."""
 
     members: ProcessTable
     packets: int = 0
@@ -55,7 +55,7 @@ class PacketAudit:
     outsider_pairs: int = 0
     """Pairs (packet, message) with an end that is neither the message's sender nor in its destinations."""
     took_part: NDArray[np.bool_] = field(init=False)
-    """Which processes were an end of a packet about a message; the last place is for unknown ones."""
+    """Which processes were an end of a packet about a message; the last place is for unknown processes."""
 
     def __post_init__(self) -> None:
         self.took_part = np.zeros(self.members.ids.size + 1, np.bool_)
@@ -63,7 +63,9 @@ class PacketAudit:
     def judge(
         self, sources: IntArray, targets: IntArray, senders: IntArray, offsets: Int32Array, values: Int32Array
     ) -> NDArray[np.bool_]:
-        """Judge rows about messages with these senders and destinations; which rows are not strictly genuine."""
+        """Judges rows about messages with these senders and destinations; returns which rows are not
+        strictly genuine.
+        """
         members = self.members
         source, target = members.to_dense(sources), members.to_dense(targets)
         wrong = np.zeros(sources.size, np.bool_)
@@ -105,16 +107,16 @@ def _judge_rows(
     took_part: Any,
     wrong: Any,
 ) -> None:
-    nobody = groups.size - 1
+    unknown = groups.size - 1
     for row in range(source.size):
-        one, other = source[row], target[row]
-        one = table[one] if 0 <= one < table.size else nobody
-        other = table[other] if 0 <= other < table.size else nobody
-        took_part[one] = True
+        source_place, other = source[row], target[row]
+        source_place = table[source_place] if 0 <= source_place < table.size else unknown
+        other = table[other] if 0 <= other < table.size else unknown
+        took_part[source_place] = True
         took_part[other] = True
         low, high = offsets[row], offsets[row + 1]
         sender = senders[row]
         wrong[row] = not (
-            _is_concerned(sources[row], groups[one], sender, values, low, high)
+            _is_concerned(sources[row], groups[source_place], sender, values, low, high)
             and _is_concerned(targets[row], groups[other], sender, values, low, high)
         )

@@ -1,8 +1,8 @@
-"""Do two chains agree on what is addressed to both? For all pairs at once, in one pass over each chain.
+"""Compares all pairs of chains at once, in one pass over each chain: do both agree on the messages addressed to both?
 
 A chain keeps, for every other chain, how many of its entries are addressed to that one too, and a fingerprint of these
-in their order (two words of 64 bits). Two chains that agree have equal counts and fingerprints, or one of them
-continues where the other has ended; then the fingerprints up to the shorter one are compared.
+entries in their order (two words of 64 bits). Two chains that agree have equal counts and fingerprints, or one of them
+continues where the other has ended; then the fingerprints up to the end of the shorter one are compared.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from amcast.pipeline.kernels.merge import NO_GAP, ChainRows
 
 @dataclass(frozen=True)
 class SharedEntries:
-    """What one chain has in common with others: (their numbers, how many entries, fingerprints)."""
+    """The entries that one chain shares with others: (numbers of the others, counts, fingerprints)."""
 
     others: Int64Array
     counts: Int64Array
@@ -24,24 +24,24 @@ class SharedEntries:
 
 
 class SharedEntriesCounter:
-    """One chain, walked in order."""
+    """Counts and fingerprints the shared entries of one chain, in order."""
 
     def __init__(self, chain: int, chains: int, limits: dict[int, int] | None = None) -> None:
         self._chain = chain
         self._counts: Int64Array = np.zeros(chains, np.int64)
         self._words: Uint64Array = np.zeros((2, chains), np.uint64)
         self._limits: Int64Array = np.full(chains, NO_GAP, np.int64)
-        """How many of the entries in common with each other chain count."""
+        """How many of the entries shared with each other chain count."""
         for other, limit in (limits or {}).items():
             self._limits[other] = limit
 
     def absorb(self, rows: ChainRows) -> None:
-        """The next entries."""
+        """Adds the next entries."""
         _absorb(*rows, self._chain, self._limits, self._counts, self._words)
 
     def result(self) -> SharedEntries:
-        there = np.nonzero(self._counts)[0]
-        return SharedEntries(there, self._counts[there], self._words[:, there])
+        shared = np.nonzero(self._counts)[0]
+        return SharedEntries(shared, self._counts[shared], self._words[:, shared])
 
 
 @compile_kernel
@@ -58,7 +58,7 @@ def _absorb(messages: Any, offsets: Any, values: Any, chain: Any, limits: Any, c
 
 
 def compare_pairs(found: dict[int, SharedEntries]) -> tuple[set[tuple[int, int]], dict[int, dict[int, int]]]:
-    """(pairs that surely differ in order, chains to walk again with limits: {chain: {other: limit}})."""
+    """(pairs that surely differ in order, chains to read again with limits: {chain: {other: limit}})."""
     table = {
         (chain, other): (count, words)
         for chain, common in found.items()
@@ -67,7 +67,7 @@ def compare_pairs(found: dict[int, SharedEntries]) -> tuple[set[tuple[int, int]]
         )
     }
     differ: set[tuple[int, int]] = set()
-    again: dict[int, dict[int, int]] = {}
+    unequal: dict[int, dict[int, int]] = {}
     for (chain, other), (count, words) in table.items():
         if chain > other or (other, chain) not in table:
             continue
@@ -77,11 +77,11 @@ def compare_pairs(found: dict[int, SharedEntries]) -> tuple[set[tuple[int, int]]
                 differ.add((chain, other))
         else:
             longer, shorter = (chain, other) if count > count_there else (other, chain)
-            again.setdefault(longer, {})[shorter] = min(count, count_there)
-    return differ, again
+            unequal.setdefault(longer, {})[shorter] = min(count, count_there)
+    return differ, unequal
 
 
 def pair_fingerprint(common: SharedEntries, other: int) -> list[int]:
-    """The fingerprint of what is in common with another chain."""
+    """The fingerprint of the entries shared with another chain."""
     words: list[int] = common.words[:, int(np.searchsorted(common.others, other))].tolist()
     return words

@@ -1,9 +1,9 @@
-"""Do the replicas of a group agree? Their sequences are compared position by position.
+"""Compares the replicas of a group, position by position.
 
-Every replica of a group must have delivered a prefix of one sequence. The positions are cut into slices, so that a
-task holds one slice of the sequence and never a whole one. Replicas may have holes (an installed snapshot, a lost tail
-of a trace): a position that several replicas recorded must hold the same message in all of them, and the holes are
-counted. What comes out is exact: no hashing.
+Every replica of a group must have delivered a prefix of one sequence. The positions are cut into slices, so that a task
+holds one slice of the sequence and never a whole one. Replicas may have holes (an installed snapshot, a lost tail of a
+trace): a position that several replicas recorded must hold the same message in all of them, and the holes are counted.
+The result is exact: no hashing.
 """
 
 from collections.abc import Iterable
@@ -32,7 +32,7 @@ class DeliveryRows(NamedTuple):
 
 @dataclass(frozen=True)
 class ReplicaComparison:
-    """What one replica's rows in a slice say. Positions are -1 where there is nothing to say."""
+    """What the rows of one replica in a slice show. A position is -1 where nothing was found."""
 
     process: int
     rows: int
@@ -45,11 +45,13 @@ class ReplicaComparison:
     time_mismatch: int
     """The first position for which another replica states another time of multicast."""
     holes: tuple[tuple[int, int], ...]
-    """Ranges low .. high - 1 of positions that are missing below its last one; the last of MAX_HOLES may hold rows."""
+    """Ranges low .. high - 1 of positions that are missing below its last one; the last of MAX_HOLES may
+    include rows.
+    """
 
     @property
     def is_clean(self) -> bool:
-        """Nothing here that must be looked at row by row."""
+        """Whether no row needs an exact check."""
         return self.conflict < 0 and self.disorder < 0 and self.early < 0 and self.time_mismatch < 0
 
 
@@ -61,7 +63,7 @@ def _absorb(
     sent: Any,
     low: Any,
     reference: Any,
-    known: Any,
+    times: Any,
     taken: Any,
     state: Any,
     holes: Any,
@@ -82,11 +84,11 @@ def _absorb(
         if not taken[place]:
             taken[place] = True
             reference[place] = messages[row]
-            known[place] = sent[row]
+            times[place] = sent[row]
         else:
             if reference[place] != messages[row] and state[2] < 0:
                 state[2] = position
-            if known[place] != sent[row] and state[5] < 0:
+            if times[place] != sent[row] and state[5] < 0:
                 state[5] = position
         if at[row] < sent[row] and state[4] < 0:
             state[4] = position
@@ -107,20 +109,20 @@ class PositionSlice:
         self.taken: NDArray[np.bool_] = np.zeros(high - low, np.bool_)
 
     def absorb(self, process: int, batches: Iterable[DeliveryRows], end: int) -> ReplicaComparison:
-        """Compare one replica's rows, in order, with what the others recorded; its sequence stops before `end`."""
+        """Compares one replica's rows, in order, with those of the others so far; its sequence ends before `end`."""
         state = np.array([self.low, 0, -1, -1, -1, -1], np.int64)
-        found: list[tuple[int, int]] = []
+        missing: list[tuple[int, int]] = []
         holes = np.zeros((MAX_HOLES, 2), np.int64)
         for rows in batches:
             rows = self._inside(rows)
             count = _absorb(*rows, self.low, self.reference, self.sent, self.taken, state, holes)
-            found += [(int(a), int(b)) for a, b in holes[:count]]
-        stop = min(end, self.high)
-        if state[_NEXT] < stop:
-            found.append((int(state[_NEXT]), stop))
-        if len(found) >= MAX_HOLES:
-            # Too many to tell apart: from here on nothing counts as recorded without a hole.
-            found[MAX_HOLES - 1 :] = [(found[MAX_HOLES - 1][0], stop)]
+            missing += [(int(a), int(b)) for a, b in holes[:count]]
+        last = min(end, self.high)
+        if state[_NEXT] < last:
+            missing.append((int(state[_NEXT]), last))
+        if len(missing) >= MAX_HOLES:
+            # Too many holes to keep: from here on no position counts as recorded without a hole.
+            missing[MAX_HOLES - 1 :] = [(missing[MAX_HOLES - 1][0], last)]
         return ReplicaComparison(
             process,
             int(state[_ROWS]),
@@ -128,7 +130,7 @@ class PositionSlice:
             int(state[_DISORDER]),
             int(state[_EARLY]),
             int(state[_UNLIKE]),
-            tuple(found),
+            tuple(missing),
         )
 
     def _inside(self, rows: DeliveryRows) -> DeliveryRows:

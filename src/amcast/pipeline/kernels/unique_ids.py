@@ -1,8 +1,8 @@
-"""Is every message id used once? A proof by order, without sorting or remembering ids.
+"""Proves that every message id is used once, by order, without sorting or remembering ids.
 
-An id is its sender's number times 10^9 plus a count. If, in the order of the files, the ids of every sender only grow,
-then no id comes twice. Senders that do not keep to this are no fault: the question is then open ("unsure") and an exact
-count must answer it.
+An id is its sender's number times 10^9 plus a count. If, in the order of the files, the ids of every sender ascend,
+then no id occurs twice. Senders that do not keep to this violate nothing: the proof fails, and an exact count must
+decide.
 """
 
 from typing import Any, Final
@@ -30,7 +30,7 @@ def _absorb_ids(messages: Any, per: Any, first: Any, last: Any) -> Any:
 
 
 class AscendingIds:
-    """The first and the last id of every sender over some consecutive rows, as long as they grow."""
+    """The first and the last id of every sender over some consecutive rows, as long as they ascend."""
 
     def __init__(self) -> None:
         self.is_ascending = True
@@ -38,19 +38,19 @@ class AscendingIds:
         self.last: Int64Array = np.full(1024, -1, np.int64)
 
     def absorb(self, messages: Int64Array) -> None:
-        """More rows, in the order of the files."""
+        """Adds more rows, in the order of the files."""
         if not self.is_ascending or not messages.size:
             return
-        most = int(messages.max()) // MESSAGES_PER_SENDER
-        if int(messages.min()) < 0 or most >= MAX_SENDERS:
+        highest = int(messages.max()) // MESSAGES_PER_SENDER
+        if int(messages.min()) < 0 or highest >= MAX_SENDERS:
             self.is_ascending = False
             return
-        if most >= self.last.size:
-            self._enlarge(2 * most + 1)
+        if highest >= self.last.size:
+            self._enlarge(2 * highest + 1)
         self.is_ascending = bool(_absorb_ids(messages, MESSAGES_PER_SENDER, self.first, self.last))
 
     def extend_with(self, later: "AscendingIds") -> None:
-        """Append what another task saw in the rows after mine."""
+        """Appends what another task found in the rows after these."""
         if not (self.is_ascending and later.is_ascending):
             self.is_ascending = False
             return

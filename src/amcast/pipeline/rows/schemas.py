@@ -1,4 +1,4 @@
-"""The trace's tables as Spark sees them: schemas made from `trace/columns`, never inferred, and frames over files."""
+"""The trace's tables in Spark: schemas made from `trace/columns`, never inferred, and frames over files."""
 
 from typing import Final
 
@@ -20,7 +20,7 @@ TYPES: Final[dict[ColumnType, T.DataType]] = {
 
 
 def build_schema(table: str) -> T.StructType:
-    """A table's schema, optional columns included: where a file lacks one, it reads as null."""
+    """A table's schema with its optional columns: where a file lacks one, it reads as null."""
     return T.StructType([_build_field(column) for column in TABLES[table]])
 
 
@@ -32,7 +32,7 @@ SCHEMAS: Final = {table: build_schema(table) for table in TABLES}
 
 
 def read_frame(spark: SparkSession, sources: list[TraceFolder], table: str) -> DataFrame:
-    """One table over all the given folders; empty when nobody has it."""
+    """One table over all the given folders; empty when no folder has it."""
     files = [file for source in sources for file in source.tables.get(table, ())]
     if not files:
         return spark.createDataFrame([], SCHEMAS[table])

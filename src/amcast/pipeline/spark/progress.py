@@ -1,7 +1,7 @@
-"""How far a long job is: a bar on a terminal, a plain line now and then elsewhere, nothing for short jobs.
+"""Progress of a long job: a bar on a terminal, otherwise a line every ten seconds, nothing for short jobs.
 
-Spark's own status tracker knows how many tasks of the running stages are done; a thread asks it twice a second. A job
-that can count something closer to the user than tasks says how.
+Spark's status tracker knows how many tasks of the running stages are done; a thread asks it twice a second. A job can
+pass its own count of something that means more to its user than tasks.
 """
 
 import sys
@@ -22,14 +22,14 @@ LINE_SECONDS: Final = 10.0
 
 
 Count = Callable[[], tuple[int, int]]
-"""How many are done, and how many there are; (0, 0) when nobody can say."""
+"""Returns how many are done, and how many there are; (0, 0) when this is unknown."""
 
 
 @contextmanager
 def show_progress(
     spark: SparkSession, title: str, stream: TextIO | None = None, count: Count | None = None, unit: str = "tasks"
 ) -> Iterator[None]:
-    """Show how far Spark is while the block runs, on standard error."""
+    """Shows the progress of Spark while the block runs, on standard error."""
     stream = stream or sys.stderr
     finished = threading.Event()
     show = _show_bar if stream.isatty() else _print_lines
@@ -44,9 +44,9 @@ def show_progress(
 
 
 def count_tasks(spark: SparkSession) -> tuple[int, int]:
-    """Tasks done and tasks in all, over the stages that are running."""
+    """Tasks done and tasks in all, over the running stages."""
     done = total = 0
-    # The JVM may go away while we ask; the job itself reports that.
+    # The JVM may be gone; the job itself reports that.
     with suppress(Exception):
         tracker: Any = spark.sparkContext.statusTracker()
         for stage in tracker.getActiveStageIds():

@@ -1,10 +1,10 @@
-"""The one place that builds a Spark session, sized for the machine and silent on the user's screen.
+"""Builds Spark sessions, sized for the machine, with all output of the JVM in a log file.
 
-    with session() as spark: ...                        # local[*], nothing to install
-    with session("spark://host:7077") as spark: ...     # a cluster
+    with open_session() as spark: ...                        # local[*], nothing to install
+    with open_session("spark://host:7077") as spark: ...     # a cluster
 
-Whatever the JVM prints goes to a log file, and every failure is one sentence that names it. A session that is already
-open in this interpreter (a test's, spark-submit's) is used as it is and left open.
+Every failure is one sentence that names the log. A session that is already open in this interpreter (a test's, or
+spark-submit's) is used unchanged and left open.
 """
 
 import logging
@@ -31,7 +31,7 @@ MASTERS: Final = ("local", "spark", "yarn", "k8s")
 CONNECT_SECONDS: Final = 5.0
 MAX_LOGS: Final = 20
 HEAP_MIB: Final = (1024, 2048)
-"""The heap grows with the machine between these. Kernels work outside the JVM; shuffles spill to disk."""
+"""The heap grows with the machine's memory between these. Kernels work outside the JVM; shuffles spill to disk."""
 
 LOG4J: Final = """rootLogger.level = warn
 rootLogger.appenderRef.file.ref = file
@@ -43,7 +43,7 @@ appender.file.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
 """
 
 _log: Path | None = None
-"""The log of the JVM of this interpreter: Spark allows one JVM per interpreter, so there is one log."""
+"""The log of this interpreter's JVM: Spark allows one JVM per interpreter, so there is one log."""
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def open_session(
 ) -> Iterator[SparkSession]:
     """A Spark session for as long as the block runs; inside it, Spark's failures are one-sentence errors.
 
-    `brief` says that the JVM will not have much to do: it then does not spend more on compiling than on working.
+    `brief`: the JVM will not have much to do, and does not spend more time on compiling than on working.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -70,7 +70,7 @@ def open_session(
 def start_session(
     master: str | None = None, *, ui: bool = False, brief: bool = False, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Build the session. Prefer the context manager `session`, which also stops it."""
+    """Builds the session. Prefer the context manager `open_session`, which also stops it."""
     global _log
     if master is not None:
         check_master(master)
@@ -92,7 +92,7 @@ def start_session(
 
 
 def stop_session(spark: SparkSession) -> None:
-    """Stop the session; a JVM that is already gone is no error any more."""
+    """Stops the session; a JVM that is already gone is no error."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
@@ -102,12 +102,12 @@ def stop_session(spark: SparkSession) -> None:
 
 
 def default_settings(master: str | None, ui: bool, log: Path, brief: bool = False) -> dict[str, str]:
-    """The settings that were measured to pay (docs/spark.md says how much), for this machine or a cluster."""
+    """The settings that measurements support (docs/spark.md says how much), for this machine or a cluster."""
     cores = count_usable_cores()
     local = is_local(master)
-    quick = " -XX:TieredStopAtLevel=1" if brief else ""
+    compiler = " -XX:TieredStopAtLevel=1" if brief else ""
     log4j = write_log_settings(log)
-    # Python workers of the driver's own interpreter, unless the user ships another environment to the cluster.
+    # Python workers use the driver's interpreter, unless the user ships another environment to the cluster.
     os.environ.setdefault("PYSPARK_PYTHON", _python())
     chosen = {
         "spark.ui.enabled": str(ui).lower(),
@@ -117,7 +117,7 @@ def default_settings(master: str | None, ui: bool, log: Path, brief: bool = Fals
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "amcast-warehouse"),
         "spark.driver.memory": f"{choose_heap_mib()}m",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j} -XX:+UseParallelGC{quick}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j} -XX:+UseParallelGC{compiler}",
         # Traces have billions of small rows and few distinct plans: whole files per task, no speculative copies.
         "spark.sql.files.maxPartitionBytes": "64m",
         "spark.sql.adaptive.enabled": "true",
@@ -127,7 +127,7 @@ def default_settings(master: str | None, ui: bool, log: Path, brief: bool = Fals
     if master is not None:
         chosen["spark.master"] = master
     elif not is_submitted():
-        # local[N] alone would give up at the first lost task; the second number allows retries.
+        # local[N] alone fails at the first lost task; the second number allows retries.
         chosen["spark.master"] = f"local[{cores},4]"
     if is_local(chosen.get("spark.master")) or is_loopback(master):
         chosen["spark.driver.host"] = "127.0.0.1"
@@ -136,7 +136,7 @@ def default_settings(master: str | None, ui: bool, log: Path, brief: bool = Fals
 
 
 def is_submitted() -> bool:
-    """Are we inside spark-submit, which has chosen the master already?"""
+    """Whether this process runs inside spark-submit, which has chosen the master already."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
@@ -165,7 +165,7 @@ def _python() -> str:
 
 
 def check_master(master: str) -> None:
-    """Refuse a URL that Spark would not understand; find out now, not in a minute, that nobody is there."""
+    """Refuses a URL that Spark would not understand, and a standalone master that cannot be reached."""
     kind = re.split(r"[:\[-]", master, maxsplit=1)[0]
     if kind not in MASTERS:
         raise UsageError(f"--master {master}: expected local, local[N], spark://HOST:PORT, yarn or k8s://URL")
@@ -191,7 +191,7 @@ def is_reachable(address: str) -> bool:
 
 
 def create_log() -> Path:
-    """A fresh log file in the user's cache; old ones go."""
+    """A new log file in the user's cache; old ones are removed."""
     folder = cache_folder() / "logs"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -205,14 +205,14 @@ def create_log() -> Path:
 
 
 def write_log_settings(log: Path) -> Path:
-    """log4j's configuration: everything into the log, nothing on the screen."""
+    """Writes log4j's configuration: everything into the log, nothing on the screen."""
     path = log.with_suffix(".properties")
     path.write_text(LOG4J.format(log=log))
     return path
 
 
 def redirect_loggers(log: Path) -> None:
-    """Python-side loggers of Spark and py4j write to the log too; by default they would use the screen."""
+    """Redirects the Python loggers of Spark and py4j to the log; by default they would use the screen."""
     for name in ("py4j", "pyspark", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logger = logging.getLogger(name)
         if not any(isinstance(handler, logging.FileHandler) for handler in logger.handlers):
@@ -224,7 +224,7 @@ def redirect_loggers(log: Path) -> None:
 
 
 class _SparkLogHandler(logging.FileHandler):
-    """py4j also uses the root logger: its records go to the log, everybody else's where they would have gone."""
+    """Writes records that py4j sends to the root logger to the log; others go to the default handler."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if "py4j" in record.pathname or "pyspark" in record.pathname:
@@ -235,23 +235,23 @@ class _SparkLogHandler(logging.FileHandler):
 
 @contextmanager
 def redirect_output(log: Path) -> Iterator[None]:
-    """Standard output and error of what is started meanwhile (the JVM, for its whole incarnation) go to the log."""
-    kept = os.dup(1), os.dup(2)
+    """Redirects standard output and error of processes started in the block (the JVM, for its lifetime) to the log."""
+    saved = os.dup(1), os.dup(2)
     target = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         os.dup2(target, 1)
         os.dup2(target, 2)
         yield
     finally:
-        os.dup2(kept[0], 1)
-        os.dup2(kept[1], 2)
-        for descriptor in (target, *kept):
+        os.dup2(saved[0], 1)
+        os.dup2(saved[1], 2)
+        for descriptor in (target, *saved):
             os.close(descriptor)
 
 
 @contextmanager
 def translate_errors() -> Iterator[None]:
-    """Turn Spark's failures into one sentence; the stack trace stays in the log that the sentence names."""
+    """Turns Spark's failures into one sentence; the stack trace stays in the log that the sentence names."""
     try:
         yield
     except (PySparkException, Py4JError, ConnectionError, EOFError) as error:
@@ -263,7 +263,7 @@ def translate_errors() -> Iterator[None]:
 
 
 def describe_failure(error: Exception) -> str:
-    """The first telling line of an error."""
+    """The first informative line of an error."""
     text = str(error)
     if "No space left on device" in text:
         return "the disk is full; a shuffle needs about the size of the trace in SPARK_LOCAL_DIRS"
@@ -275,5 +275,5 @@ def describe_failure(error: Exception) -> str:
         line = re.sub(r"^\S*(Exception|Error):\s*", "", line.strip())
         if line and not line.startswith(("An error occurred while calling", "at ", "Traceback", "File ")):
             return line[:300].rstrip(" .;:")
-    # A call that failed without any word from the other side: nobody is there.
+    # A call that failed without a message: the JVM does not answer.
     return "the Java process is gone" if isinstance(error, Py4JError) else type(error).__name__

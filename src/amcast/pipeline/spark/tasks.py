@@ -1,7 +1,7 @@
-"""Calls in Spark tasks: one task per call, the answers back in the order of the calls.
+"""Calls in Spark tasks: one task per call, the answers in the order of the calls.
 
-The tasks read their own files with Arrow; Spark schedules them, retries them when a worker is lost, and moves nothing
-but the calls and their small answers.
+The tasks read their own files with Arrow. Spark schedules them, retries them when a worker is lost, and moves only the
+calls and their small answers.
 """
 
 import gc
@@ -50,7 +50,7 @@ def _make_task(packed: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.
 
 
 def run_packed_call(packed: bytes) -> bytes:
-    """Make one call; a refusal is an answer too, so that it reaches the user in one sentence."""
+    """Makes one call. A refusal is an answer too, so that it reaches the user as one sentence."""
     function, arguments = pickle.loads(packed)
     try:
         answer = function(*arguments)
@@ -60,7 +60,9 @@ def run_packed_call(packed: bytes) -> bytes:
 
 
 def freeze_garbage() -> None:
-    """Once per Python worker: what is loaded stays; collecting it after every task would cost 20 ms each time."""
+    """Once per Python worker: exempts loaded objects from garbage collection, which would cost 20 ms after
+    every task.
+    """
     global _frozen
     if not _frozen:
         gc.collect()

@@ -24,12 +24,12 @@ DESTINATIONS = {1: (0, 1), 2: (0, 1), 3: (1, 2), 4: (0, 2)}
         ),
         (
             {0: [1, 2], 2: [2]},
-            "2 messages precede each other in a circle: process 0 delivered 1 at position 0, before 2 at position 1;"
+            "2 messages precede each other in a cycle: process 0 delivered 1 at position 0, before 2 at position 1;"
             " process 2 delivered 2 at position 0 and has not delivered 1",
         ),
         (
             {0: [1, 4], 2: [3, 1], 3: [4, 3]},
-            "3 messages precede each other in a circle: process 0 delivered 1 at position 0, before 4 at position 1;"
+            "3 messages precede each other in a cycle: process 0 delivered 1 at position 0, before 4 at position 1;"
             " process 3 delivered 4 at position 0, before 3 at position 1;"
             " process 2 delivered 3 at position 0, before 1 at position 1",
         ),

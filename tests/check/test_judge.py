@@ -19,7 +19,7 @@ def story(mutant: str, name: str) -> list[str]:
 
 def test_a_circle_is_told_edge_by_edge() -> None:
     assert story("circle_of_three", "P5") == [
-        "3 messages precede each other in a circle: 3 -> 5 -> 4 -> 3",
+        "3 messages precede each other in a cycle: 3 -> 5 -> 4 -> 3",
         "process 0 delivered 3 at position 2, before 5 at position 3",
         "process 4 delivered 5 at position 0, before 4 at position 1",
         "process 2 delivered 4 at position 1, before 3 at position 2",

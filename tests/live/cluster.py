@@ -79,7 +79,7 @@ class Cluster:
         for replica in self.replicas.values():
             replica.start(self.addresses)
         for host in self.hosts.values():
-            await host.network.connected(set(self.topology.servers), 10)
+            await host.network.wait_connected(set(self.topology.servers), 10)
 
     async def prepare(self, me: ProcessId, *, folder: Path | None = None, store: Store | None = None) -> ReplicaRuntime:
         """A host that listens, at its old address if it had one, and has not started."""
@@ -93,7 +93,7 @@ class Cluster:
             self.spec,
             limits=self.limits,
             recorder=self.recorder,
-            steps=steps,
+            step_log=steps,
             store=store,
             on_deliver=lambda effect: self.delivered[me].extend(batch_deliveries(effect)),
         )

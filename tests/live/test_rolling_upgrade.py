@@ -190,7 +190,7 @@ class End:
         self.coder = Codec(spec.wire_bodies(), limits=limits)
         self.network = Network(
             me, 0, "test", "skeen", self.coder, on_bodies=lambda peer, bodies: self.got.extend(bodies),
-            on_frame=lambda *_: None, on_link_reset=lambda *_: None, chance=random.Random(1),
+            on_frame=lambda *_: None, on_link_reset=lambda *_: None, rng=random.Random(1),
             wiring=TransportOptions(versions=versions),
         )  # fmt: skip
 
@@ -198,7 +198,7 @@ class End:
 @live
 @pytest.mark.parametrize(
     ("low", "high", "agreed"),
-    [((1, 2), (1, 2), 2), ((1, 1), (1, 2), 1), ((1, 2), (1, 1), 1), ((2, 2), (1, 2), 2), ((1, 1), (2, 2), None)],
+    [((3, 4), (3, 4), 4), ((3, 3), (3, 4), 3), ((3, 4), (3, 3), 3), ((4, 4), (3, 4), 4), ((3, 3), (4, 4), None)],
 )
 def test_two_versions_agree_on_the_highest_that_both_speak(
     low: tuple[int, int], high: tuple[int, int], agreed: int | None
@@ -210,13 +210,13 @@ def test_two_versions_agree_on_the_highest_that_both_speak(
         for end, peer in ((one, 1), (two, 0)):
             end.network.start(addresses)
             # Before anybody knows what the other speaks.
-            end.network.send((peer,), end.coder.encode(Heartbeat(7)), None)
-            end.network.flush(None)
+            end.network.outbox.send((peer,), end.coder.encode(Heartbeat(7)), None)
+            end.network.outbox.flush(None)
         if agreed is None:
-            with pytest.raises(TimeoutError, match="process 1 speaks wire version 2; process 0 speaks 1"):
-                await two.network.connected({0}, 0.5)
+            with pytest.raises(TimeoutError, match="process 1 speaks wire version 4; process 0 speaks 3"):
+                await two.network.wait_connected({0}, 0.5)
         else:
-            await two.network.connected({0}, 5)
+            await two.network.wait_connected({0}, 5)
             while not (one.got and two.got):
                 await asyncio.sleep(0.01)
             assert one.got == two.got == [Heartbeat(7)]
@@ -228,46 +228,46 @@ def test_two_versions_agree_on_the_highest_that_both_speak(
 
 
 @live
-def test_a_node_of_the_first_version_is_dialled_again_in_its_language() -> None:
-    """It knows no range: it refuses every version but its own, as the first release did."""
+def test_node_of_the_oldest_version_is_dialled_again_in_that_version() -> None:
+    """A node of version 3 knows no range: it refuses every version but its own."""
     heard: list[Hello] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         length, _, _ = HEAD.unpack(await reader.readexactly(wire.HEAD_BYTES))
         hello = wire.read_hello(await reader.readexactly(length - 2))
         heard.append(hello)
-        if hello.version != 1:
-            refusal = wire.Refusal(1, f"process 1 speaks wire version {hello.version}; process 0 speaks 1")
-            writer.write(wire.framed(wire.REFUSE, wire._encoder.encode(refusal), 1))
+        if hello.version != 3:
+            refusal = wire.Refusal(3, f"process 1 speaks wire version {hello.version}; process 0 speaks 3")
+            writer.write(wire.make_frame(wire.REFUSE, wire._encoder.encode(refusal), 3))
         else:
-            old = wire._encoder.encode((1, "test", "skeen", 0, 1, 0, 1, None, 0))
-            writer.write(wire.framed(wire.HELLO, old, 1))
+            old = wire._encoder.encode((3, "test", "skeen", 0, 1, 0, 1, None, 0))
+            writer.write(wire.make_frame(wire.HELLO, old, 3))
             length, version, kind = HEAD.unpack(await reader.readexactly(wire.HEAD_BYTES))
-            assert (version, kind) == (1, wire.BODIES)
+            assert (version, kind) == (3, wire.BODIES)
         writer.close()
 
     async def main() -> None:
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        two = End(1, (1, 2))
+        two = End(1, (3, 4))
         two.network.start({0: server.sockets[0].getsockname(), 1: ("127.0.0.1", 1)})
-        two.network.send((0,), two.coder.encode(Heartbeat(7)), None)
-        two.network.flush(None)
-        await two.network.connected({0}, 5)
+        two.network.outbox.send((0,), two.coder.encode(Heartbeat(7)), None)
+        two.network.outbox.flush(None)
+        await two.network.wait_connected({0}, 5)
         await two.network.stop()
         server.close()
 
     run(main())
-    assert [hello.version for hello in heard][:2] == [2, 1]
+    assert [hello.version for hello in heard][:2] == [4, 3]
 
 
 @live
 @slow
 def test_a_rolling_upgrade_between_wire_versions(tmp_path: Path) -> None:
-    """All nodes speak version 1; one after the other comes back with 1 and 2; nobody notices."""
-    cluster = plain(tmp_path, {"orders": 3}, wire=[1, 1], durability="os",
+    """All nodes speak version 3; each restarts with 3 and 4, one after the other; nothing is lost."""
+    cluster = plain(tmp_path, {"orders": 3}, wire=[3, 3], durability="os",
                     trace={"mode": "deliveries", "folder": "run"})  # fmt: skip
     new = tmp_path / "new.toml"
-    new.write_text(re.sub(r"wire = .*", "wire = [1, 2]", cluster.file.read_text()))
+    new.write_text(re.sub(r"wire = .*", "wire = [3, 4]", cluster.file.read_text()))
     upgraded = read_cluster(new)
     seen: list[set[int]] = []
 
@@ -278,10 +278,10 @@ def test_a_rolling_upgrade_between_wire_versions(tmp_path: Path) -> None:
             running.start(node)
 
     with tracing(cluster) as recorder, local_cluster(cluster) as running:
-        # Nodes of version 1 issue no numbers.
+        # Nodes of version 3 allocate no client ids.
         traffic = served_through(upgraded, running, recorder, upgrade, numbers=(100, 101))
         for status in fetch_statuses(upgraded, None).values():
             seen.append({link["version"] for link in status["links"]})
     judged(cluster)
     assert traffic.unanswered == 0
-    assert all(versions == {2} for versions in seen), seen
+    assert all(versions == {4} for versions in seen), seen

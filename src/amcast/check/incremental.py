@@ -76,7 +76,7 @@ def _describe_cycle(
                     message = head
                     break
     edges = [_describe_edge(chains[group], head, after) for group, head, after in reversed(path[seen[message] :])]
-    return f"{len(edges)} messages precede each other in a circle: " + "; ".join(edges)
+    return f"{len(edges)} messages precede each other in a cycle: " + "; ".join(edges)
 
 
 def _describe_edge(chain: tuple[int, Sequence[int]], head: int, after: int) -> str:

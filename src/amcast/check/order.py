@@ -73,10 +73,10 @@ def merge(all_chains: ChainSet) -> set[int]:
 
 def _report_cycle(evidence: Evidence, tally: FindingBuilder, cycle: Cycle, exhaustive: bool) -> None:
     ring = " -> ".join(str(edge.message) for edge in (*cycle, cycle[0]))
-    story = [f"{len(cycle)} messages precede each other in a circle: {ring}"]
+    story = [f"{len(cycle)} messages precede each other in a cycle: {ring}"]
     story += [_describe_edge(evidence, edge) for edge in cycle]
     if not exhaustive:
-        story.append(f"the search stopped at its limit: a circle of fewer than {len(cycle)} messages may exist")
+        story.append(f"the search stopped at its limit: a cycle of fewer than {len(cycle)} messages may exist")
     tally.add_violation_story(story, [edge._asdict() for edge in cycle])
 
 

@@ -9,7 +9,7 @@ from amcast.kernel.spec import Spec
 from amcast.protocols.catalogue import protocol
 
 
-def find(name: str) -> Spec:
+def find_protocol(name: str) -> Spec:
     """The Spec of this name. `module:NAME` is imported; `module:TABLE.key` takes it out of a dictionary."""
     if ":" not in name:
         return protocol(name)

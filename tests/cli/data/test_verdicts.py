@@ -21,7 +21,7 @@ def test_many_runs_are_counted_and_the_bad_ones_told(tmp_path: Path, capsys: pyt
     assert run(["check", str(tmp_path)]) == 1
     told = capsys.readouterr().out
     assert "run bad: violated" in told
-    assert "precede each other in a circle" in told
+    assert "precede each other in a cycle" in told
     assert "run good-3" not in told
     assert told.rstrip().endswith("9 runs: violated")
 

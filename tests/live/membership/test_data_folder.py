@@ -72,6 +72,15 @@ def test_another_nodes_folder_and_a_damaged_name_are_refused(
     assert "expected what a node wrote there about itself" in capsys.readouterr().err
 
 
+def test_folder_of_an_older_format_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = cluster_file(tmp_path, "cluster.toml", durability="memory")
+    begun(file)
+    owner = tmp_path / "data" / "process-00000" / FILE
+    owner.write_text(owner.read_text().replace(',"format":2', ""))
+    assert service.main([str(file), "orders/1"]) == 64
+    assert "a data folder of format 1; expected format 2" in capsys.readouterr().err
+
+
 def test_a_log_may_follow_incarnations_in_memory(tmp_path: Path) -> None:
     begun(cluster_file(tmp_path, "first.toml", durability="memory"))
     begun(cluster_file(tmp_path, "first.toml", durability="memory"))
@@ -112,7 +121,7 @@ def test_processes_with_different_files_do_not_talk(tmp_path: Path) -> None:
         other = tmp_path / "other.toml"
         other.write_text(format_toml(values))
         with (
-            pytest.raises(CannotTellError, match="different groups or replicas in topology 0: is"),
+            pytest.raises(CannotTellError, match="different groups or replicas in configuration 0: is"),
             service.connect_blocking(other, connect_s=2.0) as client,
         ):
             client.multicast({"orders"}, b"x", 2.0)

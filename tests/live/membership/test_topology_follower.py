@@ -247,7 +247,7 @@ def test_a_cluster_that_does_not_change_members_refuses(tmp_path: Path) -> None:
         )
         async with Replica(cluster, "orders/1") as replica, connect(cluster, batches=False) as client:
             receipt = await client.post(["orders"], encode_change(topology))
-            await until(lambda: replica.host.network.strangers.refused > 0)
+            await until(lambda: replica.host.network.pending.refused > 0)
             assert not receipt.done()
             assert replica.host.process.topology.configuration == 0
 

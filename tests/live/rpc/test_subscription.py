@@ -170,7 +170,7 @@ def test_a_replica_that_is_behind_is_left_for_one_that_is_not(tmp_path: Path) ->
             await read(subscription, 5)
             behind = members.running[cluster.name_of(subscription.source)]
             for link in behind.host.network.links.values():
-                link._put = lambda data: None
+                link._write = lambda data: None
                 link._on_bodies = lambda peer, bodies: None
             await talk(client, 5, 5)
             assert numbers(await read(subscription, 5)) == list(range(5, 10))
@@ -218,11 +218,11 @@ def test_what_is_kept_has_no_gap_and_a_bound() -> None:
     for position in range(100):
         kept.add(position, Message(position, 0, (0,), bytes(100)))
     assert (kept.first, kept.next) == (67, 100)
-    assert [message.id for message in kept.since(98, 1)] == [98]
-    assert [message.id for message in kept.since(90, 10**6)] == list(range(90, 100))
+    assert [message.id for message in kept.read_from(98, 1)] == [98]
+    assert [message.id for message in kept.read_from(90, 10**6)] == list(range(90, 100))
     kept.add(99, Message(99, 0, (0,)))
     assert kept.next == 100, "what is told again changes nothing"
     kept.add(150, Message(150, 0, (0,)))
     assert (kept.first, kept.next) == (150, 151), "behind a gap everything begins anew"
-    kept.jump(200)
-    assert kept.since(200, 1) == []
+    kept.skip_to(200)
+    assert kept.read_from(200, 1) == []

@@ -31,7 +31,7 @@ needs_sockets = pytest.mark.live
 
 
 def greeting(process: int, target: int, cluster: str = "local", protocol: str = "primcast") -> bytes:
-    return wire.hello_frame(Hello(wire.WIRE_VERSION, cluster, protocol, process, target, 0, 1, None, 0, 1))
+    return wire.encode_hello(Hello(wire.WIRE_VERSION, cluster, protocol, process, target, 0, 1, None, 0, 1))
 
 
 @needs_sockets
@@ -106,7 +106,7 @@ def test_a_peer_that_claims_another_name_is_refused(
                 answers.append(await say(cluster.addresses[target], greeting(process, target), context))
             async with connect(cluster, client="till") as till:
                 await till.multicast({"orders", "stock"}, b"x")
-            await until(lambda: running[0].host.network.is_up(1))
+            await until(lambda: running[0].host.network.is_connected(1))
 
     with listening() as heard:
         run(main())
@@ -164,7 +164,7 @@ def test_a_client_that_lies_about_its_rights_is_told_at_the_door(tmp_path: Path)
 
     async def main() -> None:
         async with replicas(cluster) as running:
-            sent = greeting(GUEST, 0) + coder.frame(1, 0, [coder.encode(asked)])
+            sent = greeting(GUEST, 0) + coder.encode_frame(1, 0, [coder.encode(asked)])
             answers.append(await say(cluster.addresses[0], sent, context))
             async with connect(cluster, client="till") as till:
                 await till.multicast({"orders"}, b"x")
@@ -274,7 +274,7 @@ def test_a_certificate_of_another_authority_is_found_at_the_start(tmp_path: Path
         ("[clients.a]\nid = 1\n[clients.b]", "clients.b.id = 1; a has this number already"),
         ("[clients.' a']", "clients: the name ' a'; expected one without spaces around it"),
         ("[clients.a]\nrights = 1", "unknown field `rights`"),
-        ("wire = [2, 1]", "wire = [2, 1]; expected [oldest, newest] between 1 and 2"),
+        ("wire = [2, 1]", "wire = [2, 1]; expected [oldest, newest] between 3 and 4"),
         ("wire = [0, 2]", "wire = [0, 2]; expected"),
         ("wire = [1, 99]", "wire = [1, 99]; expected"),
         ("logs = 'xml'", "logs: Invalid enum value 'xml'"),

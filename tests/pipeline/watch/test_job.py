@@ -72,7 +72,7 @@ def test_a_violated_order_is_told_while_the_run_goes_on(spark: SparkSession, tmp
     last = watch(str(tmp_path / "run"), lambda now: steps.pop()() if steps else None, every_seconds=0.5)
     assert not (tmp_path / "run" / "run.json").exists()
     assert last.verdict == "violated"
-    assert last.story[0] == "2 messages precede each other in a circle: 71 -> 70 -> 71"
+    assert last.story[0] == "2 messages precede each other in a cycle: 71 -> 70 -> 71"
     assert "process 2 delivered 71 at position 70, before 70 at position 71" in last.story
     assert "process 0 delivered 70 at position 70, before 71 at position 71" in last.story
 

@@ -117,8 +117,8 @@ class Multicaster:
             )
         if self.sequence >= MAX_BATCHES:
             raise UsageError(f"process {host.me} has multicast {self.sequence} batches; expected a new client by now")
-        if host.network.pressed:
-            await host.network.room()
+        if host.network.outbox.is_congested:
+            await host.network.outbox.wait_for_capacity()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Receipt] = loop.create_future()
         if not self._unsent:

@@ -4,7 +4,7 @@ What a folder keeps are the promises of one process in one protocol. Read by ano
 they would be lies; and two files with the same `data`, one for tests and one for real, are easily made. So the folder
 says whose it is, in the file `node`, and who finds another name there does not start:
 
-    {"cluster": "shop", "node": "orders/1", "process": 0, "protocol": "primcast"}
+    {"cluster": "shop", "node": "orders/1", "process": 0, "protocol": "primcast", "format": 2}
 
 What an incarnation with `durability = "memory"` promises is in no log. A log that lies there must not be taken, in a
 later incarnation, for all that was promised: beside one, no incarnation in memory begins.
@@ -27,6 +27,7 @@ from amcast.live.config.cluster import Cluster
 from amcast.live.membership.topology_follower import FILE as MEMBERS
 from amcast.live.membership.topology_follower import Roster
 from amcast.live.storage.atomic_files import read_json, write_atomically
+from amcast.live.storage.segments import FORMAT, START_AGAIN
 from amcast.live.wire.frames import named_members
 
 FILE: Final = "node"
@@ -39,6 +40,8 @@ class DataFolderOwner(msgspec.Struct, frozen=True):
     node: str
     process: ProcessId
     protocol: str
+    format: int = 1
+    """The version of all files in the folder; those of format 1 did not state it."""
 
     def __str__(self) -> str:
         return f"{self.node} (process {self.process}) of cluster {self.cluster!r} with protocol {self.protocol!r}"
@@ -46,13 +49,17 @@ class DataFolderOwner(msgspec.Struct, frozen=True):
 
 def expected_owner(cluster: Cluster, me: ProcessId) -> DataFolderOwner:
     """This node."""
-    return DataFolderOwner(cluster.name, cluster.name_of(me), me, cluster.protocol)
+    return DataFolderOwner(cluster.name, cluster.name_of(me), me, cluster.protocol, FORMAT)
 
 
 def verify_owner(cluster: Cluster, me: ProcessId) -> None:
     """Refuse to be this node with somebody else's folder; nothing is changed."""
     folder = cluster.data_folder(me)
     mine, found = expected_owner(cluster, me), _read(folder)
+    if found is not None and found.format != FORMAT:
+        raise UsageError(
+            f"{folder / FILE}: a data folder of format {found.format}; expected format {FORMAT}: {START_AGAIN}"
+        )
     if found is not None and found != mine:
         raise UsageError(
             f"{folder}: it keeps what {found} has promised; expected {mine}. Choose another folder (`data` in"

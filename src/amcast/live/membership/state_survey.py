@@ -116,7 +116,7 @@ class StateSurvey:
             standings = await asker.fetch_progress(fellows, ANSWER_S)
             standings[host.me] = Progress(0, 0, False, host.incarnation, holds)
             known = self.count = count_state(host.process.topology, group, standings)
-            gone = sum(not host.network.is_up(fellow) for fellow in fellows)
+            gone = sum(not host.network.is_connected(fellow) for fellow in fellows)
             self._surveyed = incarnations if not known.lacking and known.silent <= gone else None
         self._warn(time.monotonic())
 
@@ -164,7 +164,11 @@ class StateSurvey:
     def _incarnations(self, fellows: Sequence[ProcessId]) -> dict[ProcessId, int]:
         """Of those who have begun more than one, as far as links tell."""
         links = self._host.network.links
-        incarnations = {one: link.known[0] for one in fellows if (link := links.get(one)) is not None and link.known}
+        incarnations = {
+            one: link.peer_incarnation[0]
+            for one in fellows
+            if (link := links.get(one)) is not None and link.peer_incarnation
+        }
         return {one: incarnation for one, incarnation in incarnations.items() if incarnation > 0}
 
     def _warn(self, now: float) -> None:

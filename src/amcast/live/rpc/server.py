@@ -190,7 +190,7 @@ _answer: Final = msgspec.msgpack.Decoder(AnyReply)
 
 
 def encode_request(visit: RpcEnvelope) -> bytes:
-    return codec.framed(codec.RPC_REQUEST, _encoder.encode(visit))
+    return codec.make_frame(codec.RPC_REQUEST, _encoder.encode(visit))
 
 
 def decode_reply(payload: Any) -> AnyReply:
@@ -208,13 +208,13 @@ class RpcConnection:
         self.connection = connection
         self._limits = limits
         self._room = asyncio.Event()
-        connection.on_room = self._room.set
-        connection.narrow(2 * CHUNK_BYTES)
+        connection.on_writable = self._room.set
+        connection.limit_write_buffer(2 * CHUNK_BYTES)
 
     async def send(self, answer: AnyReply) -> None:
         """One answer; returns when the socket takes more, and hangs up on who takes nothing for too long."""
-        self.connection.write(codec.framed(codec.RPC_REPLY, _encoder.encode(answer)))
-        while self.connection.paused:
+        self.connection.write(codec.make_frame(codec.RPC_REPLY, _encoder.encode(answer)))
+        while self.connection.is_writing_paused:
             self._room.clear()
             try:
                 async with asyncio.timeout(self._limits.client_link_ttl_s):
@@ -342,11 +342,11 @@ class RpcServer:
     async def _tell_deliveries(self, talk: RpcConnection, position: int) -> None:
         kept = self._recent
         while position >= kept.first:
-            messages = kept.since(position, CHUNK_BYTES)
+            messages = kept.read_from(position, CHUNK_BYTES)
             if messages:
                 await talk.send(Deliveries(position, messages))
                 position += len(messages)
-            elif not await kept.changed(self._limits.heartbeat_s):
+            elif not await kept.wait_for_delivery(self._limits.heartbeat_s):
                 await talk.send(KeepAlive(kept.next))
         await talk.send(PositionExpired(kept.first, kept.next))
 
@@ -367,7 +367,7 @@ class RpcServer:
         issued = self._client_ids.allocate(*block)
         topology = self._topology()
         now = b"" if topology is None or topology.configuration == 0 else encode_topology(topology)
-        await talk.send(ClientId(issued.number, issued.incarnation, issued.sequence, issued.secret, now))
+        await talk.send(ClientId(issued.process, issued.incarnation, issued.sequence, issued.secret, now))
 
     async def _members(self, talk: RpcConnection, request: GetTopology) -> None:
         topology = self._topology()

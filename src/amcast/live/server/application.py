@@ -270,7 +270,7 @@ class Application:
         if self._journal is not None:
             self._journal.begin_with(reached, state)
         while self.position < kept.next:
-            for message in kept.since(self.position, CHUNK_BYTES):
+            for message in kept.read_from(self.position, CHUNK_BYTES):
                 self._deliver(self.position, message)
         self._catch_up_task = None
         self._moved.set()

@@ -17,7 +17,7 @@ LOOK_S: Final = 0.05
 
 async def drain_and_stop(host: Host, patience_s: float = PATIENCE_S) -> None:
     """Before a stop; a host that has failed, or that nobody would understand, just stops."""
-    if not host.say_farewell():
+    if not host.announce_leaving():
         return
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience_s

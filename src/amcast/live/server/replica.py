@@ -165,12 +165,12 @@ class ReplicaBase:
         while True:
             if position < kept.first:
                 raise MissedDeliveriesError(f"replica {self.name}", position, kept.first)
-            messages = kept.since(position, CHUNK_BYTES)
+            messages = kept.read_from(position, CHUNK_BYTES)
             for place, message in enumerate(messages, position):
                 for delivery in message_deliveries(message, place):
                     yield delivery
             position += len(messages)
-            if not messages and not await kept.changed(LOOK_S):
+            if not messages and not await kept.wait_for_delivery(LOOK_S):
                 self._complain(self.host)
                 if self.host.retired_ns is not None:
                     return

@@ -1,7 +1,7 @@
-"""P6 and P6' of one run: a kernel looks at every packet, the plain checker tells about those that stand out.
+"""P6 and P6' of one run: a kernel reads every packet, the plain checker judges those that may violate them.
 
-Rows that state their message's sender and destinations (`packets.sender`, `packets.destinations`) are judged by
-themselves. For the others a task looks their messages up in the multicasts, some millions of messages at a time.
+Rows that state their message's sender and destinations (`packets.sender`, `packets.destinations`) are judged alone. For
+the others a task looks their messages up in the multicasts, some millions of messages at a time.
 """
 
 from collections.abc import Iterator
@@ -27,11 +27,11 @@ from amcast.trace.run import Columns
 
 PACKET_ROWS: Final = 8_000_000
 MAX_FLAGGED: Final = 100_000
-"""Packets that stand out and are looked at one by one."""
+"""Flagged packets that the plain checker judges."""
 
 
 def judge_genuineness(run: SurveyedRun) -> list[Finding]:
-    """P6 and P6'."""
+    """Judges P6 and P6'."""
     view, sent = run.view, run.multicasts
     if view.packets is None:
         return list(check_genuineness(build_base_evidence(view, sample_multicast(sent))))
@@ -39,7 +39,7 @@ def judge_genuineness(run: SurveyedRun) -> list[Finding]:
     for part in run.runner(audit_calls(view, run.buckets)):
         audit += part
     concerned = {*sent.of_sender, *(p for group in sent.of_group for p in view.members[group])}
-    outsiders = [p for p, there in zip(audit.members.ids.tolist(), audit.took_part, strict=False) if there]
+    outsiders = [p for p, took_part in zip(audit.members.ids.tolist(), audit.took_part, strict=False) if took_part]
     outsiders = [process for process in outsiders if process not in concerned]
     about = {"packets": audit.packets, "about_none": view.packets.rows - audit.packets}
     if audit.outsider_pairs or outsiders or audit.took_part[-1]:
@@ -54,7 +54,7 @@ def judge_genuineness(run: SurveyedRun) -> list[Finding]:
 
 
 def audit_calls(view: RunView, buckets: int) -> list[Call]:
-    """The tasks that look at every packet."""
+    """The calls that read every packet."""
     assert view.packets is not None
     pieces = view.packets.split(PACKET_ROWS)
     if view.packets_state_all:
@@ -69,13 +69,14 @@ def audit_calls(view: RunView, buckets: int) -> list[Call]:
 
 
 def to_mask(part: NDArray[np.intp], buckets: int) -> NDArray[np.bool_]:
+    """Some bucket numbers as a mask over all buckets."""
     chosen = np.zeros(buckets, np.bool_)
     chosen[part] = True
     return chosen
 
 
 def audit_stated(table: Table, group_of: dict[int, int | None], all_about_messages: bool) -> PacketAudit:
-    """Judge packets whose rows state everything; the messages themselves are read only if some have none."""
+    """Judges packets whose rows state everything; reads the messages only if some packets have none."""
     audit = PacketAudit(ProcessTable(group_of))
     names = ["source", "target", "sender", "destinations"]
     for batch in table.batches(names if all_about_messages else [*names, "message"]):
@@ -91,13 +92,13 @@ def audit_stated(table: Table, group_of: dict[int, int | None], all_about_messag
 def audit_known(
     table: Table, multicasts: Table, group_of: dict[int, int | None], chosen: NDArray[np.bool_], first: bool
 ) -> PacketAudit:
-    """Judge packets about messages in the chosen buckets, as the multicasts describe them."""
+    """Judges packets about messages in the chosen buckets, with the senders and destinations of the multicasts."""
     known = MessageLookup.build([multicasts], chosen)
     audit = PacketAudit(ProcessTable(group_of))
     for batch in table.batches(["message", "messages", "source", "target"]):
         row, message = find_messages(batch)
         if first:
-            # Each packet counts once, whatever the number of messages and of parts.
+            # Each packet counts once, however many messages and parts there are.
             audit.packets += np.unique(row).size
         _judge_batch(audit, known, batch, row, message, chosen)
     return audit
@@ -111,13 +112,15 @@ def _judge_batch(
     message: Int64Array,
     chosen: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
-    """Which of the batch's rows break strictness."""
-    mine = select_in_buckets(message, chosen)
-    row, message = row[mine], message[mine]
+    """Which rows of the batch violate strictness."""
+    in_chosen = select_in_buckets(message, chosen)
+    row, message = row[in_chosen], message[in_chosen]
     place = known.find_places(message)
     offsets, values, _ = known.describe_places(place)
-    nobody = np.iinfo(np.int64).min
-    senders = np.where(place >= 0, known.senders[place], nobody) if known.messages.size else np.full(place.size, nobody)
+    no_sender = np.iinfo(np.int64).min
+    senders = (
+        np.where(place >= 0, known.senders[place], no_sender) if known.messages.size else np.full(place.size, no_sender)
+    )
     source, target = to_int64(batch.column("source"))[row], to_int64(batch.column("target"))[row]
     wrong = audit.judge(source, target, senders, offsets, values)
     flagged = np.zeros(batch.num_rows, np.bool_)
@@ -128,17 +131,17 @@ def _judge_batch(
 def find_messages(batch: pa.RecordBatch) -> tuple[Int64Array, Int64Array]:
     """(row, message) for every message that a packet of the batch is about."""
     column = batch.column("message")
-    there = np.nonzero(column.is_valid().to_numpy(zero_copy_only=False))[0]
-    single = to_int64(column.fill_null(0))[there]
+    took_part = np.nonzero(column.is_valid().to_numpy(zero_copy_only=False))[0]
+    single = to_int64(column.fill_null(0))[took_part]
     if "messages" not in batch.schema.names or batch.column("messages").null_count == batch.num_rows:
-        return there, single
+        return took_part, single
     several = batch.column("messages").fill_null(pa.scalar([], pa.list_(pa.int64())))
     rows = np.repeat(np.arange(batch.num_rows), np.diff(several.offsets.to_numpy()))
     inside = to_int64(pc.list_flatten(several))
-    return np.concatenate([there, rows]), np.concatenate([single, inside])
+    return np.concatenate([took_part, rows]), np.concatenate([single, inside])
 
 
-# The few that stand out
+# Packets that are checked exactly
 
 
 def _examine_flagged(run: SurveyedRun, concerned: set[int]) -> list[Finding]:
@@ -159,7 +162,7 @@ def _examine_flagged(run: SurveyedRun, concerned: set[int]) -> list[Finding]:
 def select_flagged(
     table: Table, multicasts: Table, group_of: dict[int, int | None], buckets: int, concerned: list[int]
 ) -> Columns:
-    """The packets that break strictness, or have an end that no message of the run concerns."""
+    """The packets that violate strictness, or have an end that no message of the run concerns."""
     names = [column.name for column in TABLES["packets"][1:]]
     found: Columns = {name: [] for name in names}
     allowed = np.array(concerned, np.int64)
@@ -187,7 +190,9 @@ def _empty_packets() -> Columns:
 def _judge_exactly(
     run: SurveyedRun, messages: set[int], packets: Columns | None, ends: dict[int, int] | None = None
 ) -> list[Finding]:
-    """The plain checker's word about some packets; one message per sender and group says who is concerned."""
+    """The plain checker's findings about some packets; one message per sender and group shows which processes are
+    concerned.
+    """
     sent = run.multicasts
     only = {*messages, *sent.of_sender.values(), *sent.of_group.values()}
     chosen = find_buckets(only, run.buckets)
@@ -195,7 +200,7 @@ def _judge_exactly(
 
 
 def _find_remote_delivery(view: RunView, ends: dict[int, int]) -> tuple[int, int] | None:
-    """Some (process, message) such that the process delivered another one's message."""
+    """Some (process, message) such that the process delivered a message of another process."""
     known = MessageLookup.build([view.multicasts])
     for process, message in _read_delivered(view, ends):
         place = known.find_places(message)

@@ -1,7 +1,8 @@
 """`amcast check DIR --engine spark`: P1 to P8 over traces of any size, many runs at once.
 
 Small runs are judged whole, several in one task. A large run is judged by many tasks, each reading its share; if its
-deliveries are not laid out for that, they are sorted to scratch first. Verdicts and stories are the plain checker's.
+deliveries are not laid out for that, they are sorted to a scratch folder first. Verdicts and stories are the plain
+checker's.
 """
 
 import shutil
@@ -45,13 +46,13 @@ from amcast.trace.meta import Meta
 SMALL_ROWS: Final = 3_000_000
 """A folder with fewer rows than this is judged in one task."""
 GAPPED_ROWS: Final = 2_000_000
-"""Up to so many deliveries, a trace with holes goes to the plain checker, which uses every row of it."""
+"""A trace with gaps and at most this many deliveries goes to the plain checker, which uses every row of it."""
 TASK_ROWS: Final = 1_000_000
 
 
 @dataclass(frozen=True)
 class CheckLimits:
-    """Where small ends. Tests lower it to send small runs down the road of large ones."""
+    """The sizes up to which a run counts as small. Tests lower them to judge small runs in the way of large ones."""
 
     small_rows: int = SMALL_ROWS
     gapped_rows: int = GAPPED_ROWS
@@ -60,22 +61,22 @@ class CheckLimits:
 def check(
     folder: str, master: str | None = None, scratch: str | None = None, limits: CheckLimits | None = None
 ) -> dict[str, Any]:
-    """Judge every run at or below a folder.
+    """Judges every run at or below a folder.
 
-    {"verdict": ..., "runs": [report, ...]}: each report is what the plain checker gives as JSON, the runs in order of
-    their folders; the verdict is the worst of them.
+    {"verdict": ..., "runs": [report, ...]}: each report is the plain checker's JSON, the runs in order of their
+    folders; the verdict is the worst of them.
     """
     limits = limits or CheckLimits()
-    found = find_trace_folders(str(folder))
-    with open_session(master, brief=sum_file_bytes(found) < SMALL_BYTES) as spark, show_progress(spark, "checking"):
-        rows = {folder: sum(tables.values()) for folder, tables in count_rows(spark, found).items()}
-        small = [source for source in found if rows[source.folder] <= limits.small_rows]
+    folders = find_trace_folders(str(folder))
+    with open_session(master, brief=sum_file_bytes(folders) < SMALL_BYTES) as spark, show_progress(spark, "checking"):
+        rows = {folder: sum(tables.values()) for folder, tables in count_rows(spark, folders).items()}
+        small = [source for source in folders if rows[source.folder] <= limits.small_rows]
         reports = _judge_small(spark, small, rows, limits)
-        for source in found:
+        for source in folders:
             if source.folder not in reports:
                 with _scratch_folder(scratch, source, master) as place:
                     reports[source.folder] = _judge_large(spark, source, place, limits)
-    every = [report for source in found for report in reports[source.folder]]
+    every = [report for source in folders for report in reports[source.folder]]
     return {"verdict": worst_verdict([report["verdict"] for report in every]), "runs": every}
 
 
@@ -93,31 +94,32 @@ def load_kernels(_: int) -> None:
 def _judge_small(
     spark: SparkSession, small: list[TraceFolder], rows: dict[str, int], limits: CheckLimits
 ) -> dict[str, list[dict[str, Any]]]:
-    """Judge folders whole: the big ones first, the little ones many to a task."""
+    """Judges folders whole: large ones first, small ones many to a task."""
     if not small:
         return {}
     tasks = max(1, min(len(small), max(4 * spark.sparkContext.defaultParallelism, sum(rows.values()) // TASK_ROWS)))
     shares: list[tuple[int, list[TraceFolder]]] = [(0, []) for _ in range(tasks)]
     for source in sorted(small, key=lambda source: -rows[source.folder]):
-        load, mine = shares[0]
-        mine.append(source)
-        # A folder costs about as much to open as some thousand rows to judge.
-        shares[0] = (load + rows[source.folder] + 5000, mine)
+        load, own = shares[0]
+        own.append(source)
+        # Opening a folder costs about as much as judging some thousand rows.
+        shares[0] = (load + rows[source.folder] + 5000, own)
         shares.sort(key=lambda share: share[0])
-    calls: list[Call] = [(judge_folders, (mine, limits.gapped_rows)) for _, mine in reversed(shares) if mine]
+    calls: list[Call] = [(judge_folders, (own, limits.gapped_rows)) for _, own in reversed(shares) if own]
     answers = make_spark_runner(spark)(calls)
     return {folder: reports for answer in answers for folder, reports in answer.items()}
 
 
-def judge_folders(found: list[TraceFolder], gapped_rows: int) -> dict[str, list[dict[str, Any]]]:
+def judge_folders(folders: list[TraceFolder], gapped_rows: int) -> dict[str, list[dict[str, Any]]]:
     """The reports of some small folders."""
     return {
         source.folder: [judge_run(source, meta, tables, gapped_rows).as_dict() for meta, tables in load_runs(source)]
-        for source in found
+        for source in folders
     }
 
 
 def judge_run(source: TraceFolder, meta: Meta, tables: dict[str, Any], gapped_rows: int) -> Report:
+    """Judges one run in memory; a run with gaps is left to the plain checker."""
     has_packets = "packets" in source.tables
     try:
         return Examination(
@@ -133,32 +135,34 @@ def judge_run(source: TraceFolder, meta: Meta, tables: dict[str, Any], gapped_ro
 def _judge_large(spark: SparkSession, source: TraceFolder, scratch: str, limits: CheckLimits) -> list[dict[str, Any]]:
     reports = []
     for meta in source.metas:
-        mine = _isolate_run(spark, source, meta, scratch)
+        own = _isolate_run(spark, source, meta, scratch)
         try:
-            report = _examine(spark, mine, meta, scratch, limits)
+            report = _examine(spark, own, meta, scratch, limits)
         except PositionGapError:
-            ((_, tables),) = load_runs(mine)
-            report = judge(to_plain_run(meta, tables, "packets" in mine.tables))
+            ((_, tables),) = load_runs(own)
+            report = judge(to_plain_run(meta, tables, "packets" in own.tables))
         reports.append(report.as_dict())
     return reports
 
 
 def _examine(spark: SparkSession, source: TraceFolder, meta: Meta, scratch: str, limits: CheckLimits) -> Report:
-    """Judge the files as they are, if they are laid out for it; else, or if that was a mistake, after sorting them."""
-    found = read_row_groups(source.tables["deliveries"])
+    """Judges the files as they are, if they are laid out for it; otherwise, or if their rows are unsorted, after
+    sorting them.
+    """
+    row_groups = read_row_groups(source.tables["deliveries"])
     index_table(source, "deliveries", meta.run)
-    if _deliveries_state_all(source) and are_separated(found):
+    if _deliveries_state_all(source) and are_separated(row_groups):
         try:
-            view = build_file_view(source, meta, FileSequences(found), is_sorted=False)
+            view = build_file_view(source, meta, FileSequences(row_groups), is_sorted=False)
             return Examination(view, make_spark_runner(spark), limits.gapped_rows).report()
         except UnsortedRowsError:
             pass
-    view = build_file_view(source, meta, _prepare_sequences(spark, source, meta, found, scratch), is_sorted=True)
+    view = build_file_view(source, meta, _prepare_sequences(spark, source, meta, row_groups, scratch), is_sorted=True)
     return Examination(view, make_spark_runner(spark), limits.gapped_rows).report()
 
 
 def _isolate_run(spark: SparkSession, source: TraceFolder, meta: Meta, scratch: str) -> TraceFolder:
-    """A folder that holds this run only: itself, or its share of shared tables, written to scratch."""
+    """A folder that holds this run only: itself, or its share of shared tables, written to the scratch folder."""
     if len(source.metas) == 1:
         return source
     place = f"{scratch}/alone-{source.metas.index(meta)}"
@@ -171,16 +175,16 @@ def _isolate_run(spark: SparkSession, source: TraceFolder, meta: Meta, scratch: 
 
 
 def _prepare_sequences(
-    spark: SparkSession, source: TraceFolder, meta: Meta, found: list[RowGroup], scratch: str
+    spark: SparkSession, source: TraceFolder, meta: Meta, row_groups: list[RowGroup], scratch: str
 ) -> FileSequences:
-    """The run's deliveries sorted to scratch; what they do not state is looked up, or joined by Spark."""
+    """The run's deliveries sorted to the scratch folder; missing columns are looked up, or joined by Spark."""
     multicasts = None if _deliveries_state_all(source) else index_table(source, "multicasts", meta.run)
     if multicasts is None or multicasts.rows <= LOOKUP_MESSAGES:
-        written = _sort_to_scratch(spark, found, multicasts, meta, f"{scratch}/sorted")
+        written = _sort_to_scratch(spark, row_groups, multicasts, meta, f"{scratch}/sorted")
         if are_separated(written):
             return FileSequences(written)
     joined = complete_deliveries(read_frame(spark, [source], "deliveries"), read_frame(spark, [source], "multicasts"))
-    rows = sum(span.rows for span in found)
+    rows = sum(span.rows for span in row_groups)
     sort_deliveries(joined, max(1, rows // TASK_ROWS)).write.parquet(f"{scratch}/joined")
     ready = read_row_groups(list_parquet_files(f"{scratch}/joined"))
     written = _sort_to_scratch(spark, ready, None, meta, f"{scratch}/joined-sorted")
@@ -192,19 +196,19 @@ def _prepare_sequences(
 
 
 def _sort_to_scratch(
-    spark: SparkSession, found: list[RowGroup], multicasts: Table | None, meta: Meta, place: str
+    spark: SparkSession, row_groups: list[RowGroup], multicasts: Table | None, meta: Meta, place: str
 ) -> list[RowGroup]:
     where, inner = resolve_filesystem(place)
     where.create_dir(inner)
     calls: list[Call] = [
         (sort_stretch, (pieces, multicasts, meta.run, f"{place}/part-{number:05}.parquet"))
-        for number, pieces in enumerate(split_stretches(found))
+        for number, pieces in enumerate(split_stretches(row_groups))
     ]
     return [span for answer in make_spark_runner(spark)(calls) for span in answer]
 
 
 def _deliveries_state_all(source: TraceFolder) -> bool:
-    """Do all deliveries state destinations and time of multicast?"""
+    """Whether all deliveries state destinations and time of multicast."""
     for path in source.tables["deliveries"]:
         meta = open_parquet(path).metadata
         places = {meta.schema.column(place).path.split(".")[0]: place for place in range(meta.num_columns)}
@@ -220,7 +224,9 @@ def _deliveries_state_all(source: TraceFolder) -> bool:
 
 @contextmanager
 def _scratch_folder(given: str | None, source: TraceFolder, master: str | None) -> Iterator[str]:
-    """A place that every worker can write to: given, or on one machine a temporary folder, or beside the run."""
+    """A folder that every worker can write to: the given one, or a temporary one on one machine, or one inside the run
+    folder.
+    """
     if given is None and not is_local(master):
         given = f"{source.folder}/.scratch"
     if given is None:

@@ -1,4 +1,4 @@
-"""One run as the kernels see it: who is there, what was multicast, what each process delivered, who sent packets.
+"""One run as the kernels see it: its membership, multicasts, delivery sequences and packets.
 
 A view of a small run holds its tables in memory. A view of a large run holds only where the rows are: it is small
 enough to travel to every task, which then reads its share. Both answer the same questions.
@@ -34,24 +34,24 @@ from amcast.trace.run import Columns, Run
 
 @dataclass(frozen=True)
 class RunView:
-    """One run, ready for kernels."""
+    """One run, prepared for the kernels."""
 
     meta: Meta
     group_of: dict[int, int | None]
     crashed: dict[int, int]
     members: dict[int, tuple[int, ...]]
     notes: dict[int, list[tuple[str, float | None]]]
-    """Only those that say something about the trace itself: installed, trace-gap."""
+    """Only notes about the trace itself: installed, trace-gap."""
     sequences: Sequences
     multicasts: Table
     packets: Table | None
     folder: str
     is_sorted: bool = True
-    """Are the rows of each process known to be sorted by position?"""
+    """Whether the rows of each process are known to be sorted by position."""
     packets_state_all: bool = False
-    """Does every packet about a message state that message's sender and destinations?"""
+    """Whether every packet about a message states that message's sender and destinations."""
     packets_have_messages: bool = False
-    """Is every packet about a message?"""
+    """Whether every packet is about a message."""
 
 
 # A small run, in memory
@@ -65,7 +65,7 @@ def load_runs(source: TraceFolder) -> Iterator[tuple[Meta, dict[str, pa.Table]]]
 
 
 def to_plain_run(meta: Meta, tables: dict[str, pa.Table], has_packets: bool) -> Run:
-    """The same run as the plain checker reads it."""
+    """The same run in the form that the plain checker reads."""
     columns = {
         table: {column.name: data.column(column.name).to_pylist() for column in TABLES[table][1:]}
         for table, data in tables.items()
@@ -75,7 +75,7 @@ def to_plain_run(meta: Meta, tables: dict[str, pa.Table], has_packets: bool) -> 
 
 
 class ColumnPackets:
-    """Some packets, in memory, as the plain checker reads them."""
+    """Some packets in memory, in the form that the plain checker reads."""
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
@@ -88,7 +88,7 @@ class ColumnPackets:
 
 
 def build_memory_view(meta: Meta, tables: dict[str, pa.Table], has_packets: bool, folder: str = "") -> RunView:
-    """A view from tables in memory."""
+    """A view of tables in memory."""
     multicasts = MemoryTable(tables["multicasts"])
     known = MessageLookup.build([multicasts])
     return RunView(
@@ -102,18 +102,23 @@ def build_memory_view(meta: Meta, tables: dict[str, pa.Table], has_packets: bool
 
 
 def read_membership(meta: Meta, processes: pa.Table, notes: pa.Table) -> dict[str, Any]:
-    """Who is there and who crashed, read (and refused) as the plain checker does; notes about the trace itself."""
+    """Groups and crashes, read (and refused) as the plain checker does; and the notes about the trace itself."""
     columns = {name: processes.column(name).to_pylist() for name in processes.column_names}
     none: dict[str, dict[str, list[Any]]] = {
         table: {column.name: [] for column in TABLES[table]} for table in ("multicasts", "deliveries", "notes")
     }
-    seen = collect_evidence(Run(meta, columns, none["multicasts"], none["deliveries"], none["notes"], None))
-    said: dict[int, list[tuple[str, float | None]]] = {}
-    telling = notes.filter(pc.is_in(notes.column("name"), pa.array(["installed", "trace-gap"])))
-    for process, name, value in zip(*(telling[c].to_pylist() for c in ("process", "name", "value")), strict=True):
+    evidence = collect_evidence(Run(meta, columns, none["multicasts"], none["deliveries"], none["notes"], None))
+    notes_of_process: dict[int, list[tuple[str, float | None]]] = {}
+    gap_notes = notes.filter(pc.is_in(notes.column("name"), pa.array(["installed", "trace-gap"])))
+    for process, name, value in zip(*(gap_notes[c].to_pylist() for c in ("process", "name", "value")), strict=True):
         known = value is not None and isfinite(value)
-        said.setdefault(process, []).append((name, value if known else None))
-    return {"group_of": seen.group_of, "crashed": seen.crashed, "members": seen.members, "notes": said}
+        notes_of_process.setdefault(process, []).append((name, value if known else None))
+    return {
+        "group_of": evidence.group_of,
+        "crashed": evidence.crashed,
+        "members": evidence.members,
+        "notes": notes_of_process,
+    }
 
 
 def _select_run(data: pa.Table, run: str, shared: bool) -> pa.Table:
@@ -124,7 +129,7 @@ def _build_sequences(deliveries: pa.Table, known: "MessageLookup") -> MemorySequ
     data = deliveries.combine_chunks()
     names = ("process", "position", "message", "at_ns")
     process, position, message, at = (to_int64(_single_chunk(data, name)) for name in names)
-    # The same fact told twice (a tail that was recorded again after a crash) counts once.
+    # A row that was recorded twice (a tail recorded again after a crash) counts once.
     order = np.lexsort((at, message, position, process))
     same = np.zeros(order.size, np.bool_)
     for column in (process, position, message):
@@ -146,7 +151,9 @@ def _single_chunk(data: pa.Table, name: str) -> pa.Array:
 
 
 def build_file_view(source: TraceFolder, meta: Meta, sequences: Sequences, is_sorted: bool) -> RunView:
-    """A view that only knows where the rows are. The sequences are given: their layout is the caller's care."""
+    """A view that only knows where the rows are. The caller provides the sequences and is responsible for
+    their layout.
+    """
     processes = _select_run(load_table(source, "processes"), meta.run, len(source.metas) > 1)
     packets = index_table(source, "packets", meta.run) if "packets" in source.tables else None
     return RunView(
@@ -174,7 +181,7 @@ def _read_gap_notes(source: TraceFolder, run: str) -> pa.Table:
 
 
 def _packets_state_all(source: TraceFolder) -> bool:
-    """Do the footers prove that every packet about a message states its sender and destinations?"""
+    """Whether the footers prove that every packet about a message states its sender and destinations."""
     for path in source.tables["packets"]:
         meta = files.open_parquet(path).metadata
         places = {meta.schema.column(place).path.split(".")[0]: place for place in range(meta.num_columns)}
@@ -192,7 +199,7 @@ def _packets_state_all(source: TraceFolder) -> bool:
 
 
 def _packets_have_messages(source: TraceFolder) -> bool:
-    """Do the footers prove that every packet is about a message?"""
+    """Whether the footers prove that every packet is about a message."""
     for path in source.tables["packets"]:
         meta = files.open_parquet(path).metadata
         place = next(at for at in range(meta.num_columns) if meta.schema.column(at).path == "message")

@@ -1,7 +1,7 @@
-"""P7 and P8 of one run: a kernel walks every sequence, the plain checker tells about the sessions that stand out.
+"""P7 and P8 of one run: a kernel reads every sequence, the plain checker judges the sessions that may violate them.
 
 Sessions are independent of each other: a task takes those whose hash falls into its part, looks their messages up, and
-walks all sequences once. Memory is that of its part, whatever the length of the trace.
+reads all sequences once. Its memory is that of its part, whatever the length of the trace.
 """
 
 from typing import Final
@@ -19,12 +19,12 @@ from amcast.pipeline.rows.tables import NULL_INT, Table, read_multicasts
 
 PART_MESSAGES: Final = 2_000_000
 MAX_REPORTED: Final = 200
-"""Sessions that stand out and are told about; the verdict counts them all."""
+"""Suspect sessions that the plain checker judges."""
 PARTS: Final = 1 << 10
 
 
 def judge_sessions(run: SurveyedRun) -> list[Finding]:
-    """P7 and P8."""
+    """Judges P7 and P8."""
     view, sent, gaps = run.view, run.multicasts, run.gaps
     if not sent.sessions:
         return list(check_sessions(build_base_evidence(view, sample_multicast(sent))))
@@ -34,11 +34,11 @@ def judge_sessions(run: SurveyedRun) -> list[Finding]:
     walked = run.runner(
         [(walk_sessions, (view.sequences, view.multicasts, ends, view.group_of, part)) for part in parts]
     )
-    wrong = sorted({name for part in walked for name in part[0]})[:MAX_REPORTED]
+    suspects = sorted({name for part in walked for name in part[0]})[:MAX_REPORTED]
     found = [Finding("P7", "holds"), Finding("P8", "holds")]
-    if wrong or gaps.first:
+    if suspects or gaps.first:
         assert sent.of_session is not None
-        messages = {message for part in walked for name in wrong for message in part[3].get(name, ())}
+        messages = {message for part in walked for name in suspects for message in part[3].get(name, ())}
         messages = messages or {sent.of_session}
         chosen = find_buckets(messages, run.buckets)
         found = list(check_sessions(reduce_evidence(view, chosen, run.ends, gaps.fills, gaps.first, messages)))
@@ -55,11 +55,11 @@ def walk_sessions(
     group_of: dict[int, int | None],
     part: "np.typing.NDArray[np.bool_]",
 ) -> tuple[set[int], int, int, dict[int, list[int]]]:
-    """(sessions that stand out, deliveries judged, sessions, the messages of those that stand out)."""
+    """(suspect sessions, deliveries judged, sessions, the messages of suspect sessions)."""
     message, session, sequence, lengths, values = _read_session_messages(multicasts, part)
     owner = np.repeat(np.arange(message.size), lengths)
     numbered = SessionIndex(message, session, sequence)
-    wrong: set[int] = set()
+    suspects: set[int] = set()
     deliveries = 0
     ranks: dict[int | None, Int64Array] = {}
     for process, end in ends.items():
@@ -72,15 +72,17 @@ def walk_sessions(
         for rows in sequences.rows(process, 0, end):
             steps.absorb(rows.messages)
         deliveries += steps.judged
-        wrong.update(numbered.names[steps.is_wrong].tolist())
-    listed = {name: message[session == name].tolist() for name in sorted(wrong)[:MAX_REPORTED]}
-    return wrong, deliveries, int(np.unique(session).size), listed
+        suspects.update(numbered.names[steps.is_wrong].tolist())
+    listed = {name: message[session == name].tolist() for name in sorted(suspects)[:MAX_REPORTED]}
+    return suspects, deliveries, int(np.unique(session).size), listed
 
 
 def _read_session_messages(
     multicasts: Table, part: "np.typing.NDArray[np.bool_]"
 ) -> tuple[Int64Array, Int64Array, Int64Array, "np.typing.NDArray[np.int32]", "np.typing.NDArray[np.int32]"]:
-    """The messages of the sessions in a part: message, session, sequence, number of destinations, destinations."""
+    """The messages of the sessions in a part: message, session, sequence number, number of destinations,
+    destinations.
+    """
     found = []
     for rows in read_multicasts(multicasts):
         keep = np.nonzero((rows.sessions != NULL_INT) & select_in_buckets(rows.sessions, part))[0]

@@ -1,4 +1,4 @@
-"""What a task does: each function here reads a share of one run and says what it found. No Spark, no verdicts.
+"""The calls of a survey: each function reads a share of one run and returns what it found. No Spark, no verdicts.
 
 A large run is surveyed by many such calls in parallel, a small one by the same calls one after the other.
 """
@@ -24,20 +24,20 @@ Segment = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class ChainPlan:
-    """A sequence of a group, or of one of its members: who recorded it, part by part."""
+    """How to read a sequence of a group, or of one of its members: who recorded it, part by part."""
 
     group: int
     process: int
-    """Whose sequence it is."""
+    """The process whose sequence it is."""
     segments: tuple[Segment, ...]
     gap: int | None = None
-    """The first position that nobody recorded: what comes after it is not all that there was."""
+    """The first position that nobody recorded: the entries after it are not all that there were."""
     skipped: int = 0
     """Entries at the beginning that do not matter any more."""
 
     @staticmethod
     def of_process(group: int, process: int, end: int) -> "ChainPlan":
-        """What one process recorded."""
+        """The sequence that one process recorded."""
         return ChainPlan(group, process, ((process, 0, end),))
 
 
@@ -62,7 +62,7 @@ def comparison_calls(groups: Iterable[tuple[int, ...]], sequences: Sequences, en
 def compare_replicas(
     sequences: Sequences, members: tuple[int, ...], ends: dict[int, int], low: int, high: int
 ) -> list[ReplicaComparison]:
-    """Compare the replicas of a group at the positions low .. high - 1."""
+    """Compares the replicas of a group at the positions low .. high - 1."""
     piece = PositionSlice(low, high)
     return [
         piece.absorb(member, sequences.rows(member, low, min(high, ends.get(member, 0))), ends.get(member, 0))
@@ -72,6 +72,7 @@ def compare_replicas(
 
 
 def read_entries(sequences: Sequences, plan: ChainPlan) -> Iterator[Entries]:
+    """The entries of a plan, in order."""
     skip = plan.skipped
     for process, low, high in plan.segments:
         for rows in sequences.entries(process, low, high):
@@ -83,9 +84,9 @@ def read_entries(sequences: Sequences, plan: ChainPlan) -> Iterator[Entries]:
 
 
 def find_gap(sequences: Sequences, plan: ChainPlan, with_group: int | None = None) -> ChainGap:
-    """How many entries of a plan come before its hole, and the messages of the others, sorted.
+    """The number of entries of a plan before its gap, and the messages of the others, sorted.
 
-    Of those that are addressed to another group too, if one is given.
+    With `with_group`, only entries that are addressed to that group too.
     """
     certain, late = 0, [np.zeros(0, np.int64)]
     for rows in read_entries(sequences, plan):
@@ -98,7 +99,7 @@ def find_gap(sequences: Sequences, plan: ChainPlan, with_group: int | None = Non
 
 
 def merge_chains(sequences: Sequences, plans: list[ChainPlan], buckets: int) -> tuple[MergeResult, Fingerprint]:
-    """Merge the groups' chains into one order; on the way, fingerprint what they delivered."""
+    """Merges the groups' chains into one order, and fingerprints the deliveries."""
     prints = Fingerprint(buckets)
     route = ChainRouting(plans)
     holes = {number: find_gap(sequences, plan) for number, plan in enumerate(plans) if plan.gap is not None}
@@ -138,7 +139,7 @@ class ChainRouting:
 
 
 def fingerprint_chain(sequences: Sequences, plan: ChainPlan, buckets: int) -> Fingerprint:
-    """What one process (or chain) delivered."""
+    """The fingerprint of the deliveries of one process or chain."""
     prints = Fingerprint(buckets)
     for rows in read_entries(sequences, plan):
         prints.add_delivered(rows.messages, rows.offsets, rows.values, rows.sent, plan.group)
@@ -147,28 +148,28 @@ def fingerprint_chain(sequences: Sequences, plan: ChainPlan, buckets: int) -> Fi
 
 def find_early(sequences: Sequences, process: int, end: int, buckets: int) -> NDArray[np.bool_]:
     """The buckets of messages that a process delivered before they were multicast."""
-    found: list[int] = []
+    messages_found: list[int] = []
     for rows in sequences.rows(process, 0, end):
-        found += rows.messages[rows.at < rows.sent].tolist()
-    return find_buckets(found, buckets)
+        messages_found += rows.messages[rows.at < rows.sent].tolist()
+    return find_buckets(messages_found, buckets)
 
 
 def find_doubled(sequences: Sequences, process: int, end: int, buckets: int) -> NDArray[np.bool_]:
     """The buckets of messages that a process delivered at a position where it had delivered another one."""
-    found: list[int] = []
+    messages_found: list[int] = []
     last = (-1, -1)
     for rows in sequences.rows(process, 0, end):
         at = np.concatenate([[last[0]], rows.positions])
         message = np.concatenate([[last[1]], rows.messages])
         again = np.nonzero(at[1:] == at[:-1])[0]
-        found += [*message[again].tolist(), *message[again + 1].tolist()]
+        messages_found += [*message[again].tolist(), *message[again + 1].tolist()]
         last = (int(at[-1]), int(message[-1]))
-    return find_buckets(found, buckets)
+    return find_buckets(messages_found, buckets)
 
 
 @dataclass
 class MulticastSurvey:
-    """What the multicasts say, in all."""
+    """What a survey of the multicasts found."""
 
     prints: Fingerprint
     ids: AscendingIds = field(default_factory=AscendingIds)
@@ -176,18 +177,18 @@ class MulticastSurvey:
     correct: int = 0
     """Messages whose sender did not crash for good."""
     sessions: int = 0
-    """Messages that say their session."""
+    """Messages that have a session."""
     of_session: int | None = None
     """One of them."""
     of_sender: dict[int, int] = field(default_factory=dict)
-    """Every sender, with one message of its."""
+    """Every sender, with one of its messages."""
     of_group: dict[int, int] = field(default_factory=dict)
     """Every addressed group, with one message to it."""
     without_destinations: int | None = None
     """A message without destinations."""
 
     def extend_with(self, later: "MulticastSurvey") -> None:
-        """Add what another task found in the rows after these."""
+        """Adds what another task found in the rows after these."""
         self.prints += later.prints
         self.ids.extend_with(later.ids)
         self.rows += later.rows
@@ -201,7 +202,7 @@ class MulticastSurvey:
 
 
 def survey_multicasts(table: Table, crashed: dict[int, int], buckets: int) -> MulticastSurvey:
-    """Read multicasts once: fingerprint, ids, who sends, who is addressed."""
+    """Reads multicasts once: fingerprint, ids, senders, addressed groups."""
     sent = MulticastSurvey(Fingerprint(buckets))
     down: Int64Array = np.array(sorted(crashed), np.int64)
     for rows in read_multicasts(table):
@@ -209,10 +210,10 @@ def survey_multicasts(table: Table, crashed: dict[int, int], buckets: int) -> Mu
         sent.ids.absorb(rows.messages)
         sent.rows += rows.messages.size
         sent.correct += int((~np.isin(rows.senders, down)).sum()) if down.size else rows.messages.size
-        served = np.nonzero(rows.sessions != NULL_INT)[0]
-        sent.sessions += served.size
-        if sent.of_session is None and served.size:
-            sent.of_session = int(rows.messages[served[0]])
+        with_session = np.nonzero(rows.sessions != NULL_INT)[0]
+        sent.sessions += with_session.size
+        if sent.of_session is None and with_session.size:
+            sent.of_session = int(rows.messages[with_session[0]])
         for sender, at in zip(*_find_first_places(rows.senders), strict=True):
             sent.of_sender.setdefault(sender, int(rows.messages[at]))
         used = rows.values[rows.offsets[0] : rows.offsets[-1]]
@@ -241,7 +242,7 @@ def find_repeated(multicasts: Table, chosen: NDArray[np.bool_]) -> NDArray[np.bo
 
 
 def _find_first_places(values: NDArray[np.int32] | Int64Array) -> tuple[list[int], list[int]]:
-    """Distinct values, and where each comes first."""
+    """Distinct values, and where each occurs first."""
     low = int(values.min()) if values.size else 0
     if values.size and int(values.max()) - low < 1 << 20:
         place = np.full(int(values.max()) - low + 1, -1, np.int64)
@@ -255,15 +256,17 @@ def _find_first_places(values: NDArray[np.int32] | Int64Array) -> tuple[list[int
 def find_shared_entries(
     sequences: Sequences, plans: list[ChainPlan], number: int, limits: dict[int, int] | None = None
 ) -> SharedEntries:
-    """What one chain has in common with each of the others, in its order."""
-    route, commons = ChainRouting(plans), SharedEntriesCounter(number, len(plans), limits)
+    """The entries that one chain shares with each of the others, in its order."""
+    route, counter = ChainRouting(plans), SharedEntriesCounter(number, len(plans), limits)
     for rows in read_entries(sequences, plans[number]):
-        commons.absorb(ChainRows(rows.messages, *route.to_chain_numbers(rows)))
-    return commons.result()
+        counter.absorb(ChainRows(rows.messages, *route.to_chain_numbers(rows)))
+    return counter.result()
 
 
 def find_blocked_pair(sequences: Sequences, one: ChainPlan, other: ChainPlan) -> tuple[int, int] | None:
-    """Two chains restricted to what is addressed to both: the messages at which their merge stops, if it does."""
+    """The messages at which the merge of two chains, restricted to messages addressed to both, stops; None if it does
+    not.
+    """
     pair = ((one, other.group), (other, one.group))
     holes = {at: find_gap(sequences, plan, group) for at, (plan, group) in enumerate(pair) if plan.gap is not None}
     merged = merge([_read_shared_rows(sequences, plan, group) for plan, group in pair], holes)
@@ -278,23 +281,23 @@ def _read_shared_rows(sequences: Sequences, plan: ChainPlan, group: int) -> Iter
 
 
 def collect_first_messages(sequences: Sequences, plans: list[ChainPlan], size: int) -> set[int]:
-    """The first messages of each chain, `size` of them at most."""
-    found: set[int] = set()
+    """The first messages of each chain, at most `size` of them."""
+    messages_found: set[int] = set()
     for plan in plans:
         left = size
         for rows in read_entries(sequences, plan):
-            found.update(rows.messages[:left].tolist())
+            messages_found.update(rows.messages[:left].tolist())
             left -= rows.messages.size
             if left <= 0:
                 break
-    return found
+    return messages_found
 
 
 def select_rows(sequences: Sequences, process: int, end: int, chosen: NDArray[np.bool_]) -> list[tuple[int, int, int]]:
     """A process' rows (position, message, at_ns) about messages in the chosen buckets."""
-    found: list[tuple[int, int, int]] = []
+    messages_found: list[tuple[int, int, int]] = []
     for rows in sequences.rows(process, 0, end):
         keep = select_in_buckets(rows.messages, chosen)
         columns = (rows.positions[keep], rows.messages[keep], rows.at[keep])
-        found += zip(*(column.tolist() for column in columns), strict=True)
-    return found
+        messages_found += zip(*(column.tolist() for column in columns), strict=True)
+    return messages_found

@@ -1,9 +1,9 @@
 """Measures: from the traces of one run or of many to small tables, each as Parquet and as CSV.
 
-    with session() as spark:
+    with open_session() as spark:
         measured = measure(spark, "runs/latest", Path("runs/latest/measures"))
 
-docs/RESULTS.md is the legend of every table. Reads, transforms, writes; what a table means is in transforms/.
+docs/RESULTS.md explains every table. This module reads and writes; transforms/ defines the tables.
 """
 
 import json
@@ -56,7 +56,7 @@ from amcast.trace.columns import TABLES
 
 EDGE_SHARE: Final = 0.1
 EXACT_ROWS: Final = 5_000_000
-"""Up to so many deliveries percentiles are exact; beyond, they come from sketches."""
+"""Up to this many deliveries percentiles are exact; beyond, they come from sketches."""
 SMALL_ROWS: Final = 300_000
 
 MEASURES: Final[dict[str, tuple[str, ...]]] = {
@@ -75,7 +75,7 @@ MEASURES: Final[dict[str, tuple[str, ...]]] = {
     "fairness": ("run", "side", "region"),
     "recovery": ("run", "fault_ns", "fault", "process", "group"),
 }
-"""Every table that comes from traces, with the columns that name its rows and order them."""
+"""Every table that comes from traces, with the columns that identify its rows and order them."""
 PACKET_TABLES: Final = ("packets", "bodies", "overhead", "audit", "work")
 RUN_TABLES: Final = ("summary", "comparison")
 """Tables over whole runs; a sweep without traces has these."""
@@ -83,17 +83,17 @@ RUN_TABLES: Final = ("summary", "comparison")
 
 @dataclass
 class MeasureResult:
-    """What was measured."""
+    """The tables that were made."""
 
     out: Path
     runs: int
     method: str
-    """exact, sketch, or cells: what the cells of a sweep without traces said themselves."""
+    """exact, sketch, or cells: the numbers that the cells of a sweep without traces measured themselves."""
     edge: float
     tables: dict[str, int] = field(default_factory=dict)
     """Rows by table."""
     missing: list[str] = field(default_factory=list)
-    """Tables that could not be made, because nobody recorded packets."""
+    """Tables that could not be made, because packets were not recorded."""
 
 
 def measure(
@@ -106,35 +106,35 @@ def measure(
     statuses: Mapping[str, str] | None = None,
     exact_rows: int = EXACT_ROWS,
 ) -> MeasureResult:
-    """Measure every run at or below a folder. `order` ranks destinations, `statuses` says how runs were judged."""
-    found = find_trace_folders(folder)
-    names = _list_runs(found)
+    """Measures every run at or below a folder. `order` ranks destinations, `statuses` has the verdicts of runs."""
+    folders = find_trace_folders(folder)
+    names = _list_runs(folders)
     with show_progress(spark, f"measuring {len(names)} runs" if len(names) > 1 else "measuring"):
-        return _measure(spark, found, out, edge, order, statuses, exact_rows)
+        return _measure(spark, folders, out, edge, order, statuses, exact_rows)
 
 
 def _measure(
     spark: SparkSession,
-    found: list[TraceFolder],
+    folders: list[TraceFolder],
     out: Path,
     edge: float,
     order: Sequence[int] | None,
     statuses: Mapping[str, str] | None,
     exact_rows: int,
 ) -> MeasureResult:
-    counts = count_rows(spark, found)
+    counts = count_rows(spark, folders)
     exact = _sum_rows(counts, ("deliveries",)) <= exact_rows
-    result = MeasureResult(out, len(_list_runs(found)), "exact" if exact else "sketch", edge)
+    result = MeasureResult(out, len(_list_runs(folders)), "exact" if exact else "sketch", edge)
     prepare_folder(out)
-    with tune_session(spark, _sum_rows(counts, TABLES)), _compact_folders(spark, found, counts, out) as easier:
-        frames = {table: read_frame(spark, easier, table) for table in TABLES}
-        for name, make in _plan_tables(frames, found, edge, order, exact).items():
+    with tune_session(spark, _sum_rows(counts, TABLES)), _compact_folders(spark, folders, counts, out) as compacted:
+        frames = {table: read_frame(spark, compacted, table) for table in TABLES}
+        for name, make in _plan_tables(frames, folders, edge, order, exact).items():
             if make is None:
                 result.missing.append(name)
                 continue
             result.tables[name] = write_table(make(), out, name)
         spark.catalog.clearCache()
-    described = [compare.describe_run(meta, source.folder) for source in found for meta in source.metas]
+    described = [compare.describe_run(meta, source.folder) for source in folders for meta in source.metas]
     for run in described:
         run["status"] = (statuses or {}).get(run["run"])
     write_run_tables(result, compare.summarize_runs(described, *_read_run_totals(out, result)))
@@ -142,7 +142,7 @@ def _measure(
 
 
 def measure_cells(cells: Sequence[compare.Row], out: Path) -> MeasureResult:
-    """Measure a sweep without traces: its cells carry their own headline numbers."""
+    """Measures a sweep without traces: its cells carry their own headline numbers."""
     prepare_folder(out)
     result = MeasureResult(out, len(cells), "cells", EDGE_SHARE)
     write_run_tables(result, compare.summarize_cells(cells))
@@ -150,23 +150,23 @@ def measure_cells(cells: Sequence[compare.Row], out: Path) -> MeasureResult:
 
 
 def write_run_tables(result: MeasureResult, rows: Sequence[compare.Row]) -> None:
-    """The tables of runs and of settings, and what a reader must know about all of them."""
+    """Writes the tables of runs and of settings, and measures.json, which describes all tables."""
     result.tables["summary"] = write_rows(rows, compare.SUMMARY, result.out, "summary")
     settings = compare.compare_settings(rows)
     result.tables["comparison"] = write_rows(settings, compare.COMPARISON, result.out, "comparison")
-    told = {
+    description = {
         "runs": result.runs,
         "method": result.method,
         "edge_dropped": result.edge,
         "tables": result.tables,
         "missing": result.missing,
     }
-    (result.out / "measures.json").write_text(json.dumps(told, indent=2) + "\n")
+    (result.out / "measures.json").write_text(json.dumps(description, indent=2) + "\n")
 
 
 def _plan_tables(
     frames: Mapping[str, DataFrame],
-    found: Sequence[TraceFolder],
+    folders: Sequence[TraceFolder],
     edge: float,
     order: Sequence[int] | None,
     exact: bool,
@@ -179,8 +179,8 @@ def _plan_tables(
     answers = find_responses(facts).persist()
     done = find_completions(answers).persist()
     counts = build_latency_views(answers, exact).persist()
-    recorded = [meta.run for source in found if "packets" in source.tables for meta in source.metas]
-    watched = processes.where(F.col("run").isin(recorded)) if len(recorded) < len(_list_runs(found)) else processes
+    recorded = [meta.run for source in folders if "packets" in source.tables for meta in source.metas]
+    watched = processes.where(F.col("run").isin(recorded)) if len(recorded) < len(_list_runs(folders)) else processes
     ends = find_packet_ends(packets, multicasts, watched)
     tables: dict[str, Callable[[], DataFrame] | None] = {
         "spans": lambda: summarize_spans(spans, facts, done, edge),
@@ -208,7 +208,7 @@ def _plan_tables(
 
 
 def prepare_folder(out: Path) -> None:
-    """An empty folder for tables; tables of an earlier measure go, anything else is left alone and refused."""
+    """An empty folder for tables: tables of an earlier measure are removed, a folder with other content is refused."""
     if out.exists() and not out.is_dir():
         raise UsageError(f"--out {out}: a file; expected a folder")
     if out.is_dir() and any(out.iterdir()) and not (out / "measures.json").is_file():
@@ -224,7 +224,7 @@ def prepare_folder(out: Path) -> None:
 
 
 def write_table(table: DataFrame, out: Path, name: str) -> int:
-    """One table as one Parquet file, in its order, and the same as CSV; how many rows."""
+    """Writes one table as one Parquet file, in its order, and as CSV; returns the number of rows."""
     early = out / f".{name}"
     table.repartition(1).sortWithinPartitions(*MEASURES[name]).write.mode("overwrite").parquet(str(early))
     parts = sorted(early.glob("part-*.parquet"))
@@ -245,7 +245,7 @@ def _build_empty(table: DataFrame) -> pa.Table:
 
 
 def write_rows(rows: Sequence[compare.Row], names: Sequence[str], out: Path, name: str) -> int:
-    """A table that was made without Spark."""
+    """Writes a table that was made without Spark."""
     columns = {column: [row[column] for row in rows] for column in names}
     arrays = [
         pa.array(values) if any(v is not None for v in values) else pa.nulls(len(values), pa.float64())
@@ -256,7 +256,7 @@ def write_rows(rows: Sequence[compare.Row], names: Sequence[str], out: Path, nam
 
 
 def write_csv(out: Path, name: str) -> int:
-    """The same rows for spreadsheets, some at a time."""
+    """The same rows as CSV, some at a time."""
     file = pq.ParquetFile(out / f"{name}.parquet")
     with pacsv.CSVWriter(out / f"{name}.csv", file.schema_arrow) as writer:
         for batch in file.iter_batches():
@@ -306,9 +306,9 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _list_runs(found: Sequence[TraceFolder]) -> list[str]:
+def _list_runs(folders: Sequence[TraceFolder]) -> list[str]:
     seen: dict[str, str] = {}
-    for source in found:
+    for source in folders:
         for meta in source.metas:
             if meta.run in seen:
                 raise UsageError(
@@ -324,20 +324,22 @@ def _sum_rows(counts: RowCounts, tables: Iterable[str]) -> int:
 
 @contextmanager
 def _compact_folders(
-    spark: SparkSession, found: list[TraceFolder], counts: RowCounts, out: Path
+    spark: SparkSession, folders: list[TraceFolder], counts: RowCounts, out: Path
 ) -> Iterator[list[TraceFolder]]:
-    """The same rows in few files, for as long as they are needed."""
+    """The same rows in few files, for as long as the block runs."""
     place = out / ".gathered"
     shutil.rmtree(place, ignore_errors=True)
     try:
-        yield compact_folders(spark, found, counts, str(place))
+        yield compact_folders(spark, folders, counts, str(place))
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
 
 @contextmanager
 def tune_session(spark: SparkSession, rows: int) -> Iterator[None]:
-    """For small traces, Spark's care for large ones costs more than the work: few partitions, no compiled stages."""
+    """Settings for small traces, where Spark's settings for large ones cost more than the work: few partitions, no
+    compiled stages.
+    """
     if rows > SMALL_ROWS:
         yield
         return
@@ -352,5 +354,5 @@ def tune_session(spark: SparkSession, rows: int) -> Iterator[None]:
     try:
         yield
     finally:
-        for name, kept in before.items():
-            spark.conf.set(name, str(kept))
+        for name, before_value in before.items():
+            spark.conf.set(name, str(before_value))

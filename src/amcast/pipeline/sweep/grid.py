@@ -1,8 +1,8 @@
-"""A sweep's plan file, and the cells that it spans. Pure: data in, data out.
+"""A sweep's plan file, and the cells of its grid. Pure: data in, data out.
 
-A plan file is a plan as `amcast simulate` reads it, and four more tables that say what varies:
+A plan file is a plan as `amcast simulate` reads it, with four more tables that say what varies:
 
-    protocol = "skeen"                     # the base: what every cell starts from
+    protocol = "skeen"                     # the base: every cell starts from it
 
     [workload]
     messages = 1000
@@ -20,12 +20,12 @@ A plan file is a plan as `amcast simulate` reads it, and four more tables that s
     where = { protocol = "skeen" }
     set = { topology.replicas = 1 }
 
-    [[exclude]]                            # cells that match every field are left out; a list matches any of its values
+    [[exclude]]                            # cells that match every field are omitted; a list matches any of its values
     protocol = ["skeen"]
     topology.groups = 8
 
-A cell is one plan, and its name is a hash of that plan: whoever runs it, wherever, whenever, it is the same cell with
-the same result. Equal cells (overrides can make some) are one cell.
+A cell is one plan, and its id is a hash of that plan: equal plans are the same cell and have the same result, on any
+machine at any time. Equal cells (overrides can make some) are one cell.
 """
 
 import copy
@@ -57,12 +57,12 @@ class SweepCell:
     id: str
     plan: Values
     varied: Fields
-    """What tells this cell from the others: the fields of the grid, as the cell has them."""
+    """The fields of the grid with this cell's values: what distinguishes it from the others."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A sweep's plan file, taken apart."""
+    """A sweep's plan file, parsed."""
 
     base: Values
     axes: tuple[tuple[Fields, ...], ...]
@@ -85,7 +85,7 @@ class Grid:
 
 
 def parse_grid(values: Values, where: str = "plan") -> Grid:
-    """Take a plan file's data apart; mistakes name the place, the field, the value and what was expected."""
+    """Parses a plan file's data. Errors name the place, the field, the value and what was expected."""
     base = {key: value for key, value in values.items() if key not in TABLES}
     axes = [
         _parse_axis(path, choices, f"{where}: grid.{path}") for path, choices in _iterate_leaves(values, "grid", where)
@@ -108,8 +108,8 @@ def parse_grid(values: Values, where: str = "plan") -> Grid:
     return grid
 
 
-def expand_cells(grid: Grid, normalised: Callable[[Values, str], Values], where: str = "plan") -> list[SweepCell]:
-    """Every cell, in the order of the file. `normalised` checks one plan and fills in what it leaves unsaid."""
+def expand_cells(grid: Grid, normalize: Callable[[Values, str], Values], where: str = "plan") -> list[SweepCell]:
+    """Every cell, in the order of the file. `normalize` checks one plan and fills in its defaults."""
     found: dict[str, SweepCell] = {}
     for choices in product(*grid.axes):
         fields: Fields = {}
@@ -120,24 +120,22 @@ def expand_cells(grid: Grid, normalised: Callable[[Values, str], Values], where:
         for pattern, change in grid.overrides:
             if _matches(grid.base, fields, pattern):
                 fields.update(change)
-        plan = normalised(
-            set_fields(grid.base, fields), f"{where}, cell {describe_fields(fields)}" if fields else where
-        )
-        id = hash_plan(plan)
-        if id not in found:
-            found[id] = SweepCell(id, plan, {path: look_up(plan, path) for path in grid.paths})
+        plan = normalize(set_fields(grid.base, fields), f"{where}, cell {describe_fields(fields)}" if fields else where)
+        cell_id = hash_plan(plan)
+        if cell_id not in found:
+            found[cell_id] = SweepCell(cell_id, plan, {path: look_up(plan, path) for path in grid.paths})
     if not found:
         raise UsageError(f"{where}: every cell is excluded; expected at least one")
     return list(found.values())
 
 
 def hash_plan(plan: Values) -> str:
-    """The name of a cell: a hash of its plan, written in one way."""
+    """The id of a cell: a hash of its plan in canonical JSON."""
     return blake2b(to_canonical_json(plan).encode(), digest_size=10).hexdigest()
 
 
 def describe_cell(cell: SweepCell) -> Fields:
-    """What people look for a cell by; every table about cells begins with these columns."""
+    """The columns that identify a cell; every table about cells begins with them."""
     plan = cell.plan
     return {
         "cell": cell.id,
@@ -189,10 +187,10 @@ def describe_fields(fields: Fields) -> str:
 
 
 def bundle_cells(weights: Sequence[float], slots: int, least: float = 1.0, most: int = 1000) -> list[list[int]]:
-    """Group cells into tasks, given an estimate of each cell's seconds.
+    """Groups cells into tasks, given an estimate of each cell's seconds.
 
     Long cells come first and alone; short ones share a task, so that a task is worth its cost. Towards the end tasks
-    shrink to a fraction of what is left: nobody waits long for the slowest slot.
+    shrink to a fraction of what is left, so that no slot finishes much later than the others.
     """
     if slots < 1 or least <= 0 or most < 1:
         raise ValueError(f"slots {slots}, least {least}, most {most}: expected 1 or more, above 0, 1 or more")
@@ -210,11 +208,11 @@ def bundle_cells(weights: Sequence[float], slots: int, least: float = 1.0, most:
     return tasks
 
 
-# A plan as TOML, for people and for `amcast simulate --plan`
+# A plan as TOML, for readers and for `amcast simulate --plan`
 
 
 def to_toml(plan: Values) -> str:
-    """A plan as a TOML file. Fields without a value are left out: TOML has none for them."""
+    """A plan as a TOML file. Fields without a value are omitted: TOML has no null."""
     lines = [
         f"{_format_key(key)} = {_format_value(value)}"
         for key, value in plan.items()
@@ -253,11 +251,11 @@ def _format_value(value: Any) -> str:
 
 
 def _quote(value: Any) -> str:
-    """JSON's strings, numbers and truth values are TOML's, but for one character."""
+    """JSON's strings, numbers and booleans are TOML's, except for one character."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-# Inside a plan file
+# Parsing a plan file
 
 
 def _iterate_leaves(values: Values, name: str, where: str) -> Iterator[tuple[str, Any]]:
@@ -268,7 +266,7 @@ def _iterate_leaves(values: Values, name: str, where: str) -> Iterator[tuple[str
 
 
 def _flatten(table: Values) -> Fields:
-    """`topology.groups = ...` and `"topology.groups" = ...` are the same: tables become dotted paths."""
+    """Tables as dotted paths: `topology.groups = ...` and `"topology.groups" = ...` are the same."""
     fields: Fields = {}
     pending = list(table.items())
     while pending:

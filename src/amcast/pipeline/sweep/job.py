@@ -1,15 +1,15 @@
 """A sweep: every cell of a plan run in a Spark task, every result one row.
 
-    DIR/sweep.json                         the plan, and how many cells it spans
-    DIR/cells/protocol=NAME/*.parquet      one row per cell: what it was, how it ended, its headline numbers
+    DIR/sweep.json                         the plan, and the number of its cells
+    DIR/cells/protocol=NAME/*.parquet      one row per cell: its setting, its status, its headline numbers
     DIR/timings/*.parquet                  how long each cell took, and where: all that may differ between two sweeps
-    DIR/plans/CELL.toml                    the plan of each cell that did not end well
+    DIR/plans/CELL.toml                    the plan of each cell whose status is not ok
     DIR/runs/CELL/                         traces: of all cells, or of violated ones only
     DIR/journal/*.jsonl                    results that are not in the tables yet
 
-A task appends each result to its journal at once, so an interrupted sweep loses only what was being run; starting it
-again skips what is finished. At the end the journal is merged into the tables, in one order whoever ran what where.
-DIR must be a folder that all workers see.
+A task appends each result to its journal at once, so an interrupted sweep loses only the cells that were running;
+starting it again skips finished cells. At the end the journal is merged into the tables, in one order whichever worker
+ran which cell. DIR must be a folder that all workers see.
 """
 
 import json
@@ -38,10 +38,12 @@ from amcast.pipeline.sweep.grid import SweepCell, Values, bundle_cells, describe
 from amcast.pipeline.sweep.worker import ChildWorker, WorkOutcome
 
 RunCell = Callable[..., dict[str, Any]]
-"""(plan, folder, packets) -> row: handed in, because the pipeline knows no protocol."""
+"""(plan, folder, packets) -> row: passed in, because the pipeline knows no protocol."""
 
 FINISHED: Final = ("ok", "violated", "unknown", "error")
-"""Statuses that are final: the same plan would end so again. The others may be a machine's fault and are tried anew."""
+"""Final statuses: the same plan would end the same way again. The others may be caused by a machine and are tried
+again.
+"""
 STATUSES: Final = (*FINISHED, "timeout", "crash")
 
 _LONG, _DOUBLE, _TEXT = pa.int64(), pa.float64(), pa.string()
@@ -99,7 +101,7 @@ class SweepSettings:
     retry: bool = False
     """Run cells again that ended with an error."""
     least_s: float = 2.0
-    """A task is filled with cells up to about so many seconds: starting one costs 15 ms."""
+    """A task is filled with cells up to about this many seconds: starting one costs 15 ms."""
 
 
 @dataclass
@@ -108,15 +110,15 @@ class SweepResult:
 
     cells: int
     run: int
-    """How many were run now; the others were finished before."""
+    """Cells that were run now; the others were finished before."""
     seconds: float
     statuses: dict[str, int] = field(default_factory=dict)
     failures: list[dict[str, Any]] = field(default_factory=list)
-    """The first few rows that did not end well."""
+    """The first few rows whose status is not ok."""
 
 
 def prepare_sweep(settings: SweepSettings, grid: Values, cells: Sequence[SweepCell], paths: Sequence[str]) -> None:
-    """Make the folder a sweep's folder, or refuse one that holds something else."""
+    """Makes the folder a sweep's folder; refuses one that holds something else."""
     out = settings.out
     if out.exists() and not out.is_dir():
         raise UsageError(f"--out {out}: a file; expected a folder")
@@ -129,9 +131,9 @@ def prepare_sweep(settings: SweepSettings, grid: Values, cells: Sequence[SweepCe
             (out / name).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--out {out}: cannot be written: {error.strerror}") from None
-    said = {"plan": grid, "varied": list(paths), "cells": len(cells), "traces": settings.traces}
+    description = {"plan": grid, "varied": list(paths), "cells": len(cells), "traces": settings.traces}
     early = out / ".sweep.json"
-    early.write_text(json.dumps(said, indent=2, ensure_ascii=False) + "\n")
+    early.write_text(json.dumps(description, indent=2, ensure_ascii=False) + "\n")
     early.rename(out / "sweep.json")
 
 
@@ -166,16 +168,16 @@ def run_cells(
     spark: SparkSession,
     cells: Sequence[SweepCell],
     run_cell: RunCell,
-    estimated: Callable[[Values], float],
+    estimate_seconds: Callable[[Values], float],
     settings: SweepSettings,
 ) -> None:
-    """Run cells in Spark tasks. Results are in the journal when this returns, or as far as it got."""
+    """Runs cells in Spark tasks. The results are in the journal when this returns, or as far as it got."""
     if not cells:
         return
-    weights = [estimated(cell.plan) for cell in cells]
+    weights = [estimate_seconds(cell.plan) for cell in cells]
     slots = spark.sparkContext.defaultParallelism
     tasks = [[cells[place] for place in task] for task in bundle_cells(weights, slots, settings.least_s)]
-    # Each task unpacks its own cells only: a worker that unpacked all of them for every task would do little else.
+    # Each task unpacks its own cells only: unpacking all of them for every task would take most of the time.
     packed = spark.sparkContext.broadcast([_pack((task, run_cell, settings)) for task in tasks])
     written = JournalCounter(settings.out / "journal")
     with show_progress(spark, "sweeping", count=lambda: (written(), len(cells)), unit="cells"):
@@ -189,7 +191,7 @@ def _pack(bundle: Any) -> bytes:
 
 
 def make_task(packed: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What a Spark task does: one bundle of cells."""
+    """The function of a Spark task: it runs one bundle of cells."""
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -200,11 +202,11 @@ def make_task(packed: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.R
 
 
 _child = ChildWorker()
-"""One per Python worker of Spark; its child outlives the task, as the worker does."""
+"""One per Python worker of Spark; it outlives the task, as the worker does."""
 
 
 def run_packed_bundle(packed: bytes) -> int:
-    """Unpack a bundle and run it."""
+    """Unpacks a bundle and runs it."""
     cells, run_cell, settings = pickle.loads(packed)
     freeze_garbage()
     return run_bundle(cells, run_cell, settings, _child)
@@ -213,19 +215,19 @@ def run_packed_bundle(packed: bytes) -> int:
 def run_bundle(
     cells: Sequence[SweepCell], run_cell: RunCell, settings: SweepSettings, child: ChildWorker | None = None
 ) -> int:
-    """Run some cells in a child process and write down each result at once."""
-    mine = child or ChildWorker()
+    """Runs some cells in a child process and appends each result to the journal at once."""
+    own = child or ChildWorker()
     try:
-        return _run_bundle(cells, run_cell, settings, mine)
+        return _run_bundle(cells, run_cell, settings, own)
     finally:
         if child is None:
-            mine.stop()
+            own.stop()
 
 
 def _run_bundle(cells: Sequence[SweepCell], run_cell: RunCell, settings: SweepSettings, child: ChildWorker) -> int:
     name = blake2b(" ".join(cell.id for cell in cells).encode(), digest_size=10).hexdigest()
     file = settings.out / "journal" / f"{name}.jsonl"
-    # A task that is tried again, after its machine was lost, goes on where it stopped.
+    # A task that is tried again, after its machine was lost, continues where it stopped.
     known = {row["cell"] for row in read_journal(file) if row["status"] in FINISHED} if file.exists() else set()
     left = [cell for cell in cells if cell.id not in known]
 
@@ -245,19 +247,19 @@ def _run_bundle(cells: Sequence[SweepCell], run_cell: RunCell, settings: SweepSe
 
 
 def build_row(cell: SweepCell, outcome: WorkOutcome) -> dict[str, Any]:
-    """A line of the journal."""
+    """One line of the journal."""
     if outcome.status == "done":
-        told = outcome.value
+        result = outcome.value
     else:
-        told = {"status": outcome.status, "message": outcome.message}
+        result = {"status": outcome.status, "message": outcome.message}
     replay = None
-    if told["status"] != "ok":
+    if result["status"] != "ok":
         replay = f"amcast simulate --plan plans/{cell.id}.toml --seed {cell.plan.get('seed', 0)}"
-    return {**describe_cell(cell), "replay": replay, **told, "seconds": outcome.seconds, "host": platform.node()}
+    return {**describe_cell(cell), "replay": replay, **result, "seconds": outcome.seconds, "host": platform.node()}
 
 
 def read_journal(file: Path) -> Iterator[dict[str, Any]]:
-    """The whole lines of a journal."""
+    """The complete lines of a journal."""
     with file.open("rb") as lines:
         for line in lines:
             if line.endswith(b"\n"):
@@ -268,7 +270,7 @@ def read_journal(file: Path) -> Iterator[dict[str, Any]]:
 
 
 class JournalCounter:
-    """How many lines were added to the journals since this was made; each is read once, and only what is new."""
+    """Counts the lines added to the journals since it was made; it reads only new bytes."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -288,7 +290,7 @@ class JournalCounter:
 
 
 def _end_partial_line(journal: Any) -> None:
-    """A writer that was killed may have left half a line: end it, so that ours stands alone."""
+    """Ends the last line if a killed writer left it incomplete, so that the next one stands alone."""
     journal.seek(0, os.SEEK_END)
     if journal.tell():
         journal.seek(-1, os.SEEK_END)
@@ -300,10 +302,10 @@ def _end_partial_line(journal: Any) -> None:
 
 
 def merge_journal(out: Path) -> None:
-    """Bring the journal into the tables. Interrupted anywhere, it can be done again. Equal results, equal bytes."""
-    for left in (out / "runs").glob(".*"):
-        # What a cell that was killed had recorded.
-        shutil.rmtree(left, ignore_errors=True)
+    """Merges the journal into the tables. It can be repeated after an interruption. Equal results, equal bytes."""
+    for partial in (out / "runs").glob(".*"):
+        # The partial trace of a cell that was killed.
+        shutil.rmtree(partial, ignore_errors=True)
     files = sorted((out / "journal").glob("*.jsonl"))
     if not files:
         return
@@ -311,7 +313,7 @@ def merge_journal(out: Path) -> None:
     for file in files:
         for row in read_journal(file):
             known = rows.get(row["cell"])
-            # A result rather than a timeout or a crash, whichever came first.
+            # A result replaces a timeout or a crash, whichever came first.
             if known is None or known["status"] not in FINISHED:
                 rows[row["cell"]] = row
     for table, schema in (("cells", CELLS), ("timings", TIMINGS)):
@@ -319,8 +321,8 @@ def merge_journal(out: Path) -> None:
         fresh = pa.Table.from_pylist([_to_schema(row, schema) for row in rows.values()], schema)
         if (out / table).is_dir():
             old = _read_table(out, table, schema)
-            mine = pc.is_in(old["cell"], value_set=pa.array(list(rows), pa.string()))
-            fresh = pa.concat_tables([old.filter(pc.invert(mine)), fresh])
+            own = pc.is_in(old["cell"], value_set=pa.array(list(rows), pa.string()))
+            fresh = pa.concat_tables([old.filter(pc.invert(own)), fresh])
         _write_table(fresh, out / f".{table}-new", table)
     for table in ("cells", "timings"):
         _swap_table(out, table)
@@ -345,12 +347,12 @@ def _write_table(rows: pa.Table, folder: Path, table: str) -> None:
     for protocol in pc.unique(rows["protocol"]).to_pylist():
         part = folder / f"protocol={protocol}"
         part.mkdir(parents=True)
-        mine = rows.filter(pc.equal(rows["protocol"], protocol)).drop_columns(["protocol"])
-        pq.write_table(mine, part / "part-00000.parquet", compression="zstd")
+        own = rows.filter(pc.equal(rows["protocol"], protocol)).drop_columns(["protocol"])
+        pq.write_table(own, part / "part-00000.parquet", compression="zstd")
 
 
 def _read_table(out: Path, table: str, schema: pa.Schema) -> pa.Table:
-    # The folder's name says the protocol; left to guess, Arrow would read a protocol called 2 as a number.
+    # The folder's name has the protocol; without a type, Arrow would read a protocol called 2 as a number.
     hive = pads.partitioning(pa.schema([("protocol", pa.string())]), flavor="hive") if table == "cells" else None
     try:
         return pads.dataset(out / table, schema=schema, format="parquet", partitioning=hive).to_table()
@@ -367,7 +369,7 @@ def _swap_table(out: Path, table: str) -> None:
 
 
 def _restore_table(out: Path, table: str) -> None:
-    """A merge that was interrupted between two renames left the table under its old name."""
+    """Restores a table that a merge, interrupted between two renames, left under its old name."""
     if not (out / table).is_dir() and (out / f".{table}-old").is_dir():
         (out / f".{table}-old").rename(out / table)
 
@@ -380,7 +382,7 @@ def read_cells(out: Path) -> pa.Table:
 
 
 def summarize_sweep(cells: Sequence[SweepCell], ran: int, begun: float, out: Path) -> SweepResult:
-    """Count how the plan's cells ended."""
+    """Counts the statuses of the plan's cells."""
     wanted = {cell.id for cell in cells}
     result = SweepResult(len(cells), ran, time.monotonic() - begun)
     for row in read_cells(out).select(["cell", "protocol", "varied", "status", "message", "replay"]).to_pylist():
@@ -393,7 +395,7 @@ def summarize_sweep(cells: Sequence[SweepCell], ran: int, begun: float, out: Pat
 
 
 def decide_verdict(statuses: dict[str, int]) -> str:
-    """Violated if any cell is; unknown if any cell did not end well; else holds."""
+    """Violated if any cell is; unknown if any other cell is not ok; else holds."""
     if statuses.get("violated"):
         return "violated"
     return "holds" if set(statuses) == {"ok"} else "unknown"

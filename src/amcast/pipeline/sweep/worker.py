@@ -1,9 +1,9 @@
-"""Work in a child process, so that whatever it does to itself is only news: an exception, a hang, a crash.
+"""Runs work in a child process, so that an exception, a hang or a crash of the work is only a result.
 
-A `Helper` forks one child and asks it for one item after the other. When the child dies, or is killed for taking too
-long, that item is lost and a new child goes on with the next. As long as nothing of the kind happens it is the same
-child, for many lists of items: an interpreter that has run some work is a sixth faster than a fresh one. The worker of
-Spark that asks for it never runs foreign code itself.
+A `ChildWorker` forks one child and sends it one item after the other. When the child dies, or is killed for taking too
+long, that item is lost and a new child continues with the next. Otherwise the same child serves many lists of items: an
+interpreter that has run some work is a sixth faster than a fresh one. Spark's own Python worker never runs foreign
+code.
 """
 
 import json
@@ -24,12 +24,12 @@ from pyspark import cloudpickle
 Status = Literal["done", "error", "timeout", "crash"]
 MAX_MESSAGE: Final = 2000
 GRACE_SECONDS: Final = 10
-"""A child whose parent died ends itself so long after its time is over."""
+"""A child whose parent died ends itself this long after its timeout."""
 
 
 @dataclass(frozen=True)
 class WorkOutcome:
-    """What became of one item."""
+    """The result of one item."""
 
     status: Status
     value: Any = None
@@ -38,7 +38,7 @@ class WorkOutcome:
 
 
 def run_isolated(work: Callable[[Any], Any], items: Sequence[Any], timeout_s: float) -> Iterator[WorkOutcome]:
-    """Do some work on every item, in order, each in at most `timeout_s` seconds. Results must be JSON."""
+    """Runs the work on every item, in order, each in at most `timeout_s` seconds. Results must be JSON."""
     child = ChildWorker()
     try:
         yield from child.run_items(work, items, timeout_s)
@@ -47,16 +47,16 @@ def run_isolated(work: Callable[[Any], Any], items: Sequence[Any], timeout_s: fl
 
 
 class ChildWorker:
-    """A child process that works, made when there is something to do."""
+    """A child process that runs work; it is forked when there is an item."""
 
     def __init__(self) -> None:
         self._child = 0
         self._request_pipe = self._reply_pipe = -1
         self._sent_work = b""
-        """The work that the child was last replies to do, packed."""
+        """The packed work that the child has."""
 
     def run_items(self, work: Callable[[Any], Any], items: Sequence[Any], timeout_s: float) -> Iterator[WorkOutcome]:
-        """Do some work on every item, in order, each in at most `timeout_s` seconds. Results must be JSON."""
+        """Runs the work on every item, in order, each in at most `timeout_s` seconds. Results must be JSON."""
         packed: bytes = cloudpickle.dumps((work, timeout_s))  # type: ignore[no-untyped-call]
         for item in items:
             begun = time.monotonic()
@@ -71,14 +71,14 @@ class ChildWorker:
                 yield _parse_outcome(line, seconds)
 
     def stop(self) -> None:
-        """Kill the child if it still incarnations, and bury it."""
+        """Kills the child if it is running, and reaps it."""
         if self._child:
             with suppress(ProcessLookupError):
                 os.kill(self._child, signal.SIGKILL)
             self._reap()
 
     def _request(self, packed: bytes, item: Any, timeout_s: float) -> bytes | None:
-        """The child's answer; b"" if it died, None if its time is over."""
+        """The child's reply; b"" if it died, None if its time is over."""
         if not self._child:
             self._fork()
         try:
@@ -100,7 +100,7 @@ class ChildWorker:
             os.close(requests)
             os.close(replies)
             return
-        # The child: nothing below returns, and nothing of the parent's clean-up runs here.
+        # The child: nothing below returns, and none of the parent's clean-up runs here.
         code = 70
         try:
             os.close(self._request_pipe)
@@ -113,7 +113,7 @@ class ChildWorker:
             os._exit(code)
 
     def _reap(self) -> str:
-        """How the child ended."""
+        """Waits for the child and describes how it ended."""
         _, status = os.waitpid(self._child, 0)
         os.close(self._request_pipe)
         os.close(self._reply_pipe)
@@ -129,7 +129,7 @@ WORK, ITEM = b"w", b"i"
 
 
 def _serve(requests: int, replies: int) -> None:
-    """Work until nobody asks any more. What comes first is the work, then items; another work may follow."""
+    """Serves requests until the pipe is closed: first the work, then items; another work may follow."""
     work: Callable[[Any], Any] | None = None
     while (request := _read_request(requests)) is not None:
         kind, packed = request[:1], request[1:]
@@ -172,7 +172,7 @@ def _run_item(work: Callable[[Any], Any], packed: bytes) -> bytes:
 
 
 def describe_exception(error: BaseException) -> str:
-    """An exception in one sentence: what, and where it was raised."""
+    """An exception in one sentence: its type, its message, and where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""  # noqa: PTH119
     said = str(error).strip() or "no message"

@@ -1,8 +1,8 @@
-"""`amcast watch DIR`: a run that is still going on, as Structured Streaming sees its files appear.
+"""`amcast watch DIR`: follows an unfinished run, through Spark's Structured Streaming over its files.
 
-Every second or so: how much was delivered, how fast, which replicas lag, and whether the order is already broken. The
-run may be written by many processes; a file counts when it has its final name. The watch ends when run.json appears and
-every file was read, when the order is violated, or when the caller says so.
+Every second or so it reports how much was delivered, how fast, which replicas lag, and whether the order is violated.
+Many processes may write the run; a file counts when it has its final name. The watch ends when run.json exists and
+every file was read, when the order is violated, or when nothing new arrives for a given time.
 """
 
 import tempfile
@@ -29,12 +29,12 @@ from amcast.trace.meta import META_FILE, UNFINISHED_META_FILE
 
 FILES_PER_BATCH: Final = 16
 MAX_RECENT: Final = 1_000_000
-"""Multicasts whose times are remembered, for latencies."""
+"""Multicasts whose times are kept, for latencies."""
 
 
 @dataclass
 class WatchStatus:
-    """What is known of the run so far; rates and latencies are those of the latest batch."""
+    """The state of the run so far; rates and latencies are those of the latest batch."""
 
     deliveries: int = 0
     multicasts: int = 0
@@ -51,7 +51,7 @@ class WatchStatus:
 
 
 class RunWatcher:
-    """Gathers what the streams bring; both call it from threads of their own."""
+    """Collects the batches of both streams, which call it from threads of their own."""
 
     def __init__(self, on_status: Callable[[WatchStatus], None]) -> None:
         self.snapshot = WatchStatus()
@@ -106,7 +106,7 @@ class RunWatcher:
             self._look_up(np.concatenate([early, message]), np.concatenate([since, at]))
 
     def _look_up(self, message: Int64Array, at: Int64Array) -> None:
-        """Latencies from the multicasts that were read; deliveries that came before theirs wait for them."""
+        """Latencies from the multicasts read so far; deliveries whose multicast was not read yet stay unmatched."""
         ids, times = self._sent
         place = np.minimum(np.searchsorted(ids, message), max(0, ids.size - 1))
         known = ids[place] == message if ids.size else np.zeros(message.size, np.bool_)
@@ -135,9 +135,9 @@ def watch(
     every_seconds: float = 1.0,
     patience_seconds: float | None = None,
 ) -> WatchStatus:
-    """Watch a run folder until the run is over or its order is violated; `on_status` hears of every batch.
+    """Watches a run folder until the run is over or its order is violated; calls `on_status` for every batch.
 
-    With `patience_seconds`, also stop when nothing new has come for so long.
+    With `patience_seconds`, it also stops when nothing new has arrived for that long.
     """
     place = Path(folder)
     if not place.is_dir():
@@ -180,7 +180,7 @@ def _open_streams(
 
 
 def _wait_for_end(folder: Path, watcher: RunWatcher, queries: list[Any], patience_seconds: float | None) -> None:
-    """Until the order is violated, or the run is over and read, or patience ends."""
+    """Waits until the order is violated, or the run is over and read, or patience ends."""
     quiet, rows = 0.0, -1
     step = 0.25
     while not watcher.ended.wait(step):

@@ -1,7 +1,7 @@
-"""Waiting in the order: deliveries that had their place and waited for something older; and the convoy effect.
+"""Waiting in the order: deliveries that had their final place and waited for an older message; and the convoy effect.
 
-The convoy effect is what paper 001 (sections 5 and 7.2) calls so: local messages that wait for global ones. Processes
-note it themselves (`convoy`, nanoseconds, once per delivery): the share is that of the latency of all local messages.
+Convoy effect as in paper 001 (sections 5 and 7.2): local messages that wait for global ones. Processes note it
+themselves (`convoy`, nanoseconds, once per delivery); the share is relative to the latency of all local messages.
 """
 
 from pyspark.sql import DataFrame

@@ -22,7 +22,7 @@ ERROR = 0.005
 Z95 = 1.96
 STEPS = 200
 TAIL = (0.999, 0.9999)
-"""A CDF is drawn at every step from 0 to 1, and at these."""
+"""A CDF has a point at every step from 0 to 1, and at these."""
 
 
 def build_histogram(rows: DataFrame, keys: Sequence[str], value: str, exact: bool) -> DataFrame:

@@ -1,4 +1,4 @@
-"""Fairness: what each region waits, as a sender (until every destination delivered) and as a destination."""
+"""Fairness: the latency of each region, as a sender (until every destination delivered) and as a destination."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812

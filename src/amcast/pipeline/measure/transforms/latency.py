@@ -42,7 +42,7 @@ def build_latency_cdf(counts: DataFrame) -> DataFrame:
 
 
 def measure_routes(answers: DataFrame, exact: bool) -> DataFrame:
-    """Per run, region of the sender and destination group: how long the way takes."""
+    """Per run, region of the sender and destination group: the latency between them."""
     keys = ("run", "sender_region", "group")
     return D.summarize_distribution(
         D.build_histogram(answers.where("steady"), keys, "latency_ns", exact), keys, "latency_ns", exact

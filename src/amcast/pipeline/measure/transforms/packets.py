@@ -1,4 +1,4 @@
-"""Packets: who sent and received how much, by which bodies, and how much of it served messages for somebody else."""
+"""Packets: how many each process sent and received, of which bodies, and how many were about messages of others."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -100,7 +100,7 @@ def find_packet_ends(packets: DataFrame, multicasts: DataFrame, processes: DataF
 
 
 def audit_processes(ends: DataFrame, processes: DataFrame) -> DataFrame:
-    """Who worked for whom, per process: ends of packets about messages, and those about other people's messages."""
+    """Per process: ends of packets about messages, and those about messages that do not concern it."""
     found = ends.groupBy("run", "process").agg(
         F.count("*").alias("worked"),
         F.count(F.when(~F.col("concerned"), 1)).alias("worked_for_others"),

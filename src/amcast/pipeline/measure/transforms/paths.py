@@ -1,4 +1,4 @@
-"""Fast and slow paths: what protocols noted about messages, how often, and whether such messages took longer."""
+"""Fast and slow paths: the notes of protocols about messages, how often, and whether such messages took longer."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812

@@ -1,4 +1,4 @@
-"""Recovery: how long after each fault every group was silent, and when it took new messages again.
+"""Recovery: how long every group was silent after each fault, and when it delivered new messages again.
 
 Faults are notes called `fault-...` (the simulator writes one when a fault happens) and processes that stayed down.
 """
@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 
 def find_faults(notes: DataFrame, processes: DataFrame) -> DataFrame:
-    """Per run: what went wrong where and when."""
+    """Per run: the kind, process and time of each fault."""
     noted = notes.where(F.col("name").startswith("fault-")).select(
         "run", F.col("at_ns").alias("fault_ns"), F.expr("substring(name, 7)").alias("fault"), "process"
     )
@@ -19,7 +19,7 @@ def find_faults(notes: DataFrame, processes: DataFrame) -> DataFrame:
 
 
 def measure_recovery(answers: DataFrame, struck: DataFrame, processes: DataFrame) -> DataFrame:
-    """Per fault and group. Times are counted from the fault; null: no such delivery came."""
+    """Per fault and group. Times are counted from the fault; null: there was no such delivery."""
     groups = processes.where(F.col("group").isNotNull()).select("run", "group").distinct()
     events = struck.join(groups, "run").select("run", "group", "fault_ns", "fault", "process")
     keys = ["run", "group", "fault_ns", "fault", "process"]
@@ -55,7 +55,7 @@ def _find_next_deliveries(times: DataFrame, events: DataFrame, name: str) -> Dat
             "process",
         )
     )
-    # Backwards, so that the window grows: one that shrinks is added up anew for every row.
+    # Backwards, so that the window grows: a shrinking one would be summed again for every row.
     backwards = Window.partitionBy("run", "group").orderBy(F.col("time_ns").desc())
     later = backwards.rangeBetween(Window.unboundedPreceding, Window.currentRow)
     seen = both.withColumn(name, F.min("at_ns").over(later)).where(F.col("fault").isNotNull())
@@ -77,8 +77,8 @@ def _find_silences(answers: DataFrame, events: DataFrame) -> DataFrame:
         .orderBy("at_ns", F.col("gap_ns").isNotNull())
         .rowsBetween(Window.unboundedPreceding, Window.currentRow)
     )
-    told = both.withColumn("since", F.last("fault_ns", ignorenulls=True).over(before))
-    found = told.where(F.col("since").isNotNull() & F.col("gap_ns").isNotNull())
+    marked = both.withColumn("since", F.last("fault_ns", ignorenulls=True).over(before))
+    found = marked.where(F.col("since").isNotNull() & F.col("gap_ns").isNotNull())
     return found.groupBy("run", "group", F.col("since").alias("fault_ns")).agg(
         F.max("gap_ns").alias("longest_silence_ns")
     )

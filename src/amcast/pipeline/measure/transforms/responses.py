@@ -5,7 +5,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 
 def find_responses(delivered: DataFrame) -> DataFrame:
-    """Per message and destination group, the first replica's delivery: what a client of that group waits for."""
+    """Per message and destination group, the first replica's delivery: the response that a client of that group waits
+    for.
+    """
     keys = ["run", "message", "group"]
     first = delivered.groupBy(*keys).agg(
         F.min("at_ns").alias("at_ns"),

@@ -1,7 +1,7 @@
-"""The steady part of a run, and its deliveries with all that is known about their messages.
+"""The steady part of a run, and its deliveries joined with their messages.
 
 A run warms up and drains; both ends are dropped before anything is averaged: the first and the last tenth of its
-messages, in order of their multicast. (By number and not by time, because a burst has no time to speak of.)
+messages, in order of their multicast. (By number and not by time, because a burst takes almost no time.)
 """
 
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 BATCHES = 20
-"""The steady part is cut into so many batches: their means are nearly independent, single latencies are not."""
+"""The steady part is cut into this many batches: their means are nearly independent, single latencies are not."""
 
 
 def deduplicate_processes(processes: DataFrame) -> DataFrame:
-    """One row per process: who was stopped in good order and started again has told of itself in every incarnation."""
+    """One row per process: a process that was stopped cleanly and started again has a row of every incarnation."""
     per_process = processes.groupBy("run", "process").agg(
         F.max("group").alias("group"), F.max("region").alias("region"), F.max("crashed_at_ns").alias("crashed_at_ns")
     )
@@ -22,7 +22,7 @@ def deduplicate_processes(processes: DataFrame) -> DataFrame:
 
 
 def find_steady_windows(multicasts: DataFrame, edge: float) -> DataFrame:
-    """Per run: when its steady part begins and ends, and what was multicast."""
+    """Per run: when its steady part begins and ends, and how many messages were multicast."""
     per_run = multicasts.groupBy("run").agg(
         F.min("at_ns").alias("first_ns"),
         F.max("at_ns").alias("last_ns"),
@@ -41,7 +41,7 @@ def _find_quantile(column: str, share: float) -> Column:
 
 
 def summarize_spans(spans: DataFrame, facts: DataFrame, done: DataFrame, edge: float) -> DataFrame:
-    """Per run: its steady part, what happened in all, and how fast messages completed, first and last ones apart."""
+    """Per run: its steady part, total counts, and the rate of completions without the first and last ones."""
     all_of = facts.groupBy("run").agg(F.count("*").alias("deliveries"))
     ends = done.groupBy("run").agg(
         _find_quantile("at_ns", edge).alias("begun"), _find_quantile("at_ns", 1 - edge).alias("ended")
@@ -75,7 +75,7 @@ def join_deliveries(
     spans: DataFrame,
     order: Sequence[int] | None = None,
 ) -> DataFrame:
-    """Every delivery of a message that was multicast to its group, with its latency and the places of both ends."""
+    """Every delivery of a message that was multicast to its group, with its latency and the regions of both ends."""
     sent = multicasts.select(
         "run",
         "message",

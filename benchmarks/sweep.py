@@ -3,9 +3,9 @@
     python benchmarks/sweep.py                     # cells of about 100 ms and of about 400 ms
     python benchmarks/sweep.py --cells 1000
 
-Wanted: at least 90 % of the pool's throughput for cells of 100 ms and more. The session's start is not counted; both
-sides are warm: each runs a few cells first. They take turns, and which goes first changes from round to round. On a
-busy machine walls say little: compare the processor time of the whole tree of processes, Java included.
+The goal: at least 90 % of the pool's throughput for cells of 100 ms and more. The session's start is not counted; both
+sides are warm: each runs a few cells first. They alternate, and which goes first changes from round to round. On a busy
+machine compare the processor time of the whole tree of processes, Java included, not the wall time.
 """
 
 import argparse
@@ -38,24 +38,24 @@ def cells(messages: int, count: int) -> list[SweepCell]:
     return expand_cells(parse_grid(plan), normalise_plan)
 
 
-def one(plan: dict[str, Any]) -> str:
+def run_one(plan: dict[str, Any]) -> str:
     return str(run_cell(plan)["status"])
 
 
-def pooled(some: list[SweepCell], slots: int) -> tuple[float, float]:
-    """Seconds that a plain pool takes, on the clock and of the processors."""
+def run_in_pool(some: list[SweepCell], slots: int) -> tuple[float, float]:
+    """Seconds of a plain pool: wall time and processor time."""
     with multiprocessing.get_context("fork").Pool(slots) as pool:
-        pool.map(one, [cell.plan for cell in some[: 2 * slots]], chunksize=1)
+        pool.map(run_one, [cell.plan for cell in some[: 2 * slots]], chunksize=1)
         members = [process.pid for process in multiprocessing.active_children() if process.pid]
         begun, used = time.monotonic(), sum(map(cpu_seconds, members))
-        statuses = list(pool.imap_unordered(one, [cell.plan for cell in some], chunksize=1))
+        statuses = list(pool.imap_unordered(run_one, [cell.plan for cell in some], chunksize=1))
         seconds = time.monotonic() - begun, sum(map(cpu_seconds, members)) - used
     assert set(statuses) == {"ok"}, set(statuses)
     return seconds
 
 
-def swept(spark: Any, some: list[SweepCell], folder: Path) -> tuple[float, float]:
-    """Seconds that the sweep takes, its tables included, on the clock and of the processors."""
+def run_sweep(spark: Any, some: list[SweepCell], folder: Path) -> tuple[float, float]:
+    """Seconds of the sweep, its tables included: wall time and processor time."""
     warm = sweep.SweepSettings(folder / "warm")
     sweep.prepare_sweep(warm, {}, some, [])
     sweep.run_cells(spark, some[:8], run_cell, lambda plan: 5.0, warm)
@@ -81,11 +81,11 @@ def main() -> None:
             some = cells(messages, arguments.cells)
             for number in range(arguments.rounds):
                 load = os.getloadavg()[0]
-                pool = pooled(some, slots) if number % 2 else (0.0, 0.0)
+                pool = run_in_pool(some, slots) if number % 2 else (0.0, 0.0)
                 with tempfile.TemporaryDirectory() as folder:
-                    ours = swept(spark, some, Path(folder))
-                pool = pool if number % 2 else pooled(some, slots)
-                told = {
+                    ours = run_sweep(spark, some, Path(folder))
+                pool = pool if number % 2 else run_in_pool(some, slots)
+                result = {
                     "cell_cpu_ms": round(1000 * pool[1] / len(some), 1),
                     "cells": len(some),
                     "slots": slots,
@@ -99,7 +99,7 @@ def main() -> None:
                     "load_before": round(load, 1),
                     "peak_mib": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024,
                 }
-                print(json.dumps(told), flush=True)
+                print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@
     order       the rank grows along every sequence and is one per message, so the order is acyclic (P4, P5)
     packets     every packet about a message runs between its sender and its destinations (P6')
 
-They lean on what this trace happens to have: a rank for `order`, at most 63 processes for `integrity`. The Spark check
-needs neither. Each check returns the number of rows that break it.
+They rely on properties of this trace: a rank for `order`, at most 63 processes for `integrity`. The Spark check needs
+neither. Each check returns the number of rows that violate it.
 """
 
 from collections.abc import Callable

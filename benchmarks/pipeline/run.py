@@ -1,12 +1,12 @@
-"""The Spark check against DuckDB and Polars: the same checks, the same files, one after the other on the same machine.
+"""The Spark check against DuckDB and Polars: the same checks on the same files, one after the other on one machine.
 
     python benchmarks/pipeline/run.py --deliveries 1000000 10000000 50000000 --folder runs/bench --rounds 3
     python benchmarks/pipeline/run.py --deliveries 200000000 --engines spark --whole
 
-Each engine runs in a process of its own, which does every check once; session start is measured apart. The engines take
-turns, round by round, and the least of each number over the rounds is told. Wall is the time of a check, cpu the
-processor time of the whole process tree meanwhile, peak the tree's memory (proportional set size). On a machine that
-does other work too, compare cpu, not wall.
+Each engine runs in a process of its own, which does every check once; session start is measured separately. The engines
+alternate, round by round, and the minimum of each number over the rounds is reported. Wall is the time of a check, cpu
+the processor time of the whole process tree during it, peak the tree's memory (proportional set size). On a machine
+that does other work too, compare cpu, not wall.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def memory_mib(root: int) -> float:
 
 
 class Peak:
-    """The most memory that this process and its children held meanwhile."""
+    """The most memory that this process and its children held during the block."""
 
     def __init__(self) -> None:
         self.mib = 0.0
@@ -92,7 +92,7 @@ class Peak:
 
 
 def spark_checks(folder: Path, parts: bool) -> Iterator[tuple[str, Callable[[], int]]]:
-    """The parts of the Spark check one by one, then the whole as users run it; or only that."""
+    """The parts of the Spark check one by one, then the whole check; or only that."""
     from amcast.pipeline.check import genuineness
     from amcast.pipeline.check.examination import Examination
     from amcast.pipeline.check.job import CheckLimits, check, load_kernels
@@ -112,7 +112,7 @@ def spark_checks(folder: Path, parts: bool) -> Iterator[tuple[str, Callable[[], 
 
     with open_session() as spark:
         run = make_spark_runner(spark)
-        # Workers that have loaded the kernels are part of a session that has started.
+        # Loading the kernels in the workers is part of starting the session.
         run([(load_kernels, (number,)) for number in range(4 * (os.cpu_count() or 1))])
         found = read_trace_folder(str(folder))
         rows = read_row_groups(found.tables["deliveries"])

@@ -1,4 +1,4 @@
-"""The judge for searches says what went wrong in one sentence."""
+"""The incremental checker describes the first violation in one sentence."""
 
 import pytest
 
@@ -35,5 +35,5 @@ DESTINATIONS = {1: (0, 1), 2: (0, 1), 3: (1, 2), 4: (0, 2)}
         ),
     ],
 )
-def test_one_sentence(deliveries: dict[int, list[int]], sentence: str | None) -> None:
+def test_first_violation_is_one_sentence(deliveries: dict[int, list[int]], sentence: str | None) -> None:
     assert check_chains(deliveries, DESTINATIONS, GROUPS) == sentence

@@ -1,4 +1,4 @@
-"""Stories, refusals, and sizes that a lazy algorithm would not survive."""
+"""Stories, refusals, and sizes that an algorithm without care for cost would not survive."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def story(mutant: str, name: str) -> list[str]:
     return judge(planted(BY_NAME[mutant]).run()).properties[name].story
 
 
-def test_a_circle_is_told_edge_by_edge() -> None:
+def test_cycle_is_described_edge_by_edge() -> None:
     assert story("circle_of_three", "P5") == [
         "3 messages precede each other in a cycle: 3 -> 5 -> 4 -> 3",
         "process 0 delivered 3 at position 2, before 5 at position 3",
@@ -26,7 +26,7 @@ def test_a_circle_is_told_edge_by_edge() -> None:
     ]
 
 
-def test_a_circle_that_closes_by_what_never_happened() -> None:
+def test_cycle_closed_by_a_missing_delivery() -> None:
     assert story("circle_closed_by_a_group_that_died", "P5")[1] == (
         "process 0 delivered 3 at position 2 and never delivered 5, which is addressed to it, before it crashed"
     )

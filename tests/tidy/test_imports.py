@@ -53,7 +53,7 @@ def test_import_graph_has_no_cycle_even_for_type_checking() -> None:
     while free := [module for module, needs in waiting.items() if not needs & waiting.keys()]:
         for module in free:
             del waiting[module]
-    assert not waiting, f"modules that import each other in a cycle: {_circle(waiting)}"
+    assert not waiting, f"modules that import each other in a circle: {_circle(waiting)}"
 
 
 def _circle(waiting: dict[str, set[str]]) -> list[str]:

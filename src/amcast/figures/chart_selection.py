@@ -1,8 +1,8 @@
-"""Which pictures and which tables a set of measures deserves.
+"""Selects the charts and tables that a set of measures has data for.
 
-Settings differ in the fields that a plan varied. One of them may be the load (messages in flight, clients): it runs
-along the curves. The protocol tells the curves apart. What else varies makes one picture each, up to a limit that the
-page states.
+Settings differ in the fields that a plan varied. One of them may be the load (messages in flight, clients): it varies
+along the curves. The protocol distinguishes the curves. Every combination of the other varying fields has its own
+chart, up to a limit that the page states.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,20 +25,20 @@ from amcast.figures.tables import PageTable, build_tables
 
 FACETS: Final = 4
 PROTOCOLS: Final = 6
-"""Protocols that get pictures of their own, one each."""
+"""Protocols that get charts of their own, one each."""
 LINES: Final = 24
 MS: Final = 1e6
 
 
 @dataclass
 class PageContent:
-    """What the page shows."""
+    """The charts and tables of a page."""
 
     charts: list[Chart] = field(default_factory=list)
     tables: list[PageTable] = field(default_factory=list)
     varied: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
-    """What a limit left out, in sentences."""
+    """What a limit omitted, in sentences."""
 
 
 class ChartSelector:
@@ -62,10 +62,10 @@ class ChartSelector:
         return dict(list(found.items())[:FACETS])
 
     def _list_charted_protocols(self) -> list[str]:
-        """The protocols that get pictures of their own."""
+        """The protocols that get charts of their own."""
         if len(self._protocols) > PROTOCOLS:
-            told = f"Pictures of one protocol each show {PROTOCOLS} of {len(self._protocols)}; the tables have all."
-            self.content.left_out.append(told)
+            sentence = f"Pictures of one protocol each show {PROTOCOLS} of {len(self._protocols)}; the tables have all."
+            self.content.left_out.append(sentence)
         return self._protocols[:PROTOCOLS]
 
     # Over settings
@@ -74,15 +74,15 @@ class ChartSelector:
         for number, (facet, settings) in enumerate(self._split_facets().items()):
             lines = []
             for protocol in self._protocols:
-                mine = [s for s in settings if s.protocol == protocol and _has_both(s.row)]
-                mine.sort(key=lambda s: _to_number(s[self._load]) if self._load else 0)
+                own = [s for s in settings if s.protocol == protocol and _has_both(s.row)]
+                own.sort(key=lambda s: _to_number(s[self._load]) if self._load else 0)
                 lines.append(
                     Curve(
                         protocol,
-                        [s.row["throughput_per_s"] for s in mine],
-                        [s.row["latency_ns_p50"] / MS for s in mine],
-                        [_to_ms(s.row["latency_ns_p50_low"]) for s in mine],
-                        [_to_ms(s.row["latency_ns_p50_high"]) for s in mine],
+                        [s.row["throughput_per_s"] for s in own],
+                        [s.row["latency_ns_p50"] / MS for s in own],
+                        [_to_ms(s.row["latency_ns_p50_low"]) for s in own],
+                        [_to_ms(s.row["latency_ns_p50_high"]) for s in own],
                     )
                 )
             if not any(line.x for line in lines):
@@ -158,11 +158,11 @@ class ChartSelector:
         for number, (facet, settings) in enumerate(self._split_facets().items() if by_setting else ()):
             lines = []
             for protocol in self._protocols:
-                mine = [s for s in settings if s.protocol == protocol and s.row["setting"] in by_setting]
-                mine.sort(key=lambda s: _to_number(s[self._load]) if self._load else 0)
-                for setting in mine[:1]:
-                    drawn = by_setting[setting.row["setting"]]
-                    lines.append(Curve(protocol, [x for x, _ in drawn], [y for _, y in drawn]))
+                own = [s for s in settings if s.protocol == protocol and s.row["setting"] in by_setting]
+                own.sort(key=lambda s: _to_number(s[self._load]) if self._load else 0)
+                for setting in own[:1]:
+                    points_drawn = by_setting[setting.row["setting"]]
+                    lines.append(Curve(protocol, [x for x, _ in points_drawn], [y for _, y in points_drawn]))
             least = f" At the lowest {short_name(self._load)}." if self._load else ""
             frame = ChartFrame(
                 f"cdf-{number}" if number else "cdf",
@@ -174,7 +174,7 @@ class ChartSelector:
             self.content.charts.append(charts.draw_curves(frame, lines, marks=False))
 
     def add_place_cdfs(self) -> None:
-        """By rank and by order of response; between more than two protocols, the table compares better."""
+        """By rank and by order of response. Among more than two protocols, the table compares better."""
         if len(self._protocols) > 2:
             return
         for by, title in (("rank", "by rank of the destination"), ("response", "by order of response")):
@@ -186,10 +186,12 @@ class ChartSelector:
                     continue
                 lines = []
                 for rank in ranks[:8]:
-                    drawn = sorted(
+                    points_drawn = sorted(
                         (share, value / MS) for (s, r, share), value in points.items() if (s, r) == (setting, rank)
                     )
-                    lines.append(Curve(_format_ordinal(rank), [x for _, x in drawn], [y for y, _ in drawn]))
+                    lines.append(
+                        Curve(_format_ordinal(rank), [x for _, x in points_drawn], [y for y, _ in points_drawn])
+                    )
                 only = f": {protocol}" if len(self._protocols) > 1 else ""
                 frame = ChartFrame(
                     f"cdf-{by}-{protocol}",
@@ -204,32 +206,32 @@ class ChartSelector:
         slices: dict[str, list[Row]] = {}
         for row in self._tables.get("throughput", ()):
             slices.setdefault(row["run"], []).append(row)
-        struck: dict[str, dict[float, str]] = {}
+        faults: dict[str, dict[float, str]] = {}
         for row in self._tables.get("recovery", ()):
-            struck.setdefault(row["run"], {})[row["fault_ns"] / 1e9] = row["fault"]
+            faults.setdefault(row["run"], {})[row["fault_ns"] / 1e9] = row["fault"]
         for protocol in self._list_charted_protocols():
             setting = next(s for s in self._settings if s.protocol == protocol).row["setting"]
             runs = [row for row in self._tables["summary"] if row["setting"] == setting and row["run"] in slices]
             for run in sorted(runs, key=lambda row: str(row["seed"]))[:1]:
-                mine = _fill_empty_slices(slices[run["run"]])
-                # A live run counts from 1970, a simulated one from 0; a reader counts from the beginning.
-                zero = mine[0]["from_ns"]
-                middle = [((row["from_ns"] + row["to_ns"]) / 2 - zero) / 1e9 for row in mine]
-                steady = [row for row in mine if row["steady"]]
+                own = _fill_empty_slices(slices[run["run"]])
+                # A live run counts from 1970, a simulated one from 0; the chart counts from the first slice.
+                zero = own[0]["from_ns"]
+                middle = [((row["from_ns"] + row["to_ns"]) / 2 - zero) / 1e9 for row in own]
+                steady = [row for row in own if row["steady"]]
                 bands = [((steady[0]["from_ns"] - zero) / 1e9, (steady[-1]["to_ns"] - zero) / 1e9)] if steady else []
-                called = protocol if run["seed"] is None else f"{protocol}, seed {run['seed']}"
+                title = protocol if run["seed"] is None else f"{protocol}, seed {run['seed']}"
                 lines = [
-                    Curve("multicast", middle, [row["multicasts_per_s"] for row in mine]),
-                    Curve("completed", middle, [row["completions_per_s"] for row in mine]),
+                    Curve("multicast", middle, [row["multicasts_per_s"] for row in own]),
+                    Curve("completed", middle, [row["completions_per_s"] for row in own]),
                 ]
                 frame = ChartFrame(
                     f"time-{protocol}",
-                    f"Messages per second over time: {called}",
+                    f"Messages per second over time: {title}",
                     "The shaded part is the one that counts; dashed lines are faults.",
                     Axis("seconds"),
                     Axis("messages per second", zero=True),
                 )
-                events = [(at - zero / 1e9, what) for at, what in sorted(struck.get(run["run"], {}).items())[:12]]
+                events = [(at - zero / 1e9, what) for at, what in sorted(faults.get(run["run"], {}).items())[:12]]
                 self.content.charts.append(charts.draw_curves(frame, lines, marks=False, bands=bands, events=events))
 
     def add_bodies(self) -> None:
@@ -250,13 +252,13 @@ class ChartSelector:
             self.content.charts.append(charts.draw_bars(frame, kinds, lines))
 
     def add_work(self) -> None:
-        """Who worked for whom, where anybody worked for others."""
+        """Packets of groups about messages of other groups, where there are any."""
         found = self._measured.average_runs("work", ("group", "for_group"), "worked_as_stranger", lambda row: True)
         for protocol in self._protocols:
             setting = next(s for s in self._settings if s.protocol == protocol).row["setting"]
-            mine = {key[1:]: value for key, value in found.items() if key[0] == setting}
-            groups = sorted({group for pair in mine for group in pair})
-            if not any(mine.values()) or len(groups) > 24:
+            own = {key[1:]: value for key, value in found.items() if key[0] == setting}
+            groups = sorted({group for pair in own for group in pair})
+            if not any(own.values()) or len(groups) > 24:
                 continue
             frame = ChartFrame(
                 f"work-{protocol}",
@@ -267,15 +269,15 @@ class ChartSelector:
                 Axis("group"),
             )
             names = [str(group) for group in groups]
-            grid = [[mine.get((group, other)) for other in groups] for group in groups]
+            grid = [[own.get((group, other)) for other in groups] for group in groups]
             self.content.charts.append(charts.draw_heat_map(frame, names, names, grid))
 
     def add_routes(self) -> None:
         found = self._measured.average_runs("routes", ("sender_region", "group"), "latency_ns_p50", lambda row: True)
         for protocol in self._list_charted_protocols():
             setting = next(s for s in self._settings if s.protocol == protocol).row["setting"]
-            mine = {key[1:]: value / MS for key, value in found.items() if key[0] == setting}
-            regions, groups = sorted({r for r, _ in mine}), sorted({g for _, g in mine})
+            own = {key[1:]: value / MS for key, value in found.items() if key[0] == setting}
+            regions, groups = sorted({r for r, _ in own}), sorted({g for _, g in own})
             if len(regions) < 2 or len(groups) > 24:
                 continue
             frame = ChartFrame(
@@ -285,7 +287,7 @@ class ChartSelector:
                 Axis("group"),
                 Axis(""),
             )
-            grid = [[mine.get((region, group)) for group in groups] for region in regions]
+            grid = [[own.get((region, group)) for group in groups] for region in regions]
             self.content.charts.append(charts.draw_heat_map(frame, [str(g) for g in groups], regions, grid))
 
 
@@ -305,7 +307,7 @@ def select_content(tables: Tables, plans: Mapping[str, Mapping[str, Any]]) -> Pa
 
 
 def _fill_empty_slices(slices: Sequence[Row]) -> list[Row]:
-    """Slices in order of time, those in which nothing happened included."""
+    """Slices in order of time, with empty ones where nothing happened."""
     known = {row["slice"]: row for row in slices}
     some = slices[0]
     width = some["to_ns"] - some["from_ns"]

@@ -1,4 +1,4 @@
-"""The kinds of drawing. Each takes plain numbers and gives a picture with the table that it shows."""
+"""The kinds of chart. Each takes plain numbers and returns a chart with the table that it shows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,12 +13,12 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from amcast.figures import style
 
 WIDTH = 4.7
-"""Inches: a picture's own width is about that of a phone; larger places scale it up."""
+"""Inches: about the width of a phone; the page scales charts up."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """One drawing, as a file and for the page, and its numbers."""
+    """One chart, as a file and for the page, and its numbers."""
 
     name: str
     title: str
@@ -39,12 +39,12 @@ class Curve:
     low: Sequence[float | None] = ()
     high: Sequence[float | None] = ()
     notes: Sequence[str] = ()
-    """What a point is, written beside it."""
+    """Labels of points."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """What is along an axis."""
+    """The label and scale of an axis."""
 
     label: str
     log: bool = False
@@ -55,7 +55,7 @@ class Axis:
 
 @dataclass
 class ChartFrame:
-    """What every drawing needs to know."""
+    """The name, title, caption and axes of a chart."""
 
     name: str
     title: str
@@ -71,16 +71,16 @@ def draw_curves(
     bands: Sequence[tuple[float, float]] = (),
     events: Sequence[tuple[float, str]] = (),
 ) -> Chart:
-    """Lines, with marks at their points or without; bands are shaded, events are vertical lines."""
+    """Lines, with or without marks at their points; bands are shaded, events are vertical lines."""
     with style.apply_style():
         drawing = style.create_figure(WIDTH, 3.1 + 0.17 * max(0, (len(lines) - 1) // 2))
         axes = drawing.add_subplot()
         for left, right in bands:
             axes.axvspan(left, right, color=style.WASH[0], linewidth=0, zorder=0)
-        for at, said in events:
+        for at, text in events:
             axes.axvline(at, color=style.SERIES[1][0], linewidth=1, linestyle=(0, (3, 2)))
             axes.annotate(
-                said,
+                text,
                 (at, 1),
                 xycoords=("data", "axes fraction"),
                 fontsize=7,
@@ -92,7 +92,7 @@ def draw_curves(
         for number, line in enumerate(lines):
             _draw_line(axes, number, line, marks)
         _format_axes(axes, frame)
-        # An interval from two seeds can be huge; the curves are what the picture is for.
+        # An interval from two seeds can be huge; it must not flatten the curves.
         highest = max((value for line in lines for value in line.y), default=0.0)
         if frame.y.top is None and not frame.y.log and axes.get_ylim()[1] > 1.5 * highest > 0:
             axes.set_ylim(top=1.5 * highest)
@@ -115,9 +115,9 @@ def _draw_line(axes: Axes, number: int, line: Curve, marks: bool) -> None:
         down = [max(0.0, y - v) if v is not None else 0.0 for y, v in zip(line.y, low, strict=True)]
         up = [max(0.0, v - y) if v is not None else 0.0 for y, v in zip(line.y, high, strict=True)]
         axes.errorbar(line.x, line.y, yerr=[down, up], fmt="none", ecolor=colour, elinewidth=1, capsize=2)
-    for place, said in enumerate(line.notes):
+    for place, text in enumerate(line.notes):
         axes.annotate(
-            said,
+            text,
             (line.x[place], line.y[place]),
             xytext=(4, 4),
             textcoords="offset points",
@@ -191,7 +191,7 @@ def draw_bars(frame: ChartFrame, parts: Sequence[str], lines: Sequence[tuple[str
 def draw_heat_map(
     frame: ChartFrame, columns: Sequence[str], rows: Sequence[str], values: Sequence[Sequence[float | None]]
 ) -> Chart:
-    """A heat map with its numbers written in it; None is an empty place."""
+    """A heat map with its numbers written in it; None is an empty cell."""
     with style.apply_style():
         drawing = style.create_figure(WIDTH, 1.15 + 0.3 * len(rows))
         axes = drawing.add_subplot()

@@ -1,7 +1,7 @@
-"""The page: one HTML file that needs nothing else. The verdict first, then what was run, pictures, tables.
+"""The page: one self-contained HTML file. The verdict first, then what was run, charts, tables.
 
-No script, no font, no request: it can be mailed, archived and read without a network. Light or dark as its reader
-prefers; one column on a phone, two on a desk.
+No script, no font, no request: it can be mailed, archived and read without a network. It follows the reader's
+preference for light or dark, with one column on a phone and two on a desktop.
 """
 
 import re
@@ -18,7 +18,7 @@ from amcast.figures.tables import PageTable
 MAX_FAILURES: Final = 20
 MAX_OPEN_ROWS: Final = 24
 FIRST_ROWS: Final = 12
-"""Of a table with more than MAX_OPEN_ROWS rows, so many are shown at once."""
+"""Rows shown at once of a table with more than MAX_OPEN_ROWS rows."""
 VERDICT_TEXTS: Final = {
     "holds": ("Holds", "Every property that these runs claim holds."),
     "violated": ("Violated", "A property that a run claims is violated."),
@@ -28,7 +28,7 @@ VERDICT_TEXTS: Final = {
 
 @dataclass(frozen=True)
 class FailedRun:
-    """A run that did not end well."""
+    """A run whose status is not ok."""
 
     label: str
     status: str
@@ -38,14 +38,14 @@ class FailedRun:
 
 @dataclass(frozen=True)
 class ReportSummary:
-    """What a page tells beside the measures."""
+    """The content of a page that does not come from the measures."""
 
     title: str
     verdict: str
     story: tuple[str, ...] = ()
-    """Sentences on what decided the verdict."""
+    """Sentences behind the verdict."""
     tiles: tuple[tuple[str, str], ...] = ()
-    """Headline numbers: what, how much."""
+    """Headline numbers: name, value."""
     facts: tuple[tuple[str, str], ...] = ()
     """What was run: field, value."""
     verdicts: tuple[PageTable, ...] = ()
@@ -141,9 +141,9 @@ def _render_spacetime(summary: ReportSummary) -> str:
 
 
 def scope_styles(svg: str, name: str) -> str:
-    """An SVG whose style touches nothing but itself: every rule is put under a class."""
+    """An SVG whose style affects nothing but itself: every rule is put under a class."""
 
-    def under(rules: str) -> str:
+    def scope_rules(rules: str) -> str:
         return re.sub(
             r"([^{}]+)\{([^{}]*)\}",
             lambda rule: ",".join(f".{name} {one.strip()}" for one in rule[1].split(",")) + "{" + rule[2] + "}",
@@ -153,9 +153,9 @@ def scope_styles(svg: str, name: str) -> str:
     def scope(found: re.Match[str]) -> str:
         plain, at, dark = found[1].partition("@media")
         if not at:
-            return f"<style>{under(plain)}</style>"
+            return f"<style>{scope_rules(plain)}</style>"
         condition, _, rules = dark.partition("{")
-        return f"<style>{under(plain)}@media{condition}{{{under(rules.rpartition('}')[0])}}}</style>"
+        return f"<style>{scope_rules(plain)}@media{condition}{{{scope_rules(rules.rpartition('}')[0])}}}</style>"
 
     return re.sub(r"<style>(.*?)</style>", scope, svg, flags=re.DOTALL)
 

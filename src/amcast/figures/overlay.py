@@ -1,7 +1,7 @@
-"""A picture of an overlay: groups as circles, the edges along which they may talk, as SVG text.
+"""Drawings of overlays: groups as circles, with the edges along which they may communicate, as SVG text.
 
-A tree stands on its root, level by level, every parent above the middle of its children. An order is a line from the
-lowest group to the highest with arcs to all later ones. Both come as plain data: what a protocol's options hold.
+A tree is drawn from its root, level by level, every parent above the middle of its children. An order is a line from
+the lowest group to the highest with arcs to all later ones. Both are given as plain data, as in a protocol's options.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Measures in, files out: the page, and every picture as an SVG file with its numbers as CSV beside it.
+"""Writes a report: the page, and every chart as an SVG file with its numbers as CSV.
 
 OUT/report.html
 OUT/pictures/NAME.svg
@@ -24,12 +24,12 @@ TABLE_NAMES = (
     *("summary", "comparison", "latency", "cdf", "routes", "throughput", "bodies", "work", "fairness", "paths"),
     "recovery",
 )
-"""The tables that the page draws from."""
+"""The tables that the page uses."""
 MAX_ROWS = 2_000_000
 
 
 def read_tables(measures: Path) -> dict[str, list[dict[str, Any]]]:
-    """The measures' tables as rows; those that were not made are absent."""
+    """The measures' tables as rows; tables that were not made are absent."""
     tables = {}
     for name in TABLE_NAMES:
         file = measures / f"{name}.parquet"
@@ -47,7 +47,7 @@ def read_tables(measures: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def write_report(summary: ReportSummary, measures: Path, out: Path) -> list[Path]:
-    """Write the page and the pictures; the files, the page first."""
+    """Writes the page and the charts; returns the files, the page first."""
     tables = read_tables(measures)
     plans = {row["setting"]: json.loads(row["plan"]) for row in tables["comparison"]}
     content = select_content(tables, plans)
@@ -58,9 +58,9 @@ def write_report(summary: ReportSummary, measures: Path, out: Path) -> list[Path
             old.unlink()
         files = [file for picture in content.charts for file in _write_chart(picture, folder)]
         if summary.spacetime:
-            drawn = folder / "spacetime.svg"
-            drawn.write_text(summary.spacetime)
-            files.append(drawn)
+            svg_file = folder / "spacetime.svg"
+            svg_file.write_text(summary.spacetime)
+            files.append(svg_file)
         (out / PAGE_FILE).write_text(render_page(summary, content))
     except OSError as error:
         raise UsageError(f"--out {out}: cannot be written: {error.strerror}") from None
@@ -68,10 +68,10 @@ def write_report(summary: ReportSummary, measures: Path, out: Path) -> list[Path
 
 
 def _write_chart(picture: Chart, folder: Path) -> list[Path]:
-    drawn, numbers = folder / f"{picture.name}.svg", folder / f"{picture.name}.csv"
-    drawn.write_text(picture.file)
-    with numbers.open("w", newline="") as file:
+    svg_file, csv_file = folder / f"{picture.name}.svg", folder / f"{picture.name}.csv"
+    svg_file.write_text(picture.file)
+    with csv_file.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(picture.headings)
         writer.writerows(picture.rows)
-    return [drawn, numbers]
+    return [svg_file, csv_file]

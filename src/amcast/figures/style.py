@@ -1,7 +1,7 @@
-"""How pictures look: one palette for light and dark, and SVG whose text is text.
+"""The style of charts: one palette for light and dark, and SVG whose text is text.
 
-Drawings are made in the light colours. Inside the page each of those colours becomes a CSS variable, so that the page's
-surroundings decide; in a file of its own a picture stays light on white, as papers want it.
+Charts are drawn in the light colours. Inside the page each of those colours becomes a CSS variable, so that the page's
+colour scheme applies; in its own file a chart stays light on white, as papers need it.
 """
 
 import io
@@ -32,10 +32,10 @@ SERIES: Final = (
     ("#3b4cc0", "#7f8cf0"),
     ("#0b7285", "#4fc1d4"),
 )
-"""(light, dark) by series; markers differ too, so that nobody depends on colour."""
+"""(light, dark) by series; markers differ too, so that no reader depends on colour."""
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
 LEVELS: Final = 20
-"""Steps of a heat map, from the paper to the first series' colour."""
+"""Steps of a heat map, from the background to the first series' colour."""
 HOT: Final = ("#1c63b8", "#3d8fee")
 
 SETTINGS: Final[dict[str, Any]] = {
@@ -84,7 +84,7 @@ def series_colour(number: int) -> str:
 
 
 def build_css_variables() -> str:
-    """The CSS variables of both surroundings."""
+    """The CSS variables of both colour schemes."""
 
     def colours(which: int) -> str:
         named = {"paper": PAPER, "ink": INK, "soft": SOFT, "grid": GRID, "wash": WASH, "hot": HOT}
@@ -95,18 +95,18 @@ def build_css_variables() -> str:
 
 
 def create_figure(width: float, height: float) -> Figure:
-    """An empty drawing, inches wide and high; call inside `styled()`."""
+    """An empty figure, in inches; call inside `apply_style()`."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def apply_style() -> Any:
-    """The context in which drawings are made and saved."""
+    """The context in which charts are drawn and saved."""
     context: Any = matplotlib.rc_context
     return context(SETTINGS)
 
 
 def render_svg(drawing: Figure, name: str) -> str:
-    """A drawing as an SVG file: equal drawings, equal bytes."""
+    """A figure as an SVG file: equal figures, equal bytes."""
     matplotlib.rcParams["svg.hashsalt"] = name
     text = io.StringIO()
     canvas: Any = FigureCanvasSVG(drawing)
@@ -115,12 +115,12 @@ def render_svg(drawing: Figure, name: str) -> str:
 
 
 def add_background(text: str) -> str:
-    """The file's version: with a ground of its own."""
+    """The version for a file: with its own background."""
     return re.sub(r"(<svg [^>]*>)", rf'\1<rect width="100%" height="100%" fill="{PAPER[0]}"/>', text, count=1)
 
 
 def to_inline_svg(text: str, name: str, label: str) -> str:
-    """The page's version: no prologue, unique names, colours by variable, as wide as its place."""
+    """The version for the page: no prologue, unique names, colours by variable, as wide as its container."""
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', text)
@@ -145,7 +145,7 @@ def _replace_colours(text: str) -> str:
 
 
 def _map_colour_names() -> dict[str, str]:
-    """Every light colour with what the page calls it."""
+    """Light colour -> CSS variable of the page."""
     named = {INK[0]: "ink", SOFT[0]: "soft", GRID[0]: "grid", WASH[0]: "wash"}
     named.update({pair[0]: f"s{number}" for number, pair in enumerate(SERIES)})
     for level in range(LEVELS + 1):
@@ -154,5 +154,5 @@ def _map_colour_names() -> dict[str, str]:
 
 
 def shorten_labels(texts: Sequence[str], most: int = 42) -> list[str]:
-    """Labels that fit."""
+    """Labels of at most this many characters."""
     return [text if len(text) <= most else text[: most - 1] + "…" for text in texts]

@@ -1,4 +1,4 @@
-"""The tables of the page: numbers to read and to copy, with the file that has all of them."""
+"""The tables of the page: numbers to read and copy, with the file that has all of them."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,13 +11,13 @@ PERCENTILES: Final = ("p50", "p90", "p95", "p99")
 
 @dataclass(frozen=True)
 class PageTable:
-    """A table for the page."""
+    """A table of the page."""
 
     title: str
     headings: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
     file: str
-    """Where all of its numbers are."""
+    """The file with all of its numbers."""
     note: str = ""
 
 
@@ -151,10 +151,10 @@ def tabulate_paths(measured: MeasuredSettings) -> PageTable | None:
 
 
 def tabulate_recovery(measured: MeasuredSettings) -> PageTable | None:
-    named = {row["run"]: f"{row['protocol'] or 'run'}, seed {row['seed']}" for row in measured.tables["summary"]}
+    run_names = {row["run"]: f"{row['protocol'] or 'run'}, seed {row['seed']}" for row in measured.tables["summary"]}
     rows = [
         (
-            named[row["run"]],
+            run_names[row["run"]],
             f"{row['fault_ns'] / 1e9:.3f}",
             row["fault"],
             row["process"],
@@ -178,7 +178,7 @@ def _build_table(
 
 
 def format_ms(value: float | None) -> str:
-    """Nanoseconds as milliseconds, to three digits that matter."""
+    """Nanoseconds as milliseconds, to four significant digits."""
     if value is None:
         return ""
     shown = value / 1e6

@@ -1,20 +1,20 @@
-"""gTPC-C: TPC-C with geography. A client buys at its home warehouse, what is missing comes from a warehouse nearby.
+"""gTPC-C: TPC-C with geography. A client buys at its home warehouse; missing items come from a warehouse nearby.
 
 Source: paper 000, section 5.3, in two versions.
 
-`gtpcc` is what the authors' clients did (the "aws-loc-file" rule of their repository), and so what was measured. With
-locality l: two destinations with probability l, else three. Two: home and nearest with l, else home and second
-nearest. Three: home, nearest and second with l, else home, second and third. Nearest is what the overlay's locality
-file says, not what the latencies say. A transaction type by TPC-C's mix only sets the payload, whatever the
-destinations are. Their runs with local messages (Fig. 6) made 90 % of the messages local: local_share = 0.9. Their
-think time, where used, was exponential with a mean of 100 ms: think = "exponential", think_ns = 100000000.
+`gtpcc` is the rule of the authors' clients ("aws-loc-file" in their repository), and so what was measured. With
+locality l: two destinations with probability l, else three. Two: home and nearest with l, else home and second nearest.
+Three: home, nearest and second with l, else home, second and third. "Nearest" is defined by the overlay's locality
+file, not by the latencies. A transaction type by TPC-C's mix only sets the payload, whatever the destinations are.
+Their runs with local messages (Fig. 6) made 90 % of the messages local: local_share = 0.9. Their think time, where
+used, was exponential with a mean of 100 ms: think = "exponential", think_ns = 100000000.
 
-`gtpcc-text` is what the paper says. Only new orders and payments, 45 : 43, always to two warehouses or more. A
+`gtpcc-text` is the rule of the paper's text. Only new orders and payments, 45 : 43, always to two warehouses or more. A
 payment addresses one more warehouse. A new order has 5 to 15 items, each remote with 2 %, at least one. A remote
-warehouse is the nearest with probability l, else the next nearest with l, and so on to the farthest; here near is
+warehouse is the nearest with probability l, else the next nearest with l, and so on to the farthest; "near" is defined
 by latency. Messages to more than three groups are left out, as in the paper: they are drawn again.
 
-Both need the twelve groups of the paper; the group in place n of the topology is its number n + 1.
+Both need the twelve groups of the paper; the group at place n of the topology is the paper's number n + 1.
 """
 
 from bisect import bisect_right
@@ -70,7 +70,7 @@ class Gtpcc(Workload):
         self._kinds = tuple(MIX)
         self._mix = cumulate([float(weight) for weight in MIX.values()])
 
-    def message(self, client: ProcessId, random: Random) -> tuple[tuple[GroupId, ...], int]:
+    def draw_message(self, client: ProcessId, random: Random) -> tuple[tuple[GroupId, ...], int]:
         return self._destinations(self.home_group(client), random), self._bytes(random)
 
     def _destinations(self, home: GroupId, random: Random) -> tuple[GroupId, ...]:
@@ -102,7 +102,7 @@ class GtpccText(Workload):
         self._new_order = MIX["new order"] / (MIX["new order"] + MIX["payment"])
         self._remote = cumulate(remote_item_chances(self.REMOTE_ITEM)[1:])
 
-    def message(self, client: ProcessId, random: Random) -> tuple[tuple[GroupId, ...], int]:
+    def draw_message(self, client: ProcessId, random: Random) -> tuple[tuple[GroupId, ...], int]:
         home = self.home_group(client)
         local = self._local > 0 and random.random() < self._local
         order = random.random() < self._new_order

@@ -1,8 +1,8 @@
-"""Microbenchmark: small messages to groups chosen at random. Convoy: the same, with more than one in flight.
+"""Microbenchmark: small messages to groups chosen at random. Convoy: the same, with several messages in flight.
 
-Sources: paper 003, section 5.1 (64 bytes, 1 to 16 groups, clients chosen so that destinations x clients = 1536);
-paper 002, section 7.2 (the client's own group is always among the destinations) and Fig. 5 (2 and 128 outstanding
-messages per client, which is what makes messages wait for each other; the payload there is not published).
+Sources: paper 003, section 5.1 (64 bytes, 1 to 16 groups, clients chosen so that destinations x clients = 1536); paper
+002, section 7.2 (the client's own group is always among the destinations) and Fig. 5 (2 and 128 outstanding messages
+per client, which makes messages wait for each other; the payload there is not published).
 """
 
 from random import Random
@@ -15,7 +15,7 @@ from amcast.workloads.base import PayloadConfig, Workload, draw_between, draw_sa
 
 class MicroConfig(PayloadConfig, frozen=True):
     destinations: int | tuple[int, int] = 1
-    """How many groups a message addresses; a pair is a range, each number in it as likely."""
+    """How many groups a message addresses; a pair is a range, each number in it with equal probability."""
     home: bool = False
     """The client's home group is always one of them."""
 
@@ -52,7 +52,7 @@ class Micro(Workload):
         self._with_home = config.home
         self._others = {g: tuple(h for h in topology.groups if h != g) for g in topology.groups} if config.home else {}
 
-    def message(self, client: ProcessId, random: Random) -> tuple[tuple[GroupId, ...], int]:
+    def draw_message(self, client: ProcessId, random: Random) -> tuple[tuple[GroupId, ...], int]:
         count = self._low if self._low == self._high else draw_between(random, self._low, self._high)
         if not self._with_home:
             return tuple(sorted(draw_sample(random, self.topology.groups, count))), self._size

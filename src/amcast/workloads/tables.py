@@ -1,4 +1,4 @@
-"""The package data that workloads draw from. Sources are named in data/README.md."""
+"""The package data that workloads draw from. data/README.md names the sources."""
 
 import json
 from functools import cache
@@ -6,7 +6,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 Nearest = tuple[int, ...]
-"""Group numbers by rising distance from one group, itself left out."""
+"""Group numbers by rising distance from one group, which is omitted."""
 
 NEAREST_TABLES: Final = {
     "O1": "O1",
@@ -19,7 +19,7 @@ NEAREST_TABLES: Final = {
     "latency": "by_latency_matrix",
     "fit": "FIT_to_Table4(not from repo; hill-climb over 6^12 tables, 36 restarts)",
 }
-"""Our names of the tables, by overlay, and theirs in flexcast_overlays.json."""
+"""amcast's names of the tables, by overlay -> their names in flexcast_overlays.json."""
 
 
 def read_data(name: str) -> str:
@@ -28,7 +28,7 @@ def read_data(name: str) -> str:
 
 @cache
 def nearest_three(table: str) -> dict[int, Nearest]:
-    """The nearest, second and third group of each of the twelve, as one overlay's locality file has them."""
+    """The nearest, second and third group of each of the twelve, from one overlay's locality file."""
     data: dict[str, Any] = json.loads(read_data("flexcast_overlays.json"))
     rows = data["locality_tables_nearest_second_third"][NEAREST_TABLES[table]]
     return {int(number): tuple(row) for number, row in rows.items()}

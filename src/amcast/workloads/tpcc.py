@@ -3,11 +3,11 @@
 Source: paper 001, section 7.1: a share p of global messages (0.1 as in TPC-C, and 0.5), the vast majority of which
 address two groups; 80 bytes on average; the sender's group is always addressed.
 
-How many groups a global message addresses follows from TPC-C's own rules, which 001 takes over: a payment (43 of 100
+How many groups a global message addresses follows from TPC-C's own rules, which 001 adopts: a payment (43 of 100
 transactions) is for a remote customer with 15 %, so it addresses one more warehouse; a new order (45 of 100) has 5 to
 15 items, each from a remote warehouse with 1 %. Given that a transaction is global, these two compete by weight, and
-the number of remote items is drawn from its distribution given that there is at least one. That makes about 98 % of
-the global messages go to two groups. Transactions are not executed; all messages have one size.
+the number of remote items is drawn from its distribution given that there is at least one. About 98 % of the global
+messages then address two groups. Transactions are not executed; all messages have one size.
 """
 
 from bisect import bisect_right
@@ -68,7 +68,7 @@ class Tpcc(Workload):
         self._remote = cumulate(orders[1:])
         """Of the number of remote items less one, given that there is one."""
 
-    def message(self, client: ProcessId, random: Random) -> tuple[tuple[GroupId, ...], int]:
+    def draw_message(self, client: ProcessId, random: Random) -> tuple[tuple[GroupId, ...], int]:
         home = self.home_group(client)
         if random.random() >= self._global:
             return (home,), self._size

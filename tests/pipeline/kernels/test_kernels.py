@@ -17,7 +17,7 @@ from amcast.pipeline.kernels.replicas import DeliveryRows, PositionSlice
 from amcast.pipeline.kernels.unique_ids import AscendingIds
 from amcast.pipeline.watch.incremental_order import IncrementalOrder
 from tests.mutants.planted import Trace
-from tests.pipeline.small_runs import gapped_run, kept, plain, planted_runs, random_run, told
+from tests.pipeline.small_runs import gapped_run, load_tables, plain, planted_runs, random_run, without_run_name
 
 
 def longs(*values: int) -> np.ndarray:
@@ -33,19 +33,19 @@ def rows(chain: list[int], addressed: dict[int, tuple[int, ...]]) -> ChainRows:
     return ChainRows(longs(*chain), ends.astype(np.int32), np.array(flat, np.int32))
 
 
-def in_pieces(random: Random, whole: ChainRows) -> list[ChainRows]:
-    """The same rows as a reader may hand them out: in batches of any size, some empty."""
+def split_randomly(random: Random, whole: ChainRows) -> list[ChainRows]:
+    """The same rows as a reader may return them: in batches of any size, some empty."""
     cuts = sorted(random.choices(range(whole.messages.size + 1), k=random.randint(0, 4)))
     bounds = zip([0, *cuts], [*cuts, whole.messages.size], strict=True)
     return [ChainRows(whole.messages[a:b], whole.offsets[a : b + 1], whole.values) for a, b in bounds]
 
 
-def acyclic(
+def is_acyclic(
     chains: list[list[int]], addressed: dict[int, tuple[int, ...]], certain: dict[int, int] | None = None
 ) -> bool:
-    """By definition: some order of all messages that every chain follows, what is not delivered coming last.
+    """By definition: some order of all messages that every chain follows, undelivered messages coming last.
 
-    After a hole (`certain` entries come before it) what is not there may have been delivered in the hole.
+    After a gap (`certain` entries come before it) a missing message may have been delivered in the gap.
     """
     messages = sorted({message for chain in chains for message in chain})
     before = {
@@ -60,7 +60,7 @@ def acyclic(
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_the_merge_is_complete_exactly_when_there_is_no_cycle(seed: int) -> None:
+def test_merge_completes_exactly_without_a_cycle(seed: int) -> None:
     random = Random(seed)
     groups, count = random.randint(1, 5), random.randint(1, 6)
     addressed = {m: tuple(sorted(random.sample(range(groups), random.randint(1, groups)))) for m in range(count)}
@@ -73,14 +73,14 @@ def test_the_merge_is_complete_exactly_when_there_is_no_cycle(seed: int) -> None
             del chain[random.randrange(len(chain) + 1) :]
         if random.random() < 0.1 and chain:
             del chain[random.randrange(len(chain))]
-    found = merge([iter(in_pieces(random, rows(chain, addressed))) for chain in chains])
-    assert (not found.heads) == acyclic(chains, addressed)
+    found = merge([iter(split_randomly(random, rows(chain, addressed))) for chain in chains])
+    assert (not found.heads) == is_acyclic(chains, addressed)
     if not found.heads:
         assert found.removed == len({message for chain in chains for message in chain})
         return
-    circle = find_head_cycle(found.heads)
-    assert len(circle) >= 2
-    for head, after in zip(circle, [*circle[1:], circle[0]], strict=True):
+    cycle = find_head_cycle(found.heads)
+    assert len(cycle) >= 2
+    for head, after in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
         # `head` waits for `after`: where `after` is the head, `head` is addressed and not delivered before it.
         assert chains[head.chain][head.index] == head.message
         assert after.chain in addressed[head.message]
@@ -88,7 +88,7 @@ def test_the_merge_is_complete_exactly_when_there_is_no_cycle(seed: int) -> None
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_the_merge_knows_what_a_hole_may_hide(seed: int) -> None:
+def test_merge_respects_what_a_gap_may_hide(seed: int) -> None:
     random = Random(f"holes {seed}")
     groups, count = random.randint(2, 4), random.randint(3, 6)
     addressed = {m: tuple(sorted(random.sample(range(groups), random.randint(1, groups)))) for m in range(count)}
@@ -102,11 +102,11 @@ def test_the_merge_knows_what_a_hole_may_hide(seed: int) -> None:
             certain[at] = random.randrange(len(chain) + 1)
             del chain[certain[at] : certain[at] + random.randint(0, 2)]
     holes = {at: ChainGap(index, np.sort(longs(*chains[at][index:]))) for at, index in certain.items()}
-    found = merge([iter(in_pieces(random, rows(chain, addressed))) for chain in chains], holes)
-    assert (not found.heads) == acyclic(chains, addressed, certain)
+    found = merge([iter(split_randomly(random, rows(chain, addressed))) for chain in chains], holes)
+    assert (not found.heads) == is_acyclic(chains, addressed, certain)
 
 
-def test_the_merge_knows_no_limit_of_groups() -> None:
+def test_merge_has_no_limit_of_groups() -> None:
     groups = 300
     addressed = {m: (m % groups, (m + 1) % groups) for m in range(5 * groups)}
     chains = [[m for m in sorted(addressed) if g in addressed[m]] for g in range(groups)]
@@ -115,7 +115,7 @@ def test_the_merge_knows_no_limit_of_groups() -> None:
     assert merge([iter([rows(chain, addressed)]) for chain in chains]).heads
 
 
-def test_the_merge_holds_a_window_not_the_chains() -> None:
+def test_merge_memory_is_bounded_by_its_buffers() -> None:
     """Two chains far longer than the buffers, made up as they are read: what is held is bounded by the buffers."""
     made = [0, 0]
     batch = 1 << 14
@@ -136,7 +136,7 @@ def test_the_merge_holds_a_window_not_the_chains() -> None:
 # Pairs of chains
 
 
-def compared(chains: list[list[int]], addressed: dict[int, tuple[int, ...]]) -> set[tuple[int, int]]:
+def find_differing_pairs(chains: list[list[int]], addressed: dict[int, tuple[int, ...]]) -> set[tuple[int, int]]:
     """The pairs that differ, as the check finds them: once as they are, then up to the end of the shorter."""
 
     def walk(at: int, limits: dict[int, int] | None = None) -> SharedEntriesCounter:
@@ -152,7 +152,7 @@ def compared(chains: list[list[int]], addressed: dict[int, tuple[int, ...]]) -> 
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_pairs_differ_exactly_when_neither_is_a_prefix_of_the_other(seed: int) -> None:
+def test_pairs_differ_exactly_when_neither_is_a_prefix(seed: int) -> None:
     random = Random(f"pairs {seed}")
     groups, count = random.randint(2, 6), random.randint(1, 12)
     addressed = {m: tuple(sorted(random.sample(range(groups), random.randint(1, groups)))) for m in range(count)}
@@ -171,13 +171,13 @@ def test_pairs_differ_exactly_when_neither_is_a_prefix_of_the_other(seed: int) -
             size = min(len(ours), len(theirs))
             if ours[:size] != theirs[:size]:
                 wanted.add((one, other))
-    assert compared(chains, addressed) == wanted
+    assert find_differing_pairs(chains, addressed) == wanted
 
 
 # Fingerprints
 
 
-def test_a_fingerprint_is_that_of_a_multiset() -> None:
+def test_fingerprint_ignores_order() -> None:
     one, other = Fingerprint(64), Fingerprint(64)
     offsets, values = np.array([0, 2, 3], np.int32), np.array([4, 7, 7], np.int32)
     one.add_addressed(longs(11, 12), offsets, values, longs(5, 6))
@@ -190,7 +190,7 @@ def test_a_fingerprint_is_that_of_a_multiset() -> None:
 
 
 @pytest.mark.parametrize("change", ["message", "destinations", "group", "time", "twice"])
-def test_a_fingerprint_sees_every_change(change: str) -> None:
+def test_fingerprint_detects_every_change(change: str) -> None:
     one, other = Fingerprint(16), Fingerprint(16)
     offsets, values = np.array([0, 2], np.int32), np.array([0, 3], np.int32)
     one.add_delivered(longs(9), offsets, values, longs(100), 3)
@@ -214,7 +214,7 @@ def test_buckets_hold_few_messages() -> None:
 # Ids
 
 
-def test_ids_that_grow_are_unique_and_others_are_not_judged() -> None:
+def test_ascending_ids_are_proved_unique() -> None:
     ids = [message_id(sender, number) for number in range(50) for sender in (3, 5000, 9)]
     whole, first, second = AscendingIds(), AscendingIds(), AscendingIds()
     whole.absorb(longs(*ids))
@@ -241,7 +241,7 @@ def replica(*entries: tuple[int, int], at: int = 10, sent: int = 5) -> list[Deli
     return [DeliveryRows(positions, messages, np.full_like(positions, at), np.full_like(positions, sent))]
 
 
-def test_a_slice_compares_replicas_position_by_position() -> None:
+def test_slice_compares_replicas_by_position() -> None:
     piece = PositionSlice(10, 20)
     full = [(position, 100 + position) for position in range(5, 25)]
     assert piece.absorb(1, replica(*full), 25).is_clean
@@ -261,8 +261,8 @@ def test_a_slice_compares_replicas_position_by_position() -> None:
 # The whole examination, against the plain checker
 
 
-def examined(trace: Trace, gapped_rows: int = 10**9) -> object:
-    meta, tables = kept(trace)
+def examine(trace: Trace, gapped_rows: int = 10**9) -> object:
+    meta, tables = load_tables(trace)
     view = build_memory_view(meta, tables, trace.packets is not None)
     try:
         return Examination(view, gapped_rows=gapped_rows).report().as_dict()
@@ -274,10 +274,10 @@ def examined(trace: Trace, gapped_rows: int = 10**9) -> object:
 def test_planted_runs_get_the_plain_checkers_report(name: str) -> None:
     trace = planted_runs()[name]
     try:
-        assert told(examined(trace)) == told(plain(trace))
+        assert without_run_name(examine(trace)) == without_run_name(plain(trace))
     except PositionGapError:
-        # The kernels leave holes to the plain checker; left alone with them, they must not call them sound.
-        assert verdicts(examined(trace, gapped_rows=0)) == verdicts(plain(trace))
+        # The kernels leave gaps to the plain checker; alone they must reach the same verdicts.
+        assert verdicts(examine(trace, gapped_rows=0)) == verdicts(plain(trace))
 
 
 def verdicts(report: object) -> dict[str, str]:
@@ -291,7 +291,7 @@ def test_random_runs_get_the_plain_checkers_report(block: int) -> None:
     for seed in range(50 * block, 50 * block + 50):
         trace = random_run(seed)
         try:
-            assert told(examined(trace)) == told(plain(trace)), f"random_run({seed})"
+            assert without_run_name(examine(trace)) == without_run_name(plain(trace)), f"random_run({seed})"
             judged += 1
         except PositionGapError:
             continue
@@ -299,24 +299,24 @@ def test_random_runs_get_the_plain_checkers_report(block: int) -> None:
 
 
 @pytest.mark.parametrize("block", range(5))
-def test_holes_hide_and_prove_what_the_plain_checker_says(block: int) -> None:
+def test_runs_with_gaps_get_the_plain_checkers_verdicts(block: int) -> None:
     """The road of large runs, on which no run is too ragged: the same verdict on every property."""
     judged = 0
     for seed in range(50 * block, 50 * block + 50):
         trace = gapped_run(seed)
         if any(trace.sequences.values()):
-            assert verdicts(examined(trace, gapped_rows=0)) == verdicts(plain(trace)), f"gapped_run({seed})"
+            assert verdicts(examine(trace, gapped_rows=0)) == verdicts(plain(trace)), f"gapped_run({seed})"
             judged += 1
     assert judged >= 40
 
 
 @pytest.mark.parametrize("block", range(2))
-def test_more_holes_than_can_be_told_apart_only_cost_certainty(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_holes_only_make_verdicts_unknown(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("amcast.pipeline.kernels.replicas.MAX_HOLES", 1)
     for seed in range(50 * block, 50 * block + 50):
         trace = gapped_run(seed)
         if any(trace.sequences.values()):
-            found, wanted = verdicts(examined(trace, gapped_rows=0)), verdicts(plain(trace))
+            found, wanted = verdicts(examine(trace, gapped_rows=0)), verdicts(plain(trace))
             for name, verdict in found.items():
                 assert verdict in (wanted[name], "unknown"), f"gapped_run({seed}), {name}"
 
@@ -329,7 +329,7 @@ def many_groups(kind: str) -> Trace:
         trace.multicast(message, *sorted({message, (message + 1) % count}), sender=900)
     for group in range(count):
         trace.order(group, *sorted({group, (group - 1) % count}))
-    if kind == "circle":
+    if kind == "cycle":
         trace.order(0, count - 1, 0)
     for message in (1000, 1001):
         trace.multicast(message, 100, 200, sender=900)
@@ -340,16 +340,16 @@ def many_groups(kind: str) -> Trace:
 
 @pytest.mark.parametrize(
     ("kind", "verdict"),
-    [("sound", ("holds", "holds")), ("circle", ("holds", "violated")), ("pair", ("violated", "violated"))],
+    [("sound", ("holds", "holds")), ("cycle", ("holds", "violated")), ("pair", ("violated", "violated"))],
 )
 def test_tens_of_thousands_of_pairs_of_groups(kind: str, verdict: tuple[str, str]) -> None:
     trace = many_groups(kind)
-    report = examined(trace)
-    assert told(report) == told(plain(trace))
+    report = examine(trace)
+    assert without_run_name(report) == without_run_name(plain(trace))
     assert (verdicts(report)["P4"], verdicts(report)["P5"]) == verdict
 
 
-# Order while the run goes on
+# Order of an unfinished run
 
 
 def feed(order: IncrementalOrder, trace: Trace, batches: list[list[tuple[int, int, int]]]) -> list[bool]:
@@ -367,13 +367,13 @@ def feed(order: IncrementalOrder, trace: Trace, batches: list[list[tuple[int, in
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_watched_run_is_violated_exactly_when_its_order_is(seed: int) -> None:
+def test_incremental_order_agrees_with_plain_checker(seed: int) -> None:
     """Rows in any batches: no false alarm, and at the end the verdict of the plain checker."""
     random = Random(seed)
     trace = random_run(1000 + seed)
     trace.crashed.clear()
     for process in list(trace.sequences):
-        # What integrity forbids is not a watch's matter.
+        # The watch does not check integrity.
         mine = dict.fromkeys(m for m in trace.delivered(process) if m in trace.multicasts)
         trace.order(process, *(m for m in mine if process in trace.members(m)))
     every = [(p, at, m) for p, entries in trace.sequences.items() for at, m, _ in entries]
@@ -394,7 +394,7 @@ def test_a_watched_run_is_violated_exactly_when_its_order_is(seed: int) -> None:
         )
 
 
-def test_a_watch_forgets_what_is_merged() -> None:
+def test_incremental_order_forgets_merged_entries() -> None:
     order = IncrementalOrder(remembered=100)
     trace = Trace({0: [0], 1: [1]}, [9])
     for message in range(2000):

@@ -21,21 +21,21 @@ SPARK = {
 }
 
 
-def test_schemas_are_the_columns_of_the_trace() -> None:
+def test_schemas_equal_trace_columns() -> None:
     assert set(SCHEMAS) == set(TABLES)
     for table, columns in TABLES.items():
         wanted = [(column.name, SPARK[column.type], column.nullable or column.optional) for column in columns]
         assert [(field.name, field.dataType, field.nullable) for field in SCHEMAS[table]] == wanted
 
 
-def test_what_recorders_write_reads_back(spark: SparkSession, tmp_path: Path) -> None:
+def test_recorded_tables_are_read_back(spark: SparkSession, tmp_path: Path) -> None:
     trace = healthy()
     found = read_trace_folder(str(write(tmp_path / "run", trace)))
-    told = trace.recorder()
+    recorder = trace.recorder()
     for table in TABLES:
         rows = read_frame(spark, [found], table)
         assert rows.columns == [column.name for column in TABLES[table]]
-        assert rows.count() == len(getattr(told, table))
+        assert rows.count() == len(getattr(recorder, table))
     row = read_frame(spark, [found], "multicasts").where("message = 6").first()
     assert row is not None
     assert row.asDict() == {

@@ -1,4 +1,4 @@
-"""Commands that look at traces: check and view."""
+"""Commands on traces: check, watch and view."""
 
 import dataclasses
 import re
@@ -23,7 +23,7 @@ Engine = Literal["plain", "spark"]
 
 
 def register(app: typer.Typer) -> None:
-    """Add these commands."""
+    """Adds these commands."""
     app.command()(check)
     app.command()(view)
     app.command()(watch)
@@ -35,7 +35,7 @@ def check(
     master: Annotated[str | None, typer.Option("--master", help="Spark's master; default: this machine.")] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Judge the trace of any run, whoever wrote it: P1 to P8, with a story for each violation.
+    """Check the trace of any run, of any writer: P1 to P8, with a story for each violation.
 
     Examples: amcast check runs/latest --json   |   amcast check runs/huge --engine spark
     """
@@ -65,24 +65,24 @@ def _judge_with_spark(folder: str, master: str | None) -> list[Report]:
 
 def watch(
     folder: Annotated[Path, typer.Argument(help="The folder of a run that is still going on.")],
-    every: Annotated[float, typer.Option("--every", min=0.2, help="Seconds between two looks.")] = 1.0,
+    every: Annotated[float, typer.Option("--every", min=0.2, help="Seconds between two updates.")] = 1.0,
     patience: Annotated[
-        float | None, typer.Option("--patience", min=1.0, help="Give up after so many seconds.")
+        float | None, typer.Option("--patience", min=1.0, help="Stop after this many seconds without new rows.")
     ] = None,
     master: Annotated[str | None, typer.Option("--master", help="Spark's master; default: this machine.")] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Follow a run while it goes on: throughput, latency, lag per replica, and whether the order is broken.
+    """Follow a run while it goes on: throughput, latency, lag per replica, and whether the order is violated.
 
     Example: amcast watch runs/demo/trace
     """
     from amcast.pipeline.watch.job import watch as follow
 
-    def tell(now: WatchStatus) -> None:
+    def print_status(now: WatchStatus) -> None:
         if not json:
             out.print(_format_status(now), markup=False)
 
-    found = follow(str(folder), tell, master=master, every_seconds=every, patience_seconds=patience)
+    found = follow(str(folder), print_status, master=master, every_seconds=every, patience_seconds=patience)
     if json:
         print_json(dataclasses.asdict(found))
     else:
@@ -102,18 +102,18 @@ def _format_status(now: "WatchStatus") -> str:
 def view(
     folder: Annotated[Path, typer.Argument(help="A run folder.")],
     run_name: Annotated[str | None, typer.Option("--run", help="Which run, if the folder holds several.")] = None,
-    message: Annotated[int | None, typer.Option("--message", help="Only what is about this message.")] = None,
-    process: Annotated[int | None, typer.Option("--process", help="Only what happens at this process.")] = None,
+    message: Annotated[int | None, typer.Option("--message", help="Only steps about this message.")] = None,
+    process: Annotated[int | None, typer.Option("--process", help="Only steps at this process.")] = None,
     window: Annotated[
-        str | None, typer.Option("--window", help="Only this time, A..B in milliseconds; either may be missing.")
+        str | None, typer.Option("--window", help="Only this time, A..B in milliseconds; either end may be omitted.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many lines.")] = 200,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="The most lines to print.")] = 200,
     picture_file: Annotated[
-        Path | None, typer.Option("--picture", help="Write a space-time picture (SVG) here instead.")
+        Path | None, typer.Option("--picture", help="Write a space-time diagram (SVG) to this file instead.")
     ] = None,
-    arrows: Annotated[int, typer.Option("--arrows", min=1, help="At most so many arrows in the picture.")] = 300,
+    arrows: Annotated[int, typer.Option("--arrows", min=1, help="The most arrows in the diagram.")] = 300,
 ) -> None:
-    """Look at a run: one line per step in the terminal, or a space-time picture.
+    """Show a run: one line per step in the terminal, or a space-time diagram.
 
     Examples: amcast view runs/latest --message 3000000002   |   amcast view runs/latest --window 0..20 --picture a.svg
     """

@@ -8,7 +8,7 @@ docs/RESULTS.md explains every table. This module reads and writes; transforms/ 
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,12 +105,16 @@ def measure(
     order: Sequence[int] | None = None,
     statuses: Mapping[str, str] | None = None,
     exact_rows: int = EXACT_ROWS,
+    only: Collection[str] = tuple(MEASURES),
 ) -> MeasureResult:
-    """Measures every run at or below a folder. `order` ranks destinations, `statuses` has the verdicts of runs."""
+    """Measures every run at or below a folder: all tables, or `only` some.
+
+    `order` ranks destinations, `statuses` has the verdicts of runs.
+    """
     folders = find_trace_folders(folder)
     names = _list_runs(folders)
     with show_progress(spark, f"measuring {len(names)} runs" if len(names) > 1 else "measuring"):
-        return _measure(spark, folders, out, edge, order, statuses, exact_rows)
+        return _measure(spark, folders, out, edge, order, statuses, exact_rows, only)
 
 
 def _measure(
@@ -121,6 +125,7 @@ def _measure(
     order: Sequence[int] | None,
     statuses: Mapping[str, str] | None,
     exact_rows: int,
+    only: Collection[str],
 ) -> MeasureResult:
     counts = count_rows(spark, folders)
     exact = _sum_rows(counts, ("deliveries",)) <= exact_rows
@@ -129,6 +134,8 @@ def _measure(
     with tune_session(spark, _sum_rows(counts, TABLES)), _compact_folders(spark, folders, counts, out) as compacted:
         frames = {table: read_frame(spark, compacted, table) for table in TABLES}
         for name, make in _plan_tables(frames, folders, edge, order, exact).items():
+            if name not in only:
+                continue
             if make is None:
                 result.missing.append(name)
                 continue

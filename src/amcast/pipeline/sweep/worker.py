@@ -175,8 +175,8 @@ def describe_exception(error: BaseException) -> str:
     """An exception in one sentence: its type, its message, and where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""  # noqa: PTH119
-    said = str(error).strip() or "no message"
-    return f"{type(error).__name__}: {said}{where}"[:MAX_MESSAGE]
+    text = str(error).strip() or "no message"
+    return f"{type(error).__name__}: {text}{where}"[:MAX_MESSAGE]
 
 
 def _write_all(pipe: int, data: bytes) -> None:

@@ -136,8 +136,8 @@ def measure_overhead(ends: DataFrame, delivered: DataFrame) -> DataFrame:
     got = ends.where(F.col("got_payload") & F.col("group").isNotNull()).select("run", "group", "message")
     had = delivered.select("run", "group", "message")
     received = got.unionByName(had).distinct().groupBy("run", "group").agg(F.count("*").alias("received"))
-    kept = had.distinct().groupBy("run", "group").agg(F.count("*").alias("delivered"))
-    joined = received.join(kept, ["run", "group"], "left").fillna(0, ["delivered"])
+    own = had.distinct().groupBy("run", "group").agg(F.count("*").alias("delivered"))
+    joined = received.join(own, ["run", "group"], "left").fillna(0, ["delivered"])
     return joined.select(
         "run", "group", "received", "delivered", (1 - F.col("delivered") / F.col("received")).alias("overhead")
     )

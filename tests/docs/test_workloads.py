@@ -1,4 +1,4 @@
-"""The tables of docs/workloads.md are what the code does: `python tests/workloads/test_docs.py` prints them anew."""
+"""The tables of docs/workloads.md are what the code does: `python -m tests.docs.test_workloads` prints them."""
 
 from collections import Counter
 

@@ -27,12 +27,12 @@ from amcast.live.wire.network import Address
 from amcast.parts.client.messages import SessionConfig
 from amcast.parts.client.session import ClientSession
 from amcast.parts.node.messages import NodeConfig
-from amcast.protocols.catalogue import protocol
+from amcast.protocols.catalogue import get_protocol
 from amcast.trace.meta import Meta, RunClaims
 from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run
 
-SKEEN = build_node_spec(protocol("skeen"), NodeConfig(omega=None))
+SKEEN = build_node_spec(get_protocol("skeen"), NodeConfig(omega=None))
 """What a cluster runs: the protocol in a node that answers clients. Groups of one process need no oracle."""
 CLAIMS = RunClaims(genuine="strict", complete=True, exactly_once=True)
 QUICK = Limits(heartbeat_s=0.05, heartbeat_timeout_s=2.0, reconnect_min_s=0.005, reconnect_max_s=0.05)

@@ -32,7 +32,7 @@ from amcast.live.wire.transport import TransportOptions
 from amcast.parts.client.messages import Farewell
 from amcast.parts.node.messages import Heartbeat, NodeConfig, OmegaConfig
 from amcast.parts.node.node import Node
-from amcast.protocols.catalogue import protocol
+from amcast.protocols.catalogue import get_protocol
 from amcast.trace.meta import Meta, RunClaims
 from amcast.trace.run import read_run
 from amcast.trace.run_folder import FolderRecorder
@@ -132,7 +132,7 @@ def test_the_command_that_rolls(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def nodes_of_one_group() -> list[Node]:
-    spec = build_node_spec(protocol("primcast"), NodeConfig(omega=OmegaConfig()))
+    spec = build_node_spec(get_protocol("primcast"), NodeConfig(omega=OmegaConfig()))
     topology = Topology.grid(1, 3)
     made = [spec.process(me, topology, spec.configure()) for me in range(3)]
     for node in made:
@@ -185,7 +185,7 @@ class End:
 
     def __init__(self, me: int, versions: tuple[int, int]) -> None:
         limits = Limits(reconnect_min_s=0.005, reconnect_max_s=0.05)
-        spec = build_node_spec(protocol("skeen"), NodeConfig(omega=None))
+        spec = build_node_spec(get_protocol("skeen"), NodeConfig(omega=None))
         self.got: list[object] = []
         self.coder = Codec(spec.wire_bodies(), limits=limits)
         self.network = Network(

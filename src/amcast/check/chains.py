@@ -65,7 +65,7 @@ def _fill_undelivered(chains: list[DeliveryChain], addressed: dict[int, tuple[in
 
 
 def _build_chain(evidence: Evidence, sequence: DeliverySequence) -> DeliveryChain:
-    messages, positions = evidence.lawful(sequence)
+    messages, positions = evidence.lawful_deliveries(sequence)
     if sequence.gap is None:
         return DeliveryChain(sequence.process, messages, positions, len(messages))
     return DeliveryChain(sequence.process, messages, positions, sum(position < sequence.gap for position in positions))

@@ -59,7 +59,7 @@ class Evidence:
     _members_of: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
     _delivered: dict[int, frozenset[int]] = field(default_factory=dict)
 
-    def addressed(self, message: int) -> tuple[int, ...]:
+    def addressed_members(self, message: int) -> tuple[int, ...]:
         """The members of a message's destinations."""
         destinations = self.destinations[message]
         found = self._members_of.get(destinations)
@@ -68,7 +68,7 @@ class Evidence:
             self._members_of[destinations] = found
         return found
 
-    def delivered(self, process: int) -> frozenset[int]:
+    def delivered_messages(self, process: int) -> frozenset[int]:
         """The messages that a process is known to have delivered."""
         found = self._delivered.get(process)
         if found is None:
@@ -78,7 +78,7 @@ class Evidence:
     def gaps(self) -> list[DeliverySequence]:
         return [sequence for sequence in self.sequences.values() if sequence.gap is not None]
 
-    def lawful(self, sequence: DeliverySequence) -> tuple[list[int], list[int]]:
+    def lawful_deliveries(self, sequence: DeliverySequence) -> tuple[list[int], list[int]]:
         """(messages, positions) that integrity allows: known messages, addressed to the process, each once. Order is
         checked on these.
         """
@@ -86,7 +86,7 @@ class Evidence:
         destinations = self.destinations
         messages = sequence.messages
         fits = [group in destinations.get(message, ()) for message in messages]
-        if all(fits) and len(self.delivered(sequence.process)) == len(messages):
+        if all(fits) and len(self.delivered_messages(sequence.process)) == len(messages):
             return messages, sequence.positions
         first: dict[int, int] = {}
         for message, position in compress(zip(messages, sequence.positions, strict=True), fits):

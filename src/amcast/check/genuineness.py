@@ -34,7 +34,7 @@ def check_genuineness(evidence: Evidence) -> tuple[Finding, Finding]:
         return minimal.build(), strict.build()
     concerned = set(evidence.sender.values())
     for message in evidence.destinations:
-        concerned.update(evidence.addressed(message))
+        concerned.update(evidence.addressed_members(message))
     outsiders: set[int] = set()
     about = 0
     for packet in _iterate_packets(evidence):
@@ -75,7 +75,7 @@ def _check_strict(evidence: Evidence, packet: MessagePacket, strict: FindingBuil
                 f"{_describe_packet(packet)} is about {message}, which nobody multicast", **packet._asdict()
             )
             continue
-        addressed = evidence.addressed(message)
+        addressed = evidence.addressed_members(message)
         sender = evidence.sender[message]
         for process in dict.fromkeys((packet.source, packet.target)):
             if process != sender and process not in addressed:

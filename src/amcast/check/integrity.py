@@ -95,7 +95,7 @@ def check_agreement(evidence: Evidence) -> Finding:
     tally = FindingBuilder("P3")
     delivered_by: dict[int, int] = {}
     for process in sorted(evidence.sequences):
-        for message in evidence.delivered(process):
+        for message in evidence.delivered_messages(process):
             delivered_by.setdefault(message, process)
     messages = [message for message in evidence.destinations if message in delivered_by]
     tally.checked = {"messages": len(messages)}
@@ -121,8 +121,8 @@ def _find_missing(evidence: Evidence, messages: Iterable[int]) -> Iterable[tuple
         groups = evidence.destinations[message]
         correct = witnesses.get(groups)
         if correct is None:
-            processes = [process for process in evidence.addressed(message) if process not in evidence.crashed]
-            correct = witnesses[groups] = [(process, evidence.delivered(process)) for process in processes]
+            processes = [process for process in evidence.addressed_members(message) if process not in evidence.crashed]
+            correct = witnesses[groups] = [(process, evidence.delivered_messages(process)) for process in processes]
         missing = [process for process, delivered in correct if message not in delivered]
         if missing:
             yield message, missing

@@ -136,7 +136,7 @@ def check_exactly(
     unlawful_filled: dict[int, list[int]] = {}
     lawful: set[int] = set()
     for process, sequence in evidence.sequences.items():
-        messages, positions = evidence.lawful(sequence)
+        messages, positions = evidence.lawful_deliveries(sequence)
         if view.group_of.get(process) is not None:
             lawful.update(messages)
         if len(positions) < len(sequence.positions):

@@ -31,7 +31,7 @@ class ChainPlan:
     """The process whose sequence it is."""
     segments: tuple[Segment, ...]
     gap: int | None = None
-    """The first position that nobody recorded: the entries after it are not all that there were."""
+    """The first position that no process recorded: entries may be missing from there on."""
     skipped: int = 0
     """Entries at the beginning that do not matter any more."""
 

@@ -53,7 +53,7 @@ class GtpccTextConfig(WorkloadConfig, frozen=True):
 
 class GtpccConfig(GtpccTextConfig, frozen=True):
     nearest: Literal["O1", "O2", "T1", "T2", "T3", "T3b", "P1", "latency", "fit"] = "O1"
-    """The overlay whose table of near groups is used; latency: by the matrix; fit: tuned to Table 4, not the authors'."""
+    """The overlay whose table of near groups is used; latency: by the matrix; fit: tuned to Table 4."""
 
 
 class Gtpcc(Workload):

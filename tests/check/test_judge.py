@@ -8,13 +8,13 @@ from amcast.check.cycles import core, shortest, shortest_pair
 from amcast.check.evidence import evidence_of
 from amcast.check.order import merge
 from amcast.kernel.errors import UsageError
-from tests.mutants.planted import MUTANTS, healthy, planted
+from tests.mutants.planted import MUTANTS, healthy, make_trace
 
 BY_NAME = {case.name: case for case in MUTANTS}
 
 
 def story(mutant: str, name: str) -> list[str]:
-    return judge(planted(BY_NAME[mutant]).run()).properties[name].story
+    return judge(make_trace(BY_NAME[mutant]).run()).properties[name].story
 
 
 def test_a_circle_is_told_edge_by_edge() -> None:
@@ -118,7 +118,7 @@ def test_one_mistake_in_a_long_run_has_a_small_core() -> None:
 
 
 def test_a_search_that_hits_its_limit_says_so() -> None:
-    trace = planted(BY_NAME["circle_of_three"])
+    trace = make_trace(BY_NAME["circle_of_three"])
     chains = chains_of(evidence_of(trace.run()))
     found = core(chains, merge(chains))
     assert shortest(found, work=0)[1] is False

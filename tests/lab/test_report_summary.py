@@ -12,12 +12,12 @@ from amcast.pipeline.measure import comparison as compare
 from amcast.pipeline.measure.job import MeasureResult, prepare_folder, write_run_tables
 from amcast.trace.run import read_run
 from amcast.trace.run_folder import FolderRecorder
-from tests.mutants.planted import MUTANTS, healthy, planted
+from tests.mutants.planted import MUTANTS, healthy, make_trace
 
 
 def written(folder: Path, name: str) -> None:
     """A planted trace as a run folder."""
-    trace = healthy() if name == "healthy" else planted(next(case for case in MUTANTS if case.name == name))
+    trace = healthy() if name == "healthy" else make_trace(next(case for case in MUTANTS if case.name == name))
     told = trace.recorder()
     with FolderRecorder(folder, trace.meta(name), latest=False) as files:
         for table in ("processes", "multicasts", "deliveries", "packets", "notes"):

@@ -130,7 +130,7 @@ class Planted:
 
 
 MUTANTS: list[Planted] = []
-DOUBTS: list[Planted] = []
+UNKNOWN: list[Planted] = []
 HEALTHY: list[Planted] = []
 
 
@@ -146,15 +146,15 @@ def mutant(*properties: str) -> Callable[[Change], Change]:
     return _planted(MUTANTS, *properties)
 
 
-def doubt(*properties: str) -> Callable[[Change], Change]:
-    return _planted(DOUBTS, *properties)
+def unknown(*properties: str) -> Callable[[Change], Change]:
+    return _planted(UNKNOWN, *properties)
 
 
-def fine(change: Change) -> Change:
+def unusual(change: Change) -> Change:
     return _planted(HEALTHY)(change)
 
 
-def planted(case: Planted) -> Trace:
+def make_trace(case: Planted) -> Trace:
     trace = healthy()
     case.change(trace)
     return trace
@@ -413,43 +413,43 @@ def retry_delivered_as_well(trace: Trace) -> None:
 # Doubts
 
 
-@doubt("P2", "P3")
+@unknown("P2", "P3")
 def message_still_on_its_way(trace: Trace) -> None:
     trace.claims["complete"] = False
     _drop(trace, 5, 7)
 
 
-@doubt("P2")
+@unknown("P2")
 def nobody_delivered_yet(trace: Trace) -> None:
     trace.claims["complete"] = False
     _drop_everywhere(trace, 7)
 
 
-@doubt("P1", "P2", "P3", "P4", "P5", "P7", "P8")
+@unknown("P1", "P2", "P3", "P4", "P5", "P7", "P8")
 def tail_of_a_trace_is_lost(trace: Trace) -> None:
     trace.sequences[5] = trace.sequences[5][:-1]
     trace.notes.append((5, "trace-gap", None, 3.0))
 
 
-@doubt("P1", "P2", "P3", "P4", "P5", "P7", "P8")
+@unknown("P1", "P2", "P3", "P4", "P5", "P7", "P8")
 def hole_in_a_trace(trace: Trace) -> None:
     # 3, the missing one, is number 1 of session 8, whose number 2 is there.
     trace.sequences[0] = [entry for entry in trace.sequences[0] if entry[1] != 3]
     trace.notes.append((0, "trace-gap", None, 2.0))
 
 
-@doubt("P1", "P2", "P3", "P4", "P5", "P7", "P8")
+@unknown("P1", "P2", "P3", "P4", "P5", "P7", "P8")
 def hole_without_a_note(trace: Trace) -> None:
     trace.sequences[4] = [entry for entry in trace.sequences[4] if entry[1] != 6]
 
 
-@doubt("P1", "P4", "P5", "P7", "P8")
+@unknown("P1", "P4", "P5", "P7", "P8")
 def hole_in_the_trace_of_a_crashed_process(trace: Trace) -> None:
     trace.sequences[4] = [entry for entry in trace.sequences[4] if entry[1] != 6]
     trace.crashed[4] = 5000
 
 
-@doubt("P1", "P2", "P3", "P4", "P5", "P7", "P8")
+@unknown("P1", "P2", "P3", "P4", "P5", "P7", "P8")
 def snapshot_that_nobody_can_vouch_for(trace: Trace) -> None:
     for process in trace.groups[1]:
         trace.sequences[process] = trace.sequences[process][2:]
@@ -457,35 +457,35 @@ def snapshot_that_nobody_can_vouch_for(trace: Trace) -> None:
     trace.notes.append((3, "installed", None, 2.0))
 
 
-@doubt("P6", "P6'")
+@unknown("P6", "P6'")
 def no_packets_table(trace: Trace) -> None:
     trace.packets = None
 
 
-@doubt("P6", "P6'")
+@unknown("P6", "P6'")
 def no_packets_recorded(trace: Trace) -> None:
     trace.packets = []
 
 
-@doubt("P7", "P8")
+@unknown("P7", "P8")
 def no_sessions(trace: Trace) -> None:
     for row in trace.multicasts.values():
         row["session"] = row["sequence"] = None
 
 
-@doubt("P2")
+@unknown("P2")
 def sender_nobody_knows(trace: Trace) -> None:
     trace.unlisted.add(8)
     _drop_everywhere(trace, 7)
 
 
-@doubt("P1", "P4", "P5", "P7", "P8")
+@unknown("P1", "P4", "P5", "P7", "P8")
 def gap_at_a_place_that_nobody_knows(trace: Trace) -> None:
     trace.notes.append((5, "trace-gap", None, None))
     trace.notes.append((4, "installed", None, float("nan")))
 
 
-@doubt("P1", "P3", "P4", "P5", "P7", "P8")
+@unknown("P1", "P3", "P4", "P5", "P7", "P8")
 def gap_that_may_hide_the_only_delivery(trace: Trace) -> None:
     trace.crashed |= {8: 5000, 2: 5000}
     _drop_everywhere(trace, 7)
@@ -495,41 +495,41 @@ def gap_that_may_hide_the_only_delivery(trace: Trace) -> None:
 # Unusual, and fine
 
 
-@fine
+@unusual
 def nothing_unusual(trace: Trace) -> None:
     pass
 
 
-@fine
+@unusual
 def nothing_happened(trace: Trace) -> None:
     trace.multicasts, trace.sequences, trace.packets = {}, {}, []
 
 
-@fine
+@unusual
 def crashed_process_delivered_a_prefix(trace: Trace) -> None:
     trace.order(1, 1, 2)
     trace.crashed[1] = 5000
 
 
-@fine
+@unusual
 def crashed_sender_was_never_heard(trace: Trace) -> None:
     trace.crashed[8] = 5000
     _drop_everywhere(trace, 7)
 
 
-@fine
+@unusual
 def snapshot_installed(trace: Trace) -> None:
     trace.sequences[3] = trace.sequences[3][3:]
     trace.notes.append((3, "installed", None, 3.0))
 
 
-@fine
+@unusual
 def tail_recorded_again_after_recovery(trace: Trace) -> None:
     trace.sequences[2] += [(position, message, at_ns + 5000) for position, message, at_ns in trace.sequences[2][-2:]]
     trace.notes.append((2, "trace-gap", None, 3.0))
 
 
-@fine
+@unusual
 def retry_delivered_instead(trace: Trace) -> None:
     trace.multicast(30, 0, 1, sender=8, sequence=1)
     trace.crashed[8] = 5000
@@ -537,7 +537,7 @@ def retry_delivered_instead(trace: Trace) -> None:
         trace.order(process, *(30 if m == 3 else m for m in trace.delivered(process)))
 
 
-@fine
+@unusual
 def outsider_in_a_run_that_claims_nothing(trace: Trace) -> None:
     trace.packet(1, 0, 6)
     for process in trace.groups[0]:
@@ -545,7 +545,7 @@ def outsider_in_a_run_that_claims_nothing(trace: Trace) -> None:
     trace.claims |= {"genuine": "no", "fifo": False, "exactly_once": False}
 
 
-@fine
+@unusual
 def outsider_among_the_concerned_in_a_run_that_claims_minimality(trace: Trace) -> None:
     trace.packet(1, 0, 4)
     trace.claims["genuine"] = "run"

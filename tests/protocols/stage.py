@@ -21,7 +21,7 @@ from amcast.simulation.world.actions import Arrive, Block, Crash, Fire, Heal, Re
 from amcast.simulation.world.world import World
 from amcast.trace.recorder import Recorder
 
-LIMIT = 20_000
+MAX_STEPS = 20_000
 """Steps after which a scene that is not over never will be."""
 
 
@@ -79,29 +79,29 @@ class Stage(PendingActions):
 
     def finish(self) -> int:
         """Go on until everything owed is delivered and resolved; how many steps that took."""
-        for taken in range(LIMIT):
-            if self.done():
+        for taken in range(MAX_STEPS):
+            if self.is_done():
                 return taken
             assert not self.world.violations, self.world.violations
             if not self.step():
                 break
         raise AssertionError(f"still owed: {self.world.list_due_deliveries()}, answered: {sorted(self.world.resolved)}")
 
-    def end(self) -> None:
+    def run_until_blocked(self) -> None:
         """Go on until nothing is owed or nothing more can happen: a scene that a wrong protocol may not survive."""
-        for _ in range(LIMIT):
-            if self.done() or not self.step():
+        for _ in range(MAX_STEPS):
+            if self.is_done() or not self.step():
                 return
 
     def drain(self) -> None:
         """Everything that can arrive does; no timer runs out."""
-        for _ in range(LIMIT // 4):
+        for _ in range(MAX_STEPS // 4):
             busy = any(disk.busy for disk in self.world.disks.values())
             if not busy and not any(self.is_open(pair) for pair in self.links):
                 return
             self.step()
 
-    def until(self, reached: Callable[[], Any], limit: int = 200) -> None:
+    def step_until(self, reached: Callable[[], Any], limit: int = 200) -> None:
         """Go on until something is so."""
         for _ in range(limit):
             if reached():
@@ -109,18 +109,18 @@ class Stage(PendingActions):
             assert self.step()
         assert reached(), f"not reached in {limit} steps"
 
-    def get_ahead(self, steps: int = 200) -> None:
+    def raise_remote_clocks(self, steps: int = 200) -> None:
         """Group 1 delivers three messages of its own: its clocks are ahead of group 0's."""
         for _ in range(3):
             self.multicast(0, 1)
             self.finish()
         self.steps(steps)
 
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         return not self.world.list_due_deliveries() and len(self.world.resolved) == sum(self.sent.values())
 
     @property
-    def absent(self) -> dict[object, tuple[GroupId, ...]]:
+    def absent_groups(self) -> dict[object, tuple[GroupId, ...]]:
         """Which groups clients were told not to wait for, by message."""
         found: dict[object, tuple[GroupId, ...]] = {}
         for _, _, name, message, value in self.recorder.notes:
@@ -144,19 +144,19 @@ class Stage(PendingActions):
         for process in processes:
             self.apply(Recover(process, amnesia))
 
-    def lead(self, group: GroupId, leader: ProcessId, *listeners: ProcessId) -> None:
+    def suggest_leader(self, group: GroupId, leader: ProcessId, *listeners: ProcessId) -> None:
         """The oracle names a leader to some processes, or to everybody."""
         for process in listeners or self.topology.processes:
             self.apply(Suggest(process, group, leader))
 
-    def cut_off(self, process: ProcessId) -> None:
+    def isolate(self, process: ProcessId) -> None:
         others = [other for other in self.topology.processes if other != process]
         self.apply(Block(tuple((other, process) for other in others) + tuple((process, other) for other in others)))
 
     def heal(self) -> None:
         self.apply(Heal())
 
-    def renew(self, one: ProcessId, other: ProcessId) -> None:
+    def reset_link(self, one: ProcessId, other: ProcessId) -> None:
         self.apply(Renew(one, other))
 
     def protocol(self, process: ProcessId) -> Any:

@@ -140,7 +140,7 @@ def test_rounds_name_the_group_whose_batch_is_missing(name: str) -> None:
     stage.finish()
     mute(stage, (1, 0))
     message = stage.multicast(0, 0, 1)
-    stage.until(lambda: {3, 4, 5} <= late(stage, 0, message), 2000)
+    stage.step_until(lambda: {3, 4, 5} <= late(stage, 0, message), 2000)
     phases = {phase.name: phase for phase in stage.world.processes[0].explain(message)}
     assert phases["batched"].is_done
     assert not phases["exchanged"].is_done

@@ -33,7 +33,7 @@ def test_a_leader_crashes_at_every_step(name: str, way: str) -> None:
         stage = scene(name)
         stage.steps(moment)
         stage.crash(0)
-        stage.lead(0, 1)
+        stage.suggest_leader(0, 1)
         if way != "for ever":
             stage.steps(5)
             stage.recover(0, amnesia=way == "without memory")
@@ -50,7 +50,7 @@ def test_one_member_of_every_group_crashes_at_every_step(name: str) -> None:
             members = stage.topology.members(group)
             gone = members[moment % len(members)]
             stage.crash(gone)
-            stage.lead(group, next(member for member in members if member != gone))
+            stage.suggest_leader(group, next(member for member in members if member != gone))
         stage.finish()
         stage.check()
 
@@ -71,13 +71,13 @@ def test_two_members_of_a_group_believe_to_lead(name: str) -> None:
     for moment in range(0, length(name), 3):
         stage = scene(name)
         stage.steps(moment)
-        stage.lead(0, 1, 1)
-        stage.lead(1, 5, 5)
+        stage.suggest_leader(0, 1, 1)
+        stage.suggest_leader(1, 5, 5)
         stage.steps(12)
-        stage.lead(0, 0, 0)
+        stage.suggest_leader(0, 0, 0)
         stage.steps(30)
-        stage.lead(0, 2)
-        stage.lead(1, 3)
+        stage.suggest_leader(0, 2)
+        stage.suggest_leader(1, 3)
         stage.finish()
         stage.check()
 
@@ -87,9 +87,9 @@ def test_links_begin_anew_at_every_step(name: str) -> None:
     for moment in range(length(name)):
         stage = scene(name)
         stage.steps(moment)
-        stage.renew(0, 3)
-        stage.renew(0, 1)
-        stage.renew(4, 0)
+        stage.reset_link(0, 3)
+        stage.reset_link(0, 1)
+        stage.reset_link(4, 0)
         stage.finish()
         stage.check()
 

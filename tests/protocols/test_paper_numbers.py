@@ -79,7 +79,7 @@ def test_a_local_message_of_a_ge_star_overtakes_and_of_a_ge_waits() -> None:
     for name, overtakes in (("a-ge", False), ("a-ge-star", True)):
         stage = Stage(name)
         for process in (3, 4, 5):
-            stage.cut_off(process)
+            stage.isolate(process)
         stage.multicast(0, 0, 1)
         stage.steps(40)
         local = stage.multicast(1, 0)

@@ -13,9 +13,9 @@ NAMES = ("primcast", "whitebox")
 pytestmark = pytest.mark.parametrize("name", NAMES)
 
 
-@pytest.mark.parametrize("way", enumerated.WAYS)
+@pytest.mark.parametrize("way", enumerated.RESTARTS)
 def test_the_leader_crashes_at_every_step(name: str, way: str) -> None:
-    enumerated.leader_crashes(name, way)
+    enumerated.crash_leader(name, way)
 
 
 @pytest.mark.parametrize("fault", enumerated.FAULTS)
@@ -24,7 +24,7 @@ def test_a_fault_at_every_step(name: str, fault: Callable[[str], None]) -> None:
 
 
 def test_a_retried_message_is_delivered_once_and_answered_again(name: str) -> None:
-    enumerated.asks_again(name)
+    enumerated.repeat_request(name)
 
 
 @pytest.mark.parametrize("process", [0, 2, 5])
@@ -33,7 +33,7 @@ def test_a_laggard_comes_back_after_truncation(name: str, process: int, amnesia:
     stage = Stage(name, options={"keep": 4})
     stage.crash(process)
     if process == 0:
-        stage.lead(0, 1)
+        stage.suggest_leader(0, 1)
     for number in range(20):
         stage.multicast(number % 2, 0, 1)
         stage.multicast(number % 2, number % 2)

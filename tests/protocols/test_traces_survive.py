@@ -64,7 +64,7 @@ def test_a_state_that_is_handed_over_is_one_that_its_giver_would_come_back_to(mo
     stage.finish()
     stage.check()
     assert world.note_counts["transferred"] > 0, "it taught them nothing"
-    assert world.lost(1) == []
+    assert world.list_lost_positions(1) == []
 
 
 class Killer(Fuzzer):
@@ -115,7 +115,7 @@ def killed(name: str, seed: int, keep: int) -> list[int]:
     assert outcome.status == "holds", f"{name}, seed {seed}: {outcome.story}"
     world = killer.world
     assert isinstance(world, TracedWorld)
-    return [position for group in world.topology.groups for position in world.lost(group)]
+    return [position for group in world.topology.groups for position in world.list_lost_positions(group)]
 
 
 class Careless(TracedWorld):

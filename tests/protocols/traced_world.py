@@ -41,7 +41,7 @@ class TracedWorld(World):
         """A process tells its trace what it delivers from this position on."""
         self.disks = {process: TracedDisk(partial(self._write, process)) for process in everybody}
 
-    def lost(self, group: GroupId) -> list[int]:
+    def list_lost_positions(self, group: GroupId) -> list[int]:
         """Positions that no trace has, though a member is beyond them."""
         members = self.topology.members(group)
         told = set[int]().union(*(self.traces[member] | self.unwritten[member] for member in members))

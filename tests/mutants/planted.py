@@ -1,8 +1,8 @@
-"""Planted violations: a healthy trace, and small changes that each break exactly some properties.
+"""Planted violations: a healthy trace, and small changes that each violate exactly some properties.
 
-A checker is untrusted until a mutant has failed it. `MUTANTS` are traces that must be judged violated, in the named
-properties and in no other; `DOUBTS` are traces whose evidence has holes: unknown, in the named properties, and
-nothing violated; `HEALTHY` ones must hold although they look unusual. Other judges (the Spark pipeline) run the same.
+`MUTANTS` are traces that must be judged violated in the named properties and in no other; `UNKNOWN` are traces with
+incomplete evidence, unknown in the named properties and nowhere violated; `HEALTHY` ones are unusual and must hold. The
+Spark pipeline is tested with the same traces.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ CLAIMS = {"genuine": "strict", "complete": True, "fifo": True, "exactly_once": T
 
 @dataclass
 class Trace:
-    """A trace as plain data that a test may bend at will."""
+    """A trace as plain data that a test may change."""
 
     groups: dict[int, list[int]]
     clients: list[int]
@@ -32,7 +32,7 @@ class Trace:
     notes: list[tuple[int, str, int | None, float | None]] = field(default_factory=list)
     claims: dict[str, Any] = field(default_factory=lambda: dict(CLAIMS))
     unlisted: set[int] = field(default_factory=set)
-    """Processes that the table processes leaves out."""
+    """Processes that are missing in the table `processes`."""
 
     def group_of(self, process: int) -> int | None:
         return next((group for group, members in self.groups.items() if process in members), None)
@@ -41,14 +41,14 @@ class Trace:
         return [p for group in self.multicasts[message]["destinations"] for p in self.groups[group]]
 
     def multicast(self, message: int, *destinations: int, sender: int, sequence: int | None = None) -> None:
-        """`sender`'s next message, or its number `sequence` again."""
-        mine = [row["sequence"] for row in self.multicasts.values() if row["session"] == sender]
+        """The sender's next message, or its message number `sequence` again."""
+        earlier = [row["sequence"] for row in self.multicasts.values() if row["session"] == sender]
         self.multicasts[message] = {
             "sender": sender,
             "destinations": destinations,
             "at_ns": 10 * len(self.multicasts),
             "session": sender,
-            "sequence": len(mine) if sequence is None else sequence,
+            "sequence": len(earlier) if sequence is None else sequence,
         }
 
     def deliver(self, process: int, *messages: int) -> None:
@@ -57,7 +57,7 @@ class Trace:
             row.append((len(row), message, 1000 + 10 * len(row)))
 
     def order(self, process: int, *messages: int) -> None:
-        """`process` delivered exactly these."""
+        """Replaces the deliveries of a process."""
         self.sequences[process] = []
         self.deliver(process, *messages)
 
@@ -79,8 +79,8 @@ class Trace:
             recorder.record_multicast(sent, row["at_ns"], row["session"], row["sequence"])
         for process, entries in self.sequences.items():
             for position, message, at_ns in entries:
-                told = self.multicasts.get(message, {"sender": 0, "destinations": ()})
-                delivered = Message(message, told["sender"], tuple(told["destinations"]))
+                row = self.multicasts.get(message, {"sender": 0, "destinations": ()})
+                delivered = Message(message, row["sender"], tuple(row["destinations"]))
                 recorder.record_delivery(process, self.group_of(process) or 0, position, delivered, at_ns)
         for about, body, source, target, sent_ns, received_ns in self.packets or []:
             recorder.record_packet(about, body, source, target, 40, sent_ns, received_ns)
@@ -96,7 +96,7 @@ class Trace:
 
 
 def healthy() -> Trace:
-    """Four groups of two, clients 8 and 9 and an idle 10; group 3 is never addressed. Everything holds."""
+    """Four groups of two, clients 8 and 9 and an idle 10; group 3 is no destination. Every property holds."""
     trace = Trace({0: [0, 1], 1: [2, 3], 2: [4, 5], 3: [6, 7]}, [8, 9, 10])
     trace.multicast(1, 0, sender=8)
     trace.multicast(2, 0, 1, sender=9)
@@ -112,7 +112,7 @@ def healthy() -> Trace:
             trace.packet(message, row["sender"], target)
             for source in members:
                 trace.packet(message, source, target)
-    trace.packet(None, 6, 7)  # a heartbeat inside an idle group concerns nobody
+    trace.packet(None, 6, 7)  # a heartbeat inside an idle group is about no message
     trace.packet((2, 3), 2, 0)  # a cumulative acknowledgement
     return trace
 
@@ -122,7 +122,7 @@ Change = Callable[[Trace], None]
 
 @dataclass(frozen=True)
 class Planted:
-    """One change to the healthy trace and the properties that it must bring into question."""
+    """One change to the healthy trace, and the properties that it must make violated or unknown."""
 
     name: str
     change: Change
@@ -215,7 +215,7 @@ def client_delivers(trace: Trace) -> None:
 
 
 @mutant("P1")
-def stranger_delivers(trace: Trace) -> None:
+def unlisted_process_delivers(trace: Trace) -> None:
     trace.deliver(77, 1)
 
 
@@ -236,7 +236,7 @@ def delivered_again_after_a_snapshot(trace: Trace) -> None:
 
 
 @mutant("P2")
-def nobody_delivers(trace: Trace) -> None:
+def no_process_delivers(trace: Trace) -> None:
     _drop_everywhere(trace, 7)
 
 
@@ -303,7 +303,7 @@ def disagreement_in_a_run_that_is_not_complete(trace: Trace) -> None:
 
 
 @mutant("P5")
-def circle_of_three(trace: Trace) -> None:
+def cycle_of_three(trace: Trace) -> None:
     # group 0: 3 before 5; group 2: 5 before 4; group 1: 4 before 3.
     for process in trace.groups[1]:
         trace.order(process, 2, 4, 3, 6, 7)
@@ -312,7 +312,7 @@ def circle_of_three(trace: Trace) -> None:
 
 
 @mutant("P5")
-def circle_of_four(trace: Trace) -> None:
+def cycle_of_four(trace: Trace) -> None:
     # One message per pair of neighbours on the ring of groups 0, 1, 2, 3; each group delivers its two in ring order.
     ring = {20: (0, 1), 21: (1, 2), 22: (2, 3), 23: (0, 3)}
     for message, groups in ring.items():
@@ -325,8 +325,8 @@ def circle_of_four(trace: Trace) -> None:
 
 
 @mutant("P5")
-def circle_closed_by_a_group_that_died(trace: Trace) -> None:
-    # Group 0 delivered 3 and died before 5; group 2: 5 before 4; group 1: 4 before 3. No process saw a circle.
+def cycle_closed_by_a_crashed_group(trace: Trace) -> None:
+    # Group 0 delivered 3 and crashed before 5; group 2: 5 before 4; group 1: 4 before 3. No process saw a cycle.
     for process in trace.groups[0]:
         trace.order(process, 1, 2, 3)
         trace.crashed[process] = 5000
@@ -338,7 +338,7 @@ def circle_closed_by_a_group_that_died(trace: Trace) -> None:
 
 @mutant("P4", "P5")
 def disagreement_beside_a_gap(trace: Trace) -> None:
-    # Process 7's trace has a hole, which leaves doubts; that groups 0 and 1 disagree is certain all the same.
+    # The gap in the trace of process 7 leaves properties unknown; that groups 0 and 1 disagree is certain.
     two_groups_disagree(trace)
     trace.notes.append((7, "trace-gap", None, 0.0))
 
@@ -410,17 +410,17 @@ def retry_delivered_as_well(trace: Trace) -> None:
         trace.deliver(process, 30)
 
 
-# Doubts
+# Unknown
 
 
 @unknown("P2", "P3")
-def message_still_on_its_way(trace: Trace) -> None:
+def message_still_in_flight(trace: Trace) -> None:
     trace.claims["complete"] = False
     _drop(trace, 5, 7)
 
 
 @unknown("P2")
-def nobody_delivered_yet(trace: Trace) -> None:
+def no_process_delivered_yet(trace: Trace) -> None:
     trace.claims["complete"] = False
     _drop_everywhere(trace, 7)
 
@@ -450,7 +450,7 @@ def hole_in_the_trace_of_a_crashed_process(trace: Trace) -> None:
 
 
 @unknown("P1", "P2", "P3", "P4", "P5", "P7", "P8")
-def snapshot_that_nobody_can_vouch_for(trace: Trace) -> None:
+def snapshot_that_no_trace_covers(trace: Trace) -> None:
     for process in trace.groups[1]:
         trace.sequences[process] = trace.sequences[process][2:]
     trace.notes.append((2, "installed", None, 2.0))
@@ -474,13 +474,13 @@ def no_sessions(trace: Trace) -> None:
 
 
 @unknown("P2")
-def sender_nobody_knows(trace: Trace) -> None:
+def unknown_sender(trace: Trace) -> None:
     trace.unlisted.add(8)
     _drop_everywhere(trace, 7)
 
 
 @unknown("P1", "P4", "P5", "P7", "P8")
-def gap_at_a_place_that_nobody_knows(trace: Trace) -> None:
+def gap_at_an_unknown_position(trace: Trace) -> None:
     trace.notes.append((5, "trace-gap", None, None))
     trace.notes.append((4, "installed", None, float("nan")))
 
@@ -492,7 +492,7 @@ def gap_that_may_hide_the_only_delivery(trace: Trace) -> None:
     trace.notes.append((2, "trace-gap", None, 4.0))
 
 
-# Unusual, and fine
+# Unusual and healthy
 
 
 @unusual
@@ -512,7 +512,7 @@ def crashed_process_delivered_a_prefix(trace: Trace) -> None:
 
 
 @unusual
-def crashed_sender_was_never_heard(trace: Trace) -> None:
+def crashed_sender_reached_no_process(trace: Trace) -> None:
     trace.crashed[8] = 5000
     _drop_everywhere(trace, 7)
 
@@ -546,6 +546,6 @@ def outsider_in_a_run_that_claims_nothing(trace: Trace) -> None:
 
 
 @unusual
-def outsider_among_the_concerned_in_a_run_that_claims_minimality(trace: Trace) -> None:
+def outsider_of_another_message_in_a_run_that_claims_minimality(trace: Trace) -> None:
     trace.packet(1, 0, 4)
     trace.claims["genuine"] = "run"

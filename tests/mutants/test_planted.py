@@ -1,4 +1,4 @@
-"""Every planted violation is caught, in the right properties and in no other."""
+"""Every planted violation is found, in the right properties and in no other."""
 
 import json
 
@@ -18,14 +18,14 @@ def found(case: Planted, verdict: str) -> set[str]:
     return {name for name, finding in report.properties.items() if finding.verdict == verdict}
 
 
-def test_every_property_has_a_mutant_and_a_doubt() -> None:
+def test_every_property_has_a_mutant_and_an_unknown_case() -> None:
     assert {name for case in MUTANTS for name in case.properties} == set(PROPERTY_NAMES)
     assert {name for case in UNKNOWN for name in case.properties} == set(PROPERTY_NAMES)
     assert len(MUTANTS) >= 16
 
 
 @pytest.mark.parametrize("case", MUTANTS, ids=names)
-def test_a_mutant_is_caught_for_the_right_reason(case: Planted) -> None:
+def test_mutant_violates_the_named_properties_only(case: Planted) -> None:
     report = judge(make_trace(case).run())
     violated = {name for name, finding in report.properties.items() if finding.verdict == "violated"}
     assert violated == case.properties, list(report.story())
@@ -39,7 +39,7 @@ def test_a_mutant_is_caught_for_the_right_reason(case: Planted) -> None:
 
 
 @pytest.mark.parametrize("case", UNKNOWN, ids=names)
-def test_missing_evidence_is_unknown(case: Planted) -> None:
+def test_incomplete_evidence_is_unknown(case: Planted) -> None:
     report = judge(make_trace(case).run())
     unknown = {name for name, finding in report.properties.items() if finding.verdict == "unknown"}
     assert unknown == case.properties, list(report.story())
@@ -50,7 +50,7 @@ def test_missing_evidence_is_unknown(case: Planted) -> None:
 
 
 @pytest.mark.parametrize("case", HEALTHY, ids=names)
-def test_a_healthy_run_holds(case: Planted) -> None:
+def test_healthy_trace_holds(case: Planted) -> None:
     report = judge(make_trace(case).run())
     assert report.verdict == "holds", list(report.story())
     assert report.exit_code == 0
@@ -59,7 +59,7 @@ def test_a_healthy_run_holds(case: Planted) -> None:
 
 
 @pytest.mark.parametrize("case", [*MUTANTS, *UNKNOWN, *HEALTHY], ids=names)
-def test_a_report_is_json(case: Planted) -> None:
+def test_report_is_json(case: Planted) -> None:
     report = judge(make_trace(case).run())
     plain = json.loads(json.dumps(report.as_dict()))
     assert plain["verdict"] == report.verdict

@@ -1,10 +1,10 @@
-"""Faults at every step of a few conflicting multicasts, one run per step: for protocols whose groups have a leader."""
+"""Faults after every step of a few conflicting multicasts, one run per step, for groups with a leader."""
 
 from collections.abc import Callable, Iterator
 
 from tests.protocols.stage import Stage
 
-RESTARTS = ("for ever", "with its disk", "without memory")
+RESTARTS = ("forever", "with its disk", "without memory")
 
 
 def start_scene(name: str) -> Stage:
@@ -17,35 +17,35 @@ def start_scene(name: str) -> Stage:
 
 
 def interrupt_each_step(name: str, every: int = 1) -> Iterator[tuple[int, Stage]]:
-    """The scene, stopped after each of its steps; what the caller leaves is played to its end and checked."""
-    for moment in range(0, start_scene(name).finish(), every):
+    """The scene, stopped after each of its steps; after the caller's fault it runs to its end and is checked."""
+    for step in range(0, start_scene(name).finish(), every):
         stage = start_scene(name)
-        stage.steps(moment)
-        yield moment, stage
+        stage.steps(step)
+        yield step, stage
         stage.finish()
         stage.check()
 
 
-def crash_leader(name: str, way: str) -> None:
+def crash_leader(name: str, restart: str) -> None:
     for _, stage in interrupt_each_step(name):
         stage.crash(0)
         stage.suggest_leader(0, 1)
-        if way != "for ever":
+        if restart != "forever":
             stage.steps(5)
-            stage.recover(0, amnesia=way == "without memory")
+            stage.recover(0, amnesia=restart == "without memory")
 
 
 def crash_one_member_per_group(name: str) -> None:
-    for moment, stage in interrupt_each_step(name):
+    for step, stage in interrupt_each_step(name):
         for group in stage.topology.groups:
             members = stage.topology.members(group)
-            gone = members[moment % len(members)]
-            stage.crash(gone)
-            stage.suggest_leader(group, next(member for member in members if member != gone))
+            crashed = members[step % len(members)]
+            stage.crash(crashed)
+            stage.suggest_leader(group, next(member for member in members if member != crashed))
 
 
 def restart_all_servers(name: str) -> None:
-    """Once the disks know that they were used: before, an empty disk is a lost memory."""
+    """After every disk has a record: before, an empty disk means lost memory."""
     for _, stage in interrupt_each_step(name):
         while any(not stage.world.disks[server].records for server in stage.topology.servers):
             assert stage.step()
@@ -80,7 +80,7 @@ FAULTS: tuple[Callable[[str], None], ...] = (
 
 
 def repeat_request(name: str) -> None:
-    """A client asks again for what was delivered: it is answered, and nothing is delivered again."""
+    """A client repeats the request for a delivered message: it gets replies, and nothing is delivered again."""
     stage = Stage(name)
     id = stage.multicast(0, 0, 1)
     stage.finish()

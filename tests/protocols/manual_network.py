@@ -1,4 +1,4 @@
-"""Processes on wires that a test moves packets along by hand, one at a time: for stories that are told step by step."""
+"""A network whose packets a test delivers by hand, one at a time, for scenarios written step by step."""
 
 from collections import deque
 from collections.abc import Callable
@@ -15,7 +15,7 @@ MAX_PACKETS = 100_000
 
 
 class ManualNetwork:
-    """One process per group, FIFO wires between them."""
+    """One process per group, FIFO links between them."""
 
     def __init__(self, make: Callable[[int, Topology], Process], topology: Topology) -> None:
         self.topology = topology
@@ -37,7 +37,7 @@ class ManualNetwork:
                 self.delivered[process].append(effect.message.id)
 
     def receive(self, process: int, body: Body, sender: int = CLIENT) -> None:
-        """A body out of the blue."""
+        """A process receives a body that no process sent."""
         self._step(process, Receive(sender, body))
 
     def multicast(self, id: int, *destinations: int) -> None:
@@ -48,20 +48,20 @@ class ManualNetwork:
             self.receive(contact, Request(message))
 
     def carry(self, source: int, target: int, count: int = 1) -> None:
-        """The oldest packets of a wire arrive."""
+        """The oldest packets of a link arrive."""
         for _ in range(count):
             body = self.links[(source, target)].popleft()
             self.carried.append((source, target, body))
             self._step(target, Receive(source, body))
 
     def carry_all(self) -> None:
-        """Everything arrives."""
+        """All packets arrive."""
         for _ in range(MAX_PACKETS):
-            full = [pair for pair, wire in sorted(self.links.items()) if wire and pair[1] in self.processes]
+            full = [pair for pair, link in sorted(self.links.items()) if link and pair[1] in self.processes]
             if not full:
                 return
             self.carry(*full[0])
-        raise AssertionError(f"still talking after {MAX_PACKETS} packets")
+        raise AssertionError(f"packets are still sent after {MAX_PACKETS} packets")
 
     def find_violation(self) -> str | None:
         """The first violation of the order, if any."""
@@ -69,7 +69,7 @@ class ManualNetwork:
         return check_chains(self.delivered, self.destinations, groups)
 
     def list_undelivered(self) -> list[tuple[int, int]]:
-        """What was not delivered where it should be."""
+        """Missing deliveries: message and process each."""
         delivered = {process: set(messages) for process, messages in self.delivered.items()}
         return [
             (message, process)

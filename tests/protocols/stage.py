@@ -1,6 +1,6 @@
-"""A stage for scenes: a world whose every step a test takes by itself, oldest packet first.
+"""A simulated world that a test steps through, oldest packet first.
 
-Nodes without heartbeats, clients that retry: whoever must lead is told so by the test.
+Nodes have no heartbeats, clients retry; the test suggests leaders.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from amcast.simulation.world.world import World
 from amcast.trace.recorder import Recorder
 
 MAX_STEPS = 20_000
-"""Steps after which a scene that is not over never will be."""
+"""Steps after which a run that is not complete is blocked."""
 
 
 class Stage(PendingActions):
@@ -50,7 +50,7 @@ class Stage(PendingActions):
         return self.assembly.make(process, self.topology)
 
     def multicast(self, client: int, *destinations: GroupId) -> int:
-        """Client 0 or 1 multicasts; the message's id."""
+        """Client 0 or 1 multicasts; returns the message's id."""
         sender = self.topology.clients[client]
         number = self.sent.get(sender, 0)
         self.sent[sender] = number + 1
@@ -59,7 +59,7 @@ class Stage(PendingActions):
         return message.id
 
     def step(self) -> bool:
-        """Let the next thing happen: a disk answers, the oldest packet arrives, the first timer runs out."""
+        """Runs the next action: a disk write completes, the oldest packet arrives, or the first timer fires."""
         busy = [process for process, disk in sorted(self.world.disks.items()) if disk.busy]
         if busy:
             return self.apply(Sync(busy[0]))
@@ -78,23 +78,25 @@ class Stage(PendingActions):
                 return
 
     def finish(self) -> int:
-        """Go on until everything owed is delivered and resolved; how many steps that took."""
+        """Steps until everything is delivered and resolved; returns the number of steps."""
         for taken in range(MAX_STEPS):
             if self.is_done():
                 return taken
             assert not self.world.violations, self.world.violations
             if not self.step():
                 break
-        raise AssertionError(f"still owed: {self.world.list_due_deliveries()}, answered: {sorted(self.world.resolved)}")
+        raise AssertionError(
+            f"undelivered: {self.world.list_due_deliveries()}, resolved: {sorted(self.world.resolved)}"
+        )
 
     def run_until_blocked(self) -> None:
-        """Go on until nothing is owed or nothing more can happen: a scene that a wrong protocol may not survive."""
+        """Steps until everything is delivered or no action is left, for protocols that may be wrong."""
         for _ in range(MAX_STEPS):
             if self.is_done() or not self.step():
                 return
 
     def drain(self) -> None:
-        """Everything that can arrive does; no timer runs out."""
+        """Delivers all packets without firing a timer."""
         for _ in range(MAX_STEPS // 4):
             busy = any(disk.busy for disk in self.world.disks.values())
             if not busy and not any(self.is_open(pair) for pair in self.links):
@@ -102,7 +104,7 @@ class Stage(PendingActions):
             self.step()
 
     def step_until(self, reached: Callable[[], Any], limit: int = 200) -> None:
-        """Go on until something is so."""
+        """Steps until a condition holds."""
         for _ in range(limit):
             if reached():
                 return
@@ -110,7 +112,7 @@ class Stage(PendingActions):
         assert reached(), f"not reached in {limit} steps"
 
     def raise_remote_clocks(self, steps: int = 200) -> None:
-        """Group 1 delivers three messages of its own: its clocks are ahead of group 0's."""
+        """Group 1 delivers three local messages, so that its clocks are ahead of group 0's."""
         for _ in range(3):
             self.multicast(0, 1)
             self.finish()
@@ -121,15 +123,15 @@ class Stage(PendingActions):
 
     @property
     def absent_groups(self) -> dict[object, tuple[GroupId, ...]]:
-        """Which groups clients were told not to wait for, by message."""
-        found: dict[object, tuple[GroupId, ...]] = {}
+        """By message: the groups that clients were told not to wait for."""
+        absent: dict[object, tuple[GroupId, ...]] = {}
         for _, _, name, message, value in self.recorder.notes:
             if name == "absent":
-                found[message] = (*found.get(message, ()), int(value))  # type: ignore[call-overload]
-        return found
+                absent[message] = (*absent.get(message, ()), int(value))  # type: ignore[call-overload]
+        return absent
 
     def check(self) -> None:
-        """Nothing forbidden has happened."""
+        """Checks that no property is violated so far."""
         assert not self.world.violations, self.world.violations
         destinations = {id: message.destinations for id, message in self.multicasts.items()}
         group_of = {process: self.topology.group_of(process) for process in self.topology.processes}
@@ -145,7 +147,7 @@ class Stage(PendingActions):
             self.apply(Recover(process, amnesia))
 
     def suggest_leader(self, group: GroupId, leader: ProcessId, *listeners: ProcessId) -> None:
-        """The oracle names a leader to some processes, or to everybody."""
+        """The oracle suggests a leader to some processes, or to all."""
         for process in listeners or self.topology.processes:
             self.apply(Suggest(process, group, leader))
 
@@ -160,7 +162,7 @@ class Stage(PendingActions):
         self.apply(Renew(one, other))
 
     def protocol(self, process: ProcessId) -> Any:
-        """The protocol inside a node, for a look at what it knows."""
+        """The protocol inside a node, for assertions on its state."""
         node = self.world.processes[process]
         assert isinstance(node, Node)
         return node.protocol

@@ -17,7 +17,7 @@ def test_many_runs_are_counted_and_the_bad_ones_told(tmp_path: Path, capsys: pyt
     assert "8 runs, by property" in told
     assert "8 runs: holds" in told
     assert "run good-3" not in told
-    write(tmp_path / "bad", planted_runs()["circle_of_three"])
+    write(tmp_path / "bad", planted_runs()["cycle_of_three"])
     assert run(["check", str(tmp_path)]) == 1
     told = capsys.readouterr().out
     assert "run bad: violated" in told

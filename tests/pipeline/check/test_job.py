@@ -52,7 +52,7 @@ def test_hundreds_of_small_runs_get_the_plain_checkers_reports(tmp_path: Path) -
     assert verdicts == {"holds", "violated", "unknown"}
 
 
-ROADS = ["healthy", "circle_of_three", "one_replica_swaps", "delivered_twice", "idle_process_receives"]
+ROADS = ["healthy", "cycle_of_three", "one_replica_swaps", "delivered_twice", "idle_process_receives"]
 
 
 @pytest.mark.parametrize("name", ROADS)
@@ -127,7 +127,7 @@ def test_a_large_join_is_sparks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_runs_may_share_their_tables(tmp_path: Path) -> None:
-    traces = {"one": healthy(), "two": planted_runs()["circle_of_three"]}
+    traces = {"one": healthy(), "two": planted_runs()["cycle_of_three"]}
     for name, trace in traces.items():
         write(tmp_path / name, trace)
     shared = tmp_path / "shared"

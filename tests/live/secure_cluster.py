@@ -8,12 +8,13 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, supp
 from pathlib import Path
 from typing import Any
 
-from amcast.cluster import Replica
+from amcast.cluster import run_replica
 from amcast.kernel.ids import ProcessId
 from amcast.live import log_output as logs
 from amcast.live.config import certificates as certs
 from amcast.live.config.cluster import Cluster, read_cluster
 from amcast.live.operations.local_cluster import format_local_config
+from amcast.live.server.replica import Replica
 
 CLIENTS = {
     "till": {"groups": "all", "operate": True},
@@ -48,7 +49,7 @@ async def replicas(cluster: Cluster) -> AsyncIterator[dict[ProcessId, Replica]]:
     async with AsyncExitStack() as stack:
         running = {}
         for name, me in cluster.nodes().items():
-            running[me] = await stack.enter_async_context(Replica(cluster, name))
+            running[me] = await stack.enter_async_context(run_replica(cluster, name))
         yield running
 
 

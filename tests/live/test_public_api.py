@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from amcast.cluster import Replica, cluster_spec, connect, connect_blocking, local_cluster
+from amcast.cluster import cluster_spec, connect, connect_blocking, local_cluster, run_replica
 from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.live.client_batch import Delivery
 from amcast.live.config.cluster import read_cluster
@@ -26,7 +26,7 @@ def test_replicas_in_a_program_of_ones_own_get_every_message_in_one_order(tmp_pa
     async def main() -> None:
         async with AsyncExitStack() as stack:
             for name, deliveries in got.items():
-                await stack.enter_async_context(Replica(file, name, deliveries.append))
+                await stack.enter_async_context(run_replica(file, name, deliveries.append))
             client = await stack.enter_async_context(connect(file))
             jobs = [client.multicast({"orders", "stock"}, b"%d" % number) for number in range(50)]
             receipts = await asyncio.gather(*jobs)
@@ -69,7 +69,7 @@ def test_who_waits_when_a_client_hangs_up_is_told_that_it_is_unknown(tmp_path: P
     file.write_text(format_local_config({"orders": 1}, protocol="skeen", durability="memory"))
 
     async def main() -> None:
-        async with Replica(file, "orders/1") as replica:
+        async with run_replica(file, "orders/1") as replica:
             async with connect(file) as client:
                 replica.host.network.pause_reading(True)
                 asking = asyncio.create_task(client.multicast({"orders"}, b"x"))

@@ -25,7 +25,7 @@ def begun(file: Path) -> None:
     """Be orders/1 for a moment."""
 
     async def moment() -> None:
-        async with service.Replica(file, "orders/1"):
+        async with service.run_replica(file, "orders/1"):
             pass
 
     asyncio.run(moment())
@@ -50,7 +50,7 @@ def test_another_cluster_protocol_or_memory_is_refused(
     assert service.main([str(other), "orders/1"]) == 64
     assert said in capsys.readouterr().err
     with pytest.raises(UsageError, match="process-00000: "):
-        service.Replica(other, "orders/1")
+        service.run_replica(other, "orders/1")
     assert {one.name: one.read_bytes() for one in folder.iterdir()} == before, "nothing was changed"
     begun(file)
 

@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 
 from amcast.cli.main import run as command
-from amcast.cluster import Replica, connect, local_cluster
+from amcast.cluster import connect, local_cluster, run_replica
 from amcast.kernel.errors import CannotTellError
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.topology import Topology
@@ -23,8 +23,9 @@ from amcast.live.membership.state_survey import StateCount, UnansweredDiagnosis,
 from amcast.live.operations.cluster_status import collect_advice
 from amcast.live.operations.local_cluster import LocalCluster, find_free_ports
 from amcast.live.rpc.client import RpcClient
-from amcast.live.rpc.server import Progress
+from amcast.live.rpc.messages import Progress
 from amcast.live.server import http
+from amcast.live.server.replica import Replica
 from amcast.live.server.status import StatusReporter
 from tests.live.cluster import run
 from tests.live.secure_cluster import listening, plain, replicas, until
@@ -61,7 +62,7 @@ class Group:
 
     async def start(self, *names: str) -> None:
         for name in names:
-            self.running[name] = await Replica(self.cluster, name).__aenter__()
+            self.running[name] = await run_replica(self.cluster, name).__aenter__()
 
     async def stop(self, *names: str) -> None:
         for name in names:
@@ -200,7 +201,7 @@ def test_who_does_not_answer_may_have_it(tmp_path: Path, hasty: None) -> None:
     async def main() -> None:
         async with replicas(cluster):
             pass
-        async with Replica(cluster, "orders/1") as alone:
+        async with run_replica(cluster, "orders/1") as alone:
             watch = watch_of(alone)
             await until(lambda: watch.survey.count is not None)
             assert watch.reasons_not_ready()[0] == (

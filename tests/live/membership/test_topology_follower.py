@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from amcast.cluster import Replica, connect, subscribe
+from amcast.cluster import connect, run_replica, subscribe
 from amcast.kernel.errors import UsageError
 from amcast.kernel.reconfiguration import encode_change
 from amcast.live.client_batch import Delivery
@@ -19,6 +19,7 @@ from amcast.live.operations import reconfiguration as changes
 from amcast.live.operations.local_cluster import find_free_ports
 from amcast.live.rpc.client import RpcClient
 from amcast.live.security.permissions import Permissions, Subject
+from amcast.live.server.replica import Replica
 from tests.live.cluster import run
 from tests.live.secure_cluster import plain, until
 
@@ -178,7 +179,7 @@ def test_programs_on_replicas_that_come_and_go_have_the_same_state(tmp_path: Pat
 
             async def enter(cluster: Cluster, name: str) -> Replica:
                 book = books[name]
-                replica = Replica(cluster, name, book.told, take=book.take, install=book.install)
+                replica = run_replica(cluster, name, book.told, take=book.take, install=book.install)
                 await stack.enter_async_context(replica)
                 return replica
 
@@ -220,21 +221,21 @@ def test_a_replica_that_comes_back_after_its_group_has_moved_finds_out(
     async def main() -> None:
         first = cluster = plain(tmp_path, {"orders": 3}, durability="os")
         async with AsyncExitStack() as stack:
-            leaver = Replica(cluster, "orders/1")
-            for replica in (Replica(cluster, "orders/2"), Replica(cluster, "orders/3")):
+            leaver = run_replica(cluster, "orders/1")
+            for replica in (run_replica(cluster, "orders/2"), run_replica(cluster, "orders/3")):
                 await stack.enter_async_context(replica)
             async with leaver:
                 client = await stack.enter_async_context(connect(cluster))
                 await client.multicast(["orders"], b"x")
             cluster = await order(cluster, changes.ReplicaChange("orders/4", f"127.0.0.1:{find_free_ports(1)[0]}"))
-            await stack.enter_async_context(Replica(cluster, "orders/4"))
+            await stack.enter_async_context(run_replica(cluster, "orders/4"))
             cluster = await order(cluster, changes.ReplicaChange("orders/1"))
             await client.multicast(["orders"], b"y")
             await asyncio.sleep(0.2)
-            async with Replica(first, "orders/1") as late:
+            async with run_replica(first, "orders/1") as late:
                 await until(lambda: late.host.retired_ns is not None)
             with pytest.raises(moving.RemovedFromGroupError, match="orders/1 was removed from its group by topology 2"):
-                Replica(first, "orders/1")
+                run_replica(first, "orders/1")
 
     run(main(), timeout_s=60)
 
@@ -245,7 +246,7 @@ def test_a_cluster_that_does_not_change_members_refuses(tmp_path: Path) -> None:
         topology = changes.next_topology(
             cluster, changes.ReplicaChange("orders/2", f"127.0.0.1:{find_free_ports(1)[0]}")
         )
-        async with Replica(cluster, "orders/1") as replica, connect(cluster, batches=False) as client:
+        async with run_replica(cluster, "orders/1") as replica, connect(cluster, batches=False) as client:
             receipt = await client.post(["orders"], encode_change(topology))
             await until(lambda: replica.host.network.strangers.refused > 0)
             assert not receipt.done()
@@ -258,7 +259,7 @@ def test_a_removal_that_would_leave_no_majority_is_refused(tmp_path: Path) -> No
     async def main() -> None:
         cluster = plain(tmp_path, {"orders": 3})
         asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_transport())
-        async with Replica(cluster, "orders/1"), Replica(cluster, "orders/2"):
+        async with run_replica(cluster, "orders/1"), run_replica(cluster, "orders/2"):
             for node, fits in (("orders/3", True), ("orders/1", False)):
                 wish = changes.ReplicaChange(node)
                 topology = changes.next_topology(cluster, wish)

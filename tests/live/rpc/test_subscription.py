@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from amcast.cluster import Replica, connect, connect_blocking, local_cluster, subscribe
+from amcast.cluster import connect, connect_blocking, local_cluster, run_replica, subscribe
 from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.message import Message
 from amcast.live.client.client import Client
@@ -16,6 +16,7 @@ from amcast.live.host.recent_deliveries import MissedDeliveriesError, RecentDeli
 from amcast.live.operations.local_cluster import format_local_config
 from amcast.live.rpc.client import RpcClient
 from amcast.live.rpc.subscription import Subscription
+from amcast.live.server.replica import Replica
 from tests.live.cluster import run
 
 pytestmark = pytest.mark.live
@@ -38,7 +39,7 @@ class Members:
 
     async def start(self, *names: str) -> None:
         for name in names:
-            self.running[name] = Replica(self.cluster, name)
+            self.running[name] = run_replica(self.cluster, name)
             await self.running[name].__aenter__()
 
     async def stop(self, *names: str) -> None:
@@ -189,14 +190,14 @@ def test_what_cannot_be_is_said(tmp_path: Path) -> None:
         asker = RpcClient(cluster.name, cluster.addresses, cluster.limits)
         members = cluster.topology.members(0)
         with pytest.raises(CannotTellError, match="no replica of group 0 answers for"):
-            await read(Subscription(asker, 0, members, since=0, patience_s=0.2), 1)
+            await read(Subscription(asker, 0, members, since=0, timeout_s=0.2), 1)
         with pytest.raises(CannotTellError, match="0 of 3 replicas of group 0 answer"):
-            await read(Subscription(asker, 0, members, patience_s=0.2), 1)
+            await read(Subscription(asker, 0, members, timeout_s=0.2), 1)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(Members(cluster))
             stranger = RpcClient("another", cluster.addresses, cluster.limits)
             with pytest.raises(CannotTellError, match="no replica of group 0 answers"):
-                await read(Subscription(stranger, 0, members, since=0, patience_s=0.2), 1)
+                await read(Subscription(stranger, 0, members, since=0, timeout_s=0.2), 1)
 
     run(main())
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from amcast.cluster import Replica, cluster_spec, connect
+from amcast.cluster import cluster_spec, connect
 from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.message import Message, Request
 from amcast.live.config import certificates as certs
@@ -19,6 +19,7 @@ from amcast.live.log_output import configure_logging
 from amcast.live.security.permissions import FIRST_CLIENT_ID, IDS_PER_CLIENT, Subject
 from amcast.live.security.tls import Security
 from amcast.live.server.node import reload_certificates
+from amcast.live.server.replica import Replica
 from amcast.live.wire import frames as wire
 from amcast.live.wire.frames import Codec, Hello
 from tests.live.cluster import run

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from amcast.cluster import Replica, connect
+from amcast.cluster import connect, run_replica
 from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.message import Message
 from amcast.live.client_batch import Delivery, encode_batch
@@ -15,6 +15,7 @@ from amcast.live.config.cluster import Cluster, read_cluster
 from amcast.live.host.recent_deliveries import MissedDeliveriesError
 from amcast.live.operations.local_cluster import LocalCluster, format_local_config
 from amcast.live.server.application import Application, Journal
+from amcast.live.server.replica import Replica
 from tests.live.cluster import run
 
 QUICK = {"heartbeat_s": 0.05, "heartbeat_timeout_s": 1.0, "reconnect_min_s": 0.01, "reconnect_max_s": 0.1}
@@ -52,7 +53,7 @@ class Shop:
     async def start(self, *names: str) -> None:
         for name in names:
             ledger = self.ledgers[name] = Ledger()
-            one = Replica(self.cluster, name, ledger.enter, take=ledger.take, install=ledger.install)
+            one = run_replica(self.cluster, name, ledger.enter, take=ledger.take, install=ledger.install)
             self.running[name] = one
             await one.__aenter__()
 
@@ -121,11 +122,11 @@ def test_a_program_without_a_state_is_told_what_it_missed(tmp_path: Path) -> Non
     async def main() -> None:
         shop = Shop(tmp_path, durability="memory")
         await shop.start("orders/1", "orders/2")
-        async with Replica(shop.cluster, "orders/3", got.append):
+        async with run_replica(shop.cluster, "orders/3", got.append):
             await talk(shop, 0, 10)
         await talk(shop, 10, 40)
         hole = lambda first, position: missed.append((first, position))  # noqa: E731
-        async with Replica(shop.cluster, "orders/3", got.append, on_missed=hole, handed=10) as third:
+        async with run_replica(shop.cluster, "orders/3", got.append, on_missed=hole, delivered_until=10) as third:
             await third.caught_up()
             await talk(shop, 50, 10)
             while not got or got[-1].payload != b"59":
@@ -178,7 +179,7 @@ def test_a_program_that_fails_stops_its_replica_and_is_told(tmp_path: Path) -> N
     async def main() -> None:
         shop = Shop(tmp_path, durability="memory")
         await shop.start("orders/2", "orders/3")
-        one = await Replica(shop.cluster, "orders/1", fail).__aenter__()
+        one = await run_replica(shop.cluster, "orders/1", fail).__aenter__()
         await talk(shop, 0, 1)
         with pytest.raises(CannotTellError, match="has stopped: no such item"):
             await anext(one.deliveries())

@@ -16,7 +16,7 @@ from amcast.kernel.process import Process
 from amcast.live import log_output as logs
 from amcast.live.operations.cluster_status import add_lags, late_processes
 from amcast.live.rpc.client import NoAnswerError, RpcClient
-from amcast.live.rpc.server import GetNodeStatus
+from amcast.live.rpc.messages import GetNodeStatus
 from amcast.live.security.permissions import FIRST_CLIENT_ID
 from amcast.live.server import http
 from amcast.live.server.metrics import METRICS
@@ -203,7 +203,7 @@ def test_logs_as_json_lines() -> None:
 
 
 def test_a_flood_of_complaints_is_a_few_lines() -> None:
-    sparing = logs.RateLimitedLog(lines=3, while_s=0.05)
+    sparing = logs.RateLimitedLog(max_lines=3, window_s=0.05)
     with listening() as heard:
         for _ in range(1000):
             sparing.warn("flood", "again")

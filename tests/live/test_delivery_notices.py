@@ -1,4 +1,4 @@
-"""Followers deliver soon although what can wait is kept for long: their primary tells them what it has delivered."""
+"""Followers deliver early although deferrable bodies are held back for long: their primary announces its deliveries."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -36,7 +36,7 @@ async def many_at_once(client: Client) -> int:
 
 @pytest.mark.parametrize("talk", [one_by_one, many_at_once])
 @pytest.mark.parametrize("replicas", [3, 5])
-def test_followers_do_not_wait_for_what_is_kept_back(tmp_path: Path, talk: object, replicas: int) -> None:
+def test_followers_deliver_before_deferred_bodies_arrive(tmp_path: Path, talk: object, replicas: int) -> None:
     minute_ns = 60_000_000_000
     settings = {
         "protocol": "primcast",

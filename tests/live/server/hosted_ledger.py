@@ -1,6 +1,6 @@
-"""A program on a hosted replica, for tests that kill it: python hosted_ledger.py CONFIG NODE, until SIGTERM.
+"""An application on a replica, for tests that kill it: python hosted_ledger.py CONFIG NODE, until SIGTERM.
 
-It keeps all payloads in memory, and writes them beside the configuration when it ends well.
+It keeps all payloads in memory, and writes them beside cluster.toml after a graceful stop.
 """
 
 import asyncio

@@ -100,6 +100,8 @@ class Multicaster:
         try:
             async with asyncio.timeout(timeout_s):
                 return await receipt
+        except DeliveryUnknownError:  # The client was closed; a DeliveryUnknownError is a TimeoutError, too.
+            raise
         except TimeoutError:
             diagnosis = "" if self.diagnosis is None else await self.diagnosis.describe(groups, timeout_s)
             raise DeliveryUnknownError(

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from amcast.lab.sweep_cell import estimated, normalised, run_cell
+from amcast.lab.sweep_cell import estimate_seconds, normalise_plan, run_cell
 from amcast.pipeline.spark.session import session, usable_cores
 from amcast.pipeline.sweep import job as sweep
 from amcast.pipeline.sweep.grid import SweepCell, expand_cells, parse_grid
@@ -35,7 +35,7 @@ def cells(messages: int, count: int) -> list[SweepCell]:
         "workload": {"messages": messages, "destinations": 2},
         "grid": {"seed": f"0..{count - 1}"},
     }
-    return expand_cells(parse_grid(plan), normalised)
+    return expand_cells(parse_grid(plan), normalise_plan)
 
 
 def one(plan: dict[str, Any]) -> str:
@@ -62,7 +62,7 @@ def swept(spark: Any, some: list[SweepCell], folder: Path) -> tuple[float, float
     settings = sweep.Settings(folder / "sweep")
     sweep.begin(settings, {}, some, [])
     begun, used = time.monotonic(), cpu_seconds(os.getpid())
-    sweep.run(spark, some, run_cell, estimated, settings)
+    sweep.run(spark, some, run_cell, estimate_seconds, settings)
     sweep.merge(settings.out)
     seconds = time.monotonic() - begun, cpu_seconds(os.getpid()) - used
     assert {row["status"] for row in sweep.read_cells(settings.out).to_pylist()} == {"ok"}

@@ -25,7 +25,7 @@ from amcast.parts.client.messages import Done, Farewell, LeaderHint, SessionConf
 from amcast.parts.client.one_shot import OneShotClient
 from amcast.parts.client.session import ClientSession
 from amcast.parts.membership.messages import ReconfigurableConfig
-from amcast.parts.membership.reconfigurable import reconfigurable
+from amcast.parts.membership.reconfigurable import build_reconfigurable_spec
 from amcast.parts.node.messages import GatewayConfig, Heartbeat, NodeConfig, NodeState, OmegaConfig
 from amcast.parts.node.node import Node
 
@@ -48,7 +48,7 @@ class Assembly:
         """The protocol as servers run it: every body, record and state that may occur, and the process to build."""
         spec = replace(self.protocol, contacts=self.protocol.contacts_for(self.config), make_contacts=None)
         if self.reconfiguration is not None:
-            spec = reconfigurable(spec, self.reconfiguration)
+            spec = build_reconfigurable_spec(spec, self.reconfiguration)
         return spec if self.node is None else build_node_spec(spec, self.node)
 
     def make_server(self, process: ProcessId, topology: Topology) -> Process:

@@ -26,7 +26,7 @@ from amcast.live.rpc.subscription import Subscription
 from amcast.live.server import node
 from amcast.live.server.application import Install, Take
 from amcast.live.server.replica import Replica
-from amcast.protocols.catalogue import protocol
+from amcast.protocols.catalogue import get_protocol
 from amcast.trace.recorder import Recorder
 
 
@@ -37,7 +37,7 @@ def cluster_spec(cluster: Cluster) -> Spec:
 
 def assemble(cluster: Cluster) -> Assembly:
     """Assembles the parts of a cluster's nodes and of its clients' sessions."""
-    return assemble_cluster(protocol(cluster.protocol), cluster.topology, cluster.options, cluster.allows_changes)
+    return assemble_cluster(get_protocol(cluster.protocol), cluster.topology, cluster.options, cluster.allows_changes)
 
 
 def connect(

@@ -5,14 +5,14 @@ from xml.etree import ElementTree
 import pytest
 
 from amcast.figures.overlay import draw_order, draw_tree
-from amcast.lab.overlays import names, overlay
+from amcast.lab.overlays import find_overlay, list_overlays
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", list_overlays())
 def test_every_named_overlay_has_a_picture(name: str) -> None:
-    options = overlay(name)
+    options = find_overlay(name)
     regions = {group: f"<{group}>" for group in range(12)}
     if "edges" in options:
         picture, groups = draw_tree(options["edges"], regions), len(options["edges"]) + 1

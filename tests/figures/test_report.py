@@ -15,7 +15,7 @@ from amcast.cli.main import run
 from amcast.figures import style
 from amcast.figures.charts import Axis, Curve, Frame, compact, curves, heat
 from amcast.figures.html_page import scope_styles
-from amcast.lab.sweep_cell import normalised, run_cell
+from amcast.lab.sweep_cell import normalise_plan, run_cell
 from amcast.pipeline.sweep import job as sweep
 from amcast.pipeline.sweep.grid import expand_cells, parse_grid
 from tests.external.programs import need_program
@@ -39,7 +39,7 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small sweep, swept without Spark, measured and reported."""
     out = tmp_path_factory.mktemp("reports") / "small"
     settings = sweep.Settings(out)
-    cells = expand_cells(parse_grid(PLAN), normalised)
+    cells = expand_cells(parse_grid(PLAN), normalise_plan)
     sweep.begin(settings, PLAN, cells, parse_grid(PLAN).paths)
     sweep.run_bundle(cells, some_end_badly, settings)
     sweep.merge(out)

@@ -41,7 +41,7 @@ def reported(folder: Path, out: Path) -> tuple[account.ReportSummary, str]:
     prepare_folder(out / "measures")
     rows = compare.summarize_runs([described], extra)
     write_run_tables(MeasureResult(out / "measures", 1, "exact", 0.1), rows)
-    said = account.of_runs(folder, {"verdict": verdict["verdict"], "runs": [verdict]}, rows, out / "measures")
+    said = account.summarize_runs(folder, {"verdict": verdict["verdict"], "runs": [verdict]}, rows, out / "measures")
     write_report(said, out / "measures", out)
     return said, (out / PAGE).read_text()
 
@@ -80,9 +80,9 @@ def test_a_violated_cell_of_a_sweep_shows_its_witness_and_not_the_slowest(tmp_pa
         for name, status, slow in (("good", "ok", 10**9), ("bad", "violated", 10))
     ]  # fmt: skip
     prepare_folder(tmp_path / "measures")
-    said = account.of_sweep(tmp_path, {"plan": {}}, cells, tmp_path / "measures")
+    said = account.summarize_sweep(tmp_path, {"plan": {}}, cells, tmp_path / "measures")
     assert said.verdict == "violated"
     assert "the violation, with message" in said.spacetime_caption
     assert any(f"message {message};" in said.spacetime_caption for message in circle)
-    fine = account.of_sweep(tmp_path, {"plan": {}}, cells[:1], tmp_path / "measures")
+    fine = account.summarize_sweep(tmp_path, {"plan": {}}, cells[:1], tmp_path / "measures")
     assert "the slowest" in fine.spacetime_caption

@@ -27,19 +27,19 @@ from amcast.live.wire.network import Address
 from amcast.parts.client.messages import SessionConfig
 from amcast.parts.client.session import ClientSession
 from amcast.parts.node.messages import NodeConfig
-from amcast.protocols.catalogue import protocol
+from amcast.protocols.catalogue import get_protocol
 from amcast.trace.meta import Meta, RunClaims
 from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run
 
-SKEEN = build_node_spec(protocol("skeen"), NodeConfig(omega=None))
-"""The specification of a cluster: the protocol in a node that answers clients. Groups of one process need no oracle."""
+SKEEN = build_node_spec(get_protocol("skeen"), NodeConfig(omega=None))
+"""Specification of a cluster: the protocol in a node that answers clients. Groups of one need no oracle."""
 CLAIMS = RunClaims(genuine="strict", complete=True, exactly_once=True)
 QUICK = Limits(heartbeat_s=0.05, heartbeat_timeout_s=2.0, reconnect_min_s=0.005, reconnect_max_s=0.05)
 
 
 def run(main: Coroutine[Any, Any, None], timeout_s: float = 30.0) -> None:
-    """Runs a test's coroutine on uvloop with a time-out. Earlier tests do not count towards the rate limit of its log."""
+    """Runs a coroutine on uvloop with a time-out; rate limits of the log start anew."""
     logs.rate_limited_log.reset()
 
     async def limited() -> None:
@@ -78,7 +78,7 @@ class Cluster:
         for replica in self.replicas.values():
             replica.start(self.addresses)
         for host in self.hosts.values():
-            await host.network.connected(set(self.topology.servers), 10)
+            await host.network.wait_connected(set(self.topology.servers), 10)
 
     async def prepare(self, me: ProcessId, *, folder: Path | None = None, store: Store | None = None) -> ReplicaRuntime:
         """A host that listens, at its old address if it had one, and has not started."""
@@ -92,7 +92,7 @@ class Cluster:
             self.spec,
             limits=self.limits,
             recorder=self.recorder,
-            steps=steps,
+            step_log=steps,
             store=store,
             on_deliver=lambda effect: self.delivered[me].extend(batch_deliveries(effect)),
         )

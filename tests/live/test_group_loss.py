@@ -1,4 +1,4 @@
-"""A whole group of an A_dt cluster of real processes is killed; the others continue, and receipts name the lost group."""
+"""A whole group of an A_dt cluster is killed; the others continue, and receipts name the lost group."""
 
 import asyncio
 from pathlib import Path

@@ -32,7 +32,7 @@ from amcast.live.wire.transport import TransportOptions
 from amcast.parts.client.messages import Farewell
 from amcast.parts.node.messages import Heartbeat, NodeConfig, OmegaConfig
 from amcast.parts.node.node import Node
-from amcast.protocols.catalogue import protocol
+from amcast.protocols.catalogue import get_protocol
 from amcast.trace.meta import Meta, RunClaims
 from amcast.trace.run import read_run
 from amcast.trace.run_folder import FolderRecorder
@@ -134,7 +134,7 @@ def test_roll_command_restarts_in_order_and_stops_on_failure(
 
 
 def nodes_of_one_group() -> list[Node]:
-    spec = build_node_spec(protocol("primcast"), NodeConfig(omega=OmegaConfig()))
+    spec = build_node_spec(get_protocol("primcast"), NodeConfig(omega=OmegaConfig()))
     topology = Topology.grid(1, 3)
     made = [spec.process(me, topology, spec.configure()) for me in range(3)]
     for node in made:
@@ -187,12 +187,12 @@ class End:
 
     def __init__(self, me: int, versions: tuple[int, int]) -> None:
         limits = Limits(reconnect_min_s=0.005, reconnect_max_s=0.05)
-        spec = build_node_spec(protocol("skeen"), NodeConfig(omega=None))
+        spec = build_node_spec(get_protocol("skeen"), NodeConfig(omega=None))
         self.got: list[object] = []
         self.coder = Codec(spec.wire_bodies(), limits=limits)
         self.network = Network(
             me, 0, "test", "skeen", self.coder, on_bodies=lambda peer, bodies: self.got.extend(bodies),
-            on_frame=lambda *_: None, on_link_reset=lambda *_: None, chance=random.Random(1),
+            on_frame=lambda *_: None, on_link_reset=lambda *_: None, rng=random.Random(1),
             wiring=TransportOptions(versions=versions),
         )  # fmt: skip
 
@@ -200,7 +200,7 @@ class End:
 @live
 @pytest.mark.parametrize(
     ("low", "high", "agreed"),
-    [((1, 2), (1, 2), 2), ((1, 1), (1, 2), 1), ((1, 2), (1, 1), 1), ((2, 2), (1, 2), 2), ((1, 1), (2, 2), None)],
+    [((3, 4), (3, 4), 4), ((3, 3), (3, 4), 3), ((3, 4), (3, 3), 3), ((4, 4), (3, 4), 4), ((3, 3), (4, 4), None)],
 )
 def test_peers_agree_on_the_highest_common_wire_version(
     low: tuple[int, int], high: tuple[int, int], agreed: int | None
@@ -212,13 +212,13 @@ def test_peers_agree_on_the_highest_common_wire_version(
         for end, peer in ((one, 1), (two, 0)):
             end.network.start(addresses)
             # Before anybody knows what the other speaks.
-            end.network.send((peer,), end.coder.encode(Heartbeat(7)), None)
-            end.network.flush(None)
+            end.network.outbox.send((peer,), end.coder.encode(Heartbeat(7)), None)
+            end.network.outbox.flush(None)
         if agreed is None:
-            with pytest.raises(TimeoutError, match="process 1 speaks wire version 2; process 0 speaks 1"):
-                await two.network.connected({0}, 0.5)
+            with pytest.raises(TimeoutError, match="process 1 speaks wire version 4; process 0 speaks 3"):
+                await two.network.wait_connected({0}, 0.5)
         else:
-            await two.network.connected({0}, 5)
+            await two.network.wait_connected({0}, 5)
             while not (one.got and two.got):
                 await asyncio.sleep(0.01)
             assert one.got == two.got == [Heartbeat(7)]
@@ -230,46 +230,46 @@ def test_peers_agree_on_the_highest_common_wire_version(
 
 
 @live
-def test_version_one_node_is_dialled_again_in_version_one() -> None:
-    """Version 1 has no range: it refuses every version but its own, as the first release did."""
+def test_node_of_the_oldest_version_is_dialled_again_in_that_version() -> None:
+    """A node of version 3 knows no range: it refuses every version but its own."""
     heard: list[Hello] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         length, _, _ = HEAD.unpack(await reader.readexactly(wire.HEAD_BYTES))
         hello = wire.read_hello(await reader.readexactly(length - 2))
         heard.append(hello)
-        if hello.version != 1:
-            refusal = wire.Refusal(1, f"process 1 speaks wire version {hello.version}; process 0 speaks 1")
-            writer.write(wire.framed(wire.REFUSE, wire._encoder.encode(refusal), 1))
+        if hello.version != 3:
+            refusal = wire.Refusal(3, f"process 1 speaks wire version {hello.version}; process 0 speaks 3")
+            writer.write(wire.make_frame(wire.REFUSE, wire._encoder.encode(refusal), 3))
         else:
-            old = wire._encoder.encode((1, "test", "skeen", 0, 1, 0, 1, None, 0))
-            writer.write(wire.framed(wire.HELLO, old, 1))
+            old = wire._encoder.encode((3, "test", "skeen", 0, 1, 0, 1, None, 0))
+            writer.write(wire.make_frame(wire.HELLO, old, 3))
             length, version, kind = HEAD.unpack(await reader.readexactly(wire.HEAD_BYTES))
-            assert (version, kind) == (1, wire.BODIES)
+            assert (version, kind) == (3, wire.BODIES)
         writer.close()
 
     async def main() -> None:
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        two = End(1, (1, 2))
+        two = End(1, (3, 4))
         two.network.start({0: server.sockets[0].getsockname(), 1: ("127.0.0.1", 1)})
-        two.network.send((0,), two.coder.encode(Heartbeat(7)), None)
-        two.network.flush(None)
-        await two.network.connected({0}, 5)
+        two.network.outbox.send((0,), two.coder.encode(Heartbeat(7)), None)
+        two.network.outbox.flush(None)
+        await two.network.wait_connected({0}, 5)
         await two.network.stop()
         server.close()
 
     run(main())
-    assert [hello.version for hello in heard][:2] == [2, 1]
+    assert [hello.version for hello in heard][:2] == [4, 3]
 
 
 @live
 @slow
 def test_rolling_upgrade_between_wire_versions(tmp_path: Path) -> None:
-    """All nodes use version 1; one after the other restarts with 1 and 2 without visible effect."""
-    cluster = plain(tmp_path, {"orders": 3}, wire=[1, 1], durability="os",
+    """All nodes speak version 3; each restarts with 3 and 4, one after the other; nothing is lost."""
+    cluster = plain(tmp_path, {"orders": 3}, wire=[3, 3], durability="os",
                     trace={"mode": "deliveries", "folder": "run"})  # fmt: skip
     new = tmp_path / "new.toml"
-    new.write_text(re.sub(r"wire = .*", "wire = [1, 2]", cluster.file.read_text()))
+    new.write_text(re.sub(r"wire = .*", "wire = [3, 4]", cluster.file.read_text()))
     upgraded = read_cluster(new)
     seen: list[set[int]] = []
 
@@ -280,10 +280,10 @@ def test_rolling_upgrade_between_wire_versions(tmp_path: Path) -> None:
             running.start(node)
 
     with tracing(cluster) as recorder, local_cluster(cluster) as running:
-        # Nodes of version 1 issue no numbers.
+        # Nodes of version 3 allocate no client ids.
         traffic = served_through(upgraded, running, recorder, upgrade, numbers=(100, 101))
         for status in fetch_statuses(upgraded, None).values():
             seen.append({link["version"] for link in status["links"]})
     judged(cluster)
     assert traffic.unanswered == 0
-    assert all(versions == {2} for versions in seen), seen
+    assert all(versions == {4} for versions in seen), seen

@@ -1,4 +1,4 @@
-"""Members that change, with one remedy missing: the simulator finds it, and the product survives the same run."""
+"""Reconfiguration with one safeguard removed: the simulator detects it, and the original survives the same run."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,56 +11,44 @@ from amcast.kernel.ids import GroupId, ProcessId
 from amcast.lab import runs
 from amcast.parts.membership.configuration import ConfigurationInstance
 from amcast.parts.membership.messages import ConfigurationInfo, ReconfigurableConfig
-from amcast.parts.membership.reconfigurable import Reconfigurable
-from amcast.parts.membership.turning import REPORT, Turning
-from amcast.parts.node.leader_oracle import Omega
+from amcast.parts.membership.peer_configurations import PeerConfigurations
+from amcast.parts.membership.reconfigurable import REPORT, Reconfigurable
 from amcast.parts.node.node import Node
 from amcast.parts.ordering.delivered_set import DeliveredSet
-from amcast.simulation.inputs.plan import plan_of
+from amcast.simulation.inputs.plan import parse_plan
 from amcast.simulation.simulate import Simulation
 from amcast.trace.recorder import Recorder
 from tests.conformance.test_members import MS, hold, planned
 
-OVERTAKING = "amnesia+recovery+partition+slow"
-"""Faults that leave a member so far behind that it takes over a state from beyond the barrier, if little is kept."""
+LAGGING = "amnesia+recovery+partition+slow"
+"""Faults that leave a member so far behind that, with a short log, it installs a state from beyond the barrier."""
 
 
 @pytest.mark.parametrize("name", ["primcast", "whitebox"])
-def test_a_state_from_beyond_the_barrier_is_noticed(name: str) -> None:
+def test_state_transfer_past_the_barrier_is_detected(name: str) -> None:
     for seed in range(24):
-        simulation = hold(planned(name, seed, "several", OVERTAKING, options={"keep": 2}))
-        if simulation.world.noted.get("overtaken"):
+        simulation = hold(planned(name, seed, "several", LAGGING, options={"keep": 2}))
+        if simulation.world.note_counts.get("overtaken"):
             return
-    pytest.fail(f"{name}: 24 seeds are too tame: nobody was overtaken")
+    pytest.fail(f"{name}: in 24 seeds no member installed a state from beyond the barrier")
 
 
-def test_bodies_that_are_too_early_and_too_many_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropped_early_bodies_are_resent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assembly, "ReconfigurableConfig", partial(ReconfigurableConfig, max_early_bodies=1))
     overflows = 0
     for name in ("primcast", "multipaxos", "treecast"):
         for seed in range(2):
-            overflows += hold(planned(name, seed, "several")).world.noted.get("overflow", 0)
+            overflows += hold(planned(name, seed, "several")).world.note_counts.get("overflow", 0)
     assert overflows > 0
 
 
-def _tell_of_the_last_number_only(self: Turning, sender: ProcessId, number: int, group: GroupId) -> None:
-    """As it was."""
-    current = self.current
-    if number == REPORT and current is not None:
-        self.send(sender, self.make_announcement())
-    if current is not None and current.configuration > max(number, 0):
-        self.send(
-            sender, ConfigurationInfo(current.start, self._done) if group == self.home else self.make_announcement()
-        )
-
-
 ROOT, OTHERS = (0, 1, 2), (3, 4, 5, 6, 7, 8)
-Event = tuple[int, dict[str, object]]
-"""At which millisecond, and what happens."""
+PlanEvent = tuple[int, dict[str, object]]
+"""The millisecond, and what happens then."""
 
 
-def _played(*events: Event) -> Simulation:
-    """TreeCast, whose root runs ahead of the other groups when it is cut off from them, to the end."""
+def _run_treecast(*events: PlanEvent) -> Simulation:
+    """Runs TreeCast to the end; its root runs ahead of the other groups while it is partitioned from them."""
     values = {
         "protocol": "treecast",
         "topology": {"groups": 3, "replicas": 3, "clients": 3},
@@ -68,56 +56,68 @@ def _played(*events: Event) -> Simulation:
         "nodes": True,
         "faults": {"events": [{"at_ns": at * MS, **event} for at, event in events]},
     }
-    simulation = Simulation(runs.prepare(plan_of(values)).setup(), Recorder(), remembers=True)
+    simulation = Simulation(runs.prepare_run(parse_plan(values)).make_setup(), Recorder(), keeps_history=True)
     simulation.run()
     return simulation
 
 
-def _cut(some: tuple[int, ...], others: tuple[int, ...]) -> list[tuple[int, int]]:
+def _links_between(some: tuple[int, ...], others: tuple[int, ...]) -> list[tuple[int, int]]:
     return [pair for one in some for other in others for pair in ((one, other), (other, one))]
 
 
-def _delivered(simulation: Simulation) -> bool:
+def _is_all_delivered(simulation: Simulation) -> bool:
     world = simulation.world
     assert not world.violations, world.violations
-    return not world.owed() and simulation.load.left == 0
+    return not world.list_due_deliveries() and simulation.load.remaining == 0
 
 
-def _roles(simulation: Simulation, number: int) -> dict[ProcessId, object]:
-    """What the members of the root do in an instance."""
-    found = {}
+def _roles_in(simulation: Simulation, configuration: int) -> dict[ProcessId, object]:
+    """The roles of the root's members in one configuration."""
+    roles = {}
     for process in (*ROOT, 20):
         node = simulation.world.processes.get(process)
         for instance in node.protocol._instances if isinstance(node, Node) else ():  # type: ignore[attr-defined]
-            if instance.number == number and instance.process is not None:
-                found[process] = instance.process.status()["role"]
-    return found
+            if instance.configuration == configuration and instance.process is not None:
+                roles[process] = instance.process.status()["role"]
+    return roles
 
 
-TOLD_LATE: tuple[Event, ...] = (
-    (5, {"do": "block", "pairs": [*_cut(ROOT, OTHERS), *_cut((20,), ROOT + OTHERS)]}),
+LATE_NEWCOMER: tuple[PlanEvent, ...] = (
+    (5, {"do": "block", "pairs": [*_links_between(ROOT, OTHERS), *_links_between((20,), ROOT + OTHERS)]}),
     (10, {"do": "change", "group": 0, "add": 20}),
     (40, {"do": "change", "group": 1, "add": 21}),
     (100, {"do": "crash", "process": 0}),
     (200, {"do": "heal"}),
 )
-"""The root passes two numbers alone. What its leader said in them dies with it. Another can lead the second of them
-only with the vote of the newcomer, who is told of both at once, long after the others."""
+"""The root passes two configurations alone, and its leader crashes with all that it sent in them. Another member can
+lead configuration 1 only with the vote of the newcomer, which learns of both configurations at once, after the
+others."""
 
 
-def test_who_is_told_late_has_a_vote_in_every_number_that_still_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _delivered(_played(*TOLD_LATE)), f"amcast simulate --plan with these events: {TOLD_LATE}"
-    monkeypatch.setattr(Turning, "_answer", _tell_of_the_last_number_only)
-    stuck = _played(*TOLD_LATE)
-    assert not _delivered(stuck)
-    assert _roles(stuck, 1) == {1: "preparing", 2: "follower"}, "20 should lack in number 1"
-    assert set(_roles(stuck, 2)) == {1, 2, 20}
+def _send_info_of_last_configuration_only(
+    self: Reconfigurable, sender: ProcessId, configuration: int, group: GroupId
+) -> None:
+    current = self.current
+    if configuration == REPORT and current is not None:
+        self.send(sender, self.make_announcement())
+    if current is not None and current.configuration > max(configuration, 0):
+        info = ConfigurationInfo(current.start, self._first_needed)
+        self.send(sender, info if group == self.home else self.make_announcement())
 
 
-LED_BY_A_NEWCOMER: tuple[Event, ...] = (
+def test_late_member_votes_in_every_running_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _is_all_delivered(_run_treecast(*LATE_NEWCOMER)), f"amcast simulate --plan with events {LATE_NEWCOMER}"
+    monkeypatch.setattr(Reconfigurable, "_handle_find_configuration", _send_info_of_last_configuration_only)
+    stuck = _run_treecast(*LATE_NEWCOMER)
+    assert not _is_all_delivered(stuck)
+    assert _roles_in(stuck, 1) == {1: "preparing", 2: "follower"}, "process 20 should be missing in configuration 1"
+    assert set(_roles_in(stuck, 2)) == {1, 2, 20}
+
+
+LED_BY_NEWCOMER: tuple[PlanEvent, ...] = (
     (2, {"do": "crash", "process": 0}),
     (40, {"do": "recover", "process": 0}),
-    (80, {"do": "block", "pairs": _cut((*ROOT, 20), OTHERS)}),
+    (80, {"do": "block", "pairs": _links_between((*ROOT, 20), OTHERS)}),
     (85, {"do": "change", "group": 0, "add": 20}),
     (110, {"do": "change", "group": 0, "remove": 0}),
     (150, {"do": "crash", "process": 2}),
@@ -125,34 +125,30 @@ LED_BY_A_NEWCOMER: tuple[Event, ...] = (
     (230, {"do": "crash", "process": 1}),
     (300, {"do": "heal"}),
 )
-"""Process 1 leads the root, which passes two numbers alone, and dies with what it said in them. The newcomer has run
-longer than process 2 and leads, but it is no member in the number in which the other groups are."""
+"""Process 1 leads the root, which passes two configurations alone, and crashes with all that it sent in them. The
+newcomer has run longer than process 2 and leads the group, but it is not a member in configuration 0, in which the
+other groups are."""
 
 
-def test_an_old_number_is_led_by_somebody_who_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The group's leader came later, and the first of those that stayed has crashed."""
-    assert _delivered(_played(*LED_BY_A_NEWCOMER)), f"amcast simulate --plan with these events: {LED_BY_A_NEWCOMER}"
-    monkeypatch.setattr(Omega, "trusts", lambda self, member: True)
-    stuck = _played(*LED_BY_A_NEWCOMER)
-    assert not _delivered(stuck)
-    assert _roles(stuck, 0) == {0: "follower", 2: "follower"}, "nobody should lead number 0"
-    assert _roles(stuck, 2)[20] == "leading"
+def _choose_first_remaining_member(
+    self: Reconfigurable, instance: ConfigurationInstance, group: GroupId, leader: ProcessId
+) -> ProcessId:
+    members = instance.topology.members(group)
+    remaining = [member for member in members if member in self.topology.members(group)]
+    return leader if leader in members or not remaining else remaining[0]
 
 
-def _wait_for_majorities_of_the_next_number(self: Turning) -> None:
-    """As it was."""
-    while len(self._instances) > 1:
-        old = self._instances[0].configuration
-        if old >= self._done and not self._passed(old, self._instances[1].topology):
-            return
-        self._done = max(self._done, old + 1)
-        del self._instances[0]
-    current = self.current
-    if current is not None and current.process is None:
-        self._retire(current.configuration)
+def test_old_configuration_is_led_by_a_trusted_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group's leader joined later, and the first member that remains has crashed."""
+    assert _is_all_delivered(_run_treecast(*LED_BY_NEWCOMER)), f"amcast simulate --plan with events {LED_BY_NEWCOMER}"
+    monkeypatch.setattr(Reconfigurable, "_choose_leader", _choose_first_remaining_member)
+    stuck = _run_treecast(*LED_BY_NEWCOMER)
+    assert not _is_all_delivered(stuck)
+    assert _roles_in(stuck, 0) == {0: "follower", 2: "follower"}, "configuration 0 should have no leader"
+    assert _roles_in(stuck, 2)[20] == "leading"
 
 
-LEFT_UNHEARD: tuple[Event, ...] = (
+REMOVED_UNHEARD: tuple[PlanEvent, ...] = (
     (2, {"do": "crash", "process": 5}),
     (5, {"do": "block", "pairs": [(4, other) for other in (0, 1, 2, 6, 7, 8, 20)]}),
     (10, {"do": "change", "group": 0, "add": 20}),
@@ -161,76 +157,89 @@ LEFT_UNHEARD: tuple[Event, ...] = (
     (120, {"do": "change", "group": 1, "remove": 4}),
     (300, {"do": "heal"}),
 )
-"""Process 4 makes the majority of its group in the first numbers, and leaves; what it told the other groups is lost."""
+"""Process 4 completes the majority of its group in the first configurations and is removed; what it announced to the
+other groups is lost."""
 
 
-def test_an_old_number_ends_although_who_passed_it_left_unheard(monkeypatch: pytest.MonkeyPatch) -> None:
-    done = _played(*LEFT_UNHEARD)
-    assert _delivered(done), f"amcast simulate --plan with these events: {LEFT_UNHEARD}"
-    assert sorted(done.world.absent) == [0, 4], "who was removed is still there"
-    monkeypatch.setattr(Turning, "_drop_old", _wait_for_majorities_of_the_next_number)
-    stuck = _played(*LEFT_UNHEARD)
+def _wait_for_quorums_of_the_next_configuration(self: Reconfigurable) -> None:
+    while len(self._instances) > 1:
+        old = self._instances[0].configuration
+        if old >= self._first_needed and not self._have_quorums_started(self._instances[1]):
+            return
+        self._first_needed = max(self._first_needed, old + 1)
+        del self._instances[0]
+    current = self.current
+    if current is not None and current.process is None:
+        self._retire(current.configuration)
+
+
+def test_old_configuration_ends_after_a_removed_member_went_unheard(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = _run_treecast(*REMOVED_UNHEARD)
+    assert _is_all_delivered(done), f"amcast simulate --plan with events {REMOVED_UNHEARD}"
+    assert sorted(done.world.absent) == [0, 4], "a removed process has not retired"
+    monkeypatch.setattr(Reconfigurable, "_drop_old_instances", _wait_for_quorums_of_the_next_configuration)
+    stuck = _run_treecast(*REMOVED_UNHEARD)
     assert sorted(stuck.world.absent) == [4]
-    assert len(_roles(stuck, 1)) > 0, "number 1 should go on for ever"
+    assert len(_roles_in(stuck, 1)) > 0, "configuration 1 should run for ever"
 
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def _deliver_after_the_barrier(patch: pytest.MonkeyPatch) -> None:
-    right = Reconfigurable._hand
+    original = Reconfigurable._deliver_from
 
-    def wrong(self: Reconfigurable, instance: ConfigurationInstance, effect: Deliver, later: list[Effect]) -> None:
+    def mutant(self: Reconfigurable, instance: ConfigurationInstance, delivery: Deliver, later: list[Effect]) -> None:
         if instance is not self._instances[-1]:
-            self._outbox.append(Deliver(effect.message, self.position))
+            self._outbox.append(Deliver(delivery.message, self.position))
             self.position += 1
         else:
-            right(self, instance, effect, later)
+            original(self, instance, delivery, later)
 
-    patch.setattr(Reconfigurable, "_hand", wrong)
+    patch.setattr(Reconfigurable, "_deliver_from", mutant)
 
 
-def _forget_what_was_delivered(patch: pytest.MonkeyPatch) -> None:
+def _forget_earlier_deliveries(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DeliveredSet, "merge", lambda self, state: None)
 
 
-def _count_what_was_discarded_as_delivered(patch: pytest.MonkeyPatch) -> None:
+def _count_discarded_deliveries(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DeliveredSet, "forget", lambda self, message: None)
 
 
-def _ask_nobody_whether_it_was_delivered(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Reconfigurable, "_fresh", lambda self, message: True)
+def _never_check_earlier_deliveries(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ConfigurationInstance, "is_newer", lambda self, message: True)
 
 
-def _leave_the_old_instance_at_once(patch: pytest.MonkeyPatch) -> None:
-    def wrong(self: Turning) -> None:
+def _drop_old_instances_at_once(patch: pytest.MonkeyPatch) -> None:
+    def mutant(self: Reconfigurable) -> None:
         del self._instances[:-1]
 
-    patch.setattr(Turning, "_drop_old", wrong)
+    patch.setattr(Reconfigurable, "_drop_old_instances", mutant)
 
 
-def _miss_that_the_barrier_was_overtaken(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Reconfigurable, "_look_ahead", lambda self, instance, effects: None)
+def _miss_a_skipped_barrier(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Reconfigurable, "_detect_skipped_barrier", lambda self, instance, effects: None)
 
 
-def _begin_what_was_forgotten_as_if_for_the_first_time(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Turning, "_forgotten", lambda self, number, topology: 0)
+def _start_as_if_memory_was_intact(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PeerConfigurations, "may_have_voted_in", lambda self, configuration, topology, group: False)
 
 
 @pytest.mark.parametrize(
     ("name", "faults", "first", "plant"),
     [
         ("primcast", "none", 0, _deliver_after_the_barrier),
-        ("treecast", "none", 0, _forget_what_was_delivered),
-        ("whitebox", "none", 0, _count_what_was_discarded_as_delivered),
-        ("treecast", "none", 0, _ask_nobody_whether_it_was_delivered),
-        ("skeen", "none", 0, _leave_the_old_instance_at_once),
-        ("primcast", OVERTAKING, 303, _miss_that_the_barrier_was_overtaken),
-        ("whitebox", "amnesia+leaders", 8, _begin_what_was_forgotten_as_if_for_the_first_time),
+        ("treecast", "none", 0, _forget_earlier_deliveries),
+        ("whitebox", "none", 0, _count_discarded_deliveries),
+        ("treecast", "none", 0, _never_check_earlier_deliveries),
+        ("skeen", "none", 0, _drop_old_instances_at_once),
+        ("primcast", LAGGING, 303, _miss_a_skipped_barrier),
+        ("whitebox", "amnesia+leaders", 8, _start_as_if_memory_was_intact),
     ],
 )
-def test_a_mutant_is_caught(name: str, faults: str, first: int, plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = {"keep": 2} if faults == OVERTAKING else {}
+def test_mutant_is_detected(name: str, faults: str, first: int, plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"keep": 2} if faults == LAGGING else {}
     for seed in range(first, first + 6):
         plant(monkeypatch)
         try:
@@ -239,4 +248,4 @@ def test_a_mutant_is_caught(name: str, faults: str, first: int, plant: Plant, mo
             monkeypatch.undo()
             hold(planned(name, seed, "several", faults, options=options))
             return
-    pytest.fail(f"{plant.__name__} of {name}: 6 seeds found nothing wrong")
+    pytest.fail(f"{plant.__name__} of {name}: 6 seeds detected nothing")

@@ -63,11 +63,11 @@ class Stage(PendingActions):
         busy = [process for process, disk in sorted(self.world.disks.items()) if disk.busy]
         if busy:
             return self.apply(Sync(busy[0]))
-        pairs = [pair for pair in self.links if self.open(pair)]
+        pairs = [pair for pair in self.links if self.is_open(pair)]
         if pairs:
             source, target = min(pairs, key=lambda pair: self.links[pair][0][0])
             return self.apply(Arrive(target, ((source, 0),)))
-        timers = self.live_timers()
+        timers = self.list_timers()
         if timers:
             return self.apply(Fire(*min(timers, key=lambda key: (self.timers[key][1], key))))
         return False
@@ -85,7 +85,7 @@ class Stage(PendingActions):
             assert not self.world.violations, self.world.violations
             if not self.step():
                 break
-        raise AssertionError(f"still owed: {self.world.owed()}, answered: {sorted(self.world.resolved)}")
+        raise AssertionError(f"still owed: {self.world.list_due_deliveries()}, answered: {sorted(self.world.resolved)}")
 
     def end(self) -> None:
         """Go on until nothing is owed or nothing more can happen: a scene that a wrong protocol may not survive."""
@@ -97,7 +97,7 @@ class Stage(PendingActions):
         """Everything that can arrive does; no timer runs out."""
         for _ in range(LIMIT // 4):
             busy = any(disk.busy for disk in self.world.disks.values())
-            if not busy and not any(self.open(pair) for pair in self.links):
+            if not busy and not any(self.is_open(pair) for pair in self.links):
                 return
             self.step()
 
@@ -117,7 +117,7 @@ class Stage(PendingActions):
         self.steps(steps)
 
     def done(self) -> bool:
-        return not self.world.owed() and len(self.world.resolved) == sum(self.sent.values())
+        return not self.world.list_due_deliveries() and len(self.world.resolved) == sum(self.sent.values())
 
     @property
     def absent(self) -> dict[object, tuple[GroupId, ...]]:

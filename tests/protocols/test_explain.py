@@ -129,23 +129,23 @@ def test_multipaxos_names_the_group_that_orders() -> None:
     stage.drain()
     assert late(stage, 0, waiting) == {1, 2}
     assert [phase.description for phase in stage.world.processes[1].explain(message + 99)] == [
-        "process 1 has never heard of it"
+        "process 1 has not received it"
     ]
     heal_and_finish(stage, message, waiting)
 
 
 @pytest.mark.parametrize("name", ["a-ng", "a-dt"])
-def test_rounds_name_the_group_whose_bundle_is_missing(name: str) -> None:
+def test_rounds_name_the_group_whose_batch_is_missing(name: str) -> None:
     stage = Stage(name)
     stage.finish()
     mute(stage, (1, 0))
     message = stage.multicast(0, 0, 1)
     stage.until(lambda: {3, 4, 5} <= late(stage, 0, message), 2000)
     phases = {phase.name: phase for phase in stage.world.processes[0].explain(message)}
-    assert phases["bundled"].is_done
-    assert not phases["swapped"].is_done
-    if name == "a-ng":  # in A_dt my own bundle counts only when others acknowledge it
-        assert set(phases["swapped"].waiting_for) == {3, 4, 5}
+    assert phases["batched"].is_done
+    assert not phases["exchanged"].is_done
+    if name == "a-ng":  # in A_dt the own batch counts only when others acknowledge it
+        assert set(phases["exchanged"].waiting_for) == {3, 4, 5}
     stage.heal()
     stage.finish()
     for process in stage.topology.servers:

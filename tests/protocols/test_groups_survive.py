@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from amcast.parts.groups.timestamped import CONFIRMATION_BATCHES
+from amcast.parts.groups.timestamp_confirmations import CONFIRMATION_BATCHES
 from tests.protocols.stage import Stage
 
 PROTOCOLS = ("basecast", "fastcast", "multipaxos", "a-ge", "a-ge-star")
@@ -106,7 +106,7 @@ def test_a_laggard_comes_back_after_truncation(name: str, process: int) -> None:
     stage.recover(process)
     stage.finish()
     stage.check()
-    assert stage.world.noted["transferred"] > 0
+    assert stage.world.note_counts["transferred"] > 0
     members = stage.topology.members(stage.topology.group_of(process) or 0)
     assert len({tuple(stage.world.history[member]) for member in members}) == 1
 
@@ -144,9 +144,9 @@ def test_what_is_not_confirmed_does_not_grow_with_the_number_of_groups(name: str
         stage.finish()
         for server in stage.topology.servers:
             member: Any = stage.protocol(server)
-            waiting = max(waiting, sum(len(ids) for ids in member._confirming.values()))
-            kept = max(kept, sum(len(ids) for ids in member._kept.values()))
-            assert member._unconfirmed == sum(len(ids) for ids in member._confirming.values())
+            waiting = max(waiting, sum(len(ids) for ids in member._confirmations.unsent.values()))
+            kept = max(kept, sum(len(ids) for ids in member._confirmations.timestamps.values()))
+            assert member._confirmations.unsent_count == sum(len(ids) for ids in member._confirmations.unsent.values())
     stage.check()
     assert waiting < CONFIRMATION_BATCHES * settle
     assert kept <= 2 * CONFIRMATION_BATCHES * settle

@@ -42,7 +42,7 @@ def test_a_laggard_comes_back_after_truncation(name: str, process: int, amnesia:
     stage.multicast(0, 0, 1)
     stage.finish()
     stage.check()
-    assert stage.world.noted["installed"] > 0
+    assert stage.world.note_counts["installed"] > 0
     members = stage.topology.members(stage.topology.group_of(process) or 0)
     assert len({tuple(stage.world.history[member]) for member in members}) == 1
 

@@ -3,7 +3,7 @@ runs the bare ones."""
 
 import pytest
 
-from amcast.lab.runs import Prepared
+from amcast.lab.runs import PreparedRun
 from amcast.protocols.catalogue import CATALOGUE
 from tests.conformance.plans import planned
 from tests.conformance.test_worlds import fuzzed, hold
@@ -11,7 +11,7 @@ from tests.conformance.test_worlds import fuzzed, hold
 ALONE = [name for name, spec in CATALOGUE.items() if spec.alone is not None]
 
 
-def bare(name: str, seed: int = 0, **tables: dict[str, object]) -> Prepared:
+def bare(name: str, seed: int = 0, **tables: dict[str, object]) -> PreparedRun:
     spec = CATALOGUE[name]
     assert spec.alone is not None
     network = {"links": spec.alone.links, **tables.pop("network", {})}

@@ -15,7 +15,7 @@ import pytest
 from amcast.kernel.effects import Effect, Persist
 from amcast.kernel.ids import ProcessId
 from amcast.lab import runs
-from amcast.simulation.inputs.plan import plan_of, read_plan
+from amcast.simulation.inputs.plan import parse_plan, read_plan
 from amcast.simulation.schedulers import fuzz
 from amcast.simulation.schedulers.fuzz import Fuzzer
 from amcast.simulation.world.actions import Block
@@ -54,7 +54,7 @@ def test_a_state_that_is_handed_over_is_one_that_its_giver_would_come_back_to(mo
     stage.apply(Block(tuple(pair for other in (0, 1, 2) for pair in ((other, 5), (5, other)))))
     stage.recover(5)
     talk(lambda: log(5).checkpoint_end > 0)
-    assert world.noted["handed"] > 0, "nobody helped it"
+    assert world.note_counts["handed"] > 0, "nobody helped it"
     assert log(5).checkpoint_end > log(3).checkpoint_end, "its fellows were faster"
     stage.steps(4)
     stage.crash(3, 4, 5)
@@ -63,14 +63,14 @@ def test_a_state_that_is_handed_over_is_one_that_its_giver_would_come_back_to(mo
     stage.multicast(0, 0, 1)
     stage.finish()
     stage.check()
-    assert world.noted["transferred"] > 0, "it taught them nothing"
+    assert world.note_counts["transferred"] > 0, "it taught them nothing"
     assert world.lost(1) == []
 
 
 class Killer(Fuzzer):
     """Now and then all members of a group, or everybody, are killed at once."""
 
-    def __init__(self, case: fuzz.Case, seed: int) -> None:
+    def __init__(self, case: fuzz.FuzzCase, seed: int) -> None:
         super().__init__(case, seed, Recorder())
         self._whom = Random(seed)
         self._returning: list[tuple[int, int]] = []
@@ -109,9 +109,9 @@ def killed(name: str, seed: int, keep: int) -> list[int]:
     values = {**read_plan(PLANS / "members.toml"), "protocol": name, "options": {"keep": keep}}
     values["workload"] = {**values["workload"], "messages": 60}
     values["faults"] = {**values["faults"], "profile": "recovery+leaders+links+slow"}
-    prepared = runs.prepare(plan_of(values))
-    killer = Killer(prepared.case(), seed)
-    outcome = killer.run(runs.judged(prepared, seed))
+    prepared = runs.prepare_run(parse_plan(values))
+    killer = Killer(prepared.make_case(), seed)
+    outcome = killer.run(runs.make_judge(prepared, seed))
     assert outcome.status == "holds", f"{name}, seed {seed}: {outcome.story}"
     world = killer.world
     assert isinstance(world, TracedWorld)

@@ -25,7 +25,7 @@ class TracedDisk(Disk):
     def keep(self, effect: Persist) -> None:
         if effect.after_deliveries:
             self._write()
-        super().keep(effect)
+        super().store(effect)
 
 
 class TracedWorld(World):

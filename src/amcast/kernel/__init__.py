@@ -1,4 +1,4 @@
-"""The vocabulary that every other room speaks: ids, messages, events, effects, processes, topologies, specs.
+"""The vocabulary of amcast: ids, messages, events, effects, processes, topologies and protocol specifications.
 
-Nothing here does I/O, reads a clock or draws a random number; a test checks it.
+Every other package imports this one. Nothing here does I/O, reads a clock or draws a random number; a test checks it.
 """

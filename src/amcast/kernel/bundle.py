@@ -1,12 +1,12 @@
-"""Bundles: many clients' messages with the same destinations, ordered as one.
+"""Bundles: messages of many clients with the same destinations, ordered as one message.
 
-A gateway makes a bundle of what its clients asked for in one step; the protocol orders it like any message, without
-looking inside, and opens it when it is delivered. A client whose gateway falls silent asks another one, so one message
-may be in two bundles. All groups deliver the two bundles in the same order, because they have the same destinations:
-each group takes the message from the first and skips it in the second.
+A gateway bundles the requests that its clients send in one step. The protocol orders a bundle like any message, without
+decoding it, and opens it when it is delivered. A client whose gateway does not answer turns to another one, so one
+message may be in two bundles. All groups deliver the two bundles in the same order, because these have the same
+destinations: each group delivers the message with the first bundle and skips it in the second.
 
-A gateway's bundles carry a number of its own as their sender, another one in each incarnation: what an incarnation that
-ended left in flight can never be taken for what the next incarnation sends.
+The sender of a bundle is a gateway id, which is different in every incarnation: bundles that an earlier incarnation
+left in flight are never confused with those of the next one.
 """
 
 from typing import Final
@@ -18,20 +18,20 @@ from amcast.kernel.ids import MAX_SENDER, MESSAGES_PER_SENDER, GroupId, MessageI
 from amcast.kernel.message import Message, MessageHeader
 
 FIRST_GATEWAY: Final = MAX_SENDER + 1
-"""Numbers from here on are gateways': no client or server has one, no trace shows one."""
+"""Gateway ids start here. No client or server has such an id, and none appears in a trace."""
 MAX_GATEWAYS: Final = 1 << 12
 MAX_INCARNATIONS: Final = 1 << 20
-"""Ids of bundles fit 63 bits."""
+"""With these limits, ids of bundles fit 63 bits."""
 FIRST_BUNDLE: Final = FIRST_GATEWAY * MESSAGES_PER_SENDER
-"""Ids from here on are bundles'."""
+"""Message ids from here on are those of bundles."""
 
 _encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final = msgspec.msgpack.Decoder(list[Message])
-_labels: Final = msgspec.msgpack.Decoder(list[MessageHeader])
+_message_decoder: Final = msgspec.msgpack.Decoder(list[Message])
+_header_decoder: Final = msgspec.msgpack.Decoder(list[MessageHeader])
 
 
 def gateway_sender(process: ProcessId, incarnation: int) -> ProcessId:
-    """The name in which a process bundles, in one of its incarnations."""
+    """The gateway id of a process in one of its incarnations."""
     if process >= MAX_GATEWAYS:
         raise UsageError(f"process {process} is a gateway; expected a number below {MAX_GATEWAYS}")
     if incarnation >= MAX_INCARNATIONS:
@@ -43,7 +43,7 @@ def gateway_sender(process: ProcessId, incarnation: int) -> ProcessId:
 
 
 def gateway_process(gateway: ProcessId) -> ProcessId:
-    """The process behind a gateway's number."""
+    """The process with this gateway id."""
     return gateway % MAX_GATEWAYS
 
 
@@ -54,22 +54,22 @@ def is_bundle(message: MessageId) -> bool:
 def make_bundle(
     gateway: ProcessId, sequence: int, destinations: tuple[GroupId, ...], messages: list[Message]
 ) -> Message:
-    """One message that stands for many."""
+    """Encodes messages as the payload of one message."""
     assert sequence < MESSAGES_PER_SENDER, f"gateway {gateway} has sent {sequence} bundles in one incarnation"
     return Message(gateway * MESSAGES_PER_SENDER + sequence, gateway, destinations, _encoder.encode(messages))
 
 
 def bundle_messages(bundle: Message) -> list[Message]:
-    """What a bundle holds, in order. What cannot be read holds nothing, at every replica alike."""
+    """The messages of a bundle, in order. A bundle that cannot be decoded is empty, at every replica alike."""
     try:
-        return _decoder.decode(bundle.payload)
+        return _message_decoder.decode(bundle.payload)
     except (msgspec.MsgspecError, ValueError):
         return []
 
 
 def bundle_headers(bundle: Message) -> list[MessageHeader]:
-    """Which messages a bundle holds, in order; most replicas need to know no more."""
+    """The headers of a bundle's messages, in order: cheaper to decode, and enough to record what was delivered."""
     try:
-        return _labels.decode(bundle.payload)
+        return _header_decoder.decode(bundle.payload)
     except (msgspec.MsgspecError, ValueError):
         return []

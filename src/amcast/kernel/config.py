@@ -1,4 +1,4 @@
-"""The base of every configuration: frozen, validated when built, unknown fields refused by name."""
+"""Settings and options as structs: frozen, validated when they are built, with errors that name the field."""
 
 from typing import Any, TypeVar
 
@@ -9,14 +9,15 @@ from amcast.kernel.errors import UsageError
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A protocol's options. Subclasses add fields with defaults and check them in `__post_init__`."""
+    """Base of options and settings. Subclasses add fields with defaults and validate them in `__post_init__`; unknown
+    fields are rejected."""
 
 
 C = TypeVar("C", bound=msgspec.Struct)
 
 
 def parse_config(kind: type[C], values: dict[str, Any], where: str) -> C:
-    """Build a configuration from plain data; a mistake names the place, the field and what was expected."""
+    """Builds a struct from plain data. A UsageError names the place, the field and what was expected."""
     try:
         return msgspec.convert(values, kind, strict=True)
     except msgspec.ValidationError as error:
@@ -24,8 +25,8 @@ def parse_config(kind: type[C], values: dict[str, Any], where: str) -> C:
 
 
 def describe_error(error: Exception, kind: Any = None) -> str:
-    """msgspec's complaint with the path in front: "field.name: Expected `int`, got `str`"; if it is known what
-    `kind` of thing was read, also what may stand there instead, where that is one of a few."""
+    """The text of a msgspec error with the path in front: "field.name: Expected `int`, got `str`". Given the `kind`
+    of the struct, it also lists the choices where the value must be one of a few."""
     text = str(error)
     head, separator, path = text.rpartition(" - at `$")
     place = path.rstrip("`").lstrip(".")
@@ -43,20 +44,19 @@ def describe_error(error: Exception, kind: Any = None) -> str:
 
 
 def _types_at(kind: Any, place: str) -> list[inspect.Type]:
-    """What may stand at a place, as msgspec sees it. The path is made of `.field`, `[3]` in an array and `[...]` in a
-    table."""
-    found = _alternatives(inspect.type_info(kind))
+    """The types that msgspec accepts at a path. It consists of `.field`, `[3]` for an array and `[...]` for a table."""
+    types = _expand_union(inspect.type_info(kind))
     for step in filter(None, place.replace("...", "").replace("[", ".[").split(".")):
-        found = [option for one in found for inner in _inside(one, step) for option in _alternatives(inner)]
-    return found
+        types = [option for one in types for inner in _types_inside(one, step) for option in _expand_union(inner)]
+    return types
 
 
-def _alternatives(one: inspect.Type) -> list[inspect.Type]:
+def _expand_union(one: inspect.Type) -> list[inspect.Type]:
     return list(one.types) if isinstance(one, inspect.UnionType) else [one]
 
 
-def _inside(one: inspect.Type, step: str) -> list[inspect.Type]:
-    """The types behind one step of a path."""
+def _types_inside(one: inspect.Type, step: str) -> list[inspect.Type]:
+    """The types that one step of a path leads to."""
     if not step.startswith("["):
         return [field.type for field in getattr(one, "fields", ()) if field.encode_name == step]
     if isinstance(one, inspect.TupleType):

@@ -1,23 +1,91 @@
-"""What an operator may ask a process: how it is (`vitals`), and what a message waits for (`explain`)."""
+"""Questions to a process: what operators, nodes and drivers may ask, without effect on the protocol.
 
+A protocol answers as many of these questions as it can; every question has a default answer.
+"""
+
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from amcast.kernel.ids import ProcessId
+from amcast.kernel.effects import Effect
+from amcast.kernel.ids import MessageId, ProcessId
+from amcast.kernel.message import Body, Message, State
 
 ProcessStatus = dict[str, int | str]
-"""A few numbers by name, cheap to tell: position, pending, epoch, leader, role and the like."""
+"""A few named values that are cheap to compute: position, pending messages, epoch, leader, role and the like."""
 
 
 class Phase(NamedTuple):
-    """One thing that must happen before a message is delivered here."""
+    """One condition for the delivery of a message at a process."""
 
     name: str
     is_done: bool
     description: str
-    """What is known of it, in a sentence."""
+    """What is known about the condition, in a sentence."""
     waiting_for: tuple[ProcessId, ...] = ()
-    """Whose word is missing."""
+    """The processes whose contribution is missing."""
 
 
 PHASES_AFTER_DELIVERY: Final = frozenset({"carried", "confirmed", "passed"})
-"""Phases that may be open where a message is delivered already: what others have not taken from here."""
+"""Names of phases that may be open although the message is delivered: other processes have not taken it over yet."""
+
+
+class Diagnostics:
+    """The part of `Process` that answers questions."""
+
+    __slots__ = ()
+
+    position: int
+
+    # Questions of the node around a protocol
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this process leads its group, as far as it knows."""
+        return False
+
+    def has_delivered(self, message: MessageId) -> bool:
+        """Whether this process is known to have delivered a message in this or an earlier incarnation."""
+        return False
+
+    def has_delivered_any(self, messages: Sequence[MessageId]) -> bool:
+        """Whether this process is known to have delivered one of these messages. Requests of many clients are nearly
+        always new, and a protocol can tell that faster than one by one."""
+        return any(self.has_delivered(message) for message in messages)
+
+    def reply_extra(self, message: Message) -> Body | None:
+        """A body that goes to a sender together with the Reply to a retry, if the protocol has one."""
+        return None
+
+    def stored_message(self, message: MessageId) -> Message | None:
+        """A message that this process still holds, delivered or not."""
+        return None
+
+    def delivered_set(self, until: MessageId) -> tuple[State, ...] | None:
+        """The messages delivered over all incarnations, as a snapshot of `parts/ordering/delivered_set.py`; None if the
+        process does not remember them durably. It is called in the step that delivers `until`, and may include other
+        deliveries of that step."""
+        return None
+
+    # Questions of drivers
+
+    def unanswered_bytes(self) -> int:
+        """The payload of clients' messages that this process has requested as their gateway, without all replies."""
+        return 0
+
+    def attribute_to_messages(self, effects: list[Effect]) -> list[Effect]:
+        """The same effects for a trace of packets: `Send.about` names the messages in a bundle, not the bundle."""
+        return effects
+
+    def client_notice(self) -> Body | None:
+        """After a reconfiguration: a body for all clients that are connected with the driver."""
+        return None
+
+    # Questions of operators
+
+    def status(self) -> ProcessStatus:
+        """The condition of this process."""
+        return {"position": self.position}
+
+    def explain(self, message: MessageId) -> list[Phase]:
+        """What a message waits for here, phase by phase; empty if the protocol cannot tell."""
+        return []

@@ -1,4 +1,4 @@
-"""What a process can ask for. Effects are data; the driver executes them in order."""
+"""Effects: everything that a process can ask of its driver. Effects are data; the driver executes them in order."""
 
 from msgspec import Struct
 
@@ -7,7 +7,8 @@ from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record
 
 About = MessageId | tuple[MessageId, ...] | None
-"""Which messages a body is about: the one, several, or none (heartbeats, clocks, state transfer inside a group)."""
+"""The messages that a body concerns: one, several, or none (heartbeats, clocks, state transfer within a group). The
+trace uses it to judge genuineness."""
 
 
 class Effect(Struct, frozen=True, array_like=True, tag=True, gc=False):
@@ -15,52 +16,53 @@ class Effect(Struct, frozen=True, array_like=True, tag=True, gc=False):
 
 
 class Send(Effect, frozen=True):
-    """Put one body on the links to some processes; a process may send to itself."""
+    """Sends one body to some processes, possibly including the sender itself."""
 
     targets: tuple[ProcessId, ...]
     body: Body
     about: About = None
     deferrable: tuple[ProcessId, ...] = ()
-    """Of the targets, those for whom nothing hangs on it: a driver may keep it for about a second, until there is
-    more to tell them, as long as each of them hears everything in order."""
+    """The targets for which the body is not urgent. A driver may defer it for about a second to send it together with
+    later bodies, as long as each target receives everything in order."""
 
 
 class SendEach(Effect, frozen=True):
-    """Give each of these processes a body of its own: the same as a Send for each, from one who serves many."""
+    """Sends a different body to each of many processes: equivalent to one Send for each, and cheaper."""
 
     targets: tuple[ProcessId, ...]
     bodies: tuple[Body, ...]
     abouts: tuple[MessageId, ...]
 
     def expand(self) -> list[Send]:
-        """What it stands for."""
+        """The equivalent Send effects."""
         rows = zip(self.targets, self.bodies, self.abouts, strict=True)
         return [Send((target,), body, about) for target, body, about in rows]
 
 
 class Deliver(Effect, frozen=True):
-    """Hand a message to the application. The rank is the order key of protocols that have one."""
+    """Delivers a message, or the messages of a bundle, to the application."""
 
     message: Message
     position: int
-    """0, 1, 2 ... at this process over all its incarnations: a restarted process that replays its log repeats
-    positions, and the driver drops what was handed over before."""
+    """The index of the delivery at this process over all its incarnations. A restarted process that replays its log
+    repeats positions, and the driver drops the repeated deliveries."""
     rank_time: int | None = None
     rank_tie: int | None = None
+    """The rank (time, tie) is the order key that all processes agree on, in protocols that have one."""
     committed_ns: int | None = None
-    """When the message's place in the order was known here, if something older still blocked it then."""
+    """When the message's place in the order was decided here, if an older message still blocked it then."""
     message_count: int = -1
-    """0 or more: the message is a bundle (`kernel/bundle.py`), and stands for so many deliveries of messages in it, at
-    `position` and after (`opened`)."""
+    """0 or more: the message is a bundle (`kernel/bundle.py`), and the effect delivers this many of its messages, at
+    `position` and the following ones. -1: the message is no bundle."""
     duplicate_places: tuple[int, ...] = ()
-    """The places in it of messages that were delivered before."""
+    """The indices of the bundle's messages that were delivered before, and are skipped."""
     ordered_elsewhere: tuple[GroupId, ...] = ()
-    """Other destinations of which it is known here that they put whatever they are asked for from now on behind it."""
+    """Other destinations that are known to order all later requests behind this message."""
     ordered_here: bool = False
-    """The other destinations, too, learn that of this process' group without being told."""
+    """Whether the other destinations learn the same of this process's group without a Reply."""
 
     def messages(self) -> list[Message]:
-        """What is delivered: the message itself, or what is fresh in a bundle. It is opened anew each time."""
+        """The delivered messages: the message itself, or the new ones of a bundle, which is decoded in each call."""
         if self.message_count < 0:
             return [self.message]
         parts = bundle_messages(self.message)
@@ -72,7 +74,7 @@ class Deliver(Effect, frozen=True):
         return parts
 
     def expand(self) -> "list[Deliver]":
-        """The deliveries that this one stands for."""
+        """The equivalent deliveries of single messages."""
         if self.message_count < 0:
             return [self]
         return [
@@ -82,15 +84,16 @@ class Deliver(Effect, frozen=True):
 
 
 class Resolve(Effect, frozen=True):
-    """A client's message is done: every destination group has answered, or is known to be lost."""
+    """Completes a local multicast: every destination group has replied, or is known to be lost."""
 
     message: MessageId
     absent: tuple[GroupId, ...] = ()
-    """Destinations that did not answer and are out of the view of the others (protocols that may lose groups)."""
+    """Destinations that did not reply and are lost, in protocols that tolerate the loss of whole groups."""
 
 
 class SetTimer(Effect, frozen=True):
-    """Wake me after a time that the driver draws from [low, high]. Setting a name again replaces it."""
+    """Sets a timer to expire after a duration that the driver draws from [low, high]. Setting a name again replaces
+    the timer."""
 
     name: str
     low_ns: int
@@ -98,23 +101,25 @@ class SetTimer(Effect, frozen=True):
 
 
 class CancelTimer(Effect, frozen=True):
-    """Forget a timer, if it is set."""
+    """Cancels a timer, if it is set."""
 
     name: str
 
 
 class Persist(Effect, frozen=True):
-    """A barrier: no Send, Deliver or Resolve after it, in this or a later step, happens before it is durable."""
+    """Makes a record durable. It is a barrier: no later Send, Deliver or Resolve, of this or a later step, takes effect
+    before the record is durable."""
 
     record: Record
     replaces: bool = False
-    """A snapshot: this record alone is enough to start from, all earlier ones may go."""
+    """Whether the record is a checkpoint: a restart needs no earlier record."""
     after_deliveries: bool = False
-    """Whoever starts from it may not repeat what was delivered before it. So it waits until that was handed over."""
+    """Whether a restart from this record may not repeat earlier deliveries. The driver then writes it only after the
+    application has received them."""
 
 
 class Note(Effect, frozen=True):
-    """Tell the trace something worth counting. Notes change nothing."""
+    """Adds a named observation to the trace. Notes have no other effect."""
 
     name: str
     message: MessageId | None = None

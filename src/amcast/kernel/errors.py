@@ -1,4 +1,4 @@
-"""The errors of amcast. All of them are below `Error`, so that a caller can catch whatever amcast raises on purpose."""
+"""Errors that amcast raises on purpose. All of them derive from `Error`, so that a caller can catch them together."""
 
 
 class Error(Exception):
@@ -6,12 +6,14 @@ class Error(Exception):
 
 
 class UsageError(Error, ValueError):
-    """A user's mistake: one sentence that names the field, the value and what was expected. Exit code 64."""
+    """A mistake of the user. The text is one sentence that names the field, the value and what was expected. Exit code
+    64."""
 
 
 class CannotTellError(Error):
-    """What was asked cannot be decided from what there is: one sentence that says what is missing. Exit code 2."""
+    """A question cannot be answered from the available data. The text is one sentence that names what is missing. Exit
+    code 2."""
 
 
 class DeliveryUnknownError(CannotTellError, TimeoutError):
-    """A multicast was not answered in time: it may be delivered or not."""
+    """A multicast was not acknowledged in time: it may or may not be delivered."""

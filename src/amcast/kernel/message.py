@@ -1,4 +1,4 @@
-"""What travels: the application's message, and the bases of everything that goes over a wire or to a disk."""
+"""Messages of the application, and the base types of all data that is sent or stored."""
 
 from msgspec import Struct
 
@@ -6,40 +6,40 @@ from amcast.kernel.ids import GroupId, MessageId, ProcessId
 
 
 class MessageHeader(Struct, frozen=True, array_like=True, gc=False):
-    """How a message begins: enough to tell which one it is, for who need not read the rest."""
+    """The first fields of a message: enough to identify it without decoding the rest."""
 
     id: MessageId
     sender: ProcessId
 
 
 class Message(MessageHeader, frozen=True, array_like=True, gc=False):
-    """What a client multicasts: ordered as a whole, never looked into."""
+    """An application's message: the unit of multicast and of order. No protocol reads its payload."""
 
     destinations: tuple[GroupId, ...]
-    """Sorted, without repetition, never empty."""
+    """Sorted, without duplicates, never empty."""
     payload: bytes = b""
 
 
 class Body(Struct, frozen=True, array_like=True, tag=True, gc=False):
-    """Base of what processes say to each other. Fields are immutable; the tag is the class name."""
+    """Base of protocol messages: what one process sends to another. Fields are immutable; the tag is the class name."""
 
 
 class Record(Struct, frozen=True, array_like=True, tag=True, gc=False):
-    """Base of what a process asks to be made durable, and gets back when it starts again."""
+    """Base of durable records: a process persists them and gets them back when it restarts."""
 
 
 class State(Struct, frozen=True, array_like=True, tag=True):
-    """Base of snapshots: immutable and canonical, so that equal states have equal encodings."""
+    """Base of snapshots. A snapshot is immutable and canonical: equal states have equal encodings."""
 
 
 class Request(Body, frozen=True):
-    """A client (or a gateway) hands a message to a contact of its protocol."""
+    """A sender, or its gateway, gives a message to a contact of the protocol."""
 
     message: Message
 
 
 class Reply(Body, frozen=True):
-    """A destination tells the sender that its message was delivered there."""
+    """A member of a destination tells the sender that its group has delivered the message."""
 
     message: MessageId
     group: GroupId

@@ -1,15 +1,19 @@
-"""A process: a pure machine that turns events into effects.
+"""A process: a deterministic state machine that turns events into effects.
 
-Drivers call `step` and nothing else (plus `snapshot` and `restore`). A protocol overrides the `on_*` methods, which
-speak through the verbs `send`, `deliver`, `resolve`, `set_timer`, `cancel_timer`, `persist` and `note`; the verbs fill
-an outbox that `step` returns. Nothing here knows a socket, a clock or a random number.
+    driver                        process
+      |--step(events, now)---------->|  on_start, on_submit, on_request, on_receive, on_timer ... on_step_end
+      |<---------------- effects ----|  in the order in which the verbs (send, deliver, persist ...) were called
+
+Drivers call `step`, `snapshot` and `restore`, and may ask the questions of `Diagnostics`. A protocol overrides the
+`on_*` methods and calls the verbs, which append effects to an outbox that `step` returns. A process has no access to
+sockets, clocks or random numbers: the same events yield the same effects in the simulator and in a live cluster.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from amcast.kernel.diagnostics import Phase, ProcessStatus
+from amcast.kernel.diagnostics import Diagnostics
 from amcast.kernel.effects import (
     About,
     CancelTimer,
@@ -27,42 +31,43 @@ from amcast.kernel.message import Body, Message, Record, Request, State
 from amcast.kernel.topology import Topology
 
 
-class Process(ABC):
-    """Base of protocols, clients and nodes. Slots, here and in heirs with many attributes: Python is slow with objects
-    of more than 30 others. An heir that names no slots has a dictionary, as any object."""
+class Process(Diagnostics, ABC):
+    """Base of protocols, clients and nodes.
 
-    __slots__ = ("_merges", "_outbox", "group", "last_global_ns", "me", "now", "position", "topology")
+    It has slots, and so have subclasses with many attributes: CPython is slow with objects of more than 30 attributes
+    in a dictionary. A subclass without `__slots__` has a dictionary as usual."""
+
+    __slots__ = ("_has_step_end", "_outbox", "group", "last_global_ns", "me", "now", "position", "topology")
 
     sends_replies: ClassVar[bool] = False
-    """It tells senders itself that their messages are delivered (Reply); others leave that to their node."""
+    """Whether the protocol itself sends a Reply for each delivery; otherwise its node does."""
     fast_body: ClassVar[type[Body]] = Body
-    """The kind of body that most of what arrives is of, if `on_frequent` takes it, and not `on_receive`."""
+    """The most frequent type of body, if `fast_receive` handles it instead of `on_receive`."""
 
     def __init__(self, me: ProcessId, topology: Topology) -> None:
         self.me = me
         self.topology = topology
         self.group = topology.group_of(me)
         self.now = 0
+        """The local time of the current step, in ns."""
         self.position = 0
-        """How many messages this process has delivered over all its incarnations: part of every snapshot and recovery.
-        """
+        """The number of messages delivered over all incarnations; part of every snapshot and recovery."""
         self.last_global_ns = -1
-        """When a message to several groups last stopped being in the way of others here. It tells the trace about
-        convoys and decides nothing, so it is in no snapshot."""
+        """When a message to several groups last stopped blocking others here. Only the trace uses it, to measure
+        convoys, so it is in no snapshot."""
         self._outbox: list[Effect] = []
-        self._merges = type(self).on_step_end is not Process.on_step_end
-        """Whether there is anything to do at the end of a step: most protocols hold nothing back."""
+        self._has_step_end = type(self).on_step_end is not Process.on_step_end
 
-    # What drivers call
+    # For drivers
 
     def step(self, events: Sequence[Event], now: int) -> list[Effect]:
-        """Take a burst of events at the local time `now`, give back what must happen, in order."""
+        """Handles a burst of events at the local time `now`, and returns the resulting effects in order."""
         self.now = now
-        frequent = self.fast_body
+        fast_body = self.fast_body
         for event in events:
             if type(event) is Receive:
                 body = event.body
-                if type(body) is frequent:
+                if type(body) is fast_body:
                     self.fast_receive(event.sender, body)
                 elif type(body) is Request:
                     self.on_request(body.message)
@@ -72,7 +77,7 @@ class Process(ABC):
                 self.on_submit(event.message)
             else:
                 self._dispatch(event)
-        if self._merges:
+        if self._has_step_end:
             self.on_step_end()
         effects = self._outbox
         self._outbox = []
@@ -96,109 +101,62 @@ class Process(ABC):
             case Started(records, incarnation):
                 self.on_start(records, incarnation)
             case _:
-                raise AssertionError(f"no process knows the event {event!r}")
+                raise AssertionError(f"unknown event {event!r}")
 
     @abstractmethod
     def snapshot(self) -> State:
-        """Everything this process knows, canonical: equal knowledge, equal encoding."""
+        """The complete state of this process, in canonical form: equal states have equal encodings."""
 
     @abstractmethod
     def restore(self, state: State) -> None:
-        """Become what `snapshot` described."""
+        """Replaces the state of this process by a snapshot."""
 
-    # What protocols override
+    # For protocols: handlers
 
-    def on_start(self, records: Sequence[Record], incarnation: int) -> None:  # noqa: B027
-        """An incarnation begins. Incarnation > 0 without records: memory was lost; learn, do not vote, until re-
-        admitted."""
+    def on_start(self, records: Sequence[Record], incarnation: int) -> None:
+        """Starts an incarnation. An incarnation above 0 without records has lost its memory: the process must not vote
+        until its group has readmitted it."""
 
     def on_submit(self, message: Message) -> None:
-        """The user of this very process a-multicasts: tell the protocol's contacts, maybe oneself among them."""
+        """Multicasts a message of the local user: sends it to its contacts, which may include this process."""
         self.send_all(self.contacts(message), Request(message), message.id)
 
     def contacts(self, message: Message) -> tuple[ProcessId, ...]:
-        """Whom a sender must tell. A protocol that needs fewer names the same function in its Spec (`contact`)."""
+        """The processes to which a sender must send a message. A protocol that overrides it names the same function in
+        its Spec (`Spec.contacts`)."""
         return self.topology.processes_of(message.destinations)
 
     @abstractmethod
     def on_request(self, message: Message) -> None:
-        """A client's (or gateway's) message reached this process, which is one of its contacts. May come twice."""
+        """Handles a message of a client or gateway; this process is one of its contacts. May be called repeatedly for
+        the same message."""
 
     @abstractmethod
     def on_receive(self, sender: ProcessId, body: Body) -> None:
-        """One visible match over this protocol's bodies."""
+        """Handles a body of the protocol."""
 
-    def fast_receive(self, sender: ProcessId, body: Any) -> None:  # noqa: B027
-        """A body of the kind `frequent`: a short way, for a protocol that wants one."""
+    def fast_receive(self, sender: ProcessId, body: Any) -> None:
+        """The fast twin of `on_receive` for bodies of the type `fast_body`: called directly, without a `match`."""
 
-    @property
-    def is_leader(self) -> bool:
-        """Whether its group has made this process its leader, as far as it knows."""
-        return False
+    def on_timer(self, name: str) -> None:
+        """Handles the expiry of a timer."""
 
-    def has_delivered(self, message: MessageId) -> bool:
-        """Whether this message is known to be delivered here, in this incarnation or an earlier one; False if
-        unsure."""
-        return False
+    def on_leader(self, group: GroupId, leader: ProcessId) -> None:
+        """Handles a suggestion of the leader oracle, which may be wrong."""
 
-    def has_delivered_any(self, messages: Sequence[MessageId]) -> bool:
-        """The same of some of these: what many clients ask for at once is nearly always new."""
-        return any(self.has_delivered(message) for message in messages)
+    def on_suspect(self, group: GroupId, up: bool) -> None:
+        """Handles the oracle's opinion that a whole group is down, or up again; it may be wrong."""
 
-    def reply_extra(self, message: Message) -> Body | None:
-        """What a sender that asks again for a message which is delivered here must know beside that; often nothing."""
-        return None
+    def on_link_reset(self, peer: ProcessId, incarnation: int) -> None:
+        """Resynchronises with a peer whose link starts over."""
 
-    def delivered_set(self, until: MessageId) -> tuple[State, ...] | None:
-        """What was delivered here over all incarnations, as `parts/ordering/delivered_set.py` tells it; asked in the
-        step that delivered
-        `until`, and free to include whatever else was delivered in that step. None if this process does not know:
-        it does not outlive its memory."""
-        return None
+    def on_peer_down(self, peer: ProcessId) -> None:
+        """Handles the driver's opinion that a peer has crashed, ahead of any timeout."""
 
-    def stored_message(self, message: MessageId) -> Message | None:
-        """A message that this process still holds, delivered or not."""
-        return None
+    def on_step_end(self) -> None:
+        """Ends a step: sends what the protocol held back in order to merge it."""
 
-    def attribute_to_messages(self, effects: list[Effect]) -> list[Effect]:
-        """The same effects for a driver that records packets: what is about a bundle is about the messages in it."""
-        return effects
-
-    def client_notice(self) -> Body | None:
-        """After the topology has turned: what to tell clients, whom a driver knows and this process does not."""
-        return None
-
-    def status(self) -> ProcessStatus:
-        """How this process is, for operators."""
-        return {"position": self.position}
-
-    def unanswered_bytes(self) -> int:
-        """Bytes of clients' messages that this process asked for in their name and that are not answered."""
-        return 0
-
-    def explain(self, message: MessageId) -> list[Phase]:
-        """What a message waits for here, phase by phase; empty where a protocol cannot tell."""
-        return []
-
-    def on_timer(self, name: str) -> None:  # noqa: B027
-        """A timer ran out."""
-
-    def on_leader(self, group: GroupId, leader: ProcessId) -> None:  # noqa: B027
-        """The oracle spoke; it may be wrong."""
-
-    def on_suspect(self, group: GroupId, up: bool) -> None:  # noqa: B027
-        """The same for whole groups."""
-
-    def on_link_reset(self, peer: ProcessId, incarnation: int) -> None:  # noqa: B027
-        """The link begins anew: resynchronise."""
-
-    def on_peer_down(self, peer: ProcessId) -> None:  # noqa: B027
-        """A peer seems to have died: whoever waits for it need not wait for its silence to grow long."""
-
-    def on_step_end(self) -> None:  # noqa: B027
-        """Emit what was held back to be merged."""
-
-    # The verbs
+    # For protocols: verbs
 
     def send(self, target: ProcessId, body: Body, about: About = None) -> None:
         self._outbox.append(Send((target,), body, about))
@@ -214,33 +172,13 @@ class Process(ABC):
         committed_ns: int | None = None,
         held_ns: int = 0,
     ) -> None:
-        """Hand a message up, and tell the trace if it had to wait."""
+        """Delivers a message at the next position, and notes if it had to wait in a convoy."""
         self._outbox.append(Deliver(message, self.position, rank_time, rank_tie, committed_ns))
         self.position += 1
         if held_ns or len(message.destinations) == 1:
             self.note_convoy(message, committed_ns, held_ns)
         else:
             self.last_global_ns = self.now
-
-    def note_convoy(self, message: Message, committed_ns: int | None, held_ns: int = 0) -> None:
-        """Note how long a local message that is delivered now waited for global ones: after its place in the order
-        was known (`committed_ns`), and before it could be given one (`held_ns`)."""
-        if len(message.destinations) > 1:
-            self.last_global_ns = self.now
-        elif committed_ns is not None and committed_ns < self.last_global_ns:
-            held_ns += self.last_global_ns - committed_ns
-        if held_ns:
-            self.note("convoy", message.id, float(held_ns))
-
-    def end_blocking(self, message: Message) -> None:
-        """This message has its place in the order: it is no longer in the way of those that turn out to be older."""
-        if len(message.destinations) > 1:
-            self.last_global_ns = self.now
-
-    def install_position(self, position: int) -> None:
-        """A snapshot of another member was taken over: what it delivered counts as delivered here."""
-        self.position = position
-        self._outbox.append(Note("installed", None, float(position)))
 
     def resolve(self, message: MessageId, absent: tuple[GroupId, ...] = ()) -> None:
         self._outbox.append(Resolve(message, absent))
@@ -257,3 +195,24 @@ class Process(ABC):
 
     def note(self, name: str, message: MessageId | None = None, value: float | None = None) -> None:
         self._outbox.append(Note(name, message, value))
+
+    def install_position(self, position: int) -> None:
+        """Adopts the position of another member's state: what that member delivered counts as delivered here."""
+        self.position = position
+        self._outbox.append(Note("installed", None, float(position)))
+
+    def note_convoy(self, message: Message, committed_ns: int | None, held_ns: int = 0) -> None:
+        """Notes how long a local message that is delivered now waited for global ones: after its place in the order was
+        decided (since `committed_ns`), and before it could be given one (for `held_ns`)."""
+        if len(message.destinations) > 1:
+            self.last_global_ns = self.now
+        elif committed_ns is not None and committed_ns < self.last_global_ns:
+            held_ns += self.last_global_ns - committed_ns
+        if held_ns:
+            self.note("convoy", message.id, float(held_ns))
+
+    def end_blocking(self, message: Message) -> None:
+        """Records, for the measurement of convoys, that a message has its place in the order: it no longer blocks
+        messages that turn out to be older."""
+        if len(message.destinations) > 1:
+            self.last_global_ns = self.now

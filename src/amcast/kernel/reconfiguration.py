@@ -1,7 +1,7 @@
-"""A change of members, as a message carries it.
+"""Changes: messages that move the cluster to its next configuration.
 
-A change is an ordinary message to all groups whose payload is the next topology: the number after the current one, and
-one group with one member more or one member fewer. Several replicas are changed one at a time.
+A change is an ordinary message to all groups whose payload is the next topology: the configuration after the current
+one, in which one group has one member more or one member fewer. Several members are changed one at a time.
 """
 
 from typing import Any, Final
@@ -14,8 +14,8 @@ from amcast.kernel.message import Message
 from amcast.kernel.topology import Endpoint, Topology
 
 CHANGE_PREFIX: Final = b"\xc1amcast/topology\xc1"
-"""How the payload of a change begins. No application may begin a payload like this. The first byte begins nothing in
-MessagePack, so that the mark is found fast, wherever it is in a bundle."""
+"""The first bytes of a change's payload. Payloads of applications must not begin with them. No MessagePack value begins
+with the first byte, so that the prefix is found fast anywhere in a bundle."""
 _PREFIX_BYTES: Final = len(CHANGE_PREFIX)
 
 
@@ -27,8 +27,8 @@ def change_topology(
     endpoint: Endpoint = ("", ""),
     region: str = "",
 ) -> Topology:
-    """The next topology, in which a group has one member more (the last one) or one fewer. `place` says its name and,
-    if it comes, where it is; hosts need that, and simulations do not."""
+    """The next topology, in which a group has one member more (as its last) or one fewer. `endpoint` is the member's
+    name and, if it is added, its address; live clusters need it, and simulations do not."""
     if (add is None) == (remove is None):
         raise UsageError(
             f"change of group {group}: add = {add}, remove = {remove}; expected one of them, one at a time"
@@ -37,7 +37,7 @@ def change_topology(
         raise UsageError(f"change: group {group} does not exist; expected one of {list(topology.groups)}")
     members = topology.members(group)
     if add is not None:
-        _refuse_known(topology, group, add)
+        _check_unused(topology, group, add)
         return topology.with_change(group, (*members, add), endpoint=endpoint, region=region)
     if remove not in members:
         raise UsageError(f"change of group {group}: process {remove} is no member; expected one of {list(members)}")
@@ -46,67 +46,70 @@ def change_topology(
     return topology.with_change(group, tuple(member for member in members if member != remove), endpoint=endpoint)
 
 
-def _refuse_known(topology: Topology, group: GroupId, process: ProcessId) -> None:
+def _check_unused(topology: Topology, group: GroupId, process: ProcessId) -> None:
+    """Raises UsageError if a process cannot be added to a group because its id is, or was, in use."""
     home = topology.group_of(process)
     if home is not None:
         raise UsageError(f"change of group {group}: process {process} is a member of group {home}; groups are disjoint")
     if process in topology.clients:
-        raise UsageError(f"change of group {group}: process {process} is a client; expected a number that nobody has")
+        raise UsageError(f"change of group {group}: process {process} is a client; expected an unused process id")
     if process < topology.next_process:
         raise UsageError(
-            f"change of group {group}: the number {process} was used; expected {topology.next_process} or more"
+            f"change of group {group}: process id {process} was used before; expected {topology.next_process} or more"
         )
 
 
 def check_change(old: Topology, new: Topology) -> None:
-    """Refuse what is not one step from the old topology to the new one."""
+    """Raises UsageError unless the new topology is one change away from the old one."""
     if new.configuration != old.configuration + 1:
         raise UsageError(f"change: configuration = {new.configuration}; expected {old.configuration + 1}")
     if new.groups != old.groups:
-        raise UsageError(f"change: groups {list(new.groups)}; expected {list(old.groups)}, groups themselves stay")
-    moved = [(group, who) for group in old.groups for who in _difference(old, new, group)]
-    if len(moved) != 1:
-        told = ", ".join(f"process {who} of group {group}" for group, who in moved) or "nobody"
         raise UsageError(
-            f"change to configuration {new.configuration}: {told} differs; expected one member of one group"
+            f"change: groups {list(new.groups)}; expected {list(old.groups)}, because a change keeps all groups"
         )
-    group, who = moved[0]
-    if who not in old.members(group):
-        _refuse_known(old, group, who)
-    if old.next_process and new.next_process < max(old.next_process, who + 1):
+    changed = [(group, process) for group in old.groups for process in _changed_members(old, new, group)]
+    if len(changed) != 1:
+        differs = ", ".join(f"process {process} of group {group}" for group, process in changed) or "nobody"
+        raise UsageError(
+            f"change to configuration {new.configuration}: {differs} differs; expected one member of one group"
+        )
+    group, process = changed[0]
+    if process not in old.members(group):
+        _check_unused(old, group, process)
+    if old.next_process and new.next_process < max(old.next_process, process + 1):
         raise UsageError(
             f"change to configuration {new.configuration}: next_process = {new.next_process};"
-            f" expected {max(old.next_process, who + 1)} or more"
+            f" expected {max(old.next_process, process + 1)} or more"
         )
 
 
-def _difference(old: Topology, new: Topology, group: GroupId) -> list[ProcessId]:
+def _changed_members(old: Topology, new: Topology, group: GroupId) -> list[ProcessId]:
     return sorted(set(old.members(group)) ^ set(new.members(group)))
 
 
 def encode_topology(topology: Topology) -> bytes:
-    """A topology as bytes; equal topologies, equal bytes."""
+    """A topology as bytes; equal topologies have equal encodings."""
     return msgspec.msgpack.encode(topology.describe())
 
 
 def decode_topology(data: bytes, where: str = "topology") -> Topology:
-    """What `encoded` wrote."""
+    """Reads the output of `encode_topology`. A UsageError begins with `where`."""
     try:
         described: Any = msgspec.msgpack.decode(data)
     except (msgspec.MsgspecError, ValueError):
         raise UsageError(f"{where}: {len(data)} bytes that are no topology") from None
     if not isinstance(described, dict):
-        raise UsageError(f"{where}: {type(described).__name__}; expected what `Topology.describe` writes")
+        raise UsageError(f"{where}: {type(described).__name__}; expected the output of `Topology.describe`")
     return Topology.from_dict(described, where)
 
 
 def make_change_message(id: MessageId, sender: ProcessId, topology: Topology) -> Message:
-    """The message that makes a topology the current one."""
+    """The message whose delivery makes a topology the current one."""
     return Message(id, sender, topology.groups, encode_change(topology))
 
 
 def encode_change(topology: Topology) -> bytes:
-    """What it carries."""
+    """The payload of a change."""
     return CHANGE_PREFIX + encode_topology(topology)
 
 
@@ -115,7 +118,8 @@ def is_change(message: Message) -> bool:
 
 
 def parse_change(current: Topology, message: Message) -> Topology | None:
-    """What a change asks for, if it may follow the current topology: the same answer at every process that has it."""
+    """The topology of a valid change of the current one; None for any other message. All processes with the same
+    current topology agree on it."""
     if message.destinations != current.groups or not is_change(message):
         return None
     try:

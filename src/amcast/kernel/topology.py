@@ -1,8 +1,9 @@
-"""Who is there: groups, their members, clients and regions; frozen and numbered.
+"""Topologies: the groups, their members, clients and regions of one configuration.
 
-A process holds the current topology as state. A change of a group's members is a new topology with the next number,
-which reaches processes as an ordered record; the members of earlier numbers stay answerable, because quorums of an
-old number may still be counted.
+A topology is immutable and belongs to one configuration. Each process holds its current topology as state. A
+reconfiguration changes the members of one group: the next topology, with the next configuration number, reaches
+processes as an ordered message. Members of earlier configurations remain available, because quorums of an earlier
+configuration may still be counted.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,17 +14,17 @@ from amcast.kernel.ids import MAX_SENDER, GroupId, ProcessId
 
 MAX_GROUPS = 4096
 MAX_REPLICAS = 31
-MAX_REMEMBERED = 4096
-MAX_LEFT = 64
-"""Members that left and are remembered by name."""
+MAX_CACHED_DESTINATIONS = 4096
+MAX_REMOVED = 64
+"""How many removed members keep their endpoint."""
 
 Endpoint = tuple[str, str]
-"""A process that a change added, or removed: its name, and its address; no address if it has left. Pure rooms carry it
-and do not look at it."""
+"""The name and address of a process that a change added; without an address if it was removed. Only live clusters use
+it."""
 
 
 class Topology:
-    """Immutable by convention: nothing below changes a field after construction."""
+    """The processes of one configuration. Immutable by convention: no method changes a field."""
 
     def __init__(
         self,
@@ -42,15 +43,15 @@ class Topology:
         self.regions: dict[ProcessId, str] = dict(sorted((regions or {}).items()))
         self.names: dict[GroupId, str] = dict(sorted((names or {}).items()))
         self.endpoints: dict[ProcessId, Endpoint] = dict(sorted((endpoints or {}).items()))
-        """Where to find those whom a configuration of number 0 cannot know."""
+        """Endpoints of the processes that changes added or removed."""
         self.next_process = next_process
-        """The lowest number that no process ever had; 0 where nobody counts."""
+        """The lowest process id that was never used; 0 if ids are not tracked."""
         self._history: dict[tuple[GroupId, int], tuple[ProcessId, ...]] = dict(history or {})
         for group, members in self._members.items():
             self._history[(group, configuration)] = members
         self._group_of: dict[ProcessId, GroupId] = {}
-        self._addressed: dict[tuple[GroupId, ...], tuple[ProcessId, ...]] = {}
-        """Answers that were given before: the same destinations come again and again."""
+        self._processes_of: dict[tuple[GroupId, ...], tuple[ProcessId, ...]] = {}
+        """Cache of `processes_of`."""
         self._validate()
         self.groups: tuple[GroupId, ...] = tuple(self._members)
         self.servers: tuple[ProcessId, ...] = tuple(sorted(self._group_of))
@@ -72,18 +73,18 @@ class Topology:
                         f"topology.groups[{group}]: process {member} is a member twice; groups are disjoint"
                     )
                 self._group_of[member] = group
-        seen: set[ProcessId] = set()
+        clients: set[ProcessId] = set()
         for client in self.clients:
             if client in self._group_of:
                 raise UsageError(f"topology.clients: process {client} is a member of group {self._group_of[client]}")
             if not 0 <= client <= MAX_SENDER:
                 raise UsageError(f"topology.clients: process {client}; expected 0 to {MAX_SENDER}")
-            if client in seen:
+            if client in clients:
                 raise UsageError(f"topology.clients: process {client} appears twice")
-            seen.add(client)
+            clients.add(client)
         for process in self.regions:
-            if process not in self._group_of and process not in seen:
-                raise UsageError(f"topology.regions: process {process} is in no group and no client")
+            if process not in self._group_of and process not in clients:
+                raise UsageError(f"topology.regions: process {process} is neither a member of a group nor a client")
         for group in self.names:
             if group not in self._members:
                 raise UsageError(f"topology.names: group {group} does not exist")
@@ -95,7 +96,7 @@ class Topology:
 
     @classmethod
     def grid(cls, groups: int, replicas: int, clients: int = 0) -> "Topology":
-        """`groups` groups of `replicas` processes numbered 0, 1, 2 ... group by group, then the clients."""
+        """A topology of equal groups. Processes are numbered 0, 1, 2 ... group by group, and clients after them."""
         if not 1 <= groups <= MAX_GROUPS:
             raise UsageError(f"groups = {groups}; expected 1 to {MAX_GROUPS}")
         if not 1 <= replicas <= MAX_REPLICAS:
@@ -109,38 +110,38 @@ class Topology:
         )
 
     def members(self, group: GroupId, configuration: int | None = None) -> tuple[ProcessId, ...]:
-        """The members of a group, now or under an earlier number."""
+        """The members of a group, in this configuration or an earlier one."""
         if configuration is None:
             return self._members[group]
         return self._history[(group, configuration)]
 
     def quorum(self, group: GroupId, configuration: int | None = None) -> int:
-        """The size of a majority."""
+        """The size of a majority of a group."""
         return len(self.members(group, configuration)) // 2 + 1
 
     def faults_tolerated(self, group: GroupId, configuration: int | None = None) -> int:
-        """How many members may crash while a majority remains."""
+        """How many members of a group may crash while a majority remains."""
         return (len(self.members(group, configuration)) - 1) // 2
 
     def group_of(self, process: ProcessId) -> GroupId | None:
-        """The group of a process; None for a client or a stranger."""
+        """The group of a process; None for a client or an unknown process."""
         return self._group_of.get(process)
 
     def processes_of(self, destinations: tuple[GroupId, ...]) -> tuple[ProcessId, ...]:
-        """All members of some groups, in the groups' order."""
-        known = self._addressed.get(destinations)
-        if known is None:
-            known = tuple(member for group in destinations for member in self._members[group])
-            if len(self._addressed) < MAX_REMEMBERED:
-                self._addressed[destinations] = known
-        return known
+        """All members of the destination groups, in the order of the groups."""
+        processes = self._processes_of.get(destinations)
+        if processes is None:
+            processes = tuple(member for group in destinations for member in self._members[group])
+            if len(self._processes_of) < MAX_CACHED_DESTINATIONS:
+                self._processes_of[destinations] = processes
+        return processes
 
     def region(self, process: ProcessId) -> str:
-        """Where a process is; "" when nobody said."""
+        """The region of a process; "" if none is set."""
         return self.regions.get(process, "")
 
     def check_destinations(self, destinations: Iterable[GroupId]) -> tuple[GroupId, ...]:
-        """Destinations as a message carries them: sorted, distinct, existing; anything else is the caller's mistake."""
+        """The destinations as a message carries them, sorted and distinct. Raises UsageError for unknown groups."""
         wanted = tuple(sorted(set(destinations)))
         if not wanted:
             raise UsageError("destinations: none given; expected at least one group")
@@ -157,8 +158,8 @@ class Topology:
         endpoint: Endpoint = ("", ""),
         region: str = "",
     ) -> "Topology":
-        """The next topology, in which one group has other members; the last `keep` numbers stay answerable. `place`
-        and `region` are those of the member that comes; of one that goes only the name counts."""
+        """The next topology, in which one group has other members; members of the last `keep` configurations stay
+        available. `endpoint` and `region` belong to the added member; of a removed one, only the name is used."""
         if group not in self._members:
             raise UsageError(f"topology: group {group} does not exist; expected one of {list(self.groups)}")
         configuration = self.configuration + 1
@@ -167,21 +168,21 @@ class Topology:
         endpoints = dict(self.endpoints)
         next_process = self.next_process
         for process in sorted(set(members) ^ set(self._members[group])):
-            comes = process in members
-            if comes and region:
+            is_added = process in members
+            if is_added and region:
                 regions[process] = region
             if endpoint[0]:
-                endpoints[process] = endpoint if comes else (endpoint[0], "")
-            if comes and next_process:
+                endpoints[process] = endpoint if is_added else (endpoint[0], "")
+            if is_added and next_process:
                 next_process = max(next_process, process + 1)
-        left = [process for process, (_, address) in sorted(endpoints.items()) if not address]
-        for process in left[:-MAX_LEFT]:
+        removed = [process for process, (_, address) in sorted(endpoints.items()) if not address]
+        for process in removed[:-MAX_REMOVED]:
             del endpoints[process]
         groups = {**self._members, group: tuple(members)}
         return Topology(groups, self.clients, regions, self.names, configuration, old, endpoints, next_process)
 
     def with_clients(self, clients: Sequence[ProcessId]) -> "Topology":
-        """The same with other clients."""
+        """The same configuration with other clients."""
         regions = {p: r for p, r in self.regions.items() if p in self._group_of or p in clients}
         return Topology(
             self._members,
@@ -195,22 +196,22 @@ class Topology:
         )
 
     def describe(self) -> dict[str, object]:
-        """As plain data, for run.json; `Topology.from_dict` reads it back."""
-        told: dict[str, object] = {
+        """The topology as plain data, for run.json; `Topology.from_dict` reads it back."""
+        data: dict[str, object] = {
             "configuration": self.configuration,
             "groups": [{"id": g, "name": self.names.get(g, ""), "members": list(m)} for g, m in self._members.items()],
             "clients": list(self.clients),
             "regions": [[process, region] for process, region in self.regions.items()],
         }
         if self.endpoints:
-            told["endpoints"] = [[process, name, address] for process, (name, address) in self.endpoints.items()]
+            data["endpoints"] = [[process, name, address] for process, (name, address) in self.endpoints.items()]
         if self.next_process:
-            told["next_process"] = self.next_process
-        return told
+            data["next_process"] = self.next_process
+        return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], where: str = "topology") -> "Topology":
-        """What `describe` said; a mistake names the place."""
+        """Reads the output of `describe`. A UsageError names the mistake."""
         try:
             groups = {group["id"]: tuple(group["members"]) for group in data["groups"]}
             names = {group["id"]: group["name"] for group in data["groups"] if group.get("name")}
@@ -220,8 +221,8 @@ class Topology:
             endpoints = {process: (name, address) for process, name, address in data.get("endpoints", ())}
             next_process = data.get("next_process", 0)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            told = f"{type(error).__name__} {error}"
-            raise UsageError(f"{where}: {told}; expected what `Topology.describe` writes") from None
+            problem = f"{type(error).__name__} {error}"
+            raise UsageError(f"{where}: {problem}; expected the output of `Topology.describe`") from None
         members = [member for group in groups.values() for member in group]
         for value in (configuration, next_process, *groups, *clients, *regions, *endpoints, *members):
             if type(value) is not int:

@@ -1,1 +1,1 @@
-"""The only room with sockets, files and coroutines: it hosts the very objects that the simulator runs."""
+"""The live system: sockets, files and coroutines around the same process objects that the simulator runs."""

@@ -67,7 +67,16 @@ def test_folder_of_another_node_or_damaged_owner_is_refused(tmp_path: Path, caps
     )
     (data / "process-00001" / FILE).write_text("{}")
     assert service.main([str(file), "stock/1"]) == 64
-    assert "expected what a node wrote there about itself" in capsys.readouterr().err
+    assert "expected the owner that a node recorded" in capsys.readouterr().err
+
+
+def test_folder_of_an_older_format_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = cluster_file(tmp_path, "cluster.toml", durability="memory")
+    begun(file)
+    owner = tmp_path / "data" / "process-00000" / FILE
+    owner.write_text(owner.read_text().replace(',"format":2', ""))
+    assert service.main([str(file), "orders/1"]) == 64
+    assert "a data folder of format 1; expected format 2" in capsys.readouterr().err
 
 
 def test_log_durability_may_follow_memory_durability(tmp_path: Path) -> None:
@@ -110,7 +119,7 @@ def test_processes_with_different_members_refuse_each_other(tmp_path: Path) -> N
         other = tmp_path / "other.toml"
         other.write_text(format_toml(values))
         with (
-            pytest.raises(CannotTellError, match="different groups or replicas in topology 0: is"),
+            pytest.raises(CannotTellError, match="different groups or replicas in configuration 0: is"),
             service.connect_blocking(other, connect_s=2.0) as client,
         ):
             client.multicast({"orders"}, b"x", 2.0)

@@ -171,7 +171,7 @@ def test_subscription_leaves_a_lagging_replica(tmp_path: Path) -> None:
             await read(subscription, 5)
             behind = members.running[cluster.name_of(subscription.source)]
             for link in behind.host.network.links.values():
-                link._put = lambda data: None
+                link._write = lambda data: None
                 link._on_bodies = lambda peer, bodies: None
             await talk(client, 5, 5)
             assert numbers(await read(subscription, 5)) == list(range(5, 10))
@@ -196,7 +196,7 @@ def test_impossible_subscriptions_raise_errors(tmp_path: Path) -> None:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(Members(cluster))
             stranger = RpcClient("another", cluster.addresses, cluster.limits)
-            with pytest.raises(CannotTellError, match="no replica of group 0 answers"):
+            with pytest.raises(CannotTellError, match="no replica of group 0 answered"):
                 await read(Subscription(stranger, 0, members, since=0, timeout_s=0.2), 1)
 
     run(main())
@@ -219,11 +219,11 @@ def test_recent_deliveries_are_contiguous_and_bounded() -> None:
     for position in range(100):
         kept.add(position, Message(position, 0, (0,), bytes(100)))
     assert (kept.first, kept.next) == (67, 100)
-    assert [message.id for message in kept.since(98, 1)] == [98]
-    assert [message.id for message in kept.since(90, 10**6)] == list(range(90, 100))
+    assert [message.id for message in kept.read_from(98, 1)] == [98]
+    assert [message.id for message in kept.read_from(90, 10**6)] == list(range(90, 100))
     kept.add(99, Message(99, 0, (0,)))
     assert kept.next == 100, "what is told again changes nothing"
     kept.add(150, Message(150, 0, (0,)))
     assert (kept.first, kept.next) == (150, 151), "behind a gap everything begins anew"
-    kept.jump(200)
-    assert kept.since(200, 1) == []
+    kept.skip_to(200)
+    assert kept.read_from(200, 1) == []

@@ -20,7 +20,7 @@ from amcast.live.config.cluster import Cluster
 from amcast.live.operations.local_cluster import LocalCluster
 from amcast.live.security.permissions import FIRST_CLIENT_ID, IDS_PER_CLIENT
 from amcast.live.wire import frames as wire
-from amcast.live.wire.frames import HEAD, Codec, Hello
+from amcast.live.wire.frames import HEAD, WIRE_VERSION, Codec, Hello
 from tests.live.cluster import run
 from tests.live.secure_cluster import say, secured
 
@@ -84,7 +84,12 @@ def test_garbage_from_unauthenticated_peers_is_refused(running: Running) -> None
             ]
             await asyncio.gather(*(say(cluster.addresses[0], words) for words in said for _ in range(3)))
             context = cluster.client_transport("guest").secured
-            insiders = [b"\xff" * 6000, wire.framed(77, b""), wire.framed(wire.HELLO, b"\xc1"), wire.framed(3, b"\x90")]
+            insiders = [
+                b"\xff" * 6000,
+                wire.make_frame(77, b""),
+                wire.make_frame(wire.HELLO, b"\xc1"),
+                wire.make_frame(3, b"\x90"),
+            ]
             await asyncio.gather(*(say(cluster.addresses[0], words, context) for words in insiders))
             unharmed(before, await latency_ms(client))
 
@@ -161,10 +166,10 @@ def test_replayed_frames_are_not_delivered_twice(running: Running) -> None:
     coder = Codec(cluster_spec(cluster).wire_bodies())
 
     def hello(link: int, incarnation: int = 1) -> bytes:
-        said = Hello(2, cluster.name, cluster.protocol, REPLAYER, 0, incarnation, link, None, 0, 1)
-        return wire.hello_frame(said)
+        said = Hello(WIRE_VERSION, cluster.name, cluster.protocol, REPLAYER, 0, incarnation, link, None, 0, 1)
+        return wire.encode_hello(said)
 
-    frame = coder.frame(1, 0, [coder.encode(Request(Message(REPLAYER * 10**9, REPLAYER, (0,), b"once")))])
+    frame = coder.encode_frame(1, 0, [coder.encode(Request(Message(REPLAYER * 10**9, REPLAYER, (0,), b"once")))])
 
     async def main() -> None:
         async with connect(cluster, client="till") as client:
@@ -183,7 +188,7 @@ def test_replayed_frames_are_not_delivered_twice(running: Running) -> None:
             assert b"has forgotten our link" in again
             older = await say(cluster.addresses[0], hello(9, incarnation=0) + frame, context)
             assert b"incarnation 1, link 1 was seen before" in older
-            await say(cluster.addresses[0], hello(2) + frame + wire.ack_frame(0) * 1000 + frame, context)
+            await say(cluster.addresses[0], hello(2) + frame + wire.encode_ack(0) * 1000 + frame, context)
             await client.multicast({"orders"}, b"last")
             async with asyncio.timeout(10):
                 while b"last" not in got:

@@ -32,7 +32,7 @@ needs_sockets = pytest.mark.live
 
 
 def greeting(process: int, target: int, cluster: str = "local", protocol: str = "primcast") -> bytes:
-    return wire.hello_frame(Hello(wire.WIRE_VERSION, cluster, protocol, process, target, 0, 1, None, 0, 1))
+    return wire.encode_hello(Hello(wire.WIRE_VERSION, cluster, protocol, process, target, 0, 1, None, 0, 1))
 
 
 @needs_sockets
@@ -107,7 +107,7 @@ def test_peer_that_claims_another_identity_is_refused(
                 answers.append(await say(cluster.addresses[target], greeting(process, target), context))
             async with connect(cluster, client="till") as till:
                 await till.multicast({"orders", "stock"}, b"x")
-            await until(lambda: running[0].host.network.is_up(1))
+            await until(lambda: running[0].host.network.is_connected(1))
 
     with listening() as heard:
         run(main())
@@ -165,7 +165,7 @@ def test_client_that_exceeds_its_permissions_is_refused(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with replicas(cluster) as running:
-            sent = greeting(GUEST, 0) + coder.frame(1, 0, [coder.encode(asked)])
+            sent = greeting(GUEST, 0) + coder.encode_frame(1, 0, [coder.encode(asked)])
             answers.append(await say(cluster.addresses[0], sent, context))
             async with connect(cluster, client="till") as till:
                 await till.multicast({"orders"}, b"x")
@@ -275,7 +275,7 @@ def test_certificate_of_another_authority_is_reported_at_start(tmp_path: Path) -
         ("[clients.a]\nid = 1\n[clients.b]", "clients.b.id = 1; a has this id already"),
         ("[clients.' a']", "clients: the name ' a'; expected one without spaces around it"),
         ("[clients.a]\nrights = 1", "unknown field `rights`"),
-        ("wire = [2, 1]", "wire = [2, 1]; expected [oldest, newest] between 1 and 2"),
+        ("wire = [2, 1]", "wire = [2, 1]; expected [oldest, newest] between 3 and 4"),
         ("wire = [0, 2]", "wire = [0, 2]; expected"),
         ("wire = [1, 99]", "wire = [1, 99]; expected"),
         ("logs = 'xml'", "logs: Invalid enum value 'xml'"),

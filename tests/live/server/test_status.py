@@ -20,6 +20,7 @@ from amcast.live.rpc.messages import GetNodeStatus
 from amcast.live.security.permissions import FIRST_CLIENT_ID
 from amcast.live.server import http
 from amcast.live.server.metrics import METRICS
+from amcast.live.wire.frames import WIRE_VERSION
 from amcast.protocols.skeen.process import Skeen
 from tests import ROOT
 from tests.live.cluster import run
@@ -54,7 +55,7 @@ def test_status_of_every_node(tmp_path: Path) -> None:
             assert status["protocol_status"]["leader"] in (0, 3)
             assert status["protocol_status"]["pending"] == 0
             assert len(status["links"]) == 3
-            assert all(link["up"] and link["version"] == 2 for link in status["links"])
+            assert all(link["up"] and link["version"] == WIRE_VERSION for link in status["links"])
 
     run(main())
 
@@ -126,7 +127,7 @@ def test_only_operators_may_request_the_status(tmp_path: Path) -> None:
 
     with listening() as heard:
         run(main())
-    assert len(heard.having("may not ask for status")) == 1
+    assert len(heard.having("may not request the status")) == 1
 
 
 def test_health_readiness_and_metrics_over_http(tmp_path: Path) -> None:

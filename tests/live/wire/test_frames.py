@@ -9,7 +9,7 @@ from amcast.live.limits import Limits
 from amcast.live.wire.frames import Codec
 from amcast.parts.client.messages import ConfigurationStarted
 from amcast.parts.membership.messages import ConfigurationInfo, ConfigurationRecord, InstanceRecord
-from amcast.parts.membership.reconfigurable import reconfigurable
+from amcast.parts.membership.reconfigurable import build_reconfigurable_spec
 from amcast.parts.node.node import Node
 from amcast.protocols.catalogue import CATALOGUE
 from tests.conformance.test_members import MS, hold, planned
@@ -17,7 +17,7 @@ from tests.conformance.test_members import MS, hold, planned
 
 @pytest.mark.parametrize("name", ["primcast", "multipaxos", "treecast"])
 def test_bodies_and_records_come_back_as_they_were(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = build_node_spec(reconfigurable(CATALOGUE[name]), scale_node(MS))
+    spec = build_node_spec(build_reconfigurable_spec(CATALOGUE[name]), scale_node(MS))
     coder = Codec(spec.wire_bodies(), spec.records, Limits())
     told: set[str] = set()
     right = Node.step

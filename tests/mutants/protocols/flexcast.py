@@ -1,4 +1,7 @@
-"""FlexCast as printed, mistake by mistake, and with mistakes that a repair could make. Searches must find every one."""
+"""Mutants of FlexCast: the mistakes of the printed algorithms, one each, and mistakes that a correction could make.
+
+Searches must find every one.
+"""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -8,128 +11,131 @@ from amcast.kernel.message import Message
 from amcast.kernel.spec import Links, Spec
 from amcast.parts.ordering.history import History
 from amcast.parts.ordering.messages import Link
-from amcast.parts.ordering.messages import Links as Told
+from amcast.parts.ordering.messages import Links as HistoryLinks
 from amcast.protocols.flexcast.messages import Token
 from amcast.protocols.flexcast.process import SPEC, FlexCast
 
 
 class EarlyAcksLost(FlexCast):
-    """Algorithm 2, lines 9 and 10: an acknowledgement finds its message in a queue, or is lost."""
+    """Algorithm 2, lines 9 and 10: an acknowledgement that arrives before its message is lost."""
 
-    def _hear_ack(
+    def _handle_ack(
         self, group: GroupId, message: MessageId, tokens: tuple[Token, ...], notified: tuple[int, ...]
     ) -> None:
         if message in self._pending:
-            super()._hear_ack(group, message, tokens, notified)
+            super()._handle_ack(group, message, tokens, notified)
 
 
 class HigherGroupsAwaited(FlexCast):
-    """Algorithm 3, line 56: the list of notified groups holds higher ones too, which never answer to a lower one."""
+    """Algorithm 3, line 56: notified groups include higher ones, which never acknowledge to a lower one."""
 
-    def _awaited(self, told: list[tuple[int, GroupId]], group: GroupId) -> tuple[int, ...]:
-        return tuple(number for number, _ in told)
+    def _select_awaited(self, sent: list[tuple[int, GroupId]], group: GroupId) -> tuple[int, ...]:
+        return tuple(number for number, _ in sent)
 
 
-class _Rash(FlexCast):
-    """Base of those that may find a message ready more than once."""
+class _RepeatedChecks(FlexCast):
+    """Base of mutants that may check a message which is no longer pending."""
 
-    def _judge(self, message: MessageId) -> None:
+    def _check(self, message: MessageId) -> None:
         waits = any(message in waiting for waiting in self._blocked.values())
-        if not waits and (message in self._pending or message in self._asked):
-            super()._judge(message)
+        if not waits and (message in self._pending or message in self._notifications):
+            super()._check(message)
 
 
-class AcksPerGroup(_Rash):
-    """Algorithm 2, line 9, and 3, line 58: who was notified twice answers twice; the first answer counts for both."""
+class AcksPerGroup(_RepeatedChecks):
+    """Algorithm 2, line 9, and 3, line 58: a group that is notified twice acknowledges twice; the first acknowledgement
+    counts for both."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._done: set[MessageId] = set()
-        self._heard: dict[MessageId, set[object]] = {}
+        self._arrived: dict[MessageId, set[object]] = {}
         self._expected: dict[MessageId, set[object]] = {}
 
-    def _awaited(self, told: list[tuple[int, GroupId]], group: GroupId) -> tuple[int, ...]:
-        return tuple(target for _, target in told if self.rank[target] < self.rank[group])
+    def _select_awaited(self, sent: list[tuple[int, GroupId]], group: GroupId) -> tuple[int, ...]:
+        return tuple(target for _, target in sent if self.rank[target] < self.rank[group])
 
     def _name(self, notifier: GroupId, notified: GroupId) -> object:
         return notified
 
-    def _hear_message(self, group: GroupId, message: Message, notified: tuple[int, ...]) -> None:
+    def _handle_msg(self, group: GroupId, message: Message, notified: tuple[int, ...]) -> None:
         mine, lowest = self.rank[self.home], self.order.lca(message.destinations)
         expected = self._expected.setdefault(message.id, set())
         expected.update(self._name(g, g) for g in message.destinations if g != lowest and self.rank[g] < mine)
         expected.update(self._name(group, target) for target in notified)
-        self._entry(message.id).message = message
-        self._weigh(message.id)
+        self._add_pending(message.id).message = message
+        self._update_outstanding(message.id)
 
-    def _hear_ack(
+    def _handle_ack(
         self, group: GroupId, message: MessageId, tokens: tuple[Token, ...], notified: tuple[int, ...]
     ) -> None:
         names = {self._name(notifier if number else group, group) for notifier, number in tokens}
-        self._heard.setdefault(message, set()).update(names)
+        self._arrived.setdefault(message, set()).update(names)
         self._expected.setdefault(message, set()).update(self._name(group, target) for target in notified)
         if message not in self._done:
-            self._weigh(message)
+            self._update_outstanding(message)
 
     def _deliver(self, message: Message, committed_ns: int | None = None) -> None:
         self._done.add(message.id)
         super()._deliver(message, committed_ns)
 
-    def _weigh(self, message: MessageId) -> None:
-        missing = self._expected.get(message, set()) - self._heard.get(message, set())
-        self._entry(message).due = {(0, 1)} if missing else set()
-        self._judge(message)
+    def _update_outstanding(self, message: MessageId) -> None:
+        missing = self._expected.get(message, set()) - self._arrived.get(message, set())
+        self._add_pending(message).outstanding = {(0, 1)} if missing else set()
+        self._check(message)
 
 
 class AcksPerPair(AcksPerGroup):
-    """The same with pairs of notifier and notified, which is not enough either."""
+    """The same with pairs of notifying and notified group, which is not enough either."""
 
     def _name(self, notifier: GroupId, notified: GroupId) -> object:
         return (notifier, notified)
 
 
-class OneWakes(FlexCast):
-    """Algorithm 3, line 27: of all that waits for a delivery only one pending notification is looked at."""
+class OneNotificationChecked(FlexCast):
+    """Algorithm 3, line 27: of the notifications that wait for a delivery only one is checked again."""
 
-    def _wake(self, waiting: list[MessageId]) -> None:
-        notified = [message for message in waiting if message in self._asked][:1]
-        super()._wake([message for message in waiting if message not in self._asked or message in notified])
+    def _schedule_checks(self, waiting: list[MessageId]) -> None:
+        notified = [message for message in waiting if message in self._notifications][:1]
+        super()._schedule_checks(
+            [message for message in waiting if message not in self._notifications or message in notified]
+        )
 
 
-class ListLeftBehind(_Rash):
-    """The list of the notified is not the message copy's own: what leaves carries an empty one."""
+class ListLeftBehind(_RepeatedChecks):
+    """The list of notified groups is shared by all copies of a message: bodies carry an empty one."""
 
-    def _awaited(self, told: list[tuple[int, GroupId]], group: GroupId) -> tuple[int, ...]:
+    def _select_awaited(self, sent: list[tuple[int, GroupId]], group: GroupId) -> tuple[int, ...]:
         return ()
 
-    def _hear_ack(
+    def _handle_ack(
         self, group: GroupId, message: MessageId, tokens: tuple[Token, ...], notified: tuple[int, ...]
     ) -> None:
         expected = tuple(token for token in tokens if token[1] == 0)
-        super()._hear_ack(group, message, expected, notified)
+        super()._handle_ack(group, message, expected, notified)
 
 
 class _NoEdges(History):
-    def learn(self, links: Told) -> None:
+    def learn(self, links: HistoryLinks) -> None:
         super().learn(tuple(Link(link.id, link.destinations, None) for link in links))
 
 
 class EdgesLost(FlexCast):
-    """Algorithm 3, line 3: the dependencies of an ancestor do not reach this group's own."""
+    """Algorithm 3, line 3: the dependencies of an ancestor are not merged into the own history."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.history = _NoEdges(self.home, self.descendants)
 
 
-class AnswersAtOnce(FlexCast):
-    """Answers a notification although something that comes before its message is missing here."""
+class AcknowledgesAtOnce(FlexCast):
+    """Acknowledges a notification although a predecessor of its message is missing."""
 
-    def _judge(self, message: MessageId) -> None:
-        if message in self._asked:
-            self._answer(message, self._asked.pop(message))
+    def _check(self, message: MessageId) -> None:
+        if message in self._notifications:
+            self._acknowledge(message, self._notifications.pop(message))
         else:
-            super()._judge(message)
+            super()._check(message)
 
 
 class NotifiesNobody(FlexCast):
@@ -140,64 +146,64 @@ class NotifiesNobody(FlexCast):
 
 
 class NotifiesOnce(FlexCast):
-    """A group that was notified passes it on the first time only, whatever it has learned since."""
+    """A notified group notifies others only the first time, even if its history has grown."""
 
-    def _answer(self, message: MessageId, asked: Any) -> None:
-        if message in self._covered:
-            self._covered[message] = self.history.version
-        super()._answer(message, asked)
-
-
-class NotPassedOn(FlexCast):
-    """Asked by the group before it, a group answers and does not ask the next (`notify = "next"`)."""
-
-    def _answer(self, message: MessageId, asked: Any) -> None:
-        self._covered[message] = self.history.version
-        super()._answer(message, asked)
+    def _acknowledge(self, message: MessageId, notification: Any) -> None:
+        if message in self._notified_versions:
+            self._notified_versions[message] = self.history.version
+        super()._acknowledge(message, notification)
 
 
-class SkipsSome(FlexCast):
-    """Asks the last group that may know something, not the next one (`notify = "next"`)."""
+class NextNotNotified(FlexCast):
+    """A notified group acknowledges and does not notify the next one (`notify = "next"`)."""
 
-    def _knowing(self, destinations: tuple[GroupId, ...], above: tuple[GroupId, ...]) -> list[GroupId]:
-        between = self.order.between(self.home, above[0]) if above else ()
-        return [group for group in between if self.history.has_message_only_to(group, above[:1])][-1:]
+    def _acknowledge(self, message: MessageId, notification: Any) -> None:
+        self._notified_versions[message] = self.history.version
+        super()._acknowledge(message, notification)
 
 
-class _Amnesiac(History):
+class LastNotified(FlexCast):
+    """Notifies the last group that may know a predecessor, not the next one (`notify = "next"`)."""
+
+    def _groups_to_notify(self, destinations: tuple[GroupId, ...], higher: tuple[GroupId, ...]) -> list[GroupId]:
+        between = self.order.between(self.home, higher[0]) if higher else ()
+        return [group for group in between if self.history.has_message_only_to(group, higher[:1])][-1:]
+
+
+class _PrunesAll(History):
     def prune(self) -> None:
         for vertex in self._vertices.values():
             vertex.settled = vertex.settled or self.version
         super().prune()
 
 
-class FlushForgetsAll(FlexCast):
-    """A flush drops everything, not only what is before it."""
+class FlushPrunesAll(FlexCast):
+    """A flush prunes all messages, not only its predecessors."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.history = _Amnesiac(self.home, self.descendants)
+        self.history = _PrunesAll(self.home, self.descendants)
 
 
-class WaitsForAllOpen(FlexCast):
-    """Algorithm 2, line 14: a notification waits for everything open, whether it comes before its message or not;
-    with flushes, what it is about may be forgotten before it is answered."""
+class WaitsForAllMissing(FlexCast):
+    """Algorithm 2, line 14: a notification waits for all missing messages, not only for predecessors of its message;
+    a flush may prune that message before the acknowledgement."""
 
-    def _judge(self, message: MessageId) -> None:
-        asked = self._asked.get(message)
-        if asked is None:
-            super()._judge(message)
+    def _check(self, message: MessageId) -> None:
+        notification = self._notifications.get(message)
+        if notification is None:
+            super()._check(message)
             return
-        opened = [id for id, vertex in sorted(self.history._vertices.items()) if vertex.open]
-        if opened:
-            self._blocked.setdefault(opened[0], []).append(message)
+        missing = [id for id, vertex in sorted(self.history._vertices.items()) if vertex.open]
+        if missing:
+            self._blocked.setdefault(missing[0], []).append(message)
         else:
-            self._answer(message, self._asked.pop(message))
+            self._acknowledge(message, self._notifications.pop(message))
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A protocol that must be caught, how and where."""
+    """A wrong protocol, how it fails, and the runs that show it."""
 
     process: type[FlexCast]
     status: frozenset[str]
@@ -207,7 +213,7 @@ class Mutant:
     options: dict[str, Any] = field(default_factory=dict)
     links: Links = "fifo"
     seeds: int = 60
-    """Within so many."""
+    """The mutant must fail within this number of seeds."""
 
     @property
     def name(self) -> str:
@@ -224,22 +230,22 @@ STUCK: Final = frozenset({"stuck"})
 MUTANTS: Final = (
     Mutant(EarlyAcksLost, STUCK),
     Mutant(HigherGroupsAwaited, STUCK),
-    Mutant(OneWakes, STUCK),
+    Mutant(OneNotificationChecked, STUCK),
     Mutant(ListLeftBehind, VIOLATED),
     Mutant(EdgesLost, VIOLATED),
-    Mutant(AnswersAtOnce, VIOLATED, seeds=1000),
+    Mutant(AcknowledgesAtOnce, VIOLATED, seeds=1000),
     Mutant(NotifiesNobody, VIOLATED),
-    Mutant(FlushForgetsAll, VIOLATED | STUCK, options={"flush_every": 3}),
-    Mutant(NotPassedOn, VIOLATED, groups=5, messages=20, destinations=(2, 2), options={"notify": "next"}),
-    Mutant(SkipsSome, VIOLATED, groups=5, messages=20, destinations=(2, 2), options={"notify": "next"}),
+    Mutant(FlushPrunesAll, VIOLATED | STUCK, options={"flush_every": 3}),
+    Mutant(NextNotNotified, VIOLATED, groups=5, messages=20, destinations=(2, 2), options={"notify": "next"}),
+    Mutant(LastNotified, VIOLATED, groups=5, messages=20, destinations=(2, 2), options={"notify": "next"}),
     Mutant(FlexCast, VIOLATED, links="reordering"),
 )
-"""Caught by chance."""
+"""Caught by random runs."""
 
-TOLD: Final = (
+SCENARIO_MUTANTS: Final = (
     ("notified twice", AcksPerGroup),
     ("notified twice", AcksPerPair),
     ("notified twice", NotifiesOnce),
-    ("answered after a flush", WaitsForAllOpen),
+    ("acknowledged after a flush", WaitsForAllMissing),
 )
-"""Too rare for a short search: caught by a story (tests/protocols/flexcast_stories.py)."""
+"""Too rare for a short search: caught by a scenario of `tests/protocols/flexcast/scenarios.py`."""

@@ -111,7 +111,7 @@ def test_a_node_that_does_not_lead_answers_only_who_asks_again() -> None:
     topology = Topology({0: (0, 1, 2)}, (3,))
     spec = CATALOGUE["multipaxos"]
     follower = Node(spec.process(1, topology, spec.configure()), NodeConfig(omega=None))
-    follower.protocol._seen.add(message_id(3, 0))
+    follower.protocol._ordered_ids.add(message_id(3, 0))
     said = Message(message_id(3, 0), 3, (0,))
     assert sends(follower.step((Receive(3, Request(said)),), 0)) == [((3,), Reply(said.id, 0))]
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from amcast.kernel.errors import UsageError
 from amcast.kernel.message import Message
-from amcast.lab.sweep_cell import normalised, run_cell
+from amcast.lab.sweep_cell import normalise_plan, run_cell
 from amcast.pipeline.measure.comparison import COMPARISON, SUMMARY, confidence_interval
 from amcast.pipeline.measure.job import MEASURES, MeasureResult, measure, measure_cells, prepare_folder
 from amcast.trace.meta import Meta
@@ -80,7 +80,7 @@ class Tables:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("measured")
     write_by_hand(folder / "hand")
-    cell = run_cell(normalised(PLAN, "plan"), str(folder / "simulated"))
+    cell = run_cell(normalise_plan(PLAN, "plan"), str(folder / "simulated"))
     return folder, cell
 
 
@@ -272,7 +272,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_sweep_without_traces_is_measured_from_its_cells(tmp_path: Path) -> None:
-    plan = normalised(PLAN, "plan")
+    plan = normalise_plan(PLAN, "plan")
     cells = [
         {**dict.fromkeys((*SUMMARY, "cell", "packets", "bytes")), "cell": f"c{seed}", "seed": seed, "status": "ok",
          "plan": json.dumps({**plan, "seed": seed}), "multicasts": 10, "packets": 50,

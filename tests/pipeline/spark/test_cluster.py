@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from amcast.lab.sweep_cell import normalised, run_cell
+from amcast.lab.sweep_cell import normalise_plan, run_cell
 from amcast.pipeline.sweep import job as sweep
 from amcast.pipeline.sweep.grid import SweepCell, expand_cells, parse_grid
 from tests.pipeline.small_runs import plain, planted_runs, random_run, told, write
@@ -107,7 +107,7 @@ def test_a_sweep_and_a_check_survive_the_death_of_their_workers(tmp_path: Path) 
         write(small / name, runs[name])
     circle = planted_runs()["circle_of_three"]
     write(large / "circle", circle, rows_per_group=5, rows_per_file=12)
-    cells = expand_cells(parse_grid(PLAN), normalised)
+    cells = expand_cells(parse_grid(PLAN), normalise_plan)
     with cluster(tmp_path / "cluster") as made:
         victim = made.processes["worker-1"].pid
         command = [sys.executable, "-c", DRIVER, json.dumps(PLAN), *map(str, (swept, small, large))]

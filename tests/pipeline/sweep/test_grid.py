@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amcast.kernel.errors import UsageError
-from amcast.lab.sweep_cell import normalised
+from amcast.lab.sweep_cell import normalise_plan
 from amcast.pipeline.sweep.grid import SweepCell, bundles, cell_id, expand_cells, identity, parse_grid, toml
-from amcast.simulation.inputs.plan import described, plan_of
+from amcast.simulation.inputs.plan import describe_plan, parse_plan
 from tests import ROOT
 
 
@@ -111,13 +111,13 @@ def test_mistakes_are_one_sentence(text: str, expected: str) -> None:
 )
 def test_a_cell_that_cannot_run_is_refused_before_anything_runs(text: str, expected: str) -> None:
     with pytest.raises(UsageError, match="cell seed = 0") as refused:
-        expand_cells(parse_grid(tomllib.loads(text + '\n[grid]\nseed = "0..1"'), "plan x"), normalised, "plan x")
+        expand_cells(parse_grid(tomllib.loads(text + '\n[grid]\nseed = "0..1"'), "plan x"), normalise_plan, "plan x")
     assert expected in str(refused.value)
 
 
 def test_normalised_plans_say_what_was_left_unsaid_and_mean_the_same() -> None:
-    short = normalised({"protocol": "skeen"}, "plan")
-    long = normalised(
+    short = normalise_plan({"protocol": "skeen"}, "plan")
+    long = normalise_plan(
         {"protocol": "skeen", "seed": 0, "topology": {"groups": 3}, "workload": {"name": "micro"}}, "plan"
     )
     assert cell_id(short) == cell_id(long)
@@ -131,7 +131,7 @@ def test_the_name_of_a_cell_is_fixed_for_all_time() -> None:
 
 
 def test_identity_begins_every_row() -> None:
-    plan = normalised({"protocol": "skeen", "seed": 4, "topology": {"groups": 5}}, "plan")
+    plan = normalise_plan({"protocol": "skeen", "seed": 4, "topology": {"groups": 5}}, "plan")
     row = identity(SweepCell(cell_id(plan), plan, {"seed": 4}))
     assert (row["protocol"], row["groups"], row["seed"], row["outstanding"]) == ("skeen", 5, 4, 1)
     assert row["varied"] == '{"seed":4}'
@@ -158,8 +158,8 @@ def test_a_written_plan_is_the_plan() -> None:
         "protocol": "skeen",
         "faults": {"profile": "pause", "events": [{"at_ns": 5, "do": "pause", "process": 1}]},
     }
-    plan = described(plan_of(values))
-    assert plan_of(tomllib.loads(toml(plan))) == plan_of(values)
+    plan = describe_plan(parse_plan(values))
+    assert parse_plan(tomllib.loads(toml(plan))) == parse_plan(values)
 
 
 @settings(max_examples=60, deadline=None)
@@ -185,6 +185,6 @@ def test_long_cells_come_first_and_alone() -> None:
 
 def test_the_plan_in_the_repository_spans_two_hundred_cells() -> None:
     grid = parse_grid(tomllib.loads((ROOT / "plans" / "five.toml").read_text()))
-    cells = expand_cells(grid, normalised)
+    cells = expand_cells(grid, normalise_plan)
     assert len(cells) == 200
     assert len({cell.plan["protocol"] for cell in cells}) == 5

@@ -11,7 +11,7 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from amcast.cli.main import run
-from amcast.lab.sweep_cell import estimated, normalised, run_cell
+from amcast.lab.sweep_cell import estimate_seconds, normalise_plan, run_cell
 from amcast.pipeline.sweep import job as sweep
 from amcast.pipeline.sweep.grid import expand_cells, parse_grid
 
@@ -35,12 +35,12 @@ def sometimes(plan: dict[str, Any], folder: str | None, packets: bool) -> dict[s
 
 
 def test_rows_do_not_depend_on_spark_or_on_the_grouping(spark: SparkSession, tmp_path: Path) -> None:
-    cells = expand_cells(parse_grid(PLAN), normalised)
+    cells = expand_cells(parse_grid(PLAN), normalise_plan)
     outs = {name: sweep.Settings(tmp_path / name) for name in ("plain", "few", "many")}
     for settings in outs.values():
         sweep.begin(settings, PLAN, cells, parse_grid(PLAN).paths)
     sweep.run_bundle(cells, sometimes, outs["plain"])
-    sweep.run(spark, cells, sometimes, estimated, outs["few"])
+    sweep.run(spark, cells, sometimes, estimate_seconds, outs["few"])
     sweep.run(spark, list(reversed(cells)), sometimes, lambda plan: 5.0, outs["many"])
     assert len(list((tmp_path / "many" / "journal").iterdir())) == 10
     assert len(list((tmp_path / "few" / "journal").iterdir())) < 10

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 from amcast.kernel.errors import UsageError
-from amcast.lab.sweep_cell import normalised, run_cell
+from amcast.lab.sweep_cell import normalise_plan, run_cell
 from amcast.pipeline.sweep import job as sweep
 from amcast.pipeline.sweep.grid import SweepCell, expand_cells, parse_grid
 from amcast.pipeline.sweep.job import Settings
 from amcast.pipeline.sweep.worker import isolated
-from amcast.simulation.inputs.plan import plan_of, read_plan
+from amcast.simulation.inputs.plan import parse_plan, read_plan
 from tests import ROOT
 
 PLAN = {
@@ -28,7 +28,7 @@ PLAN = {
 
 
 def cells(plan: dict[str, Any] = PLAN) -> list[SweepCell]:
-    return expand_cells(parse_grid(plan), normalised)
+    return expand_cells(parse_grid(plan), normalise_plan)
 
 
 def begun(out: Path, plan: dict[str, Any] = PLAN, **settings: Any) -> Settings:
@@ -122,7 +122,7 @@ def test_a_cell_that_does_not_end_well_is_a_row_with_its_replay(tmp_path: Path) 
     for seed in (1, 2, 3, 4):
         plan = settings.out / "plans" / f"{rows[seed]['cell']}.toml"
         assert rows[seed]["replay"] == f"amcast simulate --plan plans/{plan.name} --seed {seed}"
-        assert plan_of(read_plan(plan)) == plan_of(json.loads(rows[seed]["plan"]))
+        assert parse_plan(read_plan(plan)) == parse_plan(json.loads(rows[seed]["plan"]))
     result = sweep.swept(few, 6, time.monotonic(), settings.out)
     assert sweep.verdict_of(result.statuses) == "violated"
     assert len(result.failures) == 4

@@ -25,7 +25,7 @@ from amcast.protocols.primcast.delivery_notices import BATCH_NOTICES, IDLE_NS, M
 from amcast.protocols.primcast.messages import Ack, DeliveryNotice, Install, NewState, Progress, Propose, Start, Sync
 from amcast.protocols.primcast.process import NOTICE_TIMER, PrimCast
 from amcast.protocols.primcast.progress import PendingMulticast
-from amcast.simulation.inputs.plan import plan_of
+from amcast.simulation.inputs.plan import parse_plan
 from tests.protocols.deferring_nodes import DEFER_NS, DeferringNode, EagerPrimCast
 from tests.protocols.gateway_stage import GatewayStage
 
@@ -280,7 +280,7 @@ def test_notices_are_sent_alone_if_no_proposal_follows() -> None:
         assert alone.body.proposals == ()
         assert alone.body.notices == ((0, delivery.message.id, delivery.rank_time),)
         assert proposal.body.notices == ()
-    assert NOTICE_TIMER not in [name for _, name in stage.live_timers()], "no notice is left"
+    assert NOTICE_TIMER not in [name for _, name in stage.list_timers()], "no notice is left"
 
 
 def stream(count: int, apart_ns: int) -> list[tuple[int, int]]:
@@ -479,7 +479,7 @@ def deferring_plan(seed: int, **options: Any) -> dict[str, Any]:
 def fuzz(kind: type[PrimCast], seed: int) -> str | None:
     """What a random run with deferring nodes violates; None if nothing."""
     spec = replace(CATALOGUE["primcast"], process=kind)
-    outcome = runs.fuzz_one(runs.prepare(plan_of(deferring_plan(seed)), spec), seed)
+    outcome = runs.fuzz_seed(runs.prepare_run(parse_plan(deferring_plan(seed)), spec), seed)
     return None if outcome.status == "holds" else f"seed {seed}, {outcome.status}: {outcome.story}"
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from amcast.lab.delays import delays
+from amcast.lab.delays import measure_delays
 from amcast.protocols.catalogue import CATALOGUE
 from tests.protocols.stage import Stage
 
@@ -12,7 +12,7 @@ from tests.protocols.stage import Stage
 @pytest.mark.parametrize("replicas", [3, 5])
 @pytest.mark.parametrize("destinations", [1, 2, 4])
 def test_delays_by_role_and_packet_count_match_the_claims(destinations: int, replicas: int) -> None:
-    row = delays(CATALOGUE["whitebox"], destinations, replicas)
+    row = measure_delays(CATALOGUE["whitebox"], destinations, replicas)
     assert row.delays_by_role == {"leader": 3, "follower": 4}
     assert row.packets == destinations * (1 + 2 * destinations * replicas + replicas)
 
@@ -60,4 +60,4 @@ def _pending_field(stage: Stage, process: int, id: int, field: str) -> int:
 def test_scenes_that_catch_mutants_pass(scene: Any) -> None:
     stage = scene("whitebox")
     stage.check()
-    assert stage.done(), stage.world.owed()
+    assert stage.done(), stage.world.list_due_deliveries()

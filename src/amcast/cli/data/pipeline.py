@@ -48,7 +48,7 @@ def sweep(
     Example: amcast sweep plans/five.toml --out sweeps/five --traces
     """
     _installed()
-    from amcast.lab.sweep_cell import estimated, normalised, run_cell
+    from amcast.lab.sweep_cell import estimate_seconds, normalise_plan, run_cell
     from amcast.pipeline.spark.session import session
     from amcast.pipeline.sweep import job
     from amcast.pipeline.sweep.grid import expand_cells, parse_grid
@@ -58,7 +58,7 @@ def sweep(
         raise UsageError(f"--out {folder}: a sweep needs a folder that this machine and every worker see as a path")
     values = read_plan(plan)
     grid = parse_grid(values, f"plan {plan}")
-    cells = expand_cells(grid, normalised, f"plan {plan}")
+    cells = expand_cells(grid, normalise_plan, f"plan {plan}")
     settings = job.Settings(folder.absolute(), traces, packets, timeout, retry)
     job.begin(settings, values, cells, grid.paths)
     begun = time.monotonic()
@@ -66,7 +66,7 @@ def sweep(
     if left:
         err.print(f"{len(left)} of {len(cells)} cells to run")
         with session(master, brief=True) as spark:
-            job.run(spark, left, run_cell, estimated, settings)
+            job.run(spark, left, run_cell, estimate_seconds, settings)
     job.merge(settings.out)
     result = job.swept(cells, len(left), begun, settings.out)
     verdict = job.verdict_of(result.statuses)
@@ -147,9 +147,9 @@ def report(
         _measured(folder, measures, master, keep_edges, _groups(order))
     if (place / "sweep.json").is_file():
         told = plain_json.loads((place / "sweep.json").read_text())
-        said = account.of_sweep(place, told, job.read_cells(place).to_pylist(), measures)
+        said = account.summarize_sweep(place, told, job.read_cells(place).to_pylist(), measures)
     else:
-        said = account.of_runs(place, _judged(folder, master), read_tables(measures)["summary"], measures)
+        said = account.summarize_runs(place, _judged(folder, master), read_tables(measures)["summary"], measures)
     files = write_report(said, measures, target or place)
     if json:
         print_json({"verdict": said.verdict, "page": str(files[0]), "files": [str(file) for file in files[1:]]})
@@ -165,7 +165,7 @@ def write_page(folder: str, target: Path, answer: dict[str, Any]) -> Path:
 
     measures = target / "measures"
     _measured(folder, measures, None, False, None)
-    said = account.of_runs(Path(folder), answer, read_tables(measures)["summary"], measures)
+    said = account.summarize_runs(Path(folder), answer, read_tables(measures)["summary"], measures)
     return write_report(said, measures, target)[0]
 
 

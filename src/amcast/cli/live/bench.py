@@ -53,8 +53,8 @@ def bench(
 
     Example, latency at a fixed rate: amcast bench --connections 12 --outstanding 10 --rate 1000
     """
-    from amcast.lab.live_benchmark import Bench
-    from amcast.lab.live_benchmark import bench as measure
+    from amcast.lab.live_benchmark import BenchmarkPlan
+    from amcast.lab.live_benchmark import run_benchmark as measure
 
     given = {
         "groups": groups,
@@ -70,7 +70,7 @@ def bench(
         "seed": seed,
         "rate": rate,
     }
-    result = measure(parse_config(Bench, given, "bench"), lambda line: err.print(line, markup=False))
+    result = measure(parse_config(BenchmarkPlan, given, "bench"), lambda line: err.print(line, markup=False))
     if json:
         print_json(result)
     else:

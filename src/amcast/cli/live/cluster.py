@@ -48,11 +48,11 @@ def demo(
     Example: amcast demo --out runs/demo
     """
     from amcast.cli.data.pipeline import write_page
-    from amcast.lab.demo import demonstrate
+    from amcast.lab.demo import run_demo
     from amcast.pipeline.check.job import check
 
     folder = _free(folder)
-    shown = demonstrate(folder, protocol, seconds, lambda line: err.print(line, markup=False))
+    shown = run_demo(folder, protocol, seconds, lambda line: err.print(line, markup=False))
     err.print("checking the trace with Spark and writing the report")
     answer = check(str(shown.trace))
     report = answer["runs"][0]
@@ -229,7 +229,7 @@ def verify(
 
     Example: amcast log verify data/process-00000
     """
-    from amcast.live.storage.store import verify as verified
+    from amcast.live.storage.store import verify_log as verified
 
     found = verified(folder)
     if json:

@@ -242,10 +242,12 @@ def compare(
     Example: amcast compare plans/wan-compare.toml
     """
     from amcast.cli.live.cluster import _free
-    from amcast.lab.simulated_vs_live import compared
-    from amcast.simulation.inputs.plan import plan_of, read_plan
+    from amcast.lab.simulated_vs_live import compare_worlds
+    from amcast.simulation.inputs.plan import parse_plan, read_plan
 
-    found = compared(plan_of(read_plan(plan), str(plan)), _free(folder), lambda line: err.print(line, markup=False))
+    found = compare_worlds(
+        parse_plan(read_plan(plan), str(plan)), _free(folder), lambda line: err.print(line, markup=False)
+    )
     agrees = found.agrees(within / 100)
     fields = ("mean_ms", "p50_ms", "p95_ms")
     if json:

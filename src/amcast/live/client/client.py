@@ -147,9 +147,9 @@ class Client:
         patience_s = max(0.0, self._connect_s - (loop.time() - begin))
         try:
             if self._lazy:
-                await host.network.reached_one(self._preferred_servers(host.process), patience_s)
+                await host.network.dial_until_connected(self._preferred_servers(host.process), patience_s)
             else:
-                await host.network.reached(self.topology, patience_s)
+                await host.network.wait_quorums(self.topology, patience_s)
         except TimeoutError as error:
             if self._lazy or not self._tolerates_unreachable(host):
                 await host.stop()
@@ -160,7 +160,7 @@ class Client:
     def _tolerates_unreachable(self, host: Host) -> bool:
         """Whether the protocol continues without all servers that this client cannot reach: it may tolerate the loss of
         a group (A_dt)."""
-        missing = frozenset(server for server in self.topology.servers if not host.network.is_up(server))
+        missing = frozenset(server for server in self.topology.servers if not host.network.is_connected(server))
         return self._spec.claims.tolerates(self.topology, missing)
 
     async def __aexit__(

@@ -123,8 +123,8 @@ class Multicaster:
             raise UsageError(
                 f"process {host.me} has multicast {self.sequence} batches; expected at most {MAX_BATCHES} per client"
             )
-        if host.network.pressed:
-            await host.network.room()
+        if host.network.outbox.is_congested:
+            await host.network.outbox.wait_for_capacity()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Receipt] = loop.create_future()
         if not self._unsent:

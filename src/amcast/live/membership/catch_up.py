@@ -39,6 +39,6 @@ async def catch_up(
             await asyncio.sleep(POLL_S)
         goal = max((one.next for one in progress.values()), default=0)
         while recent.next < goal:
-            await recent.changed()
+            await recent.wait_for_delivery()
         log.info("process %d has caught up: it is at position %d", me, recent.next)
     caught_up.set()

@@ -4,7 +4,7 @@ A data folder holds the promises of one process in one protocol. Another process
 files with the same `data`, one for tests and one for production, are easily made. So the folder names its owner in the
 file `node`, and a node that finds another owner does not start:
 
-    {"cluster": "shop", "node": "orders/1", "process": 0, "protocol": "primcast"}
+    {"cluster": "shop", "node": "orders/1", "process": 0, "protocol": "primcast", "format": 2}
 
 An incarnation with `durability = "memory"` writes no log. A log in the folder would, in a later incarnation, pass for
 all promises; so a node with `durability = "memory"` refuses to start on a folder that contains a log.
@@ -27,6 +27,7 @@ from amcast.live.config.cluster import Cluster
 from amcast.live.membership.topology_follower import FILE as MEMBERS
 from amcast.live.membership.topology_follower import Roster
 from amcast.live.storage.atomic_files import read_json, write_atomically
+from amcast.live.storage.segments import FORMAT, START_AGAIN
 from amcast.live.wire.frames import named_members
 
 FILE: Final = "node"
@@ -39,6 +40,8 @@ class DataFolderOwner(msgspec.Struct, frozen=True):
     node: str
     process: ProcessId
     protocol: str
+    format: int = 1
+    """The version of all files in the folder; those of format 1 did not state it."""
 
     def __str__(self) -> str:
         return f"{self.node} (process {self.process}) of cluster {self.cluster!r} with protocol {self.protocol!r}"
@@ -46,13 +49,17 @@ class DataFolderOwner(msgspec.Struct, frozen=True):
 
 def expected_owner(cluster: Cluster, me: ProcessId) -> DataFolderOwner:
     """The owner of this node's folder."""
-    return DataFolderOwner(cluster.name, cluster.name_of(me), me, cluster.protocol)
+    return DataFolderOwner(cluster.name, cluster.name_of(me), me, cluster.protocol, FORMAT)
 
 
 def verify_owner(cluster: Cluster, me: ProcessId) -> None:
     """Refuses to start a node on the folder of another one; changes nothing."""
     folder = cluster.data_folder(me)
     expected, owner = expected_owner(cluster, me), _read(folder)
+    if owner is not None and owner.format != FORMAT:
+        raise UsageError(
+            f"{folder / FILE}: a data folder of format {owner.format}; expected format {FORMAT}: {START_AGAIN}"
+        )
     if owner is not None and owner != expected:
         raise UsageError(
             f"{folder}: the folder belongs to {owner}; expected {expected}. Choose another folder (`data` in"

@@ -116,7 +116,7 @@ class StateSurvey:
             progress = await rpc.fetch_progress(other_members, ANSWER_S)
             progress[host.me] = Progress(0, 0, False, host.incarnation, has_state)
             count = self.count = count_state(host.process.topology, group, progress)
-            gone = sum(not host.network.is_up(member) for member in other_members)
+            gone = sum(not host.network.is_connected(member) for member in other_members)
             self._surveyed = incarnations if not count.lacking and count.silent <= gone else None
         self._warn(time.monotonic())
 
@@ -164,7 +164,9 @@ class StateSurvey:
         """Incarnations of members that were restarted, as far as links know."""
         links = self._host.network.links
         incarnations = {
-            one: link.known[0] for one in other_members if (link := links.get(one)) is not None and link.known
+            one: link.peer_incarnation[0]
+            for one in other_members
+            if (link := links.get(one)) is not None and link.peer_incarnation
         }
         return {one: incarnation for one, incarnation in incarnations.items() if incarnation > 0}
 

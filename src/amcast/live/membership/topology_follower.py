@@ -185,11 +185,11 @@ class TopologyFollower:
         network = self._host.network
         for peer, address in addresses_of(topology, topology.servers):
             if peer not in network.addresses and peer != network.me:
-                network.meet(peer, address)
+                network.add_server(peer, address)
 
     def _remove_server(self, peer: ProcessId) -> None:
         if self._host.topology.group_of(peer) is None:
-            self._host.network.part(peer)
+            self._host.network.remove_server(peer)
 
     async def run(
         self, rpc: RpcClient, survey: StateSurvey, recent: RecentDeliveries, caught_up: asyncio.Event
@@ -220,9 +220,9 @@ class TopologyFollower:
         """Whether this replica reaches less than a quorum of its group, which may have moved elsewhere."""
         host = self._host
         assert host.home is not None
-        if host.leaving or host.topology.group_of(host.me) is None:
+        if host.is_leaving or host.topology.group_of(host.me) is None:
             return False
-        up = sum(one == host.me or host.network.is_up(one) for one in host.topology.members(host.home))
+        up = sum(one == host.me or host.network.is_connected(one) for one in host.topology.members(host.home))
         return up < host.topology.quorum(host.home)
 
     async def _query_topology(self, rpc: RpcClient) -> None:

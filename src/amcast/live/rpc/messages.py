@@ -171,7 +171,7 @@ _reply_decoder: Final = msgspec.msgpack.Decoder(AnyReply)
 
 def encode_request(envelope: RpcEnvelope) -> bytes:
     """Encodes the first frame of an RPC connection."""
-    return frames.framed(frames.RPC_REQUEST, _encoder.encode(envelope))
+    return frames.make_frame(frames.RPC_REQUEST, _encoder.encode(envelope))
 
 
 def decode_request(payload: Any) -> RpcEnvelope:
@@ -184,7 +184,7 @@ def decode_request(payload: Any) -> RpcEnvelope:
 
 def encode_reply(reply: AnyReply) -> bytes:
     """Encodes one reply as a frame."""
-    return frames.framed(frames.RPC_REPLY, _encoder.encode(reply))
+    return frames.make_frame(frames.RPC_REPLY, _encoder.encode(reply))
 
 
 def decode_reply(payload: Any) -> AnyReply:

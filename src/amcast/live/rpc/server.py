@@ -57,13 +57,13 @@ class RpcConnection:
         self.connection = connection
         self._limits = limits
         self._writable = asyncio.Event()
-        connection.on_room = self._writable.set
-        connection.narrow(2 * CHUNK_BYTES)
+        connection.on_writable = self._writable.set
+        connection.limit_write_buffer(2 * CHUNK_BYTES)
 
     async def send(self, reply: AnyReply) -> None:
         """Sends one reply. Returns when the socket takes more; refuses a peer that reads nothing for too long."""
         self.connection.write(encode_reply(reply))
-        while self.connection.paused:
+        while self.connection.is_writing_paused:
             self._writable.clear()
             try:
                 async with asyncio.timeout(self._limits.client_link_ttl_s):
@@ -188,11 +188,11 @@ class RpcServer:
     async def _send_deliveries(self, peer: RpcConnection, position: int) -> None:
         recent = self._recent
         while position >= recent.first:
-            messages = recent.since(position, CHUNK_BYTES)
+            messages = recent.read_from(position, CHUNK_BYTES)
             if messages:
                 await peer.send(Deliveries(position, messages))
                 position += len(messages)
-            elif not await recent.changed(self._limits.heartbeat_s):
+            elif not await recent.wait_for_delivery(self._limits.heartbeat_s):
                 await peer.send(KeepAlive(recent.next))
         await peer.send(PositionExpired(recent.first, recent.next))
 
@@ -213,7 +213,7 @@ class RpcServer:
         issued = self._client_ids.allocate(*id_range)
         topology = self._topology()
         encoded = b"" if topology is None or topology.configuration == 0 else encode_topology(topology)
-        await peer.send(ClientId(issued.number, issued.incarnation, issued.sequence, issued.secret, encoded))
+        await peer.send(ClientId(issued.process, issued.incarnation, issued.sequence, issued.secret, encoded))
 
     async def _handle_get_topology(self, peer: RpcConnection, request: GetTopology) -> None:
         topology = self._topology()

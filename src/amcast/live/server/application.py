@@ -211,7 +211,7 @@ class Application:
 
     @property
     def can_take(self) -> bool:
-        """The program's state can be taken, so fellows may ask for it (`read_state`)."""
+        """Whether the application can export its state, so that other members may fetch it (`read_state`)."""
         return self._take is not None
 
     def serve(self, host: Host, recent: RecentDeliveries, follower: TopologyFollower, rpc: RpcClient) -> None:
@@ -273,7 +273,7 @@ class Application:
         if self._journal is not None:
             self._journal.begin_with(reached, state)
         while self.position < recent.next:
-            for message in recent.since(self.position, CHUNK_BYTES):
+            for message in recent.read_from(self.position, CHUNK_BYTES):
                 self._deliver(self.position, message)
         self._catch_up_task = None
         self._position_changed.set()

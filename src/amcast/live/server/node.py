@@ -33,7 +33,7 @@ from amcast.live.server.application import Application
 from amcast.live.server.http import HttpServer
 from amcast.live.server.replica_runtime import ReplicaRuntime
 from amcast.live.storage.client_ids import ClientIdAllocator
-from amcast.live.storage.store import opened_store
+from amcast.live.storage.store import open_store
 
 if TYPE_CHECKING:
     from amcast.trace.run_folder import FolderRecorder
@@ -60,12 +60,12 @@ async def drain_and_stop(host: Host, timeout_s: float = DRAIN_S) -> None:
     time-out. The process stays at least for a moment, so that what was on its way to it is served. A host that has
     failed, or whose protocol has no farewell, just stops.
     """
-    if not host.say_farewell():
+    if not host.announce_leaving():
         return
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     await asyncio.sleep(DRAIN_POLL_S)
-    while not host.ended.done() and loop.time() < deadline and host.process.status().get("asked", 0):
+    while not host.ended.done() and loop.time() < deadline and host.process.status().get("open_requests", 0):
         await asyncio.sleep(DRAIN_POLL_S)
 
 
@@ -95,7 +95,7 @@ def build_replica(
     spec.check_topology(cluster.topology)
     logged = any(cluster.data_folder(me).glob("*.log"))
     with contextlib.ExitStack() as undo:
-        store = opened_store(cluster.data_folder(me), cluster.durability)
+        store = open_store(cluster.data_folder(me), cluster.durability)
         undo.callback(store.close)
         wiring = cluster.node_transport(cluster.name_of(me))
         roster, first = load_roster(cluster, me, logged)
@@ -118,14 +118,16 @@ def build_replica(
             coalesce_us=coalesce_us,
             store=store,
             recorder=recorder,
-            steps=None
+            step_log=None
             if steps is None
             else StepLog(steps / f"{me}-{store.incarnation}.steps", spec.name, me, store.incarnation),
             on_deliver=None if application is None else application.deliver,
             on_installed=None if application is None else application.skip_to,
-            before_forgetting=_combine(recorder.flush if recorder else None, application.save if application else None),
-            handed=0 if application is None else application.position,
-            recorded=recorded,
+            before_log_truncation=_combine(
+                recorder.flush if recorder else None, application.save if application else None
+            ),
+            delivered_until=0 if application is None else application.position,
+            recorded_until=recorded,
             skew=None if skew is None else SkewedClock(skew / cluster.name_of(me).replace("/", "-")),
             wiring=wiring,
         )

@@ -166,12 +166,12 @@ class Replica:
         while True:
             if position < recent.first:
                 raise MissedDeliveriesError(f"replica {self.name}", position, recent.first)
-            messages = recent.since(position, CHUNK_BYTES)
+            messages = recent.read_from(position, CHUNK_BYTES)
             for place, message in enumerate(messages, position):
                 for delivery in message_deliveries(message, place):
                     yield delivery
             position += len(messages)
-            if not messages and not await recent.changed(POLL_S):
+            if not messages and not await recent.wait_for_delivery(POLL_S):
                 self._raise_failure(self.host)
                 if self.host.retired_ns is not None:
                     return

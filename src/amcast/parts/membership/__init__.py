@@ -1,1 +1,1 @@
-"""membership."""
+"""Reconfiguration: groups whose members change while traffic flows."""

@@ -1,11 +1,11 @@
-"""One number's instance of a protocol, and how a process finds its instances again in its records."""
+"""The instance of a protocol in one configuration, and the recovery of instances from records."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from amcast.kernel.events import Event, Started
-from amcast.kernel.ids import ProcessId
-from amcast.kernel.message import Record
+from amcast.kernel.ids import MessageId, ProcessId, sequence_of
+from amcast.kernel.message import Message, Record
 from amcast.kernel.process import Process
 from amcast.kernel.reconfiguration import decode_topology, encode_topology
 from amcast.kernel.topology import Topology
@@ -18,136 +18,187 @@ from amcast.parts.membership.messages import (
     SkippedBarrier,
 )
 from amcast.parts.ordering.delivered_set import DeliveredSet
+from amcast.parts.ordering.messages import WINDOW
 
 ProcessFactory = Callable[[ProcessId, Topology], Process]
+"""Builds the protocol's process for one topology."""
 
-NUMBER: Final = "#"
-"""How the names of timers of later numbers begin: "#2:retry"."""
+TIMER_PREFIX: Final = "#"
+"""The first character of timer names of configurations after 0: "#2:retry"."""
 
 
 class ConfigurationInstance:
-    """What one number's topology runs at one process."""
+    """The protocol's process in one configuration, with what reconfiguration must know about it."""
 
     def __init__(
-        self, begin: ConfigurationStart, topology: Topology, process: Process | None, incarnation: int
+        self, start: ConfigurationStart, topology: Topology, process: Process | None, incarnation: int
     ) -> None:
-        self.start = begin
-        self.configuration = begin.configuration
+        self.start = start
+        self.configuration = start.configuration
         self.topology = topology
         self.process = process
-        """None where this process is no member (any more)."""
+        """None where this process is not a member of its group."""
         self.incarnation = incarnation
-        """The incarnation in which it was begun after a loss of memory; 0 if there was none."""
-        self.base = DeliveredSet()
-        """What my group delivered under earlier numbers."""
-        self.base.restore(begin.delivered)
-        self.skipped_barrier = False
-        """A fellow's state was taken over that lies beyond the barrier: what is delivered here is worth nothing."""
-        self.barrier = -1
-        """My group's position at the end of this number, if a fellow told it."""
+        """The incarnation in which the instance was started after a loss of memory; 0 if memory was intact."""
+        self.earlier_deliveries = DeliveredSet()
+        """The messages that the group delivered in earlier configurations."""
+        self.earlier_deliveries.restore(start.delivered)
         self.own_deliveries: DeliveredSet | None = None
-        """What was delivered, where the protocol cannot say."""
+        """The messages delivered in this configuration, where the protocol itself does not remember them."""
         if process is not None and process.delivered_set(-1) is None:
             self.own_deliveries = DeliveredSet()
+        self.has_skipped_barrier = False
+        """A state transfer led past the barrier: deliveries of this instance are discarded."""
+        self.barrier = -1
+        """The group's position at the end of this configuration, if another member announced it."""
+        self.first_sequences: dict[ProcessId, int] = {}
+        """Per sender: the lowest sequence number for which a destination has confirmed, in this configuration, that no
+        earlier configuration delivered it."""
         self.inbox: list[Event] = []
+        """Events for the process, taken in the next step."""
 
-    def has_delivered(self, message: int) -> bool:
-        """Whether my group delivered it, under this number or before."""
-        if message in self.base:
+    def has_delivered(self, message: MessageId) -> bool:
+        """Whether the group delivered a message in this configuration or an earlier one."""
+        if message in self.earlier_deliveries:
             return True
-        if self.skipped_barrier or self.process is None:
+        if self.has_skipped_barrier or self.process is None:
             return False
-        return (
-            message in self.own_deliveries if self.own_deliveries is not None else self.process.has_delivered(message)
-        )
+        if self.own_deliveries is not None:
+            return message in self.own_deliveries
+        return self.process.has_delivered(message)
 
-    def has_delivered_any(self, messages: Sequence[int]) -> bool:
-        """Whether my group delivered some of them."""
-        if self.base.has_any(messages):
+    def has_delivered_any(self, messages: Sequence[MessageId]) -> bool:
+        """Whether the group delivered one of these messages."""
+        if self.earlier_deliveries.has_any(messages):
             return True
-        if self.skipped_barrier or self.process is None:
+        if self.has_skipped_barrier or self.process is None:
             return False
-        return (
-            self.own_deliveries.has_any(messages)
-            if self.own_deliveries is not None
-            else self.process.has_delivered_any(messages)
-        )
+        if self.own_deliveries is not None:
+            return self.own_deliveries.has_any(messages)
+        return self.process.has_delivered_any(messages)
+
+    def record_confirmed(self, message: Message) -> None:
+        """Records that a destination confirmed a message as not delivered in an earlier configuration."""
+        sequence = sequence_of(message.id)
+        self.first_sequences[message.sender] = min(sequence, self.first_sequences.get(message.sender, sequence))
+
+    def is_newer(self, message: Message) -> bool:
+        """Whether the message must be newer than this configuration: its sender can first have sent it only after a
+        message of this configuration was acknowledged, because sessions run at most WINDOW ahead."""
+        first = self.first_sequences.get(message.sender)
+        return first is not None and sequence_of(message.id) >= first + WINDOW
 
     def timer_name(self, name: str) -> str:
-        """The name under which the driver knows a timer of mine."""
-        return f"{NUMBER}{self.configuration}:{name}" if self.configuration else name
+        """The name of a timer of this instance as the driver knows it."""
+        return f"{TIMER_PREFIX}{self.configuration}:{name}" if self.configuration else name
 
     def snapshot(self) -> InstanceState:
         return InstanceState(
             self.start,
             self.incarnation,
             None if self.process is None else self.process.snapshot(),
-            self.skipped_barrier,
+            self.has_skipped_barrier,
             self.barrier,
             None if self.own_deliveries is None else self.own_deliveries.snapshot(),
+            tuple(sorted(self.first_sequences.items())),
         )
 
     @classmethod
-    def from_state(cls, state: InstanceState, me: ProcessId, make: ProcessFactory) -> "ConfigurationInstance":
+    def from_state(cls, state: InstanceState, me: ProcessId, make_process: ProcessFactory) -> "ConfigurationInstance":
         topology = decode_topology(state.start.topology)
-        process = None if state.process is None else make(me, topology)
+        process = None if state.process is None else make_process(me, topology)
         instance = cls(state.start, topology, process, state.incarnation)
         if process is not None and state.process is not None:
             process.restore(state.process)
         if instance.own_deliveries is not None and state.own_deliveries is not None:
             instance.own_deliveries.restore(state.own_deliveries)
-        instance.skipped_barrier = state.skipped_barrier
+        instance.has_skipped_barrier = state.skipped_barrier
         instance.barrier = state.barrier
+        instance.first_sequences = dict(state.first_sequences)
         return instance
 
 
-def recover_instances(
-    records: Sequence[Record], incarnation: int, me: ProcessId, first: Topology, make: ProcessFactory, old: int
-) -> list[ConfigurationInstance]:
-    """The instances that records tell of, oldest first, each about to start; none if there are no records."""
-    passed: dict[int, ConfigurationRecord] = {}
-    kept: dict[int, list[Record]] = {}
-    overtaken: set[int] = set()
-    for record in records:
+class _RecordedConfigurations:
+    """The records of one process, sorted by configuration."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self.started: dict[int, ConfigurationRecord] = {}
+        self.inner: dict[int, list[Record]] = {}
+        """Per configuration: the records of the protocol itself."""
+        self.skipped: set[int] = set()
+        for record in records:
+            self._add(record)
+
+    def _add(self, record: Record) -> None:
         match record:
             case ConfigurationRecord():
-                passed[record.start.configuration] = record
-            case InstanceRecord(number, replaces, inner, begin):
-                if begin is not None:
-                    passed, kept = {number: ConfigurationRecord(begin, b"", 0)}, {}
+                self.started[record.start.configuration] = record
+            case InstanceRecord(configuration, replaces, inner, start):
+                if start is not None:
+                    self.started, self.inner = {configuration: ConfigurationRecord(start, b"", 0)}, {}
                 if replaces:
-                    kept[number] = []
-                kept.setdefault(number, []).append(inner)
-            case SkippedBarrier(number):
-                overtaken.add(number)
+                    self.inner[configuration] = []
+                self.inner.setdefault(configuration, []).append(inner)
+            case SkippedBarrier(configuration):
+                self.skipped.add(configuration)
             case JoinRecord():
                 pass
             case _:
-                kept.setdefault(0, []).append(record)
-    numbers = sorted({*passed, *kept})
-    found = []
-    for number in numbers[-old - 1 :]:
-        begun = passed.get(number)
-        if begun is not None:
-            begin = begun.start
-        elif number + 1 in passed and passed[number + 1].before:
-            begin = ConfigurationStart(number, passed[number + 1].before)
-        elif number == first.configuration:
-            begin = ConfigurationStart(number, encode_topology(first))
-        else:
+                self.inner.setdefault(0, []).append(record)
+
+    def start_of(self, configuration: int, initial: Topology) -> ConfigurationStart | None:
+        """The start of a configuration; None if the records do not hold its topology any more."""
+        if configuration in self.started:
+            return self.started[configuration].start
+        following = self.started.get(configuration + 1)
+        if following is not None and following.before:
+            return ConfigurationStart(configuration, following.before)
+        if configuration == initial.configuration:
+            return ConfigurationStart(configuration, encode_topology(initial))
+        return None
+
+
+def recover_instances(
+    records: Sequence[Record],
+    incarnation: int,
+    me: ProcessId,
+    initial: Topology,
+    make_process: ProcessFactory,
+    max_old_instances: int,
+) -> list[ConfigurationInstance]:
+    """The instances that the records describe, oldest first, each about to start; none if there are no records."""
+    recorded = _RecordedConfigurations(records)
+    instances = []
+    for configuration in sorted({*recorded.started, *recorded.inner})[-max_old_instances - 1 :]:
+        start = recorded.start_of(configuration, initial)
+        if start is None:
             continue
-        lost = 0 if begun is None else begun.incarnation
-        found.append(_reopened(begin, kept.get(number, []), incarnation, lost, me, make))
-        found[-1].skipped_barrier = number in overtaken
-    return found
+        begun = recorded.started.get(configuration)
+        instance = _reopen_instance(
+            start,
+            recorded.inner.get(configuration, []),
+            incarnation,
+            0 if begun is None else begun.incarnation,
+            me,
+            make_process,
+        )
+        instance.has_skipped_barrier = configuration in recorded.skipped
+        instances.append(instance)
+    return instances
 
 
-def _reopened(
-    begin: ConfigurationStart, records: list[Record], incarnation: int, lost: int, me: ProcessId, make: ProcessFactory
+def _reopen_instance(
+    start: ConfigurationStart,
+    records: list[Record],
+    incarnation: int,
+    amnesia_incarnation: int,
+    me: ProcessId,
+    make_process: ProcessFactory,
 ) -> ConfigurationInstance:
-    """Nothing was said in an instance of which there is no record, unless its memory was lost."""
-    topology = decode_topology(begin.topology)
-    process = None if topology.group_of(me) is None else make(me, topology)
-    instance = ConfigurationInstance(begin, topology, process, lost)
-    instance.inbox.append(Started(tuple(records), incarnation if records or lost else 0))
+    """An instance without records has not sent anything, unless it was started after a loss of memory: it starts as in
+    the first incarnation."""
+    topology = decode_topology(start.topology)
+    process = None if topology.group_of(me) is None else make_process(me, topology)
+    instance = ConfigurationInstance(start, topology, process, amnesia_incarnation)
+    instance.inbox.append(Started(tuple(records), incarnation if records or amnesia_incarnation else 0))
     return instance

@@ -1,4 +1,4 @@
-"""What processes say, keep and know about changes of members."""
+"""Bodies, records and states of reconfiguration."""
 
 from functools import cache
 from typing import Any, Union
@@ -14,12 +14,14 @@ from amcast.parts.ordering.messages import DeliveredRange
 
 
 class ReconfigurableConfig(Config, frozen=True):
+    """Settings of reconfiguration."""
+
     retry_ns: tuple[int, int] = (500 * MILLISECOND, 1000 * MILLISECOND)
-    """How long a process that is behind, or new, waits before it asks its fellows."""
+    """How long a process that lags behind, or joins, waits before it asks the members of its group again."""
     max_early_bodies: int = 10_000
-    """Bodies of a number that is not reached yet are kept back, so many."""
+    """How many bodies of configurations that are not reached yet are held back; further ones are dropped and resent."""
     max_old_instances: int = 64
-    """So many numbers before the current one are kept running for those who have not passed them."""
+    """How many instances of earlier configurations run on for processes that have not passed their barrier."""
 
     def __post_init__(self) -> None:
         if not 0 < self.retry_ns[0] <= self.retry_ns[1]:
@@ -30,134 +32,142 @@ class ReconfigurableConfig(Config, frozen=True):
 
 
 class ConfigurationStart(State, frozen=True):
-    """Where a number begins, for one group: what any member must know in order to take part in it."""
+    """The state in which one group starts a configuration: all that a member needs in order to take part in it."""
 
     configuration: int
     topology: bytes
     position: int = 0
-    """How many messages the group delivered before."""
+    """The number of messages that the group delivered in earlier configurations."""
     rank: int = 0
-    """Added to the ranks of this number: they rise from number to number."""
+    """The offset of this configuration's ranks, so that ranks rise across configurations."""
     delivered: tuple[DeliveredRange, ...] = ()
-    """What the group delivered before."""
+    """The messages that the group delivered in earlier configurations."""
 
 
 class FindConfiguration(Body, frozen=True):
-    """A process that is behind (or new) asks those of its group for a number above this one."""
+    """A process that lags behind, or joins, asks members of its group for configurations after this one."""
 
     configuration: int
     group: GroupId
 
 
 class ConfigurationInfo(Body, frozen=True):
-    """The answer of a fellow."""
+    """The reply to FindConfiguration."""
 
     start: ConfigurationStart
     first_needed: int
-    """Nobody needs the instances of numbers below this one."""
+    """No process needs instances of configurations below this one."""
 
 
 class CheckDelivered(Body, frozen=True):
-    """A contact that is no destination asks one whether a message was delivered under an earlier number."""
+    """A contact outside the destinations asks a destination whether an earlier configuration delivered the message. A
+    destination that has not delivered it returns a Request; one that has replies to the message's sender."""
 
     message: Message
 
 
 class ResendLink(Body, frozen=True):
-    """Bodies were lost before I reached this number: take the link as begun anew."""
+    """The sender dropped early bodies of this configuration: the receiver treats the link as reset, and resends."""
 
     configuration: int
 
 
 class ConfigurationBody(Body, frozen=True):
-    """A body of one number's instance. `numbered` makes the kind for a protocol's bodies."""
+    """The envelope of an instance's body. `make_body_type` derives the type for the bodies of one protocol."""
 
     configuration: int
     body: Any
     barrier: int = -1
-    """The sender has passed the end of that number: its group's position there."""
+    """The position of the sender's group at the barrier of the configuration, once the sender knows it."""
 
 
 class ConfigurationRecord(Record, frozen=True):
-    """I passed into a number; before it was another topology, whose instance goes on for a while."""
+    """The process started a configuration; the instance of the previous one runs on for a while."""
 
     start: ConfigurationStart
     before: bytes
+    """The topology of the previous configuration; empty if the process had none."""
     incarnation: int
-    """The incarnation in which this number's instance was begun without memory; 0 if with it."""
+    """The incarnation in which the instance was started after a loss of memory; 0 if memory was intact."""
 
 
 class JoinRecord(Record, frozen=True):
-    """I am new, and wait to be told: whoever finds this has lost no memory."""
+    """The process is new and waits for its configuration. A restart that finds this record has lost no memory."""
 
 
 class SkippedBarrier(Record, frozen=True):
-    """What a fellow told me inside this number's instance lies beyond its end: I need a Here."""
+    """A state transfer inside this configuration led past its barrier: its later deliveries are discarded, and the
+    process asks for the start of the next configuration."""
 
     configuration: int
 
 
 class InstanceRecord(Record, frozen=True):
-    """A record of one number's instance. `kept` makes the kind for a protocol's records."""
+    """The envelope of an instance's record. `make_record_type` derives the type for the records of one protocol."""
 
     configuration: int
     replaces: bool
-    """It replaces that number's earlier ones."""
+    """Whether it replaces the earlier records of this configuration."""
     record: Any
     start: ConfigurationStart | None = None
-    """This record alone is enough: nothing is left of earlier numbers."""
+    """Set if this record alone is enough for a restart: no instance of an earlier configuration remains."""
 
 
 class InstanceState(State, frozen=True):
+    """The snapshot of one instance."""
+
     start: ConfigurationStart
     incarnation: int
     process: State | None
     skipped_barrier: bool
     barrier: int
     own_deliveries: tuple[DeliveredRange, ...] | None
+    first_sequences: tuple[tuple[ProcessId, int], ...] = ()
 
 
 class ReconfigurableState(State, frozen=True):
+    """The snapshot of a `Reconfigurable`."""
+
     position: int
-    incarnation: int
+    amnesia_incarnation: int
     instances: tuple[InstanceState, ...]
-    """Oldest first; none of a new process that was not told anything."""
-    turned: tuple[tuple[ProcessId, int], ...]
-    early: tuple[tuple[ProcessId, int, Body, int], ...]
-    lost: tuple[tuple[ProcessId, int], ...]
-    leaders: tuple[tuple[GroupId, ProcessId], ...]
-    suspects: tuple[tuple[GroupId, bool], ...]
-    newest: tuple[int, bytes]
-    armed: bool
-    retired: bool
-    vouched: tuple[tuple[ProcessId, int], ...]
+    """Oldest first; none at a process that joins and does not know its configuration."""
+    reached: tuple[tuple[ProcessId, int], ...]
     reported: tuple[tuple[ProcessId, int], ...]
-    done: int
+    newest: tuple[int, bytes]
+    early: tuple[tuple[ProcessId, int, Body, int], ...]
+    dropped: tuple[tuple[ProcessId, int], ...]
+    leaders: tuple[tuple[GroupId, ProcessId], ...]
+    groups_up: tuple[tuple[GroupId, bool], ...]
+    first_needed: int
+    is_retry_armed: bool
+    is_retired: bool
 
 
-BODIES = (ConfigurationStarted, FindConfiguration, ConfigurationInfo, ResendLink)
+MEMBERSHIP_BODIES = (ConfigurationStarted, FindConfiguration, ConfigurationInfo, ResendLink)
+"""Bodies of reconfiguration itself, outside any envelope."""
 
 
 @cache
-def configuration_body(bodies: tuple[type[Body], ...]) -> type[ConfigurationBody]:
-    """The envelope for some bodies: encoded and decoded with its content in one go."""
-    inside: Any = Union[tuple(dict.fromkeys((*bodies, Request, CheckDelivered)))]  # noqa: UP007
+def make_body_type(bodies: tuple[type[Body], ...]) -> type[ConfigurationBody]:
+    """Derives the envelope type for a protocol's bodies, so that envelope and content are encoded in one pass."""
+    content: Any = Union[tuple(dict.fromkeys((*bodies, Request, CheckDelivered)))]  # noqa: UP007
     made: Any = msgspec.defstruct(
         "ConfigurationBody",
-        [("configuration", int), ("body", inside), ("barrier", int, -1)],
+        [("configuration", int), ("body", content), ("barrier", int, -1)],
         bases=(ConfigurationBody,),
         frozen=True,
         array_like=True,
         tag="ConfigurationBody",
         gc=False,
     )
-    kind: type[ConfigurationBody] = made
-    return kind
+    body_type: type[ConfigurationBody] = made
+    return body_type
 
 
 @cache
-def instance_record(records: tuple[type[Record], ...]) -> type[InstanceRecord]:
-    """The same for records."""
+def make_record_type(records: tuple[type[Record], ...]) -> type[InstanceRecord]:
+    """Derives the envelope type for a protocol's records."""
     if not records:
         return InstanceRecord
     made: Any = msgspec.defstruct(
@@ -174,5 +184,5 @@ def instance_record(records: tuple[type[Record], ...]) -> type[InstanceRecord]:
         tag="InstanceRecord",
         gc=False,
     )
-    kind: type[InstanceRecord] = made
-    return kind
+    record_type: type[InstanceRecord] = made
+    return record_type

@@ -1,1 +1,1 @@
-"""node."""
+"""Nodes: a protocol's process together with leader oracle, gateway and replies to senders."""

@@ -1,12 +1,12 @@
-"""The leader oracle Omega, by heartbeats: in the end all members of a group name the same correct member.
+"""The leader oracle Omega, by heartbeats: eventually all members of a group name the same correct member.
 
 Source: Chandra, Hadzilacos, Toueg, "The weakest failure detector for solving consensus" (1996); 003 section 2.2.
 
-Every member sends heartbeats to the others; who is silent for too long is suspected, and trusted again, with twice the
-patience, when it is heard. The leader is the trusted member that has run longest, by its own clock; among equals, and
-all are equal in their first incarnations, the one with the lowest (incarnation, place). A member that restarted does
-not take the lead back from one that ran on, so leadership moves only when it must. Clocks and mistakes are harmless: no
-protocol's safety depends on the oracle.
+Every member sends heartbeats to the others. A member that is silent for too long is suspected. It is trusted again,
+with twice the timeout, when it is heard. The leader is the trusted member that has run longest, by its own clock; among
+equals (in their first incarnations, all are equal) the one with the lowest (incarnation, index). A member that
+restarted does not take the lead back from one that ran on, so leadership moves only when it must. Clocks and wrong
+suspicions are harmless: no protocol's safety depends on the oracle.
 """
 
 from typing import Final
@@ -16,15 +16,23 @@ from amcast.kernel.process import Process
 from amcast.parts.client.messages import Farewell
 from amcast.parts.node.messages import Heartbeat, OmegaConfig, OmegaState
 
-BEAT: Final = "omega"
-PATIENCE: Final = "omega-"
+HEARTBEAT_TIMER: Final = "omega"
+TIMEOUT_PREFIX: Final = "omega-"
+"""The timer "omega-3" expires when member 3 has been silent for too long."""
 MAX_DOUBLINGS: Final = 6
 
 
 class Omega:
-    """One member's oracle about its own group."""
+    """One member's oracle about its own group. It sends and sets timers through its owner's verbs."""
 
-    def __init__(self, owner: Process, members: tuple[ProcessId, ...], config: OmegaConfig) -> None:
+    def __init__(
+        self,
+        owner: Process,
+        members: tuple[ProcessId, ...],
+        config: OmegaConfig,
+        suspected: set[ProcessId] | None = None,
+    ) -> None:
+        """`suspected` is the set in which the oracle keeps the suspected members, for others that read it."""
         self.owner = owner
         self.members = members
         self.others = tuple(member for member in members if member != owner.me)
@@ -32,108 +40,111 @@ class Omega:
         self.incarnation = 0
         self.leader = members[0]
         self._incarnations: dict[ProcessId, int] = dict.fromkeys(members, 0)
+        """The latest known incarnation of each member."""
         self._since: dict[ProcessId, int] = dict.fromkeys(members, 0)
-        self._suspected: set[ProcessId] = set()
+        """When that incarnation began, on the member's clock."""
+        self._suspected: set[ProcessId] = set() if suspected is None else suspected
         self._mistakes: dict[ProcessId, int] = {}
+        """How many suspicions of each member were wrong."""
         self._left: dict[ProcessId, int] = {}
-        """Who said that it leaves, and in which incarnation: what it says after that, in the same incarnation, does not
+        """The incarnation in which a member announced that it leaves: its later heartbeats of that incarnation do not
         count."""
 
-    def begin(self, incarnation: int, joins: bool = False) -> None:
-        """An incarnation of mine begins; in a group that ran before, perhaps."""
+    def start(self, incarnation: int, joins: bool = False) -> None:
+        """Starts an incarnation of the owner; `joins` if its group ran before it was a member."""
         self.incarnation = self._incarnations[self.owner.me] = incarnation
         self._since[self.owner.me] = self.owner.now if incarnation > 0 or joins else 0
         if self.others:
-            self._beat()
+            self._send_heartbeat()
             for member in self.others:
-                self._watch(member)
+                self._restart_timeout(member)
 
-    def hear(self, sender: ProcessId, body: Heartbeat) -> ProcessId | None:
-        """A heartbeat came; the leader, if it is another one now."""
+    # The methods below return the new leader if it has changed, and None otherwise.
+
+    def handle_heartbeat(self, sender: ProcessId, body: Heartbeat) -> ProcessId | None:
         if sender not in self._incarnations or self._left.get(sender, -1) >= body.incarnation:
             return None
         if sender in self._suspected:
             self._suspected.discard(sender)
             if body.incarnation <= self._incarnations[sender]:
-                # In a later incarnation it had been away indeed: no mistake.
+                # In a later incarnation it had crashed, and the suspicion was right.
                 self._mistakes[sender] = min(self._mistakes.get(sender, 0) + 1, MAX_DOUBLINGS)
         if body.incarnation >= self._incarnations[sender]:
             self._incarnations[sender] = body.incarnation
             self._since[sender] = body.since_ns
-        self._watch(sender)
-        return self._changed()
+        self._restart_timeout(sender)
+        return self._elect()
 
-    def part(self, sender: ProcessId, body: Farewell) -> ProcessId | None:
-        """A member says that it leaves; the leader, if it is another one now."""
+    def handle_farewell(self, sender: ProcessId, body: Farewell) -> ProcessId | None:
         if body.incarnation < self._incarnations.get(sender, body.incarnation + 1):
             return None
         self._left[sender] = body.incarnation
         self._suspected.add(sender)
-        self.owner.cancel_timer(f"{PATIENCE}{sender}")
+        self.owner.cancel_timer(f"{TIMEOUT_PREFIX}{sender}")
         self.owner.note("left", value=float(sender))
-        return self._changed()
+        return self._elect()
 
-    def tick(self, name: str) -> ProcessId | None:
-        """A timer whose name begins with "omega" ran out; the leader, if it is another one now."""
-        if name == BEAT:
-            self._beat()
+    def handle_timer(self, name: str) -> ProcessId | None:
+        """A timer whose name begins with "omega" expired."""
+        if name == HEARTBEAT_TIMER:
+            self._send_heartbeat()
             return None
-        return self.suspect(int(name.removeprefix(PATIENCE)))
+        return self.suspect(int(name.removeprefix(TIMEOUT_PREFIX)))
 
     def suspect(self, member: ProcessId) -> ProcessId | None:
-        """A member is silent, or its address is; the leader, if it is another one now."""
+        """Suspects a member that is silent, or whose address does not answer."""
         if member in self._suspected or member not in self.others:
             return None
         self._suspected.add(member)
         self.owner.note("suspected", value=float(member))
-        return self._changed()
+        return self._elect()
 
-    def follow(self, members: tuple[ProcessId, ...]) -> None:
-        """The members have changed: watch the new ones, forget those that left."""
+    def follow_members(self, members: tuple[ProcessId, ...]) -> None:
+        """Follows a reconfiguration: watches new members and forgets removed ones."""
         me = self.owner.me
-        fresh = [member for member in members if member not in self._incarnations]
+        new = [member for member in members if member not in self._incarnations]
         for member in [member for member in self.others if member not in members]:
-            self.owner.cancel_timer(f"{PATIENCE}{member}")
-            for memory in (self._incarnations, self._since, self._mistakes, self._left):
-                memory.pop(member, None)
+            self.owner.cancel_timer(f"{TIMEOUT_PREFIX}{member}")
+            for table in (self._incarnations, self._since, self._mistakes, self._left):
+                table.pop(member, None)
             self._suspected.discard(member)
         self.members = members
         self.others = tuple(member for member in members if member != me)
-        for member in fresh:
+        for member in new:
             self._incarnations[member] = 0
             self._since[member] = self.owner.now
-            self._watch(member)
-        if fresh and len(self.others) == len(fresh):
-            self._beat()
-        self._changed()
+            self._restart_timeout(member)
+        if new and len(self.others) == len(new):
+            self._send_heartbeat()
+        self._elect()
 
-    def leave(self) -> None:
-        """I am no member any more."""
+    def stop(self) -> None:
+        """Stops watching: the owner is not a member any more."""
         for member in self.others:
-            self.owner.cancel_timer(f"{PATIENCE}{member}")
-        self.owner.cancel_timer(BEAT)
+            self.owner.cancel_timer(f"{TIMEOUT_PREFIX}{member}")
+        self.owner.cancel_timer(HEARTBEAT_TIMER)
         self.members, self.others = (), ()
         self._incarnations = {}
 
     def trusts(self, member: ProcessId) -> bool:
-        """Whether it is not known to be silent."""
+        """Whether a member is not suspected."""
         return member not in self._suspected
 
-    def _beat(self) -> None:
+    def _send_heartbeat(self) -> None:
         self.owner.send_all(self.others, Heartbeat(self.incarnation, self._since[self.owner.me]))
-        # At the same instants of everybody's clock, so that members wake up for each other's heartbeats only once.
+        # All members send at the same instants of their clocks, so that each wakes up once for all heartbeats.
         heartbeat_ns = self.config.heartbeat_ns
         after_ns = heartbeat_ns - self.owner.now % heartbeat_ns
         if after_ns < heartbeat_ns // 2:
             after_ns += heartbeat_ns
-        self.owner.set_timer(BEAT, (after_ns, after_ns))
+        self.owner.set_timer(HEARTBEAT_TIMER, (after_ns, after_ns))
 
-    def _watch(self, member: ProcessId) -> None:
+    def _restart_timeout(self, member: ProcessId) -> None:
         low, high = self.config.suspect_after_ns
         factor = 1 << self._mistakes.get(member, 0)
-        self.owner.set_timer(f"{PATIENCE}{member}", (low * factor, high * factor))
+        self.owner.set_timer(f"{TIMEOUT_PREFIX}{member}", (low * factor, high * factor))
 
-    def _changed(self) -> ProcessId | None:
+    def _elect(self) -> ProcessId | None:
         trusted = (member for member in self.members if member not in self._suspected)
         leader = min(trusted, key=self._rank)
         if leader == self.leader:
@@ -160,7 +171,8 @@ class Omega:
         self.incarnation = state.incarnation
         self.leader = state.leader
         self._incarnations = dict(state.incarnations)
-        self._suspected = set(state.suspected)
+        self._suspected.clear()
+        self._suspected.update(state.suspected)
         self._mistakes = dict(state.mistakes)
         self._left = dict(state.left)
         self._since = dict(state.since)

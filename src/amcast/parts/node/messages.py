@@ -1,9 +1,4 @@
-"""What the leader oracle says and knows.
-
-What gateways say, know and can be told.
-
-What a node knows and can be told.
-"""
+"""Bodies, states and settings of nodes: leader oracle, gateway, replies."""
 
 from typing import Literal
 
@@ -18,28 +13,33 @@ from amcast.parts.ordering.messages import DeliveredRange
 
 
 class OmegaConfig(Config, frozen=True):
+    """Settings of the leader oracle."""
+
     heartbeat_ns: int = 200 * MILLISECOND
-    """Between two heartbeats."""
+    """The time between two heartbeats."""
     suspect_after_ns: tuple[int, int] = (500 * MILLISECOND, 700 * MILLISECOND)
-    """Silence after which a member is suspected; doubled each time a suspicion was wrong."""
+    """The silence after which a member is suspected; doubled with each wrong suspicion."""
 
     def __post_init__(self) -> None:
         low, high = self.suspect_after_ns
         if not 0 < self.heartbeat_ns < low <= high:
             raise ValueError(
                 f"heartbeat_ns = {self.heartbeat_ns}, suspect_after_ns = {list(self.suspect_after_ns)};"
-                " expected a beat above 0 and a range of longer patience, lower end first"
+                " expected a heartbeat above 0 and a range of longer timeouts, lower end first"
             )
 
 
 class Heartbeat(Body, frozen=True):
-    """I am here, in this incarnation, which began at that time on my clock (0 in the first)."""
+    """A member is up, in this incarnation."""
 
     incarnation: int
     since_ns: int = 0
+    """When the incarnation began on the member's clock; 0 in its first incarnation."""
 
 
 class OmegaState(State, frozen=True):
+    """The snapshot of a leader oracle."""
+
     incarnation: int
     leader: ProcessId
     incarnations: tuple[tuple[ProcessId, int], ...]
@@ -51,24 +51,26 @@ class OmegaState(State, frozen=True):
 
 
 class GatewayConfig(Config, frozen=True):
+    """Settings of gateways."""
+
     retry_ns: tuple[int, int] = (1000 * MILLISECOND, 2000 * MILLISECOND)
-    """How long a gateway waits for answers before it asks everybody again."""
-    bundles: int = 1
-    """So many may be on their way to the same destinations; what comes meanwhile gathers for the next."""
+    """How long a gateway waits for replies to a bundle before it requests it from all members."""
+    max_in_flight: int = 1
+    """How many bundles may be in flight to the same destinations; further messages gather for the next bundle."""
     gather_ns: tuple[int, int] = (100 * MILLISECOND, 100 * MILLISECOND)
-    """What has gathered for so long does not wait for the bundle before."""
-    rest: bool = True
-    """Where several clients are at it, wait a little after an answer for those who will ask again."""
+    """Messages that have gathered for so long do not wait for the bundle in flight."""
+    gather_windows: bool = True
+    """Whether the next bundle waits a little for clients that were just answered and send again at once."""
     bundle_messages: int = 1024
-    """No bundle holds more messages."""
+    """The most messages in a bundle."""
     bundle_bytes: int = 256 * 1024
-    """No bundle of several messages holds more payload."""
+    """The most payload in a bundle of several messages."""
 
     def __post_init__(self) -> None:
         low, high = self.retry_ns
         if not 0 < low <= high:
             raise ValueError(f"retry_ns = {list(self.retry_ns)}; expected a range above 0, lower end first")
-        for name in ("bundles", "bundle_messages", "bundle_bytes"):
+        for name in ("max_in_flight", "bundle_messages", "bundle_bytes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} = {getattr(self, name)}; expected 1 or more")
         if not 0 < self.gather_ns[0] <= self.gather_ns[1]:
@@ -76,55 +78,61 @@ class GatewayConfig(Config, frozen=True):
 
 
 class GatherWindowState(State, frozen=True):
-    """What a gateway knows of those whom it answered last, for some destinations."""
+    """The snapshot of the gather window of some destinations."""
 
     groups: tuple[GroupId, ...]
-    answered: int
+    clients: int
     missing: tuple[ProcessId, ...]
-    vain: int
-    patient: bool
-    hasty: tuple[int, int]
-    calm: tuple[int, int]
+    empty_rounds: int
+    is_long: bool
+    short_result: tuple[int, int]
+    long_result: tuple[int, int]
     phases: int
     bundles: int
-    began: tuple[int, int, int]
-    doubts: bool
-    next: int
-    gap: int
-    strikes: int
+    phase_start: tuple[int, int, int]
+    is_trial: bool
+    next_trial: int
+    trial_interval: int
+    failed_trials: int
 
 
 class GatewayState(State, frozen=True):
-    number: int
+    """The snapshot of a gateway."""
+
+    sender: ProcessId
     sequence: int
     open: tuple[tuple[MessageId, tuple[Message, ...]], ...]
-    """Bundles without an answer, and what each holds."""
+    """Bundles without all replies, and their messages."""
     gathered: tuple[Message, ...]
-    armed: bool
+    is_gather_armed: bool
     session: ClientSessionState
-    left_ns: tuple[tuple[MessageId, int], ...] = ()
-    resting: tuple[tuple[GroupId, ...], ...] = ()
-    waves: tuple[GatherWindowState, ...] = ()
-    waited: tuple[int, int] = (0, 0)
-    since: tuple[int, int] = (0, 0)
-    gathers_ns: tuple[tuple[tuple[GroupId, ...], int], ...] = ()
+    sent_ns: tuple[tuple[MessageId, int], ...] = ()
+    waiting: tuple[tuple[GroupId, ...], ...] = ()
+    windows: tuple[GatherWindowState, ...] = ()
+    total_wait: tuple[int, int] = (0, 0)
+    counted_until: tuple[int, int] = (0, 0)
+    gathering_since_ns: tuple[tuple[tuple[GroupId, ...], int], ...] = ()
 
 
 class NodeConfig(Config, frozen=True):
+    """Settings of nodes."""
+
     omega: OmegaConfig | None = field(default_factory=OmegaConfig)
-    """None: no heartbeats; Leader events come from outside."""
+    """None: no heartbeats; Leader events come from the driver."""
     replies: Literal["leader", "all"] = "leader"
-    """Who answers a sender: its group's leader, or every member. Who retries is answered by all, and so is a gateway
-    that asked for very few messages."""
+    """Who replies to a sender: the leader of a destination, or every member. Retries are answered by every member, and
+    so are gateways whose bundle holds very few messages."""
     gateway: GatewayConfig | None = None
-    """None: clients ask the protocol's contacts. Otherwise every node asks for its clients, in bundles."""
+    """None: clients send requests to the protocol's contacts. Otherwise every node is a gateway for its clients."""
 
 
 class NodeState(State, frozen=True):
+    """The snapshot of a node."""
+
     protocol: State
     omega: OmegaState | None
     delivered: tuple[DeliveredRange, ...]
-    asked: tuple[tuple[Message, tuple[GroupId, ...]], ...]
+    own_requests: tuple[tuple[Message, tuple[GroupId, ...]], ...]
     leaders: tuple[tuple[GroupId, ProcessId], ...]
     gateway: GatewayState | None = None
-    unsaid: tuple[tuple[tuple[ProcessId, MessageId], ...], tuple[tuple[ProcessId, MessageId], ...]] = ((), ())
+    pending_replies: tuple[tuple[tuple[ProcessId, MessageId], ...], tuple[tuple[ProcessId, MessageId], ...]] = ((), ())

@@ -1,288 +1,442 @@
-"""A node: protocol, leader oracle, gateway and the server side of sessions, composed into one process.
+"""A node: a protocol's process together with its leader oracle, its gateway and replies to senders.
 
     Heartbeat, omega timers --> Omega --Leader--+
-    Request ---- delivered already? --> Reply   v
-            \\--- new ------------------------> protocol --> effects, and for each Deliver a Reply to the sender
-            \\--- a client's --> Gateway --bundle--^
-    everything else --------------------------->
+    Request ---- already delivered --> Reply    v
+            \\--- new ------------------------> protocol --> effects, and a Reply to the sender for each Deliver
+            \\--- of a client --> Gateway --bundle--^
+    all other events -------------------------->
 
-The protocol inside is the same object that runs bare in the simulator; it does not know that it is inside a node. A
-sender is told when its message is delivered here, and told again whenever it asks again (`parts/node/answering.py`).
+The protocol is the same object that runs bare in the simulator; it does not know that it is inside a node.
+
+A sender learns that its message is delivered from one member of each destination:
+
+    sender      leader     member
+      |--Request->|           |
+      |        deliver     deliver
+      |<--Reply---|           |        the leader replies (or all members do: `NodeConfig.replies`)
+      |           x        becomes leader
+      |<--Reply---------------|        a new leader replies for what its predecessor may have left unanswered
+      |--Request------------->|
+      |<--Reply---------------|        every member that has delivered a message replies to a retry
+
+The Reply for a bundle goes to the gateway that made it, and the gateway answers its clients (`parts/node/gateway.py`).
+A gateway that delivers its own bundle needs no Reply from its group. A Reply may be lost, so senders retry until they
+have one from each destination (`parts/client/session.py`); the message itself is ordered and delivered once.
 """
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final
 
-from amcast.kernel.bundle import FIRST_BUNDLE, bundle_messages, is_bundle
+from amcast.kernel.bundle import FIRST_BUNDLE, bundle_messages, gateway_process, is_bundle
 from amcast.kernel.diagnostics import PHASES_AFTER_DELIVERY, Phase, ProcessStatus
-from amcast.kernel.effects import About, Effect, Send
+from amcast.kernel.effects import About, Deliver, Effect, Send
 from amcast.kernel.events import Event, Leader, LinkReset, PeerDown, Receive, Requests, Started, Submit, Timer
-from amcast.kernel.ids import MessageId, ProcessId
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Reply, Request, State
 from amcast.kernel.process import Process
-from amcast.parts.client.messages import Farewell
-from amcast.parts.client.session import TIMER as SESSION
-from amcast.parts.client.session import Contact
+from amcast.kernel.spec import Contacts
+from amcast.parts.client.messages import Farewell, LeaderHint
+from amcast.parts.client.session import TIMER as SESSION_TIMER
 from amcast.parts.membership.reconfigurable import Reconfigurable
-from amcast.parts.node.answering import Answering
-from amcast.parts.node.gateway import GATHER, REST, Gateway
-from amcast.parts.node.leader_oracle import BEAT, Omega
+from amcast.parts.node.gateway import GATHER_TIMER, WINDOW_TIMER, Gateway
+from amcast.parts.node.leader_oracle import HEARTBEAT_TIMER, Omega
 from amcast.parts.node.messages import Heartbeat, NodeConfig, NodeState
+from amcast.parts.node.pending_replies import PendingReplies
+from amcast.parts.ordering.delivered_set import DeliveredSet
 
-_MINE: Final = frozenset({Farewell, Heartbeat, Reply, Request})
-"""Bodies that the protocol does not see, or not always."""
+NODE_BODIES: Final = frozenset({Farewell, Heartbeat, Reply, Request})
+"""Types of bodies that the node itself handles, always or at times."""
+SMALL_BUNDLE: Final = 4
+"""Every member of a group replies for a bundle of at most so many messages. A follower may deliver one message delay
+before its leader. In a small bundle few messages share that delay; for larger ones, fewer replies are worth more."""
+
+_id: Final = attrgetter("id")
 
 
-class Node(Answering):
+class Node(Process):
     """One server of one group."""
 
-    __slots__ = ("_changing", "_mine_too", "_odd", "_servers", "omega")
+    __slots__ = (
+        "_gateway_events",
+        "_leaders",
+        "_node_bodies",
+        "_own_requests",
+        "_pending_replies",
+        "_reconfigurable",
+        "_servers",
+        "_touches_membership",
+        "config",
+        "delivered",
+        "gateway",
+        "home",
+        "omega",
+        "protocol",
+    )
 
-    def __init__(self, protocol: Process, config: NodeConfig, contact: Contact | None = None) -> None:
-        super().__init__(protocol, config, contact)
-        members = self.topology.members(self.home)
-        self.omega = Omega(self, members, config.omega) if config.omega is not None else None
+    def __init__(self, protocol: Process, config: NodeConfig, contacts: Contacts | None = None) -> None:
+        super().__init__(protocol.me, protocol.topology)
+        assert self.group is not None, f"process {self.me} is a client; nodes are servers"
+        self.home: GroupId = self.group
+        self.protocol = protocol
+        self.config = config
+        self._reconfigurable = protocol if isinstance(protocol, Reconfigurable) else None
+        self._node_bodies = NODE_BODIES
+        suspected: set[ProcessId] = set()
+        if self._reconfigurable is not None:
+            self._node_bodies = NODE_BODIES | self._reconfigurable.membership_bodies
+            suspected = self._reconfigurable.suspected_members
+        self.omega: Omega | None = None
+        if config.omega is not None:
+            self.omega = Omega(self, self.topology.members(self.home), config.omega, suspected)
+        self.gateway: Gateway | None = None
+        if config.gateway is not None:
+            assert contacts is not None, "a gateway needs the protocol's contacts"
+            self.gateway = Gateway(self.me, self.topology, contacts, config.gateway)
+        self.delivered = DeliveredSet()
+        """The messages delivered in this incarnation; the protocol knows those of earlier ones."""
+        self._own_requests: dict[MessageId, tuple[Message, set[GroupId]]] = {}
+        """Messages that this node multicast without a gateway, and the groups that have not replied."""
+        self._leaders: dict[GroupId, ProcessId] = {g: self.topology.members(g)[0] for g in self.topology.groups}
+        self._pending_replies = PendingReplies()
+        self._gateway_events: list[Event] = []
+        """Events for the gateway's session, taken at the end of the step."""
         self._servers = frozenset(self.topology.servers)
-        self._mine_too = _MINE
-        """Bodies that this node looks at."""
-        self._changing = protocol if isinstance(protocol, Reconfigurable) else None
-        if self._changing is not None and self.omega is not None:
-            self._changing.trusts = self.omega.trusts
-        if self._changing is not None:
-            self._mine_too = _MINE | self._changing.membership_bodies
-        self._odd = False
-        """Something in this step may concern the numbers of topologies."""
+        self._touches_membership = False
+        """Whether an event of this step may concern membership, so that `Reconfigurable.fast_step` is not possible."""
+
+    @property
+    def is_leader(self) -> bool:
+        return self._leaders[self.home] == self.me
+
+    def has_delivered(self, message: MessageId) -> bool:
+        return message in self.delivered or self.protocol.has_delivered(message)
+
+    # Steps
 
     def step(self, events: Sequence[Event], now: int) -> list[Effect]:
         self.now = now
-        mine = self._mine_too
+        node_bodies = self._node_bodies
         for event in events:
-            if type(event) is not Receive or type(event.body) in mine:
-                events = self._sift(events, now)
+            if type(event) is not Receive or type(event.body) in node_bodies:
+                events = self._route_events(events, now)
                 break
-        changing = self._changing
-        if changing is None:
+        reconfigurable = self._reconfigurable
+        if reconfigurable is None:
             protocol = self.protocol
             before = protocol.position
             effects = protocol.step(events, now)
-            calm = protocol.position == before
-        elif self._odd:
-            self._odd = calm = False
-            effects = changing.step(events, now)
+            is_idle = protocol.position == before
+        elif self._touches_membership:
+            self._touches_membership = is_idle = False
+            effects = reconfigurable.step(events, now)
         else:
-            effects = changing.fast_step(events, now)
-            calm = changing.is_idle
-        if not calm:
-            effects = self._end(effects, now)
+            effects = reconfigurable.fast_step(events, now)
+            is_idle = reconfigurable.is_idle
+        if not is_idle:
+            effects = self._finish_step(effects, now)
         if self._outbox:
             effects = self._outbox + effects
             self._outbox = []
         return effects
 
-    def _sift(self, events: Sequence[Event], now: int) -> list[Event]:
-        """Take what is not for the protocol; what is left goes inside."""
-        mine, servers, gateway = self._mine_too, self._servers, self.gateway
-        serves = gateway is not None and self._belongs()
-        inside: list[Event] = []
-        asked: list[Message] = []
+    def _route_events(self, events: Sequence[Event], now: int) -> list[Event]:
+        """Handles the events of the node and its parts, and returns those for the protocol."""
+        node_bodies, servers, gateway = self._node_bodies, self._servers, self.gateway
+        is_serving = gateway is not None and self._is_member()
+        for_protocol: list[Event] = []
+        requests: list[Message] = []
         for event in events:
             if type(event) is Receive:
                 body = event.body
                 kind = type(body)
                 if kind is Request:
                     message: Message = body.message  # type: ignore[attr-defined]
-                    if serves and message.id < FIRST_BUNDLE and event.sender not in servers:
-                        asked.append(message)
+                    if is_serving and message.id < FIRST_BUNDLE and event.sender not in servers:
+                        requests.append(message)
                         continue
-                elif kind not in mine:
-                    inside.append(event)
+                elif kind not in node_bodies:
+                    for_protocol.append(event)
                     continue
             elif type(event) is Requests:
-                if serves:
-                    asked += event.messages
+                if is_serving:
+                    requests += event.messages
                 else:
-                    inside += [one for one in event.expand() if not self._concerns_me(one, inside)]
+                    for_protocol += [one for one in event.expand() if not self._handle_node_event(one, for_protocol)]
                 continue
-            if asked:
-                self._take_asked(asked)
-            if not self._concerns_me(event, inside):
-                inside.append(event)
-        if asked:
-            self._take_asked(asked)
-        if gateway is not None and (self._aside or gateway.moved):
-            # Bundles leave before the protocol's records: asking need not wait for the disk.
-            self._outbox += self._gateway_step(gateway, now)
-        return inside
+            if requests:
+                self._submit_to_gateway(requests)
+            if not self._handle_node_event(event, for_protocol):
+                for_protocol.append(event)
+        if requests:
+            self._submit_to_gateway(requests)
+        if gateway is not None and (self._gateway_events or gateway.has_work):
+            # Bundles are sent before the protocol's records are persisted: requests need not wait for the disk.
+            self._outbox += self._step_gateway(gateway, now)
+        return for_protocol
 
-    def _belongs(self) -> bool:
-        """I am a member of my group now."""
-        return self.group is not None and (self._changing is None or self._changing.configuration >= 0)
+    def _is_member(self) -> bool:
+        """Whether this process is a member of its group now."""
+        return self.group is not None and (self._reconfigurable is None or self._reconfigurable.configuration >= 0)
 
-    def _concerns_me(self, event: Event, inside: list[Event]) -> bool:
-        """Handle an event that is rare, or about more than the protocol; False if the protocol must hear of it."""
-        if type(event) is not Receive:
-            if self._mine(event, inside):
-                return True
-            self._odd = True
-            return False
-        body = event.body
-        if type(body) is Request:
-            return self._asks(event.sender, body.message)
-        return self._my_body(event.sender, body, inside)
-
-    def _end(self, effects: list[Effect], now: int) -> list[Effect]:
-        """The protocol may have delivered: senders are answered, and a change of members is followed."""
-        effects = self._answering(effects)
+    def _finish_step(self, effects: list[Effect], now: int) -> list[Effect]:
+        """Adds replies for deliveries, and follows a reconfiguration."""
+        effects = self._add_replies(effects)
         if self.protocol.topology is not self.topology:
-            effects += self._turn(now)
-        if self._aside and self.gateway is not None:
-            effects += self._gateway_step(self.gateway, now)
+            effects += self._follow_reconfiguration(now)
+        if self._gateway_events and self.gateway is not None:
+            effects += self._step_gateway(self.gateway, now)
         return effects
 
-    def _gateway_step(self, gateway: Gateway, now: int) -> list[Effect]:
-        aside, self._aside = self._aside, []
-        effects = gateway.step(aside, now)
-        changing = self._changing
-        return effects if changing is None or changing.configuration == 0 else changing.tag_bundles(effects)
+    def _step_gateway(self, gateway: Gateway, now: int) -> list[Effect]:
+        events, self._gateway_events = self._gateway_events, []
+        effects = gateway.step(events, now)
+        reconfigurable = self._reconfigurable
+        if reconfigurable is None or reconfigurable.configuration == 0:
+            return effects
+        return reconfigurable.tag_bundles(effects)
 
-    def _turn(self, now: int) -> list[Effect]:
-        """The members have changed (`parts/membership/reconfigurable.py`): all parts follow, and ask again for what is
-        open."""
-        self._follow()
-        again: list[Event] = []
+    # Reconfiguration
+
+    def _follow_reconfiguration(self, now: int) -> list[Effect]:
+        """Lets all parts follow the protocol's new topology, and requests again what is not delivered."""
+        self._adopt_topology()
+        events: list[Event] = []
         if self.omega is not None:
             if self.group is None:
-                self.omega.leave()
+                self.omega.stop()
             else:
-                self.omega.follow(self.topology.members(self.home))
-                self._led_by(self.omega.leader, again)
-        if self.gateway is not None and self._changing is not None:
-            # Those that the topology knows are told anyway.
-            clients = self.gateway.follow(self.topology) - set(self.topology.clients)
+                self.omega.follow_members(self.topology.members(self.home))
+                self._follow_leader(self.omega.leader, events)
+        if self.gateway is not None and self._reconfigurable is not None:
+            # Clients in the topology get the announcement of the protocol.
+            clients = self.gateway.follow_topology(self.topology) - set(self.topology.clients)
             if clients:
-                self.send_all(tuple(sorted(clients)), self._changing.make_announcement())
-        for message, groups in self._asked.values():
+                self.send_all(tuple(sorted(clients)), self._reconfigurable.make_announcement())
+        for message, groups in self._own_requests.values():
             groups.update(message.destinations)
-            again.append(Submit(message))
-        effects = self._answering(self.protocol.step(again, now))
-        if self.gateway is not None and self.gateway.moved:
-            effects += self._gateway_step(self.gateway, now)
+            events.append(Submit(message))
+        effects = self._add_replies(self.protocol.step(events, now))
+        if self.gateway is not None and self.gateway.has_work:
+            effects += self._step_gateway(self.gateway, now)
         return effects
 
-    def _follow(self) -> None:
+    def _adopt_topology(self) -> None:
         self.topology = self.protocol.topology
         self.group = self.protocol.group
         self._servers = frozenset(self.topology.servers)
         self._leaders = {group: self.topology.members(group)[0] for group in self.topology.groups}
 
-    def _mine(self, event: Event, inside: list[Event]) -> bool:
-        """Handle what is not for the protocol; what the oracle says goes inside."""
-        match event:
-            case Timer(name) if name.startswith("omega"):
-                if self.omega is not None:
-                    leader = self.omega.tick(name)
-                    # Whatever else was suggested meanwhile, the oracle has the last word.
-                    told = self._leaders[self.home]
-                    leader = self.omega.leader if told != self.omega.leader else leader
-                    if name == BEAT:
-                        self._led_by(leader, inside)
-                    else:
-                        self._judged(leader, inside)
+    # Events of the node and its parts. The handlers return False if the protocol must see the event, too.
+
+    def _handle_node_event(self, event: Event, for_protocol: list[Event]) -> bool:
+        """Handles an event that is rare or concerns more than the protocol."""
+        if type(event) is not Receive:
+            if self._handle_local_event(event, for_protocol):
                 return True
+            self._touches_membership = True
+            return False
+        body = event.body
+        if type(body) is Request:
+            return self._handle_request(event.sender, body.message)
+        return self._handle_body(event.sender, body, for_protocol)
+
+    def _handle_local_event(self, event: Event, for_protocol: list[Event]) -> bool:
+        """Handles an event other than a body. Leader events for the protocol go to `for_protocol`."""
+        match event:
+            case Timer(name):
+                return self._handle_timer(event, name, for_protocol)
             case Submit(message):
                 if self.gateway is not None:
-                    self.gateway.take(message)
+                    self.gateway.add(message)
                     return True
-                self._asked[message.id] = (message, set(message.destinations))
+                self._own_requests[message.id] = (message, set(message.destinations))
             case Leader(group, leader):
                 self._leaders[group] = leader
                 if leader == self.me:
-                    self._answer_unsaid()
+                    self._send_pending_replies()
             case Started(_, incarnation):
                 if self.omega is not None:
-                    # Whoever joins a running group has run for no time, and does not take the lead.
-                    self.omega.begin(incarnation, joins=self.topology.configuration > 0)
+                    # A process that joins a running group has run for no time, and does not take the lead.
+                    self.omega.start(incarnation, joins=self.topology.configuration > 0)
                 if self.gateway is not None:
-                    self.gateway.begin(incarnation)
-            case Timer(name) if name == SESSION and self.gateway is not None:
-                self._aside.append(event)
-                return True
-            case Timer(name) if name == GATHER and self.gateway is not None:
-                self.gateway.overdue()
-                return True
-            case Timer(name) if name == REST and self.gateway is not None:
-                self.gateway.rested()
-                return True
+                    self.gateway.start(incarnation)
             case LinkReset() if self.gateway is not None:
-                self._aside.append(event)
+                self._gateway_events.append(event)
             case PeerDown(peer):
                 if self.omega is not None:
-                    self._judged(self.omega.suspect(peer), inside)
+                    self._follow_suspicion(self.omega.suspect(peer), for_protocol)
                 return True
         return False
 
-    def _my_body(self, sender: ProcessId, body: Body, inside: list[Event]) -> bool:
-        """What the parts of a node and clients tell it, but for requests; False if it is for the protocol, too."""
+    def _handle_timer(self, event: Event, name: str, for_protocol: list[Event]) -> bool:
+        if name.startswith(HEARTBEAT_TIMER):
+            if self.omega is not None:
+                leader = self.omega.handle_timer(name)
+                # The oracle overrides leaders that others suggested meanwhile.
+                if self._leaders[self.home] != self.omega.leader:
+                    leader = self.omega.leader
+                if name == HEARTBEAT_TIMER:
+                    self._follow_leader(leader, for_protocol)
+                else:
+                    self._follow_suspicion(leader, for_protocol)
+            return True
+        if self.gateway is None:
+            return False
+        if name == SESSION_TIMER:
+            self._gateway_events.append(event)
+        elif name == GATHER_TIMER:
+            self.gateway.expire_gather_timer()
+        elif name == WINDOW_TIMER:
+            self.gateway.expire_window_timer()
+        else:
+            return False
+        return True
+
+    def _handle_body(self, sender: ProcessId, body: Body, for_protocol: list[Event]) -> bool:
+        """Handles a body other than a Request."""
         kind = type(body)
         if kind is Heartbeat:
             if sender == self._leaders[self.home]:
-                self._unsaid.heard()
+                self._pending_replies.record_heartbeat()
             if self.omega is not None:
-                doubted = not self.omega.trusts(sender)
-                leader = self.omega.hear(sender, body)  # type: ignore[arg-type]
-                if doubted:
-                    self._judged(leader, inside)
+                was_suspected = not self.omega.trusts(sender)
+                leader = self.omega.handle_heartbeat(sender, body)  # type: ignore[arg-type]
+                if was_suspected:
+                    self._follow_suspicion(leader, for_protocol)
                 else:
-                    self._led_by(leader, inside)
+                    self._follow_leader(leader, for_protocol)
         elif kind is Farewell:
             if self.omega is not None and self.topology.group_of(sender) == self.home:
-                self._judged(self.omega.part(sender, body), inside)  # type: ignore[arg-type]
+                leader = self.omega.handle_farewell(sender, body)  # type: ignore[arg-type]
+                self._follow_suspicion(leader, for_protocol)
         elif kind is Reply:
             if self.gateway is not None:
-                self._aside.append(Receive(sender, body))
+                self._gateway_events.append(Receive(sender, body))
             else:
-                self._answered(body.message, body.group)  # type: ignore[attr-defined]
+                self._handle_own_reply(body.message, body.group)  # type: ignore[attr-defined]
         else:
-            self._odd = True
-            return False  # about numbers
+            self._touches_membership = True
+            return False
         return True
 
-    def _asks(self, sender: ProcessId, message: Message) -> bool:
-        """A gateway (or any client, where there are none) asks the protocol's contacts, or a client one that is no
-        member. False if the protocol must hear of it."""
-        if self._belongs():
-            return self._was_delivered(sender, message)
-        self._odd = True
-        return self._send_away(sender, message)
+    # Requests
 
-    def _send_away(self, sender: ProcessId, message: Message) -> bool:
-        """Asked when I am no member any more, or not yet. A client's message that others have in a bundle must not be
-        ordered by itself as well: groups that delivered the bundle would never answer for it."""
+    def _handle_request(self, sender: ProcessId, message: Message) -> bool:
+        """Handles a Request to the protocol's contacts, or a client's request to a process that is not a member."""
+        if self._is_member():
+            return self._reply_if_delivered(sender, message)
+        self._touches_membership = True
+        return self._redirect_client(sender, message)
+
+    def _redirect_client(self, sender: ProcessId, message: Message) -> bool:
+        """Handles a client's request to a gateway that is not a member any more, or not yet. Another gateway may have
+        the message in a bundle. It must not be ordered by itself as well: groups that delivered the bundle would never
+        reply for it."""
         if self.gateway is None or sender in self._servers or is_bundle(message.id):
             return False
-        if self.group is None and self._changing is not None:
-            self.send(sender, self._changing.make_announcement())
+        if self.group is None and self._reconfigurable is not None:
+            self.send(sender, self._reconfigurable.make_announcement())
         return True
 
-    def _judged(self, leader: ProcessId | None, inside: list[Event]) -> None:
-        """A fellow is suspected, or trusted again. It may lead in an old number, where the leader of the group cannot:
-        who leads there must be told again, or two would think that they do."""
-        if (
-            leader is None
-            and self.omega is not None
-            and self._changing is not None
-            and self._changing.has_old_instances()
-        ):
-            leader = self.omega.leader
-        self._led_by(leader, inside)
+    def _reply_if_delivered(self, sender: ProcessId, message: Message) -> bool:
+        """Replies to a retry of a delivered message. Otherwise tells a client that does not know it the leader."""
+        if message.id in self.delivered or self.protocol.has_delivered(message.id):
+            receiver = gateway_process(message.sender) if is_bundle(message.id) else message.sender
+            self.send(receiver, Reply(message.id, self.home), message.id)
+            extra = self.protocol.reply_extra(message)
+            if extra is not None:
+                self.send(receiver, extra)
+            return True
+        if self.gateway is None and sender == message.sender:
+            leader = self._leaders[self.home]
+            if leader not in (self.me, self.topology.members(self.home)[0]):
+                self.send(sender, LeaderHint(self.home, leader), message.id)
+        return False
 
-    def _led_by(self, leader: ProcessId | None, inside: list[Event]) -> None:
+    def _submit_to_gateway(self, requests: list[Message]) -> None:
+        """Gives clients' requests to the gateway, and replies for those that are delivered. Clears the list."""
+        gateway = self.gateway
+        assert gateway is not None
+        if not self.protocol.has_delivered_any(list(map(_id, requests))):
+            gateway.fast_add_all(requests)
+        else:
+            for message in requests:
+                if self.protocol.has_delivered(message.id):
+                    self.send(message.sender, Reply(message.id, self.home), message.id)
+                else:
+                    gateway.add(message)
+        requests.clear()
+
+    def _handle_own_reply(self, message: MessageId, group: GroupId) -> None:
+        """Handles a group's Reply for a message that this node multicast itself."""
+        request = self._own_requests.get(message)
+        if request is not None:
+            groups = request[1]
+            groups.discard(group)
+            if not groups:
+                del self._own_requests[message]
+                self.resolve(message)
+
+    # Leaders
+
+    def _follow_suspicion(self, leader: ProcessId | None, for_protocol: list[Event]) -> None:
+        """Follows the oracle after a member was suspected or trusted again. While an old configuration runs, its leader
+        may be another member than the group's: it must be chosen again, or two members would take themselves for it."""
+        reconfigurable = self._reconfigurable
+        has_old_instances = reconfigurable is not None and reconfigurable.has_old_instances()
+        if leader is None and self.omega is not None and has_old_instances:
+            leader = self.omega.leader
+        self._follow_leader(leader, for_protocol)
+
+    def _follow_leader(self, leader: ProcessId | None, for_protocol: list[Event]) -> None:
         if leader is not None:
-            self._odd = True
+            self._touches_membership = True
             self._leaders[self.home] = leader
-            inside.append(Leader(self.home, leader))
+            for_protocol.append(Leader(self.home, leader))
             if leader == self.me:
-                self._answer_unsaid()
+                self._send_pending_replies()
+
+    # Replies
+
+    def _add_replies(self, effects: list[Effect]) -> list[Effect]:
+        """Puts a Reply behind every Deliver, where this process is to reply."""
+        replies = self.config.replies == "all" or self._leaders[self.home] == self.me
+        extended: list[Effect] = []
+        for effect in effects:
+            extended.append(effect)
+            if type(effect) is not Deliver:
+                continue
+            message = effect.message
+            if effect.message_count >= 0:
+                self._reply_to_gateway(effect, replies, extended)
+            else:
+                self.delivered.add(message.id)
+                if replies:
+                    extended.append(Send((message.sender,), Reply(message.id, self.home), message.id))
+                else:
+                    self._pending_replies.add(message.sender, message.id)
+        return extended
+
+    def _reply_to_gateway(self, delivery: Deliver, replies: bool, effects: list[Effect]) -> None:
+        """Replies for a bundle, unless its gateway is in this group: then it delivers the bundle itself, and that may
+        also tell it of other groups. A Reply that the gateway need not wait for is deferrable."""
+        bundle = delivery.message
+        gateway = gateway_process(bundle.sender)
+        if gateway == self.me:
+            for group in (self.home, *delivery.ordered_elsewhere):
+                self._gateway_events.append(Receive(self.me, Reply(bundle.id, group)))
+        elif self.topology.group_of(gateway) != self.home:
+            is_expected = delivery.ordered_here
+            if replies or (not is_expected and delivery.message_count <= SMALL_BUNDLE):
+                deferrable = (gateway,) if is_expected else ()
+                effects.append(Send((gateway,), Reply(bundle.id, self.home), bundle.id, deferrable))
+            else:
+                self._pending_replies.add(gateway, bundle.id)
+
+    def _send_pending_replies(self) -> None:
+        for receiver, message in self._pending_replies.pop_all():
+            self.send(receiver, Reply(message, self.home), message)
 
     # Bundles and the trace
 
@@ -290,14 +444,15 @@ class Node(Answering):
         if self.gateway is None:
             return effects
         return [
-            Send(effect.targets, effect.body, self._named(effect.about), effect.deferrable)
+            Send(effect.targets, effect.body, self._messages_in(effect.about), effect.deferrable)
             if type(effect) is Send
             else effect
             for effect in effects
         ]
 
-    def _named(self, about: About) -> About:
-        """Messages for bundles. A bundle that is not here (it is being asked for) cannot be told."""
+    def _messages_in(self, about: About) -> About:
+        """Replaces bundles by their messages. A bundle that this process does not hold (it is being fetched) is left
+        out."""
         if about is None or (type(about) is int and not is_bundle(about)):
             return about
         ids: list[MessageId] = []
@@ -305,37 +460,35 @@ class Node(Answering):
             if is_bundle(id):
                 assert self.gateway is not None
                 bundle = self.protocol.stored_message(id)
-                parts = self.gateway.bundle_content(id) or (bundle_messages(bundle) if bundle is not None else [])
-                ids += [part.id for part in parts]
+                messages = self.gateway.bundle_content(id) or (bundle_messages(bundle) if bundle is not None else [])
+                ids += [message.id for message in messages]
             else:
                 ids.append(id)
         return None if not ids else ids[0] if len(ids) == 1 else tuple(dict.fromkeys(ids))
 
     def client_notice(self) -> Body | None:
-        return None if self._changing is None else self._changing.make_announcement()
+        return None if self._reconfigurable is None else self._reconfigurable.make_announcement()
 
-    # For operators
+    # Diagnostics
 
     def status(self) -> ProcessStatus:
-        open_ones = len(self._asked) if self.gateway is None else len(self.gateway.open_bundles())
-        return {"leader": self._leaders[self.home], **self.protocol.status(), "asked": open_ones}
+        open_requests = len(self._own_requests) if self.gateway is None else len(self.gateway.open_bundles())
+        return {"leader": self._leaders[self.home], **self.protocol.status(), "open_requests": open_requests}
 
     def unanswered_bytes(self) -> int:
         return 0 if self.gateway is None else self.gateway.unordered_bytes
 
     def explain(self, message: MessageId) -> list[Phase]:
-        told: list[Phase] = []
+        phases: list[Phase] = []
         if self.gateway is not None:
             for bundle, groups in self.gateway.open_bundles().items():
                 if any(part.id == message for part in self.gateway.bundle_content(bundle) or ()):
-                    said = f"this gateway asked for it in bundle {bundle}; groups {list(groups)} have not answered"
-                    told.append(Phase("gateway", not groups, said))
+                    description = f"this gateway sent it in bundle {bundle}; groups {list(groups)} have not replied"
+                    phases.append(Phase("gateway", not groups, description))
         if self.has_delivered(message):
-            owed = [phase for phase in self.protocol.explain(message) if phase.name in PHASES_AFTER_DELIVERY]
-            return [*told, Phase("delivered", True, f"process {self.me} has delivered it"), *owed]
-        return told + self.protocol.explain(message)
-
-    # A node has no incarnation of its own between its parts
+            remaining = [phase for phase in self.protocol.explain(message) if phase.name in PHASES_AFTER_DELIVERY]
+            return [*phases, Phase("delivered", True, f"process {self.me} has delivered it"), *remaining]
+        return phases + self.protocol.explain(message)
 
     def on_request(self, message: Message) -> None:
         raise AssertionError("a node's events go to its parts")
@@ -348,24 +501,24 @@ class Node(Answering):
             self.protocol.snapshot(),
             None if self.omega is None else self.omega.snapshot(),
             self.delivered.snapshot(),
-            tuple((message, tuple(sorted(groups))) for _, (message, groups) in sorted(self._asked.items())),
+            tuple((message, tuple(sorted(groups))) for _, (message, groups) in sorted(self._own_requests.items())),
             tuple(sorted(self._leaders.items())),
             None if self.gateway is None else self.gateway.snapshot(),
-            self._unsaid.snapshot(),
+            self._pending_replies.snapshot(),
         )
 
     def restore(self, state: State) -> None:
         assert isinstance(state, NodeState)
         self.protocol.restore(state.protocol)
         if self.protocol.topology is not self.topology:
-            self._follow()
+            self._adopt_topology()
             if self.gateway is not None:
-                self.gateway.follow(self.topology)
+                self.gateway.follow_topology(self.topology)
         if self.omega is not None and state.omega is not None:
             self.omega.restore(state.omega)
         self.delivered.restore(state.delivered)
-        self._asked = {message.id: (message, set(groups)) for message, groups in state.asked}
+        self._own_requests = {message.id: (message, set(groups)) for message, groups in state.own_requests}
         self._leaders = dict(state.leaders)
-        self._unsaid.restore(state.unsaid)
+        self._pending_replies.restore(state.pending_replies)
         if self.gateway is not None and state.gateway is not None:
             self.gateway.restore(state.gateway)

@@ -1,16 +1,15 @@
-"""What a group may not have answered, because its leader died.
+"""Replies that a group may owe because its leader crashed.
 
     leader      member      sender
       |--Reply (m1)----------->|
     deliver   deliver          |     m2
-      x          |             |     the leader dies; the member does not know yet, and says nothing
-                 |--Reply (m2)>|     it leads: what it delivered of late it answers for
+      x          |             |     the leader crashes; the member does not know yet, and does not reply
+                 |--Reply (m2)>|     the member becomes leader, and replies for its recent deliveries
 
-Senders are answered by the leader of each destination, and by nobody else. What a member delivers while it takes
-another for the leader is answered if that lives. So whoever takes the lead answers once more for what it
-delivered since the heartbeat before its predecessor's last: what the predecessor delivered before that it has answered,
-as a rule. What was forgotten here is asked for again after a while (`parts/client/session.py`), so nothing but time is
-at stake.
+Only the leader of a destination replies to senders. A member that delivers while another process leads relies on that
+leader. When it becomes leader itself, it replies once more for everything that it delivered since the heartbeat before
+its predecessor's last one: for earlier deliveries the predecessor has replied, as a rule. A reply that is missing after
+all costs only time, because sessions retry (`parts/client/session.py`).
 """
 
 from collections import deque
@@ -19,41 +18,44 @@ from typing import Final
 
 from amcast.kernel.ids import MessageId, ProcessId
 
-MOST: Final = 8192
-"""So many answers between two heartbeats are kept, the newest; a leader that is silent for longer is suspected."""
+MAX_REPLIES: Final = 8192
+"""How many replies are remembered per heartbeat interval, the newest ones. A leader that is silent for longer is
+suspected."""
 
-Answer = tuple[ProcessId, MessageId]
-"""Who asked, and for what."""
+PendingReply = tuple[ProcessId, MessageId]
+"""The receiver of the reply, and the message."""
 
 
 class PendingReplies:
-    """One member's memory of what its leader should have answered."""
+    """The replies that one member would send if it became leader."""
 
-    __slots__ = ("_before", "_lately")
+    __slots__ = ("_earlier", "_recent")
 
     def __init__(self) -> None:
-        self._lately: deque[Answer] = deque(maxlen=MOST)
-        self._before: deque[Answer] = deque(maxlen=MOST)
+        self._recent: deque[PendingReply] = deque(maxlen=MAX_REPLIES)
+        """Since the leader's last heartbeat."""
+        self._earlier: deque[PendingReply] = deque(maxlen=MAX_REPLIES)
+        """Between its last two heartbeats."""
 
-    def keep(self, asker: ProcessId, message: MessageId) -> None:
-        """Delivered here, and not answered."""
-        self._lately.append((asker, message))
+    def add(self, receiver: ProcessId, message: MessageId) -> None:
+        """Remembers a message that was delivered here without a reply."""
+        self._recent.append((receiver, message))
 
-    def heard(self) -> None:
-        """A heartbeat of the leader came."""
-        self._before, self._lately = self._lately, self._before
-        self._lately.clear()
+    def record_heartbeat(self) -> None:
+        """Forgets the interval before the last one: a heartbeat of the leader arrived."""
+        self._earlier, self._recent = self._recent, self._earlier
+        self._recent.clear()
 
-    def take(self) -> list[Answer]:
-        """I lead now: what to answer, in the order of delivery."""
-        taken = [*self._before, *self._lately]
-        self._before.clear()
-        self._lately.clear()
-        return taken
+    def pop_all(self) -> list[PendingReply]:
+        """Forgets and returns all replies, in the order of delivery."""
+        replies = [*self._earlier, *self._recent]
+        self._earlier.clear()
+        self._recent.clear()
+        return replies
 
-    def snapshot(self) -> tuple[tuple[Answer, ...], tuple[Answer, ...]]:
-        return tuple(self._before), tuple(self._lately)
+    def snapshot(self) -> tuple[tuple[PendingReply, ...], tuple[PendingReply, ...]]:
+        return tuple(self._earlier), tuple(self._recent)
 
-    def restore(self, state: tuple[Iterable[Answer], Iterable[Answer]]) -> None:
-        self._before = deque(state[0], maxlen=MOST)
-        self._lately = deque(state[1], maxlen=MOST)
+    def restore(self, state: tuple[Iterable[PendingReply], Iterable[PendingReply]]) -> None:
+        self._earlier = deque(state[0], maxlen=MAX_REPLIES)
+        self._recent = deque(state[1], maxlen=MAX_REPLIES)

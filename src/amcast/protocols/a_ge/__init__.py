@@ -1,1 +1,1 @@
-"""a_ge."""
+"""A_ge and A_ge*: timestamps by consensus, with stages that are skipped."""

@@ -1,1 +1,1 @@
-"""basecast."""
+"""BaseCast: timestamps by consensus, twice."""

@@ -1,1 +1,1 @@
-"""fastcast."""
+"""FastCast: BaseCast with guessed timestamps."""

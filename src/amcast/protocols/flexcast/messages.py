@@ -1,4 +1,4 @@
-"""What FlexCast's groups say and know."""
+"""Bodies and snapshots of FlexCast."""
 
 from typing import Literal
 
@@ -8,19 +8,19 @@ from amcast.parts.groups.messages import ReplicatedConfig
 from amcast.parts.ordering.messages import DeliveredRange, HistoryState, Links
 
 Token = tuple[GroupId, int]
-"""Something that must be heard before a message is delivered: (g, 0) is the acknowledgement of the destination g,
-(g, n) the one that answers the n-th notification that g ever sent."""
+"""An acknowledgement that must arrive before a message is delivered: (g, 0) is that of the destination g, (g, n) the
+reply to the n-th notification of g."""
 
 
 class FlexCastConfig(ReplicatedConfig, frozen=True):
     order: tuple[GroupId, ...] = ()
-    """The groups from lowest to highest; unsaid: in the order of their ids."""
+    """The groups from lowest to highest; default: in the order of their ids."""
     flush_every: int = 256
-    """After so many new messages in its history a group asks for a flush; 0: never, histories grow for ever."""
-
+    """New messages in its history after which a group requests a flush; 0: never, histories grow without bound."""
     notify: Literal["all", "next"] = "all"
-    """Who is asked what comes before a message. all: every group that may know, at once, and again by whoever learned
-    more: few delays. next: the lowest of them up to the next destination, which asks the next in turn: few packets."""
+    """Which groups a group asks for predecessors of a message. all: every group that may know one, at once, and again
+    by a group that learned more: few delays. next: the lowest of them below the next destination, which asks the next
+    one: few packets."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -29,26 +29,26 @@ class FlexCastConfig(ReplicatedConfig, frozen=True):
 
 
 class Msg(Body, frozen=True):
-    """The lowest destination hands a message to the others, in its order."""
+    """The lowest destination sends a message to the others, in its order."""
 
     message: Message
     links: Links
     notified: tuple[int, ...]
-    """Which notifications of mine the receiver must see answered, by their numbers."""
+    """The numbers of the sender's notifications whose acknowledgements the receiver awaits."""
 
 
 class Ack(Body, frozen=True):
-    """All that came before this message at my group has been told to you."""
+    """The receiver knows all predecessors of this message at the sender's group."""
 
     message: MessageId
     tokens: tuple[Token, ...]
-    """What this answers for."""
+    """What this acknowledges."""
     links: Links
     notified: tuple[int, ...]
 
 
 class Notif(Body, frozen=True):
-    """You may know what comes before this message: acknowledge it to its destinations above you."""
+    """The receiver may know predecessors of this message: it acknowledges it to the higher destinations."""
 
     message: MessageId
     destinations: tuple[GroupId, ...]
@@ -56,20 +56,24 @@ class Notif(Body, frozen=True):
     links: Links
 
 
-class Full(Body, frozen=True):
-    """My history is long: please flush, unless a later flush than this is under way."""
+class FlushRequest(Body, frozen=True):
+    """The sender's history is long: the receiver flushes, unless it has started a later flush than this."""
 
     flushes: int
 
 
 class FlexCastPending(State, frozen=True):
+    """A message to this group that is not delivered."""
+
     id: MessageId
     message: Message | None
-    due: tuple[Token, ...]
+    outstanding: tuple[Token, ...]
     committed_ns: int
 
 
-class FlexCastAsked(State, frozen=True):
+class FlexCastNotification(State, frozen=True):
+    """Notifications about one message that are not acknowledged."""
+
     id: MessageId
     destinations: tuple[GroupId, ...]
     tokens: tuple[Token, ...]
@@ -78,12 +82,12 @@ class FlexCastAsked(State, frozen=True):
 class FlexCastState(State, frozen=True):
     position: int
     history: HistoryState
-    asked_for: tuple[DeliveredRange, ...]
+    requested: tuple[DeliveredRange, ...]
     pending: tuple[FlexCastPending, ...]
-    asked: tuple[FlexCastAsked, ...]
+    notifications: tuple[FlexCastNotification, ...]
     blocked: tuple[tuple[MessageId, tuple[MessageId, ...]], ...]
-    covered: tuple[tuple[MessageId, int], ...]
-    numbered: int
-    flushes: int
-    floor: int
-    full: bool
+    notified_versions: tuple[tuple[MessageId, int], ...]
+    notif_count: int
+    flush_count: int
+    pruned_length: int
+    has_requested_flush: bool

@@ -1,29 +1,29 @@
-"""FlexCast: groups in a line, each message ordered by its lowest destination, histories keep the rest consistent.
+"""FlexCast: totally ordered groups; the lowest destination orders a message, histories keep the others consistent.
 
 Source: paper 000 (Batista, Coelho, Alchieri, Dotti, Pedone: FlexCast, genuine overlay-based atomic multicast).
 
     client       A            B            C            message m to A, B and C, which are ranked in this order
       |--Request->|            |            |
       |        deliver         |            |
-      |           |--Msg------>|            |           with what came before m at A
+      |           |--Msg------>|            |           with the predecessors of m at A
       |           |--Msg------------------->|
       |           |         deliver         |
-      |           |            |--Ack------>|           with what came before m at B
+      |           |            |--Ack------>|           with the predecessors of m at B
       |           |            |         deliver
 
-A destination delivers m when everybody who may know what comes before m has told it: the lower destinations, and every
-group that one of those notified (Notif) because a message of its history went there; and when no message that comes
-before m, and is addressed here, is still missing.
+A destination delivers m when (a) every group that may know a predecessor of m has acknowledged m: the lower
+destinations, and every group that one of those notified (Notif) because a message of its history went there; and (b) no
+predecessor of m that is addressed to this destination is missing.
 
 Claims: i message delays at the i-th destination in rank order; genuine at the level of the run (a Notif may reach a
 group that is no destination of m, but is one of an earlier message); FIFO links; one process per group (or several,
-by `parts/groups/replicated.py`: three delays for each one).
+by `parts/groups/replicated.py`: three delays for each delay).
 
 Deviations, each with its reason in docs/protocols/flexcast.md: every Notif has a number, and exactly the Ack that
-answers it is awaited; it waits for what is known to come before its message, not for everything open; a Notif is sent
-only where it can matter, and again only if something new is known; histories are pruned by flushes, which somebody's
-full history asks for; there are no queues per ancestor, the history orders those messages already. With the option
-`notify = "next"`, groups are not all asked at once: one passes the question to the next.
+replies to it is awaited; a notified group waits for known predecessors of the message, not for all missing messages; a
+Notif is sent only where it can matter, and again only if the history has grown; flushes, requested by groups with long
+histories, prune them; there are no queues per ancestor, because the history orders those messages already. With the
+option `notify = "next"`, one group is notified at a time, which notifies the next.
 """
 
 from collections import deque
@@ -43,11 +43,11 @@ from amcast.parts.ordering.history import History
 from amcast.parts.ordering.overlay import Order, contact_lca, parse_order, rank_delays, rank_role
 from amcast.protocols.flexcast.messages import (
     Ack,
-    FlexCastAsked,
     FlexCastConfig,
+    FlexCastNotification,
     FlexCastPending,
     FlexCastState,
-    Full,
+    FlushRequest,
     Msg,
     Notif,
     Token,
@@ -55,21 +55,21 @@ from amcast.protocols.flexcast.messages import (
 
 
 class _Pending:
-    """A message to this group that is not delivered here."""
+    """A message to this group that is not delivered."""
 
-    __slots__ = ("committed_ns", "due", "message")
+    __slots__ = ("committed_ns", "message", "outstanding")
 
     def __init__(self) -> None:
         self.message: Message | None = None
-        self.due: set[Token] = set()
-        """Expected and not heard, or heard before anybody said that it is to be expected: empty when nothing is
-        missing. Each token is expected once and heard once."""
+        self.outstanding: set[Token] = set()
+        """Tokens that are expected and have not arrived, or have arrived before they were expected: empty when nothing
+        is missing. Each token is expected once and arrives once."""
         self.committed_ns = -1
-        """When nothing was due any more; -1 before."""
+        """When the last token arrived; -1 before."""
 
 
-class _Asked:
-    """Notifications about a message to others that are not answered yet."""
+class _Notification:
+    """Notifications about a message to other groups that are not acknowledged."""
 
     __slots__ = ("destinations", "tokens")
 
@@ -89,26 +89,26 @@ class FlexCast(Process):
         self.order: Order = parse_order(config.order, topology)
         self.rank = self.order.rank
         self.descendants = self.order.descendants(self.home)
-        self._relays = config.notify == "next"
+        self._notifies_next = config.notify == "next"
         self.history = History(self.home, self.descendants)
-        self._asked_for = DeliveredSet()
-        """What clients asked this group to order; each client's requests come in its order."""
+        self._requested = DeliveredSet()
+        """Clients' requests to this group."""
         self._pending: dict[MessageId, _Pending] = {}
-        self._asked: dict[MessageId, _Asked] = {}
+        self._notifications: dict[MessageId, _Notification] = {}
         self._blocked: dict[MessageId, list[MessageId]] = {}
-        """Open message: what waits for its delivery, to be delivered or acknowledged itself."""
-        self._covered: dict[MessageId, int] = {}
-        """Message to others: the version of my history of which I notified everybody whom it may concern."""
-        self._ready: deque[MessageId] = deque()
-        """What to look at again before the step ends."""
-        self._numbered = 0
-        """How many notifications I ever sent."""
-        self._flushes = 0
-        """The last flush that was delivered here."""
-        self._floor = 0
-        """How much of the history that flush had to leave."""
-        self._full = False
-        """I asked for the next one."""
+        """By missing message: the messages whose delivery or acknowledgement waits for its delivery."""
+        self._notified_versions: dict[MessageId, int] = {}
+        """By message to other groups: the version of the history at which all concerned groups were notified."""
+        self._unchecked: deque[MessageId] = deque()
+        """Messages to check again before the step ends."""
+        self._notif_count = 0
+        """Notifications sent so far; the number of the last one."""
+        self._flush_count = 0
+        """The number of the last flush delivered here."""
+        self._pruned_length = 0
+        """The length of the history after that flush."""
+        self._has_requested_flush = False
+        """This group has requested the next flush."""
 
     def contacts(self, message: Message) -> tuple[ProcessId, ...]:
         return self.topology.members(self.order.lca(message.destinations))
@@ -116,92 +116,92 @@ class FlexCast(Process):
     # Events
 
     def on_request(self, message: Message) -> None:
-        if self.order.lca(message.destinations) == self.home and self._asked_for.add(message.id):
+        if self.order.lca(message.destinations) == self.home and self._requested.add(message.id):
             self._deliver(message)
-            self._go_on()
+            self._run_checks()
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
         group = self.topology.group_of(sender)
-        assert group is not None, f"process {sender} is a client and says {body!r}"
+        assert group is not None, f"process {sender} is a client and sends {body!r}"
         match body:
             case Msg(message, links, notified):
                 self.history.learn(links)
-                self._hear_message(group, message, notified)
+                self._handle_msg(group, message, notified)
             case Ack(message_id, tokens, links, notified):
                 self.history.learn(links)
-                self._hear_ack(group, message_id, tokens, notified)
+                self._handle_ack(group, message_id, tokens, notified)
             case Notif(message_id, destinations, number, links):
                 self.history.learn(links)
-                self._hear_notif((group, number), message_id, destinations)
-            case Full(flushes):
-                if flushes == self._flushes:
+                self._handle_notif((group, number), message_id, destinations)
+            case FlushRequest(flushes):
+                if flushes == self._flush_count:
                     self._flush()
             case _:
-                raise AssertionError(f"FlexCast's groups do not say {body!r}")
-        self._go_on()
+                raise AssertionError(f"FlexCast has no body {body!r}")
+        self._run_checks()
 
     def on_step_end(self) -> None:
         every = self.config.flush_every
-        if every and not self._full and len(self.history) >= self._floor + every:
-            self._full = True
+        if every and not self._has_requested_flush and len(self.history) >= self._pruned_length + every:
+            self._has_requested_flush = True
             root = self.order.groups[0]
             if root == self.home:
                 self._flush()
-                self._go_on()
+                self._run_checks()
             else:
-                self.send_all(self.topology.members(root), Full(self._flushes))
+                self.send_all(self.topology.members(root), FlushRequest(self._flush_count))
 
-    # Hearing
+    # Handlers
 
-    def _entry(self, message: MessageId) -> _Pending:
+    def _add_pending(self, message: MessageId) -> _Pending:
         entry = self._pending.get(message)
         if entry is None:
             entry = self._pending[message] = _Pending()
         return entry
 
-    def _hear_message(self, group: GroupId, message: Message, notified: tuple[int, ...]) -> None:
-        entry = self._entry(message.id)
+    def _handle_msg(self, group: GroupId, message: Message, notified: tuple[int, ...]) -> None:
+        entry = self._add_pending(message.id)
         entry.message = message
         mine = self.rank[self.home]
         lowest = self.order.lca(message.destinations)
-        entry.due ^= {(g, 0) for g in message.destinations if g != lowest and self.rank[g] < mine}
-        entry.due ^= {(group, number) for number in notified}
-        self._wake([message.id])
+        entry.outstanding ^= {(g, 0) for g in message.destinations if g != lowest and self.rank[g] < mine}
+        entry.outstanding ^= {(group, number) for number in notified}
+        self._schedule_checks([message.id])
 
-    def _hear_ack(
+    def _handle_ack(
         self, group: GroupId, message: MessageId, tokens: tuple[Token, ...], notified: tuple[int, ...]
     ) -> None:
-        entry = self._entry(message)
+        entry = self._add_pending(message)
         if entry.message is None:
             self.note("early", _about(message))
-        entry.due ^= set(tokens)
-        entry.due ^= {(group, number) for number in notified}
-        self._wake([message])
+        entry.outstanding ^= set(tokens)
+        entry.outstanding ^= {(group, number) for number in notified}
+        self._schedule_checks([message])
 
-    def _hear_notif(self, token: Token, message: MessageId, destinations: tuple[GroupId, ...]) -> None:
-        asked = self._asked.get(message)
-        if asked is not None:
-            asked.tokens.append(token)  # it waits already; one acknowledgement will answer for both
+    def _handle_notif(self, token: Token, message: MessageId, destinations: tuple[GroupId, ...]) -> None:
+        notification = self._notifications.get(message)
+        if notification is not None:
+            notification.tokens.append(token)  # one acknowledgement covers both
             return
-        asked = self._asked[message] = _Asked(destinations)
-        asked.tokens.append(token)
-        self._wake([message])
+        notification = self._notifications[message] = _Notification(destinations)
+        notification.tokens.append(token)
+        self._schedule_checks([message])
 
-    # Deciding
+    # Delivery and acknowledgement
 
-    def _wake(self, messages: list[MessageId]) -> None:
-        """Something that these waited for has happened."""
-        self._ready += messages
+    def _schedule_checks(self, messages: list[MessageId]) -> None:
+        """Checks these messages again: something that they waited for has happened."""
+        self._unchecked += messages
 
-    def _go_on(self) -> None:
-        while self._ready:
-            self._judge(self._ready.popleft())
+    def _run_checks(self) -> None:
+        while self._unchecked:
+            self._check(self._unchecked.popleft())
 
-    def _judge(self, message: MessageId) -> None:
-        """Deliver a message, or acknowledge one to others, if nothing is in the way; else wait for what is."""
+    def _check(self, message: MessageId) -> None:
+        """Delivers a message, or acknowledges one to others, unless a missing predecessor blocks it."""
         entry = self._pending.get(message)
         if entry is not None:
-            if entry.message is None or entry.due:
+            if entry.message is None or entry.outstanding:
                 return
             if entry.committed_ns < 0:
                 entry.committed_ns = self.now
@@ -214,94 +214,94 @@ class FlexCast(Process):
             del self._pending[message]
             self._deliver(entry.message, entry.committed_ns)
         else:
-            self._answer(message, self._asked.pop(message))
+            self._acknowledge(message, self._notifications.pop(message))
 
     def _deliver(self, message: Message, committed_ns: int | None = None) -> None:
         id = message.id
         self.history.append(id, message.destinations)
-        above = self._above(message.destinations)
-        told = self._notify(id, message.destinations, above)
-        for group in above:
-            links, notified = self.history.take_diff(group), self._awaited(told, group)
+        higher = self._higher_destinations(message.destinations)
+        sent = self._notify(id, message.destinations, higher)
+        for group in higher:
+            links, notified = self.history.take_diff(group), self._select_awaited(sent, group)
             body: Body = Ack(id, ((self.home, 0),), links, notified)
             if committed_ns is None:
                 body = Msg(message, links, notified)
             self.send_all(self.topology.members(group), body, _about(id))
-            if self._relays:
-                told = []  # the next destination awaits the answers, and passes on what it learns from them
+            if self._notifies_next:
+                sent = []  # the next destination awaits the acknowledgements and forwards what it learns from them
         if id < 0:
             self._prune(-id)
         else:
             self.deliver(message, committed_ns=committed_ns)
-        self._wake(self._blocked.pop(id, []))
+        self._schedule_checks(self._blocked.pop(id, []))
 
-    def _answer(self, message: MessageId, asked: _Asked) -> None:
-        """Acknowledge a message to its destinations above, on behalf of who notified me."""
-        above = self._above(asked.destinations)
-        if self._relays:
-            above = above[:1]
-        told: list[tuple[int, GroupId]] = []
-        covered = self._covered.get(message, -1)
-        if self.history.last_change(message) > covered:
-            told = self._notify(message, asked.destinations, above)
-            self._covered[message] = self.history.version
+    def _acknowledge(self, message: MessageId, notification: _Notification) -> None:
+        """Acknowledges a message to its higher destinations, for the groups that sent the notifications."""
+        higher = self._higher_destinations(notification.destinations)
+        if self._notifies_next:
+            higher = higher[:1]
+        sent: list[tuple[int, GroupId]] = []
+        notified_version = self._notified_versions.get(message, -1)
+        if self.history.last_change(message) > notified_version:
+            sent = self._notify(message, notification.destinations, higher)
+            self._notified_versions[message] = self.history.version
         else:
             self.note("covered", _about(message))
-        for group in above:
-            links, notified = self.history.take_diff(group), self._awaited(told, group)
-            body = Ack(message, tuple(asked.tokens), links, notified)
+        for group in higher:
+            links, notified = self.history.take_diff(group), self._select_awaited(sent, group)
+            body = Ack(message, tuple(notification.tokens), links, notified)
             self.send_all(self.topology.members(group), body, _about(message))
 
-    def _above(self, destinations: tuple[GroupId, ...]) -> tuple[GroupId, ...]:
+    def _higher_destinations(self, destinations: tuple[GroupId, ...]) -> tuple[GroupId, ...]:
         """The destinations higher than this group, lowest first."""
         mine = self.rank[self.home]
         return self.order.sorted(group for group in destinations if self.rank[group] > mine)
 
     def _notify(
-        self, message: MessageId, destinations: tuple[GroupId, ...], above: tuple[GroupId, ...]
+        self, message: MessageId, destinations: tuple[GroupId, ...], higher: tuple[GroupId, ...]
     ) -> list[tuple[int, GroupId]]:
-        """Ask the groups that may know something for a destination above them; their numbers."""
-        told: list[tuple[int, GroupId]] = []
-        for group in self._knowing(destinations, above):
-            self._numbered += 1
-            told.append((self._numbered, group))
-            body = Notif(message, destinations, self._numbered, self.history.take_diff(group))
+        """Notifies the groups that may know predecessors; returns number and group of each notification."""
+        sent: list[tuple[int, GroupId]] = []
+        for group in self._groups_to_notify(destinations, higher):
+            self._notif_count += 1
+            sent.append((self._notif_count, group))
+            body = Notif(message, destinations, self._notif_count, self.history.take_diff(group))
             self.note("notified", _about(message))
             self.send_all(self.topology.members(group), body, _about(message))
-        return told
+        return sent
 
-    def _knowing(self, destinations: tuple[GroupId, ...], above: tuple[GroupId, ...]) -> list[GroupId]:
-        """Groups to which the history has messages that some destination above them does not get."""
-        if self._relays:
-            between = self.order.between(self.home, above[0]) if above else ()
-            return [group for group in between if self.history.has_message_only_to(group, above[:1])][:1]
-        found = []
+    def _groups_to_notify(self, destinations: tuple[GroupId, ...], higher: tuple[GroupId, ...]) -> list[GroupId]:
+        """Groups that receive a message of the history which some destination above them does not receive."""
+        if self._notifies_next:
+            between = self.order.between(self.home, higher[0]) if higher else ()
+            return [group for group in between if self.history.has_message_only_to(group, higher[:1])][:1]
+        groups = []
         for group in self.descendants:
-            higher = [target for target in above if self.rank[target] > self.rank[group]]
-            if group not in destinations and higher and self.history.has_message_only_to(group, higher):
-                found.append(group)
-        return found
+            above = [target for target in higher if self.rank[target] > self.rank[group]]
+            if group not in destinations and above and self.history.has_message_only_to(group, above):
+                groups.append(group)
+        return groups
 
-    def _awaited(self, told: list[tuple[int, GroupId]], group: GroupId) -> tuple[int, ...]:
-        """The notifications that a destination will see answered: those to groups below it."""
-        return tuple(number for number, target in told if self.rank[target] < self.rank[group])
+    def _select_awaited(self, sent: list[tuple[int, GroupId]], group: GroupId) -> tuple[int, ...]:
+        """The notifications whose acknowledgements a destination receives: those to groups below it."""
+        return tuple(number for number, target in sent if self.rank[target] < self.rank[group])
 
-    # Forgetting
+    # Flushes
 
     def _flush(self) -> None:
-        """A message to all groups, of no interest to any application, after which all that is before it can go."""
-        self._deliver(Message(-(self._flushes + 1), self.me, tuple(sorted(self.order.groups))))
+        """Delivers an internal message to all groups, after which its predecessors are pruned."""
+        self._deliver(Message(-(self._flush_count + 1), self.me, tuple(sorted(self.order.groups))))
 
     def _prune(self, flush: int) -> None:
         self.note("flushed", None, float(len(self.history)))
-        assert flush == self._flushes + 1, f"flush {flush} after {self._flushes}"
-        self._flushes = flush
+        assert flush == self._flush_count + 1, f"flush {flush} after {self._flush_count}"
+        self._flush_count = flush
         self.history.prune()
-        self._floor = len(self.history)
-        self._full = False
-        self._covered = {id: version for id, version in self._covered.items() if id in self.history}
+        self._pruned_length = len(self.history)
+        self._has_requested_flush = False
+        self._notified_versions = {id: version for id, version in self._notified_versions.items() if id in self.history}
 
-    # For operators
+    # Diagnostics
 
     def status(self) -> ProcessStatus:
         return {"position": self.position, "pending": len(self._pending), "history": len(self.history)}
@@ -309,68 +309,75 @@ class FlexCast(Process):
     def explain(self, message: MessageId) -> list[Phase]:
         entry = self._pending.get(message)
         if entry is None:
-            return [Phase("text", False, f"group {self.home} does not know of it, or has delivered it")]
+            return [Phase("text", False, f"group {self.home} does not know the message, or has delivered it")]
         if entry.message is None:
-            return [Phase("text", False, "it was acknowledged by others; the message itself has not come")]
-        told = [Phase("text", True, f"the message is here, for groups {list(entry.message.destinations)}")]
-        if entry.due:
-            groups = sorted({group for group, _ in entry.due})
-            said = f"groups {groups}, or those that they notified, have not acknowledged it"
-            return [*told, Phase("acknowledged", False, said, self.topology.processes_of(tuple(groups)))]
+            return [Phase("text", False, "others have acknowledged it; the message itself has not arrived")]
+        phases = [Phase("text", True, f"the message is here, for groups {list(entry.message.destinations)}")]
+        if entry.outstanding:
+            groups = sorted({group for group, _ in entry.outstanding})
+            sentence = f"groups {groups}, or those that they notified, have not acknowledged it"
+            return [*phases, Phase("acknowledged", False, sentence, self.topology.processes_of(tuple(groups)))]
         before = [blocker for blocker, waiting in self._blocked.items() if message in waiting]
-        said = f"message {before[0]} comes before it and is not delivered" if before else "nothing is before it"
-        return [*told, Phase("acknowledged", True, "by all who may know more"), Phase("first", not before, said)]
+        sentence = f"message {before[0]} comes before it and is not delivered" if before else "nothing is before it"
+        return [
+            *phases,
+            Phase("acknowledged", True, "by all groups that may know more"),
+            Phase("first", not before, sentence),
+        ]
 
-    # Memory
+    # Snapshots
 
     def snapshot(self) -> FlexCastState:
         return FlexCastState(
             self.position,
             self.history.snapshot(),
-            self._asked_for.snapshot(),
+            self._requested.snapshot(),
             tuple(
-                FlexCastPending(id, e.message, tuple(sorted(e.due)), e.committed_ns)
+                FlexCastPending(id, e.message, tuple(sorted(e.outstanding)), e.committed_ns)
                 for id, e in sorted(self._pending.items())
             ),
-            tuple(FlexCastAsked(id, a.destinations, tuple(a.tokens)) for id, a in sorted(self._asked.items())),
+            tuple(
+                FlexCastNotification(id, a.destinations, tuple(a.tokens))
+                for id, a in sorted(self._notifications.items())
+            ),
             tuple((id, tuple(waiting)) for id, waiting in sorted(self._blocked.items())),
-            tuple(sorted(self._covered.items())),
-            self._numbered,
-            self._flushes,
-            self._floor,
-            self._full,
+            tuple(sorted(self._notified_versions.items())),
+            self._notif_count,
+            self._flush_count,
+            self._pruned_length,
+            self._has_requested_flush,
         )
 
     def restore(self, state: State) -> None:
         assert isinstance(state, FlexCastState)
         self.position = state.position
         self.history.restore(state.history)
-        self._asked_for.restore(state.asked_for)
+        self._requested.restore(state.requested)
         self._pending = {}
-        for kept in state.pending:
-            entry = self._pending[kept.id] = _Pending()
-            entry.message = kept.message
-            entry.due = set(kept.due)
-            entry.committed_ns = kept.committed_ns
-        self._asked = {}
-        for waiting in state.asked:
-            asked = self._asked[waiting.id] = _Asked(waiting.destinations)
-            asked.tokens = list(waiting.tokens)
+        for saved in state.pending:
+            entry = self._pending[saved.id] = _Pending()
+            entry.message = saved.message
+            entry.outstanding = set(saved.outstanding)
+            entry.committed_ns = saved.committed_ns
+        self._notifications = {}
+        for waiting in state.notifications:
+            notification = self._notifications[waiting.id] = _Notification(waiting.destinations)
+            notification.tokens = list(waiting.tokens)
         self._blocked = {id: list(messages) for id, messages in state.blocked}
-        self._covered = dict(state.covered)
-        self._numbered = state.numbered
-        self._flushes = state.flushes
-        self._floor = state.floor
-        self._full = state.full
+        self._notified_versions = dict(state.notified_versions)
+        self._notif_count = state.notif_count
+        self._flush_count = state.flush_count
+        self._pruned_length = state.pruned_length
+        self._has_requested_flush = state.has_requested_flush
 
 
 def _about(message: MessageId) -> MessageId | None:
-    """Which message of an application a body or a note is about: flushes are nobody's."""
+    """The application message that a body or note is about; None for flushes."""
     return message if message >= 0 else None
 
 
-def contacting(config: FlexCastConfig) -> Contacts:
-    """The lowest destination, in the order that a configuration names."""
+def make_contacts(config: FlexCastConfig) -> Contacts:
+    """Requests go to the lowest destination, in the order that the settings name."""
     return contact_lca(lambda topology: parse_order(config.order, topology))
 
 
@@ -385,15 +392,15 @@ SPEC = Spec(
     name="flexcast",
     summary="groups in a line; the lowest destination orders, histories keep the others consistent",
     source="paper 000",
-    process=replicate(FlexCast, (Msg, Ack, Notif, Full), FlexCastState),
+    process=replicate(FlexCast, (Msg, Ack, Notif, FlushRequest), FlexCastState),
     config=FlexCastConfig,
-    bodies=(Msg, Ack, Notif, Full, *REPLICATED_BODIES, *PAXOS_BODIES),
+    bodies=(Msg, Ack, Notif, FlushRequest, *REPLICATED_BODIES, *PAXOS_BODIES),
     records=PAXOS_RECORDS,
     states=(FlexCastState, ReplicatedState),
     claims=replicate_claims(ALONE),
     alone=ALONE,
     roles=rank_role,
-    contacts=contacting(FlexCastConfig()),
-    make_contacts=contacting,
+    contacts=make_contacts(FlexCastConfig()),
+    make_contacts=make_contacts,
     goals=("notified", "blocked", "early"),
 )

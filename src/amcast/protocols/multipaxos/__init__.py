@@ -1,1 +1,1 @@
-"""multipaxos."""
+"""MultiPaxos: one group orders every message."""

@@ -93,7 +93,7 @@ class DeliveryNotices:
     def is_overdue(self, now: int) -> bool:
         return bool(self.unannounced) and now - self.oldest_ns >= self.max_wait_ns()
 
-    def take_for_gateways(
+    def collect_for_gateways(
         self, me: ProcessId, members: Container[ProcessId]
     ) -> list[tuple[ProcessId, tuple[DeliveryNotice, ...]]]:
         """Gateways of the group that wait for deliveries before their own bundle, each with the notices up to it. The

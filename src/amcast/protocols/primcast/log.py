@@ -79,7 +79,7 @@ class GroupLog:
         entries = self.entries
         return [one for index in range(self.base, self.length) if (one := entries[index]).delivered_at < 0]
 
-    def delivered_positions(self) -> tuple[int, ...]:
+    def list_delivered_positions(self) -> tuple[int, ...]:
         """For each entry the position of its delivery, -1 if it is not delivered."""
         return tuple([self.entries[index].delivered_at for index in range(self.base, self.length)])
 

@@ -394,7 +394,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
                 if id not in self._recent_deliveries:
                     self._is_lagging = True  # only the primary still has the message
                     break
-                pending = self._delivered_placeholder(self._recent_deliveries[id].message)
+                pending = self._build_delivered_placeholder(self._recent_deliveries[id].message)
             elif pending is None or pending.message is None:
                 self._ensure_pending(id).proposing_groups.add(self.home)
                 self.note("early", id)
@@ -405,7 +405,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
         if length <= self._log.length and clock > self._primary_clock:
             self._primary_clock = clock
 
-    def _delivered_placeholder(self, message: Message) -> PendingMulticast:
+    def _build_delivered_placeholder(self, message: Message) -> PendingMulticast:
         """A log entry for a message that is delivered already."""
         pending = PendingMulticast(message.id)
         pending.message = message
@@ -767,7 +767,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
     # Delivery notices
 
     def _notify_gateways(self) -> None:
-        for gateway, notices in self._notices.take_for_gateways(self.me, self._places):
+        for gateway, notices in self._notices.collect_for_gateways(self.me, self._places):
             self._send_after_persist((gateway,), Propose((), self._build_ack(), notices))
 
     def _schedule_notices(self) -> None:
@@ -920,7 +920,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
 
     def _pending_of_entry(self, entry: Entry) -> PendingMulticast:
         if entry.message.id in self._delivered:
-            return self._delivered_placeholder(entry.message)
+            return self._build_delivered_placeholder(entry.message)
         pending = self._ensure_pending(entry.message.id)
         pending.message = entry.message
         self._commit(pending)
@@ -1302,7 +1302,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
             self._primary_clock,
             self._primary_position,
             tuple(self._waiting_proposals),
-            self._log.delivered_positions(),
+            self._log.list_delivered_positions(),
             tuple([pending.snapshot() for _, pending in sorted(self._pending.items())]),
             tuple(self._unproposed),
             tuple([progress.snapshot() for progress in (self._progress, *remote)]),

@@ -218,7 +218,7 @@ def test_joining_former_leader_asks_another_member_to_lead() -> None:
     vote, candidacy = receive(helper, 0, request)
     assert vote == AdmissionVote(1, 0, 0)
     assert isinstance(candidacy, RequestPromise)
-    assert helper.forgotten == [0]
+    assert helper.discarded == [0]
     assert helper._memory_losses == (1, 0, 0, 0, 0)
 
 
@@ -236,7 +236,7 @@ def test_memory_losses_only_rise_and_discard_votes_once() -> None:
     member._merge_memory_losses((2, 0, 0, 1, 0))
     member._merge_memory_losses((1, 0, 0, 1, 3))
     assert member._memory_losses == (2, 0, 0, 1, 3)
-    assert member.forgotten == [0, 3, 4]
+    assert member.discarded == [0, 3, 4]
     with pytest.raises(ValueError, match="shorter"):
         find_new_losses((0, 0), (1,))
 

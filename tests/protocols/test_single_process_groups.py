@@ -7,13 +7,13 @@ from amcast.protocols.catalogue import CATALOGUE
 from tests.conformance.plans import planned
 from tests.conformance.test_worlds import fuzzed, hold
 
-ALONE = [name for name, spec in CATALOGUE.items() if spec.alone is not None]
+ALONE = [name for name, spec in CATALOGUE.items() if spec.unreplicated is not None]
 
 
 def prepare_alone(name: str, seed: int = 0, **tables: dict[str, object]) -> PreparedRun:
     spec = CATALOGUE[name]
-    assert spec.alone is not None
-    network = {"links": spec.alone.links, **tables.pop("network", {})}
+    assert spec.unreplicated is not None
+    network = {"links": spec.unreplicated.links, **tables.pop("network", {})}
     return planned(name, seed, topology={"replicas": 1}, network=network, **tables)
 
 

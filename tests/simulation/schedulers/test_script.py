@@ -34,7 +34,7 @@ from tests.mutants.protocols.skeen import SKEEN_MUTANTS
 from tests.simulation.puppets import Fact, Number, Puppet
 from tests.simulation.small_worlds import case_of, explored_script, fuzzed, judge, maker, scope_of, script_of
 
-ALONE = SPEC.alone or SPEC.claims
+ALONE = SPEC.unreplicated or SPEC.claims
 FAULTS = frozenset({"pause", "slow", "partition", "loss", "skew"})
 
 

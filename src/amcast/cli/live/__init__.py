@@ -1,1 +1,1 @@
-"""live."""
+"""Commands of the live cluster."""

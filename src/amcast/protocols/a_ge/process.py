@@ -81,7 +81,7 @@ SPEC = Spec(
         world="intergroup",
         delays=_delays,
     ),
-    roles=role_of,
+    role_of=role_of,
     options={"convoy_free": False},
     goals=("skipped", "waited", "early", "led", "admitted"),
 )

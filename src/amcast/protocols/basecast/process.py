@@ -65,6 +65,6 @@ SPEC = Spec(
         bound=lambda role, skew: 12,
         packets=_packets,
     ),
-    roles=role_of,
+    role_of=role_of,
     goals=("waited", "early", "led", "asked", "admitted"),
 )

@@ -234,6 +234,6 @@ SPEC = Spec(
         bound=lambda role, skew: 8,
         packets=_packets,
     ),
-    roles=role_of,
+    role_of=role_of,
     goals=("fast", "slow", "waited", "early", "led", "asked", "admitted"),
 )

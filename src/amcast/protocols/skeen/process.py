@@ -176,6 +176,6 @@ SPEC = Spec(
     records=PAXOS_RECORDS,
     states=(SkeenState, SkeenPending, ReplicatedState),
     claims=replicate_claims(ALONE),
-    alone=ALONE,
+    unreplicated=ALONE,
     goals=("waited", "early"),
 )

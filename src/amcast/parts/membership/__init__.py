@@ -1,1 +1,1 @@
-"""Reconfiguration: groups whose members change while traffic flows. `reconfigurable.py` wraps any protocol's process."""
+"""Reconfiguration: groups whose members change while traffic flows. Read `reconfigurable.py` first."""

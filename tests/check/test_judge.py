@@ -8,17 +8,17 @@ from amcast.check.cycles import compute_core, find_pair_cycle, find_shortest_cyc
 from amcast.check.evidence import collect_evidence
 from amcast.check.order import merge
 from amcast.kernel.errors import UsageError
-from tests.mutants.planted import MUTANTS, healthy, planted
+from tests.mutants.planted import MUTANTS, healthy, make_trace
 
 BY_NAME = {case.name: case for case in MUTANTS}
 
 
 def story(mutant: str, name: str) -> list[str]:
-    return judge(planted(BY_NAME[mutant]).run()).properties[name].story
+    return judge(make_trace(BY_NAME[mutant]).run()).properties[name].story
 
 
 def test_cycle_is_described_edge_by_edge() -> None:
-    assert story("circle_of_three", "P5") == [
+    assert story("cycle_of_three", "P5") == [
         "3 messages precede each other in a cycle: 3 -> 5 -> 4 -> 3",
         "process 0 delivered 3 at position 2, before 5 at position 3",
         "process 4 delivered 5 at position 0, before 4 at position 1",
@@ -27,7 +27,7 @@ def test_cycle_is_described_edge_by_edge() -> None:
 
 
 def test_cycle_closed_by_a_missing_delivery() -> None:
-    assert story("circle_closed_by_a_group_that_died", "P5")[1] == (
+    assert story("cycle_closed_by_a_crashed_group", "P5")[1] == (
         "process 0 delivered 3 at position 2 and never delivered 5, which is addressed to it, before it crashed"
     )
     assert story("correct_process_skipped_a_message", "P4")[2] == (
@@ -118,7 +118,7 @@ def test_one_mistake_in_a_long_run_has_a_small_core() -> None:
 
 
 def test_a_search_that_hits_its_limit_says_so() -> None:
-    trace = planted(BY_NAME["circle_of_three"])
+    trace = make_trace(BY_NAME["cycle_of_three"])
     chains = build_chains(collect_evidence(trace.run()))
     found = compute_core(chains, merge(chains))
     assert find_shortest_cycle(found, work=0)[1] is False

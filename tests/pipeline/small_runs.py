@@ -14,12 +14,12 @@ from amcast.trace.columns import TABLES
 from amcast.trace.meta import Meta
 from amcast.trace.parquet import TYPES
 from amcast.trace.run_folder import FolderRecorder
-from tests.mutants.planted import DOUBTS, HEALTHY, MUTANTS, Trace, healthy, planted
+from tests.mutants.planted import HEALTHY, MUTANTS, UNKNOWN, Trace, healthy, make_trace
 
 
 def planted_runs() -> dict[str, Trace]:
     """The healthy trace and every planted change of it."""
-    return {"healthy": healthy()} | {case.name: planted(case) for case in [*MUTANTS, *DOUBTS, *HEALTHY]}
+    return {"healthy": healthy()} | {case.name: make_trace(case) for case in [*MUTANTS, *UNKNOWN, *HEALTHY]}
 
 
 def random_run(seed: int) -> Trace:

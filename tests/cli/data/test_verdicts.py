@@ -17,7 +17,7 @@ def test_many_runs_are_counted_and_failures_shown(tmp_path: Path, capsys: pytest
     assert "8 runs, by property" in output
     assert "8 runs: holds" in output
     assert "run good-3" not in output
-    write(tmp_path / "bad", planted_runs()["circle_of_three"])
+    write(tmp_path / "bad", planted_runs()["cycle_of_three"])
     assert run(["check", str(tmp_path)]) == 1
     output = capsys.readouterr().out
     assert "run bad: violated" in output

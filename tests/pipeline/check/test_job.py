@@ -54,7 +54,7 @@ def test_small_runs_get_the_plain_checkers_reports(tmp_path: Path) -> None:
     assert verdicts == {"holds", "violated", "unknown"}
 
 
-LARGE_RUNS = ["healthy", "circle_of_three", "one_replica_swaps", "delivered_twice", "idle_process_receives"]
+LARGE_RUNS = ["healthy", "cycle_of_three", "one_replica_swaps", "delivered_twice", "idle_process_receives"]
 
 
 @pytest.mark.parametrize("name", LARGE_RUNS)
@@ -129,7 +129,7 @@ def test_large_lookup_is_joined_by_spark(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_runs_may_share_their_tables(tmp_path: Path) -> None:
-    traces = {"one": healthy(), "two": planted_runs()["circle_of_three"]}
+    traces = {"one": healthy(), "two": planted_runs()["cycle_of_three"]}
     for name, trace in traces.items():
         write(tmp_path / name, trace)
     shared = tmp_path / "shared"

@@ -108,7 +108,7 @@ def test_sweep_and_check_survive_lost_workers(tmp_path: Path) -> None:
     wanted = {name: report for name, trace in runs.items() if isinstance(report := plain(trace), dict)}
     for name in wanted:
         write(small / name, runs[name])
-    circle = planted_runs()["circle_of_three"]
+    circle = planted_runs()["cycle_of_three"]
     write(large / "circle", circle, rows_per_group=5, rows_per_file=12)
     cells = expand_cells(parse_grid(PLAN), normalise_plan)
     with cluster(tmp_path / "cluster") as spark_cluster:

@@ -1,1 +1,1 @@
-"""Commands of the live cluster."""
+"""Commands of the live cluster: start, stop, send, tail, observe, change members, measure."""

@@ -1,4 +1,4 @@
-"""Protocols for single processes, lifted to groups of three, on real sockets."""
+"""Protocols for single processes, replicated in groups of three, on real sockets."""
 
 import asyncio
 from random import Random
@@ -18,7 +18,7 @@ MESSAGES = 60
 
 
 @pytest.mark.parametrize("name", ["skeen", "flexcast", "treecast", "ring"])
-def test_groups_of_three_deliver_in_one_order(name: str) -> None:
+def test_replicated_groups_deliver_in_one_order(name: str) -> None:
     run(served(name))
 
 

@@ -23,7 +23,7 @@ from amcast.kernel.message import Message, Request
 from amcast.kernel.topology import Topology
 from amcast.live.errors import BadFrameError
 from amcast.live.limits import KIB, Limits
-from amcast.live.rpc.server import (
+from amcast.live.rpc.messages import (
     AllocateClientId,
     GetProgress,
     ReleaseClientId,

@@ -221,7 +221,9 @@ class Mutant:
 
     def spec(self) -> Spec:
         assert SPEC.unreplicated is not None
-        return replace(SPEC, process=self.process, claims=replace(SPEC.unreplicated, links=self.links), alone=None)
+        return replace(
+            SPEC, process=self.process, claims=replace(SPEC.unreplicated, links=self.links), unreplicated=None
+        )
 
 
 VIOLATED: Final = frozenset({"violated"})

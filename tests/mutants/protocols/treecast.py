@@ -69,7 +69,9 @@ class Mutant:
 
     def spec(self) -> Spec:
         assert SPEC.unreplicated is not None
-        spec = replace(SPEC, process=self.process, claims=replace(SPEC.unreplicated, links=self.links), alone=None)
+        spec = replace(
+            SPEC, process=self.process, claims=replace(SPEC.unreplicated, links=self.links), unreplicated=None
+        )
         if self.contacts_all:
             return replace(
                 spec, make_contacts=None, contacts=lambda topology, message: topology.processes_of(message.destinations)

@@ -40,7 +40,7 @@ def test_only_the_ordering_group_votes_and_survives_its_leader() -> None:
     stage.multicast(1, 0)
     stage.steps(6)
     stage.crash(3)
-    stage.lead(1, 4)
+    stage.suggest_leader(1, 4)
     stage.finish()
     stage.check()
     places = [stage.world.processes[server].protocol._paxos.place for server in (0, 1, 2, 4, 5)]  # type: ignore[attr-defined]

@@ -28,7 +28,7 @@ def judged(folder: Path, prefixes: dict[int, DeliveredPrefix]) -> str:
     recorder = module._Memory()
     for id, sender in ((FIRST, 1000), (SECOND, 1001)):
         recorder.record_multicast(Message(id, sender, BOTH), 1, sender, 0)
-    return module._judged(plan, cluster, recorder, prefixes).verdict
+    return module._judge_run(plan, cluster, recorder, prefixes).verdict
 
 
 def test_the_order_that_replicas_tell_is_judged(tmp_path: Path) -> None:

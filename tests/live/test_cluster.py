@@ -138,7 +138,7 @@ def test_a_node_that_cannot_start_says_why(tmp_path: Path) -> None:
         ("name = 'x'\n[groups.a]\nid=1\nreplicas=['h:1']\n[groups.b]\nreplicas=['h:2']", "a has this number already"),
         ("name = 'x'\n[groups.'a/b']\nreplicas=['h:1']", "expected one without '/'"),
         ("name = 'x'\ndurability='disk'\n[groups.a]\nreplicas=['h:1']", "durability: Invalid enum value 'disk'"),
-        ("name = 'x'\n[groups.a]\nreplicas=['h:1']\n[limits]\nbeat_s=0", "limits.heartbeat_s = 0"),
+        ("name = 'x'\n[groups.a]\nreplicas=['h:1']\n[limits]\nheartbeat_s=0", "limits.heartbeat_s = 0"),
         ("name = 'x'\n[groups.a]\nreplicas=['h:1']\n[limits]\nframe_bytes=1", "expected at least twice message_bytes"),
         ("name = ", "expected TOML"),
     ],

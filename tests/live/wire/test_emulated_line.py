@@ -1,4 +1,4 @@
-"""Emulated networks: delayed lines, one plan simulated and live, and real network namespaces."""
+"""Emulated networks: delayed lines, clusters across regions, and real network namespaces."""
 
 import asyncio
 import os
@@ -14,11 +14,8 @@ import pytest
 
 from amcast.cluster import connect
 from amcast.kernel.errors import UsageError
-from amcast.lab.simulated_vs_live import Latencies, compare_worlds
 from amcast.live.config.cluster import read_cluster
 from amcast.live.wire.emulated_line import DelayedWriter, EmulatedLine
-from amcast.simulation.inputs.plan import parse_plan, read_plan
-from tests import ROOT
 from tests.live.cluster import run
 from tests.live.secure_cluster import plain, replicas
 
@@ -129,34 +126,6 @@ def test_unknown_region_is_refused(tmp_path: Path) -> None:
         cluster.node_transport("orders/1")
     with pytest.raises(UsageError, match="region 'moon'"):
         cluster.client_transport(region="moon")
-
-
-@pytest.mark.live
-@pytest.mark.slow
-def test_simulated_and_live_latencies_agree(tmp_path: Path) -> None:
-    """Medians agree within 5 %. Other programs may disturb a run, so one of three suffices."""
-    values = read_plan(ROOT / "plans" / "wan-compare.toml")
-    values["topology"] = {"groups": 2, "replicas": 3, "clients": 2}
-    values["network"] = {"delay_ns": 200 * MS}
-    values["workload"]["messages"] = 8
-    attempts: list[tuple[Latencies, Latencies]] = []
-    for attempt in range(3):
-        both = compare_worlds(parse_plan(values), tmp_path / str(attempt))
-        attempts.append((both.simulated, both.live))
-        assert both.live.messages == both.simulated.messages == 8
-        if both.agrees(0.05):
-            return
-    pytest.fail(f"no agreement: {attempts}")
-
-
-def test_incomparable_plan_is_refused(tmp_path: Path) -> None:
-    for text, expected in (
-        ({"network": {"links": "reordering"}, "protocol": "skeen"}, "live links are in order"),
-        ({"faults": {"profile": "crash"}, "protocol": "primcast"}, "a comparison has none"),
-        ({"network": {"distribution": "exponential"}, "protocol": "primcast"}, "expected constant or normal"),
-    ):
-        with pytest.raises(UsageError, match=expected):
-            compare_worlds(parse_plan({"workload": {"name": "micro", "messages": 4}, **text}), tmp_path)
 
 
 def run_as_root(*words: str) -> None:

@@ -23,7 +23,7 @@ from amcast.live.host.recent_deliveries import RecentDeliveries
 from amcast.live.limits import Limits
 from amcast.live.wire.connection import Connection
 from amcast.parts.node.messages import GatewayConfig, NodeConfig
-from amcast.protocols.catalogue import protocol
+from amcast.protocols.catalogue import get_protocol
 
 GROUPS, REPLICAS = 2, 3
 LOADS = ((1, 1), (6, 170), (258, 1))
@@ -54,7 +54,7 @@ class Bench:
 
     def __init__(self, clients: int, batch: int, payload: int) -> None:
         topology = Topology.grid(GROUPS, REPLICAS)
-        bare = protocol("primcast")
+        bare = get_protocol("primcast")
         # Nothing here waits for a timer, so gateways do not rest either.
         spec = build_node_spec(bare, NodeConfig(omega=None, gateway=GatewayConfig(gather_windows=False)))
         config = spec.configure({"records": False})

@@ -49,7 +49,7 @@ def test_impossible_change_is_rejected(change: dict[str, int], expected: str) ->
     [
         (Topology({0: (0, 1), 1: (3,)}, configuration=2), "configuration = 2; expected 1"),
         (Topology({0: (0, 1, 2)}, configuration=1), "groups \\[0\\]; expected \\[0, 1\\]"),
-        (Topology({0: (0, 1, 2), 1: (3,)}, configuration=1), "nobody differs; expected one member of one group"),
+        (Topology({0: (0, 1, 2), 1: (3,)}, configuration=1), "no member differs; expected one member of one group"),
         (Topology({0: (0, 1, 4), 1: (3,)}, configuration=1), "process 2 of group 0, process 4 of group 0 differs"),
         (Topology({0: (0, 1), 1: (3, 4)}, configuration=1), "process 2 of group 0, process 4 of group 1 differs"),
         (Topology({0: (0, 1, 2, 8), 1: (3,)}, configuration=1), "process 8 is a client"),

@@ -37,7 +37,9 @@ def scope_of(spec: Spec, groups: int, messages: Messages, **options: Any) -> Sco
     """One process per group, and as many clients as the messages name; client processes follow the servers."""
     topology = Topology.grid(groups, 1, 1 + max(sender for sender, _ in messages) - groups)
     options.setdefault("goals", spec.goals)
-    return Scope(topology, maker(spec, topology), messages, always(topology), spec.alone or spec.claims, **options)
+    return Scope(
+        topology, maker(spec, topology), messages, always(topology), spec.unreplicated or spec.claims, **options
+    )
 
 
 def always(topology: Topology) -> Callable[[Mapping[int, Any], Mapping[int, Any]], str | None]:
@@ -58,7 +60,7 @@ def case_of(spec: Spec, groups: int = 3, kinds: frozenset[str] = frozenset(), **
         random = make_stream(seed, "destinations")
         return lambda client: (tuple(sorted(random.sample(range(groups), random.randint(1, groups)))), 0, 0)
 
-    claims = spec.alone or spec.claims
+    claims = spec.unreplicated or spec.claims
     options.setdefault("links", claims.links)
     return FuzzCase(topology, maker(spec, topology), draw, claims, kinds, **options)
 

@@ -72,7 +72,7 @@ def measure_delays(
         process, at_ns = row[0], row[4]
         assert isinstance(process, int)
         assert isinstance(at_ns, int)
-        role = spec.roles(topology, process)
+        role = spec.role_of(topology, process)
         times[role] = max(times.get(role, 0), _units(at_ns - sent_ns))
     whole = len(recorder.deliveries) == destinations * replicas
     earliest = _units(min((int(str(row[4])) - sent_ns for row in recorder.deliveries), default=0))
@@ -134,7 +134,7 @@ def _run(
     sender: ProcessId = topology.clients[0] if world == "unit" else topology.members(0)[0]
     simulated.start()
     message = Message(message_id(sender, 0), sender, topology.groups, b"")
-    sent_ns = max(0, spec.claims.moment(config) - 1)
+    sent_ns = max(0, spec.claims.round_start_ns(config) - 1)
     scheduler.schedule(sent_ns, lambda: simulated.submit(sender, message))
     nobody = ClientLoad(topology, lambda client: ((), 0, 0), 0, 1, (sender,))
     over = (

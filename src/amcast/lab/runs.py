@@ -18,7 +18,7 @@ from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body
 from amcast.kernel.process import Process
 from amcast.kernel.reconfiguration import change_topology
-from amcast.kernel.spec import Spec, majorities_survive, nobody_crashes
+from amcast.kernel.spec import Spec, all_correct, majorities_survive
 from amcast.kernel.topology import Topology
 from amcast.lab.protocol_lookup import find_protocol
 from amcast.simulation.inputs.environments import find_environment
@@ -190,7 +190,7 @@ def prepare_run(plan: Plan, spec: Spec | None = None) -> PreparedRun:
     if changes:
         topology = add_operator(topology, spec, plan.nodes)
         unite_members(topology, changes)
-        if spec.claims.tolerates is not nobody_crashes:
+        if spec.claims.tolerates is not all_correct:
             # A change goes to all groups and needs a majority of each, also where whole groups may be lost otherwise.
             spec = replace(spec, claims=replace(spec.claims, tolerates=majorities_survive))
     else:

@@ -146,7 +146,7 @@ def run_schedule(spec: Spec, schedule: Schedule, recorder: Recorder | None = Non
         assert isinstance(process, int)
         assert isinstance(at_ns, int)
         assert isinstance(since_ns, int)
-        role = spec.roles(there, process)
+        role = spec.role_of(there, process)
         latest[role] = max(latest.get(role, 0.0), (at_ns - since_ns) / UNIT_NS)
     return ScheduleOutcome(latest, network.counts, len(world.list_due_deliveries()))
 
@@ -300,7 +300,7 @@ class Worst:
 def _bounds(spec: Spec, skew: float) -> dict[str, float]:
     """The bound of each role that has one."""
     there = make_topology()
-    bounds = {role: spec.claims.bound(role, skew) for role in sorted({spec.roles(there, p) for p in there.servers})}
+    bounds = {role: spec.claims.bound(role, skew) for role in sorted({spec.role_of(there, p) for p in there.servers})}
     return {role: bound for role, bound in bounds.items() if bound is not None}
 
 

@@ -1,4 +1,4 @@
-"""Commands of the live cluster, as a person at a terminal uses them, mistakes included."""
+"""Commands of the live cluster as a user types them, mistakes included."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def nowhere(tmp_path: Path) -> Iterator[Path]:
-    """A cluster at addresses that are taken, and at which nobody listens."""
+    """A cluster whose addresses have no listener."""
     with ExitStack() as stack:
         doors = [stack.enter_context(socket.socket()) for _ in range(3)]
         for door in doors:
@@ -39,7 +39,7 @@ def nowhere(tmp_path: Path) -> Iterator[Path]:
 
 
 def lines_until(process: "subprocess.Popen[str]", end: str) -> list[str]:
-    """What it says, up to a line that begins like this."""
+    """The output up to a line that begins with a text."""
     assert process.stdout is not None
     said = []
     for line in process.stdout:
@@ -50,7 +50,7 @@ def lines_until(process: "subprocess.Popen[str]", end: str) -> list[str]:
 
 
 @pytest.mark.live
-def test_up_tells_who_ends_meanwhile_and_how_to_bring_it_back(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_up_reports_exited_nodes_and_how_to_restart_them(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = [sys.executable, "-m", "amcast", "up", "--config", str(file)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         began = lines_until(process, "all nodes are ready")
@@ -68,13 +68,13 @@ def test_up_tells_who_ends_meanwhile_and_how_to_bring_it_back(file: Path, capsys
         assert process.wait(30) == 2, "not everybody ended well"
 
 
-def test_a_cluster_that_is_not_there(nowhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_fail_when_no_node_answers(nowhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = ["--config", str(nowhere)]
     assert run(["send", *config, "orders,shop", "x"]) == 64, "found out without asking anybody"
     assert f"group 'shop' does not exist in {nowhere}; expected one of: orders, stock" in capsys.readouterr().err
     assert run(["send", *config, "orders", "x", "--timeout", "1"]) == 2
     said = capsys.readouterr().err
-    assert "no server gave this client a number within 1 s" in said
+    assert "no server gave this client a process id within 1 s" in said
     assert said.count("cannot be reached: connection refused") == 1, "said once for all of them"
     assert said.rstrip().endswith("is the cluster running?")
     assert run(["explain", *config, "5"]) == 2

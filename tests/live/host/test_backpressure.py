@@ -10,12 +10,12 @@ from amcast.live.limits import Limits
 from amcast.parts.client.messages import SessionConfig
 from amcast.parts.client.session import ClientSession as Session
 from amcast.parts.node.messages import GatewayConfig, NodeConfig
-from amcast.protocols.catalogue import protocol
+from amcast.protocols.catalogue import get_protocol
 from tests.live.cluster import QUICK, Cluster, run
 
 pytestmark = pytest.mark.live
 
-PRIMCAST = build_node_spec(protocol("primcast"), NodeConfig(omega=None, gateway=GatewayConfig()))
+PRIMCAST = build_node_spec(get_protocol("primcast"), NodeConfig(omega=None, gateway=GatewayConfig()))
 UNORDERED_BYTES = 20_000
 MESSAGES = 200
 

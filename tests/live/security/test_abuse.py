@@ -1,4 +1,4 @@
-"""Abuse of a node with certificates, a real process: each refused with a log line, service to others unharmed.
+"""Abuse of a real node with certificates: each is refused with a log line, and other clients are served.
 
 What clients with rights of their own may not do is in test_secure_tls.py; here are those who want to be a nuisance.
 """
@@ -51,7 +51,7 @@ def log_of(nodes: LocalCluster, node: str = "orders/1") -> str:
 
 
 async def latency_ms(client: Client, count: int = 20) -> float:
-    """The median of some multicasts, one after the other."""
+    """The median latency of several multicasts in sequence."""
     taken = []
     for _ in range(count):
         begin = time.perf_counter()
@@ -61,7 +61,7 @@ async def latency_ms(client: Client, count: int = 20) -> float:
 
 
 def unharmed(before_ms: float, during_ms: float) -> None:
-    """Slower, because the abuser uses the same two cores; not stuck."""
+    """Checks that multicasts are only slower, because the abuser uses the same two cores."""
     assert during_ms < 50 * before_ms + 250, f"{during_ms:.1f} ms under abuse, {before_ms:.1f} ms before"
 
 
@@ -70,7 +70,7 @@ def knock(address: tuple[str, int], count: int) -> None:
         socket.create_connection(address).close()
 
 
-def test_a_stranger_who_talks_garbage(running: Running) -> None:
+def test_garbage_from_unauthenticated_peers_is_refused(running: Running) -> None:
     cluster, nodes = running
 
     async def main() -> None:
@@ -124,8 +124,9 @@ def test_ten_thousand_connections_opened_and_dropped(running: Running) -> None:
     assert said.count("\n") < 1000, "a flood must not fill the log"
 
 
-def test_slow_strangers_hold_nobody_up(running: Running) -> None:
-    """Several times as many as may stand at the door, each sending a byte now and then; newcomers get in."""
+def test_slow_pending_connections_do_not_block_others(running: Running) -> None:
+    """Opens several times as many connections as may be pending, each sending a byte now and then; other clients still
+    connect."""
     cluster, nodes = running
 
     async def main() -> None:
@@ -158,9 +159,8 @@ def test_slow_strangers_hold_nobody_up(running: Running) -> None:
     assert f"more than {STRANGERS} connections have not said hello (limits.strangers)" in log_of(nodes)
 
 
-def test_replayed_frames_are_not_taken_twice(running: Running) -> None:
-    """A client with a certificate says again what it said: in one connection, in the next, and from an older
-    incarnation."""
+def test_replayed_frames_are_not_delivered_twice(running: Running) -> None:
+    """A client with a certificate repeats its frames: in one connection, in the next, and from an older incarnation."""
     cluster, nodes = running
     context = cluster.client_transport("till").secured
     coder = Codec(cluster_spec(cluster).wire_bodies())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from amcast.cluster import Replica, connect
+from amcast.cluster import connect, run_replica
 from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.ids import MAX_SENDER, sender_of, sequence_of
 from amcast.live.config.cluster import Cluster, read_cluster
@@ -79,7 +79,7 @@ def test_short_lived_clients_reuse_an_id_and_deliver_everything(tmp_path: Path) 
 
     async def main() -> None:
         ids = []
-        async with Replica(cluster, "orders/1", lambda delivery: got.append(delivery.payload)):
+        async with run_replica(cluster, "orders/1", lambda delivery: got.append(delivery.payload)):
             for number in range(20):
                 async with connect(cluster) as client:
                     ids.append((await client.multicast({"orders"}, b"%d" % number)).message)
@@ -95,7 +95,7 @@ def test_concurrent_clients_and_those_with_unanswered_messages_keep_their_ids(tm
     cluster = make_cluster(tmp_path)
 
     async def main() -> None:
-        async with Replica(cluster, "orders/1") as replica:
+        async with run_replica(cluster, "orders/1") as replica:
             async with connect(cluster) as one, connect(cluster) as two:
                 first, second = one.me, two.me
                 assert first != second
@@ -119,7 +119,7 @@ def test_restarted_server_allocates_new_ids(tmp_path: Path) -> None:
     async def main() -> None:
         seen = []
         for _ in range(3):
-            async with Replica(cluster, "orders/1"):
+            async with run_replica(cluster, "orders/1"):
                 client = await connect(cluster).__aenter__()
                 seen.append(client.me)
                 client.multicaster.outstanding = 1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from amcast.cluster import Replica, connect
+from amcast.cluster import connect, run_replica
 from amcast.kernel.errors import UsageError
 from amcast.kernel.message import Body, Message, Request
 from amcast.live.config.cluster import read_cluster
@@ -108,14 +108,14 @@ def test_state_larger_than_a_frame_is_transferred(tmp_path: Path, monkeypatch: p
     cluster = read_cluster(file)
 
     async def main() -> None:
-        replicas = {name: Replica(cluster, name) for name in cluster.nodes()}
+        replicas = {name: run_replica(cluster, name) for name in cluster.nodes()}
         for one in replicas.values():
             await one.__aenter__()
         async with connect(cluster) as client:
             await replicas["orders/3"].__aexit__(None, None, None)
             for _ in range(100):
                 await client.multicast({"orders"}, bytes(3900))
-            replicas["orders/3"] = Replica(cluster, "orders/3")
+            replicas["orders/3"] = run_replica(cluster, "orders/3")
             await replicas["orders/3"].__aenter__()
             await replicas["orders/3"].caught_up()
             await client.multicast({"orders"}, b"y")

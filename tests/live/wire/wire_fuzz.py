@@ -23,7 +23,7 @@ from amcast.kernel.message import Message, Request
 from amcast.kernel.topology import Topology
 from amcast.live.errors import BadFrameError
 from amcast.live.limits import KIB, Limits
-from amcast.live.rpc.server import (
+from amcast.live.rpc.messages import (
     AllocateClientId,
     GetProgress,
     ReleaseClientId,
@@ -36,9 +36,9 @@ from amcast.live.wire import frames as wire
 from amcast.live.wire.connection import Connection
 from amcast.live.wire.frames import WIRE_VERSION, Codec, Hello
 from amcast.parts.node.messages import GatewayConfig, NodeConfig
-from amcast.protocols.catalogue import protocol
+from amcast.protocols.catalogue import get_protocol
 
-SPEC = build_node_spec(protocol("primcast"), NodeConfig(omega=None, gateway=GatewayConfig()))
+SPEC = build_node_spec(get_protocol("primcast"), NodeConfig(omega=None, gateway=GatewayConfig()))
 TOPOLOGY = Topology.grid(2, 1)
 LIMITS = Limits(
     message_bytes=4 * KIB, frame_bytes=16 * KIB, queue_bytes=64 * KIB, backpressure_bytes=16 * KIB, frame_target_bytes=4

@@ -43,7 +43,7 @@ class Mutant:
             stage.check()
         except AssertionError as error:
             return str(error)
-        return None if stage.done() else f"still owed: {stage.world.list_due_deliveries()}"
+        return None if stage.is_done() else f"still owed: {stage.world.list_due_deliveries()}"
 
     def _fuzz(self) -> str | None:
         tables = {

@@ -121,13 +121,13 @@ class _Unchecked(GenericBroadcast):
         return super()._end_epoch(decision)
 
 
-class _AcknowledgesWhileClosing(_Unchecked):
+class _AcknowledgesWhileFrozen(_Unchecked):
     """Acknowledges items after its report on the epoch: changes do not conflict with items."""
 
     def _acknowledge(self) -> None:
-        closing, self.closing = self.closing, False
+        is_frozen, self.is_frozen = self.is_frozen, False
         super()._acknowledge()
-        self.closing = closing
+        self.is_frozen = is_frozen
 
 
 class _QuorumOfTwo(_Unchecked):
@@ -141,7 +141,7 @@ class _QuorumOfTwo(_Unchecked):
 class _MinimumOfReports(_Unchecked):
     """A decision omits what some report does not hold."""
 
-    def _ends(self, reports: list[tuple[Tops, Tops]]) -> Tops | None:
+    def _find_ends(self, reports: list[tuple[Tops, Tops]]) -> Tops | None:
         enough = len(reports) >= self.quorum
         return tuple(map(min, zip(*(tops for tops, _ in reports), strict=True))) if enough else None
 
@@ -180,7 +180,7 @@ class _WithGeneric(ADt):
 class ChangesDoNotConflict(_WithGeneric):
     """A change of the view is ordered against other changes only, not against batches."""
 
-    kind = _AcknowledgesWhileClosing
+    kind = _AcknowledgesWhileFrozen
 
 
 class SmallQuorum(_WithGeneric):

@@ -1,4 +1,4 @@
-"""What the papers print, planted on purpose: the fuzzer finds it, and the product survives the same seed."""
+"""The fuzzer finds the error of every mutant, and the product survives the same seed."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.mutants.protocols.timestamped import MUTANTS, Mutant
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
-def test_a_mutant_is_caught_and_the_product_is_not(mutant: Mutant) -> None:
+def test_fuzzer_catches_mutant_and_product_survives_its_seed(mutant: Mutant) -> None:
     plan = parse_plan(mutant.plan())
     planted = prepare_run(plan, mutant.spec())
     caught = next((o for seed in range(mutant.seeds) if (o := fuzz_seed(planted, seed)).status != "holds"), None)

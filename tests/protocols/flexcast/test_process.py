@@ -23,7 +23,7 @@ from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run
 from tests.mutants.protocols.flexcast import MUTANTS, SCENARIO_MUTANTS, Mutant
 from tests.protocols.flexcast.scenarios import SCENARIOS, make_line
-from tests.protocols.manual_network import Wires
+from tests.protocols.manual_network import ManualNetwork
 
 
 def make_plan(mutant: Mutant | None = None, seed: int = 0, **changes: Any) -> PreparedRun:
@@ -137,7 +137,7 @@ def test_mutant_is_caught_by_random_runs(mutant: Mutant) -> None:
 
 @pytest.mark.parametrize(("scenario", "mutant"), SCENARIO_MUTANTS, ids=lambda value: getattr(value, "__name__", value))
 def test_mutant_is_caught_by_a_scenario(scenario: str, mutant: type[FlexCast]) -> None:
-    broken = SCENARIOS[scenario](mutant).broken()
+    broken = SCENARIOS[scenario](mutant).find_violation()
     assert broken is not None
     assert "circle" in broken
 
@@ -145,8 +145,8 @@ def test_mutant_is_caught_by_a_scenario(scenario: str, mutant: type[FlexCast]) -
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_flexcast_passes_the_scenarios(scenario: str) -> None:
     world = SCENARIOS[scenario](FlexCast)
-    assert world.broken() is None
-    assert world.missing() == []
+    assert world.find_violation() is None
+    assert world.list_undelivered() == []
 
 
 @pytest.mark.parametrize("notify", ["all", "next"])
@@ -238,17 +238,17 @@ def test_without_notifications_only_destinations_take_part() -> None:
 # Memory
 
 
-def soak(messages: int, groups: int, flush_every: int, seed: int = 1) -> tuple[Wires, list[int]]:
+def soak(messages: int, groups: int, flush_every: int, seed: int = 1) -> tuple[ManualNetwork, list[int]]:
     """Sends random messages over random links; returns the sampled sizes of all groups' state."""
     random = Random(seed)
     config = FlexCastConfig(flush_every=flush_every)
-    world = Wires(lambda me, topology: FlexCast(me, topology, config), Topology.grid(groups, 1))
+    world = ManualNetwork(lambda me, topology: FlexCast(me, topology, config), Topology.grid(groups, 1))
     sizes = []
     for id in range(1, messages + 1):
         world.multicast(id, *sorted(random.sample(range(groups), random.choice((1, 2, 2, 2, 3)))))
         for _ in range(60):
-            full = [pair for pair, wire in world.wires.items() if wire and pair[1] in world.processes]
-            if sum(len(world.wires[pair]) for pair in full) < 12:
+            full = [pair for pair, wire in world.links.items() if wire and pair[1] in world.processes]
+            if sum(len(world.links[pair]) for pair in full) < 12:
                 break
             world.carry(*random.choice(full))
         world.carried.clear()
@@ -269,8 +269,8 @@ def state_size(process: Any) -> int:
 
 def test_flushes_bound_memory() -> None:
     world, sizes = soak(messages=20_000, groups=4, flush_every=100)
-    assert world.missing() == []
-    assert world.broken() is None
+    assert world.list_undelivered() == []
+    assert world.find_violation() is None
     early, late = max(sizes[20:60]), max(sizes[-40:])
     assert late < 2 * early, f"{early} items in the state early in the run, {late} late"
     _, unflushed = soak(messages=2_000, groups=4, flush_every=0)

@@ -26,7 +26,7 @@ def test_three_delays_and_the_exact_number_of_packets(name: str, destinations: i
 def test_only_the_group_with_the_lower_timestamp_bumps() -> None:
     """Group 1 is ahead: only members of group 0 send their clocks, n packets each."""
     stage = Stage("primcast")
-    stage.get_ahead()
+    stage.raise_remote_clocks()
     before = stage.world.note_counts.get("bump", 0)
     stage.multicast(1, 0, 1)
     stage.finish()
@@ -41,7 +41,7 @@ def test_new_primary_proposes_a_message_that_only_another_group_received() -> No
     id = stage.multicast(0, 0, 1)
     stage.steps(60)
     stage.crash(0)
-    stage.lead(0, 1)
+    stage.suggest_leader(0, 1)
     stage.crash(client)
     while stage.world.list_due_deliveries() or not all(id in stage.world.history[p] for p in (1, 2, 3, 4, 5)):
         assert stage.step(), f"no member fetched the message: {stage.world.list_due_deliveries()}"
@@ -52,7 +52,7 @@ def test_new_primary_proposes_a_message_that_only_another_group_received() -> No
 def test_scenes_that_mutants_fail(scene: Any) -> None:
     stage = scene("primcast")
     stage.check()
-    assert stage.done(), stage.world.list_due_deliveries()
+    assert stage.is_done(), stage.world.list_due_deliveries()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -42,4 +42,4 @@ def test_restarted_process_joins_again_without_records() -> None:
     stage.multicast(0, 0, 1)
     stage.finish()
     stage.check()
-    stage.until(lambda: len(stage.world.history[1]) == 2, limit=2000)
+    stage.step_until(lambda: len(stage.world.history[1]) == 2, limit=2000)

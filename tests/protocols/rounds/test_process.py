@@ -17,7 +17,7 @@ from amcast.simulation.inputs.plan import parse_plan
 from amcast.simulation.simulate import Simulation
 from amcast.simulation.world.actions import Block, Suspicion
 from amcast.trace.recorder import Recorder
-from tests.protocols.stage import LIMIT, Stage
+from tests.protocols.stage import MAX_STEPS, Stage
 
 ROUNDS = ("a-ng", "a-dt")
 SMALL = {"keep": 6}
@@ -34,7 +34,7 @@ def start(name: str, groups: int = 2, replicas: int = 3, options: dict[str, Any]
     return stage
 
 
-def settle(stage: Stage, limit: int = LIMIT) -> int:
+def settle(stage: Stage, limit: int = MAX_STEPS) -> int:
     """Steps until every live destination has delivered; clients may still wait for processes of lost groups."""
     for taken in range(limit):
         if not stage.world.list_due_deliveries():
@@ -146,7 +146,7 @@ def test_leader_of_a_ng_crashes_after_any_step(restart: str) -> None:
         stage = start("a-ng", options=SMALL)
         stage.steps(steps)
         stage.crash(0)
-        stage.lead(0, 1)
+        stage.suggest_leader(0, 1)
         if restart != "forever":
             stage.steps(5)
             stage.recover(0, amnesia=restart == "without memory")
@@ -166,7 +166,7 @@ def test_all_processes_of_a_ng_restart_after_any_step() -> None:
 
 def test_member_that_needs_dropped_batches_installs_a_state() -> None:
     stage = Stage("a-ng", options={"keep": 4})
-    stage.cut_off(5)
+    stage.isolate(5)
     for number in range(12):
         stage.multicast(number % 2, 0, 1)
         stage.multicast(number % 2, number % 2)
@@ -221,7 +221,7 @@ def test_group_without_majority_is_removed_and_stays_out() -> None:
     stage.crash(4, 5)
     for _ in range(3):
         message = stage.multicast(0, 0, 2)
-        stage.until(lambda: all(message in stage.world.history[p] for p in (0, 1, 2, 6, 7, 8)), 20_000)  # noqa: B023
+        stage.step_until(lambda: all(message in stage.world.history[p] for p in (0, 1, 2, 6, 7, 8)), 20_000)  # noqa: B023
         stage.steps(2000)
     assert stage.world.note_counts["removed"] == 7
     assert "returned" not in stage.world.note_counts
@@ -342,7 +342,7 @@ def test_client_does_not_wait_for_a_lost_group_and_reports_it(destinations: tupl
     stage.finish()
     stage.check()
     assert sorted(stage.world.resolved) == sorted([message, other])
-    assert stage.absent == {message: (1,)}
+    assert stage.absent_groups == {message: (1,)}
     assert all(message in stage.world.history[process] for process in destinations if process != 1)
 
 
@@ -351,7 +351,7 @@ def test_client_learns_of_a_group_lost_after_the_others_delivered() -> None:
     message = stage.multicast(0, 0, 1)
     stage.finish()
     stage.crash(1)
-    stage.until(lambda: 1 not in stage.protocol(0)._generic.open, 20_000)
+    stage.step_until(lambda: 1 not in stage.protocol(0)._generic.open, 20_000)
     sent = stage.multicasts[message]
     assert stage.protocol(0).reply_extra(sent) == AbsentGroups(1, (1,))
     assert stage.protocol(0).reply_extra(msgspec.structs.replace(sent, destinations=(0, 2))) is None
@@ -365,8 +365,8 @@ def test_message_reaches_a_group_wrongly_out_of_the_view() -> None:
     servers = stage.topology.servers
     pairs = [(a, b) for a in servers for b in servers if (a == 1) != (b == 1)]
     stage.apply(Block(tuple(pairs)))
-    stage.until(lambda: stage.world.resolved, 20_000)
-    assert stage.absent == {message: (0, 1)}
+    stage.step_until(lambda: stage.world.resolved, 20_000)
+    assert stage.absent_groups == {message: (0, 1)}
     stage.heal()
     settle(stage)
     assert message in stage.world.history[1]
@@ -379,7 +379,7 @@ def test_client_waits_for_a_returned_group() -> None:
     assert stage.world.note_counts["returned"] > 0
     message = stage.multicast(0, 1, 2)
     stage.finish()
-    assert stage.absent == {}
+    assert stage.absent_groups == {}
     assert all(message in stage.world.history[process] for process in (1, 2))
 
 

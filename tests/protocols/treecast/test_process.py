@@ -19,12 +19,12 @@ from amcast.simulation.simulate import Simulation
 from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run
 from tests.mutants.protocols.treecast import MUTANTS, Mutant
-from tests.protocols.manual_network import CLIENT, Wires
+from tests.protocols.manual_network import CLIENT, ManualNetwork
 
 
-def make_tree(groups: int, process: type[TreeCast] = TreeCast, **options: Any) -> Wires:
+def make_tree(groups: int, process: type[TreeCast] = TreeCast, **options: Any) -> ManualNetwork:
     config = TreeCastConfig(**options)
-    return Wires(lambda me, topology: process(me, topology, config), Topology.grid(groups, 1))
+    return ManualNetwork(lambda me, topology: process(me, topology, config), Topology.grid(groups, 1))
 
 
 def test_execution_of_figure_3_2() -> None:
@@ -41,7 +41,7 @@ def test_execution_of_figure_3_2() -> None:
     assert world.delivered[4] == [m2, m1], "g2 is the highest group that both pass, and saw m2 first"
     copies = Counter((s, t) for s, t, body in world.carried if isinstance(body, Forward) and body.message.id == m1)
     assert copies == {(0, 1): 1, (0, 2): 1, (1, 4): 1}, "one copy along each edge that is needed"
-    assert world.missing() == []
+    assert world.list_undelivered() == []
 
 
 def test_lowest_common_ancestor_replies_once_all_groups_confirmed() -> None:
@@ -51,9 +51,9 @@ def test_lowest_common_ancestor_replies_once_all_groups_confirmed() -> None:
     world.carry(1, 3)
     world.carry(3, 1)
     world.carry(1, 0)
-    assert (0, CLIENT) not in world.wires, "5 has not confirmed"
+    assert (0, CLIENT) not in world.links, "5 has not confirmed"
     world.carry_all()
-    assert list(world.wires[(0, CLIENT)]) == [Reply(1, 3), Reply(1, 5)]
+    assert list(world.links[(0, CLIENT)]) == [Reply(1, 3), Reply(1, 5)]
     assert all(not process._waiting for process in world.processes.values() if isinstance(process, TreeCast))
 
 
@@ -67,8 +67,8 @@ def test_no_confirmations_are_sent_if_disabled() -> None:
 def test_repeated_request_is_delivered_once() -> None:
     world = make_tree(3)
     world.multicast(1, 1, 2)
-    world.tell(0, Request(Message(1, CLIENT, (1, 2))))
-    world.tell(1, Request(Message(1, CLIENT, (1, 2))))
+    world.receive(0, Request(Message(1, CLIENT, (1, 2))))
+    world.receive(1, Request(Message(1, CLIENT, (1, 2))))
     world.carry_all()
     assert world.delivered == {0: [], 1: [1], 2: [1]}
 

@@ -34,7 +34,7 @@ from tests.mutants.protocols.skeen import SKEEN_MUTANTS
 from tests.simulation.puppets import Fact, Number, Puppet
 from tests.simulation.small_worlds import case_of, explored_script, fuzzed, judge, maker, scope_of, script_of
 
-ALONE = SPEC.alone or SPEC.claims
+ALONE = SPEC.unreplicated or SPEC.claims
 FAULTS = frozenset({"pause", "slow", "partition", "loss", "skew"})
 
 
@@ -117,7 +117,7 @@ def test_a_story() -> None:
     )
     assert any("receives Request(" in line and "-> sends Propose(message=" in line for line in lines)
     assert "DELIVERS message" in lines[-2]
-    assert lines[-1].startswith("violated: 2 messages precede each other in a circle: process ")
+    assert lines[-1].startswith("violated: 2 messages precede each other in a cycle: process ")
 
 
 @pytest.mark.parametrize("links", ["fifo", "reordering"])

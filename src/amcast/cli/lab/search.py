@@ -103,7 +103,7 @@ def _fuzz_defaults(values: dict[str, Any], faults: str | None) -> None:
     _default(values, "workload", "messages", 12)
     _default(values, "workload", "outstanding", 3)
     if _default(values, "topology", "replicas", 1 if claims.single_replica else 3) == 1:
-        claims = spec.alone or claims
+        claims = spec.unreplicated or claims
     groups = _default(values, "topology", "groups", 3)
     if isinstance(groups, int) and "name" not in values["workload"]:
         _default(values, "workload", "destinations", [1, max(1, min(3, groups))])
@@ -193,7 +193,11 @@ def explore(
     """
     values = planned(plan, protocol_name, groups, replicas, None, None, messages, None, None)
     spec = find_protocol(values["protocol"])
-    lay(values, "network.links", links or (spec.alone if replicas == 1 and spec.alone else spec.claims).links)
+    lay(
+        values,
+        "network.links",
+        links or (spec.unreplicated if replicas == 1 and spec.unreplicated else spec.claims).links,
+    )
     lay(values, "nodes", False)
     prepared = prepare_run(parse_plan(values, f"plan {plan}" if plan else "flags"))
     budget = Budget(timers, crashes, recoveries, drops, 0, renewals, suggestions)

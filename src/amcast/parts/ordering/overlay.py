@@ -179,7 +179,7 @@ def parse_tree(edges: Sequence[tuple[GroupId, GroupId]], topology: Topology) -> 
 
 
 def contact_lca(overlay: Callable[[Topology], Order | Tree]) -> Contacts:
-    """Makes contacts that send to the lowest common ancestor. An overlay is built once per topology."""
+    """Contacts at the lowest common ancestor of the destinations. The overlay is built once per topology."""
     built: dict[Topology, Order | Tree] = {}
 
     def contact(topology: Topology, message: Message) -> tuple[ProcessId, ...]:

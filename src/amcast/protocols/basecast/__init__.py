@@ -1,1 +1,1 @@
-"""BaseCast: timestamps by consensus, twice."""
+"""BaseCast: Skeen's protocol between groups, with two consensus instances per global message in each group."""

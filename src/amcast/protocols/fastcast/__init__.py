@@ -1,1 +1,1 @@
-"""FastCast: BaseCast with guessed timestamps."""
+"""FastCast: BaseCast whose leaders guess their groups' timestamps and so save two message delays."""

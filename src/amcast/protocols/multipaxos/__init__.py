@@ -1,1 +1,1 @@
-"""MultiPaxos: one group orders every message."""
+"""MultiPaxos as atomic multicast: one group orders every message. The non-genuine reference."""

@@ -415,9 +415,9 @@ SPEC = Spec(
         quiescent=False,
         world="intergroup",
         delays=_delays,
-        moment=lambda config: config.idle_ns[0],
+        round_start_ns=lambda config: config.idle_ns[0],
     ),
     contacts=contact,
-    roles=role_of,
+    role_of=role_of,
     goals=("hurried", "asked", "led", "removed", "returned", "again"),
 )

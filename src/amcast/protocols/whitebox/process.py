@@ -867,6 +867,6 @@ SPEC = Spec(
         packets=lambda destinations, replicas: destinations * (1 + 2 * destinations * replicas + replicas),
     ),
     contacts=contact,
-    roles=role_of,
+    role_of=role_of,
     goals=("waited", "epoch", "reproposed", "asked", "caught-up", "nack", "admitted", "forwarded"),
 )

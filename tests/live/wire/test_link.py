@@ -380,13 +380,13 @@ def test_invalid_bytes_close_their_connection_only(
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        (Propose(1, 0, 1), "clients may only send requests"),
+        (Propose(1, 0, 1), "client 5 sends Propose; expected Request"),
         (Request(Message(5_000_000_000, 6, (0,), b"")), "in the name of 6"),
         (Request(Message(6_000_000_000, 5, (0,), b"")), "in the name of 5"),
         (Request(Message(5_000_000_000, 5, (1, 0), b"")), r"destinations (1, 0); expected (0, 1)"),
         (Request(Message(5_000_000_000, 5, (0, 7), b"")), "group 7 does not exist"),
         (Request(Message(5_000_000_000, 5, (), b"")), "expected at least one group"),
-        (Request(Message(5_000_000_000, 5, (1,), b"")), "none of process 0's business"),
+        (Request(Message(5_000_000_000, 5, (1,), b"")), "to groups [1] does not concern process 0"),
         (Request(Message(5_000_000_000, 5, (0,), b"x" * 2_000_000)), "has 2000000 bytes; expected at most"),
     ],
 )

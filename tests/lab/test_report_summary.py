@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from amcast.check.judge import judge
-from amcast.figures.report import PAGE, write_report
+from amcast.figures.report import PAGE_FILE, write_report
 from amcast.lab import report_summary as account
 from amcast.pipeline.measure import comparison as compare
 from amcast.pipeline.measure.job import MeasureResult, prepare_folder, write_run_tables
@@ -43,7 +43,7 @@ def reported(folder: Path, out: Path) -> tuple[account.ReportSummary, str]:
     write_run_tables(MeasureResult(out / "measures", 1, "exact", 0.1), rows)
     said = account.summarize_runs(folder, {"verdict": verdict["verdict"], "runs": [verdict]}, rows, out / "measures")
     write_report(said, out / "measures", out)
-    return said, (out / PAGE).read_text()
+    return said, (out / PAGE_FILE).read_text()
 
 
 @pytest.mark.parametrize("name", ["two_groups_disagree", "cycle_of_three", "delivered_twice", "no_process_delivers"])

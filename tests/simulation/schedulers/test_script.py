@@ -117,7 +117,7 @@ def test_a_story() -> None:
     )
     assert any("receives Request(" in line and "-> sends Propose(message=" in line for line in lines)
     assert "DELIVERS message" in lines[-2]
-    assert lines[-1].startswith("violated: 2 messages precede each other in a circle: process ")
+    assert lines[-1].startswith("violated: 2 messages precede each other in a cycle: process ")
 
 
 @pytest.mark.parametrize("links", ["fifo", "reordering"])

@@ -129,7 +129,7 @@ def test_roll_command_restarts_in_order_and_stops_on_failure(
         assert code == 2
         said = capsys.readouterr().err
         assert f"restarting {first}" in said
-        assert "ended with 3; the rolling restart ends here" in said
+        assert "exited with code 3; the rolling restart stops" in said
         assert running.pid(first)
 
 

@@ -37,7 +37,7 @@ THREE = {"orders": 3}
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shortens the intervals of checks and warnings."""
     monkeypatch.setattr(moving, "CHECK_S", 0.05)
-    monkeypatch.setattr(holding, "PATIENT_S", 0.3)
+    monkeypatch.setattr(holding, "WARN_AFTER_S", 0.3)
 
 
 def watch_of(replica: Replica) -> StatusReporter:
@@ -175,7 +175,7 @@ def test_member_that_received_state_is_ready_without_warnings(
     tmp_path: Path, hasty: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = plain(tmp_path, THREE)
-    monkeypatch.setattr(holding, "PATIENT_S", 5.0)
+    monkeypatch.setattr(holding, "WARN_AFTER_S", 5.0)
 
     async def main() -> None:
         async with Group(cluster) as group, connect(cluster) as client:

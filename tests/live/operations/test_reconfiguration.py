@@ -80,7 +80,7 @@ def test_replicas_are_added_and_removed_under_traffic(tmp_path: Path, protocol: 
         scene.running.follow(first)  # a file that knows of no change
         await scene.start("orders/3", "stock/3")
         scene.running.follow(file)
-        assert "this node knows 2, and goes on with that" in scene.log("orders/3")
+        assert "this node continues with configuration 2, which it stored" in scene.log("orders/3")
         await scene.kill("stock/1")  # a machine that will not come back, and its successor
         await add(scene, "stock/4")
         await change(scene, "--remove", "stock/1")
@@ -153,7 +153,7 @@ def test_change_command_with_certificates_and_refusals(
         assert command(["change", "--config", str(first), "--remove", "orders/2", "--write", str(third)]) == 0
         running.follow(first)
         running.start("orders/2")
-        assert running.wait_for_exit("orders/2", 30) == 0, "it came back, was told that it was removed, and left"
+        assert running.wait_for_exit("orders/2", 30) == 0, "it came back, learned that it was removed, and left"
         running.follow(third)
         with pytest.raises(RemovedFromGroupError, match=r"orders/2 was removed from its group by configuration 3"):
             load_known_members(cluster, "orders/2")
@@ -176,7 +176,7 @@ REFUSALS = {
     "--add orders/4=127.0.0.1:7001 --remove orders/1": "one replica at a time",
     "--add orders/4": "expected GROUP/NUMBER=HOST:PORT",
     "--add shop/1=127.0.0.1:7001": "group 'shop' does not exist",
-    "--add orders/3=127.0.0.1:7001": "there is such a node",
+    "--add orders/3=127.0.0.1:7001": "the node exists",
     "--add orders/x=127.0.0.1:7001": "a whole number from 1 on",
     "--remove orders/9": "node 'orders/9' does not exist",
     "--remove stock/1": "is its last member",
@@ -192,7 +192,7 @@ async def unlawful(cluster: Cluster, running: LocalCluster) -> None:
             await till.multicast(topology.groups, encode_change(topology), timeout_s=1.5)
     said = "".join(log.read_text() for log in running.logs.iterdir())
     assert "client till may not change groups' members; expected clients.till.change = true" in said
-    assert "is in topology 1" not in said
+    assert "is in configuration 1" not in said
 
 
 async def served(cluster: Cluster) -> None:
@@ -238,7 +238,7 @@ def overtaken(file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     assert command(["change", "--config", str(file), *wish, "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
     assert (told["outcome"], told["file"]) == ("stale", None)
-    assert told["description"] == "orders/7: stale, somebody else's change to topology 5 came first; ask again"
+    assert told["description"] == "orders/7: stale, another change to configuration 5 came first; try again"
     assert file.read_text() == before, "only what was done is written"
     assert read_cluster(other).topology.configuration == 5
     assert command(["status", "--config", str(other), "--json"]) == 0

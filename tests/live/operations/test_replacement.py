@@ -49,10 +49,10 @@ def test_new_machine_replaces_a_dead_node(tmp_path: Path, capsys: pytest.Capture
         assert not wait_until_ready(cluster, None, ["orders/3"], 60)["orders/3"].get("error")
         run(multicast(20), timeout_s=90)
         elsewhere = dataclasses.replace(cluster, data=tmp_path / "elsewhere")
-        with pytest.raises(UsageError, match="orders/3 answers at its address: it is alive"):
+        with pytest.raises(UsageError, match="orders/3 answers at its address; expected a dead node"):
             replacing.prepare_replacement(elsewhere, "orders/3", None)
         assert command(replace) == 0
-        assert "will begin its incarnation 16 without memory" in capsys.readouterr().out
+        assert "will begin incarnation 16 without state" in capsys.readouterr().out
         running.start("orders/2")
         status = wait_until_ready(cluster, None, ["orders/2"], 90)["orders/2"]
         assert status["ready"], status
@@ -71,4 +71,4 @@ def test_replacement_requires_a_protocol_that_tolerates_amnesia(
 ) -> None:
     cluster = plain(tmp_path, {"orders": 1, "stock": 1}, protocol="skeen")
     assert command(["replace", "--config", str(cluster.file), "--node", "orders/1"]) == 64
-    assert "protocol skeen does not claim to survive a member's lost memory" in capsys.readouterr().err
+    assert "protocol skeen does not tolerate the loss of a member's state" in capsys.readouterr().err

@@ -79,7 +79,7 @@ from amcast.protocols.whitebox.messages import (
     WhiteBoxConfig,
     WhiteBoxState,
 )
-from amcast.protocols.whitebox.pending import PendingMulticast, restore_pending
+from amcast.protocols.whitebox.pending_multicast import PendingMulticast, restore_pending
 
 
 class WhiteBox(LeaderGroupMember[PendingMulticast]):

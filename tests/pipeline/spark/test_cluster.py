@@ -108,8 +108,8 @@ def test_sweep_and_check_survive_lost_workers(tmp_path: Path) -> None:
     wanted = {name: report for name, trace in runs.items() if isinstance(report := plain(trace), dict)}
     for name in wanted:
         write(small / name, runs[name])
-    circle = planted_runs()["cycle_of_three"]
-    write(large / "circle", circle, rows_per_group=5, rows_per_file=12)
+    cyclic = planted_runs()["cycle_of_three"]
+    write(large / "cyclic", cyclic, rows_per_group=5, rows_per_file=12)
     cells = expand_cells(parse_grid(PLAN), normalise_plan)
     with cluster(tmp_path / "cluster") as spark_cluster:
         victim = spark_cluster.processes["worker-1"].pid
@@ -135,4 +135,4 @@ def test_sweep_and_check_survive_lost_workers(tmp_path: Path) -> None:
     }
     found = {report["run"]: without_run_name(report) for report in answer["whole"]["runs"]}
     assert found == {run: json.loads(json.dumps(without_run_name(report))) for run, report in wanted.items()}
-    assert without_run_name(answer["road"]["runs"][0]) == json.loads(json.dumps(without_run_name(plain(circle))))
+    assert without_run_name(answer["road"]["runs"][0]) == json.loads(json.dumps(without_run_name(plain(cyclic))))

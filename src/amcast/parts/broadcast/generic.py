@@ -280,13 +280,13 @@ class GenericBroadcast:
     def _acknowledge(self) -> None:
         """Updates the own acknowledgement; while frozen, the report of what is held."""
         me = self.owner.me
-        mine = (self.epoch, self._held_tops())
+        own = (self.epoch, self._held_tops())
         if self.is_frozen:
-            report = (*self._acks[me], mine[1])
+            report = (*self._acks[me], own[1])
             self._report_changed = self._report_changed or self._reports.get(me) != report
             self._reports[me] = report
-        elif self._acks.get(me) != mine:
-            self._acks[me] = mine
+        elif self._acks.get(me) != own:
+            self._acks[me] = own
             self._report_changed = True
 
     def _find_limits(self) -> dict[GroupId, int]:

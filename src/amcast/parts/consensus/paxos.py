@@ -3,7 +3,7 @@
     client      leader     member     member
       |--request-->|           |          |
       |            |--Accept-->|--------->|     phase 2a, to itself too
-      |            |<-Accepted-|<---------|     phase 2b, from everybody to everybody
+      |            |<-Accepted-|<---------|     phase 2b, from every member to every member
       |         decided     decided    decided
 
 Source: Lamport, "The part-time parliament" (1998) and "Paxos made simple" (2001).
@@ -131,7 +131,7 @@ class Paxos:
         self._unsent_votes: list[tuple[int, int, Value]] = []
         """Votes of this step (ballot, instance, value), sent together at its end."""
         self._announced_ballot = 0
-        """The last ballot of which the learners were told that its leader knows every earlier proposal."""
+        """The last ballot that was announced to the learners as one whose leader knows every earlier proposal."""
         self._timer_set = False
         self._resend_below = 0
         """Undecided instances below it were undecided already when the timer was set."""

@@ -43,14 +43,14 @@ from amcast.parts.groups.messages import (
     TimestampConfig,
     TimestampState,
 )
-from amcast.parts.groups.timestamp_confirmations import Confirmations
-from amcast.parts.groups.timestamp_pending import (
+from amcast.parts.groups.pending_timestamps import (
     TimestampPending,
     explain_order,
     explain_text,
     explain_timestamps,
     restore_pending,
 )
+from amcast.parts.groups.timestamp_confirmations import Confirmations
 from amcast.parts.ordering.delivered_set import DeliveredSet
 from amcast.parts.ordering.delivery_queue import DeliveryQueue
 

@@ -2,7 +2,7 @@
 
 Source: paper 000, section 4 (strategy (a)); the data structure is not in the paper.
 
-Every group delivers in a sequence; a `Link` says that some group delivered one message right before another. The links
+Every group delivers in sequence; a `Link` states that some group delivered one message right before another. The links
 of many groups make a graph. It answers three questions, for each of which the authors' prototype searches the whole
 graph:
 

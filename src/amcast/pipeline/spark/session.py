@@ -15,7 +15,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -93,12 +93,9 @@ def start_session(
 
 def stop_session(spark: SparkSession) -> None:
     """Stops the session; a JVM that is already gone is no error."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)
-            spark.stop()
-    except (PySparkException, Py4JError, OSError):
-        SparkSession._instantiatedSession = None
+    with suppress(PySparkException, Py4JError, OSError), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        spark.stop()
 
 
 def default_settings(master: str | None, ui: bool, log: Path, brief: bool = False) -> dict[str, str]:

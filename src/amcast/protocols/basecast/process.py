@@ -10,7 +10,7 @@ Source: papers 003 (algorithm 1) and 004 (algorithm 1, section 4.1.1); the idea 
       |            |==|  Paxos: SYNC-HARD          |==|          all groups' timestamps enter the log together
       |          deliver                         deliver         at the highest, once no lower one can come
 
-Claims: genuine; six message delays, local messages three; f crashes in each group of 2f + 1, recovery, lost memory.
+Claims: genuine; six message delays, local messages three; f crashes in each group of 2f + 1, recovery, loss of state.
 
 Deviations from the papers, each with its reason in docs/protocols/basecast.md: pairs (timestamp, id) are compared, not
 timestamps; the clock follows SYNC-HARD, which 004 leaves out; only the leader proposes, and nothing twice in one
@@ -25,7 +25,7 @@ from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS, Entry
 from amcast.parts.consensus.quorum import role_of
 from amcast.parts.groups.claims import MAJORITY_CLAIMS
 from amcast.parts.groups.messages import SYNC, TIMESTAMP_BODIES, TimestampState
-from amcast.parts.groups.timestamp_pending import TimestampPending
+from amcast.parts.groups.pending_timestamps import TimestampPending
 from amcast.parts.groups.timestamped import TimestampedGroup
 from amcast.protocols.basecast.messages import BaseCastConfig
 

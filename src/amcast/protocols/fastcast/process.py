@@ -12,7 +12,7 @@ Source: paper 003, algorithm 2.
       |            |==|  Paxos: SYNC-HARD          |==|          else the timestamps themselves enter the log
 
 Claims: genuine; four message delays while leaders are stable, local messages three; six with wrong guesses; crashes,
-recovery and lost memory as BaseCast.
+recovery and loss of state as BaseCast.
 
 Deviations from the paper, each with its reason in docs/protocols/fastcast.md: a message with a timestamp in the log
 blocks later ones at once (its own timestamp is in B); guesses and timestamps of a final message are ignored; one guess
@@ -30,7 +30,7 @@ from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS, Entry
 from amcast.parts.consensus.quorum import role_of
 from amcast.parts.groups.claims import MAJORITY_CLAIMS
 from amcast.parts.groups.messages import SET, SOFT, SYNC, TIMESTAMP_BODIES, TimestampCheckpoint, TimestampState
-from amcast.parts.groups.timestamp_pending import TimestampPending
+from amcast.parts.groups.pending_timestamps import TimestampPending
 from amcast.parts.groups.timestamped import TimestampedGroup
 from amcast.protocols.fastcast.messages import FastCastConfig, FastCastState, SoftTimestamp
 

@@ -1,4 +1,4 @@
-"""Where the rooms meet: a plan becomes a protocol, a topology, a workload and a network; a run becomes a verdict.
+"""Runs of plans: builds protocol, topology, workload and network from a plan, executes the run and judges it.
 
 Drivers import no protocol and no check; this module hands them in. Commands, sweeps, experiments and tests all build
 their runs here, so that a plan means the same everywhere.

@@ -5,8 +5,8 @@ decoding it, and opens it when it is delivered. A client whose gateway does not 
 message may be in two bundles. All groups deliver the two bundles in the same order, because these have the same
 destinations: each group delivers the message with the first bundle and skips it in the second.
 
-The sender of a bundle is a gateway id, which is different in every incarnation: bundles that an earlier incarnation
-left in flight are never confused with those of the next one.
+The sender of a bundle is a gateway id, which is different in every incarnation: groups forget old sequence numbers of a
+sender, and bundles that an earlier incarnation left in flight must not be confused with those of the next one.
 """
 
 from typing import Final

@@ -1,6 +1,7 @@
 """Questions to a process: what operators, nodes and drivers may ask, without effect on the protocol.
 
-A protocol answers as many of these questions as it can; every question has a default answer.
+Only the protocol knows what a message waits for or how far it is; drivers merely carry its answers. A protocol answers
+as many of these questions as it can; every question has a default answer.
 """
 
 from collections.abc import Sequence
@@ -53,7 +54,9 @@ class Diagnostics:
         return any(self.has_delivered(message) for message in messages)
 
     def reply_extra(self, message: Message) -> Body | None:
-        """A body that goes to a sender together with the Reply to a retry, if the protocol has one."""
+        """A body that goes to a sender together with the Reply to a retry, if the protocol has one. A node replies
+        for a delivered message without the protocol, which alone knows, for instance, that a group was lost
+        meanwhile."""
         return None
 
     def stored_message(self, message: MessageId) -> Message | None:
@@ -63,7 +66,7 @@ class Diagnostics:
     def delivered_set(self, until: MessageId) -> tuple[State, ...] | None:
         """The messages delivered over all incarnations, as a snapshot of `parts/ordering/delivered_set.py`; None if the
         process does not remember them durably. It is called in the step that delivers `until`, and may include other
-        deliveries of that step."""
+        deliveries of that step. The next configuration must not order these messages again."""
         return None
 
     # Questions of drivers

@@ -128,15 +128,16 @@ class Process(Diagnostics, ABC):
 
     @abstractmethod
     def on_request(self, message: Message) -> None:
-        """Handles a message of a client or gateway; this process is one of its contacts. May be called repeatedly for
-        the same message."""
+        """Handles a message of a client or gateway; this process is one of its contacts, whereas a message of the local
+        user (`on_submit`) may have others. May be called repeatedly for the same message."""
 
     @abstractmethod
     def on_receive(self, sender: ProcessId, body: Body) -> None:
         """Handles a body of the protocol."""
 
     def fast_receive(self, sender: ProcessId, body: Any) -> None:
-        """The fast twin of `on_receive` for bodies of the type `fast_body`: called directly, without a `match`."""
+        """The fast twin of `on_receive` for bodies of the type `fast_body`: called directly, without a `match`. Nearly
+        all bodies that a PrimCast process receives are acknowledgements, dozens for each multicast."""
 
     def on_timer(self, name: str) -> None:
         """Handles the expiry of a timer."""
@@ -203,7 +204,8 @@ class Process(Diagnostics, ABC):
 
     def note_convoy(self, message: Message, committed_ns: int | None, held_ns: int = 0) -> None:
         """Notes how long a local message that is delivered now waited for global ones: after its place in the order was
-        decided (since `committed_ns`), and before it could be given one (for `held_ns`)."""
+        decided (since `committed_ns`), and before it could be given one (for `held_ns`). It is the one definition of
+        the convoy effect (paper 001, section 5) for all protocols; see docs/convoys.md."""
         if len(message.destinations) > 1:
             self.last_global_ns = self.now
         elif committed_ns is not None and committed_ns < self.last_global_ns:

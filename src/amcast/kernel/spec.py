@@ -36,7 +36,9 @@ FAULTS: Final = (
     "recovery",
     "amnesia",
 )
-"""Kinds of faults, mildest first. amnesia: a restarted process has lost its disk."""
+"""Kinds of faults, mildest first. partition and loss only delay bodies, because links repair them; links: a link
+overflows and is reset, so that bodies in flight are lost (Skeen survives the former and not the latter). amnesia: a
+restarted process has lost its disk."""
 
 FaultKind = Literal[
     "pause", "slow", "partition", "loss", "skew", "leaders", "suspects", "links", "crash", "recovery", "amnesia"
@@ -64,7 +66,8 @@ class Claims:
     links: Links = "fifo"
     faults: frozenset[FaultKind] = frozenset()
     tolerates: Callable[[Topology, frozenset[ProcessId]], bool] = all_correct
-    """Whether all messages are still delivered at the other processes if these crash for good."""
+    """Whether all messages are still delivered at the other processes if these crash for good. It is a function of the
+    topology, because "a minority of each group" does not describe a protocol that survives the loss of whole groups."""
     single_replica: bool = False
     """Whether the protocol requires groups of one process."""
     fifo: bool = False
@@ -110,7 +113,8 @@ class Spec:
     unreplicated: Claims | None = None
     """The claims for groups of one process, if they differ: the bare protocol, without replication."""
     farewell: Callable[[int], Body] | None = None
-    """Makes the body that a process sends to all its peers before it shuts down, from its incarnation."""
+    """Makes the body that all peers get before a process shuts down, from its incarnation. The driver sends it: a
+    process does not know which clients are connected."""
     open_bundle: Callable[[Message], list[Message]] | None = None
     """How processes of the protocol open a bundle when they deliver it (`kernel/bundle.py`). None: they cannot, and
     nodes are no gateways."""

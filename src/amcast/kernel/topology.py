@@ -43,7 +43,8 @@ class Topology:
         self.regions: dict[ProcessId, str] = dict(sorted((regions or {}).items()))
         self.names: dict[GroupId, str] = dict(sorted((names or {}).items()))
         self.endpoints: dict[ProcessId, Endpoint] = dict(sorted((endpoints or {}).items()))
-        """Endpoints of the processes that changes added or removed."""
+        """Endpoints of the processes that changes added or removed. They are in the topology because every process that
+        follows a reconfiguration receives it anyway; a separate list would need an agreement of its own."""
         self.next_process = next_process
         """The lowest process id that was never used; 0 if ids are not tracked."""
         self._history: dict[tuple[GroupId, int], tuple[ProcessId, ...]] = dict(history or {})

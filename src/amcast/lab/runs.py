@@ -1,4 +1,4 @@
-"""From a plan to a run and its verdict: finds the protocol, topology, workload and network that a plan names.
+"""Runs of plans: builds protocol, topology, workload and network from a plan, executes the run and judges it.
 
 The simulator imports no protocol and no checker; this module passes them in. Commands, sweeps and tests all prepare
 their runs here, so that a plan means the same everywhere.

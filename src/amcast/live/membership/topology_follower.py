@@ -1,8 +1,9 @@
 """Follows the members of the groups as they change (`parts/membership/reconfigurable.py`).
 
 The ordered changes determine the topology: a process holds the current one, with the name and address of every member
-that a change added. When the topology changes, the host of a replica or a client opens links to new members, accepts
-their certificates and, after a while, drops members that left.
+that a change added. There is no event for it: a host compares `process.topology` with the last one after every step,
+and so cannot miss a change. When the topology changes, the host of a replica or a client opens links to new members,
+accepts their certificates and, after a while, drops members that left.
 
 A replica stores the topology in its data folder (`members`), so that it finds its peers again whichever cluster.toml it
 is started with: the changes take precedence over an older file about the members, the file about the addresses of those

@@ -7,7 +7,8 @@ A certificate names its owner with one URI in its subjectAltName, never with an 
 
 On the wire, processes have numeric ids. A node's id is in cluster.toml. Every named client owns a range of ids, so that
 many programs can share one name and the id alone determines the permissions. A peer that claims an id which its
-certificate does not own is refused.
+certificate does not own is refused. Permissions are in cluster.toml and not in certificates: an operator changes them
+in one place, without new certificates.
 """
 
 import ipaddress

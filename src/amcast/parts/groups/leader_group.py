@@ -1,7 +1,8 @@
 """Leader-based group membership: leader change, link failures, restarts and lost disks.
 
 PrimCast and White-Box differ in how a leader orders messages and who acknowledges it. `LeaderGroupMember` holds the
-rest; a protocol adds its order and the bodies that carry it.
+rest; a protocol adds its order and the bodies that carry it. It is a base class and no component, because its state is
+read in every step.
 
     campaign    The process that the leader oracle suggests chooses a ballot above every ballot it has seen. The time
                 under one ballot is an epoch. A member that has promised a higher ballot rejects the candidate (Nack),

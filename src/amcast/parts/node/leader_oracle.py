@@ -3,10 +3,11 @@
 Source: Chandra, Hadzilacos, Toueg, "The weakest failure detector for solving consensus" (1996); 003 section 2.2.
 
 Every member sends heartbeats to the others. A member that is silent for too long is suspected. It is trusted again,
-with twice the timeout, when it is heard. The leader is the trusted member that has run longest, by its own clock; among
-equals (in their first incarnations, all are equal) the one with the lowest (incarnation, index). A member that
-restarted does not take the lead back from one that ran on, so leadership moves only when it must. Clocks and wrong
-suspicions are harmless: no protocol's safety depends on the oracle.
+with twice the timeout, when a heartbeat arrives. The leader is the trusted member that has run longest, by its own
+clock; among equals (in their first incarnations, all are equal) the one with the lowest (incarnation, index). A member
+that restarted does not take the lead back from one that ran on, so leadership moves only when it must: in a rolling
+restart once, and not back to the first member when the incarnations are equal again. Clocks and wrong suspicions are
+harmless: no protocol's safety depends on the oracle.
 """
 
 from typing import Final

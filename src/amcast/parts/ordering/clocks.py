@@ -1,6 +1,7 @@
 """Clocks for timestamps: logical, hybrid, and quorum clocks.
 
-A clock is an integer, the highest timestamp assigned or received; a function computes the next one from it. A logical
+A clock is an integer, the highest timestamp assigned or received, because it is compared, merged, persisted and sent in
+many places; a function computes the next timestamp from it. A logical
 clock (Lamport 1978) counts. A hybrid clock also never assigns a timestamp below the local time, so that groups with few
 messages keep up with groups with many. Local time may be wrong or jump: it makes timestamps higher than needed, never
 equal or lower.

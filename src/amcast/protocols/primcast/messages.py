@@ -29,7 +29,8 @@ class PrimCastConfig(LeaderGroupConfig, frozen=True):
     """Primaries never propose less than their local time (PrimCast-HC)."""
     records: bool = True
     """Persist what must survive a crash. Without records a restarted process has lost its memory, and nothing that a
-    process sends waits for a disk: its own acknowledgement counts within the step."""
+    process sends waits for a disk: its own acknowledgement counts within the step. Nodes in memory choose this, because
+    records that nobody stores were an eighth of the work for a lone message."""
 
 
 class DeliveredMessage(Struct, frozen=True, array_like=True, gc=False):

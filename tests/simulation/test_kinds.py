@@ -137,10 +137,10 @@ def play_absence(name: str) -> list[ObservedStep]:
         stage.multicast_many(10)
     other_group = tuple(pair for other in (0, 1, 2) for pair in ((other, 5), (5, other)))
     for blocked in ((), other_group):
-        stage.cut_off(5)
+        stage.isolate(5)
         stage.multicast_many(30)
         for other in range(5):
-            stage.renew(5, other)
+            stage.reset_link(5, other)
         stage.heal()
         stage.apply(Block(blocked))
         stage.steps(2500)

@@ -13,7 +13,7 @@ from amcast.trace.run import Run
 from tests.conformance.plans import planned, sizes_of
 
 
-def test_delays_and_packets_are_as_claimed_to_the_digit(name: str) -> None:
+def test_delays_and_packets_are_exactly_as_claimed(name: str) -> None:
     spec = CATALOGUE[name]
     for destinations in (1, 2, 3, 4):
         for replicas in (1,) if spec.claims.single_replica else (1, 3, 5):
@@ -39,7 +39,7 @@ def test_genuineness_is_as_claimed_and_ranks_agree(name: str) -> None:
             assert ranks.setdefault(row[3], (row[5], row[6])) == (row[5], row[6]), "destinations disagree on a rank"
 
 
-def test_snapshots_are_canonical_and_a_restored_process_is_the_same_process(name: str) -> None:
+def test_snapshots_are_canonical_and_restore_the_process(name: str) -> None:
     """At many moments of a run: rebuild each process from its snapshot, and let the rebuilt ones finish the run."""
     prepared = planned(name, workload={"messages": 10})
     encode = msgspec.msgpack.Encoder().encode
@@ -81,5 +81,5 @@ def test_every_body_survives_the_codec(name: str) -> None:
         fuzzer.run(lambda world, recorder, complete: None)
 
 
-def test_sizes_are_refused_where_a_protocol_cannot_run(name: str) -> None:
+def test_unsupported_group_sizes_are_rejected(name: str) -> None:
     assert sizes_of(CATALOGUE[name])

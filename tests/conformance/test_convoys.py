@@ -50,13 +50,13 @@ def convoys(recorder: Recorder) -> dict[tuple[Any, Any], float]:
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
-def test_where_all_messages_are_local_there_is_no_convoy(name: str, replicas: int) -> None:
+def test_local_messages_alone_have_no_convoy(name: str, replicas: int) -> None:
     recorder = simulated(name, 1, replicas)
     assert convoys(recorder) == {}
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
-def test_local_messages_wait_for_global_ones_and_it_is_noted(name: str, replicas: int) -> None:
+def test_convoy_of_local_messages_is_noted(name: str, replicas: int) -> None:
     recorder = simulated(name, [1, 3], replicas)
     found = convoys(recorder)
     assert (not found) == (name in FREE), f"{len(found)} local deliveries of {name} waited"
@@ -68,7 +68,7 @@ def test_local_messages_wait_for_global_ones_and_it_is_noted(name: str, replicas
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
-def test_without_its_convoy_a_local_message_is_as_fast_as_where_all_are_local(name: str, replicas: int) -> None:
+def test_local_message_without_convoy_has_local_latency(name: str, replicas: int) -> None:
     if name == "multipaxos":
         pytest.skip("one group orders everything: more messages, more work for it")
     alone, mixed = simulated(name, 1, replicas), simulated(name, [1, 3], replicas)
@@ -89,7 +89,7 @@ def left(recorder: Recorder) -> float:
 
 
 @pytest.mark.parametrize("stamped", ["skeen", "basecast", "fastcast", "a-ge"])
-def test_the_notes_say_what_the_deliveries_say(stamped: str) -> None:
+def test_convoy_notes_agree_with_deliveries(stamped: str) -> None:
     """From the moment when a place was known to the last at which a global message got its own, or was delivered."""
     recorder = simulated(stamped, [1, 3], 3)
     cleared: dict[Any, list[int]] = {}

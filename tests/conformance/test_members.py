@@ -74,14 +74,14 @@ def test_timed_world_in_bursts(name: str) -> None:
         hold(planned(name, 2, "several", network={"links": links, "cpu_ns": 300_000, "burst": True}))
 
 
-def test_timed_world_with_everything_that_goes_wrong(name: str) -> None:
+def test_timed_world_under_all_claimed_faults(name: str) -> None:
     if not CATALOGUE[name].claims.members:
         pytest.skip(f"{name} does not claim that its members can change")
     for seed in range(2):
         hold(planned(name, seed, "several", "all"))
 
 
-def test_random_world_with_everything_that_goes_wrong(name: str) -> None:
+def test_random_world_under_all_claimed_faults(name: str) -> None:
     if not CATALOGUE[name].claims.members:
         pytest.skip(f"{name} does not claim that its members can change")
     seen: dict[str, int] = {}
@@ -96,7 +96,7 @@ def test_random_world_with_everything_that_goes_wrong(name: str) -> None:
     assert not missed, f"these runs never reached {missed}: they are too tame to trust"
 
 
-def test_a_group_that_shrinks_to_two_is_left_both() -> None:
+def test_group_may_shrink_to_two_members() -> None:
     """Of three one may be lost, of two none: who stays must not have crashed for good before the third is removed."""
     for seed in (2, 6, 17, 25):
         workload = {"messages": 12, "outstanding": 2, "destinations": [1, 3]}
@@ -104,13 +104,13 @@ def test_a_group_that_shrinks_to_two_is_left_both() -> None:
         assert outcome.status == "holds", f"seed {seed}: {outcome.story}"
 
 
-def test_gateways_follow() -> None:
+def test_gateways_follow_changes_of_members() -> None:
     # In the last one a client asks a newcomer that was told nothing yet, for what another gateway has in a bundle.
     for seed in (0, 1, 2, 124):
         hold(planned("primcast", seed, "several", "all" if seed else "none", gateways=True))
 
 
-def test_groups_of_one_grow() -> None:
+def test_groups_of_one_member_grow() -> None:
     """Skeen alone becomes Skeen replicated, and alone again."""
     values = {
         "protocol": "skeen",

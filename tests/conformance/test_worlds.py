@@ -31,12 +31,12 @@ def test_timed_world_with_equal_delays(name: str) -> None:
     hold(planned(name, workload={"messages": 200}))
 
 
-def test_timed_world_with_wild_delays(name: str) -> None:
+def test_timed_world_with_exponential_delays(name: str) -> None:
     for seed in range(5):
         hold(planned(name, seed, network={"distribution": "exponential", "spread": 3.0}))
 
 
-def test_timed_world_with_saturated_processes_and_thin_pipes(name: str) -> None:
+def test_timed_world_with_saturated_cpus_and_links(name: str) -> None:
     hold(planned(name, network={"cpu_ns": 200_000, "cpu_send_ns": 50_000, "bandwidth": 1_000_000}))
 
 
@@ -77,5 +77,5 @@ def test_random_world_under_each_fault_it_claims(name: str, fault: str) -> None:
     fuzzed(planned(name, workload={"messages": 8}, faults={"profile": fault}), range(FAULT_SEEDS))
 
 
-def test_faults_that_are_claimed_are_known(name: str) -> None:
+def test_claimed_faults_exist(name: str) -> None:
     assert set(FAULTS) >= CATALOGUE[name].claims.faults

@@ -17,7 +17,7 @@ def test_patterns_are_counted_up_to_renaming_of_messages() -> None:
     assert len(list(list_patterns((0, 1, 2, 3), 4))) == 3060
 
 
-def test_a_pattern_with_too_many_states_is_left_and_the_others_are_searched() -> None:
+def test_pattern_with_too_many_states_is_abandoned_for_the_next() -> None:
     chosen = list(list_patterns((0, 1, 2), 2))
     found = search_patterns(small(2), chosen, Budget(), max_states=100_000, most_each=20)
     assert found.chosen == found.patterns == len(chosen)
@@ -27,7 +27,7 @@ def test_a_pattern_with_too_many_states_is_left_and_the_others_are_searched() ->
     assert found.verdict == "unknown"
 
 
-def test_an_interrupted_search_tells_what_it_saw() -> None:
+def test_interrupted_search_returns_what_it_explored() -> None:
     def interrupt(states: int) -> None:
         raise KeyboardInterrupt
 

@@ -28,10 +28,10 @@ def judged(folder: Path, prefixes: dict[int, DeliveredPrefix]) -> str:
     recorder = module._Memory()
     for id, sender in ((FIRST, 1000), (SECOND, 1001)):
         recorder.record_multicast(Message(id, sender, BOTH), 1, sender, 0)
-    return module._judged(plan, cluster, recorder, prefixes).verdict
+    return module._judge_run(plan, cluster, recorder, prefixes).verdict
 
 
-def test_the_order_that_replicas_tell_is_judged(tmp_path: Path) -> None:
+def test_order_of_the_replicas_is_judged(tmp_path: Path) -> None:
     one, other = (FIRST, BOTH), (SECOND, BOTH)
     assert judged(tmp_path, {0: DeliveredPrefix(0, [one, other]), 1: DeliveredPrefix(0, [one, other])}) == "holds"
     assert judged(tmp_path, {0: DeliveredPrefix(0, [one, other]), 1: DeliveredPrefix(0, [other, one])}) == "violated", (
@@ -59,7 +59,7 @@ def test_numbers_are_per_multicast() -> None:
         compute_measures([Window(0.5, 0, 0.001, 0.002)], [])
 
 
-def test_connections_take_the_sets_of_groups_in_turn() -> None:
+def test_connections_use_sets_of_groups_round_robin() -> None:
     plan = BenchmarkPlan(groups=3, destinations=2, connections=6)
     assert sorted(plan.sets()) == [(0, 1), (0, 1), (0, 2), (0, 2), (1, 2), (1, 2)]
     assert plan.sets() == BenchmarkPlan(groups=3, destinations=2, connections=6).sets()
@@ -69,7 +69,7 @@ def test_connections_take_the_sets_of_groups_in_turn() -> None:
     ("field", "value"),
     [("groups", 0), ("destinations", 3), ("outstanding", 0), ("payload", -1), ("seconds", 0), ("rate", 0)],
 )
-def test_a_wrong_plan_is_refused(field: str, value: int) -> None:
+def test_invalid_plan_is_rejected(field: str, value: int) -> None:
     with pytest.raises(UsageError, match=f"{field} = {value}"):
         parse_config(BenchmarkPlan, {field: value}, "bench")
 

@@ -47,7 +47,7 @@ def reported(folder: Path, out: Path) -> tuple[account.ReportSummary, str]:
 
 
 @pytest.mark.parametrize("name", ["two_groups_disagree", "cycle_of_three", "delivered_twice", "no_process_delivers"])
-def test_a_violation_is_told_and_drawn(name: str, tmp_path: Path) -> None:
+def test_violation_is_described_and_drawn(name: str, tmp_path: Path) -> None:
     written(tmp_path / "run", name)
     said, page = reported(tmp_path / "run", tmp_path / "out")
     assert said.verdict == "violated"
@@ -58,7 +58,7 @@ def test_a_violation_is_told_and_drawn(name: str, tmp_path: Path) -> None:
     assert ".spacetime " in page
 
 
-def test_a_healthy_run_shows_its_slowest_message(tmp_path: Path) -> None:
+def test_correct_run_shows_its_slowest_message(tmp_path: Path) -> None:
     written(tmp_path / "run", "healthy")
     said, page = reported(tmp_path / "run", tmp_path / "out")
     assert said.verdict == "holds"
@@ -68,7 +68,7 @@ def test_a_healthy_run_shows_its_slowest_message(tmp_path: Path) -> None:
     assert "Percentiles are exact" in page
 
 
-def test_a_violated_cell_of_a_sweep_shows_its_witness_and_not_the_slowest(tmp_path: Path) -> None:
+def test_violated_cell_shows_its_witness_not_its_slowest_message(tmp_path: Path) -> None:
     """The cell's row has words only; the messages that contradict each other are found from its trace."""
     written(tmp_path / "runs" / "good", "healthy")
     written(tmp_path / "runs" / "bad", "cycle_of_three")

@@ -33,7 +33,7 @@ def test_no_schedule_exceeds_the_bound_and_the_search_gets_near(
         assert row.found >= reached[row.role], f"too tame: {row.found} D at a {row.role}, skew {skew}: {again}"
 
 
-def test_a_found_schedule_replays_to_the_same_latency() -> None:
+def test_worst_schedule_replays_to_the_same_latency() -> None:
     spec = CATALOGUE["primcast"]
     for row in search_worst_case(spec, 60, seed=3):
         said = Schedule.of_dict(row.as_dict()["schedule"])
@@ -41,13 +41,13 @@ def test_a_found_schedule_replays_to_the_same_latency() -> None:
         assert run_schedule(spec, said).latest[row.role] == row.found
 
 
-def test_a_bound_that_is_too_low_is_found_out() -> None:
+def test_bound_that_is_too_low_is_exceeded() -> None:
     spec = CATALOGUE["primcast"]
     proud = replace(spec, claims=replace(spec.claims, bound=lambda role, skew: 3))
     assert not all(row.holds for row in search_worst_case(proud, 60, seed=0))
 
 
-def test_the_search_is_the_same_twice() -> None:
+def test_worst_case_search_is_deterministic() -> None:
     spec = CATALOGUE["whitebox"]
     first, second = (search_worst_case(spec, 60, seed=5) for _ in range(2))
     assert first == second
@@ -69,7 +69,7 @@ def test_no_packet_takes_longer_than_its_bound_or_overtakes() -> None:
         arrived[source, target] = received_ns
 
 
-def test_a_protocol_without_a_bound_is_refused() -> None:
+def test_protocol_without_a_bound_is_rejected() -> None:
     spec: Spec = CATALOGUE["skeen"]
     with pytest.raises(UsageError, match="claims no bound"):
         list_skews(spec)

@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.parametrize("name", list(CATALOGUE))
-def test_a_lone_multicast_goes_as_it_went_before(name: str) -> None:
+def test_lone_multicast_matches_its_transcript(name: str) -> None:
     spec = CATALOGUE[name]
     told = "\n".join(record_transcript(spec, 2, 1 if spec.unreplicated or spec.claims.single_replica else 3)) + "\n"
     golden = HERE / f"{name}.txt"
@@ -27,5 +27,5 @@ def test_a_lone_multicast_goes_as_it_went_before(name: str) -> None:
     assert told == golden.read_text()
 
 
-def test_no_transcript_is_left_of_a_protocol_that_is_gone() -> None:
+def test_every_transcript_has_a_protocol() -> None:
     assert {file.stem for file in HERE.glob("*.txt")} <= set(CATALOGUE)

@@ -1,9 +1,9 @@
-"""One a-multicast in a world of unit delays: how many message delays until each destination delivers, how many packets.
+"""Message delays and packets of one lone a-multicast, measured in a world of unit delays.
 
-Two worlds. "unit": every link takes 1, a client outside sends directly to the contacts. "intergroup": 1 between
-groups, 0 inside them, the sender is the first member of the first destination (paper 001's convention). A process'
-packets to itself take no time in both, and are counted. Nothing else happens: no other message, no fault, no heartbeat.
-Where rounds go by the clock the message comes a nanosecond before one begins, which is not counted.
+Two worlds. "unit": every link takes 1, and a client sends directly to the contacts. "intergroup": 1 between groups, 0
+inside them, and the sender is the first member of the first destination (the convention of paper 001). Packets of a
+process to itself take no time in both, and are counted. Nothing else happens: no other message, fault or heartbeat.
+Where rounds follow the clock, the message is sent a nanosecond before a round begins, which is not counted.
 """
 
 from dataclasses import dataclass
@@ -25,9 +25,9 @@ from amcast.trace.run import Run
 from amcast.trace.view import render_lines
 
 UNIT_NS: Final = 1_000_000
-"""Short against every retry timer, so that nothing is asked for twice."""
+"""Short against every retry timer, so that nothing is sent twice."""
 LIMIT: Final = 200
-"""Message delays after which a multicast that is still not delivered counts as never delivered."""
+"""Message delays after which a message that is not delivered counts as never delivered."""
 
 WorldName = Literal["unit", "intergroup"]
 
@@ -98,7 +98,7 @@ def measure_delays(
 
 
 def _claimed(spec: Spec, destinations: int, replicas: int, roles: list[str]) -> dict[str, Any]:
-    """What the protocol says about this case; only what it says anything about."""
+    """The claims of the protocol about this case, without open ones."""
     claims = spec.claims
     said = {role: claims.delays(role, destinations, replicas) for role in ("max", *roles)}
     said["packets"] = claims.packets(destinations, replicas)
@@ -106,7 +106,7 @@ def _claimed(spec: Spec, destinations: int, replicas: int, roles: list[str]) -> 
 
 
 def record_transcript(spec: Spec, destinations: int, replicas: int) -> list[str]:
-    """A lone multicast, one line per step: what the protocol's diagram shows, as it happens."""
+    """The trace of a lone multicast, one line per step."""
     recorder, topology, _ = _run(spec, spec.claims.world, destinations, replicas, None)
     for process in topology.processes:
         recorder.record_process(process, topology.group_of(process))
@@ -147,10 +147,10 @@ def _run(
 
 
 def _units(nanoseconds: int) -> float:
-    """Message delays; a nanosecond more or less is none."""
+    """Nanoseconds as message delays, rounded to thousandths."""
     return round(nanoseconds / UNIT_NS, 3)
 
 
 def _tidy(value: float) -> float:
-    """2 instead of 2.0."""
+    """Turns 2.0 into 2."""
     return int(value) if value == int(value) else value

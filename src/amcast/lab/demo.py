@@ -1,7 +1,7 @@
-"""The main job in one go: a real cluster on this machine, traffic across groups, a leader killed and brought back.
+"""A demonstration: a cluster on this machine, traffic across groups, a leader killed and restarted.
 
-Nine operating-system processes in three groups, real sockets, logs on disk. What they did is one trace; it is checked
-by the caller, with Spark, and told in a report.
+Nine operating-system processes in three groups, real sockets, logs on disk. Their trace is checked by the caller, with
+Spark, and shown in a report.
 """
 
 from collections.abc import Callable
@@ -28,17 +28,17 @@ FIRST_CLIENT = 1000
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What happened."""
+    """The result of a demonstration."""
 
     trace: Path
     receipts: int
     unanswered: int
     longest_gap_ms: float
-    """The longest time in which no client heard anything: the leader change."""
+    """The longest time without any receipt: the leader change."""
 
 
 def run_demo(folder: Path, protocol: str, seconds: float, say: Callable[[str], None]) -> DemoResult:
-    """Run the play into `folder`; every stage is told as it begins."""
+    """Runs the demonstration into `folder`; `say` is called as each stage begins."""
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder} is not empty; expected a folder that is new")
     folder.mkdir(parents=True, exist_ok=True)

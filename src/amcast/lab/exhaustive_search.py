@@ -1,6 +1,7 @@
 """Exhaustive search of small scopes: every pattern of destinations, every interleaving of each.
 
-Messages have no names in the order they are judged by, so patterns that differ only in the order of messages are one.
+The order that is checked does not depend on the names of messages, so patterns that differ only in the order of
+messages are one.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,19 +19,19 @@ Pattern = tuple[tuple[GroupId, ...], ...]
 
 @dataclass
 class SearchResult:
-    """What was found over all patterns, and how far the search looked."""
+    """The result over all patterns, and how far the search looked."""
 
     chosen: int = 0
-    """Patterns that were to be searched."""
+    """Patterns that the search was asked for."""
     patterns: int = 0
     """Patterns that were begun."""
     exhausted: int = 0
-    """Patterns of which every interleaving was seen."""
+    """Patterns whose interleavings were all explored."""
     states: int = 0
     transitions: int = 0
     deepest: int = 0
     endings: int = 0
-    """Different outcomes: what the processes delivered, in which order."""
+    """Different outcomes: the deliveries of all processes, in order."""
     limits: list[str] = field(default_factory=list)
     unspent: int = 0
     goals: dict[str, bool] = field(default_factory=dict)
@@ -43,19 +44,19 @@ class SearchResult:
 
     @property
     def share(self) -> float:
-        """How much of what was to be searched was exhausted, in patterns."""
+        """The share of patterns that was exhausted."""
         return self.exhausted / self.chosen if self.chosen else 0.0
 
     @property
     def verdict(self) -> Verdict:
-        """Holds only if nothing was left out, and everything that must be reached was."""
+        """Holds only if no pattern was left out and every goal was reached."""
         if self.counterexample is not None:
             return "violated"
         return "unknown" if self.limits or self.missed_goals else "holds"
 
 
 def list_patterns(groups: Sequence[GroupId], messages: int) -> Iterator[Pattern]:
-    """Every way to address so many messages, up to renaming of messages; small ones first."""
+    """All ways to address some messages, up to renaming of messages; small ones first."""
     sets = [subset for size in range(1, len(groups) + 1) for subset in combinations(groups, size)]
     yield from combinations_with_replacement(sets, messages)
 
@@ -69,8 +70,8 @@ def search_patterns(
     progress: Callable[[int], None] = lambda states: None,
     most_each: int | None = None,
 ) -> SearchResult:
-    """Explore pattern after pattern, until one fails, all were seen, or somebody interrupts. `max_states` is for all
-    of them together; `most_each`, if given, for each: a pattern with more is left, and the next begun."""
+    """Explores patterns until one fails, all are explored, or the user interrupts. `max_states` limits all of them
+    together; `most_each`, if given, each one: a larger pattern is abandoned for the next."""
     result = SearchResult(chosen=len(chosen), goals=dict.fromkeys(prepared.spec.goals, False))
     for pattern in chosen:
         left = max_states - result.states
@@ -107,7 +108,7 @@ def search_patterns(
 
 
 def _scope(prepared: PreparedRun, pattern: Pattern, budget: Budget, max_states: int, reduced: bool) -> Scope:
-    """One pattern, each message from a client of its own, so that no order of sending is left out."""
+    """The scope of one pattern: each message has a client of its own, so that no order of sending is left out."""
     topology = prepared.topology
     groups = {process: topology.group_of(process) for process in topology.servers}
 

@@ -1,4 +1,5 @@
-"""Scripts of failing runs: everything that is needed to build the same processes again travels in the first line."""
+"""Scripts of failing runs. The first line of a script carries the plan, from which the same processes are built
+again."""
 
 from amcast.kernel.errors import UsageError
 from amcast.lab.runs import PreparedRun, prepare_run
@@ -9,7 +10,7 @@ from amcast.simulation.schedulers.script import Script
 
 
 def make_script(prepared: PreparedRun, outcome: FuzzOutcome, tick_ns: int = TICK_NS) -> Script:
-    """The script of an outcome of this plan."""
+    """The script of a fuzzed run of this plan."""
     return Script(
         protocol=prepared.plan.protocol,
         topology=prepared.whole_topology,
@@ -26,7 +27,7 @@ def make_script(prepared: PreparedRun, outcome: FuzzOutcome, tick_ns: int = TICK
 
 
 def prepare_script(script: Script, where: str) -> PreparedRun:
-    """The plan that a script was made from, prepared anew."""
+    """Prepares the plan that a script was made from."""
     values = script.plan or {"protocol": script.protocol, "options": script.options}
     prepared = prepare_run(parse_plan(values, f"{where}: plan"))
     if script.plan and prepared.whole_topology != script.topology:

@@ -1,4 +1,4 @@
-"""Many seeds of one plan, on all cores: what went well is counted, what went wrong is kept."""
+"""A fuzzing campaign: many seeds of one plan, on all cores. Results are counted, failures are kept."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -10,16 +10,16 @@ from amcast.simulation.inputs.plan import Plan
 from amcast.simulation.schedulers.fuzz import FuzzOutcome
 
 CHUNK = 8
-"""Seeds per hand-over: long enough to hide its cost, short enough to show progress."""
+"""Seeds per task: enough to hide the cost of a task, few enough to show progress."""
 MAX_KEPT = 100
-"""Failures that are kept whole; more are only counted."""
+"""Failures that are kept with their scripts; more are only counted."""
 ENOUGH_RUNS = 50
-"""From so many runs on, a goal that was never reached makes them untrustworthy."""
+"""Runs from which on a goal that was never reached makes a campaign untrustworthy."""
 
 
 @dataclass
 class Campaign:
-    """How many seeds went."""
+    """Results of many seeds."""
 
     tally: dict[str, int] = field(default_factory=lambda: {"holds": 0, "violated": 0, "stuck": 0, "error": 0})
     failures: list[FuzzOutcome] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Campaign:
             self.failures.append(outcome)
 
     def list_missed_goals(self, goals: tuple[str, ...]) -> list[str]:
-        """Goals that enough runs should have reached and did not."""
+        """Goals that so many runs should have reached and did not."""
         return [goal for goal in goals if goal not in self.notes] if self.runs >= ENOUGH_RUNS else []
 
 
@@ -48,7 +48,7 @@ def run_campaign(
     keep_going: bool = False,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Campaign:
-    """Run the seeds in order; stop at the first failure unless told to go on. The result does not depend on `jobs`."""
+    """Runs the seeds in order; stops at the first failure unless `keep_going`. The result does not depend on `jobs`."""
     result = Campaign()
     outcomes = _one_by_one(prepared, seeds) if jobs <= 1 or len(seeds) <= CHUNK else _spread(prepared, seeds, jobs)
     for outcome in outcomes:
@@ -65,7 +65,7 @@ def _one_by_one(prepared: PreparedRun, seeds: range) -> Iterator[FuzzOutcome]:
 
 
 def _spread(prepared: PreparedRun, seeds: range, jobs: int) -> Iterator[FuzzOutcome]:
-    """In chunks over processes of their own, taken back in the order of the seeds."""
+    """Distributes the seeds in chunks over worker processes; results keep the order of the seeds."""
     chunks = [seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)]
     with ProcessPoolExecutor(jobs, get_context("spawn"), _begin, (prepared.plan,)) as pool:
         try:

@@ -50,13 +50,13 @@ from amcast.trace.run_folder import FolderRecorder
 
 FIRST_CLIENT: Final = 1000
 IDLE_S: Final = 1.0
-KEPT_BYTES: Final = 2 << 30
-"""What replicas may keep for the check at the end; a run that delivers more comes out unknown."""
+RECENT_BYTES: Final = 2 << 30
+"""Bytes of deliveries that replicas keep for the check at the end; a run with more is judged unknown."""
 PERCENTILES: Final = {"p50": 0.50, "p90": 0.90, "p99": 0.99, "p999": 0.999}
 
 
 class BenchmarkPlan(Config, frozen=True):
-    """One measurement."""
+    """The parameters of one measurement."""
 
     groups: int = 2
     replicas: int = 3
@@ -70,7 +70,7 @@ class BenchmarkPlan(Config, frozen=True):
     seed: int = 0
     trace: TraceMode = "off"
     rate: float | None = None
-    """Messages per second that each connection offers; None: as many as are answered."""
+    """Messages per second that each connection offers; None: a closed loop."""
 
     def __post_init__(self) -> None:
         for name in ("groups", "replicas", "connections", "outstanding"):
@@ -86,7 +86,7 @@ class BenchmarkPlan(Config, frozen=True):
             raise ValueError(f"rate = {self.rate:g}; expected more than 0 messages per second")
 
     def sets(self) -> list[tuple[GroupId, ...]]:
-        """Where each connection multicasts: the sets of neighbouring groups in turn, from one that the seed draws."""
+        """Destinations of each connection: sets of neighbouring groups, round-robin from one that the seed draws."""
         first = Random(self.seed).randrange(self.groups)
         return [
             tuple(sorted((first + number + place) % self.groups for place in range(self.destinations)))
@@ -95,27 +95,27 @@ class BenchmarkPlan(Config, frozen=True):
 
 
 def run_benchmark(plan: BenchmarkPlan, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
-    """Start a cluster, load it, stop it, judge it; the numbers as plain data, `verdict` among them."""
+    """Starts a cluster, loads it, stops it and judges it; returns the numbers and the verdict as plain data."""
     with tempfile.TemporaryDirectory(prefix="amcast-bench-") as folder:
-        cluster = _configured(plan, Path(folder))
-        recorder = _recorder(plan, cluster)
+        cluster = _write_cluster(plan, Path(folder))
+        recorder = _make_recorder(plan, cluster)
         load = LoadGenerator(Random(plan.seed).randbytes(plan.payload), plan.outstanding, plan.rate)
         say(f"starting {plan.groups} groups x {plan.replicas} replicas of {plan.protocol}")
         with local_cluster(cluster) as running:
-            idle = _idle(cluster, running)
+            idle = _measure_idle(cluster, running)
             say(f"{plan.connections} connections x {plan.outstanding} outstanding, {plan.seconds:g} s")
-            _loaded(plan, cluster, running, load, recorder)
+            _run_load(plan, cluster, running, load, recorder)
             say("reading back what every replica delivered")
             prefixes = _read_back(cluster)
         if isinstance(recorder, FolderRecorder):
             recorder.close()
         say("checking the order")
-        report = _judged(plan, cluster, recorder, prefixes)
-    return {**_described(plan), **compute_measures(load.windows, load.latencies_ns, idle), **_verdict(report)}
+        report = _judge_run(plan, cluster, recorder, prefixes)
+    return {**_describe_run(plan), **compute_measures(load.windows, load.latencies_ns, idle), **_verdict(report)}
 
 
 def compute_measures(windows: list[Window], latencies_ns: list[int], idle: float = 0.0) -> dict[str, Any]:
-    """The numbers, over everything; and the least disturbed window's CPU. `idle`: cores that idle replicas use."""
+    """Numbers over all windows, and the CPU time of the best one. `idle`: cores that idle replicas use."""
     total = Window(*(sum(column) for column in zip(*windows, strict=True)))
     if not total.multicasts:
         raise UsageError("no multicast was answered while it was counted; expected a longer run (--seconds)")
@@ -139,7 +139,7 @@ def _per(seconds: float, multicasts: int) -> float:
     return round(1e6 * seconds / multicasts, 2)
 
 
-def _configured(plan: BenchmarkPlan, folder: Path) -> Cluster:
+def _write_cluster(plan: BenchmarkPlan, folder: Path) -> Cluster:
     file = folder / "cluster.toml"
     file.write_text(
         format_local_config(
@@ -147,20 +147,20 @@ def _configured(plan: BenchmarkPlan, folder: Path) -> Cluster:
             protocol=plan.protocol,
             durability=plan.durability,
             trace={"mode": plan.trace, "folder": "trace", "run": "bench"},
-            limits={"recent_bytes": KEPT_BYTES},
+            limits={"recent_bytes": RECENT_BYTES},
         )
     )
     return read_cluster(file)
 
 
 class _Memory(Recorder):
-    """What clients multicast, and nothing else."""
+    """Records multicasts of clients, and nothing else."""
 
     wants_packets = False
 
 
 class _Filed(FolderRecorder):
-    """The same and a trace."""
+    """Records multicasts of clients in memory, and all in a trace folder."""
 
     def __init__(self, cluster: Cluster, packets: bool) -> None:
         super().__init__(
@@ -182,11 +182,11 @@ class _Filed(FolderRecorder):
         )
 
 
-def _recorder(plan: BenchmarkPlan, cluster: Cluster) -> Recorder:
+def _make_recorder(plan: BenchmarkPlan, cluster: Cluster) -> Recorder:
     return _Memory() if plan.trace == "off" else _Filed(cluster, plan.trace == "full")
 
 
-def _loaded(
+def _run_load(
     plan: BenchmarkPlan, cluster: Cluster, running: LocalCluster, load: LoadGenerator, recorder: Recorder
 ) -> None:
     clients = [connect(cluster, me=FIRST_CLIENT + n, recorder=recorder) for n in range(plan.connections)]
@@ -198,8 +198,8 @@ def _loaded(
     run_loop(load.run(clients, plan.sets(), min(1.0, plan.seconds / 3), plan.seconds, cpus_s))
 
 
-def _idle(cluster: Cluster, running: LocalCluster) -> float:
-    """How many cores all replicas use while nobody multicasts."""
+def _measure_idle(cluster: Cluster, running: LocalCluster) -> float:
+    """The cores that all replicas use without load."""
     time.sleep(IDLE_S / 2)
     begin, before = time.monotonic(), sum(running.cpu_s(node) for node in cluster.nodes())
     time.sleep(IDLE_S)
@@ -218,8 +218,10 @@ def _read_back(cluster: Cluster) -> dict[int, DeliveredPrefix]:
     return found
 
 
-def _judged(plan: BenchmarkPlan, cluster: Cluster, recorder: Recorder, prefixes: dict[int, DeliveredPrefix]) -> Report:
-    """What clients say they multicast and replicas say they delivered, as a run."""
+def _judge_run(
+    plan: BenchmarkPlan, cluster: Cluster, recorder: Recorder, prefixes: dict[int, DeliveredPrefix]
+) -> Report:
+    """Judges the multicasts of the clients and the deliveries of the replicas as a run."""
     topology = cluster.topology
     facts = _Memory()
     facts.multicasts = recorder.kept if isinstance(recorder, _Filed) else recorder.multicasts
@@ -242,7 +244,7 @@ def _verdict(report: Report) -> dict[str, Any]:
     return {"verdict": report.verdict, "properties": judged, "story": list(report.story())}
 
 
-def _described(plan: BenchmarkPlan) -> dict[str, Any]:
+def _describe_run(plan: BenchmarkPlan) -> dict[str, Any]:
     optimized = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
     return {
         **{name: getattr(plan, name) for name in plan.__struct_fields__},
@@ -256,17 +258,17 @@ def _described(plan: BenchmarkPlan) -> dict[str, Any]:
 
 
 def _tcp_us(rounds: int = 5, each: int = 2000) -> float:
-    """What one send and one receive cost here, in the best of some rounds."""
+    """CPU time of one send and one receive on this machine, in the best of some rounds."""
     best = float("inf")
-    with socket.create_server(("127.0.0.1", 0)) as door, socket.create_connection(door.getsockname()) as one:
-        other, _ = door.accept()
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as one:
+        other, _ = listener.accept()
         with other:
-            data, room = bytes(64), bytearray(64)
+            data, buffer = bytes(64), bytearray(64)
             for _ in range(rounds):
                 begin = time.process_time()
                 for _ in range(each):
                     one.send(data)
-                    other.recv_into(room)
+                    other.recv_into(buffer)
                 best = min(best, time.process_time() - begin)
     return _per(best, each)
 
@@ -281,12 +283,12 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as other:
 
 
 def _ping_us(each: int = 1000) -> float:
-    """The median round trip to another process."""
+    """The median round-trip time to another process."""
     row: list[int] = []
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        door.settimeout(30)
-        with subprocess.Popen([sys.executable, "-c", _ECHO, str(door.getsockname()[1])]):
-            one, _ = door.accept()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(30)
+        with subprocess.Popen([sys.executable, "-c", _ECHO, str(listener.getsockname()[1])]):
+            one, _ = listener.accept()
             with one:
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 for _ in range(each):

@@ -1,8 +1,7 @@
-"""Overlays by name, as options for a plan: those of the papers, from the package's data.
+"""Overlays of the papers by name, as protocol options, from the package's data.
 
-O1, O2 are the orders and T1, T2, T3 the trees that FlexCast's authors deployed over twelve regions; C1 (star) and C2
-(binary) are the thesis' trees. The papers count groups from 1; the group in place n of a topology is their number
-n + 1.
+O1 and O2 are the orders, T1, T2 and T3 the trees that the authors of FlexCast deployed over twelve regions; C1 (star)
+and C2 (binary) are the trees of the thesis. The papers count groups from 1: group n of a topology is their n + 1.
 """
 
 import json
@@ -29,12 +28,12 @@ def _published() -> dict[str, dict[str, Any]]:
 
 
 def list_overlays() -> tuple[str, ...]:
-    """All overlays that have a name."""
+    """The names of all overlays."""
     return (*_published(), "C1", "C2")
 
 
 def find_overlay(name: str, groups: int = THESIS_GROUPS) -> dict[str, Any]:
-    """The protocol options that choose an overlay. `groups` sizes C1 and C2, which exist for any number."""
+    """The protocol options of an overlay. `groups` sizes C1 and C2, which exist for any number of groups."""
     if name == "C1":
         return {"edges": [list(edge) for edge in star_edges(range(groups))]}
     if name == "C2":

@@ -1,4 +1,4 @@
-"""A protocol by name: one of the catalogue, or a Spec of your own as `package.module:NAME`."""
+"""Finds a protocol by name: in the catalogue, or a Spec of the user's as `package.module:NAME`."""
 
 import sys
 from importlib import import_module
@@ -10,7 +10,7 @@ from amcast.protocols.catalogue import get_protocol
 
 
 def find_protocol(name: str) -> Spec:
-    """The Spec of this name. `module:NAME` is imported; `module:TABLE.key` takes it out of a dictionary."""
+    """Finds a Spec. `module:NAME` is imported; `module:TABLE.key` is taken out of a dictionary."""
     if ":" not in name:
         return get_protocol(name)
     module_name, _, path = name.partition(":")

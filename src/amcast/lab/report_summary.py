@@ -1,4 +1,4 @@
-"""What a report tells beside its measures: the verdict and its story, what was run, and one scene worth looking at.
+"""The summary of a report: the verdict and its story, the runs, and a space-time diagram of one scene.
 
 The scene is the violation, if there is one; else the message that took longest.
 """
@@ -19,7 +19,7 @@ from amcast.trace.spacetime_diagram import draw_spacetime
 from amcast.trace.view import Selection
 
 SCENE_ROWS: Final = 2_000_000
-"""Beyond so many deliveries no scene is looked for: it would mean to read them all in one process."""
+"""Most deliveries of a run with a scene: all of them are read in one process."""
 SCENE_ARROWS: Final = 120
 METHOD: Final = {
     "exact": "Percentiles are exact, by the nearest rank.",
@@ -31,7 +31,7 @@ Row = Mapping[str, Any]
 
 
 def summarize_sweep(folder: Path, told: Row, cells: Sequence[Row], measures: Path) -> ReportSummary:
-    """The account of a sweep."""
+    """Summarizes a sweep."""
     statuses: dict[str, dict[str, int]] = {}
     for cell in cells:
         line = statuses.setdefault(cell["protocol"], {})
@@ -75,7 +75,7 @@ def summarize_sweep(folder: Path, told: Row, cells: Sequence[Row], measures: Pat
 
 
 def summarize_runs(folder: Path, answer: Row, summary: Sequence[Row], measures: Path) -> ReportSummary:
-    """The account of one run or of several; `answer` is what the checker said, as JSON."""
+    """Summarizes one run or several; `answer` is the checker's result as JSON."""
     reports = answer["runs"]
     sheet = _properties(reports[0]) if len(reports) == 1 else _verdicts(reports)
     story = [sentence for report in reports for sentence in _stories(report)]
@@ -250,7 +250,7 @@ def _scene_of_runs(reports: Sequence[Row], summary: Sequence[Row]) -> tuple[str,
 
 
 def _messages(properties: Row) -> set[int]:
-    """The messages that violated findings name."""
+    """The messages that violated properties name."""
     found: set[int] = set()
     for finding in properties.values():
         if finding["verdict"] == "violated" and finding["claimed"]:
@@ -262,7 +262,7 @@ def _messages(properties: Row) -> set[int]:
 
 
 def draw_scene(folder: Path, name: str | None, suspects: Sequence[int], called: str) -> tuple[str, str]:
-    """A picture of the time around some messages, or around the slowest one; and what it shows."""
+    """Draws the time around some messages, or around the slowest one; returns the diagram and its caption."""
     if len(read_metas(folder)) > 1 and name is None:
         raise UsageError(f"{folder}: holds several runs; expected the name of one")
     run = read_run(folder, name)

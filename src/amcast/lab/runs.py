@@ -1,6 +1,6 @@
 """Runs of plans: builds protocol, topology, workload and network from a plan, executes the run and judges it.
 
-Drivers import no protocol and no check; this module hands them in. Commands, sweeps, experiments and tests all build
+The simulator imports no protocol and no checker; this module passes them in. Commands, sweeps and tests all prepare
 their runs here, so that a plan means the same everywhere.
 """
 
@@ -40,7 +40,7 @@ from amcast.workloads.catalogue import build_workload
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """A plan with everything that it names found and checked."""
+    """A plan whose names are all resolved and checked."""
 
     plan: Plan
     spec: Spec
@@ -51,12 +51,12 @@ class PreparedRun:
     nodes: bool
 
     def make(self, process: ProcessId) -> Process:
-        """A fresh process of this run: a replica or a client."""
+        """Builds a process of this run: a server or a client."""
         return self.assembly.make(process, self.initial_topology(process))
 
     @cached_property
     def assembly(self) -> Assembly:
-        """What the processes of this run are made of."""
+        """The composition of the processes of this run."""
         if not self.nodes:
             return assemble_bare(self.spec, self.config)
         return assemble_simulation(
@@ -83,12 +83,12 @@ class PreparedRun:
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """The changes of members that the plan has."""
+        """The changes of members in the plan, in order."""
         return tuple(event.fault for event in self.plan.faults.events if isinstance(event.fault, Change))
 
     @property
     def whole_topology(self) -> Topology:
-        """All processes that are there at any time."""
+        """The topology of all processes that exist at any time."""
         return unite_members(self.topology, self.changes)
 
     @property
@@ -97,7 +97,7 @@ class PreparedRun:
 
     @property
     def operator(self) -> ProcessId | None:
-        """The client that asks for changes: the last one, which sends nothing else."""
+        """The client that requests changes of members: the last one, which sends nothing else."""
         return self.topology.clients[-1] if self.changes else None
 
     @property
@@ -105,7 +105,7 @@ class PreparedRun:
         return self.topology.clients[:-1] if self.changes else ()
 
     def make_workload(self, seed: int) -> Workload:
-        """The clients' messages under a seed."""
+        """The workload under a seed."""
         plan = self.plan
         return build_workload(plan.workload_name, self.topology, seed, plan.workload_options)
 
@@ -114,7 +114,7 @@ class PreparedRun:
 
     @property
     def outstanding(self) -> int:
-        """Messages in flight per client; an open loop waits for none of them."""
+        """Outstanding messages per client; an open loop never waits for them."""
         load = self.make_workload(0)
         return MAX_OUTSTANDING if load.is_open_loop else load.outstanding
 
@@ -141,7 +141,7 @@ class PreparedRun:
         )
 
     def make_case(self) -> FuzzCase:
-        """The same for the fuzzer, which draws its own schedule."""
+        """The inputs of the fuzzer, which draws its own schedule."""
         return FuzzCase(
             topology=self.whole_topology,
             make=self.make,
@@ -161,7 +161,7 @@ class PreparedRun:
         )
 
     def wire_bodies(self) -> tuple[type[Body], ...]:
-        """Every body that may travel in this run."""
+        """Every body that may be sent in this run."""
         return self.assembly.spec.wire_bodies()
 
     def make_meta(self, run: str) -> Meta:
@@ -180,7 +180,7 @@ class PreparedRun:
 
 
 def prepare_run(plan: Plan, spec: Spec | None = None) -> PreparedRun:
-    """Find and check everything that a plan names. `spec` replaces the catalogue's (mutants do)."""
+    """Resolves and checks everything that a plan names. `spec` replaces the one of the catalogue (for mutants)."""
     spec = spec or find_protocol(plan.protocol)
     config = spec.configure(plan.options)
     sizes = plan.topology
@@ -197,7 +197,7 @@ def prepare_run(plan: Plan, spec: Spec | None = None) -> PreparedRun:
         topology = add_operator(topology, spec, plan.nodes)
         unite_members(topology, changes)
         if spec.claims.tolerates is not all_correct:
-            # A change goes to all groups and needs a majority of each, also where whole groups may be lost otherwise.
+            # A change goes to all groups and needs a majority of each, even if whole groups may crash otherwise.
             spec = replace(spec, claims=replace(spec.claims, tolerates=majorities_survive))
     else:
         spec = spec.for_topology(topology)
@@ -210,12 +210,12 @@ def prepare_run(plan: Plan, spec: Spec | None = None) -> PreparedRun:
     nodes = plan.nodes if plan.nodes is not None else bool(changes) or "crash" in spec.claims.faults
     prepared = PreparedRun(plan, spec, config, topology, network, kinds, nodes)
     prepared.make_draw(plan.seed)(topology.clients[0])
-    prepared.make(topology.servers[0])  # options that this topology cannot have are refused before anything runs
+    prepared.make(topology.servers[0])  # rejects options that do not fit the topology
     return prepared
 
 
 def add_operator(topology: Topology, spec: Spec, nodes: bool | None) -> Topology:
-    """With one client more, the operator, who asks for changes of members."""
+    """Adds a client, the operator, that requests changes of members."""
     if not spec.claims.members:
         raise UsageError(f"faults.events: change; protocol {spec.name} does not claim that its members can change")
     if nodes is False:
@@ -224,7 +224,7 @@ def add_operator(topology: Topology, spec: Spec, nodes: bool | None) -> Topology
 
 
 def unite_members(topology: Topology, changes: Sequence[Change]) -> Topology:
-    """With everybody who joins at any time; a change that cannot be made is refused before anything runs."""
+    """Adds all processes that join at any time; rejects changes that cannot be made before anything runs."""
     groups = {group: list(topology.members(group)) for group in topology.groups}
     current = topology
     for change in changes:
@@ -250,7 +250,7 @@ def _check_links(spec: Spec, network: NetworkConfig) -> None:
 
 @dataclass
 class RecordedRun:
-    """A recorded run with its judgement."""
+    """A recorded run with its report."""
 
     folder: Path
     summary: RunSummary
@@ -264,7 +264,7 @@ def record_run(
     packets: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> RecordedRun:
-    """Simulate a plan into a run folder, read it back and judge it."""
+    """Simulates a plan into a run folder, reads it back and judges it."""
     with FolderRecorder(folder, prepared.make_meta(folder.name), packets=packets) as recorder:
         summary = Simulation(prepared.make_setup(), recorder).run(progress)
         recorder.close(complete=summary.complete)
@@ -273,7 +273,7 @@ def record_run(
 
 
 def make_judge(prepared: PreparedRun, seed: int) -> Callable[[World, Recorder, bool], str | None]:
-    """The fuzzer's judge: all properties, on what was recorded in memory."""
+    """The judge of fuzzed runs: checks all properties on the trace in memory."""
 
     def verdict(world: World, recorder: Recorder, complete: bool) -> str | None:
         topology = world.topology
@@ -291,7 +291,7 @@ def make_judge(prepared: PreparedRun, seed: int) -> Callable[[World, Recorder, b
 
 
 def describe_violation(report: Report) -> str:
-    """The first violated property that counts, with its story."""
+    """The first violated property that is claimed, with its story."""
     for name, finding in report.properties.items():
         if finding.verdict == "violated" and finding.claimed:
             return f"{name}: " + "; ".join(finding.story)
@@ -299,5 +299,5 @@ def describe_violation(report: Report) -> str:
 
 
 def fuzz_seed(prepared: PreparedRun, seed: int) -> FuzzOutcome:
-    """One seed: everything drawn, safety judged, liveness demanded."""
+    """Fuzzes one seed: draws everything, checks safety, demands liveness."""
     return Fuzzer(prepared.make_case(), seed, Recorder()).run(make_judge(prepared, seed))

@@ -1,8 +1,8 @@
-"""One plan, twice: in the simulator, and live on this machine with the same distances imitated inside the links.
+"""Compares one plan in the simulator and live on this machine, with the same delays emulated inside the links.
 
-Both write the same trace, so a latency is the same thing in both: from a multicast until every destination group has a
-member that delivered it. What the simulator leaves out (the CPU, the event loop, the sockets) is what the two differ
-by; where delays dominate, they agree within a few per cent.
+Both write the same trace, so a latency is the same in both: from a multicast until every destination group has a member
+that delivered it. They differ by what the simulator leaves out (CPU, event loop, sockets); where delays dominate, they
+agree within a few per cent.
 """
 
 import math
@@ -29,13 +29,13 @@ from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run, read_run
 from amcast.trace.run_folder import FolderRecorder
 
-MOST_MESSAGES = 100_000
-"""Live runs take real time."""
+MAX_MESSAGES = 100_000
+"""Most messages of a comparison: live runs take real time."""
 
 
 @dataclass(frozen=True)
 class Latencies:
-    """Of one run, in milliseconds."""
+    """Latencies of one run, in milliseconds."""
 
     messages: int
     mean_ms: float
@@ -44,7 +44,7 @@ class Latencies:
 
     @classmethod
     def of(cls, run: Run) -> "Latencies":
-        """From a trace: every message that all its groups delivered."""
+        """Computes latencies from a trace, of every message that all its groups delivered."""
         found = sorted(compute_latencies_ms(run))
         if not found:
             raise CannotTellError(
@@ -56,7 +56,7 @@ class Latencies:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two runs of one plan."""
+    """A simulated and a live run of one plan."""
 
     simulated: Latencies
     live: Latencies
@@ -69,12 +69,12 @@ class Comparison:
         return live / simulated - 1
 
     def agrees(self, within: float) -> bool:
-        """Whether the medians are as close as that."""
+        """Whether the medians differ by at most this share."""
         return abs(self.difference("p50_ms")) <= within
 
 
 def compute_latencies_ms(run: Run) -> list[float]:
-    """Until the first delivery in the slowest destination group, message by message."""
+    """Latencies of messages, each until the first delivery in the slowest destination group."""
     first: dict[tuple[int, int], int] = {}
     deliveries = run.deliveries
     for group, message, at_ns in zip(deliveries["group"], deliveries["message"], deliveries["at_ns"], strict=True):
@@ -92,23 +92,23 @@ def compute_latencies_ms(run: Run) -> list[float]:
 
 
 def compare_worlds(plan: Plan, folder: Path, say: Callable[[str], None] = lambda line: None) -> Comparison:
-    """Run a plan in both worlds; the live run's configuration, logs and trace stay in `folder`."""
+    """Runs a plan in both worlds; configuration, logs and trace of the live run stay in `folder`."""
     prepared = prepare_run(plan)
     if prepared.spec.open_bundle and not plan.gateways:
-        # What a cluster does: clients ask gateways.
+        # As in a cluster, clients ask gateways.
         prepared = prepare_run(msgspec.structs.replace(plan, gateways=True, nodes=True))
     _check(prepared)
     say(f"simulating {prepared.plan.messages} messages of {prepared.spec.name}")
-    simulated = Latencies.of(_simulated(prepared))
+    simulated = Latencies.of(_simulate(prepared))
     expected_s = simulated.mean_ms * prepared.plan.messages / len(prepared.topology.clients) / 1000
     say(f"the same with {len(prepared.topology.servers)} real processes; it takes about {expected_s:.0f} s")
-    return Comparison(simulated, Latencies.of(_live(prepared, folder)), folder)
+    return Comparison(simulated, Latencies.of(_run_live(prepared, folder)), folder)
 
 
 def _check(prepared: PreparedRun) -> None:
     plan, network = prepared.plan, prepared.network
-    if plan.messages > MOST_MESSAGES:
-        raise UsageError(f"messages = {plan.messages}; expected at most {MOST_MESSAGES} in a run that takes real time")
+    if plan.messages > MAX_MESSAGES:
+        raise UsageError(f"messages = {plan.messages}; expected at most {MAX_MESSAGES} in a run that takes real time")
     if network.links != "fifo" or network.duplication:
         raise UsageError('network: live links are in order and exactly once; expected links = "fifo", duplication = 0')
     if network.distribution not in ("constant", "normal"):
@@ -117,7 +117,7 @@ def _check(prepared: PreparedRun) -> None:
         raise UsageError('faults: a comparison has none; expected profile = "none" and no events')
 
 
-def _simulated(prepared: PreparedRun) -> Run:
+def _simulate(prepared: PreparedRun) -> Run:
     recorder = Recorder()
     Simulation(prepared.make_setup(), recorder).run()
     for process in prepared.topology.processes:
@@ -125,7 +125,7 @@ def _simulated(prepared: PreparedRun) -> Run:
     return Run.from_recorder(recorder, prepared.make_meta("simulated"))
 
 
-def _live(prepared: PreparedRun, folder: Path) -> Run:
+def _run_live(prepared: PreparedRun, folder: Path) -> Run:
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "cluster.toml"
     file.write_text(write_cluster(prepared))
@@ -134,13 +134,13 @@ def _live(prepared: PreparedRun, folder: Path) -> Run:
         cluster.trace_folder, prepared.make_meta(cluster.run), packets=False, writer="clients", latest=False
     )
     with recorder, local_cluster(cluster) as running:
-        run_loop(run_clients(_loops(prepared, cluster, recorder)))
+        run_loop(run_clients(_make_loops(prepared, cluster, recorder)))
         running.wait_until_settled()
     return read_run(cluster.trace_folder)
 
 
 def write_cluster(prepared: PreparedRun) -> str:
-    """A cluster.toml for what a plan names: everybody on loopback, as far apart as the plan's network says."""
+    """The cluster.toml of a plan: every node on loopback, with the delays of the plan's network."""
     topology, network = prepared.topology, prepared.network
     ports = iter(find_free_ports(len(topology.servers)))
     matrix = network.matrix_ns or {"here": {"here": network.delay_ns}}
@@ -178,8 +178,8 @@ def _region(topology: Topology, process: ProcessId) -> str:
     return topology.region(process) or "here"
 
 
-def _loops(prepared: PreparedRun, cluster: Cluster, recorder: FolderRecorder) -> list[ScriptedClient]:
-    """The plan's clients, each with its own messages, as fast as answers come."""
+def _make_loops(prepared: PreparedRun, cluster: Cluster, recorder: FolderRecorder) -> list[ScriptedClient]:
+    """The clients of the plan, each with its own messages, in a closed loop."""
     topology, plan = prepared.topology, prepared.plan
     draw = prepared.make_draw(plan.seed)
     count, rest = divmod(plan.messages, len(topology.clients))

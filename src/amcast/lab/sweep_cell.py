@@ -1,8 +1,8 @@
-"""One cell of a sweep: from a plan as plain data to one row of results. Sweeps are handed these functions.
+"""One cell of a sweep: from a plan as plain data to one row of results. Sweeps get these functions as arguments.
 
-    normalised   a plan checked and completed, so that equal cells look equal
-    estimated    about how many seconds a cell will take, to balance them
-    run_cell     the run itself, with its judgement and its headline numbers
+    normalise_plan     checks and completes a plan, so that equal cells look equal
+    estimate_seconds   estimates how long a cell takes, to balance a sweep
+    run_cell           simulates, judges and measures a cell
 
 Everything in a row follows from the plan: two machines that run a cell get the same row.
 """
@@ -29,14 +29,14 @@ from amcast.trace.run import read_run as read_run
 from amcast.trace.run_folder import FolderRecorder
 
 EDGE: Final = 0.1
-"""The share of messages that is dropped at either end: warming up and draining are not the steady state."""
+"""The share of messages that is dropped at either end: warm-up and drain are not the steady state."""
 SHARES: Final = (50, 90, 95, 99)
 SECONDS_PER_PACKET: Final = 3e-5
-"""Simulated, recorded and judged; measured on one slow core. Only the balance of a sweep depends on it."""
+"""CPU time to simulate, record and judge one packet on a slow core. Only the balance of a sweep depends on it."""
 
 
 def normalise_plan(values: dict[str, Any], where: str) -> dict[str, Any]:
-    """A plan with every field said, after finding everything that it names."""
+    """A checked plan with every field filled in."""
     plain = describe_plan(parse_plan(values, where))
     try:
         said = _checked(msgspec.json.encode({**plain, "seed": 0}, order="sorted"))
@@ -47,7 +47,8 @@ def normalise_plan(values: dict[str, Any], where: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=4096)
 def _checked(plan: bytes) -> dict[str, Any]:
-    """What the workload's table leaves unsaid. Cells that differ in their seed alone are right or wrong together."""
+    """The fields that the workload's table leaves to defaults. Cells that differ only in their seed are valid or
+    invalid together."""
     prepared = prepare_run(parse_plan(msgspec.json.decode(plan)))
     said: dict[str, Any] = {"name": prepared.plan.workload_name, "messages": prepared.plan.messages}
     load = prepared.make_workload(0)
@@ -55,7 +56,7 @@ def _checked(plan: bytes) -> dict[str, Any]:
 
 
 def estimate_seconds(values: dict[str, Any]) -> float:
-    """About how many seconds a cell takes."""
+    """Estimates how many seconds a cell takes."""
     return _weight(msgspec.json.encode({**values, "seed": 0}, order="sorted"))
 
 
@@ -96,8 +97,8 @@ def run_cell(values: dict[str, Any], folder: str | None = None, packets: bool = 
 
 
 def _recorded(prepared: PreparedRun, target: Path, packets: bool) -> tuple[RunSummary, Run]:
-    """Simulate into a folder that appears when it is whole: a killed cell leaves only a dot-folder behind."""
-    # A name of its own: the same cell may be run again elsewhere while a machine that was given up still works on it.
+    """Simulates into a folder that appears when it is complete: a killed cell leaves only a dot-folder."""
+    # A unique name: a cell may be retried elsewhere while a machine that seemed lost still works on it.
     early = target.parent / f".{target.name}-{platform.node()}-{os.getpid()}"
     for old in (early, target):
         shutil.rmtree(old, ignore_errors=True)
@@ -109,7 +110,7 @@ def _recorded(prepared: PreparedRun, target: Path, packets: bool) -> tuple[RunSu
 
 
 def make_row(summary: RunSummary, run: Run, report: Report) -> dict[str, Any]:
-    """The result of a cell, without anything that depends on who ran it."""
+    """The row of a cell, without anything that depends on the machine."""
     status = {"holds": "ok"}.get(report.verdict, report.verdict)
     message = " ".join(sentence.strip() for sentence in report.story())
     return {
@@ -156,12 +157,12 @@ def _measured(run: Run) -> dict[str, Any]:
 
 
 def edges(times: Sequence[int]) -> tuple[int, int]:
-    """Where the steady part of sorted times begins and ends."""
+    """The begin and end of the steady part of sorted times."""
     return tuple(times[max(0, ceil(len(times) * share) - 1)] for share in (EDGE, 1 - EDGE))  # type: ignore[return-value]
 
 
 def throughput(done: Sequence[int]) -> float | None:
-    """Completions per second, the first and the last ones apart."""
+    """Completions per second in the steady part."""
     if not done:
         return None
     low, high = edges(sorted(done))

@@ -1,12 +1,12 @@
-"""The worst case under conflicts: how late can a delivery come, if an adversary chooses every delay between 0 and D?
+"""The worst case under conflicts: the latest delivery if an adversary chooses every delay between 0 and D.
 
-A schedule is everything that is chosen: who multicasts what to whom at which time, how long each link takes, how long
-single packets take where they differ from their link, and what the clocks show. The search begins with schedules drawn
-at random (delays at the extremes, or one of the patterns known to hurt), climbs from the best of them by changing a
-thing or two at a time, and begins anew. A found schedule is plain data: `replay` runs it again.
+A schedule is everything that is chosen: who multicasts what to whom at which time, the delay of each link, delays of
+single packets where they differ from their link, and the clocks. The search begins with random schedules (delays at the
+extremes, or one of the patterns known to hurt), climbs from the best of them by changing one to three things at a time,
+and begins anew. A schedule is plain data: `run_schedule` runs it again.
 
-Links are FIFO: a packet that would overtake waits for the one before it, and still takes at most D. A process' packets
-to itself take no time. Leaders are stable and nothing fails. Latency is from the a-multicast to a delivery.
+Links are FIFO: a packet that would overtake waits for the one before it, and still takes at most D. Packets of a
+process to itself take no time. Leaders are stable and nothing fails. Latency is from the a-multicast to a delivery.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,29 +31,29 @@ from amcast.simulation.world.world import World
 from amcast.trace.recorder import Recorder
 
 UNIT_NS: Final = 1_000_000
-"""D. Short against every retry timer, so that nothing is asked for twice."""
+"""D. Short against every retry timer, so that nothing is sent twice."""
 MOMENT_NS: Final = 1_000
-"""Just before, just after."""
+"""The step from one instant to just before or just after it."""
 GROUPS: Final = 3
 REPLICAS: Final = 3
 CLIENTS: Final = 8
-"""One for each message, so that no sender's link keeps two of them in order."""
+"""One for each message, so that no link of a client orders two of them."""
 LIMIT: Final = 60
-"""Delays after the last multicast at which a run ends; what is not delivered then never was."""
+"""Delays after the last multicast at which a run ends; messages not delivered by then count as undelivered."""
 STARTS: Final = 20
 """Schedules drawn before each climb."""
 CLIMB: Final = 180
 """Schedules tried on each climb."""
 STEPS: Final = (0, UNIT_NS // 2, UNIT_NS, UNIT_NS, 3 * UNIT_NS // 2, 2 * UNIT_NS, 3 * UNIT_NS)
 SKEWS: Final = (0.0, 0.25, 1.0)
-"""Distances of clocks from real time, in delays, that are tried where the bound depends on them."""
+"""Skews of clocks, in delays, that are tried where the bound depends on them."""
 
 Link = tuple[ProcessId, ProcessId]
 Packet = tuple[ProcessId, ProcessId, int]
 
 
 class Cast(Struct, frozen=True):
-    """One a-multicast: each has a client of its own, in the order of the schedule."""
+    """One a-multicast; each has a client of its own, in the order of the schedule."""
 
     at_ns: int
     destinations: tuple[GroupId, ...]
@@ -64,13 +64,13 @@ class Schedule(Struct, frozen=True):
 
     casts: tuple[Cast, ...]
     links: dict[Link, int] = {}
-    """How long a link takes; D if it is not listed."""
+    """The delay of a link; D if it is not listed."""
     packets: dict[Packet, int] = {}
-    """How long the n-th packet of a link takes, where it differs; n counts from 0."""
+    """The delay of the n-th packet of a link, where it differs; n counts from 0."""
     skews: dict[ProcessId, int] = {}
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON can say it."""
+        """The schedule as plain data for JSON."""
         return {
             "casts": [{"at_ns": cast.at_ns, "destinations": list(cast.destinations)} for cast in self.casts],
             "links": [[*link, delay] for link, delay in sorted(self.links.items())],
@@ -89,7 +89,7 @@ class Schedule(Struct, frozen=True):
 
 
 class ChosenNetwork(Network):
-    """A network whose delays somebody chose."""
+    """A network with the delays of a schedule."""
 
     def __init__(self, schedule: Schedule, topology: Topology) -> None:
         super().__init__(NetworkConfig(delay_ns=UNIT_NS), topology, Random(0))
@@ -109,7 +109,7 @@ class ChosenNetwork(Network):
 
 @dataclass(frozen=True)
 class ScheduleOutcome:
-    """How a schedule went."""
+    """The result of a schedule."""
 
     latest: dict[str, float]
     """The longest latency by role, in delays."""
@@ -118,12 +118,12 @@ class ScheduleOutcome:
 
 
 def make_topology() -> Topology:
-    """The scope of the search."""
+    """The topology of the search."""
     return Topology.grid(GROUPS, REPLICAS, CLIENTS)
 
 
 def run_schedule(spec: Spec, schedule: Schedule, recorder: Recorder | None = None) -> ScheduleOutcome:
-    """Run a protocol under a schedule."""
+    """Runs a protocol under a schedule."""
     there = make_topology()
     network = ChosenNetwork(schedule, there)
     scheduler = DiscreteEventScheduler(network, Random(0))
@@ -154,10 +154,10 @@ def run_schedule(spec: Spec, schedule: Schedule, recorder: Recorder | None = Non
 # Drawing schedules
 
 
-def _drawn(random: Random, skew_ns: int) -> Schedule:
-    """A schedule to begin with: messages at random, or two that meet where one group is ahead of another."""
+def _draw_schedule(random: Random, skew_ns: int) -> Schedule:
+    """Draws a first schedule: random messages, or two that meet where one group's clock is ahead."""
     there = make_topology()
-    casts = _meeting(random) if random.random() < 0.5 else _crowd(random)
+    casts = _draw_conflict(random) if random.random() < 0.5 else _draw_burst(random)
     links: dict[Link, int] = {}
     style = random.choice(("links", "pairs", "clients", "clients"))
     for source in there.processes:
@@ -168,10 +168,10 @@ def _drawn(random: Random, skew_ns: int) -> Schedule:
                     links[source, target] = random.choice((0, UNIT_NS))
                 elif style == "pairs" or source in there.clients:
                     links[source, target] = together
-    return Schedule(casts, links, {}, _skews(random, skew_ns))
+    return Schedule(casts, links, {}, _draw_skews(random, skew_ns))
 
 
-def _skews(random: Random, skew_ns: int) -> dict[ProcessId, int]:
+def _draw_skews(random: Random, skew_ns: int) -> dict[ProcessId, int]:
     if not skew_ns:
         return {}
     there = make_topology()
@@ -179,16 +179,16 @@ def _skews(random: Random, skew_ns: int) -> dict[ProcessId, int]:
     return {process: by_group[group] for group in there.groups for process in there.members(group)}
 
 
-def _crowd(random: Random) -> tuple[Cast, ...]:
+def _draw_burst(random: Random) -> tuple[Cast, ...]:
     span = random.choice((2, 5, 10))
     return tuple(
-        Cast(random.randrange(0, span * 2 + 1) * UNIT_NS // 2, _destinations(random))
+        Cast(random.randrange(0, span * 2 + 1) * UNIT_NS // 2, _draw_destinations(random))
         for _ in range(random.randint(3, CLIENTS))
     )
 
 
-def _meeting(random: Random) -> tuple[Cast, ...]:
-    """Local messages put group b ahead; then one to a and b, and another to a and c soon after."""
+def _draw_conflict(random: Random) -> tuple[Cast, ...]:
+    """Draws local messages that advance the clock of group b, then one message to a and b, and another to a and c."""
     a, b, c = random.sample(range(GROUPS), 3)
     ahead = [Cast(number * UNIT_NS, (b,)) for number in range(random.randint(1, 4))]
     start = 15 * UNIT_NS
@@ -197,15 +197,15 @@ def _meeting(random: Random) -> tuple[Cast, ...]:
     return tuple(ahead + [Cast(max(0, at), tuple(sorted(groups))) for at, groups in pairs])
 
 
-def _destinations(random: Random) -> tuple[GroupId, ...]:
+def _draw_destinations(random: Random) -> tuple[GroupId, ...]:
     return tuple(sorted(random.sample(range(GROUPS), random.choice((1, 2, 2, 3)))))
 
 
 # Changing schedules
 
 
-def _changed(random: Random, schedule: Schedule, counts: dict[Link, int], skew_ns: int) -> Schedule:
-    """A schedule that differs in one to three things."""
+def _change_schedule(random: Random, schedule: Schedule, counts: dict[Link, int], skew_ns: int) -> Schedule:
+    """Draws a schedule that differs in one to three choices."""
     for _ in range(random.choice((1, 1, 2, 3))):
         change = random.choice(_CHANGES)
         schedule = change(random, schedule, counts)
@@ -215,8 +215,8 @@ def _changed(random: Random, schedule: Schedule, counts: dict[Link, int], skew_n
     return schedule
 
 
-def _retimed(random: Random, schedule: Schedule, counts: dict[Link, int]) -> Schedule:
-    """A message is sent at another time, often in step with another message."""
+def _change_time(random: Random, schedule: Schedule, counts: dict[Link, int]) -> Schedule:
+    """Moves a message to another time, often that of another message."""
     casts = list(schedule.casts)
     place = random.randrange(len(casts))
     base = random.choice(casts).at_ns if random.random() < 0.5 else casts[place].at_ns
@@ -225,22 +225,22 @@ def _retimed(random: Random, schedule: Schedule, counts: dict[Link, int]) -> Sch
     return replace(schedule, casts=tuple(casts))
 
 
-def _readdressed(random: Random, schedule: Schedule, counts: dict[Link, int]) -> Schedule:
-    """A message goes elsewhere, or there is one more or one less."""
+def _change_destinations(random: Random, schedule: Schedule, counts: dict[Link, int]) -> Schedule:
+    """Changes the destinations of a message, or adds or removes one."""
     casts = list(schedule.casts)
     place = random.randrange(len(casts))
     kind = random.random()
     if kind < 0.3 and len(casts) < CLIENTS:
-        casts.append(Cast(max(0, casts[place].at_ns + random.choice(STEPS)), _destinations(random)))
+        casts.append(Cast(max(0, casts[place].at_ns + random.choice(STEPS)), _draw_destinations(random)))
     elif kind < 0.5 and len(casts) > 2:
         del casts[place]
     else:
-        casts[place] = replace(casts[place], destinations=_destinations(random))
+        casts[place] = replace(casts[place], destinations=_draw_destinations(random))
     return replace(schedule, casts=tuple(casts))
 
 
-def _relinked(random: Random, schedule: Schedule, counts: dict[Link, int]) -> Schedule:
-    """A link, or all links of a process into a group, or of a group into a group, takes another time."""
+def _change_links(random: Random, schedule: Schedule, counts: dict[Link, int]) -> Schedule:
+    """Changes the delay of a link, of all links of a process into a group, or of a group into a group."""
     there = make_topology()
     delay = random.choice((0, 0, UNIT_NS, UNIT_NS, UNIT_NS // 2))
     source = random.choice(there.processes)
@@ -254,8 +254,8 @@ def _relinked(random: Random, schedule: Schedule, counts: dict[Link, int]) -> Sc
     return replace(schedule, links={**schedule.links, **{(s, t): delay for s in sources for t in targets}})
 
 
-def _repacked(random: Random, schedule: Schedule, counts: dict[Link, int]) -> Schedule:
-    """Single packets take another time than their link."""
+def _change_packets(random: Random, schedule: Schedule, counts: dict[Link, int]) -> Schedule:
+    """Changes the delay of single packets."""
     packets = dict(schedule.packets)
     links = sorted(counts)
     for _ in range(random.choice((1, 2, 4))):
@@ -266,7 +266,14 @@ def _repacked(random: Random, schedule: Schedule, counts: dict[Link, int]) -> Sc
 
 
 Change = Callable[[Random, Schedule, dict[Link, int]], Schedule]
-_CHANGES: Final[tuple[Change, ...]] = (_retimed, _retimed, _readdressed, _relinked, _relinked, _repacked)
+_CHANGES: Final[tuple[Change, ...]] = (
+    _change_time,
+    _change_time,
+    _change_destinations,
+    _change_links,
+    _change_links,
+    _change_packets,
+)
 
 
 # The search
@@ -274,7 +281,7 @@ _CHANGES: Final[tuple[Change, ...]] = (_retimed, _retimed, _readdressed, _relink
 
 @dataclass
 class Worst:
-    """What a search found for one protocol at one role."""
+    """The result of a search for one protocol at one role."""
 
     protocol: str
     role: str
@@ -285,7 +292,7 @@ class Worst:
     found: float = 0.0
     schedule: Schedule = field(default_factory=lambda: Schedule(()))
     undelivered: int = 0
-    """Deliveries that never came, in all schedules together: there must be none."""
+    """Deliveries that never happened, over all schedules; there must be none."""
 
     @property
     def holds(self) -> bool:
@@ -310,17 +317,17 @@ def has_bound(spec: Spec) -> bool:
 
 
 def list_skews(spec: Spec) -> tuple[float, ...]:
-    """The distances of clocks under which a protocol is searched."""
+    """The skews of clocks under which a protocol is searched."""
     if not has_bound(spec):
         raise UsageError(f"protocol {spec.name}: claims no bound under conflicts; expected one that does")
     return SKEWS if _bounds(spec, 0.0) != _bounds(spec, max(SKEWS)) else (0.0,)
 
 
 def search_worst_case(spec: Spec, schedules: int, seed: int, skew: float = 0.0) -> list[Worst]:
-    """Try so many schedules; the worst latency of each role, with its schedule."""
+    """Tries schedules; returns the worst latency of each role, with its schedule."""
     skew_ns = int(skew * UNIT_NS)
     worst = {role: Worst(spec.name, role, skew, bound, schedules, seed) for role, bound in _bounds(spec, skew).items()}
-    for schedule, outcome in _tried(spec, schedules, seed, skew_ns, sorted(worst)):
+    for schedule, outcome in _climb(spec, schedules, seed, skew_ns, sorted(worst)):
         for role, row in worst.items():
             row.undelivered += outcome.undelivered
             if outcome.latest.get(role, 0.0) > row.found:
@@ -328,10 +335,10 @@ def search_worst_case(spec: Spec, schedules: int, seed: int, skew: float = 0.0) 
     return list(worst.values())
 
 
-def _tried(
+def _climb(
     spec: Spec, schedules: int, seed: int, skew_ns: int, roles: list[str]
 ) -> Iterator[tuple[Schedule, ScheduleOutcome]]:
-    """One climb after the other, each for the sake of one role, each with a stream of its own."""
+    """Climbs one after the other, each for one role, each with a random stream of its own."""
     left = schedules
     climb = 0
     while left > 0:
@@ -340,7 +347,9 @@ def _tried(
         climb += 1
         best, height, counts = Schedule(()), -1.0, dict[Link, int]()
         for number in range(min(left, STARTS + CLIMB)):
-            schedule = _drawn(random, skew_ns) if number < STARTS else _changed(random, best, counts, skew_ns)
+            schedule = (
+                _draw_schedule(random, skew_ns) if number < STARTS else _change_schedule(random, best, counts, skew_ns)
+            )
             outcome = run_schedule(spec, schedule)
             yield schedule, outcome
             reached = outcome.latest.get(role, 0.0)

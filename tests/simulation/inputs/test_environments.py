@@ -40,7 +40,7 @@ def test_the_names_are_those_of_the_evaluation() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("groups", "replicas", "clients"), [(1, 1, 0), (2, 3, 4), (4, 3, 12), (7, 3, 150)])
-def test_it_builds_and_the_network_accepts_it(name: str, groups: int, replicas: int, clients: int) -> None:
+def test_every_environment_builds_a_network(name: str, groups: int, replicas: int, clients: int) -> None:
     made = find_environment(name, groups, replicas, clients)
     topology = made.topology
     assert (len(topology.groups), len(topology.servers), len(topology.clients)) == (groups, groups * replicas, clients)
@@ -144,7 +144,7 @@ def test_srds(name: str, setup: str, bandwidth: int) -> None:
     assert bandwidth == {"125 KB/s full duplex": 125_000, "1.25 MB/s full duplex": 1_250_000}[printed["per_group_link"]]
 
 
-def test_aws_12_is_the_file_as_it_stands() -> None:
+def test_aws_12_has_the_delays_of_its_file() -> None:
     made = find_environment("aws-12", 12, 1, 24)
     matrix = made.network["matrix_ns"]
     names = json.loads(data("flexcast_overlays.json"))["numbering"]
@@ -160,7 +160,7 @@ def test_aws_12_is_the_file_as_it_stands() -> None:
     assert all(topology.region(c) == topology.region(home) for c, home in assign_home_groups(topology).items())
 
 
-def test_aws_2025_is_half_the_file() -> None:
+def test_aws_2025_has_half_the_round_trips_of_its_file() -> None:
     printed = json.loads(data("aws_cloudping_p50_1y_2025.json"))
     made = find_environment("aws-2025", 32, 1, 32)
     matrix = made.network["matrix_ns"]
@@ -213,7 +213,7 @@ def test_options_change_what_they_name() -> None:
         ("lan", (1, 1, -1), {}, "clients = -1; expected"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_sentence(
+def test_invalid_options_are_rejected_in_one_sentence(
     name: str, sizes: tuple[int, int, int], options: dict[str, object], sentence: str
 ) -> None:
     with pytest.raises(UsageError, match=sentence) as caught:

@@ -1,4 +1,4 @@
-"""Profiles name faults that a protocol claims to survive; a dealer never deals more than is claimed."""
+"""Profiles name faults that a protocol claims to survive; a injector never deals more than is claimed."""
 
 from random import Random
 
@@ -29,24 +29,24 @@ def test_profiles() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_dealer_keeps_within_the_claims_and_heals_everything(seed: int) -> None:
+def test_fault_injector_stays_within_the_claims_and_heals(seed: int) -> None:
     topology = Topology.grid(2, 3, 1)
     pool = PendingActions()
     pool.world = world = World(topology, lambda me: Puppet(me, topology, lambda puppet, event: None, {}), pool)
     world.start()
     random = Random(seed)
-    dealer = FaultInjector(frozenset(FAULTS), ALL, random, 1000)
+    injector = FaultInjector(frozenset(FAULTS), ALL, random, 1000)
     ends = []
     dealt = set()
     for _ in range(200):
-        faults = dealer.draw(world)
+        faults = injector.draw(world)
         for fault in faults[:1]:
             dealt.add(type(fault).__name__)
             perform_fault(world, pool, fault)
         ends += faults[1:]
         if ends and random.random() < 0.5:
             perform_fault(world, pool, ends.pop(random.randrange(len(ends))))
-    for fault in dealer.list_healing(world):
+    for fault in injector.list_healing(world):
         perform_fault(world, pool, fault)
     assert majorities_survive(topology, frozenset(world.down))
     assert not world.paused
@@ -72,7 +72,7 @@ def changing_world() -> tuple[PendingActions, tuple[Topology, ...]]:
     return pool, topologies
 
 
-def test_a_number_is_in_force_until_majorities_have_begun_a_later_one() -> None:
+def test_topology_is_in_force_until_majorities_start_a_later_one() -> None:
     pool, topologies = changing_world()
     world = pool.world
     assert [topology.members(0) for topology in topologies] == [(0, 1, 2), (0, 1, 2, 20), (1, 2, 20), (1, 2, 20)]
@@ -87,10 +87,10 @@ def test_a_number_is_in_force_until_majorities_have_begun_a_later_one() -> None:
     )
 
 
-def lost_by(dealer: FaultInjector, pool: PendingActions) -> frozenset[int]:
+def lost_by(injector: FaultInjector, pool: PendingActions) -> frozenset[int]:
     """Deal once, let it happen, and let whoever may come back: who is lost by it."""
     world = pool.world
-    faults = dealer.draw(world)
+    faults = injector.draw(world)
     for fault in faults:
         perform_fault(world, pool, fault)
     forgetful = {fault.process for fault in faults if isinstance(fault, Recover) and fault.amnesia}
@@ -100,12 +100,12 @@ def lost_by(dealer: FaultInjector, pool: PendingActions) -> frozenset[int]:
 @pytest.mark.parametrize("seed", range(20))
 def test_old_and_new_members_keep_their_quorums(seed: int) -> None:
     pool, topologies = changing_world()
-    dealer = FaultInjector(frozenset({"crash", "recovery", "amnesia"}), ALL, Random(seed), 1000, topologies)
+    injector = FaultInjector(frozenset({"crash", "recovery", "amnesia"}), ALL, Random(seed), 1000, topologies)
     lost: set[int] = set()
     for number, topology in enumerate(topologies):
         pool.world.configurations.update(dict.fromkeys(topology.servers, number))
         for _ in range(20):
-            lost |= lost_by(dealer, pool)
+            lost |= lost_by(injector, pool)
         for later in topologies[number:]:
             assert majorities_survive(later, frozenset(lost)), f"{sorted(lost)} of number {later.configuration}"
     assert not lost & {3, 5}, "the group that shrinks to two needs both"

@@ -82,22 +82,22 @@ def ticking(count: int, gap_ns: int = MS) -> React:
     return react
 
 
-def test_a_constant_delay() -> None:
+def test_constant_delay() -> None:
     assert times(Stage(once, delay_ns=5 * MS).run().log, 1) == [5 * MS] * 3
 
 
-def test_bandwidth_makes_packets_queue() -> None:
+def test_packets_queue_for_bandwidth() -> None:
     stage = Stage(once, delay_ns=5 * MS, bandwidth=1_000_000)
     at = times(stage.run().log, 1)
     size = int(str(stage.recorder.packets[0][4]))
     assert at == [5 * MS + (n + 1) * size * 1000 for n in range(3)]
 
 
-def test_a_busy_process_makes_packets_queue() -> None:
+def test_packets_queue_at_a_busy_process() -> None:
     assert times(Stage(once, delay_ns=5 * MS, cpu_ns=2 * MS).run().log, 1) == [7 * MS, 9 * MS, 11 * MS]
 
 
-def test_sending_takes_time_too() -> None:
+def test_sending_takes_cpu_time() -> None:
     def echo(puppet: Puppet, event: Event) -> None:
         once(puppet, event)
         if puppet.me == 1 and not isinstance(event, Started):
@@ -107,17 +107,17 @@ def test_sending_takes_time_too() -> None:
     assert stage.run().scheduler._busy[1] == 5 * MS + 3 * (MS + MS)
 
 
-def test_a_busy_process_takes_what_waits_in_one_step() -> None:
+def test_busy_process_handles_queued_packets_in_one_step() -> None:
     stage = Stage(ticking(6), cpu_ns=3 * MS, burst=True).run()
     assert numbers(stage.log, 1, 0) == list(range(6))
     assert stage.puppets[1].bursts > 0
 
 
-def test_one_event_a_step_without_bursts() -> None:
+def test_without_bursts_each_step_has_one_event() -> None:
     assert Stage(ticking(6), cpu_ns=3 * MS).run().puppets[1].bursts == 0
 
 
-def test_a_disk_takes_time_and_one_write_covers_what_waits() -> None:
+def test_disk_write_takes_time_and_covers_waiting_records() -> None:
     def react(puppet: Puppet, event: Event) -> None:
         if isinstance(event, Started) and puppet.me == 0:
             puppet.persist(Fact(0))
@@ -154,20 +154,20 @@ def disturbances(random: Random, last_ns: int) -> list[tuple[int, Fault]]:
 
 @pytest.mark.parametrize("network", [{}, {"cpu_ns": MS // 2}, {"cpu_ns": MS // 2, "burst": True}, {"burst": True},
                                      {"distribution": "exponential", "spread": 2.0}], ids=str)  # fmt: skip
-def test_links_keep_order_and_lose_nothing_whatever_happens(network: dict[str, object]) -> None:
+def test_fifo_links_keep_order_and_lose_nothing_under_faults(network: dict[str, object]) -> None:
     for seed in range(60):
         stage = Stage(ticking(40), seed=seed, retransmit_ns=7 * MS, **network)
         stage.run(*disturbances(make_stream(seed, "disturbances"), 40 * MS), until_ns=60 * SECOND)
         assert numbers(stage.log, 1, 0) == list(range(40)), f"seed {seed}"
 
 
-def test_reordering_links_overtake_but_lose_nothing() -> None:
+def test_reordering_links_reorder_but_lose_nothing() -> None:
     stage = Stage(ticking(200), links="reordering", distribution="uniform", spread=1.0, delay_ns=5 * MS).run()
     heard = numbers(stage.log, 1, 0)
     assert sorted(heard) == list(range(200)) != heard
 
 
-def test_raw_links_lose_and_double() -> None:
+def test_raw_links_lose_and_duplicate() -> None:
     stage = Stage(ticking(300), links="raw", loss=0.2, duplication=0.2).run()
     heard = numbers(stage.log, 1, 0)
     lost = 300 - len(set(heard))
@@ -177,7 +177,7 @@ def test_raw_links_lose_and_double() -> None:
     assert sum(row[6] is None for row in stage.recorder.packets) == lost
 
 
-def test_nobody_loses_what_he_says_to_himself() -> None:
+def test_self_sends_are_never_lost() -> None:
     def react(puppet: Puppet, event: Event) -> None:
         if isinstance(event, Started):
             for value in range(200):
@@ -186,7 +186,7 @@ def test_nobody_loses_what_he_says_to_himself() -> None:
     assert numbers(Stage(react, processes=1, links="raw", loss=0.5).run().log, 0, 0) == list(range(200))
 
 
-def test_a_paused_process_takes_no_step_and_then_catches_up() -> None:
+def test_paused_process_takes_no_step_and_then_catches_up() -> None:
     stage = Stage(ticking(10)).run((3 * MS + 1, Pause(1)), (4 * MS, Suggest(1, 0, 0)), (20 * MS, Resume(1)))
     at = [at for at, _ in stage.log[1]]
     assert not [time for time in at if 3 * MS + 1 < time < 20 * MS]
@@ -194,18 +194,18 @@ def test_a_paused_process_takes_no_step_and_then_catches_up() -> None:
     assert any(isinstance(event, Leader) for _, event in stage.log[1]), "what the oracle said waits, too"
 
 
-def test_clocks_are_off_by_offset_and_drift() -> None:
+def test_clocks_differ_by_offset_and_drift() -> None:
     stage = Stage(ticking(10)).run((5 * MS + 1, Skew(1, 100 * MS, 0.5)))
     assert times(stage.log, 1)[-1] == 11 * MS + 100 * MS + 11 * MS // 2
     assert times(stage.log, 1)[0] == 2 * MS
 
 
-def test_clocks_never_show_less_than_nothing() -> None:
+def test_clocks_are_never_negative() -> None:
     stage = Stage(ticking(3)).run((0, Skew(1, -SECOND)))
     assert times(stage.log, 1) == [0, 0, 0]
 
 
-def test_a_crash_loses_what_was_in_flight_and_the_peer_hears_of_the_new_incarnation_first() -> None:
+def test_crash_loses_packets_and_peers_get_a_link_reset_first() -> None:
     stage = Stage(ticking(10), delay_ns=3 * MS).run((5 * MS + 1, Crash(0)), (8 * MS, Recover(0)))
     heard = [event for _, event in stage.log[1]]
     assert numbers(stage.log, 1, 0) == [0, 1], "2 was under way when its sender crashed"
@@ -214,7 +214,7 @@ def test_a_crash_loses_what_was_in_flight_and_the_peer_hears_of_the_new_incarnat
     assert len(lost) == 3
 
 
-def test_a_link_that_begins_anew_tells_both_ends() -> None:
+def test_timed_link_reset_reaches_both_ends() -> None:
     stage = Stage(ticking(8), delay_ns=3 * MS).run((4 * MS + 1, Renew(0, 1)))
     assert [event for _, event in stage.log[0] if isinstance(event, LinkReset)] == [LinkReset(1, 0)]
     assert [event for _, event in stage.log[1] if isinstance(event, LinkReset)] == [LinkReset(0, 0)]
@@ -224,7 +224,7 @@ def test_a_link_that_begins_anew_tells_both_ends() -> None:
     assert not stage.world.stale
 
 
-def test_equal_seeds_equal_runs() -> None:
+def test_equal_seeds_give_equal_runs() -> None:
     def run(seed: int) -> list[object]:
         stage = Stage(ticking(40), processes=3, seed=seed, distribution="normal", spread=0.5, cpu_ns=MS // 3)
         stage.run(*disturbances(make_stream(7), 40 * MS))
@@ -234,7 +234,7 @@ def test_equal_seeds_equal_runs() -> None:
     assert run(1) != run(2)
 
 
-def test_a_calendar_serves_equals_in_order_and_keeps_what_was_not_taken() -> None:
+def test_calendar_is_fifo_among_equals_and_keeps_the_rest() -> None:
     calendar = Calendar()
     for at, name in ((5, "c"), (3, "a"), (3, "b"), (5, "d")):
         calendar.add(at, (name,))

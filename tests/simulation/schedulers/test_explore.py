@@ -42,7 +42,7 @@ def test_skeen_holds_for_two_messages_to_three_groups() -> None:
 
 @pytest.mark.parametrize("links", KINDS)
 @pytest.mark.parametrize("name", SKEEN_MUTANTS)
-def test_a_planted_bug_is_found_and_replays(name: str, links: Links) -> None:
+def test_planted_bug_is_found_and_replays(name: str, links: Links) -> None:
     spec = SKEEN_MUTANTS[name]
     scope = scope_of(spec, 2, BOTH, links=links)
     found = explore(scope)
@@ -55,7 +55,7 @@ def test_a_planted_bug_is_found_and_replays(name: str, links: Links) -> None:
 
 
 @pytest.mark.parametrize("name", ["skeen-last-proposal-ignored", "skeen-twice", "skeen-no-tie-break"])
-def test_the_way_is_a_shortest_one(name: str) -> None:
+def test_counterexample_is_a_shortest_path(name: str) -> None:
     """Skipping orders must not cost length, and no shorter script violates: the full search has none at less depth."""
     scope = scope_of(SKEEN_MUTANTS[name], 2, BOTH)
     full = explore(scope_of(SKEEN_MUTANTS[name], 2, BOTH, reduced=False))
@@ -75,7 +75,7 @@ SCOPES = [
 
 
 @pytest.mark.parametrize(("groups", "messages", "links"), SCOPES, ids=str)
-def test_skipping_orders_loses_no_state(
+def test_partial_order_reduction_loses_no_state(
     groups: int, messages: tuple[tuple[int, tuple[int, ...]], ...], links: Links
 ) -> None:
     reduced = explore(scope_of(SPEC, groups, messages, links=links))
@@ -85,27 +85,27 @@ def test_skipping_orders_loses_no_state(
         assert getattr(reduced, field) == getattr(full, field), field
 
 
-def test_a_limit_makes_the_verdict_unknown() -> None:
+def test_limit_makes_the_verdict_unknown() -> None:
     found = explore(scope_of(SPEC, 2, BOTH, max_states=100))
     assert found.verdict == "unknown"
     assert found.limit == "the limit of 100 states was reached; there may be more"
     assert found.states == 100
 
 
-def test_a_goal_that_no_way_reaches_is_missed() -> None:
+def test_unreachable_goal_is_missed() -> None:
     found = explore(scope_of(SPEC, 2, ((2, (0,)),), goals=("early", "waited")))
     assert found.verdict == "holds"
     assert found.missed_goals == ["early", "waited"]
 
 
-def test_progress_is_told() -> None:
+def test_progress_is_reported() -> None:
     heard: list[tuple[int, int]] = []
     explore(scope_of(SPEC, 2, ((2, (0, 1)), (2, (0, 1))), links="reordering"), lambda *told: heard.append(told))
     assert heard
     assert heard == sorted(heard)
 
 
-def test_equal_scopes_equal_searches() -> None:
+def test_equal_scopes_give_equal_searches() -> None:
     assert explore(scope_of(SPEC, 2, BOTH)) == explore(scope_of(SPEC, 2, BOTH))
 
 
@@ -134,7 +134,7 @@ def careless(puppet: Puppet, event: Event) -> None:
         puppet.deliver(Message(99, 0, (0,)))
 
 
-def test_a_crash_and_a_recovery_are_tried_within_the_budget() -> None:
+def test_crash_and_recovery_are_tried_within_the_budget() -> None:
     assert explore(puppets(careless, Budget())).verdict == "holds"
     assert explore(puppets(careless, Budget(crashes=1))).verdict == "holds"
     found = explore(puppets(careless, Budget(crashes=1, recoveries=1)))
@@ -143,7 +143,7 @@ def test_a_crash_and_a_recovery_are_tried_within_the_budget() -> None:
     assert "in an earlier incarnation" in found.counterexample.story
 
 
-def test_a_crash_before_the_disk_is_tried() -> None:
+def test_crash_before_a_disk_write_is_tried() -> None:
     def fearful(puppet: Puppet, event: Event) -> None:
         if isinstance(event, Submit):
             puppet.deliver(event.message)
@@ -157,7 +157,7 @@ def test_a_crash_before_the_disk_is_tried() -> None:
     assert found.missed_goals == []
 
 
-def test_losses_and_doubles_are_tried_on_raw_links() -> None:
+def test_losses_and_duplicates_are_tried_on_raw_links() -> None:
     def counting(puppet: Puppet, event: Event) -> None:
         if isinstance(event, Submit):
             puppet.send(1, Number(1))
@@ -187,13 +187,13 @@ def retrying(puppet: Puppet, event: Event) -> None:
         puppet.deliver(Message(0, 0, (0,)))
 
 
-def test_a_protocol_that_never_rests_is_awaited_in_a_fair_ending() -> None:
+def test_fair_ending_lets_a_retrying_protocol_deliver() -> None:
     found = explore(puppets(retrying, Budget(drops=1, timers=1), "raw"))
     assert found.verdict == "holds"
     assert found.unspent > 0
 
 
-def test_what_never_comes_is_found() -> None:
+def test_missing_delivery_is_found() -> None:
     def lazy(puppet: Puppet, event: Event) -> None:
         if isinstance(event, Submit):
             puppet.send(1, Number(1))
@@ -205,7 +205,7 @@ def test_what_never_comes_is_found() -> None:
     assert kinds(found.counterexample.script) == ["Multicast", "Arrive"]
 
 
-def test_a_snapshot_that_lacks_something_is_noticed() -> None:
+def test_incomplete_snapshot_is_noticed() -> None:
     class Shallow(Puppet):
         forgotten = 0
 
@@ -234,7 +234,7 @@ def test_a_snapshot_that_lacks_something_is_noticed() -> None:
         explore(scope)
 
 
-def test_a_wrong_scope_is_refused() -> None:
+def test_invalid_scope_is_rejected() -> None:
     with pytest.raises(UsageError, match="only raw links"):
         scope_of(SPEC, 2, BOTH, budget=Budget(drops=1))
     with pytest.raises(UsageError, match="group 7 does not exist"):

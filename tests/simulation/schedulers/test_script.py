@@ -45,9 +45,7 @@ def failing(case: FuzzCase) -> FuzzOutcome:
 
 @pytest.mark.parametrize("faults", [frozenset(), FAULTS], ids=["calm", "faulty"])
 @pytest.mark.parametrize("name", SKEEN_MUTANTS)
-def test_a_planted_bug_is_found_by_fuzzing_and_shrinks_to_a_dozen_steps(
-    name: str, faults: frozenset[str], tmp_path: Path
-) -> None:
+def test_planted_bug_is_fuzzed_and_shrinks_to_a_dozen_steps(name: str, faults: frozenset[str], tmp_path: Path) -> None:
     spec = SKEEN_MUTANTS[name]
     case = case_of(spec, 3, faults)
     failure = failing(case)
@@ -66,7 +64,7 @@ def test_a_planted_bug_is_found_by_fuzzing_and_shrinks_to_a_dozen_steps(
     assert replay(small.script, maker(SPEC, case.topology), spec.claims, judge, strict=False).status == "holds"
 
 
-def test_a_shrunk_script_is_as_short_as_the_shortest() -> None:
+def test_shrunk_script_is_as_short_as_the_shortest() -> None:
     spec = SKEEN_MUTANTS["skeen-local-timestamp"]
     scope = scope_of(spec, 2, ((2, (0, 1)), (3, (0, 1))), links="reordering")
     found = explore(scope)
@@ -75,7 +73,7 @@ def test_a_shrunk_script_is_as_short_as_the_shortest() -> None:
     assert len(small.script.actions) == len(found.counterexample.script)
 
 
-def test_no_step_of_a_shrunk_script_can_be_left_out() -> None:
+def test_no_step_of_a_shrunk_script_is_superfluous() -> None:
     spec = SKEEN_MUTANTS["skeen-not-blocked"]
     case = case_of(spec)
     small = shrink(script_of(spec, case, failing(case)), case.make, spec.claims, judge).script
@@ -85,13 +83,13 @@ def test_no_step_of_a_shrunk_script_can_be_left_out() -> None:
         assert again.status != "violated" or again.ending, f"without step {place + 1}"
 
 
-def test_a_script_that_does_not_fail_is_not_shrunk() -> None:
+def test_script_that_does_not_fail_is_not_shrunk() -> None:
     case = case_of(SPEC)
     with pytest.raises(UsageError, match="does not fail"):
         shrink(script_of(SPEC, case, fuzzed(case, 0)), case.make, ALONE, judge)
 
 
-def test_shrinking_says_when_it_had_to_stop() -> None:
+def test_shrinking_reports_its_limit() -> None:
     spec = SKEEN_MUTANTS["skeen-last-proposal-ignored"]
     case = case_of(spec)
     told: list[tuple[int, int]] = []
@@ -103,7 +101,7 @@ def test_shrinking_says_when_it_had_to_stop() -> None:
     assert replay(small.script, case.make, spec.claims, judge).status == "violated"
 
 
-def test_a_story() -> None:
+def test_narration_of_a_script() -> None:
     spec = SKEEN_MUTANTS["skeen-last-proposal-ignored"]
     case = case_of(spec)
     small = shrink(script_of(spec, case, failing(case)), case.make, spec.claims, judge).script
@@ -131,7 +129,7 @@ def test_every_run_replays_from_its_script(links: str, faults: frozenset[str]) -
         assert (again.status, again.notes) == ("holds", outcome.notes), f"seed {seed}"
 
 
-def test_equal_seeds_equal_runs_and_other_seeds_other_runs() -> None:
+def test_equal_seeds_give_equal_runs_and_others_differ() -> None:
     case = case_of(SPEC, 3, FAULTS)
 
     def run(seed: int) -> tuple[list[AnyAction], list[object]]:
@@ -157,7 +155,7 @@ def two(*actions: AnyAction) -> Script:
     return Script("puppets", Topology.grid(2, 1), actions)
 
 
-def test_a_strict_replay_names_the_line_that_cannot_happen(tmp_path: Path) -> None:
+def test_strict_replay_names_the_line_that_cannot_happen(tmp_path: Path) -> None:
     multicast = Multicast(2, 2_000_000_000, (0, 1))
     script = Script("skeen", Topology.grid(2, 1, 1), [multicast, Arrive(1, ((0, 0),)), Arrive(1, ((2, 0),))])
     (tmp_path / "a.script").write_text(script.encode().replace("\n", "\n\n"))
@@ -172,7 +170,7 @@ def test_a_strict_replay_names_the_line_that_cannot_happen(tmp_path: Path) -> No
     assert found.ending, "what was owed came in a fair ending"
 
 
-def test_a_stuck_script_is_told_with_its_fair_ending() -> None:
+def test_stuck_script_is_narrated_with_its_fair_ending() -> None:
     def lazy(puppet: Puppet, event: Event) -> None:
         if isinstance(event, Submit):
             puppet.persist(Fact(3))
@@ -232,7 +230,7 @@ def lines_of(*changes: tuple[str, str]) -> str:
     return text
 
 
-def test_a_script_comes_back_as_it_was_written(tmp_path: Path) -> None:
+def test_script_round_trip(tmp_path: Path) -> None:
     topology = Topology({3: (5, 6), 1: (0,)}, (9,), {5: "here"}, {3: "three"})
     script = Script(
         "skeen", topology, [Multicast(9, 9_000_000_000, (1, 3), 7), Crash(5, 2)], {"a": 1}, {"nodes": True},
@@ -267,7 +265,7 @@ def test_a_script_comes_back_as_it_was_written(tmp_path: Path) -> None:
         (lines_of(("[[2,0]]}", "[[2,0]]")), "line 3: "),
     ],
 )
-def test_a_wrong_file_is_refused_in_a_sentence(text: str, complaint: str, tmp_path: Path) -> None:
+def test_invalid_script_is_rejected_in_a_sentence(text: str, complaint: str, tmp_path: Path) -> None:
     file = tmp_path / "wrong.script"
     file.write_text(text)
     with pytest.raises(UsageError, match=complaint) as refused:
@@ -275,7 +273,7 @@ def test_a_wrong_file_is_refused_in_a_sentence(text: str, complaint: str, tmp_pa
     assert str(refused.value).startswith(f"{file}")
 
 
-def test_a_missing_or_binary_file_is_refused(tmp_path: Path) -> None:
+def test_missing_or_binary_script_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such file"):
         read_script(tmp_path / "none")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")

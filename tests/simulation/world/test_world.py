@@ -86,7 +86,7 @@ def on_request(*acts: str) -> React:
 REQUEST = Multicast(0, message_id(0, 0), (0,))
 
 
-def test_nothing_passes_a_write_before_it_is_durable_but_timers() -> None:
+def test_only_timers_pass_a_write_that_is_not_durable() -> None:
     table = Table(on_request("spstdn"))
     table.do(REQUEST)
     assert len(table.pool.links[(0, 1)]) == 1, "what came before the write is under way"
@@ -100,7 +100,7 @@ def test_nothing_passes_a_write_before_it_is_durable_but_timers() -> None:
     assert table.do(Sync(0)) == [False]
 
 
-def test_a_later_step_waits_for_an_earlier_write() -> None:
+def test_later_step_waits_for_an_earlier_write() -> None:
     def react(puppet: Puppet, event: Event) -> None:
         if isinstance(event, Submit):
             puppet.persist(Fact(1))
@@ -124,21 +124,21 @@ def test_writes_become_durable_one_by_one() -> None:
     assert not table.world.disks[0].busy
 
 
-def test_a_crash_before_the_write_is_durable_loses_it_and_all_that_waited() -> None:
+def test_crash_loses_a_pending_write_and_effects_behind_it() -> None:
     table = Table(on_request("psd"))
     table.do(REQUEST, Crash(0), Recover(0))
     assert Started((), 1) in [event for _, event in table.log[0]]
     assert table.world.history[0] == []
 
 
-def test_a_write_may_survive_unacknowledged() -> None:
+def test_write_may_survive_a_crash_unacknowledged() -> None:
     table = Table(on_request("ppsd"))
     table.do(REQUEST, Crash(0, 1), Recover(0))
     assert Started((Fact(0),), 1) in [event for _, event in table.log[0]]
     assert table.world.history[0] == [], "what waited for it is lost nevertheless"
 
 
-def test_a_write_that_ends_something_survives_only_behind_what_was_delivered_before_it() -> None:
+def test_write_after_deliveries_survives_only_if_they_happened() -> None:
     for acts, kept, survive in (("pepe", 4, 4), ("pdpep", 5, 2), ("sede", 2, 1)):
         table = Table(on_request(acts))
         table.do(REQUEST, Crash(0, kept), Recover(0))
@@ -151,7 +151,7 @@ def test_a_write_that_ends_something_survives_only_behind_what_was_delivered_bef
     assert Started((Fact(0), Fact(2)), 1) in [event for _, event in table.log[0]]
 
 
-def test_amnesia_is_an_empty_disk() -> None:
+def test_amnesia_empties_the_disk() -> None:
     table = Table(on_request("p"))
     table.do(REQUEST, Sync(0), Crash(0), Recover(0, True))
     assert table.log[0][-1][1] == Started((), 1)
@@ -165,7 +165,7 @@ def chatter(puppet: Puppet, event: Event) -> None:
                 puppet.send(target, Number(event.leader))
 
 
-def test_a_crash_loses_what_was_in_flight_either_way() -> None:
+def test_crash_loses_packets_in_flight_both_ways() -> None:
     table = Table(chatter)
     table.do(Suggest(0, 0, 1), Suggest(1, 0, 1), Suggest(2, 0, 1))
     table.do(Crash(0))
@@ -175,7 +175,7 @@ def test_a_crash_loses_what_was_in_flight_either_way() -> None:
     assert (1, 0) not in table.pool.links, "nobody is there to get it, ever"
 
 
-def test_peers_hear_of_a_new_incarnation_before_anything_else_and_lose_what_they_say_until_then() -> None:
+def test_peers_get_a_link_reset_first_and_lose_earlier_packets() -> None:
     table = Table(chatter)
     table.do(Crash(0), Recover(0), Suggest(0, 0, 1))
     table.do(Suggest(1, 0, 0))
@@ -189,7 +189,7 @@ def test_peers_hear_of_a_new_incarnation_before_anything_else_and_lose_what_they
     )
 
 
-def test_greetings_are_first_on_links_without_order_too() -> None:
+def test_link_reset_comes_first_on_unordered_links() -> None:
     table = Table(chatter, "raw")
     table.do(Crash(0), Recover(0), Suggest(0, 0, 1))
     assert table.pool.count_places((0, 1)) == 1
@@ -198,7 +198,7 @@ def test_greetings_are_first_on_links_without_order_too() -> None:
     assert table.heard(1)[-1] == LinkReset(0, 1)
 
 
-def test_a_link_that_overflows_begins_anew_at_both_ends() -> None:
+def test_link_reset_reaches_both_ends() -> None:
     table = Table(chatter)
     table.do(Suggest(0, 0, 1), Suggest(1, 0, 1), Renew(0, 1))
     assert table.do(arrive(0, 1), arrive(1, 0)) == [True, True]
@@ -210,7 +210,7 @@ def test_a_link_that_overflows_begins_anew_at_both_ends() -> None:
     assert numbers(table.log, 1, 0) == [1]
 
 
-def test_a_crash_during_a_renewal_leaves_nobody_behind() -> None:
+def test_crash_during_a_link_reset_leaves_no_stale_link() -> None:
     table = Table(chatter)
     table.do(Renew(0, 1), Crash(0), Recover(0), arrive(0, 1))
     assert table.heard(1)[-1] == LinkReset(0, 1)
@@ -226,7 +226,7 @@ def test_order_and_places_by_kind_of_link() -> None:
         assert table.do(Drop(2, 0), Repeat(2, 1)) == [links == "raw"] * 2
 
 
-def test_doubled_packets_come_twice_and_lost_ones_never() -> None:
+def test_duplicated_packets_arrive_twice_and_lost_ones_never() -> None:
     table = Table(chatter, "raw")
     table.do(Suggest(2, 0, 1), Repeat(2, 0), Drop(2, 1))
     assert table.do(arrive(2, 0), arrive(2, 0), arrive(2, 0), arrive(2, 1)) == [True, True, False, False]
@@ -239,7 +239,7 @@ def test_blocked_links_and_paused_processes_hold_back() -> None:
     assert table.do(Heal(), Resume(1), arrive(2, 0), arrive(2, 1)) == [True] * 4
 
 
-def test_a_burst_is_one_step_in_the_order_of_each_link() -> None:
+def test_burst_is_one_step_in_the_order_of_each_link() -> None:
     table = Table(chatter)
     table.do(Suggest(2, 0, 1), Suggest(2, 0, 0), Suggest(1, 0, 1))
     steps = table.world.steps
@@ -248,7 +248,7 @@ def test_a_burst_is_one_step_in_the_order_of_each_link() -> None:
     assert numbers(table.log, 0, 2) == [1, 0]
 
 
-def test_a_timer_that_was_set_again_or_cancelled_does_not_fire() -> None:
+def test_replaced_or_cancelled_timer_does_not_fire() -> None:
     def react(puppet: Puppet, event: Event) -> None:
         if isinstance(event, Started) and puppet.me == 0:
             puppet.set_timer("a", (5, 9))
@@ -277,7 +277,7 @@ def own(sequence: int) -> Multicast:
     return Multicast(0, message_id(0, sequence), (0,))
 
 
-def test_a_restarted_process_repeats_positions_and_nothing_is_delivered_twice() -> None:
+def test_replayed_positions_are_not_delivered_twice() -> None:
     table = Table(delivering)
     table.do(own(0), own(1), Sync(0), Crash(0), Recover(0), own(2), Sync(0))
     assert table.world.history[0] == [message_id(0, n) for n in range(3)]
@@ -285,7 +285,7 @@ def test_a_restarted_process_repeats_positions_and_nothing_is_delivered_twice() 
     assert table.world.violations == []
 
 
-def test_a_restarted_process_may_not_tell_another_story() -> None:
+def test_replay_of_another_message_at_a_position_is_a_violation() -> None:
     def liar(puppet: Puppet, event: Event) -> None:
         if isinstance(event, Started) and event.incarnation == 1:
             puppet.deliver(message(7))
@@ -318,7 +318,7 @@ def installing(position: int) -> React:
     return react
 
 
-def test_an_installed_snapshot_counts_as_delivered() -> None:
+def test_installed_snapshot_counts_as_delivered() -> None:
     table = Table(installing(2))
     table.do(own(0), own(1))
     assert [process for _, process in table.world.list_due_deliveries()] == [1, 1]
@@ -328,13 +328,13 @@ def test_an_installed_snapshot_counts_as_delivered() -> None:
     assert not table.world.violations
 
 
-def test_nobody_installs_what_no_fellow_has() -> None:
+def test_snapshot_beyond_every_member_is_a_violation() -> None:
     table = Table(installing(2))
     table.do(own(0), Suggest(1, 0, 0))
     assert "no member has reached" in table.world.violations[0]
 
 
-def test_what_is_owed() -> None:
+def test_due_deliveries() -> None:
     table = Table(delivering)
     first, second = own(0), Multicast(3, message_id(3, 0), (0, 1))
     table.do(first, second)
@@ -354,7 +354,7 @@ def test_a_message_is_multicast_once() -> None:
     assert table.do(own(0), own(0), Sync(0), own(0)) == [True, False, True, False]
 
 
-def test_what_cannot_happen_takes_no_time() -> None:
+def test_action_that_cannot_happen_takes_no_time() -> None:
     table = Table(quiet)
     before = table.world.now
     assert table.do(Sync(0), Fire(0, "t"), arrive(0, 1), Recover(0), Resume(0)) == [False] * 5

@@ -11,7 +11,7 @@ from amcast.kernel.spec import FAULTS
 from amcast.simulation.inputs.plan import read_plan
 
 ProtocolOption = Annotated[str | None, typer.Option("--protocol", "-p", help="A name of `amcast protocols`.")]
-PlanOption = Annotated[Path | None, typer.Option("--plan", help="A TOML file; flags are laid over it.")]
+PlanOption = Annotated[Path | None, typer.Option("--plan", help="A TOML file; other options override it.")]
 FaultsOption = Annotated[
     str | None,
     typer.Option("--faults", help=f"none, all that the protocol claims, or some of {', '.join(FAULTS)}, joined by +."),
@@ -36,7 +36,7 @@ def planned(
     outstanding: int | None,
     environment: str | None,
 ) -> dict[str, Any]:
-    """The plan's data with the flags laid over it."""
+    """The plan as plain data, with command-line options on top."""
     values: dict[str, Any] = read_plan(plan) if plan else {}
     lay(values, "protocol", protocol_name)
     if "protocol" not in values:
@@ -55,7 +55,7 @@ def planned(
 
 
 def lay(values: dict[str, Any], path: str, value: object) -> None:
-    """Set a field by its dotted path, if a flag gave a value."""
+    """Sets a field by its dotted path, if an option gives a value."""
     if value is None:
         return
     *tables, last = path.split(".")

@@ -36,11 +36,11 @@ from amcast.simulation.schedulers.script import Script, read_script
 from amcast.simulation.schedulers.shrink import shrink as make_small
 
 ScriptArgument = Annotated[Path, typer.Argument(help="A script that fuzz, explore or shrink wrote.")]
-ScriptOption = Annotated[Path | None, typer.Option("--script", help="Where the script of a failure goes.")]
+ScriptOption = Annotated[Path | None, typer.Option("--script", help="The file for the script of a failure.")]
 
 
 def register(app: typer.Typer) -> None:
-    """Add these commands."""
+    """Adds these commands."""
     app.command()(fuzz)
     app.command()(explore)
     app.command()(replay)
@@ -59,15 +59,15 @@ def fuzz(
     plan: PlanOption = None,
     faults: FaultsOption = None,
     script: ScriptOption = None,
-    keep_going: Annotated[bool, typer.Option(help="Go on after a failure.")] = False,
+    keep_going: Annotated[bool, typer.Option(help="Continue after a failure.")] = False,
     jobs: Annotated[int, typer.Option("--jobs", min=0, help="Processes to use; 0: one per core.")] = 0,
     json: JsonFlag = False,
 ) -> None:
-    """Run many seeds, each with its own schedule, faults and bursts; safety is checked, then liveness demanded.
+    """Run many seeds, each with its own schedule, faults and bursts; check safety, then liveness after healing.
 
     Example: amcast fuzz --protocol skeen --seeds 0..5000
     """
-    first, last = seed_range(seeds)
+    first, last = parse_seeds(seeds)
     values = planned(plan, protocol_name, groups, replicas, destinations, messages, clients, outstanding, None)
     _fuzz_defaults(values, faults)
     prepared = prepare_run(parse_plan(values, f"plan {plan}" if plan else "flags"))
@@ -87,7 +87,9 @@ def fuzz(
         "failures": [{"seed": o.seed, "status": o.status, "story": o.story, "steps": o.steps} for o in failures],
     }
     if failures:
-        kept = _keep(make_script(prepared, failures[0]), script, f"{prepared.spec.name}-fuzz-{failures[0].seed}")
+        kept = _write_script(
+            make_script(prepared, failures[0]), script, f"{prepared.spec.name}-fuzz-{failures[0].seed}"
+        )
         data["script"] = str(kept)
     if json:
         print_json(data)
@@ -97,31 +99,31 @@ def fuzz(
 
 
 def _fuzz_defaults(values: dict[str, Any], faults: str | None) -> None:
-    """Small runs, all faults that are claimed, the weakest links that are claimed."""
+    """Sets defaults for fuzzing: small runs, all claimed faults, the weakest claimed links."""
     spec = find_protocol(values["protocol"])
     claims = spec.claims
-    _default(values, "workload", "messages", 12)
-    _default(values, "workload", "outstanding", 3)
-    if _default(values, "topology", "replicas", 1 if claims.single_replica else 3) == 1:
+    _set_default(values, "workload", "messages", 12)
+    _set_default(values, "workload", "outstanding", 3)
+    if _set_default(values, "topology", "replicas", 1 if claims.single_replica else 3) == 1:
         claims = spec.unreplicated or claims
-    groups = _default(values, "topology", "groups", 3)
+    groups = _set_default(values, "topology", "groups", 3)
     if isinstance(groups, int) and "name" not in values["workload"]:
-        _default(values, "workload", "destinations", [1, max(1, min(3, groups))])
-    _default(values, "network", "links", claims.links)
-    _default(values, "faults", "profile", "all")
+        _set_default(values, "workload", "destinations", [1, max(1, min(3, groups))])
+    _set_default(values, "network", "links", claims.links)
+    _set_default(values, "faults", "profile", "all")
     lay(values, "faults.profile", faults)
 
 
-def _default(values: dict[str, Any], table: str, field: str, value: object) -> object:
-    """Set a field of a plan's table if nobody did; what it is then."""
+def _set_default(values: dict[str, Any], table: str, field: str, value: object) -> object:
+    """Sets a field of a plan's table if it is unset; returns its value."""
     inner = values.setdefault(table, {})
     if not isinstance(inner, dict):
         raise UsageError(f"plan: {table} = {inner!r}; expected a table")
     return inner.setdefault(field, value)
 
 
-def seed_range(text: str) -> tuple[int, int]:
-    """A..B, both included; or one seed."""
+def parse_seeds(text: str) -> tuple[int, int]:
+    """Parses A..B, both included, or one seed."""
     found = re.fullmatch(r"(-?\d+)(?:\.\.(-?\d+))?", text)
     if not found:
         raise UsageError(f"--seeds {text!r}; expected a range such as 0..99, or one seed")
@@ -132,7 +134,7 @@ def seed_range(text: str) -> tuple[int, int]:
     return first, last
 
 
-def _keep(script: Script, target: Path | None, name: str) -> Path:
+def _write_script(script: Script, target: Path | None, name: str) -> Path:
     target = target or Path("runs") / f"{name.replace(':', '-')}.script"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -169,15 +171,15 @@ def explore(
     destinations: Annotated[
         str | None, typer.Option("--destinations", help="One pattern, such as 0,1/1,2; all patterns if not given.")
     ] = None,
-    crashes: Annotated[int, typer.Option(min=0, help="At most so many crashes on one way.")] = 0,
-    recoveries: Annotated[int, typer.Option(min=0, help="At most so many restarts.")] = 0,
-    suggestions: Annotated[int, typer.Option(min=0, help="At most so many words of the leader oracle.")] = 0,
-    renewals: Annotated[int, typer.Option(min=0, help="At most so many links that begin anew.")] = 0,
-    drops: Annotated[int, typer.Option(min=0, help="At most so many lost packets (raw links).")] = 0,
-    timers: Annotated[int, typer.Option(min=0, help="At most so many timers that run out.")] = 0,
-    max_states: Annotated[int, typer.Option(min=1, help="Give up after so many states, and say so.")] = 300_000,
+    crashes: Annotated[int, typer.Option(min=0, help="Most crashes on one path.")] = 0,
+    recoveries: Annotated[int, typer.Option(min=0, help="Most restarts on one path.")] = 0,
+    suggestions: Annotated[int, typer.Option(min=0, help="Most suggestions of the leader oracle on one path.")] = 0,
+    renewals: Annotated[int, typer.Option(min=0, help="Most link resets on one path.")] = 0,
+    drops: Annotated[int, typer.Option(min=0, help="Most lost packets on one path (raw links).")] = 0,
+    timers: Annotated[int, typer.Option(min=0, help="Most timers that fire on one path.")] = 0,
+    max_states: Annotated[int, typer.Option(min=1, help="Most states; a search that reaches it is unknown.")] = 300_000,
     most_each: Annotated[
-        int | None, typer.Option("--most-each", min=1, help="Leave a pattern after so many states, and go on.")
+        int | None, typer.Option("--most-each", min=1, help="Most states of one pattern; a larger one is abandoned.")
     ] = None,
     plan: PlanOption = None,
     links: Annotated[
@@ -202,14 +204,14 @@ def explore(
     prepared = prepare_run(parse_plan(values, f"plan {plan}" if plan else "flags"))
     budget = Budget(timers, crashes, recoveries, drops, 0, renewals, suggestions)
     every = list_patterns(prepared.topology.groups, messages)
-    chosen = [_pattern(destinations, prepared, messages)] if destinations else list(every)
+    chosen = [_parse_pattern(destinations, prepared, messages)] if destinations else list(every)
     with show_progress("states", max_states) as show:
         found = search_patterns(prepared, chosen, budget, max_states, not full, show, most_each)
-    data = _explored(prepared, found)
+    data = _describe_search(prepared, found)
     if found.counterexample is not None:
         case = found.counterexample
         outcome = FuzzOutcome(0, case.status, case.story, list(case.script))
-        kept = _keep(make_script(prepared, outcome, tick_ns=0), script, f"{prepared.spec.name}-explore")
+        kept = _write_script(make_script(prepared, outcome, tick_ns=0), script, f"{prepared.spec.name}-explore")
         data["script"] = str(kept)
     if json:
         print_json(data)
@@ -218,7 +220,7 @@ def explore(
     raise typer.Exit(EXIT_CODES[found.verdict])
 
 
-def _pattern(text: str, prepared: PreparedRun, messages: int) -> tuple[tuple[int, ...], ...]:
+def _parse_pattern(text: str, prepared: PreparedRun, messages: int) -> tuple[tuple[int, ...], ...]:
     if not re.fullmatch(r"\d+(,\d+)*(/\d+(,\d+)*)*", text):
         raise UsageError(f"--destinations {text!r}; expected groups such as 0,1/1,2 for two messages")
     pattern = tuple(
@@ -229,7 +231,7 @@ def _pattern(text: str, prepared: PreparedRun, messages: int) -> tuple[tuple[int
     return pattern
 
 
-def _explored(prepared: PreparedRun, found: SearchResult) -> dict[str, Any]:
+def _describe_search(prepared: PreparedRun, found: SearchResult) -> dict[str, Any]:
     return {
         "protocol": prepared.spec.name,
         "verdict": found.verdict,
@@ -273,10 +275,10 @@ def _print_explored(prepared: PreparedRun, found: SearchResult, data: dict[str, 
 
 def replay(
     script: ScriptArgument,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Only the verdict.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the verdict.")] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Run a script again, step by step, and tell what happens.
+    """Replay a script step by step, and narrate it.
 
     Example: amcast replay runs/skeen-fuzz-17.script
     """
@@ -302,10 +304,10 @@ def replay(
 
 def shrink(
     script: ScriptArgument,
-    target: Annotated[Path | None, typer.Option("--out", help="Where the small one goes.")] = None,
+    target: Annotated[Path | None, typer.Option("--out", help="The file for the shrunk script.")] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Make a failing script as short as it can be while it still fails in the same way.
+    """Shrink a failing script to a minimal one that fails in the same way.
 
     Example: amcast shrink runs/skeen-fuzz-17.script
     """
@@ -320,7 +322,7 @@ def shrink(
             lambda runs, steps: show(runs),
             farewell=prepared.farewell,
         )
-    target = _keep(small.script, target or script.with_suffix(".small.script"), "")
+    target = _write_script(small.script, target or script.with_suffix(".small.script"), "")
     data = {
         "protocol": kept.protocol,
         "status": small.script.status,

@@ -44,7 +44,7 @@ from amcast.simulation.inputs.plan import parse_plan
 
 
 def register(app: typer.Typer) -> None:
-    """Add these commands."""
+    """Adds these commands."""
     app.command()(protocols)
     app.command()(delays)
     app.command()(worst)
@@ -52,13 +52,13 @@ def register(app: typer.Typer) -> None:
 
 
 def protocols(json: JsonFlag = False) -> None:
-    """List the protocols with what they claim.
+    """List the protocols with their claims.
 
     Example: amcast protocols --json | jq '.[].name'
     """
     specs = list(CATALOGUE.values())
     if json:
-        print_json([_described(spec) for spec in specs])
+        print_json([_describe_spec(spec) for spec in specs])
         return
     rows = [
         (
@@ -77,13 +77,13 @@ def protocols(json: JsonFlag = False) -> None:
 
 
 def _survives(spec: Spec) -> str:
-    """The kinds of faults, short: those that leave processes and links intact are one word."""
+    """Kinds of claimed faults in short: those that only delay are one word."""
     mild: list[str] = [kind for kind in FAULTS[:5] if kind in spec.claims.faults]
     hard: list[str] = [kind for kind in FAULTS[5:] if kind in spec.claims.faults]
     return " ".join((["delays"] if len(mild) == 5 else mild) + hard) or "none"
 
 
-def _described(spec: Spec) -> dict[str, Any]:
+def _describe_spec(spec: Spec) -> dict[str, Any]:
     claims = spec.claims
     replicas = 1 if claims.single_replica else 3
     return {
@@ -117,18 +117,18 @@ def delays(
     ] = "both",
     json: JsonFlag = False,
 ) -> None:
-    """Count the message delays and packets of one lone multicast, and hold them against the claims.
+    """Count the message delays and packets of one lone multicast, and compare them with the claims.
 
     Example: amcast delays skeen --destinations 2,4 --world claimed
     """
     worlds: dict[str, tuple[WorldName | None, ...]] = {"both": ("unit", "intergroup"), "claimed": (None,)}
     specs = [find_protocol(name) for name in names] if names else list(CATALOGUE.values())
-    sizes = _numbers("--replicas", replicas)
+    sizes = _parse_numbers("--replicas", replicas)
     rows = [
         measure_delays(spec, k, n, world=chosen)
         for spec in specs
         for chosen in worlds.get(world, (cast(WorldName, world),))
-        for k in _numbers("--destinations", destinations)
+        for k in _parse_numbers("--destinations", destinations)
         for n in (sizes if not spec.claims.single_replica else [1])
     ]
     if json:
@@ -161,10 +161,10 @@ def worst(
     schedules: Annotated[
         int, typer.Option("--schedules", min=1, help="How many to try, for each protocol and skew.")
     ] = 1000,
-    seed: Annotated[int, typer.Option("--seed", help="Everything that is drawn is drawn from it.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="The seed of all random choices.")] = 0,
     json: JsonFlag = False,
 ) -> None:
-    """Search the latest delivery under conflicts, every delay anywhere in [0, D], and hold it against the bound.
+    """Search the latest delivery under conflicts, with any delays in [0, D], and compare it with the claimed bound.
 
     With --json each row carries the schedule that was worst.
 
@@ -202,7 +202,7 @@ def worst(
     raise typer.Exit(HOLDS if all(row.holds for row in rows) else VIOLATED)
 
 
-def _numbers(name: str, text: str) -> list[int]:
+def _parse_numbers(name: str, text: str) -> list[int]:
     if not re.fullmatch(r"[1-9]\d{0,3}(,[1-9]\d{0,3})*", text):
         raise UsageError(f"{name} {text!r}; expected numbers from 1 on, separated by commas, such as 1,2,4")
     return [int(part) for part in text.split(",")]
@@ -223,7 +223,7 @@ def simulate(
     environment: EnvironmentOption = None,
     plan: PlanOption = None,
     faults: FaultsOption = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Everything that is drawn is drawn from it.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="The seed of all random choices.")] = None,
     folder: Annotated[Path | None, typer.Option("--out", help="The run folder to write; default: runs/NAME.")] = None,
     packets: Annotated[bool, typer.Option(help="Record every packet (P6 needs them).")] = True,
     json: JsonFlag = False,
@@ -275,7 +275,7 @@ def _result(result: RecordedRun) -> dict[str, Any]:
 
 
 def _latencies(result: RecordedRun) -> dict[str, int]:
-    """From the a-multicast to each delivery: every delivery counts once."""
+    """Percentiles of the latency from the a-multicast to each delivery."""
     columns = result.run.deliveries
     spans = sorted(
         at - since for at, since in zip(columns["at_ns"], columns["multicast_ns"], strict=True) if since is not None

@@ -340,7 +340,7 @@ class Node(Process):
         return True
 
     def _reply_if_delivered(self, sender: ProcessId, message: Message) -> bool:
-        """Replies to a retry of a delivered message. Otherwise sends a client a hint of the leader, if it may need one."""
+        """Replies to a retry of a delivered message. Otherwise sends a client the leader, if it may not know it."""
         if message.id in self.delivered or self.protocol.has_delivered(message.id):
             receiver = gateway_process(message.sender) if is_bundle(message.id) else message.sender
             self.send(receiver, Reply(message.id, self.home), message.id)

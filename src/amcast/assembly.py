@@ -39,7 +39,8 @@ class Assembly:
     node: NodeConfig | None
     """None: servers are bare protocol processes, and clients send each message once."""
     session: SessionConfig = field(default_factory=SessionConfig)
-    """Of clients. Its `gateways` says whether they ask the gateway of a node or the protocol's contacts."""
+    """Settings of clients. `gateways` selects whether they send to the gateway of a node or to the protocol's contacts.
+    """
     reconfiguration: ReconfigurableConfig | None = None
     """None: the members of groups are fixed."""
 
@@ -69,7 +70,7 @@ class Assembly:
 
 
 def build_node_spec(spec: Spec, node: NodeConfig) -> Spec:
-    """The Spec whose processes are nodes that run the given protocol; `spec.contacts` is whom their gateways ask."""
+    """The Spec whose processes are nodes that run the given protocol; their gateways send to `spec.contacts`."""
 
     def make(me: ProcessId, topology: Topology, config: Any) -> Process:
         return Node(spec.process(me, topology, config), node, spec.contacts)

@@ -123,7 +123,7 @@ class Stage(PendingActions):
 
     @property
     def absent_groups(self) -> dict[object, tuple[GroupId, ...]]:
-        """By message: the groups that clients were told not to wait for."""
+        """By message: the absent groups that clients do not wait for."""
         absent: dict[object, tuple[GroupId, ...]] = {}
         for _, _, name, message, value in self.recorder.notes:
             if name == "absent":

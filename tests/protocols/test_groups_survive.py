@@ -137,7 +137,7 @@ def test_unconfirmed_messages_do_not_grow_with_the_number_of_groups(name: str) -
     """Sixteen groups, every pair in turn: each retains no more for the others than two groups may."""
     groups, settle = 16, 4
     stage = Stage(name, groups=groups, replicas=1, options={"confirmation_batch": settle})
-    waiting = kept = 0
+    waiting = unconfirmed = 0
     for distance in (1, 2, 3, 4, 5, 6, 7) * 3:
         for group in range(groups):
             stage.multicast(0, *sorted({group, (group + distance) % groups}))
@@ -145,11 +145,11 @@ def test_unconfirmed_messages_do_not_grow_with_the_number_of_groups(name: str) -
         for server in stage.topology.servers:
             member: Any = stage.protocol(server)
             waiting = max(waiting, sum(len(ids) for ids in member._confirmations.unsent.values()))
-            kept = max(kept, sum(len(ids) for ids in member._confirmations.timestamps.values()))
+            unconfirmed = max(unconfirmed, sum(len(ids) for ids in member._confirmations.timestamps.values()))
             assert member._confirmations.unsent_count == sum(len(ids) for ids in member._confirmations.unsent.values())
     stage.check()
     assert waiting < CONFIRMATION_BATCHES * settle
-    assert kept <= 2 * CONFIRMATION_BATCHES * settle
+    assert unconfirmed <= 2 * CONFIRMATION_BATCHES * settle
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)

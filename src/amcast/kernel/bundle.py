@@ -1,7 +1,7 @@
 """Bundles: messages of many clients with the same destinations, ordered as one message.
 
 A gateway bundles the requests that its clients send in one step. The protocol orders a bundle like any message, without
-decoding it, and opens it when it is delivered. A client whose gateway does not answer turns to another one, so one
+decoding it, and opens it when it is delivered. A client whose gateway does not answer moves to another one, so one
 message may be in two bundles. All groups deliver the two bundles in the same order, because these have the same
 destinations: each group delivers the message with the first bundle and skips it in the second.
 

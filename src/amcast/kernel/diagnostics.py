@@ -50,7 +50,7 @@ class Diagnostics:
 
     def has_delivered_any(self, messages: Sequence[MessageId]) -> bool:
         """Whether this process is known to have delivered one of these messages. Requests of many clients are nearly
-        always new, and a protocol can tell that faster than one by one."""
+        always new, and a protocol can check that faster for all than one by one."""
         return any(self.has_delivered(message) for message in messages)
 
     def reply_extra(self, message: Message) -> Body | None:

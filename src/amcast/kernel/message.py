@@ -39,7 +39,7 @@ class Request(Body, frozen=True):
 
 
 class Reply(Body, frozen=True):
-    """A member of a destination tells the sender that its group has delivered the message."""
+    """From a member of a destination to the sender: its group has delivered the message."""
 
     message: MessageId
     group: GroupId

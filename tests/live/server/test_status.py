@@ -80,7 +80,7 @@ def test_explain_names_the_phase_and_late_processes(tmp_path: Path) -> None:
             early = FIRST_CLIENT_ID * 10**9
             assert explain(early)["delivered"]
             assert explain(early)["phases"][-1]["name"] == "delivered"
-            assert "never heard" in explain(7)["phases"][-1]["description"]
+            assert "does not know the message" in explain(7)["phases"][-1]["description"]
 
     run(main())
     phases = {phase["name"]: phase for phase in told["orders/1"]["phases"]}
@@ -241,6 +241,6 @@ def test_status_and_explain_commands_on_real_processes(tmp_path: Path, capsys: p
         assert answer["delivered"] == []
         assert "error" in answer["nodes"]["orders/3"]
         assert command(["explain", *config, "5"]) == 0
-        assert "orders/1: waits text: process 0 has never heard of it" in capsys.readouterr().out
+        assert "orders/1: waits text: process 0 does not know the message" in capsys.readouterr().out
         lines = (running.logs / "orders-1.log").read_text().splitlines()
     assert all(json.loads(line)["node"] == "orders/1" for line in lines)

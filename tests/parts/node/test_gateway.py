@@ -170,7 +170,7 @@ def test_snapshot_of_a_gateway_is_complete() -> None:
     assert copy.step(replies_to(bundle), 0) == gateway.step(replies_to(bundle), 0) != []
 
 
-def test_client_turns_to_another_gateway() -> None:
+def test_client_moves_to_another_gateway() -> None:
     config = SessionConfig(gateways=True)
     client = ClientSession(6, TOPOLOGY, lambda topology, message: topology.processes_of(message.destinations), config)
     message = make_message(6, 0)

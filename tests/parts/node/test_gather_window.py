@@ -86,9 +86,9 @@ def are_windows_long(short_ns: int, long_ns: int, rounds: int, away_ns: int = 20
 def test_long_windows_are_tried_and_kept_if_they_cost_little() -> None:
     rounds = 40 * PHASE_BUNDLES
     assert not any(are_windows_long(MILLISECOND, MILLISECOND, PHASE_BUNDLES)), "the first phase has short windows"
-    kept = are_windows_long(MILLISECOND, MILLISECOND, rounds)
-    assert sum(kept) > 0.85 * rounds
-    assert not all(kept[2 * PHASE_BUNDLES :]), "the other kind is tried from time to time"
+    is_long = are_windows_long(MILLISECOND, MILLISECOND, rounds)
+    assert sum(is_long) > 0.85 * rounds
+    assert not all(is_long[2 * PHASE_BUNDLES :]), "the other kind is tried from time to time"
     assert sum(are_windows_long(10 * MILLISECOND, 20 * MILLISECOND, rounds)) < 0.15 * rounds
     assert sum(are_windows_long(2 * MILLISECOND, MILLISECOND, rounds)) > 0.85 * rounds
     same_rate = are_windows_long(10 * MILLISECOND, 19 * MILLISECOND, rounds, away_ns=11 * MILLISECOND)

@@ -78,7 +78,7 @@ def test_group_crashes_at_once(lost: int, seed: int) -> None:
     notes = run_and_check(make_run(make_events((1, 42)[seed], "crash", *members(lost)), seed)).notes
     assert notes["removed"] == 6, "each live process has noted it once"
     assert "returned" not in notes
-    assert notes["absent"] > 0, "clients were told"
+    assert notes["absent"] > 0, "clients learn which groups are absent"
     assert notes.get("far-campaign", 0) <= 3, "leaders of the broadcast do not compete"
 
 

@@ -32,7 +32,7 @@ class PaxosConfig(Config, frozen=True):
     """Settings of every protocol whose groups agree by Paxos."""
 
     retry_ns: tuple[int, int] = (500 * MILLISECOND, 1000 * MILLISECOND)
-    """How long a process waits before it sends again what had no effect, or asks for what did not come."""
+    """How long a process waits before it repeats a body that had no effect, or requests one that did not arrive."""
     keep: int = 256
     """Decided instances between two checkpoints; the log before the previous checkpoint is truncated."""
 

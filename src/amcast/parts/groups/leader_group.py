@@ -265,7 +265,7 @@ class LeaderGroupMember(Process, Generic[I]):
             self._campaign()
 
     def _reject_stale_leader(self, sender: ProcessId, ballot: int) -> None:
-        """Tells the leader of an epoch that this member has left it."""
+        """Sends the leader of an epoch a Nack, because this member has left that epoch."""
         if self._role != "joining" and 0 <= ballot < self._promised and self._leader_of(ballot) == sender:
             self._send_after_persist((sender,), Nack(self._promised))
 
@@ -420,8 +420,8 @@ class LeaderGroupMember(Process, Generic[I]):
 
     @abstractmethod
     def _request_missing(self, helper: ProcessId | None, overdue: list[I]) -> None:
-        """Asks for what this member lacks: the helper, if there is one, for later deliveries and state; whoever should
-        have it for each overdue message."""
+        """Requests what this member lacks: later deliveries and state from the helper, if there is one, and each
+        overdue message from the processes that should have it."""
 
     def _arm_repair_timer(self) -> None:
         """Runs the timer while something is pending. It is never cancelled: most messages are pending for a fraction of

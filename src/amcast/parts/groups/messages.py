@@ -48,7 +48,7 @@ class OwedTimestamp(Struct, frozen=True, array_like=True, gc=False):
     """The answer to such a request."""
     final: int
     groups: tuple[GroupId, ...]
-    """Those in which no majority is known to have delivered the message."""
+    """The groups in which no majority is known to have delivered the message."""
 
 
 class DeliveredPrefix(Struct, frozen=True, array_like=True, gc=False):
@@ -62,7 +62,7 @@ class DeliveredPrefix(Struct, frozen=True, array_like=True, gc=False):
 
 
 class LeaderGroupProgress(Record, frozen=True):
-    """What changed since the last record; a protocol adds its accepted entries and its deliveries."""
+    """The changes since the last record; a protocol adds its accepted entries and its deliveries."""
 
     promised: int
     clock: int
@@ -77,7 +77,7 @@ class LeaderGroupCheckpoint(Record, frozen=True):
     clock: int
     memory_losses: tuple[int, ...]
     entries: tuple[Entry, ...]
-    """What the member accepted in `epoch` and has not delivered, or not trimmed from its log."""
+    """The entries that the member accepted in `epoch` and has not delivered, or not trimmed from its log."""
     delivered_until: int
     """Deliveries before this position have left the process; a restart repeats the later ones."""
     history_start: int

@@ -24,7 +24,7 @@ class EarlyBodies:
         """Per sender, the latest configuration of which a body was dropped."""
 
     def add(self, sender: ProcessId, configuration: int, body: Body, barrier: int) -> bool:
-        """Buffers a body; False if there is no room for it. Senders of dropped bodies are asked to resend them, except
+        """Buffers a body; False if the buffer is full. Senders of dropped bodies are asked to resend them, except
         for requests of clients, which retry anyway."""
         if len(self._bodies) < self._capacity:
             self._bodies.append((sender, configuration, body, barrier))

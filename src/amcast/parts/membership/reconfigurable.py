@@ -142,7 +142,7 @@ class Reconfigurable(Process):
         return len(self._instances) > 1
 
     def make_announcement(self) -> ConfigurationStarted:
-        """The body that tells other processes the current configuration."""
+        """The body that announces the current configuration to other processes."""
         return ConfigurationStarted(self.configuration, encode_topology(self.topology))
 
     # Steps

@@ -16,7 +16,7 @@ With several active clients, the next bundle leaves a little after the answer, s
 can be in it (`parts/node/gather_window.py`).
 
 The gateway is a client of its own protocol, with an ordinary session (`parts/client/session.py`): it retries, and it
-holds back bundles that would run too far ahead. When it crashes, its clients turn to another gateway.
+holds back bundles that would run too far ahead. When it crashes, its clients move to another gateway.
 """
 
 from collections.abc import Iterable, Sequence
@@ -274,7 +274,7 @@ class Gateway:
     def _send_done(
         self, messages: list[Message], last_by_client: dict[ProcessId, MessageId], effects: list[Effect]
     ) -> None:
-        """Tells the clients of an answered bundle, each once for all its messages."""
+        """Sends Done to the clients of an answered bundle, one for all messages of a client."""
         self.unordered_bytes -= _count_bytes(messages)
         if len(last_by_client) == len(messages) and self.me not in last_by_client:
             # The largest bundles hold one message each of many clients.

@@ -25,18 +25,18 @@ from amcast.parts.node.messages import GatherWindowState
 MAX_WINDOW_NS: Final = 10 * MILLISECOND
 """The longest short window. Over long distances an answer takes longer than this, and waiting gains nothing."""
 FULL_WINDOW_ROUNDS: Final = 32
-"""After so many empty rounds, one full window: the clients may have changed."""
+"""Empty rounds after which one window is full: the clients may have changed."""
 LONG_WINDOW_NS: Final = 50 * MILLISECOND
 """A long window. If an answer itself takes longer, the groups are far away, and the window is short."""
 PHASE_BUNDLES: Final = 16
 MIN_PHASE_NS: Final = 200 * MILLISECOND
-"""A phase lasts for at least so many bundles and so long; a shorter one measures too little."""
+"""A phase lasts for at least PHASE_BUNDLES and this time; a shorter one measures too little."""
 MAX_PHASE_NS: Final = 2000 * MILLISECOND
 """A phase that lasts longer without enough bundles measures nothing: clients came and went."""
 MAX_EMPTY_ROUNDS: Final = 3
-"""After so many empty rounds with long windows in a row, windows are short for the rest of the phase."""
+"""Consecutive empty rounds with long windows after which windows are short for the rest of the phase."""
 MAX_FAILED_TRIALS: Final = 2
-"""Long windows are given up after so many failed trials in a row."""
+"""Consecutive failed trials after which long windows are given up."""
 TRIAL_INTERVAL: Final = 8
 MAX_TRIAL_INTERVAL: Final = 1024
 """Phases between two trials. The interval doubles each time that long windows fail, because a trial delays clients."""
@@ -56,7 +56,7 @@ class GatherWindow:
         self.clients = 0
         """How many clients the round waits for."""
         self.missing: set[ProcessId] = set()
-        """Those of them that have not returned."""
+        """The clients of the round that have not returned."""
         self.empty_rounds = 0
         """How many rounds in a row ended with less than an eighth of the clients."""
         self.is_long = False
@@ -144,7 +144,7 @@ class GatherWindow:
         return wait <= 1.1 or (wait <= 3 and interval <= 1.25)
 
     def duration_ns(self, took_ns: int) -> int:
-        """The length of the window after an answer that took so long."""
+        """The length of the window after an answer, from the time that the answer took."""
         if self.is_long and self.empty_rounds < MAX_EMPTY_ROUNDS and took_ns < LONG_WINDOW_NS:
             return LONG_WINDOW_NS
         return min(took_ns // 4 if self.empty_rounds % FULL_WINDOW_ROUNDS else 2 * took_ns, MAX_WINDOW_NS)

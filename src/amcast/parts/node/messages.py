@@ -58,7 +58,7 @@ class GatewayConfig(Config, frozen=True):
     max_in_flight: int = 1
     """How many bundles may be in flight to the same destinations; further messages gather for the next bundle."""
     gather_ns: tuple[int, int] = (100 * MILLISECOND, 100 * MILLISECOND)
-    """Messages that have gathered for so long do not wait for the bundle in flight."""
+    """The time after which gathered messages no longer wait for the bundle in flight."""
     gather_windows: bool = True
     """Whether the next bundle waits a little for clients that were just answered and send again at once."""
     bundle_messages: int = 1024
@@ -120,8 +120,8 @@ class NodeConfig(Config, frozen=True):
     omega: OmegaConfig | None = field(default_factory=OmegaConfig)
     """None: no heartbeats; Leader events come from the driver."""
     replies: Literal["leader", "all"] = "leader"
-    """Who replies to a sender: the leader of a destination, or every member. Retries are answered by every member, and
-    so are gateways whose bundle holds very few messages."""
+    """The members that reply to a sender: the leader of a destination, or all. All members reply to retries, and to a
+    gateway whose bundle holds very few messages."""
     gateway: GatewayConfig | None = None
     """None: clients send requests to the protocol's contacts. Otherwise every node is a gateway for its clients."""
 

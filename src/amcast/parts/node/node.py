@@ -48,7 +48,7 @@ from amcast.parts.ordering.delivered_set import DeliveredSet
 NODE_BODIES: Final = frozenset({Farewell, Heartbeat, Reply, Request})
 """Types of bodies that the node itself handles, always or at times."""
 SMALL_BUNDLE: Final = 4
-"""Every member of a group replies for a bundle of at most so many messages. A follower may deliver one message delay
+"""Every member of a group replies for a bundle of at most this many messages. A follower may deliver one message delay
 before its leader. In a small bundle few messages share that delay; for larger ones, fewer replies are worth more."""
 
 _id: Final = attrgetter("id")
@@ -340,7 +340,7 @@ class Node(Process):
         return True
 
     def _reply_if_delivered(self, sender: ProcessId, message: Message) -> bool:
-        """Replies to a retry of a delivered message. Otherwise tells a client that does not know it the leader."""
+        """Replies to a retry of a delivered message. Otherwise sends a client the leader, if it may not know it."""
         if message.id in self.delivered or self.protocol.has_delivered(message.id):
             receiver = gateway_process(message.sender) if is_bundle(message.id) else message.sender
             self.send(receiver, Reply(message.id, self.home), message.id)
@@ -420,7 +420,7 @@ class Node(Process):
 
     def _reply_to_gateway(self, delivery: Deliver, replies: bool, effects: list[Effect]) -> None:
         """Replies for a bundle, unless its gateway is in this group: then it delivers the bundle itself, and that may
-        also tell it of other groups. A Reply that the gateway need not wait for is deferrable."""
+        also show it the order of other groups. A Reply that the gateway need not wait for is deferrable."""
         bundle = delivery.message
         gateway = gateway_process(bundle.sender)
         if gateway == self.me:

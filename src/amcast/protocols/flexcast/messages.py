@@ -42,7 +42,7 @@ class Ack(Body, frozen=True):
 
     message: MessageId
     tokens: tuple[Token, ...]
-    """What this acknowledges."""
+    """The requests for acknowledgement that this body answers."""
     links: Links
     notified: tuple[int, ...]
 

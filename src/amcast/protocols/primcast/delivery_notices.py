@@ -23,9 +23,9 @@ from amcast.protocols.primcast.messages import DeliveryNotice, DeliveryNoticesSt
 IDLE_NS: Final = 10 * MILLISECOND
 """How long a notice waits for a proposal while proposals are rare."""
 STREAM_NS: Final = 50 * MILLISECOND
-"""Proposals closer together than this are a stream, and so long a notice waits in one."""
+"""Proposals closer together than this are a stream. A notice waits at most this long in a stream."""
 BATCH_NOTICES: Final = 32
-"""So many notices are sent with the next proposal, however young."""
+"""With this many notices, the next proposal carries them, whatever their age."""
 MAX_NOTICES: Final = 256
 """Most notices in one body; a follower that misses older ones waits for acknowledgements."""
 MAX_AHEAD: Final = 1024
@@ -49,7 +49,7 @@ class DeliveryNotices:
         self.unannounced: list[DeliveryNotice] = []
         """Bundles that this primary delivered and has not notified its followers of, in order."""
         self.checked = 0
-        """For so many of `unannounced`, gateways that wait for them were looked for; all, after each step."""
+        """How many of `unannounced` were checked for gateways that wait for them; all, after each step."""
         self.oldest_ns = -1
         """Local time of the first of `unannounced`; -1 if there is none."""
         self.proposed_ns = -STREAM_NS

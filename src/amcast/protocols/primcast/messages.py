@@ -183,7 +183,7 @@ BODIES: Final[tuple[type[Body], ...]] = (
 
 
 class Progress(LeaderGroupProgress, frozen=True):
-    """What changed since the last record: promise, clock, log entries from index `first` on, deliveries."""
+    """The changes since the last record: promise, clock, log entries from index `first` on, deliveries."""
 
     first: int
     entries: tuple[Entry, ...]

@@ -206,7 +206,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
         """Deliveries that are in no record, each with its index in the log (-1 if it has none)."""
         self._notices = DeliveryNotices()
         self._deferrable: dict[tuple[tuple[GroupId, ...], ProcessId, int, int, bool], tuple[ProcessId, ...]] = {}
-        """Cache: the targets for whom a body is not urgent, by destinations, sender, `_epoch`,
+        """Cache: the targets for which a body is not urgent, by destinations, sender, `_epoch`,
         `_remote_epoch_changes`, and whether the body is a proposal."""
         self._targets_without_me: dict[tuple[ProcessId, ...], tuple[ProcessId, ...]] = {}
         """Cache: targets without this process."""
@@ -729,7 +729,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
         return sorted(groups.items())
 
     def _list_deferrable(self, pending: PendingMulticast, message: Message) -> tuple[ProcessId, ...]:
-        """The targets for whom the proposal or acknowledgement of a message is not urgent."""
+        """The targets for which the proposal or acknowledgement of a message is not urgent."""
         groups = message.destinations
         proposes = self._role == "primary"
         if proposes and (
@@ -1176,10 +1176,10 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
         self._clock_due = True
 
     def _note_installed(self, message_count: int) -> None:
-        """Tells the driver that this process counts so many messages as delivered without emitting them."""
+        """Notes that this process counts this many messages as delivered without emitting them."""
         self._outbox.append(Note("installed", None, float(message_count)))
 
-    # Repair between groups, and what the repair timer asks for
+    # Repair between groups, and requests of the repair timer
 
     def _handle_query(self, sender: ProcessId, body: Query) -> None:
         if body.message is not None:
@@ -1259,7 +1259,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
             return [Phase("delivered", True, f"process {self.me} has delivered it")]
         pending = self._pending.get(message) or find_bundle(self._pending.values(), message)
         if pending is None:
-            return [Phase("text", False, f"process {self.me} has never heard of it")]
+            return [Phase("text", False, f"process {self.me} does not know the message")]
         phases = explain_text(pending, message)
         if pending.message is None:
             return phases

@@ -19,12 +19,12 @@ before their group was removed.
 A suspected group is removed from the view; if it is alive, its leader requests its return. Its batches of the time in
 between do not count: its members learn that from the rounds and order these messages once more. A client without a
 reply sends its request to all destinations, so that a message is not lost with the group that was to order it; the
-first batch that delivers the message counts, later ones are ignored. Clients are told which groups are out of the view
-(AbsentGroups) and do not wait for those.
+first batch that delivers the message counts, later ones are ignored. Servers send clients the groups that are out of
+the view (AbsentGroups), so that they do not wait for those.
 
 A group is suspected when its batch is missing for long, even if some of its processes send other bodies. Whether its
-leader may lead the change of the view is another question: it may as long as any process of the group is heard from, so
-that all live processes soon agree on one leader. A group that was suspected wrongly is given more time from then on.
+leader may lead the change of the view is another question: it may as long as any process of the group sends something,
+so that all live processes soon agree on one leader. A group that was suspected wrongly is given more time from then on.
 
 Claims: two inter-group delays, local messages none; f < n/2 of all processes may crash, whole groups among them, as
 long as every other group keeps a majority. Processes do not restart after a crash. Liveness once wrong suspicions end.
@@ -309,7 +309,7 @@ class ADt(RoundGroup):
             self._send_absent_groups(self.topology.clients)
 
     def _send_absent_groups(self, processes: tuple[ProcessId, ...]) -> None:
-        """Tells clients which groups are out of the view, so that they do not wait for replies of those."""
+        """Sends clients the groups that are out of the view, so that they do not wait for replies of those."""
         clients = tuple(process for process in processes if self.topology.group_of(process) is None)
         if clients:
             self.send_all(clients, self._absent_groups())

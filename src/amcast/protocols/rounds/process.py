@@ -78,9 +78,9 @@ class RoundGroup(Process):
         self._unordered: dict[MessageId, Message] = {}
         """Clients' requests that are not in the log."""
         self._overdue: set[MessageId] = set()
-        """Those that were unordered already when the retry timer last fired."""
+        """Requests that were unordered already when the retry timer last fired."""
         self._unproposed: dict[MessageId, None] = {}
-        """Those that this process has not proposed, in the order of arrival."""
+        """Requests that this process has not proposed, in the order of arrival."""
         self._held_since: dict[MessageId, int] = {}
         """By unproposed message that an undelivered round holds back: since when."""
         self._led_ballot = 0

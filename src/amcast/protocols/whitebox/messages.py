@@ -168,7 +168,7 @@ BODIES: Final[tuple[type[Body], ...]] = (
 
 
 class Progress(LeaderGroupProgress, frozen=True):
-    """What changed since the last record."""
+    """The changes since the last record."""
 
     accepted: tuple[Entry, ...]
     delivered: tuple[DeliveredMessage, ...]

@@ -815,7 +815,7 @@ class WhiteBox(LeaderGroupMember[PendingMulticast]):
             return [Phase("delivered", True, f"process {self.me} has delivered it")]
         pending = self._pending.get(message)
         if pending is None:
-            return [Phase("text", False, f"process {self.me} has never heard of it")]
+            return [Phase("text", False, f"process {self.me} does not know the message")]
         phases = explain_timestamps(pending, self.topology)
         if not pending.has_all_timestamps():
             return phases

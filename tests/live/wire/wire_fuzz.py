@@ -2,7 +2,7 @@
 grows its memory. `Target.take` takes one input; `make campaign` feeds a million, with atheris if it is installed (it
 measures which lines an input reaches) and else with mutations of its own.
 
-    python tests/live/wire_fuzz.py --inputs 1000000 --seed 0
+    python tests/live/wire/wire_fuzz.py --inputs 1000000 --seed 0
 """
 
 import argparse

@@ -31,7 +31,7 @@ class RequestFilter:
         """The group of the process when it started: a removed process still answers clients for this group."""
         self._checked: set[tuple[GroupId, ...]] = set()
         self.checked_destinations: Set[tuple[GroupId, ...]] = self._checked if permissions is None else frozenset()
-        """Valid destination sets that every client may address (`live/wire/client_inbox.py`)."""
+        """Valid destination sets that every client may address (`live/wire/connection.py`)."""
 
     def check(self, peer: ProcessId, bodies: list[Body]) -> None:
         """Refuses all bodies, before the process sees any of them, if one is not allowed."""

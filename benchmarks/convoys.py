@@ -11,9 +11,9 @@ share is the sum of the notes `convoy` over the sum of the latencies of local de
 import argparse
 from typing import Any
 
-from amcast.lab.runs import prepare
+from amcast.lab.runs import prepare_run
 from amcast.protocols.catalogue import CATALOGUE
-from amcast.simulation.inputs.plan import plan_of
+from amcast.simulation.inputs.plan import parse_plan
 from amcast.simulation.simulate import Simulation
 from amcast.trace.recorder import Recorder
 
@@ -37,7 +37,7 @@ def run(name: str, outstanding: int, messages: int) -> tuple[float, float, float
     }
     recorder = Recorder()
     recorder.wants_packets = False
-    summary = Simulation(prepare(plan_of(plan)).setup(), recorder).run()
+    summary = Simulation(prepare_run(parse_plan(plan)).make_setup(), recorder).run()
     assert summary.end == "delivered", summary
     latencies: dict[bool, list[float]] = {True: [], False: []}
     for row in recorder.deliveries:

@@ -29,10 +29,10 @@ import amcast
 from amcast.assembly import assemble_bare
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
-from amcast.lab.protocol_lookup import find
+from amcast.lab.protocol_lookup import find_protocol
 from amcast.protocols.flexcast.process import FlexCast
 from amcast.simulation.inputs.network import NetworkConfig
-from amcast.simulation.simulate import Setup, Simulation
+from amcast.simulation.simulate import Simulation, SimulationSetup
 
 CLIENTS, OUTSTANDING, BYTES, DELAY_NS = 4, 8, 64, 1_000_000
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
@@ -117,7 +117,7 @@ def run(
     groups: int, sizes: list[int], options: dict[str, Any], say: Callable[[dict[str, Any]], None]
 ) -> list[dict[str, Any]]:
     topology = Topology.grid(groups, 1, CLIENTS)
-    spec = find("flexcast").for_topology(topology)
+    spec = find_protocol("flexcast").for_topology(topology)
     assembly = assemble_bare(spec, spec.configure(options))
     random = Random(1)
     meter = Meter(list(sizes))
@@ -137,7 +137,7 @@ def run(
             meter.groups.append(made)
         return made
 
-    setup = Setup(
+    setup = SimulationSetup(
         topology=topology,
         make=make,
         draw=draw,

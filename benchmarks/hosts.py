@@ -19,9 +19,11 @@ from amcast.kernel.message import Message, Request
 from amcast.kernel.topology import Topology
 from amcast.live.client_batch import encode_batch
 from amcast.live.host.host import Host
+from amcast.live.host.recent_deliveries import RecentDeliveries
+from amcast.live.limits import Limits
 from amcast.live.wire.connection import Connection
 from amcast.parts.node.messages import GatewayConfig, NodeConfig
-from amcast.protocols.catalogue import protocol
+from amcast.protocols.catalogue import get_protocol
 
 GROUPS, REPLICAS = 2, 3
 LOADS = ((1, 1), (6, 170), (258, 1))
@@ -52,20 +54,24 @@ class Bench:
 
     def __init__(self, clients: int, batch: int, payload: int) -> None:
         topology = Topology.grid(GROUPS, REPLICAS)
-        bare = protocol("primcast")
+        bare = get_protocol("primcast")
         # Nothing here waits for a timer, so gateways do not rest either.
         spec = build_node_spec(bare, NodeConfig(omega=None, gateway=GatewayConfig(gather_windows=False)))
         config = spec.configure({"records": False})
-        self.hosts = [Host(spec.process(me, topology, config), spec) for me in topology.servers]
+        recent_bytes = Limits().recent_bytes
+        self.hosts = [
+            Host(spec.process(me, topology, config), spec, recent=RecentDeliveries(recent_bytes, spec.open_bundle))
+            for me in topology.servers
+        ]
         self.ends: dict[tuple[int, int], Connection] = {}
         for host in self.hosts:
             for other in topology.servers:
                 if other != host.me:
                     self._join(host, other)
             host.start({})
-            host.network._addresses = dict.fromkeys(topology.servers, ("nowhere", 0))
+            host.network.peers.addresses = dict.fromkeys(topology.servers, ("nowhere", 0))
             for link in host.network.links.values():
-                link.serves = True
+                link.is_server = True
         self._others = {me: [other for other in topology.servers if other != me] for me in topology.servers}
         self.gateway = self.hosts[REPLICAS]
         self.clients = range(FIRST_CLIENT, FIRST_CLIENT + clients)
@@ -78,13 +84,13 @@ class Bench:
         self.ticks = 0
 
     def _join(self, host: Host, peer: int) -> None:
-        link = host.network.link(peer)
+        link = host.network.peers.link(peer)
         end = self.ends[host.me, peer] = Connection(host.network, host.limits)
         end._transport = Wire()  # type: ignore[assignment]
         end.write = end._transport.write  # type: ignore[union-attr]
-        end.link, link.connection, link.known = link, end, (0, 1)
-        end.enter(link)
-        link._put, link._flows = end.write, True
+        end.link, link.connection, link.peer_incarnation = link, end, (0, 1)
+        end.carry_link(link)
+        link._write, link._is_flowing = end.write, True
         end._buffer = bytearray(1 << 17)
         end._view = memoryview(end._buffer)
 
@@ -95,7 +101,7 @@ class Bench:
         for host in self.hosts:
             frames = [(self.ends[host.me, other], self._taken(other, host.me)) for other in self._others[host.me]]
             read = [(end, data) for end, data in frames if data]
-            host._scheduled = True  # it ticks when it is its turn
+            host._tick_is_scheduled = True  # it ticks when it is its turn
             begin = time.process_time()
             if host is self.gateway:
                 for wire, frame in asked:
@@ -106,7 +112,7 @@ class Bench:
                     count = min(len(room), len(data))
                     room[:count], data = data[:count], data[count:]
                     end.buffer_updated(count)
-            if host._inbox or host.network.crowd.arrived:  # type: ignore[union-attr]
+            if host._inbox or host.network.client_inbox.arrived:  # type: ignore[union-attr]
                 host.tick()
                 self.ticks += 1
             used += time.process_time() - begin
@@ -119,7 +125,7 @@ class Bench:
         self.sent[client] = number + 1
         codec = self.gateway.codec
         message = Message(message_id(client, number), client, tuple(range(GROUPS)), self.payload)
-        return codec.frame(number + 1, number, [codec.encode(Request(message))])
+        return codec.encode_frame(number + 1, number, [codec.encode(Request(message))])
 
     def _taken(self, source: int, target: int) -> bytes:
         """What one has written to another, as a socket would give it: all of it."""
@@ -145,7 +151,7 @@ async def measured(clients: int, batch: int, payload: int, seconds: float) -> li
             used += bench.round()
         best = min(best, used / (bench.done - done))
     for host in bench.hosts:
-        host._running = False
+        host._is_running = False
     per_client = (bench.ticks - ticks) / (bench.done - done)
     return [f"{clients} x {batch}", f"{1e6 * best / batch:.2f}", f"{1e6 * best:.0f}", f"{per_client:.2f}"]
 

@@ -12,7 +12,7 @@ import json
 import sys
 
 from amcast.kernel.config import parse_config
-from amcast.lab.live_benchmark import Bench, bench
+from amcast.lab.live_benchmark import BenchmarkPlan, run_benchmark
 
 LOADS: dict[str, list[dict[str, object]]] = {
     "many": [{"connections": 6, "outstanding": 170}],
@@ -60,8 +60,8 @@ def main() -> int:
         print(" | ".join(COLUMNS))
     for name in given.loads or LOADS:
         for load in LOADS[name]:
-            plan = parse_config(Bench, {**load, "seconds": given.seconds, "protocol": given.protocol}, name)
-            found = bench(plan)
+            plan = parse_config(BenchmarkPlan, {**load, "seconds": given.seconds, "protocol": given.protocol}, name)
+            found = run_benchmark(plan)
             holds &= found["verdict"] == "holds"
             print(json.dumps(found) if given.json else " | ".join(str(found[column]) for column in COLUMNS), flush=True)
     return 0 if holds else 1

@@ -24,12 +24,12 @@ from typing import Any
 from amcast.assembly import assemble_bare
 from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.topology import Topology
-from amcast.lab.protocol_lookup import find
+from amcast.lab.protocol_lookup import find_protocol
 from amcast.parts.groups.replicated import replicate
 from amcast.protocols.flexcast.messages import Ack, FlexCastState, Full, Msg, Notif
 from amcast.protocols.flexcast.process import FlexCast, _Asked
 from amcast.simulation.inputs.network import NetworkConfig
-from amcast.simulation.simulate import Setup, Simulation
+from amcast.simulation.simulate import Simulation, SimulationSetup
 from amcast.trace.recorder import Recorder
 
 CLIENTS, OUTSTANDING, UNIT_NS = 4, 8, 1_000_000
@@ -54,7 +54,7 @@ class Printed(FlexCast):
 
 def run(rule: str, groups: int, replicas: int, messages: int, flush_every: int) -> dict[str, Any]:
     topology = Topology.grid(groups, replicas, CLIENTS)
-    spec = find("flexcast").for_topology(topology)
+    spec = find_protocol("flexcast").for_topology(topology)
     if rule == "printed":
         spec = replace(spec, process=replicate(Printed, (Msg, Ack, Notif, Full), FlexCastState))
     options = {"notify": "next" if rule == "next" else "all", "flush_every": flush_every}
@@ -64,7 +64,7 @@ def run(rule: str, groups: int, replicas: int, messages: int, flush_every: int) 
     def draw(client: int) -> tuple[tuple[int, ...], int, int]:
         return tuple(sorted(random.sample(range(groups), 2))), 64, 0
 
-    setup = Setup(
+    setup = SimulationSetup(
         topology=topology,
         make=lambda process: assembly.make(process, topology),
         draw=draw,

@@ -37,10 +37,10 @@ import amcast
 from amcast.assembly import assemble_bare
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
-from amcast.lab.protocol_lookup import find
+from amcast.lab.protocol_lookup import find_protocol
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.simulation.inputs.network import NetworkConfig
-from amcast.simulation.simulate import Setup, Simulation
+from amcast.simulation.simulate import Simulation, SimulationSetup
 
 CLIENTS, OUTSTANDING, BYTES, DELAY_NS = 4, 8, 64, 1_000_000
 SIZES = (1_000, 10_000, 100_000)
@@ -140,7 +140,7 @@ def run(
         meter.count()
         return pick(), BYTES, 0
 
-    setup = Setup(
+    setup = SimulationSetup(
         topology=topology,
         make=lambda process: assembly.make(process, topology),
         draw=draw,
@@ -167,7 +167,7 @@ Rows = tuple[list[dict[str, Any]], float]
 
 def as_messages_go_by(name: str, sizes: list[int], calls: bool, burst: bool) -> Rows:
     """A row for each size, and packets per multicast."""
-    spec = find(name)
+    spec = find_protocol(name)
     topology = Topology.grid(2, 1 if spec.claims.single_replica else 3, CLIENTS)
     meter = Meter(sizes, Calls() if calls else None)
     outstanding = BURST_OUTSTANDING if burst else OUTSTANDING
@@ -178,7 +178,7 @@ def as_messages_go_by(name: str, sizes: list[int], calls: bool, burst: bool) -> 
 def with_groups(name: str, groups: int, apart: bool, calls: bool) -> Rows:
     """The one row of a number of groups. Messages come in rounds, so whole rounds are measured, and one more is
     multicast: as many messages are in flight when the meter is read last as when it was read first."""
-    spec = find(name)
+    spec = find_protocol(name)
     topology = Topology.grid(groups, 1 if spec.claims.single_replica else 3, groups)
     flight = groups * GROUP_OUTSTANDING
     low = 2 * flight
@@ -250,7 +250,7 @@ def main() -> None:
         print(f"Python {about['python']}")
         print(f"{'protocol':<14}{'groups':>7}{'messages':>10}{'packets':>9}{cost:>12}{'peak +KiB':>12}")
     if given.groups:
-        rows = by_groups([n for n in names if find(n).claims.genuine == "strict"], given.apart, given.calls)
+        rows = by_groups([n for n in names if find_protocol(n).claims.genuine == "strict"], given.apart, given.calls)
     else:
         rows = by_messages(names, sizes, given.calls, given.burst)
     if given.json:

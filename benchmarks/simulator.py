@@ -29,7 +29,7 @@ from amcast.kernel.topology import Topology
 from amcast.parts.client.one_shot import OneShotClient
 from amcast.protocols.skeen.process import SPEC
 from amcast.simulation.inputs.network import NetworkConfig
-from amcast.simulation.simulate import Setup, Simulation
+from amcast.simulation.simulate import Simulation, SimulationSetup
 from amcast.trace.meta import Meta
 from amcast.trace.recorder import Recorder
 from amcast.trace.run_folder import FolderRecorder
@@ -51,7 +51,7 @@ def ours(messages: int, recorder: Recorder | None) -> tuple[int, float]:
     """Packets passed, CPU seconds."""
     there = topology()
     config = SPEC.configure()
-    setup = Setup(
+    setup = SimulationSetup(
         topology=there,
         make=lambda p: SPEC.process(p, there, config) if p < GROUPS else OneShotClient(p, there, SPEC.contacts),
         draw=drawing(1),

@@ -3,9 +3,9 @@
     python benchmarks/sweep.py                     # cells of about 100 ms and of about 400 ms
     python benchmarks/sweep.py --cells 1000
 
-Wanted: at least 90 % of the pool's throughput for cells of 100 ms and more. The session's start is not counted; both
-sides are warm: each runs a few cells first. They take turns, and which goes first changes from round to round. On a
-busy machine walls say little: compare the processor time of the whole tree of processes, Java included.
+The goal: at least 90 % of the pool's throughput for cells of 100 ms and more. The session's start is not counted; both
+sides are warm: each runs a few cells first. They alternate, and which goes first changes from round to round. On a busy
+machine compare the processor time of the whole tree of processes, Java included, not the wall time.
 """
 
 import argparse
@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from amcast.lab.sweep_cell import estimated, normalised, run_cell
-from amcast.pipeline.spark.session import session, usable_cores
+from amcast.lab.sweep_cell import estimate_seconds, normalise_plan, run_cell
+from amcast.pipeline.spark.session import count_usable_cores, open_session
 from amcast.pipeline.sweep import job as sweep
 from amcast.pipeline.sweep.grid import SweepCell, expand_cells, parse_grid
 
@@ -35,35 +35,35 @@ def cells(messages: int, count: int) -> list[SweepCell]:
         "workload": {"messages": messages, "destinations": 2},
         "grid": {"seed": f"0..{count - 1}"},
     }
-    return expand_cells(parse_grid(plan), normalised)
+    return expand_cells(parse_grid(plan), normalise_plan)
 
 
-def one(plan: dict[str, Any]) -> str:
+def run_one(plan: dict[str, Any]) -> str:
     return str(run_cell(plan)["status"])
 
 
-def pooled(some: list[SweepCell], slots: int) -> tuple[float, float]:
-    """Seconds that a plain pool takes, on the clock and of the processors."""
+def run_in_pool(some: list[SweepCell], slots: int) -> tuple[float, float]:
+    """Seconds of a plain pool: wall time and processor time."""
     with multiprocessing.get_context("fork").Pool(slots) as pool:
-        pool.map(one, [cell.plan for cell in some[: 2 * slots]], chunksize=1)
+        pool.map(run_one, [cell.plan for cell in some[: 2 * slots]], chunksize=1)
         members = [process.pid for process in multiprocessing.active_children() if process.pid]
         begun, used = time.monotonic(), sum(map(cpu_seconds, members))
-        statuses = list(pool.imap_unordered(one, [cell.plan for cell in some], chunksize=1))
+        statuses = list(pool.imap_unordered(run_one, [cell.plan for cell in some], chunksize=1))
         seconds = time.monotonic() - begun, sum(map(cpu_seconds, members)) - used
     assert set(statuses) == {"ok"}, set(statuses)
     return seconds
 
 
-def swept(spark: Any, some: list[SweepCell], folder: Path) -> tuple[float, float]:
-    """Seconds that the sweep takes, its tables included, on the clock and of the processors."""
-    warm = sweep.Settings(folder / "warm")
-    sweep.begin(warm, {}, some, [])
-    sweep.run(spark, some[:8], run_cell, lambda plan: 5.0, warm)
-    settings = sweep.Settings(folder / "sweep")
-    sweep.begin(settings, {}, some, [])
+def run_sweep(spark: Any, some: list[SweepCell], folder: Path) -> tuple[float, float]:
+    """Seconds of the sweep, its tables included: wall time and processor time."""
+    warm = sweep.SweepSettings(folder / "warm")
+    sweep.prepare_sweep(warm, {}, some, [])
+    sweep.run_cells(spark, some[:8], run_cell, lambda plan: 5.0, warm)
+    settings = sweep.SweepSettings(folder / "sweep")
+    sweep.prepare_sweep(settings, {}, some, [])
     begun, used = time.monotonic(), cpu_seconds(os.getpid())
-    sweep.run(spark, some, run_cell, estimated, settings)
-    sweep.merge(settings.out)
+    sweep.run_cells(spark, some, run_cell, estimate_seconds, settings)
+    sweep.merge_journal(settings.out)
     seconds = time.monotonic() - begun, cpu_seconds(os.getpid()) - used
     assert {row["status"] for row in sweep.read_cells(settings.out).to_pylist()} == {"ok"}
     return seconds
@@ -75,17 +75,17 @@ def main() -> None:
     parser.add_argument("--messages", type=int, nargs="*", default=[100, 400], help="messages per cell, per size")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
-    slots = usable_cores()
-    with session(brief=True) as spark:
+    slots = count_usable_cores()
+    with open_session(brief=True) as spark:
         for messages in arguments.messages:
             some = cells(messages, arguments.cells)
             for number in range(arguments.rounds):
                 load = os.getloadavg()[0]
-                pool = pooled(some, slots) if number % 2 else (0.0, 0.0)
+                pool = run_in_pool(some, slots) if number % 2 else (0.0, 0.0)
                 with tempfile.TemporaryDirectory() as folder:
-                    ours = swept(spark, some, Path(folder))
-                pool = pool if number % 2 else pooled(some, slots)
-                told = {
+                    ours = run_sweep(spark, some, Path(folder))
+                pool = pool if number % 2 else run_in_pool(some, slots)
+                result = {
                     "cell_cpu_ms": round(1000 * pool[1] / len(some), 1),
                     "cells": len(some),
                     "slots": slots,
@@ -99,7 +99,7 @@ def main() -> None:
                     "load_before": round(load, 1),
                     "peak_mib": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024,
                 }
-                print(json.dumps(told), flush=True)
+                print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ async def measure(folder: Path) -> dict[str, int]:
     )
     async with AsyncExitStack() as stack:
         for name in ("orders/1", "orders/2", "orders/3", "stock/1", "stock/2", "stock/3"):
-            await stack.enter_async_context(amcast.Replica(file, name, lambda delivery: None))
+            await stack.enter_async_context(amcast.run_replica(file, name, lambda delivery: None))
         client = await stack.enter_async_context(amcast.connect(file))
         for _ in range(50):
             await client.multicast({"orders", "stock"}, b"warm up")

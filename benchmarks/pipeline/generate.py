@@ -124,7 +124,7 @@ class Table:
 
 
 class Buffered(Table):
-    """Collects small writes until a row group is full."""
+    """Buffers small writes until a row group is full."""
 
     def __init__(self, folder: Path, name: str, run: str, stem: str) -> None:
         super().__init__(folder, name, run, stem)
@@ -149,7 +149,7 @@ class Buffered(Table):
 
 
 def destinations(rng: np.random.Generator, count: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Who is addressed, as a matrix message x group; the home group of each message."""
+    """The addressed groups, as a matrix message x group; and the home group of each message."""
     size = rng.choice(np.arange(1, 6), count, p=SHARE)
     home = rng.integers(0, GROUPS, count)
     # Neighbours by distance, with a little noise: the nearest are the likeliest.
@@ -171,7 +171,7 @@ def lists(chosen: NDArray[np.bool_]) -> pa.ListArray:
 
 
 def generate(out: Path, deliveries: int, seed: int = 1, packets: bool = True) -> dict[str, int]:
-    """Write the run; how many rows each table got."""
+    """Writes the run; returns the rows of each table."""
     rng = np.random.default_rng(seed)
     run, total = out.name, max(1, round(deliveries / PER_MESSAGE))
     servers = GROUPS * REPLICAS

@@ -1,12 +1,12 @@
-"""The Spark check against DuckDB and Polars: the same checks, the same files, one after the other on the same machine.
+"""The Spark check against DuckDB and Polars: the same checks on the same files, one after the other on one machine.
 
     python benchmarks/pipeline/run.py --deliveries 1000000 10000000 50000000 --folder runs/bench --rounds 3
     python benchmarks/pipeline/run.py --deliveries 200000000 --engines spark --whole
 
-Each engine runs in a process of its own, which does every check once; session start is measured apart. The engines take
-turns, round by round, and the least of each number over the rounds is told. Wall is the time of a check, cpu the
-processor time of the whole process tree meanwhile, peak the tree's memory (proportional set size). On a machine that
-does other work too, compare cpu, not wall.
+Each engine runs in a process of its own, which does every check once; session start is measured separately. The engines
+alternate, round by round, and the minimum of each number over the rounds is reported. Wall is the time of a check, cpu
+the processor time of the whole process tree during it, peak the tree's memory (proportional set size). On a machine
+that does other work too, compare cpu, not wall.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def memory_mib(root: int) -> float:
 
 
 class Peak:
-    """The most memory that this process and its children held meanwhile."""
+    """The most memory that this process and its children held during the block."""
 
     def __init__(self) -> None:
         self.mib = 0.0
@@ -92,30 +92,37 @@ class Peak:
 
 
 def spark_checks(folder: Path, parts: bool) -> Iterator[tuple[str, Callable[[], int]]]:
-    """The parts of the Spark check one by one, then the whole as users run it; or only that."""
-    from amcast.pipeline.check import genuineness as genuine
+    """The parts of the Spark check one by one, then the whole check; or only that."""
+    from amcast.pipeline.check import genuineness
     from amcast.pipeline.check.examination import Examination
-    from amcast.pipeline.check.job import CheckLimits, check
-    from amcast.pipeline.check.run_view import filed_view
-    from amcast.pipeline.check.survey import fingerprint, merge_chains, survey_multicasts
-    from amcast.pipeline.rows.files import source, spans
-    from amcast.pipeline.rows.sequences import FiledSequences, separate
-    from amcast.pipeline.spark.session import session
-    from amcast.pipeline.spark.tasks import spark_runner, warm
+    from amcast.pipeline.check.job import CheckLimits, check, load_kernels
+    from amcast.pipeline.check.run_view import build_file_view
+    from amcast.pipeline.check.survey import (
+        comparison_calls,
+        fingerprint_chain,
+        join_surveys,
+        merge_chains,
+        plan_longest_chain,
+        survey_multicasts,
+    )
+    from amcast.pipeline.rows.files import read_row_groups, read_trace_folder
+    from amcast.pipeline.rows.sequences import FileSequences, are_separated
+    from amcast.pipeline.spark.session import open_session
+    from amcast.pipeline.spark.tasks import make_spark_runner
 
-    with session() as spark:
-        run = spark_runner(spark)
-        # Workers that have loaded the kernels are part of a session that has started.
-        run([(warm, (number,)) for number in range(4 * (os.cpu_count() or 1))])
-        found = source(str(folder))
-        rows = spans(found.tables["deliveries"])
-        assert separate(rows)
-        view = filed_view(found, found.metas[0], FiledSequences(rows), in_order=False)
+    with open_session() as spark:
+        run = make_spark_runner(spark)
+        # Loading the kernels in the workers is part of starting the session.
+        run([(load_kernels, (number,)) for number in range(4 * (os.cpu_count() or 1))])
+        found = read_trace_folder(str(folder))
+        rows = read_row_groups(found.tables["deliveries"])
+        assert are_separated(rows)
+        view = build_file_view(found, found.metas[0], FileSequences(rows), is_sorted=False)
         judge = Examination(view, run)
-        plans = [judge.longest(group) for group in view.members]
+        plans = [plan_longest_chain(group, members, judge.ends) for group, members in view.members.items()]
 
         def integrity() -> int:
-            chains = [(fingerprint, (view.sequences, plan, judge.buckets)) for plan in plans]
+            chains = [(fingerprint_chain, (view.sequences, plan, judge.buckets)) for plan in plans]
             parts = [
                 (survey_multicasts, (part, view.crashed, judge.buckets)) for part in view.multicasts.split(1 << 22)
             ]
@@ -123,18 +130,18 @@ def spark_checks(folder: Path, parts: bool) -> Iterator[tuple[str, Callable[[], 
             total, *sides = answers[: len(chains)]
             for side in sides:
                 total += side
-            return int(total.differing(judge._followed(answers[len(chains) :]).prints).sum())
+            return int(total.find_differences(join_surveys(answers[len(chains) :], judge.buckets).prints).sum())
 
         def replicas() -> int:
-            answers = run(judge.comparing(view.sequences, judge.ends))
-            return sum(not replica.alike for answer in answers for replica in answer)
+            answers = run(comparison_calls(view.members.values(), view.sequences, judge.ends))
+            return sum(not replica.is_clean for answer in answers for replica in answer)
 
         def order() -> int:
             merged, _ = run([(merge_chains, (view.sequences, plans, judge.buckets))])[0]
             return len(merged.heads)
 
         def packets() -> int:
-            return sum(audit.strangers for audit in run(genuine.calls(judge)))
+            return sum(audit.outsider_pairs for audit in run(genuineness.audit_calls(view, judge.buckets)))
 
         def whole() -> int:
             report = check(str(folder), limits=CheckLimits(small_rows=0))["runs"][0]

@@ -1,4 +1,4 @@
-"""`python -m amcast`: the command `amcast` where its folder is not on the path."""
+"""`python -m amcast`: the command `amcast`, where its folder is not on the path."""
 
 from amcast.cli import main
 

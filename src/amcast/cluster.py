@@ -1,9 +1,10 @@
-"""Where protocols, parts and the live room meet: a cluster's nodes, and clients that talk to them.
+"""Entry points of the live system: clients, subscriptions, replicas, and the nodes of a cluster.
 
 async with amcast.cluster.connect("cluster.toml") as client:
     receipt = await client.multicast({"orders", "stock"}, b"...")
 
-python -m amcast.cluster cluster.toml orders/1            one node, until SIGTERM
+python -m amcast.cluster cluster.toml orders/1            runs one node until SIGTERM
+
 """
 
 import argparse
@@ -24,19 +25,19 @@ from amcast.live.rpc.client import RpcClient
 from amcast.live.rpc.subscription import Subscription
 from amcast.live.server import node
 from amcast.live.server.application import Install, Take
-from amcast.live.server.replica import ReplicaBase
-from amcast.protocols.catalogue import protocol
+from amcast.live.server.replica import Replica
+from amcast.protocols.catalogue import get_protocol
 from amcast.trace.recorder import Recorder
 
 
 def cluster_spec(cluster: Cluster) -> Spec:
-    """What the nodes of a cluster run: its protocol, inside nodes that answer clients and watch each other."""
+    """The specification of a cluster's nodes: its protocol, inside nodes that answer clients and monitor each other."""
     return assemble(cluster).spec
 
 
 def assemble(cluster: Cluster) -> Assembly:
-    """The parts of a cluster's nodes and of its clients' sessions."""
-    return assemble_cluster(protocol(cluster.protocol), cluster.topology, cluster.options, cluster.allows_changes)
+    """Assembles the parts of a cluster's nodes and of its clients' sessions."""
+    return assemble_cluster(get_protocol(cluster.protocol), cluster.topology, cluster.options, cluster.allows_changes)
 
 
 def connect(
@@ -49,15 +50,15 @@ def connect(
     region: str | None = None,
     batches: bool = True,
 ) -> Client:
-    """A client of the cluster that a cluster.toml describes; use it with `async with`.
+    """Makes a client of the cluster that a cluster.toml describes; use it with `async with`.
 
-    `me` gives it a number instead of one that a server issues; it must never be used twice with one cluster. `client`:
-    in whose name, where certificates are used and the configuration names several clients. `region`: from where, in a
-    cluster that imitates distances. `batches = False`: every payload is ordered by itself, and as it is.
+    `me` sets its process id instead of one that a server allocates; it must never be used twice with one cluster.
+    `client` is the name whose certificate it uses, where cluster.toml names several clients. `region` is its place in a
+    cluster with emulated distances. With `batches = False` every payload is ordered by itself, unchanged.
     """
     cluster = config if isinstance(config, Cluster) else read_cluster(config)
     assembly = assemble(cluster)
-    wiring = cluster.client_transport(client, region)
+    transport = cluster.client_transport(client, region)
     return Client(
         lambda process: assembly.make_client(process, cluster.topology),
         cluster.topology,
@@ -69,7 +70,7 @@ def connect(
         recorder=recorder,
         batches=batches,
         connect_s=connect_s,
-        wiring=wiring,
+        transport=transport,
         lazy=assembly.session.gateways,
     )
 
@@ -81,7 +82,7 @@ def connect_blocking(
     connect_s: float = 10.0,
     client: str | None = None,
 ) -> BlockingClient:
-    """The same for programs without an event loop; use it with `with`."""
+    """Makes a client for programs without an event loop; use it with `with`."""
     return BlockingClient(lambda: connect(config, recorder=recorder, connect_s=connect_s, client=client))
 
 
@@ -93,50 +94,48 @@ def subscribe(
     after: Delivery | None = None,
     client: str | None = None,
 ) -> Subscription:
-    """What a group delivers, for who only reads: as `Client.deliveries`, without being a client."""
+    """Reads the deliveries of a group: as `Client.deliveries`, without being a client."""
     cluster = config if isinstance(config, Cluster) else read_cluster(config)
-    known = cluster.group_id(group)
-    asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_transport(client))
-    return Subscription(asker, known, cluster.topology.members(known), since=since, after=after)
+    group_id = cluster.group_id(group)
+    rpc = RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_transport(client))
+    return Subscription(rpc, group_id, cluster.topology.members(group_id), since=since, after=after)
 
 
-class Replica(ReplicaBase):
-    """Be the node `name` inside this program; use it with `async with`.
+def run_replica(
+    config: Path | str | Cluster,
+    name: str,
+    on_delivery: Callable[[Delivery], None] | None = None,
+    *,
+    take: Take | None = None,
+    install: Install | None = None,
+    on_missed: Callable[[int, int], None] | None = None,
+    delivered_until: int = 0,
+    client: str | None = None,
+) -> Replica:
+    """Runs the node `name` inside this program; use it with `async with`.
 
-    Every message delivered there is handed to `on_delivery`, in order, each once. `take` and `install` give the
-    program's state as bytes, and put such bytes in its place (with the number of deliveries that they contain): with
-    them nothing is missed when the replica restarts or catches up by a snapshot. Without them, `handed` says what the
-    program has already, and `on_missed(first, position)` that deliveries first to position - 1 will not come.
+    `on_delivery` is called with every message delivered there, in order, each once. `take` exports the application's
+    state as bytes, and `install` replaces it by such bytes (with the number of deliveries that they contain): with them
+    no state is missed when the replica restarts or installs a snapshot. Without them, `delivered_until` is the number
+    of deliveries that the application already has, and `on_missed(first, position)` reports that deliveries first to
+    position - 1 will not come.
     """
-
-    def __init__(
-        self,
-        config: Path | str | Cluster,
-        name: str,
-        on_delivery: Callable[[Delivery], None] | None = None,
-        *,
-        take: Take | None = None,
-        install: Install | None = None,
-        on_missed: Callable[[int, int], None] | None = None,
-        handed: int = 0,
-        client: str | None = None,
-    ) -> None:
-        cluster = config if isinstance(config, Cluster) else read_cluster(config)
-        super().__init__(
-            cluster,
-            name,
-            cluster_spec(cluster),
-            lambda: connect(cluster, client=client),
-            on_delivery,
-            take=take,
-            install=install,
-            on_missed=on_missed,
-            handed=handed,
-        )
+    cluster = config if isinstance(config, Cluster) else read_cluster(config)
+    return Replica(
+        cluster,
+        name,
+        cluster_spec(cluster),
+        lambda: connect(cluster, client=client),
+        on_delivery,
+        take=take,
+        install=install,
+        on_missed=on_missed,
+        delivered_until=delivered_until,
+    )
 
 
 def local_cluster(cluster: Cluster, *, steps: Path | None = None, skew: Path | None = None) -> LocalCluster:
-    """The whole cluster as local processes; use it with `with`."""
+    """Makes a launcher of the whole cluster as local processes; use it with `with`."""
     command = [sys.executable, "-m", "amcast.cluster"]
     for option, folder in (("--steps", steps), ("--skew", skew)):
         if folder is not None:
@@ -145,15 +144,17 @@ def local_cluster(cluster: Cluster, *, steps: Path | None = None, skew: Path | N
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m amcast.cluster", description="Be one node of a cluster.")
+    parser = argparse.ArgumentParser(prog="python -m amcast.cluster", description="Run one node of a cluster.")
     parser.add_argument("config", type=Path, help="the cluster.toml")
-    parser.add_argument("node", help="which one: GROUP/NUMBER, for example orders/1")
-    parser.add_argument("--steps", type=Path, help="a folder for a log of every step")
-    parser.add_argument("--skew", type=Path, help="a folder of files (orders-1): seconds to add to a node's clock")
-    given = parser.parse_args(arguments)
+    parser.add_argument("node", help="the node: GROUP/NUMBER, such as orders/1")
+    parser.add_argument("--steps", type=Path, help="folder for a log of every step")
+    parser.add_argument(
+        "--skew", type=Path, help="folder of files (orders-1) with the seconds to add to a node's clock"
+    )
+    options = parser.parse_args(arguments)
     try:
-        cluster = read_cluster(given.config)
-        return node.main(cluster, given.node, cluster_spec(cluster), given.steps, given.skew)
+        cluster = read_cluster(options.config)
+        return node.main(cluster, options.node, cluster_spec(cluster), options.steps, options.skew)
     except UsageError as error:
         print(error, file=sys.stderr)
         return 64

@@ -1,4 +1,4 @@
-"""The properties once more, straight from their definitions: quantifiers and loops, no cleverness, tiny traces only."""
+"""The properties straight from their definitions: quantifiers and loops without optimizations, for tiny traces only."""
 
 from itertools import product
 
@@ -6,7 +6,7 @@ from tests.mutants.planted import Trace
 
 
 class Oracle:
-    """Judges a trace without gaps or snapshots. Every method says whether a property is violated."""
+    """Judges a trace without gaps or snapshots. Every method returns whether a property is violated."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -70,7 +70,7 @@ class Oracle:
             and not self.before(p, other, m)
         ]
 
-    def shortest_circle(self) -> int | None:
+    def shortest_cycle(self) -> int | None:
         """The length of the shortest cycle of `precedes`, by powers of the relation."""
         edges = {m: {n for n in self.messages if self.precedes(m, n)} for m in self.messages}
         reach = edges

@@ -33,12 +33,12 @@ def traces(draw: st.DrawFn, lawful: bool = False) -> Trace:
     for process in processes:
         trace.order(process, *(m for m in order if process in trace.members(m)))
     for _ in range(draw(st.integers(0, 4))):
-        _mistake(draw, trace, processes, lawful)
+        _apply_mistake(draw, trace, processes, lawful)
     trace.claims["complete"] = draw(st.booleans())
     return trace
 
 
-def _mistake(draw: st.DrawFn, trace: Trace, processes: list[int], lawful: bool) -> None:
+def _apply_mistake(draw: st.DrawFn, trace: Trace, processes: list[int], lawful: bool) -> None:
     process = draw(st.sampled_from(processes))
     mine = trace.delivered(process)
     kinds = ["swap", "hole", "prefix", "crash", "sender"] + ([] if lawful else ["again", "foreign"])
@@ -67,30 +67,30 @@ def verdicts(trace: Trace) -> dict[str, str]:
     return {name: finding.verdict for name, finding in judge(trace.run()).properties.items()}
 
 
-def said(violated: bool, otherwise: str = "holds", instead: str = "violated") -> str:
+def expected_verdict(violated: bool, otherwise: str = "holds", instead: str = "violated") -> str:
     return instead if violated else otherwise
 
 
 @given(traces())
 @SETTINGS
-def test_the_checker_agrees_with_the_definitions(trace: Trace) -> None:
+def test_checker_agrees_with_definitions(trace: Trace) -> None:
     oracle, found = Oracle(trace), verdicts(trace)
     note(f"{trace}")
     missing = "violated" if trace.claims["complete"] else "unknown"
-    assert found["P1"] == said(oracle.integrity())
-    assert found["P2"] == said(oracle.validity(), instead=missing)
-    assert found["P3"] == said(oracle.agreement(), instead=missing)
-    assert found["P4"] == said(oracle.prefix_order())
-    assert found["P5"] == said(oracle.shortest_circle() is not None)
-    assert found["P7"] == said(oracle.fifo())
+    assert found["P1"] == expected_verdict(oracle.integrity())
+    assert found["P2"] == expected_verdict(oracle.validity(), instead=missing)
+    assert found["P3"] == expected_verdict(oracle.agreement(), instead=missing)
+    assert found["P4"] == expected_verdict(oracle.prefix_order())
+    assert found["P5"] == expected_verdict(oracle.shortest_cycle() is not None)
+    assert found["P7"] == expected_verdict(oracle.fifo())
     assert found["P8"] == "holds"
 
 
 @given(traces())
 @SETTINGS
-def test_the_circle_is_real_and_the_shortest(trace: Trace) -> None:
+def test_reported_cycle_is_real_and_shortest(trace: Trace) -> None:
     oracle, finding = Oracle(trace), judge(trace.run()).properties["P5"]
-    length = oracle.shortest_circle()
+    length = oracle.shortest_cycle()
     if length is None:
         assert finding.witness == []
         return
@@ -106,25 +106,25 @@ def test_the_circle_is_real_and_the_shortest(trace: Trace) -> None:
 
 @given(traces())
 @SETTINGS
-def test_prefix_order_is_the_absence_of_circles_of_two(trace: Trace) -> None:
+def test_prefix_order_holds_without_cycles_of_two(trace: Trace) -> None:
     oracle = Oracle(trace)
-    assert oracle.prefix_order() == (oracle.shortest_circle() == 2)
+    assert oracle.prefix_order() == (oracle.shortest_cycle() == 2)
 
 
 @given(traces())
 @SETTINGS
-def test_quick_sees_exactly_the_violations_of_safety(trace: Trace) -> None:
+def test_incremental_check_finds_exactly_safety_violations(trace: Trace) -> None:
     oracle = Oracle(trace)
     group_of = {p: trace.group_of(p) for p in oracle.processes}
     destinations = {m: row["destinations"] for m, row in trace.multicasts.items()}
     sentence = check_chains({p: trace.delivered(p) for p in oracle.processes}, destinations, group_of)
     note(f"{sentence}")
-    assert (sentence is not None) == (oracle.integrity() or oracle.shortest_circle() is not None)
+    assert (sentence is not None) == (oracle.integrity() or oracle.shortest_cycle() is not None)
 
 
 @given(traces(lawful=True), st.data())
 @SETTINGS
-def test_a_violation_of_order_never_goes_away_as_the_run_goes_on(trace: Trace, data: st.DataObject) -> None:
+def test_order_violation_persists_as_run_continues(trace: Trace, data: st.DataObject) -> None:
     whole = verdicts(trace)
     for process in trace.sequences:
         kept = data.draw(st.integers(0, len(trace.sequences[process])))
@@ -136,8 +136,8 @@ def test_a_violation_of_order_never_goes_away_as_the_run_goes_on(trace: Trace, d
 
 @given(traces(lawful=True), st.data())
 @SETTINGS
-def test_hiding_evidence_never_turns_a_verdict_into_its_opposite(trace: Trace, data: st.DataObject) -> None:
-    """Rows that vanish, with the gap confessed or visible in the positions, leave a verdict or make it unknown."""
+def test_missing_rows_never_invert_a_verdict(trace: Trace, data: st.DataObject) -> None:
+    """Removed rows, with the gap noted or visible in the positions, leave a verdict or make it unknown."""
     whole = verdicts(trace)
     hidden = False
     for process in sorted(trace.sequences):
@@ -157,7 +157,7 @@ def test_hiding_evidence_never_turns_a_verdict_into_its_opposite(trace: Trace, d
 
 @given(traces(lawful=True), st.data())
 @SETTINGS
-def test_a_snapshot_stands_for_the_deliveries_that_it_covers(trace: Trace, data: st.DataObject) -> None:
+def test_snapshot_replaces_the_deliveries_it_covers(trace: Trace, data: st.DataObject) -> None:
     """A member whose peer recorded the same beginning may replace its own by a note: nothing changes."""
     whole = verdicts(trace)
     for members in trace.groups.values():

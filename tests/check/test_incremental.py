@@ -1,4 +1,4 @@
-"""The judge for searches says what went wrong in one sentence."""
+"""The incremental checker describes the first violation in one sentence."""
 
 import pytest
 
@@ -24,16 +24,16 @@ DESTINATIONS = {1: (0, 1), 2: (0, 1), 3: (1, 2), 4: (0, 2)}
         ),
         (
             {0: [1, 2], 2: [2]},
-            "2 messages precede each other in a circle: process 0 delivered 1 at position 0, before 2 at position 1;"
+            "2 messages precede each other in a cycle: process 0 delivered 1 at position 0, before 2 at position 1;"
             " process 2 delivered 2 at position 0 and has not delivered 1",
         ),
         (
             {0: [1, 4], 2: [3, 1], 3: [4, 3]},
-            "3 messages precede each other in a circle: process 0 delivered 1 at position 0, before 4 at position 1;"
+            "3 messages precede each other in a cycle: process 0 delivered 1 at position 0, before 4 at position 1;"
             " process 3 delivered 4 at position 0, before 3 at position 1;"
             " process 2 delivered 3 at position 0, before 1 at position 1",
         ),
     ],
 )
-def test_one_sentence(deliveries: dict[int, list[int]], sentence: str | None) -> None:
+def test_first_violation_is_one_sentence(deliveries: dict[int, list[int]], sentence: str | None) -> None:
     assert check_chains(deliveries, DESTINATIONS, GROUPS) == sentence

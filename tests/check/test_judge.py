@@ -1,33 +1,33 @@
-"""Stories, refusals, and sizes that a lazy algorithm would not survive."""
+"""Stories, refusals, and sizes that an algorithm without care for cost would not survive."""
 
 import pytest
 
 from amcast.check import judge
-from amcast.check.chains import Chain, Chains, chains_of
-from amcast.check.cycles import core, shortest, shortest_pair
-from amcast.check.evidence import evidence_of
+from amcast.check.chains import ChainSet, DeliveryChain, build_chains
+from amcast.check.cycles import compute_core, find_pair_cycle, find_shortest_cycle
+from amcast.check.evidence import collect_evidence
 from amcast.check.order import merge
 from amcast.kernel.errors import UsageError
-from tests.mutants.planted import MUTANTS, healthy, planted
+from tests.mutants.planted import MUTANTS, healthy, make_trace
 
 BY_NAME = {case.name: case for case in MUTANTS}
 
 
 def story(mutant: str, name: str) -> list[str]:
-    return judge(planted(BY_NAME[mutant]).run()).properties[name].story
+    return judge(make_trace(BY_NAME[mutant]).run()).properties[name].story
 
 
-def test_a_circle_is_told_edge_by_edge() -> None:
-    assert story("circle_of_three", "P5") == [
-        "3 messages precede each other in a circle: 3 -> 5 -> 4 -> 3",
+def test_cycle_is_described_edge_by_edge() -> None:
+    assert story("cycle_of_three", "P5") == [
+        "3 messages precede each other in a cycle: 3 -> 5 -> 4 -> 3",
         "process 0 delivered 3 at position 2, before 5 at position 3",
         "process 4 delivered 5 at position 0, before 4 at position 1",
         "process 2 delivered 4 at position 1, before 3 at position 2",
     ]
 
 
-def test_a_circle_that_closes_by_what_never_happened() -> None:
-    assert story("circle_closed_by_a_group_that_died", "P5")[1] == (
+def test_cycle_closed_by_a_missing_delivery() -> None:
+    assert story("cycle_closed_by_a_crashed_group", "P5")[1] == (
         "process 0 delivered 3 at position 2 and never delivered 5, which is addressed to it, before it crashed"
     )
     assert story("correct_process_skipped_a_message", "P4")[2] == (
@@ -91,7 +91,7 @@ def test_a_process_that_ended_well_and_died_in_a_later_incarnation_is_dead() -> 
     for at in (None, 70, 60):
         for name, column in run.processes.items():
             column.append(at if name == "crashed_at_ns" else column[1])
-    assert evidence_of(run).crashed == {run.processes["process"][1]: 70}
+    assert collect_evidence(run).crashed == {run.processes["process"][1]: 70}
 
 
 def test_one_mistake_in_a_long_run_has_a_small_core() -> None:
@@ -105,20 +105,20 @@ def test_one_mistake_in_a_long_run_has_a_small_core() -> None:
         middle = len(mine) // 2
         circle = [count + (c - 1) % 5, count + c]
         messages = mine[:middle] + circle + mine[middle:]
-        chains.append(Chain(c, messages, list(range(len(messages))), len(messages)))
-    everything = Chains(chains, addressed)
+        chains.append(DeliveryChain(c, messages, list(range(len(messages))), len(messages)))
+    everything = ChainSet(chains, addressed)
     blocked = merge(everything)
-    found = core(everything, blocked)
+    found = compute_core(everything, blocked)
     assert len(blocked) > count // 3
     assert len(found.addressed) < 50
-    assert shortest_pair(found) is None
-    cycle, exhaustive = shortest(found)
+    assert find_pair_cycle(found) is None
+    cycle, exhaustive = find_shortest_cycle(found)
     assert exhaustive
     assert sorted(edge.message for edge in cycle) == sorted(ring)
 
 
 def test_a_search_that_hits_its_limit_says_so() -> None:
-    trace = planted(BY_NAME["circle_of_three"])
-    chains = chains_of(evidence_of(trace.run()))
-    found = core(chains, merge(chains))
-    assert shortest(found, work=0)[1] is False
+    trace = make_trace(BY_NAME["cycle_of_three"])
+    chains = build_chains(collect_evidence(trace.run()))
+    found = compute_core(chains, merge(chains))
+    assert find_shortest_cycle(found, work=0)[1] is False

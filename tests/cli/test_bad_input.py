@@ -12,7 +12,7 @@ import pytest
 from amcast.cli.main import run
 
 
-def refused(capsys: pytest.CaptureFixture[str], arguments: list[str], *expected: str, code: int = 64) -> None:
+def assert_refused(capsys: pytest.CaptureFixture[str], arguments: list[str], *expected: str, code: int = 64) -> None:
     assert run(arguments) == code
     said = capsys.readouterr()
     assert "Traceback" not in said.err
@@ -35,14 +35,14 @@ def trace(recorded: Path, tmp_path: Path) -> Path:
     return copy
 
 
-def test_unknown_commands_flags_and_values(capsys) -> None:
-    refused(capsys, ["simulat"], "simulat")
-    refused(capsys, ["simulate", "--protokol", "skeen"], "--protokol")
-    refused(capsys, ["simulate", "--protocol", "skeen", "--messages", "many"], "--messages", "many")
-    refused(capsys, ["simulate"], "no protocol", "--protocol NAME")
+def test_unknown_commands_flags_and_values_are_refused(capsys) -> None:
+    assert_refused(capsys, ["simulat"], "simulat")
+    assert_refused(capsys, ["simulate", "--protokol", "skeen"], "--protokol")
+    assert_refused(capsys, ["simulate", "--protocol", "skeen", "--messages", "many"], "--messages", "many")
+    assert_refused(capsys, ["simulate"], "no protocol", "--protocol NAME")
 
 
-def test_the_module_is_the_command() -> None:
+def test_module_runs_the_command() -> None:
     told = subprocess.run([sys.executable, "-m", "amcast", "simulat"], capture_output=True, text=True, check=False)
     assert (told.returncode, told.stdout) == (64, "")
     assert told.stderr.startswith("amcast: No such command 'simulat'")
@@ -65,7 +65,7 @@ def test_the_module_is_the_command() -> None:
 )
 def test_impossible_runs_are_refused_and_nothing_is_written(flags, expected, capsys, tmp_path) -> None:
     out = tmp_path / "run"
-    refused(capsys, ["simulate", *flags, "--out", str(out)], *expected)
+    assert_refused(capsys, ["simulate", *flags, "--out", str(out)], *expected)
     assert not out.exists()
 
 
@@ -90,68 +90,68 @@ def test_plans_with_mistakes_name_the_field(text, expected, capsys, tmp_path) ->
     plan = tmp_path / "plan.toml"
     plan.write_text(text)
     out = tmp_path / "run"
-    refused(capsys, ["simulate", "--plan", str(plan), "--out", str(out)], *expected)
+    assert_refused(capsys, ["simulate", "--plan", str(plan), "--out", str(out)], *expected)
     assert not out.exists()
 
 
-def test_a_plan_that_is_not_there(capsys, tmp_path) -> None:
-    refused(capsys, ["simulate", "--plan", str(tmp_path / "no.toml")], "no.toml", "cannot be read")
+def test_missing_plan_is_refused(capsys, tmp_path) -> None:
+    assert_refused(capsys, ["simulate", "--plan", str(tmp_path / "no.toml")], "no.toml", "cannot be read")
 
 
 @pytest.mark.parametrize("seeds", ["9..3", "x", "1...3", ""])
-def test_seed_ranges(seeds, capsys) -> None:
-    refused(capsys, ["fuzz", "--protocol", "skeen", "--seeds", seeds], "--seeds", "expected")
+def test_invalid_seed_ranges_are_refused(seeds, capsys) -> None:
+    assert_refused(capsys, ["fuzz", "--protocol", "skeen", "--seeds", seeds], "--seeds", "expected")
 
 
-def test_a_run_is_never_written_over(recorded, capsys) -> None:
+def test_existing_run_is_never_overwritten(recorded, capsys) -> None:
     before = {file: file.read_bytes() for file in recorded.rglob("*.parquet")}
-    refused(capsys, ["simulate", "--protocol", "skeen", "--out", str(recorded)], str(recorded))
+    assert_refused(capsys, ["simulate", "--protocol", "skeen", "--out", str(recorded)], str(recorded))
     assert before == {file: file.read_bytes() for file in recorded.rglob("*.parquet")}
 
 
-def test_traces_that_lack_something(trace, capsys) -> None:
-    refused(capsys, ["check", str(trace / "nowhere")], "nowhere", "no such folder")
+def test_missing_table_is_refused(trace, capsys) -> None:
+    assert_refused(capsys, ["check", str(trace / "nowhere")], "nowhere", "no such folder")
     shutil.rmtree(trace / "deliveries")
-    refused(capsys, ["check", str(trace)], "deliveries", str(trace))
+    assert_refused(capsys, ["check", str(trace)], "deliveries", str(trace))
 
 
-def test_traces_without_run_json(trace, capsys) -> None:
+def test_missing_run_json_is_refused(trace, capsys) -> None:
     (trace / "run.json").unlink()
-    refused(capsys, ["check", str(trace)], "run.json")
+    assert_refused(capsys, ["check", str(trace)], "run.json")
 
 
-def test_traces_of_another_schema(trace, capsys) -> None:
+def test_other_schema_version_is_refused(trace, capsys) -> None:
     (trace / "run.json").write_text('{"schema": 99, "run": "x"}')
-    refused(capsys, ["check", str(trace)], "schema is 99", "expected 1")
+    assert_refused(capsys, ["check", str(trace)], "schema is 99", "expected 1")
 
 
-def test_a_missing_column_and_a_wrong_type(trace, capsys) -> None:
+def test_missing_column_and_wrong_type_are_refused(trace, capsys) -> None:
     file = next((trace / "deliveries").glob("*.parquet"))
     table = pq.read_table(file)
     pq.write_table(table.drop_columns(["position"]), file)
-    refused(capsys, ["check", str(trace)], file.name, "position")
+    assert_refused(capsys, ["check", str(trace)], file.name, "position")
     place = table.schema.get_field_index("position")
     wrong = table.set_column(place, "position", pa.array(["x"] * len(table)))
     pq.write_table(wrong, file)
-    refused(capsys, ["check", str(trace)], file.name, "position", "string")
+    assert_refused(capsys, ["check", str(trace)], file.name, "position", "string")
 
 
-def test_a_truncated_file(trace, capsys) -> None:
+def test_truncated_file_is_refused(trace, capsys) -> None:
     file = next((trace / "packets").glob("*.parquet"))
     file.write_bytes(file.read_bytes()[:-20])
-    refused(capsys, ["check", str(trace)], file.name)
+    assert_refused(capsys, ["check", str(trace)], file.name)
 
 
-def test_views_that_ask_for_what_is_not_there(trace, capsys) -> None:
-    refused(capsys, ["view", str(trace), "--message", "77"], "77")
-    refused(capsys, ["view", str(trace), "--window", "soon"], "--window 'soon'", "milliseconds")
-    refused(capsys, ["view", str(trace), "--window", "9..3"], "upside down")
-    refused(capsys, ["view", str(trace), "--picture", str(trace / "no" / "a.svg")], "cannot be written")
+def test_unknown_view_selection_is_refused(trace, capsys) -> None:
+    assert_refused(capsys, ["view", str(trace), "--message", "77"], "77")
+    assert_refused(capsys, ["view", str(trace), "--window", "soon"], "--window 'soon'", "milliseconds")
+    assert_refused(capsys, ["view", str(trace), "--window", "9..3"], "upside down")
+    assert_refused(capsys, ["view", str(trace), "--picture", str(trace / "no" / "a.svg")], "cannot be written")
 
 
-def test_an_internal_error_is_70_and_never_looks_like_a_verdict(monkeypatch, capsys) -> None:
+def test_internal_error_exits_with_70(monkeypatch, capsys) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("planted")
 
     monkeypatch.setattr("amcast.cli.data.traces.read_runs", broken)
-    refused(capsys, ["check", "anything"], "internal error", "planted", code=70)
+    assert_refused(capsys, ["check", "anything"], "internal error", "planted", code=70)

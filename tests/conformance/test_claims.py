@@ -3,7 +3,7 @@
 import msgspec
 
 from amcast.check.judge import judge
-from amcast.lab.delays import delays
+from amcast.lab.delays import measure_delays
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.simulation.schedulers.fuzz import Fuzzer
 from amcast.simulation.simulate import Simulation
@@ -17,7 +17,7 @@ def test_delays_and_packets_are_as_claimed_to_the_digit(name: str) -> None:
     spec = CATALOGUE[name]
     for destinations in (1, 2, 3, 4):
         for replicas in (1,) if spec.claims.single_replica else (1, 3, 5):
-            row = delays(spec, destinations, replicas)
+            row = measure_delays(spec, destinations, replicas)
             assert row.holds, row
             assert row.delays_max is not None, row
 
@@ -25,8 +25,8 @@ def test_delays_and_packets_are_as_claimed_to_the_digit(name: str) -> None:
 def test_genuineness_is_as_claimed_and_ranks_agree(name: str) -> None:
     prepared = planned(name, topology={"groups": 5})
     recorder = Recorder()
-    Simulation(prepared.setup(), recorder).run()
-    report = judge(Run.from_recorder(recorder, prepared.meta("claims").with_claims(complete=True)))
+    Simulation(prepared.make_setup(), recorder).run()
+    report = judge(Run.from_recorder(recorder, prepared.make_meta("claims").with_claims(complete=True)))
     level = prepared.spec.claims.genuine
     if level == "strict":
         assert report.properties["P6'"].verdict == "holds", report.properties["P6'"].story
@@ -44,7 +44,7 @@ def test_snapshots_are_canonical_and_a_restored_process_is_the_same_process(name
     prepared = planned(name, workload={"messages": 10})
     encode = msgspec.msgpack.Encoder().encode
     for every in (7, 31):
-        fuzzer = Fuzzer(prepared.case(), every, Recorder())
+        fuzzer = Fuzzer(prepared.make_case(), every, Recorder())
         world = fuzzer.world
         world.start()
         while not fuzzer._settled() and fuzzer._one(fair=True):
@@ -57,16 +57,18 @@ def test_snapshots_are_canonical_and_a_restored_process_is_the_same_process(name
                 fresh.now = world.processes[process].now
                 assert encode(fresh.snapshot()) == encode(before), f"{name}: process {process} changed in its snapshot"
                 world.processes[process] = fresh
-        assert not world.owed(), f"{name}: restored processes never delivered {world.owed()[:3]}"
+        assert not world.list_due_deliveries(), (
+            f"{name}: restored processes never delivered {world.list_due_deliveries()[:3]}"
+        )
 
 
 def test_every_body_survives_the_codec(name: str) -> None:
     """What travels in a run, decoded from its encoding, is equal to what was sent."""
     prepared = planned(name, workload={"messages": 12}, faults={"profile": "all"})
-    wire = prepared.wire()
+    wire = prepared.wire_bodies()
     decoder = msgspec.msgpack.Decoder(__import__("typing").Union[wire])
     for seed in range(5):
-        fuzzer = Fuzzer(prepared.case(), seed, Recorder())
+        fuzzer = Fuzzer(prepared.make_case(), seed, Recorder())
         arriving = fuzzer.offer_packet
 
         def check(number, envelope, arriving=arriving) -> None:

@@ -34,7 +34,7 @@ def simulated(name: str, destinations: int | list[int], replicas: int) -> Record
         options=CLOCKED.get(name, {}),
     )
     recorder = Recorder()
-    assert Simulation(prepared.setup(), recorder).run().end == "delivered"
+    assert Simulation(prepared.make_setup(), recorder).run().end == "delivered"
     return recorder
 
 

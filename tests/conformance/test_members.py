@@ -3,9 +3,9 @@
 import pytest
 
 from amcast.check.judge import judge
-from amcast.lab.runs import Prepared, fuzz_one, prepare
+from amcast.lab.runs import PreparedRun, fuzz_seed, prepare_run
 from amcast.protocols.catalogue import CATALOGUE
-from amcast.simulation.inputs.plan import plan_of
+from amcast.simulation.inputs.plan import parse_plan
 from amcast.simulation.simulate import Simulation
 from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run
@@ -26,7 +26,7 @@ CHANGES = {
 FUZZ_SEEDS = 3
 
 
-def planned(name: str, seed: int, changes: str, faults: str = "none", **tables: object) -> Prepared:
+def planned(name: str, seed: int, changes: str, faults: str = "none", **tables: object) -> PreparedRun:
     spec = CATALOGUE[name]
     events = [{"at_ns": (10 + 15 * at) * MS, "do": "change", **one} for at, one in enumerate(CHANGES[changes])]
     values = {
@@ -38,19 +38,19 @@ def planned(name: str, seed: int, changes: str, faults: str = "none", **tables: 
         "faults": {"profile": faults, "events": events},
         **tables,
     }
-    return prepare(plan_of(values))
+    return prepare_run(parse_plan(values))
 
 
-def hold(prepared: Prepared) -> Simulation:
+def hold(prepared: PreparedRun) -> Simulation:
     """Run in the timed world; everything that is claimed must hold, and everybody must be where it belongs."""
     recorder = Recorder()
-    simulation = Simulation(prepared.setup(), recorder, remembers=True)
+    simulation = Simulation(prepared.make_setup(), recorder, keeps_history=True)
     summary = simulation.run()
     replay = f"seed {prepared.plan.seed}: amcast simulate --plan with {prepared.plan}"
-    assert not summary.broken, f"{summary.broken[0]}: {replay}"
-    report = judge(Run.from_recorder(recorder, prepared.meta("members").with_claims(complete=True)))
+    assert not summary.violations, f"{summary.violations[0]}: {replay}"
+    report = judge(Run.from_recorder(recorder, prepared.make_meta("members").with_claims(complete=True)))
     assert report.verdict == "holds", "\n".join([replay, *report.story()])
-    assert summary.end == "delivered", f"{summary.owed} deliveries owed, {summary.end}: {replay}"
+    assert summary.end == "delivered", f"{summary.undelivered} deliveries owed, {summary.end}: {replay}"
     world = simulation.world
     assert world.changes == len(prepared.changes), replay
     for change in prepared.changes:
@@ -88,7 +88,7 @@ def test_random_world_with_everything_that_goes_wrong(name: str) -> None:
     for seed in range(FUZZ_SEEDS):
         workload = {"messages": 10, "outstanding": 2, "destinations": [1, 3]}
         prepared = planned(name, seed, "several", "all" if seed % 2 else "none", workload=workload)
-        outcome = fuzz_one(prepared, seed)
+        outcome = fuzz_seed(prepared, seed)
         assert outcome.status == "holds", f"seed {seed}: {outcome.story} (plan {prepared.plan})"
         for note, count in outcome.notes.items():
             seen[note] = seen.get(note, 0) + count
@@ -100,7 +100,7 @@ def test_a_group_that_shrinks_to_two_is_left_both() -> None:
     """Of three one may be lost, of two none: who stays must not have crashed for good before the third is removed."""
     for seed in (2, 6, 17, 25):
         workload = {"messages": 12, "outstanding": 2, "destinations": [1, 3]}
-        outcome = fuzz_one(planned("primcast", seed, "remove", "all", workload=workload), seed)
+        outcome = fuzz_seed(planned("primcast", seed, "remove", "all", workload=workload), seed)
         assert outcome.status == "holds", f"seed {seed}: {outcome.story}"
 
 
@@ -123,4 +123,4 @@ def test_groups_of_one_grow() -> None:
             ]
         },
     }
-    hold(prepare(plan_of(values)))
+    hold(prepare_run(parse_plan(values)))

@@ -2,7 +2,7 @@
 
 from amcast.check.judge import judge
 from amcast.kernel.spec import FAULTS
-from amcast.lab.runs import Prepared, fuzz_one
+from amcast.lab.runs import PreparedRun, fuzz_seed
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.simulation.simulate import Simulation
 from amcast.trace.recorder import Recorder
@@ -15,15 +15,15 @@ MOST_SEEDS = 300
 FAULT_SEEDS = 12
 
 
-def hold(prepared: Prepared) -> None:
+def hold(prepared: PreparedRun) -> None:
     """Run in the timed world; everything that is claimed must hold."""
     recorder = Recorder()
-    summary = Simulation(prepared.setup(), recorder, remembers=True).run()
+    summary = Simulation(prepared.make_setup(), recorder, keeps_history=True).run()
     plan = prepared.plan
     replay = f"amcast simulate --protocol {plan.protocol} --seed {plan.seed} (plan {plan})"
-    assert summary.end == "delivered", f"{summary.owed} deliveries owed, {summary.end}: {replay}"
-    assert not summary.broken, f"{summary.broken[0]}: {replay}"
-    report = judge(Run.from_recorder(recorder, prepared.meta("conformance").with_claims(complete=True)))
+    assert summary.end == "delivered", f"{summary.undelivered} deliveries owed, {summary.end}: {replay}"
+    assert not summary.violations, f"{summary.violations[0]}: {replay}"
+    report = judge(Run.from_recorder(recorder, prepared.make_meta("conformance").with_claims(complete=True)))
     assert report.verdict == "holds", "\n".join([replay, *report.story()])
 
 
@@ -49,10 +49,10 @@ def test_timed_world_under_each_fault_it_claims(name: str, fault: str) -> None:
         hold(planned(name, seed, faults={"profile": fault}))
 
 
-def fuzzed(prepared: Prepared, seeds: range) -> dict[str, int]:
+def fuzzed(prepared: PreparedRun, seeds: range) -> dict[str, int]:
     notes: dict[str, int] = {}
     for seed in seeds:
-        outcome = fuzz_one(prepared, seed)
+        outcome = fuzz_seed(prepared, seed)
         profile = prepared.plan.faults.profile
         assert outcome.status == "holds", (
             f"{outcome.story}\nreplay: amcast fuzz --protocol {prepared.spec.name} --seeds {seed} --faults {profile}"

@@ -1,4 +1,4 @@
-"""The examples of the documentation, run as they stand against a real cluster."""
+"""The examples of the documentation, run unchanged against a real cluster."""
 
 import json
 import os
@@ -60,7 +60,7 @@ def test_every_example_runs(tmp_path: Path) -> None:
         assert line == f"{last}.0 from {rows[-1]['sender']}: hi\N{REPLACEMENT CHARACTER}[1m\n"
 
 
-def test_the_configuration_of_the_quick_start_is_sound(tmp_path: Path) -> None:
+def test_quick_start_cluster_file_is_valid(tmp_path: Path) -> None:
     cluster, trace = blocks("quickstart.md", "toml")
     (tmp_path / "cluster.toml").write_text(cluster + trace)
     read = read_cluster(tmp_path / "cluster.toml")
@@ -69,7 +69,7 @@ def test_the_configuration_of_the_quick_start_is_sound(tmp_path: Path) -> None:
     assert tomllib.loads(cluster)["name"] == "shop"
 
 
-def test_the_table_of_guarantees_is_what_the_protocols_claim() -> None:
+def test_guarantees_table_equals_the_protocols_claims() -> None:
     text = (DOCS / "guarantees.md").read_text()
     rows = {row[0]: row[1:] for row in re.findall(r"^\| `([a-z-]+)` \| (\w+) \| (\w+) \| (\w+) \|", text, re.MULTILINE)}
     assert set(rows) == set(CATALOGUE)

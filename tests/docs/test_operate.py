@@ -1,4 +1,4 @@
-"""What docs/operate.md tells a newcomer to do is done here, as it stands; and the files of deploy/ are read."""
+"""The instructions of docs/operate.md are run unchanged; the files of deploy/ are validated."""
 
 import os
 import re
@@ -23,8 +23,8 @@ def blocks(kind: str) -> list[str]:
 @pytest.mark.live
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux answers on all of 127.0.0.0/8")
-def test_the_first_section_runs_as_it_stands(tmp_path: Path) -> None:
-    """Only the ports are others, so that tests can run side by side."""
+def test_first_section_runs_unchanged(tmp_path: Path) -> None:
+    """Only the ports differ, so that tests can run side by side."""
     (config,) = blocks("toml")
     (script,) = blocks("sh")
     used = sorted(set(re.findall(r":(\d{4})\b", config)))
@@ -53,7 +53,7 @@ def test_the_first_section_runs_as_it_stands(tmp_path: Path) -> None:
     assert "stopping" in (tmp_path / "up.log").read_text()
 
 
-def test_every_command_of_the_page_exists(capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_and_options_of_the_page_exist(capsys: pytest.CaptureFixture[str]) -> None:
     named = set(re.findall(r"amcast ([a-z]+) (?:--|\")|`amcast ([a-z]+)`", PAGE))
     names = {one or other for one, other in named}
     assert {"certs", "status", "explain", "roll", "replace", "up", "send"} <= names
@@ -67,13 +67,13 @@ def test_every_command_of_the_page_exists(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize("file", ["cluster.toml", "compose/cluster.toml"])
-def test_the_example_configurations_are_sound(file: str) -> None:
+def test_example_cluster_files_are_valid(file: str) -> None:
     cluster = read_cluster(ROOT / "deploy" / file)
     assert cluster.security.mode == "tls"
     assert len(cluster.nodes()) % 3 == 0
 
 
-def test_the_configuration_for_kubernetes_is_sound(tmp_path: Path) -> None:
+def test_kubernetes_cluster_file_is_valid(tmp_path: Path) -> None:
     text = (ROOT / "deploy" / "kubernetes.yaml").read_text()
     inside = re.search(r"cluster\.toml: \|\n((?:    .*\n|\n)+)", text)
     assert inside
@@ -83,7 +83,7 @@ def test_the_configuration_for_kubernetes_is_sound(tmp_path: Path) -> None:
     assert cluster.listen_addresses[0] == ("0.0.0.0", 7001)
 
 
-def test_the_unit_and_the_compose_file_start_nodes_that_exist() -> None:
+def test_unit_and_compose_file_start_existing_nodes() -> None:
     unit = (ROOT / "deploy" / "amcast@.service").read_text()
     assert "amcast serve --config /etc/amcast/cluster.toml --node %I" in unit
     nodes = re.findall(r"--node (\S+)", (ROOT / "deploy" / "compose.yaml").read_text())

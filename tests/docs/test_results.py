@@ -40,23 +40,23 @@ def names(text: str, heading: str) -> list[str]:
     return [row[0].strip("`") for row in table(text, heading)]
 
 
-def told(column: Column, null: str) -> bool:
+def says_null(column: Column, null: str) -> bool:
     if column.optional:
         return null == "optional"
     return (null == "never") != column.nullable and null != "optional"
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_every_column_is_in_the_legend(name: str) -> None:
+def test_every_column_is_documented(name: str) -> None:
     rows = table(section(name), "column")
     assert [row[0].strip("`") for row in rows] == [column.name for column in TABLES[name]]
     for row, column in zip(rows, TABLES[name], strict=True):
         assert row[1] == column.type, row
-        assert told(column, row[2]), row
+        assert says_null(column, row[2]), row
         assert row[3], row
 
 
-def test_run_json_is_in_the_legend() -> None:
+def test_run_json_is_documented() -> None:
     fields = msgspec.structs.fields(Meta)
     assert names(section("run.json"), "field") == [field.name for field in fields]
     rows = table(section("run.json"), "claim")
@@ -72,7 +72,7 @@ def test_required_tables_are_marked() -> None:
     assert tuple(required) == REQUIRED
 
 
-def test_the_judgement_is_in_the_legend() -> None:
+def test_verdicts_are_documented() -> None:
     report = judge(healthy().run()).as_dict()
     text = section("The judgement: `amcast check DIR --json`")
     assert names(text, "field") == list(report)

@@ -1,11 +1,11 @@
-"""The tables of docs/workloads.md are what the code does: `python tests/workloads/test_docs.py` prints them anew."""
+"""The tables of docs/workloads.md are what the code does: `python -m tests.docs.test_workloads` prints them."""
 
 from collections import Counter
 
 import pytest
 
 from amcast.kernel.topology import Topology
-from amcast.simulation.inputs.environments import environments
+from amcast.simulation.inputs.environments import load_environments
 from amcast.workloads.catalogue import WORKLOADS, build_workload
 from tests import ROOT
 
@@ -69,7 +69,7 @@ def environments_table() -> str:
         "| name | what | delays as printed, ms | leaders | sd | bandwidth | source |",
         "|---|---|---|---|---|---|---|",
     ]
-    for name, facts in environments().items():
+    for name, facts in load_environments().items():
         delays = [f"inside {facts.inside_ms:g}"] if facts.inside_ms else []
         delays += [f"{one}-{other} {ms:g}" for one, other, ms in facts.between_ms]
         delays += [f"{what} {ms:g}" for what, ms in (("sites", facts.site_ms), ("across", facts.across_ms)) if ms]
@@ -86,19 +86,19 @@ def environments_table() -> str:
 
 
 def readings() -> str:
-    return "\n".join(f"- {name}: {note}" for name, facts in environments().items() for note in facts.notes)
+    return "\n".join(f"- {name}: {note}" for name, facts in load_environments().items() for note in facts.notes)
 
 
 TABLES = {"names": names_table, "measured": measured_table, "environments": environments_table, "readings": readings}
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_the_page_has_the_table_that_the_code_makes(table: str) -> None:
+def test_page_has_generated_table(table: str) -> None:
     made = TABLES[table]()
     assert made in PAGE.read_text(encoding="utf-8"), f"docs/workloads.md: expected this {table} table:\n{made}"
 
 
-def test_every_workload_and_environment_of_the_page_was_measured() -> None:
+def test_every_documented_workload_was_measured() -> None:
     assert {name for name, _ in CASES} == set(WORKLOADS)
 
 

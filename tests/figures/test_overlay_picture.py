@@ -5,14 +5,14 @@ from xml.etree import ElementTree
 import pytest
 
 from amcast.figures.overlay import draw_order, draw_tree
-from amcast.lab.overlays import names, overlay
+from amcast.lab.overlays import find_overlay, list_overlays
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-@pytest.mark.parametrize("name", names())
-def test_every_named_overlay_has_a_picture(name: str) -> None:
-    options = overlay(name)
+@pytest.mark.parametrize("name", list_overlays())
+def test_every_named_overlay_is_drawn(name: str) -> None:
+    options = find_overlay(name)
     regions = {group: f"<{group}>" for group in range(12)}
     if "edges" in options:
         picture, groups = draw_tree(options["edges"], regions), len(options["edges"]) + 1
@@ -32,7 +32,7 @@ def test_every_named_overlay_has_a_picture(name: str) -> None:
         assert 0 < float(circle.get("cy") or -1) < height
 
 
-def test_parents_stand_above_their_children() -> None:
+def test_parents_are_above_their_children() -> None:
     root = ElementTree.fromstring(draw_tree([[0, 1], [0, 2], [1, 3], [1, 4]]))
     height = {
         text.text: float(circle.get("cy") or 0)

@@ -13,9 +13,9 @@ import pytest
 
 from amcast.cli.main import run
 from amcast.figures import style
-from amcast.figures.charts import Axis, Curve, Frame, compact, curves, heat
+from amcast.figures.charts import Axis, ChartFrame, Curve, draw_curves, draw_heat_map, format_compact
 from amcast.figures.html_page import scope_styles
-from amcast.lab.sweep_cell import normalised, run_cell
+from amcast.lab.sweep_cell import normalise_plan, run_cell
 from amcast.pipeline.sweep import job as sweep
 from amcast.pipeline.sweep.grid import expand_cells, parse_grid
 from tests.external.programs import need_program
@@ -28,26 +28,26 @@ PLAN = {
 }
 
 
-def some_end_badly(plan: dict[str, Any], folder: str | None, packets: bool) -> dict[str, Any]:
+def fail_some_cells(plan: dict[str, Any], folder: str | None, packets: bool) -> dict[str, Any]:
     if plan["protocol"] == "primcast" and plan["seed"] == 1:
         return {"status": "violated", "message": "P5 is violated: <b>process 3</b> delivered 17 & then 29"}
     return run_cell(plan, folder, packets)
 
 
 @pytest.fixture(scope="module")
-def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small sweep, swept without Spark, measured and reported."""
+def report_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a small sweep, run without Spark, measured and reported."""
     out = tmp_path_factory.mktemp("reports") / "small"
-    settings = sweep.Settings(out)
-    cells = expand_cells(parse_grid(PLAN), normalised)
-    sweep.begin(settings, PLAN, cells, parse_grid(PLAN).paths)
-    sweep.run_bundle(cells, some_end_badly, settings)
-    sweep.merge(out)
+    settings = sweep.SweepSettings(out)
+    cells = expand_cells(parse_grid(PLAN), normalise_plan)
+    sweep.prepare_sweep(settings, PLAN, cells, parse_grid(PLAN).paths)
+    sweep.run_bundle(cells, fail_some_cells, settings)
+    sweep.merge_journal(out)
     assert run(["report", str(out)]) == 1
     return out
 
 
-class Reader(HTMLParser):
+class PageReader(HTMLParser):
     """Checks that tags nest, and collects what matters."""
 
     VOID = frozenset({"meta", "br", "hr", "img", "link", "input"})
@@ -74,61 +74,61 @@ class Reader(HTMLParser):
         self.text.append(data)
 
 
-def read(page: Path) -> Reader:
-    reader = Reader()
+def read_page(page: Path) -> PageReader:
+    reader = PageReader()
     reader.feed(page.read_text())
     assert reader.open == []
     return reader
 
 
-def test_the_verdict_comes_first_and_the_story_is_told(reported: Path) -> None:
-    text = (reported / "report.html").read_text()
+def test_verdict_comes_first_with_its_story(report_folder: Path) -> None:
+    text = (report_folder / "report.html").read_text()
     said = [text.index(part) for part in ("Violated", "process 3", "What was run", "Pictures", "Every setting")]
     assert said == sorted(said)
     assert "&lt;b&gt;process 3&lt;/b&gt;" in text
     assert "<b>process 3</b>" not in text
-    row = next(row for row in sweep.read_cells(reported).to_pylist() if row["status"] == "violated")
-    assert f"amcast simulate --plan {reported}/plans/{row['cell']}.toml --seed 1" in html.unescape(text)
+    row = next(row for row in sweep.read_cells(report_folder).to_pylist() if row["status"] == "violated")
+    assert f"amcast simulate --plan {report_folder}/plans/{row['cell']}.toml --seed 1" in html.unescape(text)
 
 
-def test_the_page_is_whole_and_asks_nobody(reported: Path) -> None:
-    reader = read(reported / "report.html")
+def test_page_is_self_contained(report_folder: Path) -> None:
+    reader = read_page(report_folder / "report.html")
     for tag, attributes in reader.seen:
         assert tag not in ("script", "link", "img", "iframe", "image"), tag
         for name, value in attributes.items():
             if name in ("src", "href", "xlink:href", "srcset", "data"):
                 assert (value or "").startswith("#"), f"{tag} asks for {value}"
-    text = (reported / "report.html").read_text()
+    text = (report_folder / "report.html").read_text()
     assert "@import" not in text
     assert not re.search(r"url\((?!#)", text)
 
 
-def test_names_are_unique_and_references_resolve(reported: Path) -> None:
-    text = (reported / "report.html").read_text()
+def test_ids_are_unique_and_references_resolve(report_folder: Path) -> None:
+    text = (report_folder / "report.html").read_text()
     names = re.findall(r'\bid="([^"]+)"', text)
     assert len(names) == len(set(names))
     for name in re.findall(r'(?:url\(#|xlink:href="#)([^)"]+)', text):
         assert name in set(names), name
 
 
-def test_numbers_are_text(reported: Path) -> None:
-    reader = read(reported / "report.html")
+def test_numbers_are_text(report_folder: Path) -> None:
+    reader = read_page(report_folder / "report.html")
     assert sum(1 for tag, _ in reader.seen if tag == "text") > 20
     assert "messages per second" in reader.text
-    assert "glyph" not in (reported / "report.html").read_text()
+    assert "glyph" not in (report_folder / "report.html").read_text()
 
 
-def test_colours_follow_the_surroundings(reported: Path) -> None:
-    drawn = re.findall(r"<svg.*?</svg>", (reported / "report.html").read_text(), re.DOTALL)
+def test_colours_follow_the_colour_scheme(report_folder: Path) -> None:
+    drawn = re.findall(r"<svg.*?</svg>", (report_folder / "report.html").read_text(), re.DOTALL)
     assert len(drawn) >= 3
-    for light in (style.INK[0], style.SOFT[0], style.GRID[0], style.SERIES[0][0], style.mixed(7)):
+    for light in (style.INK[0], style.SOFT[0], style.GRID[0], style.SERIES[0][0], style.heat_colour(7)):
         assert all(light not in drawing for drawing in drawn)
     assert "var(--ink)" in "".join(drawn)
-    assert "prefers-color-scheme:dark" in (reported / "report.html").read_text()
+    assert "prefers-color-scheme:dark" in (report_folder / "report.html").read_text()
 
 
-def test_every_picture_is_a_file_with_its_table(reported: Path) -> None:
-    drawings = sorted((reported / "pictures").glob("*.svg"))
+def test_every_chart_has_svg_and_csv(report_folder: Path) -> None:
+    drawings = sorted((report_folder / "pictures").glob("*.svg"))
     assert {"throughput-latency", "percentiles"} <= {file.stem for file in drawings}
     for file in drawings:
         assert "<text" in file.read_text()
@@ -139,17 +139,17 @@ def test_every_picture_is_a_file_with_its_table(reported: Path) -> None:
         assert len({len(row) for row in rows}) == 1
 
 
-def test_the_same_measures_give_the_same_bytes(reported: Path) -> None:
-    before = {file: file.read_bytes() for file in reported.rglob("*") if file.suffix in (".html", ".svg", ".csv")}
-    assert run(["report", str(reported), "--json"]) == 1
+def test_equal_measures_give_equal_bytes(report_folder: Path) -> None:
+    before = {file: file.read_bytes() for file in report_folder.rglob("*") if file.suffix in (".html", ".svg", ".csv")}
+    assert run(["report", str(report_folder), "--json"]) == 1
     assert before == {file: file.read_bytes() for file in before}
 
 
-def test_a_line_of_the_comparison_is_the_mean_of_its_runs(reported: Path) -> None:
+def test_comparison_row_is_mean_of_its_runs(report_folder: Path) -> None:
     import pyarrow.parquet as pq
 
-    cells = sweep.read_cells(reported).to_pylist()
-    lines = pq.read_table(reported / "measures" / "comparison.parquet").to_pylist()
+    cells = sweep.read_cells(report_folder).to_pylist()
+    lines = pq.read_table(report_folder / "measures" / "comparison.parquet").to_pylist()
     assert [(line["protocol"], line["outstanding"], line["runs"], line["not_ok"]) for line in lines] == [
         ("primcast", 1, 2, 1), ("skeen", 1, 2, 0), ("primcast", 3, 2, 1), ("skeen", 3, 2, 0),
     ]  # fmt: skip
@@ -163,17 +163,17 @@ def test_a_line_of_the_comparison_is_the_mean_of_its_runs(reported: Path) -> Non
     ("value", "shown"), [(0, "0"), (0.25, "0.25"), (3.14159, "3.14"), (120.4, "120"), (15000, "15k"), (2.4e6, "2.4M")]
 )
 def test_numbers_on_axes_are_short(value: float, shown: str) -> None:
-    assert compact(value) == shown
+    assert format_compact(value) == shown
 
 
-def test_empty_and_odd_data_can_be_drawn() -> None:
-    frame = Frame("odd", "Odd", "", Axis("x", zero=True), Axis("y", zero=True))
-    assert "<svg" in curves(frame, [Curve("one", [1.0], [2.0]), Curve("none", [], [])]).inline
-    assert "<svg" in heat(frame, ["a"], ["b"], [[None]]).inline
-    assert "<svg" in heat(frame, ["a", "b"], ["c"], [[1.0, 1.0]]).inline
+def test_empty_and_degenerate_data_can_be_drawn() -> None:
+    frame = ChartFrame("odd", "Odd", "", Axis("x", zero=True), Axis("y", zero=True))
+    assert "<svg" in draw_curves(frame, [Curve("one", [1.0], [2.0]), Curve("none", [], [])]).inline
+    assert "<svg" in draw_heat_map(frame, ["a"], ["b"], [[None]]).inline
+    assert "<svg" in draw_heat_map(frame, ["a", "b"], ["c"], [[1.0, 1.0]]).inline
 
 
-def test_a_foreign_picture_keeps_its_style_to_itself() -> None:
+def test_embedded_svg_styles_are_scoped() -> None:
     svg = "<svg><style>text{fill:red}.a,.b{x:y}@media(prefers-color-scheme:dark){.a{x:z}}</style></svg>"
     assert scope_styles(svg, "s") == (
         "<svg><style>.s text{fill:red}.s .a,.s .b{x:y}@media(prefers-color-scheme:dark){.s .a{x:z}}</style></svg>"
@@ -255,9 +255,9 @@ def probe(page: Path, width: int, dark: bool, tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_browser_shows_the_page_on_a_desk_and_on_a_phone(reported: Path, tmp_path: Path) -> None:
-    desk = probe(reported / "report.html", 1280, False, tmp_path)
-    phone = probe(reported / "report.html", 390, True, tmp_path)
+def test_browser_shows_page_on_desktop_and_phone(report_folder: Path, tmp_path: Path) -> None:
+    desk = probe(report_folder / "report.html", 1280, False, tmp_path)
+    phone = probe(report_folder / "report.html", 390, True, tmp_path)
     for seen in (desk, phone):
         assert seen["scroll"] <= seen["inner"], f"the page is wider than its window: {seen['wide']}"
         assert seen["wide"] == []

@@ -1,4 +1,4 @@
-"""Mistakes in configurations are told with the place, the value and what was expected."""
+"""Errors in settings name the field, the value and what was expected."""
 
 from typing import Literal
 
@@ -12,14 +12,14 @@ Colour = Literal["red", "green"]
 
 
 class Inner(Config, frozen=True):
-    """A table in a table."""
+    """A nested table."""
 
     colour: Colour = "red"
     level: Literal[1, 2] | None = None
 
 
 class Outer(Config, frozen=True):
-    """A file."""
+    """The table of a whole file."""
 
     name: str
     inner: Inner = Inner()
@@ -30,7 +30,7 @@ class Outer(Config, frozen=True):
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "expected"),
     [
         ({"name": 3}, "name: Expected `str`, got `int`"),
         ({}, "Object missing required field `name`"),
@@ -43,8 +43,8 @@ class Outer(Config, frozen=True):
         ({"hue": 1}, "Object contains unknown field `hue`; expected one of: name, inner, tables, row, pair, either"),
     ],
 )
-def test_a_mistake_names_the_place_and_what_may_stand_there(values: dict[str, object], said: str) -> None:
-    named = values if "name" in values or not values else {"name": "x", **values}
+def test_error_names_the_field_and_its_choices(values: dict[str, object], expected: str) -> None:
+    complete = values if "name" in values or not values else {"name": "x", **values}
     with pytest.raises(UsageError) as caught:
-        parse_config(Outer, named, "file.toml")
-    assert str(caught.value) == f"file.toml: {said}"
+        parse_config(Outer, complete, "file.toml")
+    assert str(caught.value) == f"file.toml: {expected}"

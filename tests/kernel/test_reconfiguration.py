@@ -1,4 +1,4 @@
-"""A change of members: one step at a time, or one sentence about what is wrong."""
+"""Changes: one member at a time, or an error that names the mistake."""
 
 import pytest
 
@@ -18,7 +18,7 @@ from amcast.kernel.topology import Topology
 OLD = Topology({0: (0, 1, 2), 1: (3,)}, (7, 8), {0: "here"}, {0: "zero"})
 
 
-def test_one_member_more_is_the_last_and_one_fewer_leaves_the_others_in_order() -> None:
+def test_added_member_is_last_and_removal_keeps_the_order() -> None:
     more = change_topology(OLD, 0, add=4)
     assert (more.configuration, more.members(0), more.members(1)) == (1, (0, 1, 2, 4), (3,))
     fewer = change_topology(more, 0, remove=0)
@@ -28,7 +28,7 @@ def test_one_member_more_is_the_last_and_one_fewer_leaves_the_others_in_order() 
 
 
 @pytest.mark.parametrize(
-    ("wanted", "said"),
+    ("change", "expected"),
     [
         ({"group": 5, "add": 4}, "group 5 does not exist; expected one of \\[0, 1\\]"),
         ({"group": 0}, "expected one of them, one at a time"),
@@ -39,41 +39,41 @@ def test_one_member_more_is_the_last_and_one_fewer_leaves_the_others_in_order() 
         ({"group": 1, "remove": 3}, "process 3 is its last member; expected 1 or more"),
     ],
 )
-def test_what_cannot_be_changed_is_refused(wanted: dict[str, int], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        change_topology(OLD, **wanted)
+def test_impossible_change_is_rejected(change: dict[str, int], expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
+        change_topology(OLD, **change)
 
 
 @pytest.mark.parametrize(
-    ("new", "said"),
+    ("new", "expected"),
     [
         (Topology({0: (0, 1), 1: (3,)}, configuration=2), "configuration = 2; expected 1"),
         (Topology({0: (0, 1, 2)}, configuration=1), "groups \\[0\\]; expected \\[0, 1\\]"),
-        (Topology({0: (0, 1, 2), 1: (3,)}, configuration=1), "nobody differs; expected one member of one group"),
+        (Topology({0: (0, 1, 2), 1: (3,)}, configuration=1), "no member differs; expected one member of one group"),
         (Topology({0: (0, 1, 4), 1: (3,)}, configuration=1), "process 2 of group 0, process 4 of group 0 differs"),
         (Topology({0: (0, 1), 1: (3, 4)}, configuration=1), "process 2 of group 0, process 4 of group 1 differs"),
         (Topology({0: (0, 1, 2, 8), 1: (3,)}, configuration=1), "process 8 is a client"),
     ],
 )
-def test_a_topology_that_is_not_one_step_away_is_refused(new: Topology, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_topology_more_than_one_change_away_is_rejected(new: Topology, expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
         check_change(OLD, new)
     assert parse_change(OLD, make_change_message(9, 7, new)) is None
 
 
-def test_a_change_travels_as_a_message_to_all_groups() -> None:
+def test_change_is_a_message_to_all_groups() -> None:
     new = change_topology(OLD, 1, add=4)
     message = make_change_message(9, 7, new)
     assert message.destinations == (0, 1)
     assert is_change(message)
     assert parse_change(OLD, message) == new
-    assert parse_change(new, message) is None, "a number comes once"
-    assert parse_change(OLD, Message(9, 7, (0,), message.payload)) is None, "all groups must hear of it"
+    assert parse_change(new, message) is None, "a change applies once"
+    assert parse_change(OLD, Message(9, 7, (0,), message.payload)) is None, "a change is addressed to all groups"
     assert parse_change(OLD, Message(9, 7, (0, 1), message.payload[:-1])) is None
     assert decode_topology(encode_topology(new)) == new
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"\x01", encode_topology(OLD)[:-3], b"\x80"])
-def test_bytes_that_are_no_topology_are_refused(data: bytes) -> None:
+def test_bytes_that_are_no_topology_are_rejected(data: bytes) -> None:
     with pytest.raises(UsageError, match="topology"):
         decode_topology(data)

@@ -1,10 +1,12 @@
+"""Topologies: validation, queries and configurations."""
+
 import pytest
 
 from amcast.kernel.errors import UsageError
 from amcast.kernel.topology import Topology
 
 
-def test_a_grid_numbers_processes_group_by_group_then_clients() -> None:
+def test_grid_numbers_processes_by_group_and_clients_last() -> None:
     topology = Topology.grid(2, 3, 2)
     assert topology.members(1) == (3, 4, 5)
     assert topology.clients == (6, 7)
@@ -29,13 +31,13 @@ def test_a_grid_numbers_processes_group_by_group_then_clients() -> None:
         ({0: (1,)}, (), {9: "mars"}, "process 9 is neither a member"),
     ],
 )
-def test_impossible_topologies_are_refused_by_name(groups, clients, regions, expected) -> None:
+def test_invalid_topology_is_rejected_with_the_reason(groups, clients, regions, expected) -> None:
     with pytest.raises(UsageError, match=expected):
         Topology(groups, clients, regions)
 
 
 @pytest.mark.parametrize("sizes", [(0, 1, 0), (1, 0, 0), (1, 99, 0), (1, 1, -1)])
-def test_impossible_grids_are_refused(sizes) -> None:
+def test_invalid_grid_is_rejected(sizes) -> None:
     with pytest.raises(UsageError, match="expected"):
         Topology.grid(*sizes)
 
@@ -49,7 +51,7 @@ def test_destinations_are_sorted_distinct_and_existing() -> None:
         topology.check_destinations([])
 
 
-def test_a_change_is_the_next_number_and_earlier_members_stay_answerable() -> None:
+def test_change_is_the_next_configuration_and_keeps_earlier_members() -> None:
     before = Topology.grid(2, 3)
     after = before.with_change(0, (0, 1, 9))
     assert after.configuration == 1
@@ -62,7 +64,7 @@ def test_a_change_is_the_next_number_and_earlier_members_stay_answerable() -> No
         before.with_change(5, (1,))
 
 
-def test_history_is_bounded() -> None:
+def test_history_of_members_is_bounded() -> None:
     topology = Topology.grid(1, 3)
     for member in range(10, 30):
         topology = topology.with_change(0, (0, 1, member), keep=4)

@@ -10,7 +10,7 @@ from amcast.kernel.config import parse_config
 from amcast.kernel.errors import UsageError
 from amcast.kernel.message import Message
 from amcast.lab import live_benchmark as module
-from amcast.lab.live_benchmark import Bench, measured
+from amcast.lab.live_benchmark import BenchmarkPlan, compute_measures
 from amcast.live.config.cluster import Cluster, read_cluster
 from amcast.live.load.load_generator import DeliveredPrefix, Window
 from amcast.live.operations.local_cluster import format_local_config
@@ -24,7 +24,7 @@ def judged(folder: Path, prefixes: dict[int, DeliveredPrefix]) -> str:
     file = folder / "cluster.toml"
     file.write_text(format_local_config({"a": 1, "b": 1}, protocol="skeen"))
     cluster: Cluster = read_cluster(file)
-    plan = Bench(replicas=1, connections=2, outstanding=1, protocol="skeen")
+    plan = BenchmarkPlan(replicas=1, connections=2, outstanding=1, protocol="skeen")
     recorder = module._Memory()
     for id, sender in ((FIRST, 1000), (SECOND, 1001)):
         recorder.record_multicast(Message(id, sender, BOTH), 1, sender, 0)
@@ -49,20 +49,20 @@ def test_the_order_that_replicas_tell_is_judged(tmp_path: Path) -> None:
 
 
 def test_numbers_are_per_multicast() -> None:
-    found = measured([Window(0.5, 100, 0.001, 0.002), Window(0.5, 300, 0.001, 0.002)], [1000, 2000, 3000])
+    found = compute_measures([Window(0.5, 100, 0.001, 0.002), Window(0.5, 300, 0.001, 0.002)], [1000, 2000, 3000])
     assert found["throughput_per_s"] == 400
     assert found["replica_cpu_us"] == 5.0
     assert found["client_cpu_us"] == 10.0
     assert found["replica_cpu_us_best"] == 3.33
     assert (found["latency_us_p50"], found["latency_us_max"]) == (2.0, 3.0)
     with pytest.raises(UsageError, match="no multicast was answered"):
-        measured([Window(0.5, 0, 0.001, 0.002)], [])
+        compute_measures([Window(0.5, 0, 0.001, 0.002)], [])
 
 
 def test_connections_take_the_sets_of_groups_in_turn() -> None:
-    plan = Bench(groups=3, destinations=2, connections=6)
+    plan = BenchmarkPlan(groups=3, destinations=2, connections=6)
     assert sorted(plan.sets()) == [(0, 1), (0, 1), (0, 2), (0, 2), (1, 2), (1, 2)]
-    assert plan.sets() == Bench(groups=3, destinations=2, connections=6).sets()
+    assert plan.sets() == BenchmarkPlan(groups=3, destinations=2, connections=6).sets()
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_connections_take_the_sets_of_groups_in_turn() -> None:
 )
 def test_a_wrong_plan_is_refused(field: str, value: int) -> None:
     with pytest.raises(UsageError, match=f"{field} = {value}"):
-        parse_config(Bench, {field: value}, "bench")
+        parse_config(BenchmarkPlan, {field: value}, "bench")
 
 
 @pytest.mark.live

@@ -6,18 +6,18 @@ from typing import Any
 import pytest
 
 from amcast.check.judge import judge
-from amcast.figures.report import PAGE, write_report
+from amcast.figures.report import PAGE_FILE, write_report
 from amcast.lab import report_summary as account
 from amcast.pipeline.measure import comparison as compare
 from amcast.pipeline.measure.job import MeasureResult, prepare_folder, write_run_tables
 from amcast.trace.run import read_run
 from amcast.trace.run_folder import FolderRecorder
-from tests.mutants.planted import MUTANTS, healthy, planted
+from tests.mutants.planted import MUTANTS, healthy, make_trace
 
 
 def written(folder: Path, name: str) -> None:
     """A planted trace as a run folder."""
-    trace = healthy() if name == "healthy" else planted(next(case for case in MUTANTS if case.name == name))
+    trace = healthy() if name == "healthy" else make_trace(next(case for case in MUTANTS if case.name == name))
     told = trace.recorder()
     with FolderRecorder(folder, trace.meta(name), latest=False) as files:
         for table in ("processes", "multicasts", "deliveries", "packets", "notes"):
@@ -41,12 +41,12 @@ def reported(folder: Path, out: Path) -> tuple[account.ReportSummary, str]:
     prepare_folder(out / "measures")
     rows = compare.summarize_runs([described], extra)
     write_run_tables(MeasureResult(out / "measures", 1, "exact", 0.1), rows)
-    said = account.of_runs(folder, {"verdict": verdict["verdict"], "runs": [verdict]}, rows, out / "measures")
+    said = account.summarize_runs(folder, {"verdict": verdict["verdict"], "runs": [verdict]}, rows, out / "measures")
     write_report(said, out / "measures", out)
-    return said, (out / PAGE).read_text()
+    return said, (out / PAGE_FILE).read_text()
 
 
-@pytest.mark.parametrize("name", ["two_groups_disagree", "circle_of_three", "delivered_twice", "nobody_delivers"])
+@pytest.mark.parametrize("name", ["two_groups_disagree", "cycle_of_three", "delivered_twice", "no_process_delivers"])
 def test_a_violation_is_told_and_drawn(name: str, tmp_path: Path) -> None:
     written(tmp_path / "run", name)
     said, page = reported(tmp_path / "run", tmp_path / "out")
@@ -71,7 +71,7 @@ def test_a_healthy_run_shows_its_slowest_message(tmp_path: Path) -> None:
 def test_a_violated_cell_of_a_sweep_shows_its_witness_and_not_the_slowest(tmp_path: Path) -> None:
     """The cell's row has words only; the messages that contradict each other are found from its trace."""
     written(tmp_path / "runs" / "good", "healthy")
-    written(tmp_path / "runs" / "bad", "circle_of_three")
+    written(tmp_path / "runs" / "bad", "cycle_of_three")
     report = judge(read_run(tmp_path / "runs" / "bad"))
     circle = {edge["message"] for edge in report.properties["P5"].witness}
     cells = [
@@ -80,9 +80,9 @@ def test_a_violated_cell_of_a_sweep_shows_its_witness_and_not_the_slowest(tmp_pa
         for name, status, slow in (("good", "ok", 10**9), ("bad", "violated", 10))
     ]  # fmt: skip
     prepare_folder(tmp_path / "measures")
-    said = account.of_sweep(tmp_path, {"plan": {}}, cells, tmp_path / "measures")
+    said = account.summarize_sweep(tmp_path, {"plan": {}}, cells, tmp_path / "measures")
     assert said.verdict == "violated"
     assert "the violation, with message" in said.spacetime_caption
     assert any(f"message {message};" in said.spacetime_caption for message in circle)
-    fine = account.of_sweep(tmp_path, {"plan": {}}, cells[:1], tmp_path / "measures")
+    fine = account.summarize_sweep(tmp_path, {"plan": {}}, cells[:1], tmp_path / "measures")
     assert "the slowest" in fine.spacetime_caption

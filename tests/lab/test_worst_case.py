@@ -6,7 +6,7 @@ import pytest
 
 from amcast.kernel.errors import UsageError
 from amcast.kernel.spec import Spec
-from amcast.lab.worst_case import UNIT_NS, Cast, Schedule, replay, search, skews, topology
+from amcast.lab.worst_case import UNIT_NS, Cast, Schedule, list_skews, make_topology, run_schedule, search_worst_case
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.trace.recorder import Recorder
 
@@ -27,7 +27,7 @@ CASES = [
 def test_no_schedule_exceeds_the_bound_and_the_search_gets_near(
     name: str, skew: float, reached: dict[str, float]
 ) -> None:
-    for row in search(CATALOGUE[name], SCHEDULES, seed=1, skew=skew):
+    for row in search_worst_case(CATALOGUE[name], SCHEDULES, seed=1, skew=skew):
         again = f"amcast worst {name} --schedules {SCHEDULES} --seed 1 --json"
         assert row.holds, f"{row.found} D at a {row.role}, skew {skew}, bound {row.bound}: {again}"
         assert row.found >= reached[row.role], f"too tame: {row.found} D at a {row.role}, skew {skew}: {again}"
@@ -35,32 +35,32 @@ def test_no_schedule_exceeds_the_bound_and_the_search_gets_near(
 
 def test_a_found_schedule_replays_to_the_same_latency() -> None:
     spec = CATALOGUE["primcast"]
-    for row in search(spec, 60, seed=3):
+    for row in search_worst_case(spec, 60, seed=3):
         said = Schedule.of_dict(row.as_dict()["schedule"])
         assert said == row.schedule
-        assert replay(spec, said).latest[row.role] == row.found
+        assert run_schedule(spec, said).latest[row.role] == row.found
 
 
 def test_a_bound_that_is_too_low_is_found_out() -> None:
     spec = CATALOGUE["primcast"]
     proud = replace(spec, claims=replace(spec.claims, bound=lambda role, skew: 3))
-    assert not all(row.holds for row in search(proud, 60, seed=0))
+    assert not all(row.holds for row in search_worst_case(proud, 60, seed=0))
 
 
 def test_the_search_is_the_same_twice() -> None:
     spec = CATALOGUE["whitebox"]
-    first, second = (search(spec, 60, seed=5) for _ in range(2))
+    first, second = (search_worst_case(spec, 60, seed=5) for _ in range(2))
     assert first == second
-    assert first != search(spec, 60, seed=6)
+    assert first != search_worst_case(spec, 60, seed=6)
 
 
 def test_no_packet_takes_longer_than_its_bound_or_overtakes() -> None:
-    there = topology()
+    there = make_topology()
     client, first = there.clients[0], there.members(0)[0]
     chosen = {(client, first, 0): UNIT_NS // 2, (first, 1, 0): UNIT_NS, (first, 1, 1): 0}
     recorder = Recorder()
     schedule = Schedule((Cast(0, (0, 1)), Cast(UNIT_NS // 4, (0,))), {}, chosen)
-    assert not replay(CATALOGUE["primcast"], schedule, recorder).undelivered
+    assert not run_schedule(CATALOGUE["primcast"], schedule, recorder).undelivered
     arrived: dict[tuple[int, int], int] = {}
     for row in recorder.packets:
         source, target, sent_ns, received_ns = (int(str(row[place])) for place in (2, 3, 5, 6))
@@ -72,7 +72,7 @@ def test_no_packet_takes_longer_than_its_bound_or_overtakes() -> None:
 def test_a_protocol_without_a_bound_is_refused() -> None:
     spec: Spec = CATALOGUE["skeen"]
     with pytest.raises(UsageError, match="claims no bound"):
-        skews(spec)
+        list_skews(spec)
 
 
 # Schedules by hand, to show what the search should find
@@ -81,7 +81,7 @@ def test_a_protocol_without_a_bound_is_refused() -> None:
 def meeting(after: float, skew: float) -> Schedule:
     """Group 1 is ahead, so a message to groups 0 and 1 ends above group 0's clock. Just before group 0 learns that,
     another message reaches group 0 at once, but group 2 slowly: it comes first, and both wait for group 2."""
-    there = topology()
+    there = make_topology()
     start = 50 * UNIT_NS
     casts = [Cast(number * UNIT_NS, (1,)) for number in range(3)]
     casts += [Cast(start, (0, 1)), Cast(start + int(after * UNIT_NS) - 1, (0, 2))]
@@ -105,5 +105,5 @@ def meeting(after: float, skew: float) -> Schedule:
     ],
 )
 def test_two_messages_that_meet(name: str, skew: float, after: float, latest: dict[str, float]) -> None:
-    found = replay(CATALOGUE[name], meeting(after, skew)).latest
+    found = run_schedule(CATALOGUE[name], meeting(after, skew)).latest
     assert {role: round(value, 3) for role, value in found.items()} == latest

@@ -1,4 +1,4 @@
-"""A cluster of hosts in this very process, over real sockets on loopback; and a look at what it did."""
+"""A cluster of hosts inside the test process, over real sockets on loopback, and checks of its trace."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
@@ -27,20 +27,19 @@ from amcast.live.wire.network import Address
 from amcast.parts.client.messages import SessionConfig
 from amcast.parts.client.session import ClientSession
 from amcast.parts.node.messages import NodeConfig
-from amcast.protocols.catalogue import protocol
+from amcast.protocols.catalogue import get_protocol
 from amcast.trace.meta import Meta, RunClaims
 from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run
 
-SKEEN = build_node_spec(protocol("skeen"), NodeConfig(omega=None))
-"""What a cluster runs: the protocol in a node that answers clients. Groups of one process need no oracle."""
+SKEEN = build_node_spec(get_protocol("skeen"), NodeConfig(omega=None))
+"""Specification of a cluster: the protocol in a node that answers clients. Groups of one need no oracle."""
 CLAIMS = RunClaims(genuine="strict", complete=True, exactly_once=True)
 QUICK = Limits(heartbeat_s=0.05, heartbeat_timeout_s=2.0, reconnect_min_s=0.005, reconnect_max_s=0.05)
 
 
 def run(main: Coroutine[Any, Any, None], timeout_s: float = 30.0) -> None:
-    """Run a test's coroutine on uvloop; a test that hangs is a test that failed. What tests before it complained of
-    does not count: nothing is left out of its log."""
+    """Runs a coroutine on uvloop with a time-out; rate limits of the log start anew."""
     logs.rate_limited_log.reset()
 
     async def limited() -> None:
@@ -52,7 +51,7 @@ def run(main: Coroutine[Any, Any, None], timeout_s: float = 30.0) -> None:
 
 
 class Cluster:
-    """Hosts by process, with what each delivered."""
+    """Hosts by process, with the deliveries of each."""
 
     def __init__(self, topology: Topology, spec: Spec = SKEEN, limits: Limits = QUICK) -> None:
         self.topology = topology
@@ -79,7 +78,7 @@ class Cluster:
         for replica in self.replicas.values():
             replica.start(self.addresses)
         for host in self.hosts.values():
-            await host.network.connected(set(self.topology.servers), 10)
+            await host.network.wait_connected(set(self.topology.servers), 10)
 
     async def prepare(self, me: ProcessId, *, folder: Path | None = None, store: Store | None = None) -> ReplicaRuntime:
         """A host that listens, at its old address if it had one, and has not started."""
@@ -93,7 +92,7 @@ class Cluster:
             self.spec,
             limits=self.limits,
             recorder=self.recorder,
-            steps=steps,
+            step_log=steps,
             store=store,
             on_deliver=lambda effect: self.delivered[me].extend(batch_deliveries(effect)),
         )
@@ -113,7 +112,7 @@ class Cluster:
         return Client(session, self.topology, self.spec, self.addresses, me=number, batches=batches, **options)
 
     async def settled(self, count: int) -> None:
-        """Wait until so many deliveries happened, all processes together."""
+        """Waits until a number of deliveries happened, over all processes."""
         while sum(map(len, self.delivered.values())) < count:
             await asyncio.sleep(0.005)
 
@@ -133,16 +132,16 @@ async def cluster(topology: Topology, limits: Limits = QUICK, **options: Any) ->
 
 
 def holds(run: Run) -> None:
-    """Every claimed property of the run holds: P1 to P5, and nothing travelled where it need not."""
+    """Checks that every claimed property of the run holds: P1 to P5, and genuineness."""
     report = judge(run)
     assert report.verdict == "holds", "\n".join(report.story())
 
 
 def recorded(recorder: Recorder) -> Run:
-    """What hosts in this process have told, when all of them have stopped."""
+    """The trace of hosts in this process, after all of them have stopped."""
     return Run.from_recorder(recorder, Meta(run="live", claims=CLAIMS))
 
 
 def ids(delivered: Mapping[ProcessId, list[Delivery]]) -> dict[ProcessId, list[int]]:
-    """What was ordered, process by process, a batch once."""
+    """The ordered messages of each process, each batch once."""
     return {process: [one.message for one in row if one.place == 0] for process, row in delivered.items()}

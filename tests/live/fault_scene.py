@@ -1,4 +1,4 @@
-"""A scene for faults: a replicated cluster of real processes under traffic, and the judgement of what it left."""
+"""A replicated cluster of real processes under traffic for fault tests, and the check of its trace."""
 
 import asyncio
 import os
@@ -24,12 +24,12 @@ from tests.live.cluster import run
 GROUPS: Mapping[str, int] = {"orders": 3, "stock": 3}
 DESTINATIONS = (("orders", "stock"), ("orders",), ("stock",))
 CAMPAIGN = "AMCAST_CAMPAIGN" in os.environ
-"""Longer plays, and every protocol: `make campaign` sets it."""
+"""Longer scenarios and every protocol: `make campaign` sets it."""
 EVERYBODY = tuple(f"{group}/{place}" for group in GROUPS for place in (1, 2, 3))
 
 
 class Scene:
-    """What a play can do to a cluster while some logical clients multicast one message after the other."""
+    """Actions of a scenario on a cluster while several clients multicast one message after the other."""
 
     def __init__(self, cluster: Cluster, running: LocalCluster) -> None:
         self.cluster = cluster
@@ -37,7 +37,7 @@ class Scene:
         self.acknowledged: list[int] = []
         self.payload = b"x"
         self.read: list[tuple[int, int]] = []
-        """(position, message) of everything that a subscriber to orders was told."""
+        """(position, message) of everything that a subscriber to orders read."""
         self._stopping = False
 
     async def use(self, client: Client, number: int) -> None:
@@ -50,20 +50,20 @@ class Scene:
             await asyncio.sleep(0.01)
 
     async def follow(self) -> None:
-        """Be a subscriber, from the first delivery on."""
+        """Subscribes from the first delivery on."""
         async for delivery in subscribe(self.cluster, "orders", since=0):
             if delivery.place == 0:
                 self.read.append((delivery.position, delivery.message))
 
     async def more(self, count: int) -> None:
-        """Wait until so many more messages are acknowledged."""
+        """Waits until a number of further messages is acknowledged."""
         goal = len(self.acknowledged) + count * (5 if CAMPAIGN else 1)
         while len(self.acknowledged) < goal:
             self.running.check()
             await asyncio.sleep(0.01)
 
     async def logged(self, node: str, text: str) -> None:
-        """Wait until a node has said this."""
+        """Waits until the log of a node contains a text."""
         while text not in self.log(node):
             self.running.check()
             await asyncio.sleep(0.05)
@@ -75,11 +75,11 @@ class Scene:
         await self.do(lambda: self.running.start(*nodes))
 
     def silence(self) -> None:
-        """End the traffic."""
+        """Stops the traffic."""
         self._stopping = True
 
     async def do(self, act: Callable[[], object]) -> None:
-        """Something that takes its time, beside the traffic."""
+        """Runs a blocking function beside the traffic."""
         await asyncio.get_running_loop().run_in_executor(None, act)
 
     def log(self, node: str) -> str:
@@ -100,7 +100,8 @@ def staged(
     timeout_s: float = 240,
     **fields: Any,
 ) -> Run:
-    """Start, let clients talk, play, let everything settle, stop; then P1 to P8 hold and no receipt was a lie."""
+    """Starts a cluster, runs traffic and the scenario, waits until it settles, stops; then checks P1 to P8 and all
+    receipts."""
     file = folder / "cluster.toml"
     settings = {"protocol": "primcast", "durability": "os", "trace": {"mode": "deliveries", "folder": "run"}, **fields}
     file.write_text(config or format_local_config(GROUPS, **settings))
@@ -143,7 +144,7 @@ async def _played(scene: Scene, play: Play, recorder: FolderRecorder, around: Ab
 
 
 def judged(cluster: Cluster, scene: Scene) -> Run:
-    """The trace holds, and everything acknowledged is in it."""
+    """Checks the trace, and that it contains every acknowledged message."""
     found = read_run(cluster.trace_folder)
     report = judge(found)
     assert report.verdict == "holds", "\n".join(report.story())
@@ -161,7 +162,7 @@ def judged(cluster: Cluster, scene: Scene) -> Run:
 
 
 def changes_in(rows: list[tuple[int, int, int]]) -> set[int]:
-    """The positions of changes of members, which readers do not see: the clients of a scene have small numbers."""
+    """The positions of changes of members, which readers do not see; the clients of a scene have small process ids."""
     return {position for _, position, message in rows if sender_of(message) >= FIRST_CLIENT_ID}
 
 

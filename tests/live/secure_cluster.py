@@ -1,4 +1,5 @@
-"""Clusters with certificates, in this process or as real ones; and strangers who try what they should not."""
+"""Clusters with certificates, inside the test process or as real processes, and raw connections of unauthenticated
+peers."""
 
 import asyncio
 import logging
@@ -8,12 +9,13 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, supp
 from pathlib import Path
 from typing import Any
 
-from amcast.cluster import Replica
+from amcast.cluster import run_replica
 from amcast.kernel.ids import ProcessId
 from amcast.live import log_output as logs
 from amcast.live.config import certificates as certs
 from amcast.live.config.cluster import Cluster, read_cluster
 from amcast.live.operations.local_cluster import format_local_config
+from amcast.live.server.replica import Replica
 
 CLIENTS = {
     "till": {"groups": "all", "operate": True},
@@ -36,7 +38,7 @@ def secured(
 
 
 def plain(folder: Path, groups: Mapping[str, int] = GROUPS, **fields: Any) -> Cluster:
-    """The same in the clear."""
+    """A cluster.toml with security.mode = "plain"."""
     file = folder / "cluster.toml"
     file.write_text(format_local_config(groups, **{"protocol": "primcast", "durability": "memory", **fields}))
     return read_cluster(file)
@@ -44,16 +46,16 @@ def plain(folder: Path, groups: Mapping[str, int] = GROUPS, **fields: Any) -> Cl
 
 @asynccontextmanager
 async def replicas(cluster: Cluster) -> AsyncIterator[dict[ProcessId, Replica]]:
-    """Every node of a cluster, in this process."""
+    """Runs every node of a cluster in this process."""
     async with AsyncExitStack() as stack:
         running = {}
         for name, me in cluster.nodes().items():
-            running[me] = await stack.enter_async_context(Replica(cluster, name))
+            running[me] = await stack.enter_async_context(run_replica(cluster, name))
         yield running
 
 
 class Lines(logging.Handler):
-    """What was logged."""
+    """Collected log lines."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +70,7 @@ class Lines(logging.Handler):
 
 @contextmanager
 def listening() -> Iterator[Lines]:
-    """Collect the log of the live room, whatever earlier tests made it complain about."""
+    """Collects the log of the live system, with fresh rate limits."""
     logs.rate_limited_log.reset()
     log = logging.getLogger("amcast.live")
     lines = Lines()
@@ -83,7 +85,7 @@ def listening() -> Iterator[Lines]:
 
 
 async def say(address: tuple[str, int], data: bytes, context: ssl.SSLContext | None = None) -> bytes:
-    """Connect, say something, and hear what comes back until the other side hangs up."""
+    """Connects, sends bytes, and returns what is received until the peer closes."""
     writer = None
     try:
         reader, writer = await asyncio.open_connection(*address, ssl=context)
@@ -100,7 +102,7 @@ async def say(address: tuple[str, int], data: bytes, context: ssl.SSLContext | N
 
 
 async def until(holds: Any, timeout_s: float = 10.0) -> None:
-    """Wait for a condition; what never holds fails."""
+    """Waits for a condition; fails if it never holds."""
     async with asyncio.timeout(timeout_s):
         while not holds():
             await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""A cluster of real operating-system processes: configuration, start, kill -9, stop, and the run folder it leaves."""
+"""A cluster of real operating-system processes: cluster.toml, start, kill -9, stop, and its run folder."""
 
 import asyncio
 import random
@@ -47,7 +47,7 @@ async def talk(cluster: Cluster, me: int, recorder: FolderRecorder, count: int) 
 
 
 @pytest.mark.live
-def test_real_processes_leave_a_trace_in_which_all_orders_agree(tmp_path: Path) -> None:
+def test_trace_of_real_processes_satisfies_the_order_properties(tmp_path: Path) -> None:
     cluster = configured(tmp_path, trace={"mode": "full", "folder": "runs/one"})
     steps = tmp_path / "steps"
     expected = 0
@@ -73,7 +73,7 @@ def test_real_processes_leave_a_trace_in_which_all_orders_agree(tmp_path: Path) 
         assert replay(file, Codec(spec.wire_bodies(), spec.records), fresh) > 10
 
 
-def test_a_step_log_tells_what_was_asked_and_said_for_many(tmp_path: Path) -> None:
+def test_step_log_contains_request_batches_and_replies(tmp_path: Path) -> None:
     spec = build_node_spec(CATALOGUE["primcast"], NodeConfig(omega=None))
     messages = [Message(message_id(client, 0), client, (0,), b"x") for client in (6, 7)]
     ids = tuple(message.id for message in messages)
@@ -86,7 +86,7 @@ def test_a_step_log_tells_what_was_asked_and_said_for_many(tmp_path: Path) -> No
 
 
 @pytest.mark.live
-def test_kill_and_restart_is_a_new_incarnation_and_the_others_go_on(tmp_path: Path) -> None:
+def test_killed_node_restarts_in_a_new_incarnation(tmp_path: Path) -> None:
     cluster = configured(tmp_path)
 
     async def talk_to(*names: str) -> None:
@@ -114,7 +114,7 @@ async def _connect_briefly(cluster: Cluster) -> None:
 
 
 @pytest.mark.live
-def test_a_node_that_cannot_start_says_why(tmp_path: Path) -> None:
+def test_node_reports_why_it_cannot_start(tmp_path: Path) -> None:
     cluster = configured(tmp_path, options={"speed": 9})
     with (
         pytest.raises(CannotTellError, match=r"exit code 64.*options of protocol skeen.*speed"),
@@ -135,15 +135,15 @@ def test_a_node_that_cannot_start_says_why(tmp_path: Path) -> None:
         ("name = 'x'\n[groups.a]\nreplicas=['h']", "the address 'h'; expected host:port"),
         ("name = 'x'\n[groups.a]\nreplicas=['h:70000']", "expected host:port with a port from 1 to 65535"),
         ("name = 'x'\n[groups.a]\nreplicas=['h:1', 'h:1']", "the address h:1 appears twice"),
-        ("name = 'x'\n[groups.a]\nid=1\nreplicas=['h:1']\n[groups.b]\nreplicas=['h:2']", "a has this number already"),
+        ("name = 'x'\n[groups.a]\nid=1\nreplicas=['h:1']\n[groups.b]\nreplicas=['h:2']", "a has this id already"),
         ("name = 'x'\n[groups.'a/b']\nreplicas=['h:1']", "expected one without '/'"),
         ("name = 'x'\ndurability='disk'\n[groups.a]\nreplicas=['h:1']", "durability: Invalid enum value 'disk'"),
-        ("name = 'x'\n[groups.a]\nreplicas=['h:1']\n[limits]\nbeat_s=0", "limits.heartbeat_s = 0"),
+        ("name = 'x'\n[groups.a]\nreplicas=['h:1']\n[limits]\nheartbeat_s=0", "limits.heartbeat_s = 0"),
         ("name = 'x'\n[groups.a]\nreplicas=['h:1']\n[limits]\nframe_bytes=1", "expected at least twice message_bytes"),
         ("name = ", "expected TOML"),
     ],
 )
-def test_a_wrong_configuration_is_refused_with_the_field_named(tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_cluster_toml_error_names_the_field(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "cluster.toml"
     file.write_text(text)
     with pytest.raises(UsageError) as refused:
@@ -152,7 +152,7 @@ def test_a_wrong_configuration_is_refused_with_the_field_named(tmp_path: Path, t
     assert said in str(refused.value)
 
 
-def test_a_configuration_places_everybody(tmp_path: Path) -> None:
+def test_cluster_toml_assigns_processes_and_addresses(tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
     file.write_text("""
         name = "shop"
@@ -173,7 +173,7 @@ def test_a_configuration_places_everybody(tmp_path: Path) -> None:
     for wrong in ("orders/3", "orders/0", "orders", "nobody/1", "orders/x"):
         with pytest.raises(UsageError, match="does not exist"):
             cluster.process_of(wrong)
-    with pytest.raises(UsageError, match="expected a cluster's configuration"):
+    with pytest.raises(UsageError, match=r"expected a cluster\.toml"):
         read_cluster(tmp_path / "nothing.toml")
 
 

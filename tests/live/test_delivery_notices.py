@@ -1,4 +1,4 @@
-"""Followers deliver soon although what can wait is kept for long: their primary tells them what it has delivered."""
+"""Followers deliver early although deferrable bodies are held back for long: their primary announces its deliveries."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from amcast.cluster import Replica, connect
+from amcast.cluster import connect, run_replica
 from amcast.live.client.client import Client
 from amcast.live.config.cluster import read_cluster
 from amcast.live.operations.local_cluster import format_local_config
@@ -36,7 +36,7 @@ async def many_at_once(client: Client) -> int:
 
 @pytest.mark.parametrize("talk", [one_by_one, many_at_once])
 @pytest.mark.parametrize("replicas", [3, 5])
-def test_followers_do_not_wait_for_what_is_kept_back(tmp_path: Path, talk: object, replicas: int) -> None:
+def test_followers_deliver_before_deferred_bodies_arrive(tmp_path: Path, talk: object, replicas: int) -> None:
     minute_ns = 60_000_000_000
     settings = {
         "protocol": "primcast",
@@ -52,7 +52,9 @@ def test_followers_do_not_wait_for_what_is_kept_back(tmp_path: Path, talk: objec
         async with AsyncExitStack() as stack:
             for name in cluster.nodes():
                 row = rows[name]
-                await stack.enter_async_context(Replica(cluster, name, lambda told, row=row: row.append(told.payload)))
+                await stack.enter_async_context(
+                    run_replica(cluster, name, lambda told, row=row: row.append(told.payload))
+                )
             client = await stack.enter_async_context(connect(cluster))
             count = await talk(client)  # type: ignore[operator]
             async with asyncio.timeout(PATIENCE_S / 2):

@@ -1,4 +1,4 @@
-"""Faults against a replicated cluster of real processes: nothing acknowledged is lost, doubled or out of order.
+"""Faults of a replicated cluster of real processes: no acknowledged message is lost, duplicated or reordered.
 
 Each play goes through several faults, because starting six processes takes longer than any of them.
 """
@@ -25,7 +25,7 @@ RESTARTING = sorted(name for name, spec in CATALOGUE.items() if "recovery" in sp
 PROTOCOLS = RESTARTING if CAMPAIGN else ["primcast"]
 
 
-def test_memory_is_lost_with_a_leader_and_comes_back_from_its_fellows(tmp_path: Path) -> None:
+def test_leader_without_memory_recovers_state_from_members(tmp_path: Path) -> None:
     async def play(scene: Scene) -> None:
         await scene.kill("orders/1")
         await scene.more(50)
@@ -35,7 +35,7 @@ def test_memory_is_lost_with_a_leader_and_comes_back_from_its_fellows(tmp_path: 
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_leaders_followers_a_minority_everywhere_and_everybody_die_and_come_back(tmp_path: Path, protocol: str) -> None:
+def test_killed_minorities_and_killed_cluster_recover_from_logs(tmp_path: Path, protocol: str) -> None:
     async def play(scene: Scene) -> None:
         for victims in (("orders/1",), ("orders/3", "stock/1"), ("stock/1", "stock/2", "stock/3"), EVERYBODY):
             await scene.kill(*victims)
@@ -47,7 +47,7 @@ def test_leaders_followers_a_minority_everywhere_and_everybody_die_and_come_back
     staged(tmp_path, play, protocol=protocol)
 
 
-def test_a_full_disk_stops_one_replica_and_fsync_survives_kill_nine_of_everybody(tmp_path: Path) -> None:
+def test_full_disk_stops_one_replica_and_fsync_survives_kill_of_all(tmp_path: Path) -> None:
     async def play(scene: Scene) -> None:
         scene.payload = bytes(4000)
         resource.prlimit(scene.running.pid("orders/1"), resource.RLIMIT_FSIZE, (300_000, 300_000))
@@ -65,7 +65,7 @@ def test_a_full_disk_stops_one_replica_and_fsync_survives_kill_nine_of_everybody
     staged(tmp_path, play, durability="fsync")
 
 
-def test_paused_slow_and_long_absent_replicas_do_no_harm_and_who_stays_dead_is_told(tmp_path: Path) -> None:
+def test_paused_slow_and_absent_replicas_do_not_violate_order(tmp_path: Path) -> None:
     async def play(scene: Scene) -> None:
         scene.running.signal("orders/1", signal.SIGSTOP)
         await scene.more(60)
@@ -90,7 +90,7 @@ def test_paused_slow_and_long_absent_replicas_do_no_harm_and_who_stays_dead_is_t
     assert sorted(crashed) == [*SERVERS, 100, 101]
 
 
-def test_clocks_that_jump_change_nothing_but_time(tmp_path: Path) -> None:
+def test_jumping_clocks_do_not_violate_order(tmp_path: Path) -> None:
     skew = tmp_path / "skew"
     skew.mkdir()
 
@@ -106,7 +106,7 @@ def test_clocks_that_jump_change_nothing_but_time(tmp_path: Path) -> None:
     staged(tmp_path, play, protocol="primcast-hc", skew=skew, reads_all=True)
 
 
-def test_links_that_are_cut_frozen_and_healed(tmp_path: Path) -> None:
+def test_cut_and_frozen_links_heal(tmp_path: Path) -> None:
     ports = find_free_ports(12)
     places = [(("127.0.0.1", ports[n]), ("127.0.0.1", ports[6 + n])) for n in SERVERS]
     text = format_toml(

@@ -1,4 +1,4 @@
-"""A whole group of an A_dt cluster of real processes is killed with -9. The others go on, and clients are told."""
+"""A whole group of an A_dt cluster is killed; the others continue, and receipts name the lost group."""
 
 import asyncio
 from pathlib import Path
@@ -25,7 +25,7 @@ RETRY_NS = (150_000_000, 300_000_000)
 
 
 async def talk(client: Client, count: int) -> list[Receipt]:
-    """Messages to every set of groups, some to each set at a time, and one time after the other."""
+    """Messages to every set of groups, some to each set concurrently, one round after the other."""
     receipts: list[Receipt] = []
     for _ in range(count):
         receipts += await asyncio.gather(*(client.multicast(names, b"x", timeout_s=60) for names in SETS))
@@ -33,7 +33,7 @@ async def talk(client: Client, count: int) -> list[Receipt]:
 
 
 async def played(cluster: Cluster, running: LocalCluster, recorder: FolderRecorder) -> list[Receipt]:
-    """Traffic; `stock` is killed in the middle of it; a client that comes later finds the others, too."""
+    """Runs traffic and kills `stock` in the middle of it; a client that connects later reaches the others, too."""
     async with connect(cluster, me=100, recorder=recorder, connect_s=60) as client:
         before = await talk(client, 8)
         assert all(receipt.absent == () for receipt in before)
@@ -51,7 +51,7 @@ async def played(cluster: Cluster, running: LocalCluster, recorder: FolderRecord
     return before + during + after
 
 
-def test_the_others_deliver_when_a_whole_group_is_killed(tmp_path: Path) -> None:
+def test_remaining_groups_deliver_when_a_group_is_killed(tmp_path: Path) -> None:
     text = format_local_config(
         GROUPS,
         protocol="a-dt",

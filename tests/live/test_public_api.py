@@ -1,4 +1,4 @@
-"""What a user's program imports: replicas inside it, and clients with and without an event loop."""
+"""The public functions: replicas inside a program, and clients with and without an event loop."""
 
 import asyncio
 import threading
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from amcast.cluster import Replica, cluster_spec, connect, connect_blocking, local_cluster
+from amcast.cluster import cluster_spec, connect, connect_blocking, local_cluster, run_replica
 from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.live.client_batch import Delivery
 from amcast.live.config.cluster import read_cluster
@@ -18,7 +18,7 @@ from tests.live.cluster import run
 pytestmark = pytest.mark.live
 
 
-def test_replicas_in_a_program_of_ones_own_get_every_message_in_one_order(tmp_path: Path) -> None:
+def test_replicas_inside_a_program_deliver_in_one_order(tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
     file.write_text(format_local_config({"orders": 1, "stock": 1}, protocol="skeen", durability="memory"))
     got: dict[str, list[Delivery]] = {"orders/1": [], "stock/1": []}
@@ -26,7 +26,7 @@ def test_replicas_in_a_program_of_ones_own_get_every_message_in_one_order(tmp_pa
     async def main() -> None:
         async with AsyncExitStack() as stack:
             for name, deliveries in got.items():
-                await stack.enter_async_context(Replica(file, name, deliveries.append))
+                await stack.enter_async_context(run_replica(file, name, deliveries.append))
             client = await stack.enter_async_context(connect(file))
             jobs = [client.multicast({"orders", "stock"}, b"%d" % number) for number in range(50)]
             receipts = await asyncio.gather(*jobs)
@@ -42,7 +42,7 @@ def test_threads_share_a_blocking_client(tmp_path: Path) -> None:
     file.write_text(format_local_config({"orders": 1, "stock": 1}, protocol="skeen", durability="memory"))
     cluster = read_cluster(file)
     with (
-        pytest.raises(CannotTellError, match="no server gave this client a number"),
+        pytest.raises(CannotTellError, match="no server gave this client a process id"),
         connect_blocking(cluster, connect_s=0.2),
     ):
         pass
@@ -64,20 +64,18 @@ def test_threads_share_a_blocking_client(tmp_path: Path) -> None:
         client.multicast({"orders"}, b"x")
 
 
-def test_who_waits_when_a_client_hangs_up_is_told_that_it_is_unknown(tmp_path: Path) -> None:
+def test_closing_a_client_fails_unanswered_messages_as_unknown(tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
     file.write_text(format_local_config({"orders": 1}, protocol="skeen", durability="memory"))
 
     async def main() -> None:
-        async with Replica(file, "orders/1") as replica:
+        async with run_replica(file, "orders/1") as replica:
             async with connect(file) as client:
                 replica.host.network.pause_reading(True)
                 asking = asyncio.create_task(client.multicast({"orders"}, b"x"))
                 await asyncio.sleep(0.05)
             replica.host.network.pause_reading(False)
-            with pytest.raises(
-                CannotTellError, match="the client has hung up; the message may or may not be delivered"
-            ):
+            with pytest.raises(CannotTellError, match="the client was closed; the message may or may not be delivered"):
                 await asking
 
     run(main())
@@ -93,7 +91,7 @@ def test_who_waits_when_a_client_hangs_up_is_told_that_it_is_unknown(tmp_path: P
         ("whitebox", "memory", "off", None),
     ],
 )
-def test_where_nothing_is_kept_no_records_are_made(
+def test_memory_durability_disables_records(
     tmp_path: Path, protocol: str, durability: str, trace: str, records: bool | None
 ) -> None:
     file = tmp_path / "cluster.toml"
@@ -103,7 +101,7 @@ def test_where_nothing_is_kept_no_records_are_made(
     assert protocol_options(cluster, cluster_spec(cluster)).get("records") is records
 
 
-def test_a_log_without_records_is_refused(tmp_path: Path) -> None:
+def test_log_durability_without_records_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
     file.write_text(
         format_local_config({"orders": 3}, protocol="primcast", durability="fsync", options={"records": False})

@@ -1,4 +1,4 @@
-"""Protocols for single processes, lifted to groups of three, on real sockets."""
+"""Protocols for single processes, replicated in groups of three, on real sockets."""
 
 import asyncio
 from random import Random
@@ -9,7 +9,7 @@ from amcast.assembly import build_node_spec
 from amcast.check.judge import judge
 from amcast.kernel.topology import Topology
 from amcast.parts.node.messages import NodeConfig
-from amcast.protocols.catalogue import protocol
+from amcast.protocols.catalogue import get_protocol
 from amcast.trace.meta import Meta, RunClaims
 from amcast.trace.run import Run
 from tests.live.cluster import Cluster, run
@@ -18,13 +18,13 @@ MESSAGES = 60
 
 
 @pytest.mark.parametrize("name", ["skeen", "flexcast", "treecast", "ring"])
-def test_groups_of_three_deliver_in_one_order(name: str) -> None:
+def test_replicated_groups_deliver_in_one_order(name: str) -> None:
     run(served(name))
 
 
 async def served(name: str) -> None:
     topology = Topology.grid(3, 3)
-    spec = build_node_spec(protocol(name), NodeConfig())
+    spec = build_node_spec(get_protocol(name), NodeConfig())
     made = Cluster(topology, spec)
     random = Random(name)
     chosen = [tuple(sorted(random.sample(range(3), random.randint(1, 3)))) for _ in range(MESSAGES)]

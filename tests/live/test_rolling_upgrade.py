@@ -1,4 +1,4 @@
-"""Restarts in good order, while the cluster serves: nothing lost, no message delayed by more than one leader change.
+"""Graceful restarts while the cluster serves: no message lost, none delayed by more than one leader change.
 
 Against real processes, with the trace checked; and upgrades between wire versions, node by node.
 """
@@ -32,7 +32,7 @@ from amcast.live.wire.transport import TransportOptions
 from amcast.parts.client.messages import Farewell
 from amcast.parts.node.messages import Heartbeat, NodeConfig, OmegaConfig
 from amcast.parts.node.node import Node
-from amcast.protocols.catalogue import protocol
+from amcast.protocols.catalogue import get_protocol
 from amcast.trace.meta import Meta, RunClaims
 from amcast.trace.run import read_run
 from amcast.trace.run_folder import FolderRecorder
@@ -46,7 +46,7 @@ SETS = ((0,), (1,), (0, 1))
 
 
 def tracing(cluster: Cluster) -> FolderRecorder:
-    """The clients' part of the trace; it is there before the nodes are."""
+    """The clients' part of the trace, which exists before the nodes start."""
     meta = Meta(run=cluster.run, claims=RunClaims(complete=True, exactly_once=True))
     return FolderRecorder(cluster.trace_folder, meta, packets=False, writer="clients")
 
@@ -55,7 +55,7 @@ def served_through(
     cluster: Cluster, running: LocalCluster, recorder: FolderRecorder, act: Callable[[], None],
     numbers: tuple[int | None, ...] = (None, None), client: str | None = None,
 ) -> Traffic:  # fmt: skip
-    """Two clients multicast while something happens."""
+    """Runs two clients while an action happens."""
     sets = [groups for groups in SETS if max(groups) < len(cluster.topology.groups)]
     traffic = Traffic(lambda number: sets[number % len(sets)], payload=64, outstanding=4)
     clients = [connect(cluster, me=me, recorder=recorder, client=client) for me in numbers]
@@ -70,7 +70,7 @@ def judged(cluster: Cluster) -> None:
 
 
 def notes_of(cluster: Cluster, name: str) -> list[tuple[int, float]]:
-    """Who noted it, and the value."""
+    """Processes that recorded a note, and its value."""
     notes = read_run(cluster.trace_folder).notes
     assert notes is not None
     columns = zip(notes["process"], notes["name"], notes["value"], strict=True)
@@ -79,7 +79,7 @@ def notes_of(cluster: Cluster, name: str) -> list[tuple[int, float]]:
 
 @live
 @slow
-def test_a_rolling_restart_loses_nothing_and_waits_for_no_silence(tmp_path: Path) -> None:
+def test_rolling_restart_loses_no_message_and_needs_no_timeout(tmp_path: Path) -> None:
     cluster = secured(
         tmp_path, {"orders": 3, "stock": 3}, durability="os", trace={"mode": "deliveries", "folder": "run"}
     )
@@ -116,8 +116,10 @@ def test_a_rolling_restart_loses_nothing_and_waits_for_no_silence(tmp_path: Path
 
 @live
 @slow
-def test_the_command_that_rolls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It runs what it is given, in the right order, and stops when that fails."""
+def test_roll_command_restarts_in_order_and_stops_on_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command restarts nodes in the right order, and stops when a restart fails."""
     cluster = plain(tmp_path, {"orders": 3})
     with local_cluster(cluster) as running:
         first = restart_order(fetch_statuses(cluster, None))[0]
@@ -127,12 +129,12 @@ def test_the_command_that_rolls(tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert code == 2
         said = capsys.readouterr().err
         assert f"restarting {first}" in said
-        assert "ended with 3; the rolling restart ends here" in said
+        assert "exited with code 3; the rolling restart stops" in said
         assert running.pid(first)
 
 
 def nodes_of_one_group() -> list[Node]:
-    spec = build_node_spec(protocol("primcast"), NodeConfig(omega=OmegaConfig()))
+    spec = build_node_spec(get_protocol("primcast"), NodeConfig(omega=OmegaConfig()))
     topology = Topology.grid(1, 3)
     made = [spec.process(me, topology, spec.configure()) for me in range(3)]
     for node in made:
@@ -140,7 +142,7 @@ def nodes_of_one_group() -> list[Node]:
     return made  # type: ignore[return-value]
 
 
-def test_a_farewell_moves_the_lead_at_once_and_old_heartbeats_do_not_move_it_back() -> None:
+def test_farewell_moves_leadership_despite_old_heartbeats() -> None:
     _, second, third = nodes_of_one_group()
     effects = second.step([Receive(0, Farewell(0))], 1)
     assert any(isinstance(e, Send) and type(e.body).__name__ == "NewEpoch" for e in effects)
@@ -160,7 +162,7 @@ def test_a_farewell_moves_the_lead_at_once_and_old_heartbeats_do_not_move_it_bac
     assert second.omega._mistakes == {}, "it was away indeed"
 
 
-def test_clients_go_to_another_gateway_at_once() -> None:
+def test_farewell_moves_clients_to_another_gateway() -> None:
     from amcast.kernel.events import Submit
     from amcast.kernel.message import Message, Request
     from amcast.parts.client.messages import SessionConfig
@@ -181,16 +183,16 @@ def test_clients_go_to_another_gateway_at_once() -> None:
 
 
 class End:
-    """A network that speaks some versions."""
+    """A network that supports a range of versions."""
 
     def __init__(self, me: int, versions: tuple[int, int]) -> None:
         limits = Limits(reconnect_min_s=0.005, reconnect_max_s=0.05)
-        spec = build_node_spec(protocol("skeen"), NodeConfig(omega=None))
+        spec = build_node_spec(get_protocol("skeen"), NodeConfig(omega=None))
         self.got: list[object] = []
         self.coder = Codec(spec.wire_bodies(), limits=limits)
         self.network = Network(
             me, 0, "test", "skeen", self.coder, on_bodies=lambda peer, bodies: self.got.extend(bodies),
-            on_frame=lambda *_: None, on_link_reset=lambda *_: None, chance=random.Random(1),
+            on_frame=lambda *_: None, on_link_reset=lambda *_: None, rng=random.Random(1),
             wiring=TransportOptions(versions=versions),
         )  # fmt: skip
 
@@ -198,9 +200,9 @@ class End:
 @live
 @pytest.mark.parametrize(
     ("low", "high", "agreed"),
-    [((1, 2), (1, 2), 2), ((1, 1), (1, 2), 1), ((1, 2), (1, 1), 1), ((2, 2), (1, 2), 2), ((1, 1), (2, 2), None)],
+    [((3, 4), (3, 4), 4), ((3, 3), (3, 4), 3), ((3, 4), (3, 3), 3), ((4, 4), (3, 4), 4), ((3, 3), (4, 4), None)],
 )
-def test_two_versions_agree_on_the_highest_that_both_speak(
+def test_peers_agree_on_the_highest_common_wire_version(
     low: tuple[int, int], high: tuple[int, int], agreed: int | None
 ) -> None:
     async def main() -> None:
@@ -210,13 +212,13 @@ def test_two_versions_agree_on_the_highest_that_both_speak(
         for end, peer in ((one, 1), (two, 0)):
             end.network.start(addresses)
             # Before anybody knows what the other speaks.
-            end.network.send((peer,), end.coder.encode(Heartbeat(7)), None)
-            end.network.flush(None)
+            end.network.outbox.send((peer,), end.coder.encode(Heartbeat(7)), None)
+            end.network.outbox.flush(None)
         if agreed is None:
-            with pytest.raises(TimeoutError, match="process 1 speaks wire version 2; process 0 speaks 1"):
-                await two.network.connected({0}, 0.5)
+            with pytest.raises(TimeoutError, match="process 1 speaks wire version 4; process 0 speaks 3"):
+                await two.network.wait_connected({0}, 0.5)
         else:
-            await two.network.connected({0}, 5)
+            await two.network.wait_connected({0}, 5)
             while not (one.got and two.got):
                 await asyncio.sleep(0.01)
             assert one.got == two.got == [Heartbeat(7)]
@@ -228,46 +230,46 @@ def test_two_versions_agree_on_the_highest_that_both_speak(
 
 
 @live
-def test_a_node_of_the_first_version_is_dialled_again_in_its_language() -> None:
-    """It knows no range: it refuses every version but its own, as the first release did."""
+def test_node_of_the_oldest_version_is_dialled_again_in_that_version() -> None:
+    """A node of version 3 knows no range: it refuses every version but its own."""
     heard: list[Hello] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         length, _, _ = HEAD.unpack(await reader.readexactly(wire.HEAD_BYTES))
         hello = wire.read_hello(await reader.readexactly(length - 2))
         heard.append(hello)
-        if hello.version != 1:
-            refusal = wire.Refusal(1, f"process 1 speaks wire version {hello.version}; process 0 speaks 1")
-            writer.write(wire.framed(wire.REFUSE, wire._encoder.encode(refusal), 1))
+        if hello.version != 3:
+            refusal = wire.Refusal(3, f"process 1 speaks wire version {hello.version}; process 0 speaks 3")
+            writer.write(wire.make_frame(wire.REFUSE, wire._encoder.encode(refusal), 3))
         else:
-            old = wire._encoder.encode((1, "test", "skeen", 0, 1, 0, 1, None, 0))
-            writer.write(wire.framed(wire.HELLO, old, 1))
+            old = wire._encoder.encode((3, "test", "skeen", 0, 1, 0, 1, None, 0))
+            writer.write(wire.make_frame(wire.HELLO, old, 3))
             length, version, kind = HEAD.unpack(await reader.readexactly(wire.HEAD_BYTES))
-            assert (version, kind) == (1, wire.BODIES)
+            assert (version, kind) == (3, wire.BODIES)
         writer.close()
 
     async def main() -> None:
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        two = End(1, (1, 2))
+        two = End(1, (3, 4))
         two.network.start({0: server.sockets[0].getsockname(), 1: ("127.0.0.1", 1)})
-        two.network.send((0,), two.coder.encode(Heartbeat(7)), None)
-        two.network.flush(None)
-        await two.network.connected({0}, 5)
+        two.network.outbox.send((0,), two.coder.encode(Heartbeat(7)), None)
+        two.network.outbox.flush(None)
+        await two.network.wait_connected({0}, 5)
         await two.network.stop()
         server.close()
 
     run(main())
-    assert [hello.version for hello in heard][:2] == [2, 1]
+    assert [hello.version for hello in heard][:2] == [4, 3]
 
 
 @live
 @slow
-def test_a_rolling_upgrade_between_wire_versions(tmp_path: Path) -> None:
-    """All nodes speak version 1; one after the other comes back with 1 and 2; nobody notices."""
-    cluster = plain(tmp_path, {"orders": 3}, wire=[1, 1], durability="os",
+def test_rolling_upgrade_between_wire_versions(tmp_path: Path) -> None:
+    """All nodes speak version 3; each restarts with 3 and 4, one after the other; nothing is lost."""
+    cluster = plain(tmp_path, {"orders": 3}, wire=[3, 3], durability="os",
                     trace={"mode": "deliveries", "folder": "run"})  # fmt: skip
     new = tmp_path / "new.toml"
-    new.write_text(re.sub(r"wire = .*", "wire = [1, 2]", cluster.file.read_text()))
+    new.write_text(re.sub(r"wire = .*", "wire = [3, 4]", cluster.file.read_text()))
     upgraded = read_cluster(new)
     seen: list[set[int]] = []
 
@@ -278,10 +280,10 @@ def test_a_rolling_upgrade_between_wire_versions(tmp_path: Path) -> None:
             running.start(node)
 
     with tracing(cluster) as recorder, local_cluster(cluster) as running:
-        # Nodes of version 1 issue no numbers.
+        # Nodes of version 3 allocate no client ids.
         traffic = served_through(upgraded, running, recorder, upgrade, numbers=(100, 101))
         for status in fetch_statuses(upgraded, None).values():
             seen.append({link["version"] for link in status["links"]})
     judged(cluster)
     assert traffic.unanswered == 0
-    assert all(versions == {2} for versions in seen), seen
+    assert all(versions == {4} for versions in seen), seen

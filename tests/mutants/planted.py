@@ -1,8 +1,8 @@
-"""Planted violations: a healthy trace, and small changes that each break exactly some properties.
+"""Planted violations: a healthy trace, and small changes that each violate exactly some properties.
 
-A checker is untrusted until a mutant has failed it. `MUTANTS` are traces that must be judged violated, in the named
-properties and in no other; `DOUBTS` are traces whose evidence has holes: unknown, in the named properties, and
-nothing violated; `HEALTHY` ones must hold although they look unusual. Other judges (the Spark pipeline) run the same.
+`MUTANTS` are traces that must be judged violated in the named properties and in no other; `UNKNOWN` are traces with
+incomplete evidence, unknown in the named properties and nowhere violated; `HEALTHY` ones are unusual and must hold. The
+Spark pipeline is tested with the same traces.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ CLAIMS = {"genuine": "strict", "complete": True, "fifo": True, "exactly_once": T
 
 @dataclass
 class Trace:
-    """A trace as plain data that a test may bend at will."""
+    """A trace as plain data that a test may change."""
 
     groups: dict[int, list[int]]
     clients: list[int]
@@ -32,7 +32,7 @@ class Trace:
     notes: list[tuple[int, str, int | None, float | None]] = field(default_factory=list)
     claims: dict[str, Any] = field(default_factory=lambda: dict(CLAIMS))
     unlisted: set[int] = field(default_factory=set)
-    """Processes that the table processes leaves out."""
+    """Processes that are missing in the table `processes`."""
 
     def group_of(self, process: int) -> int | None:
         return next((group for group, members in self.groups.items() if process in members), None)
@@ -41,14 +41,14 @@ class Trace:
         return [p for group in self.multicasts[message]["destinations"] for p in self.groups[group]]
 
     def multicast(self, message: int, *destinations: int, sender: int, sequence: int | None = None) -> None:
-        """`sender`'s next message, or its number `sequence` again."""
-        mine = [row["sequence"] for row in self.multicasts.values() if row["session"] == sender]
+        """The sender's next message, or its message number `sequence` again."""
+        earlier = [row["sequence"] for row in self.multicasts.values() if row["session"] == sender]
         self.multicasts[message] = {
             "sender": sender,
             "destinations": destinations,
             "at_ns": 10 * len(self.multicasts),
             "session": sender,
-            "sequence": len(mine) if sequence is None else sequence,
+            "sequence": len(earlier) if sequence is None else sequence,
         }
 
     def deliver(self, process: int, *messages: int) -> None:
@@ -57,7 +57,7 @@ class Trace:
             row.append((len(row), message, 1000 + 10 * len(row)))
 
     def order(self, process: int, *messages: int) -> None:
-        """`process` delivered exactly these."""
+        """Replaces the deliveries of a process."""
         self.sequences[process] = []
         self.deliver(process, *messages)
 
@@ -79,8 +79,8 @@ class Trace:
             recorder.record_multicast(sent, row["at_ns"], row["session"], row["sequence"])
         for process, entries in self.sequences.items():
             for position, message, at_ns in entries:
-                told = self.multicasts.get(message, {"sender": 0, "destinations": ()})
-                delivered = Message(message, told["sender"], tuple(told["destinations"]))
+                row = self.multicasts.get(message, {"sender": 0, "destinations": ()})
+                delivered = Message(message, row["sender"], tuple(row["destinations"]))
                 recorder.record_delivery(process, self.group_of(process) or 0, position, delivered, at_ns)
         for about, body, source, target, sent_ns, received_ns in self.packets or []:
             recorder.record_packet(about, body, source, target, 40, sent_ns, received_ns)
@@ -96,7 +96,7 @@ class Trace:
 
 
 def healthy() -> Trace:
-    """Four groups of two, clients 8 and 9 and an idle 10; group 3 is never addressed. Everything holds."""
+    """Four groups of two, clients 8 and 9 and an idle 10; group 3 is no destination. Every property holds."""
     trace = Trace({0: [0, 1], 1: [2, 3], 2: [4, 5], 3: [6, 7]}, [8, 9, 10])
     trace.multicast(1, 0, sender=8)
     trace.multicast(2, 0, 1, sender=9)
@@ -112,7 +112,7 @@ def healthy() -> Trace:
             trace.packet(message, row["sender"], target)
             for source in members:
                 trace.packet(message, source, target)
-    trace.packet(None, 6, 7)  # a heartbeat inside an idle group concerns nobody
+    trace.packet(None, 6, 7)  # a heartbeat inside an idle group is about no message
     trace.packet((2, 3), 2, 0)  # a cumulative acknowledgement
     return trace
 
@@ -122,7 +122,7 @@ Change = Callable[[Trace], None]
 
 @dataclass(frozen=True)
 class Planted:
-    """One change to the healthy trace and the properties that it must bring into question."""
+    """One change to the healthy trace, and the properties that it must make violated or unknown."""
 
     name: str
     change: Change
@@ -130,7 +130,7 @@ class Planted:
 
 
 MUTANTS: list[Planted] = []
-DOUBTS: list[Planted] = []
+UNKNOWN: list[Planted] = []
 HEALTHY: list[Planted] = []
 
 
@@ -146,15 +146,15 @@ def mutant(*properties: str) -> Callable[[Change], Change]:
     return _planted(MUTANTS, *properties)
 
 
-def doubt(*properties: str) -> Callable[[Change], Change]:
-    return _planted(DOUBTS, *properties)
+def unknown(*properties: str) -> Callable[[Change], Change]:
+    return _planted(UNKNOWN, *properties)
 
 
-def fine(change: Change) -> Change:
+def unusual(change: Change) -> Change:
     return _planted(HEALTHY)(change)
 
 
-def planted(case: Planted) -> Trace:
+def make_trace(case: Planted) -> Trace:
     trace = healthy()
     case.change(trace)
     return trace
@@ -215,7 +215,7 @@ def client_delivers(trace: Trace) -> None:
 
 
 @mutant("P1")
-def stranger_delivers(trace: Trace) -> None:
+def unlisted_process_delivers(trace: Trace) -> None:
     trace.deliver(77, 1)
 
 
@@ -236,7 +236,7 @@ def delivered_again_after_a_snapshot(trace: Trace) -> None:
 
 
 @mutant("P2")
-def nobody_delivers(trace: Trace) -> None:
+def no_process_delivers(trace: Trace) -> None:
     _drop_everywhere(trace, 7)
 
 
@@ -303,7 +303,7 @@ def disagreement_in_a_run_that_is_not_complete(trace: Trace) -> None:
 
 
 @mutant("P5")
-def circle_of_three(trace: Trace) -> None:
+def cycle_of_three(trace: Trace) -> None:
     # group 0: 3 before 5; group 2: 5 before 4; group 1: 4 before 3.
     for process in trace.groups[1]:
         trace.order(process, 2, 4, 3, 6, 7)
@@ -312,7 +312,7 @@ def circle_of_three(trace: Trace) -> None:
 
 
 @mutant("P5")
-def circle_of_four(trace: Trace) -> None:
+def cycle_of_four(trace: Trace) -> None:
     # One message per pair of neighbours on the ring of groups 0, 1, 2, 3; each group delivers its two in ring order.
     ring = {20: (0, 1), 21: (1, 2), 22: (2, 3), 23: (0, 3)}
     for message, groups in ring.items():
@@ -325,8 +325,8 @@ def circle_of_four(trace: Trace) -> None:
 
 
 @mutant("P5")
-def circle_closed_by_a_group_that_died(trace: Trace) -> None:
-    # Group 0 delivered 3 and died before 5; group 2: 5 before 4; group 1: 4 before 3. No process saw a circle.
+def cycle_closed_by_a_crashed_group(trace: Trace) -> None:
+    # Group 0 delivered 3 and crashed before 5; group 2: 5 before 4; group 1: 4 before 3. No process saw a cycle.
     for process in trace.groups[0]:
         trace.order(process, 1, 2, 3)
         trace.crashed[process] = 5000
@@ -338,7 +338,7 @@ def circle_closed_by_a_group_that_died(trace: Trace) -> None:
 
 @mutant("P4", "P5")
 def disagreement_beside_a_gap(trace: Trace) -> None:
-    # Process 7's trace has a hole, which leaves doubts; that groups 0 and 1 disagree is certain all the same.
+    # The gap in the trace of process 7 leaves properties unknown; that groups 0 and 1 disagree is certain.
     two_groups_disagree(trace)
     trace.notes.append((7, "trace-gap", None, 0.0))
 
@@ -410,126 +410,126 @@ def retry_delivered_as_well(trace: Trace) -> None:
         trace.deliver(process, 30)
 
 
-# Doubts
+# Unknown
 
 
-@doubt("P2", "P3")
-def message_still_on_its_way(trace: Trace) -> None:
+@unknown("P2", "P3")
+def message_still_in_flight(trace: Trace) -> None:
     trace.claims["complete"] = False
     _drop(trace, 5, 7)
 
 
-@doubt("P2")
-def nobody_delivered_yet(trace: Trace) -> None:
+@unknown("P2")
+def no_process_delivered_yet(trace: Trace) -> None:
     trace.claims["complete"] = False
     _drop_everywhere(trace, 7)
 
 
-@doubt("P1", "P2", "P3", "P4", "P5", "P7", "P8")
+@unknown("P1", "P2", "P3", "P4", "P5", "P7", "P8")
 def tail_of_a_trace_is_lost(trace: Trace) -> None:
     trace.sequences[5] = trace.sequences[5][:-1]
     trace.notes.append((5, "trace-gap", None, 3.0))
 
 
-@doubt("P1", "P2", "P3", "P4", "P5", "P7", "P8")
+@unknown("P1", "P2", "P3", "P4", "P5", "P7", "P8")
 def hole_in_a_trace(trace: Trace) -> None:
     # 3, the missing one, is number 1 of session 8, whose number 2 is there.
     trace.sequences[0] = [entry for entry in trace.sequences[0] if entry[1] != 3]
     trace.notes.append((0, "trace-gap", None, 2.0))
 
 
-@doubt("P1", "P2", "P3", "P4", "P5", "P7", "P8")
+@unknown("P1", "P2", "P3", "P4", "P5", "P7", "P8")
 def hole_without_a_note(trace: Trace) -> None:
     trace.sequences[4] = [entry for entry in trace.sequences[4] if entry[1] != 6]
 
 
-@doubt("P1", "P4", "P5", "P7", "P8")
+@unknown("P1", "P4", "P5", "P7", "P8")
 def hole_in_the_trace_of_a_crashed_process(trace: Trace) -> None:
     trace.sequences[4] = [entry for entry in trace.sequences[4] if entry[1] != 6]
     trace.crashed[4] = 5000
 
 
-@doubt("P1", "P2", "P3", "P4", "P5", "P7", "P8")
-def snapshot_that_nobody_can_vouch_for(trace: Trace) -> None:
+@unknown("P1", "P2", "P3", "P4", "P5", "P7", "P8")
+def snapshot_that_no_trace_covers(trace: Trace) -> None:
     for process in trace.groups[1]:
         trace.sequences[process] = trace.sequences[process][2:]
     trace.notes.append((2, "installed", None, 2.0))
     trace.notes.append((3, "installed", None, 2.0))
 
 
-@doubt("P6", "P6'")
+@unknown("P6", "P6'")
 def no_packets_table(trace: Trace) -> None:
     trace.packets = None
 
 
-@doubt("P6", "P6'")
+@unknown("P6", "P6'")
 def no_packets_recorded(trace: Trace) -> None:
     trace.packets = []
 
 
-@doubt("P7", "P8")
+@unknown("P7", "P8")
 def no_sessions(trace: Trace) -> None:
     for row in trace.multicasts.values():
         row["session"] = row["sequence"] = None
 
 
-@doubt("P2")
-def sender_nobody_knows(trace: Trace) -> None:
+@unknown("P2")
+def unknown_sender(trace: Trace) -> None:
     trace.unlisted.add(8)
     _drop_everywhere(trace, 7)
 
 
-@doubt("P1", "P4", "P5", "P7", "P8")
-def gap_at_a_place_that_nobody_knows(trace: Trace) -> None:
+@unknown("P1", "P4", "P5", "P7", "P8")
+def gap_at_an_unknown_position(trace: Trace) -> None:
     trace.notes.append((5, "trace-gap", None, None))
     trace.notes.append((4, "installed", None, float("nan")))
 
 
-@doubt("P1", "P3", "P4", "P5", "P7", "P8")
+@unknown("P1", "P3", "P4", "P5", "P7", "P8")
 def gap_that_may_hide_the_only_delivery(trace: Trace) -> None:
     trace.crashed |= {8: 5000, 2: 5000}
     _drop_everywhere(trace, 7)
     trace.notes.append((2, "trace-gap", None, 4.0))
 
 
-# Unusual, and fine
+# Unusual and healthy
 
 
-@fine
+@unusual
 def nothing_unusual(trace: Trace) -> None:
     pass
 
 
-@fine
+@unusual
 def nothing_happened(trace: Trace) -> None:
     trace.multicasts, trace.sequences, trace.packets = {}, {}, []
 
 
-@fine
+@unusual
 def crashed_process_delivered_a_prefix(trace: Trace) -> None:
     trace.order(1, 1, 2)
     trace.crashed[1] = 5000
 
 
-@fine
-def crashed_sender_was_never_heard(trace: Trace) -> None:
+@unusual
+def crashed_sender_reached_no_process(trace: Trace) -> None:
     trace.crashed[8] = 5000
     _drop_everywhere(trace, 7)
 
 
-@fine
+@unusual
 def snapshot_installed(trace: Trace) -> None:
     trace.sequences[3] = trace.sequences[3][3:]
     trace.notes.append((3, "installed", None, 3.0))
 
 
-@fine
+@unusual
 def tail_recorded_again_after_recovery(trace: Trace) -> None:
     trace.sequences[2] += [(position, message, at_ns + 5000) for position, message, at_ns in trace.sequences[2][-2:]]
     trace.notes.append((2, "trace-gap", None, 3.0))
 
 
-@fine
+@unusual
 def retry_delivered_instead(trace: Trace) -> None:
     trace.multicast(30, 0, 1, sender=8, sequence=1)
     trace.crashed[8] = 5000
@@ -537,7 +537,7 @@ def retry_delivered_instead(trace: Trace) -> None:
         trace.order(process, *(30 if m == 3 else m for m in trace.delivered(process)))
 
 
-@fine
+@unusual
 def outsider_in_a_run_that_claims_nothing(trace: Trace) -> None:
     trace.packet(1, 0, 6)
     for process in trace.groups[0]:
@@ -545,7 +545,7 @@ def outsider_in_a_run_that_claims_nothing(trace: Trace) -> None:
     trace.claims |= {"genuine": "no", "fifo": False, "exactly_once": False}
 
 
-@fine
-def outsider_among_the_concerned_in_a_run_that_claims_minimality(trace: Trace) -> None:
+@unusual
+def outsider_of_another_message_in_a_run_that_claims_minimality(trace: Trace) -> None:
     trace.packet(1, 0, 4)
     trace.claims["genuine"] = "run"

@@ -15,7 +15,7 @@ from amcast.parts.membership.peer_configurations import PeerConfigurations
 from amcast.parts.membership.reconfigurable import REPORT, Reconfigurable
 from amcast.parts.node.node import Node
 from amcast.parts.ordering.delivered_set import DeliveredSet
-from amcast.simulation.inputs.plan import plan_of
+from amcast.simulation.inputs.plan import parse_plan
 from amcast.simulation.simulate import Simulation
 from amcast.trace.recorder import Recorder
 from tests.conformance.test_members import MS, hold, planned
@@ -28,7 +28,7 @@ LAGGING = "amnesia+recovery+partition+slow"
 def test_state_transfer_past_the_barrier_is_detected(name: str) -> None:
     for seed in range(24):
         simulation = hold(planned(name, seed, "several", LAGGING, options={"keep": 2}))
-        if simulation.world.noted.get("overtaken"):
+        if simulation.world.note_counts.get("overtaken"):
             return
     pytest.fail(f"{name}: in 24 seeds no member installed a state from beyond the barrier")
 
@@ -38,7 +38,7 @@ def test_dropped_early_bodies_are_resent(monkeypatch: pytest.MonkeyPatch) -> Non
     overflows = 0
     for name in ("primcast", "multipaxos", "treecast"):
         for seed in range(2):
-            overflows += hold(planned(name, seed, "several")).world.noted.get("overflow", 0)
+            overflows += hold(planned(name, seed, "several")).world.note_counts.get("overflow", 0)
     assert overflows > 0
 
 
@@ -56,7 +56,7 @@ def _run_treecast(*events: PlanEvent) -> Simulation:
         "nodes": True,
         "faults": {"events": [{"at_ns": at * MS, **event} for at, event in events]},
     }
-    simulation = Simulation(runs.prepare(plan_of(values)).setup(), Recorder(), remembers=True)
+    simulation = Simulation(runs.prepare_run(parse_plan(values)).make_setup(), Recorder(), keeps_history=True)
     simulation.run()
     return simulation
 
@@ -68,7 +68,7 @@ def _links_between(some: tuple[int, ...], others: tuple[int, ...]) -> list[tuple
 def _is_all_delivered(simulation: Simulation) -> bool:
     world = simulation.world
     assert not world.violations, world.violations
-    return not world.owed() and simulation.load.left == 0
+    return not world.list_due_deliveries() and simulation.load.remaining == 0
 
 
 def _roles_in(simulation: Simulation, configuration: int) -> dict[ProcessId, object]:

@@ -1,4 +1,6 @@
-"""Small runs for parity: every planted one, and random ones made by mistakes in a healthy order."""
+"""Small runs that two checkers must judge equally: every planted one, and random ones with mistakes in a
+correct order.
+"""
 
 from pathlib import Path
 from random import Random
@@ -12,12 +14,12 @@ from amcast.trace.columns import TABLES
 from amcast.trace.meta import Meta
 from amcast.trace.parquet import TYPES
 from amcast.trace.run_folder import FolderRecorder
-from tests.mutants.planted import DOUBTS, HEALTHY, MUTANTS, Trace, healthy, planted
+from tests.mutants.planted import HEALTHY, MUTANTS, UNKNOWN, Trace, healthy, make_trace
 
 
 def planted_runs() -> dict[str, Trace]:
     """The healthy trace and every planted change of it."""
-    return {"healthy": healthy()} | {case.name: planted(case) for case in [*MUTANTS, *DOUBTS, *HEALTHY]}
+    return {"healthy": healthy()} | {case.name: make_trace(case) for case in [*MUTANTS, *UNKNOWN, *HEALTHY]}
 
 
 def random_run(seed: int) -> Trace:
@@ -41,13 +43,13 @@ def random_run(seed: int) -> Trace:
         for target in trace.members(message):
             trace.packet(message, row["sender"], target)
     for _ in range(random.randint(0, 5)):
-        mistake(random, trace, random.choice(processes))
+        apply_mistake(random, trace, random.choice(processes))
     trace.claims["complete"] = random.random() < 0.6
     return trace
 
 
-def mistake(random: Random, trace: Trace, process: int) -> None:
-    """One thing that goes wrong at one process, or at its whole group."""
+def apply_mistake(random: Random, trace: Trace, process: int) -> None:
+    """One mistake at one process, or at its whole group."""
     mine = trace.delivered(process)
     at = random.randrange(max(1, len(mine)))
     kind = random.choice(("swap", "hole", "prefix", "crash", "sender", "again", "foreign", "group", "packet", "gap"))
@@ -76,8 +78,8 @@ def mistake(random: Random, trace: Trace, process: int) -> None:
         trace.order(member, *mine)
 
 
-def ragged_run(seed: int) -> Trace:
-    """A random run whose trace has holes: some accounted for by snapshots, some noted as lost, some unexplained."""
+def gapped_run(seed: int) -> Trace:
+    """A random run whose trace has gaps: some covered by snapshots, some noted as lost, some unexplained."""
     random, trace = Random(f"ragged {seed}"), random_run(seed)
     for process in random.sample(sorted(trace.sequences), min(len(trace.sequences), random.randint(1, 4))):
         rows = trace.sequences[process]
@@ -93,23 +95,23 @@ def ragged_run(seed: int) -> Trace:
 
 
 def write(folder: Path, trace: Trace, **options: int) -> Path:
-    """A run folder as our recorders write it."""
-    told = trace.recorder()
+    """A run folder as amcast's recorders write it."""
+    recorded = trace.recorder()
     packets = trace.packets is not None
     recorder = FolderRecorder(folder, trace.meta(folder.name), packets=packets, latest=False, **options)
     for table in TABLES:
-        for row in getattr(told, table):
+        for row in getattr(recorded, table):
             getattr(recorder, table).append(row)
     recorder.close()
     return folder
 
 
-def kept(trace: Trace) -> tuple[Meta, dict[str, pa.Table]]:
+def load_tables(trace: Trace) -> tuple[Meta, dict[str, pa.Table]]:
     """The run's tables in memory."""
-    told, meta = trace.recorder(), trace.meta()
+    recorded, meta = trace.recorder(), trace.meta()
     tables = {}
     for table, columns in TABLES.items():
-        rows = [(meta.run, *row) for row in getattr(told, table)]
+        rows = [(meta.run, *row) for row in getattr(recorded, table)]
         tables[table] = pa.table(
             {column.name: pa.array([row[at] for row in rows], TYPES[column.type]) for at, column in enumerate(columns)}
         )
@@ -117,13 +119,13 @@ def kept(trace: Trace) -> tuple[Meta, dict[str, pa.Table]]:
 
 
 def plain(trace: Trace) -> dict[str, Any] | str:
-    """What the plain checker says: its report, or its refusal."""
+    """The plain checker's report, or its refusal."""
     try:
         return judge(trace.run()).as_dict()
     except UsageError as refusal:
         return str(refusal)
 
 
-def told(report: dict[str, Any] | str) -> Any:
+def without_run_name(report: dict[str, Any] | str) -> Any:
     """A report without the name of its run."""
     return report if isinstance(report, str) else {key: value for key, value in report.items() if key != "run"}

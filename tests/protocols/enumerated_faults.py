@@ -1,13 +1,13 @@
-"""Faults at every step of a few conflicting multicasts, one run per step: for protocols whose groups have a leader."""
+"""Faults after every step of a few conflicting multicasts, one run per step, for groups with a leader."""
 
 from collections.abc import Callable, Iterator
 
 from tests.protocols.stage import Stage
 
-WAYS = ("for ever", "with its disk", "without memory")
+RESTARTS = ("forever", "with its disk", "without memory")
 
 
-def scene(name: str) -> Stage:
+def start_scene(name: str) -> Stage:
     """Two conflicting global messages and a local one, from two clients."""
     stage = Stage(name)
     stage.multicast(0, 0, 1)
@@ -16,71 +16,71 @@ def scene(name: str) -> Stage:
     return stage
 
 
-def interrupted(name: str, every: int = 1) -> Iterator[tuple[int, Stage]]:
-    """The scene, stopped after each of its steps; what the caller leaves is played to its end and checked."""
-    for moment in range(0, scene(name).finish(), every):
-        stage = scene(name)
-        stage.steps(moment)
-        yield moment, stage
+def interrupt_each_step(name: str, every: int = 1) -> Iterator[tuple[int, Stage]]:
+    """The scene, stopped after each of its steps; after the caller's fault it runs to its end and is checked."""
+    for step in range(0, start_scene(name).finish(), every):
+        stage = start_scene(name)
+        stage.steps(step)
+        yield step, stage
         stage.finish()
         stage.check()
 
 
-def leader_crashes(name: str, way: str) -> None:
-    for _, stage in interrupted(name):
+def crash_leader(name: str, restart: str) -> None:
+    for _, stage in interrupt_each_step(name):
         stage.crash(0)
-        stage.lead(0, 1)
-        if way != "for ever":
+        stage.suggest_leader(0, 1)
+        if restart != "forever":
             stage.steps(5)
-            stage.recover(0, amnesia=way == "without memory")
+            stage.recover(0, amnesia=restart == "without memory")
 
 
-def one_of_every_group_crashes(name: str) -> None:
-    for moment, stage in interrupted(name):
+def crash_one_member_per_group(name: str) -> None:
+    for step, stage in interrupt_each_step(name):
         for group in stage.topology.groups:
             members = stage.topology.members(group)
-            gone = members[moment % len(members)]
-            stage.crash(gone)
-            stage.lead(group, next(member for member in members if member != gone))
+            crashed = members[step % len(members)]
+            stage.crash(crashed)
+            stage.suggest_leader(group, next(member for member in members if member != crashed))
 
 
-def everybody_restarts(name: str) -> None:
-    """Once the disks know that they were used: before, an empty disk is a lost memory."""
-    for _, stage in interrupted(name):
+def restart_all_servers(name: str) -> None:
+    """After every disk has a record: before, an empty disk means lost memory."""
+    for _, stage in interrupt_each_step(name):
         while any(not stage.world.disks[server].records for server in stage.topology.servers):
             assert stage.step()
         stage.crash(*stage.topology.servers)
         stage.recover(*stage.topology.servers)
 
 
-def rivals_lead(name: str) -> None:
-    for _, stage in interrupted(name, every=3):
-        stage.lead(0, 1, 1)
-        stage.lead(1, 5, 5)
+def suggest_rival_leaders(name: str) -> None:
+    for _, stage in interrupt_each_step(name, every=3):
+        stage.suggest_leader(0, 1, 1)
+        stage.suggest_leader(1, 5, 5)
         stage.steps(12)
-        stage.lead(0, 0, 0)
+        stage.suggest_leader(0, 0, 0)
         stage.steps(30)
-        stage.lead(0, 2)
-        stage.lead(1, 3)
+        stage.suggest_leader(0, 2)
+        stage.suggest_leader(1, 3)
 
 
-def links_begin_anew(name: str) -> None:
-    for _, stage in interrupted(name):
-        stage.renew(0, 3)
-        stage.renew(0, 1)
-        stage.renew(4, 0)
+def reset_links(name: str) -> None:
+    for _, stage in interrupt_each_step(name):
+        stage.reset_link(0, 3)
+        stage.reset_link(0, 1)
+        stage.reset_link(4, 0)
 
 
 FAULTS: tuple[Callable[[str], None], ...] = (
-    one_of_every_group_crashes,
-    everybody_restarts,
-    rivals_lead,
-    links_begin_anew,
+    crash_one_member_per_group,
+    restart_all_servers,
+    suggest_rival_leaders,
+    reset_links,
 )
 
 
-def asks_again(name: str) -> None:
-    """A client asks again for what was delivered: it is answered, and nothing is delivered again."""
+def repeat_request(name: str) -> None:
+    """A client repeats the request for a delivered message: it gets replies, and nothing is delivered again."""
     stage = Stage(name)
     id = stage.multicast(0, 0, 1)
     stage.finish()

@@ -1,4 +1,4 @@
-"""Processes on wires that a test moves packets along by hand, one at a time: for stories that are told step by step."""
+"""A network whose packets a test delivers by hand, one at a time, for scenarios written step by step."""
 
 from collections import deque
 from collections.abc import Callable
@@ -14,13 +14,13 @@ CLIENT = 10_000
 MAX_PACKETS = 100_000
 
 
-class Wires:
-    """One process per group, FIFO wires between them."""
+class ManualNetwork:
+    """One process per group, FIFO links between them."""
 
     def __init__(self, make: Callable[[int, Topology], Process], topology: Topology) -> None:
         self.topology = topology
         self.processes = {process: make(process, topology) for process in topology.servers}
-        self.wires: dict[tuple[int, int], deque[Body]] = {}
+        self.links: dict[tuple[int, int], deque[Body]] = {}
         self.delivered: dict[int, list[int]] = {process: [] for process in topology.servers}
         self.destinations: dict[int, tuple[int, ...]] = {}
         self.carried: list[tuple[int, int, Body]] = []
@@ -32,12 +32,12 @@ class Wires:
         for effect in effects:
             if isinstance(effect, Send):
                 for target in effect.targets:
-                    self.wires.setdefault((process, target), deque()).append(effect.body)
+                    self.links.setdefault((process, target), deque()).append(effect.body)
             elif isinstance(effect, Deliver):
                 self.delivered[process].append(effect.message.id)
 
-    def tell(self, process: int, body: Body, sender: int = CLIENT) -> None:
-        """A body out of the blue."""
+    def receive(self, process: int, body: Body, sender: int = CLIENT) -> None:
+        """A process receives a body that no process sent."""
         self._step(process, Receive(sender, body))
 
     def multicast(self, id: int, *destinations: int) -> None:
@@ -45,31 +45,31 @@ class Wires:
         self.destinations[id] = destinations
         message = Message(id, CLIENT, destinations)
         for contact in next(iter(self.processes.values())).contacts(message):
-            self.tell(contact, Request(message))
+            self.receive(contact, Request(message))
 
     def carry(self, source: int, target: int, count: int = 1) -> None:
-        """The oldest packets of a wire arrive."""
+        """The oldest packets of a link arrive."""
         for _ in range(count):
-            body = self.wires[(source, target)].popleft()
+            body = self.links[(source, target)].popleft()
             self.carried.append((source, target, body))
             self._step(target, Receive(source, body))
 
     def carry_all(self) -> None:
-        """Everything arrives."""
+        """All packets arrive."""
         for _ in range(MAX_PACKETS):
-            full = [pair for pair, wire in sorted(self.wires.items()) if wire and pair[1] in self.processes]
+            full = [pair for pair, link in sorted(self.links.items()) if link and pair[1] in self.processes]
             if not full:
                 return
             self.carry(*full[0])
-        raise AssertionError(f"still talking after {MAX_PACKETS} packets")
+        raise AssertionError(f"packets are still sent after {MAX_PACKETS} packets")
 
-    def broken(self) -> str | None:
+    def find_violation(self) -> str | None:
         """The first violation of the order, if any."""
         groups = {process: self.topology.group_of(process) for process in self.processes}
         return check_chains(self.delivered, self.destinations, groups)
 
-    def missing(self) -> list[tuple[int, int]]:
-        """What was not delivered where it should be."""
+    def list_undelivered(self) -> list[tuple[int, int]]:
+        """Missing deliveries: message and process each."""
         delivered = {process: set(messages) for process, messages in self.delivered.items()}
         return [
             (message, process)

@@ -1,6 +1,6 @@
-"""A stage for scenes: a world whose every step a test takes by itself, oldest packet first.
+"""A simulated world that a test steps through, oldest packet first.
 
-Nodes without heartbeats, clients that retry: whoever must lead is told so by the test.
+Nodes have no heartbeats, clients retry; the test suggests leaders.
 """
 
 from collections.abc import Callable
@@ -21,8 +21,8 @@ from amcast.simulation.world.actions import Arrive, Block, Crash, Fire, Heal, Re
 from amcast.simulation.world.world import World
 from amcast.trace.recorder import Recorder
 
-LIMIT = 20_000
-"""Steps after which a scene that is not over never will be."""
+MAX_STEPS = 20_000
+"""Steps after which a run that is not complete is blocked."""
 
 
 class Stage(PendingActions):
@@ -50,7 +50,7 @@ class Stage(PendingActions):
         return self.assembly.make(process, self.topology)
 
     def multicast(self, client: int, *destinations: GroupId) -> int:
-        """Client 0 or 1 multicasts; the message's id."""
+        """Client 0 or 1 multicasts; returns the message's id."""
         sender = self.topology.clients[client]
         number = self.sent.get(sender, 0)
         self.sent[sender] = number + 1
@@ -59,15 +59,15 @@ class Stage(PendingActions):
         return message.id
 
     def step(self) -> bool:
-        """Let the next thing happen: a disk answers, the oldest packet arrives, the first timer runs out."""
+        """Runs the next action: a disk write completes, the oldest packet arrives, or the first timer fires."""
         busy = [process for process, disk in sorted(self.world.disks.items()) if disk.busy]
         if busy:
             return self.apply(Sync(busy[0]))
-        pairs = [pair for pair in self.links if self.open(pair)]
+        pairs = [pair for pair in self.links if self.is_open(pair)]
         if pairs:
             source, target = min(pairs, key=lambda pair: self.links[pair][0][0])
             return self.apply(Arrive(target, ((source, 0),)))
-        timers = self.live_timers()
+        timers = self.list_timers()
         if timers:
             return self.apply(Fire(*min(timers, key=lambda key: (self.timers[key][1], key))))
         return False
@@ -78,58 +78,60 @@ class Stage(PendingActions):
                 return
 
     def finish(self) -> int:
-        """Go on until everything owed is delivered and resolved; how many steps that took."""
-        for taken in range(LIMIT):
-            if self.done():
+        """Steps until everything is delivered and resolved; returns the number of steps."""
+        for taken in range(MAX_STEPS):
+            if self.is_done():
                 return taken
             assert not self.world.violations, self.world.violations
             if not self.step():
                 break
-        raise AssertionError(f"still owed: {self.world.owed()}, answered: {sorted(self.world.resolved)}")
+        raise AssertionError(
+            f"undelivered: {self.world.list_due_deliveries()}, resolved: {sorted(self.world.resolved)}"
+        )
 
-    def end(self) -> None:
-        """Go on until nothing is owed or nothing more can happen: a scene that a wrong protocol may not survive."""
-        for _ in range(LIMIT):
-            if self.done() or not self.step():
+    def run_until_blocked(self) -> None:
+        """Steps until everything is delivered or no action is left, for protocols that may be wrong."""
+        for _ in range(MAX_STEPS):
+            if self.is_done() or not self.step():
                 return
 
     def drain(self) -> None:
-        """Everything that can arrive does; no timer runs out."""
-        for _ in range(LIMIT // 4):
+        """Delivers all packets without firing a timer."""
+        for _ in range(MAX_STEPS // 4):
             busy = any(disk.busy for disk in self.world.disks.values())
-            if not busy and not any(self.open(pair) for pair in self.links):
+            if not busy and not any(self.is_open(pair) for pair in self.links):
                 return
             self.step()
 
-    def until(self, reached: Callable[[], Any], limit: int = 200) -> None:
-        """Go on until something is so."""
+    def step_until(self, reached: Callable[[], Any], limit: int = 200) -> None:
+        """Steps until a condition holds."""
         for _ in range(limit):
             if reached():
                 return
             assert self.step()
         assert reached(), f"not reached in {limit} steps"
 
-    def get_ahead(self, steps: int = 200) -> None:
-        """Group 1 delivers three messages of its own: its clocks are ahead of group 0's."""
+    def raise_remote_clocks(self, steps: int = 200) -> None:
+        """Group 1 delivers three local messages, so that its clocks are ahead of group 0's."""
         for _ in range(3):
             self.multicast(0, 1)
             self.finish()
         self.steps(steps)
 
-    def done(self) -> bool:
-        return not self.world.owed() and len(self.world.resolved) == sum(self.sent.values())
+    def is_done(self) -> bool:
+        return not self.world.list_due_deliveries() and len(self.world.resolved) == sum(self.sent.values())
 
     @property
-    def absent(self) -> dict[object, tuple[GroupId, ...]]:
-        """Which groups clients were told not to wait for, by message."""
-        found: dict[object, tuple[GroupId, ...]] = {}
+    def absent_groups(self) -> dict[object, tuple[GroupId, ...]]:
+        """By message: the groups that clients were told not to wait for."""
+        absent: dict[object, tuple[GroupId, ...]] = {}
         for _, _, name, message, value in self.recorder.notes:
             if name == "absent":
-                found[message] = (*found.get(message, ()), int(value))  # type: ignore[call-overload]
-        return found
+                absent[message] = (*absent.get(message, ()), int(value))  # type: ignore[call-overload]
+        return absent
 
     def check(self) -> None:
-        """Nothing forbidden has happened."""
+        """Checks that no property is violated so far."""
         assert not self.world.violations, self.world.violations
         destinations = {id: message.destinations for id, message in self.multicasts.items()}
         group_of = {process: self.topology.group_of(process) for process in self.topology.processes}
@@ -144,23 +146,23 @@ class Stage(PendingActions):
         for process in processes:
             self.apply(Recover(process, amnesia))
 
-    def lead(self, group: GroupId, leader: ProcessId, *listeners: ProcessId) -> None:
-        """The oracle names a leader to some processes, or to everybody."""
+    def suggest_leader(self, group: GroupId, leader: ProcessId, *listeners: ProcessId) -> None:
+        """The oracle suggests a leader to some processes, or to all."""
         for process in listeners or self.topology.processes:
             self.apply(Suggest(process, group, leader))
 
-    def cut_off(self, process: ProcessId) -> None:
+    def isolate(self, process: ProcessId) -> None:
         others = [other for other in self.topology.processes if other != process]
         self.apply(Block(tuple((other, process) for other in others) + tuple((process, other) for other in others)))
 
     def heal(self) -> None:
         self.apply(Heal())
 
-    def renew(self, one: ProcessId, other: ProcessId) -> None:
+    def reset_link(self, one: ProcessId, other: ProcessId) -> None:
         self.apply(Renew(one, other))
 
     def protocol(self, process: ProcessId) -> Any:
-        """The protocol inside a node, for a look at what it knows."""
+        """The protocol inside a node, for assertions on its state."""
         node = self.world.processes[process]
         assert isinstance(node, Node)
         return node.protocol

@@ -1,4 +1,4 @@
-"""What operators are told of a message that waits: which phase is open, and whose word is missing."""
+"""Diagnostics of a pending message: the phase that is not done, and the processes that it waits for."""
 
 import pytest
 
@@ -9,7 +9,7 @@ NAMES = ["a-ge", "a-ge-star", "basecast", "fastcast", "primcast", "primcast-hc",
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_group_that_hears_nothing_is_named_and_then_nothing_is_open(name: str) -> None:
+def test_unreachable_group_is_named_until_it_is_reachable(name: str) -> None:
     stage = Stage(name)
     local = stage.multicast(0, 0)
     stage.finish()
@@ -17,12 +17,14 @@ def test_a_group_that_hears_nothing_is_named_and_then_nothing_is_open(name: str)
     waiting = stage.multicast(1, 0, 1)
     stage.drain()
     assert [phase.is_done for phase in stage.world.processes[0].explain(local)] == [True]
-    assert [phase.is_done for phase in stage.world.processes[0].explain(waiting)] == [False], "it never heard of it"
+    assert [phase.is_done for phase in stage.world.processes[0].explain(waiting)] == [False], (
+        "the process does not know the message"
+    )
     there = stage.world.processes[3]
     assert [phase.name for phase in there.explain(local)] == ["text"]
     assert there.status()["pending"] == 1
-    open_ones = [phase for phase in there.explain(waiting) if not phase.is_done]
-    assert any({0, 1, 2} & set(phase.waiting_for) for phase in open_ones), open_ones
+    waiting_phases = [phase for phase in there.explain(waiting) if not phase.is_done]
+    assert any({0, 1, 2} & set(phase.waiting_for) for phase in waiting_phases), waiting_phases
 
     stage.heal()
     stage.finish()
@@ -32,8 +34,8 @@ def test_a_group_that_hears_nothing_is_named_and_then_nothing_is_open(name: str)
         assert stage.world.processes[process].status()["pending"] == 0
 
 
-def late(stage: Stage, process: int, message: int) -> set[int]:
-    """Whom a process waits for."""
+def awaited_processes(stage: Stage, process: int, message: int) -> set[int]:
+    """The processes that a process waits for."""
     return {
         other
         for phase in stage.world.processes[process].explain(message)
@@ -42,14 +44,14 @@ def late(stage: Stage, process: int, message: int) -> set[int]:
     }
 
 
-def mute(stage: Stage, *pairs: tuple[int, int]) -> None:
-    """Nothing of one group reaches another, until the scene is healed."""
+def block_groups(stage: Stage, *pairs: tuple[int, int]) -> None:
+    """Blocks the links from one group to another, until the stage is healed."""
     members = stage.topology.members
     stage.apply(Block(tuple((a, b) for one, other in pairs for a in members(one) for b in members(other))))
 
 
 def heal_and_finish(stage: Stage, *messages: int) -> None:
-    """Everything is delivered in the end, and nobody waits for anybody any more."""
+    """Everything is delivered in the end, and no process waits for another."""
     stage.heal()
     stage.finish()
     stage.drain()
@@ -57,19 +59,19 @@ def heal_and_finish(stage: Stage, *messages: int) -> None:
         assert stage.world.processes[process].status()["pending"] == 0
         for message in messages:
             if stage.world.processes[process].has_delivered(message):
-                assert late(stage, process, message) == set()
+                assert awaited_processes(stage, process, message) == set()
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
-def test_skeen_names_the_group_whose_proposal_is_missing_and_the_message_that_is_in_the_way(replicas: int) -> None:
+def test_skeen_names_the_missing_proposer_and_the_blocking_message(replicas: int) -> None:
     stage = Stage("skeen", 3, replicas)
-    mute(stage, (0, 1))
+    block_groups(stage, (0, 1))
     first = stage.multicast(0, 0, 1)
     stage.drain()
     second = stage.multicast(1, 1, 2)
     stage.drain()
     there = stage.topology.members(1)[0]
-    assert late(stage, there, first) == set(stage.topology.members(0))
+    assert awaited_processes(stage, there, first) == set(stage.topology.members(0))
     (waits,) = [phase for phase in stage.world.processes[there].explain(second) if not phase.is_done]
     assert waits.name == "first"
     assert str(first) in waits.description
@@ -79,34 +81,34 @@ def test_skeen_names_the_group_whose_proposal_is_missing_and_the_message_that_is
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_flexcast_names_the_group_whose_acknowledgement_is_missing(replicas: int) -> None:
     stage = Stage("flexcast", 3, replicas)
-    mute(stage, (1, 2))
+    block_groups(stage, (1, 2))
     message = stage.multicast(0, 0, 1, 2)
     stage.drain()
     last = stage.topology.members(2)[0]
-    assert late(stage, last, message) == set(stage.topology.members(1))
+    assert awaited_processes(stage, last, message) == set(stage.topology.members(1))
     assert [phase.name for phase in stage.world.processes[0].explain(message)] == ["delivered"]
     if replicas > 1:
         leader = stage.topology.members(1)[0]
-        (owed,) = [phase for phase in stage.world.processes[leader].explain(message) if not phase.is_done]
-        assert (owed.name, set(owed.waiting_for)) == ("carried", set(stage.topology.members(2)))
+        (undone,) = [phase for phase in stage.world.processes[leader].explain(message) if not phase.is_done]
+        assert (undone.name, set(undone.waiting_for)) == ("carried", set(stage.topology.members(2)))
     heal_and_finish(stage, message)
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_treecast_names_the_child_that_has_not_confirmed(replicas: int) -> None:
     stage = Stage("treecast", 3, replicas)
-    mute(stage, (0, 2))
+    block_groups(stage, (0, 2))
     message = stage.multicast(0, 0, 1, 2)
     stage.drain()
-    assert set(stage.topology.members(2)) <= late(stage, 0, message)
-    assert late(stage, stage.topology.members(2)[0], message) == set(stage.topology.members(0))
+    assert set(stage.topology.members(2)) <= awaited_processes(stage, 0, message)
+    assert awaited_processes(stage, stage.topology.members(2)[0], message) == set(stage.topology.members(0))
     heal_and_finish(stage, message)
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
-def test_the_ring_names_the_message_that_locks_a_group(replicas: int) -> None:
+def test_ring_names_the_message_that_locks_a_group(replicas: int) -> None:
     stage = Stage("ring", 3, replicas)
-    mute(stage, (0, 1))
+    block_groups(stage, (0, 1))
     first = stage.multicast(0, 0, 1)
     stage.drain()
     second = stage.multicast(1, 0)
@@ -118,34 +120,34 @@ def test_the_ring_names_the_message_that_locks_a_group(replicas: int) -> None:
     heal_and_finish(stage, first, second)
 
 
-def test_multipaxos_names_the_group_that_orders() -> None:
+def test_multipaxos_names_the_ordering_group() -> None:
     stage = Stage("multipaxos", 2)
-    mute(stage, (0, 1))
+    block_groups(stage, (0, 1))
     message = stage.multicast(0, 1)
     stage.drain()
-    assert late(stage, 3, message) == {0, 1, 2}
+    assert awaited_processes(stage, 3, message) == {0, 1, 2}
     stage.apply(Block(((0, 1), (0, 2))))
     waiting = stage.multicast(1, 0)
     stage.drain()
-    assert late(stage, 0, waiting) == {1, 2}
+    assert awaited_processes(stage, 0, waiting) == {1, 2}
     assert [phase.description for phase in stage.world.processes[1].explain(message + 99)] == [
-        "process 1 has never heard of it"
+        "process 1 has not received it"
     ]
     heal_and_finish(stage, message, waiting)
 
 
 @pytest.mark.parametrize("name", ["a-ng", "a-dt"])
-def test_rounds_name_the_group_whose_bundle_is_missing(name: str) -> None:
+def test_rounds_name_the_group_whose_batch_is_missing(name: str) -> None:
     stage = Stage(name)
     stage.finish()
-    mute(stage, (1, 0))
+    block_groups(stage, (1, 0))
     message = stage.multicast(0, 0, 1)
-    stage.until(lambda: {3, 4, 5} <= late(stage, 0, message), 2000)
+    stage.step_until(lambda: {3, 4, 5} <= awaited_processes(stage, 0, message), 2000)
     phases = {phase.name: phase for phase in stage.world.processes[0].explain(message)}
-    assert phases["bundled"].is_done
-    assert not phases["swapped"].is_done
-    if name == "a-ng":  # in A_dt my own bundle counts only when others acknowledge it
-        assert set(phases["swapped"].waiting_for) == {3, 4, 5}
+    assert phases["batched"].is_done
+    assert not phases["exchanged"].is_done
+    if name == "a-ng":  # in A_dt the own batch counts only when others acknowledge it
+        assert set(phases["exchanged"].waiting_for) == {3, 4, 5}
     stage.heal()
     stage.finish()
     for process in stage.topology.servers:

@@ -1,5 +1,4 @@
-"""A member that begins a later incarnation without records says that it waits for its group's state, whatever the
-protocol."""
+"""In every protocol, a member that restarts without records reports that it waits for its group's state."""
 
 import pytest
 
@@ -11,7 +10,7 @@ TOPOLOGY = Topology.grid(2, 3)
 
 
 @pytest.mark.parametrize("name", list(CATALOGUE))
-def test_operators_are_told_who_waits_to_be_given_its_groups_state(name: str) -> None:
+def test_status_shows_a_member_that_waits_for_state(name: str) -> None:
     spec = CATALOGUE[name].for_topology(TOPOLOGY)
     first, later = (spec.process(1, TOPOLOGY, spec.configure({})) for _ in range(2))
     first.step([Started((), 0)], 0)

@@ -1,11 +1,11 @@
-"""The papers' numbers for BaseCast, FastCast, MultiPaxos, A_ge and A_ge*, written out; and options that are refused."""
+"""The papers' numbers for BaseCast, FastCast, MultiPaxos, A_ge and A_ge*; and invalid options."""
 
 from typing import Any
 
 import pytest
 
 from amcast.kernel.errors import UsageError
-from amcast.lab.delays import delays
+from amcast.lab.delays import measure_delays
 from amcast.protocols.catalogue import CATALOGUE
 from tests.protocols.stage import Stage
 
@@ -35,51 +35,51 @@ EXACT = {  # (protocol, destinations, replicas): (delays, packets with self-send
 
 
 @pytest.mark.parametrize(("case", "exact"), EXACT.items(), ids=["-".join(map(str, case)) for case in EXACT])
-def test_a_lone_multicast_to_the_digit(case: tuple[str, int, int], exact: tuple[int, int]) -> None:
+def test_delays_and_packets_of_a_lone_multicast(case: tuple[str, int, int], exact: tuple[int, int]) -> None:
     name, destinations, replicas = case
-    row = delays(CATALOGUE[name], destinations, replicas)
+    row = measure_delays(CATALOGUE[name], destinations, replicas)
     assert (row.delays_max, row.packets) == exact
 
 
-def test_wrong_guesses_cost_fastcast_two_delays_and_one_instance_per_group() -> None:
-    right = delays(CATALOGUE["fastcast"], 2, 3)
-    wrong = delays(CATALOGUE["fastcast"], 2, 3, {"wrong_guesses": True})
+def test_wrong_guesses_cost_fastcast_two_delays_and_one_instance() -> None:
+    right = measure_delays(CATALOGUE["fastcast"], 2, 3)
+    wrong = measure_delays(CATALOGUE["fastcast"], 2, 3, {"wrong_guesses": True})
     assert (right.delays_max, wrong.delays_max) == (4, 6)
     assert wrong.packets - right.packets == 2 * (3 + 3 * 3)
 
 
-def test_guesses_are_right_while_leaders_are_stable_and_wrong_ones_mend() -> None:
+def test_guesses_are_right_with_stable_leaders_and_wrong_ones_recover() -> None:
     stage = Stage("fastcast")
     for _ in range(10):
         stage.multicast(0, 0, 1)
         stage.multicast(1, 0, 1)
     stage.finish()
-    assert stage.world.noted["fast"] > 0
-    assert "slow" not in stage.world.noted
+    assert stage.world.note_counts["fast"] > 0
+    assert "slow" not in stage.world.note_counts
     forced = Stage("fastcast", options={"wrong_guesses": True})
     for _ in range(10):
         forced.multicast(0, 0, 1)
     forced.finish()
     forced.check()
-    assert "fast" not in forced.world.noted
-    assert forced.world.noted["slow"] == 10 * 6
+    assert "fast" not in forced.world.note_counts
+    assert forced.world.note_counts["slow"] == 10 * 6
 
 
-def test_a_ring_orders_the_same_with_fewer_packets_and_more_delays() -> None:
-    plain = delays(CATALOGUE["basecast"], 2, 5)
-    ring = delays(CATALOGUE["basecast"], 2, 5, {"consensus": "ring"})
+def test_ring_consensus_needs_fewer_packets_and_more_delays() -> None:
+    plain = measure_delays(CATALOGUE["basecast"], 2, 5)
+    ring = measure_delays(CATALOGUE["basecast"], 2, 5, {"consensus": "ring"})
     assert ring.packets < plain.packets
     assert ring.delays_max is not None
     assert plain.delays_max is not None
     assert ring.delays_max > plain.delays_max
 
 
-def test_a_local_message_of_a_ge_star_overtakes_and_of_a_ge_waits() -> None:
-    """A global message that group 1 cannot stamp yet, then a local one in group 0."""
+def test_local_message_waits_in_a_ge_and_overtakes_in_a_ge_star() -> None:
+    """A global message that group 1 cannot order yet, then a local one in group 0."""
     for name, overtakes in (("a-ge", False), ("a-ge-star", True)):
         stage = Stage(name)
         for process in (3, 4, 5):
-            stage.cut_off(process)
+            stage.isolate(process)
         stage.multicast(0, 0, 1)
         stage.steps(40)
         local = stage.multicast(1, 0)
@@ -100,6 +100,6 @@ def test_a_local_message_of_a_ge_star_overtakes_and_of_a_ge_waits() -> None:
         ({"speed": 3}, "speed"),
     ],
 )
-def test_wrong_options_are_refused_by_name(options: dict[str, Any], complaint: str) -> None:
+def test_invalid_options_are_rejected_by_name(options: dict[str, Any], complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
         CATALOGUE["basecast"].configure(options)

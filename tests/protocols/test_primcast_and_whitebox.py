@@ -1,5 +1,4 @@
-"""What PrimCast and White-Box survive alike (`parts/groups/leader_group.py`): faults at every step, laggards,
-truncation."""
+"""PrimCast and White-Box (`parts/groups/leader_group.py`) survive faults after every step, lag and truncation."""
 
 from collections.abc import Callable
 
@@ -13,27 +12,27 @@ NAMES = ("primcast", "whitebox")
 pytestmark = pytest.mark.parametrize("name", NAMES)
 
 
-@pytest.mark.parametrize("way", enumerated.WAYS)
-def test_the_leader_crashes_at_every_step(name: str, way: str) -> None:
-    enumerated.leader_crashes(name, way)
+@pytest.mark.parametrize("restart", enumerated.RESTARTS)
+def test_leader_crashes_after_every_step(name: str, restart: str) -> None:
+    enumerated.crash_leader(name, restart)
 
 
 @pytest.mark.parametrize("fault", enumerated.FAULTS)
-def test_a_fault_at_every_step(name: str, fault: Callable[[str], None]) -> None:
+def test_fault_after_every_step(name: str, fault: Callable[[str], None]) -> None:
     fault(name)
 
 
-def test_a_retried_message_is_delivered_once_and_answered_again(name: str) -> None:
-    enumerated.asks_again(name)
+def test_repeated_request_is_delivered_once_and_resolved_again(name: str) -> None:
+    enumerated.repeat_request(name)
 
 
 @pytest.mark.parametrize("process", [0, 2, 5])
 @pytest.mark.parametrize("amnesia", [False, True])
-def test_a_laggard_comes_back_after_truncation(name: str, process: int, amnesia: bool) -> None:
+def test_lagging_member_recovers_after_truncation(name: str, process: int, amnesia: bool) -> None:
     stage = Stage(name, options={"keep": 4})
     stage.crash(process)
     if process == 0:
-        stage.lead(0, 1)
+        stage.suggest_leader(0, 1)
     for number in range(20):
         stage.multicast(number % 2, 0, 1)
         stage.multicast(number % 2, number % 2)
@@ -42,12 +41,12 @@ def test_a_laggard_comes_back_after_truncation(name: str, process: int, amnesia:
     stage.multicast(0, 0, 1)
     stage.finish()
     stage.check()
-    assert stage.world.noted["installed"] > 0
+    assert stage.world.note_counts["installed"] > 0
     members = stage.topology.members(stage.topology.group_of(process) or 0)
     assert len({tuple(stage.world.history[member]) for member in members}) == 1
 
 
-def test_state_and_records_do_not_grow(name: str) -> None:
+def test_state_and_records_are_bounded(name: str) -> None:
     stage = Stage(name, options={"keep": 16})
     sizes = []
     for number in range(3):
@@ -59,7 +58,7 @@ def test_state_and_records_do_not_grow(name: str) -> None:
     stage.check()
     assert sizes[2] < 1.25 * sizes[1], sizes
     for process in stage.topology.servers:
-        # White-Box goes on for a few records until it hears that its deliveries have left.
+        # White-Box writes a few more records until it knows that its deliveries have left the process.
         assert len(stage.world.disks[process].records) <= {"primcast": 17, "whitebox": 20}[name]
         assert len(stage.protocol(process)._obligations.answers) < 8
         assert len(getattr(stage.protocol(process), "_log", ())) < 8

@@ -1,8 +1,8 @@
-"""A world that keeps traces as live hosts do: what was delivered waits in memory, and is written before a log forgets.
+"""A simulated world that keeps traces as live hosts do: deliveries are buffered, and written before a log is truncated.
 
-A process that is killed loses what waits. In its next incarnation it records again what its log tells it again, from
-the first position on that its trace does not have. So every position of a group should end up in the trace of some
-member, whoever is killed when (`live/host/host.py`, `live/host/delivery_sink.py`).
+A killed process loses its buffer. Its next incarnation records the deliveries that its log repeats, from the first
+position that its trace lacks. So every position of a group must end up in the trace of some member, whatever the
+schedule of kills (`live/host/host.py`, `live/host/delivery_sink.py`).
 """
 
 from collections.abc import Callable
@@ -16,38 +16,38 @@ from amcast.simulation.world.world import World
 
 
 class TracedDisk(Disk):
-    """Tells when a record becomes durable that ends something: the trace was written just before."""
+    """Writes the trace just before a record that follows deliveries becomes durable."""
 
     def __init__(self, write: Callable[[], None]) -> None:
         super().__init__()
         self._write = write
 
-    def keep(self, effect: Persist) -> None:
+    def store(self, effect: Persist) -> None:
         if effect.after_deliveries:
             self._write()
-        super().keep(effect)
+        super().store(effect)
 
 
 class TracedWorld(World):
-    """Remembers whose trace has which positions."""
+    """Knows the positions in the trace of each process."""
 
     def __init__(self, *args: Any, **fields: Any) -> None:
         super().__init__(*args, **fields)
-        everybody = self.topology.processes
-        self.traces: dict[ProcessId, set[int]] = {process: set() for process in everybody}
-        """What is in files."""
-        self.unwritten: dict[ProcessId, set[int]] = {process: set() for process in everybody}
-        self.recorded: dict[ProcessId, int] = dict.fromkeys(everybody, 0)
-        """A process tells its trace what it delivers from this position on."""
-        self.disks = {process: TracedDisk(partial(self._write, process)) for process in everybody}
+        processes = self.topology.processes
+        self.traces: dict[ProcessId, set[int]] = {process: set() for process in processes}
+        """Positions in files."""
+        self.unwritten: dict[ProcessId, set[int]] = {process: set() for process in processes}
+        self.recorded: dict[ProcessId, int] = dict.fromkeys(processes, 0)
+        """The process records deliveries from this position on."""
+        self.disks = {process: TracedDisk(partial(self._write, process)) for process in processes}
 
-    def lost(self, group: GroupId) -> list[int]:
-        """Positions that no trace has, though a member is beyond them."""
+    def list_lost_positions(self, group: GroupId) -> list[int]:
+        """Positions that are in no trace although a member is beyond them."""
         members = self.topology.members(group)
-        told = set[int]().union(*(self.traces[member] | self.unwritten[member] for member in members))
+        traced = set[int]().union(*(self.traces[member] | self.unwritten[member] for member in members))
         inside = [self.processes[member] for member in members if member in self.processes]
         reached = max(getattr(process, "protocol", process).position for process in inside)
-        return [position for position in range(reached) if position not in told]
+        return [position for position in range(reached) if position not in traced]
 
     def crash(self, process: ProcessId, kept: int = 0) -> None:
         super().crash(process, kept)

@@ -10,8 +10,8 @@ from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.client.one_shot import OneShotClient
 from amcast.simulation.inputs.load import Draw
-from amcast.simulation.inputs.random_streams import stream
-from amcast.simulation.schedulers.fuzz import Case, Fuzzer, Outcome
+from amcast.simulation.inputs.random_streams import make_stream
+from amcast.simulation.schedulers.fuzz import FuzzCase, Fuzzer, FuzzOutcome
 from amcast.simulation.schedulers.scope import Scope
 from amcast.simulation.schedulers.script import Script
 from amcast.simulation.world.actions import AnyAction
@@ -37,7 +37,9 @@ def scope_of(spec: Spec, groups: int, messages: Messages, **options: Any) -> Sco
     """One process per group, and as many clients as the messages name; client processes follow the servers."""
     topology = Topology.grid(groups, 1, 1 + max(sender for sender, _ in messages) - groups)
     options.setdefault("goals", spec.goals)
-    return Scope(topology, maker(spec, topology), messages, always(topology), spec.alone or spec.claims, **options)
+    return Scope(
+        topology, maker(spec, topology), messages, always(topology), spec.unreplicated or spec.claims, **options
+    )
 
 
 def always(topology: Topology) -> Callable[[Mapping[int, Any], Mapping[int, Any]], str | None]:
@@ -51,23 +53,23 @@ def judge(world: World, recorder: Recorder, complete: bool) -> str | None:
     return always(world.topology)(world.history, destinations)
 
 
-def case_of(spec: Spec, groups: int = 3, kinds: frozenset[str] = frozenset(), **options: Any) -> Case:
+def case_of(spec: Spec, groups: int = 3, kinds: frozenset[str] = frozenset(), **options: Any) -> FuzzCase:
     topology = Topology.grid(groups, 1, 2)
 
     def draw(seed: int) -> Draw:
-        random = stream(seed, "destinations")
+        random = make_stream(seed, "destinations")
         return lambda client: (tuple(sorted(random.sample(range(groups), random.randint(1, groups)))), 0, 0)
 
-    claims = spec.alone or spec.claims
+    claims = spec.unreplicated or spec.claims
     options.setdefault("links", claims.links)
-    return Case(topology, maker(spec, topology), draw, claims, kinds, **options)
+    return FuzzCase(topology, maker(spec, topology), draw, claims, kinds, **options)
 
 
-def fuzzed(case: Case, seed: int) -> Outcome:
+def fuzzed(case: FuzzCase, seed: int) -> FuzzOutcome:
     return Fuzzer(case, seed, Recorder()).run(judge)
 
 
-def script_of(spec: Spec, case: Case, outcome: Outcome) -> Script:
+def script_of(spec: Spec, case: FuzzCase, outcome: FuzzOutcome) -> Script:
     return Script(
         spec.name,
         case.topology,

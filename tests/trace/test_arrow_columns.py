@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amcast.trace.arrow_columns import arrowed
+from amcast.trace.arrow_columns import to_arrow
 
 INT, LONG = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
 KINDS: dict[pa.DataType, st.SearchStrategy[Any]] = {
@@ -28,18 +28,18 @@ columns = st.sampled_from(list(KINDS)).flatmap(
 
 @settings(deadline=None)  # of the first one, in which Arrow loads pandas
 @given(columns)
-def test_they_are_the_same(column: tuple[pa.DataType, list[Any]]) -> None:
+def test_columns_equal_those_of_pyarrow(column: tuple[pa.DataType, list[Any]]) -> None:
     kind, values = column
-    made = arrowed(tuple(values), kind)
+    made = to_arrow(tuple(values), kind)
     made.validate(full=True)
     assert made.equals(pa.array(values, kind))
     assert made.null_count == values.count(None)
 
 
 @pytest.mark.parametrize(("values", "error"), [((1, 2**31), OverflowError), ((1, None, "2"), TypeError)])
-def test_what_does_not_fit_is_refused(values: tuple[Any, ...], error: type[Exception]) -> None:
+def test_values_out_of_range_are_refused(values: tuple[Any, ...], error: type[Exception]) -> None:
     with pytest.raises(error):
-        arrowed(values, pa.int32())
+        to_arrow(values, pa.int32())
 
 
 RECORDS = """
@@ -59,8 +59,8 @@ assert "pandas" not in sys.modules
 """
 
 
-def test_a_recorder_does_not_stop_to_load_pandas(tmp_path: Path) -> None:
-    """It would be silent for so long that others took it for dead."""
+def test_recorder_does_not_import_pandas(tmp_path: Path) -> None:
+    """The import takes half a second, in which a node sends nothing and would be suspected of a crash."""
     done = subprocess.run([sys.executable, "-c", RECORDS, str(tmp_path / "run")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run" / "run.json").exists()

@@ -1,4 +1,4 @@
-"""Folders that anybody may have written: what is wrong is refused in one sentence that names it."""
+"""Run folders of any writer: every defect is refused in one sentence that names it."""
 
 import json
 from collections.abc import Callable
@@ -46,7 +46,7 @@ def column(name: str, values: Callable[[list[Any]], list[Any]], kind: pa.DataTyp
     return change
 
 
-def refused(folder: Path, *words: str) -> None:
+def assert_refused(folder: Path, *words: str) -> None:
     with pytest.raises(UsageError) as refusal:
         judge(read_run(folder))
     for word in words:
@@ -54,23 +54,23 @@ def refused(folder: Path, *words: str) -> None:
     assert "\n" not in str(refusal.value)
 
 
-def test_a_whole_folder_is_read(folder: Path) -> None:
+def test_complete_folder_is_read(folder: Path) -> None:
     assert judge(read_run(folder)).verdict == "holds"
 
 
-def test_no_such_folder(tmp_path: Path) -> None:
-    refused(tmp_path / "nowhere", "nowhere", "no such folder")
+def test_missing_folder_is_refused(tmp_path: Path) -> None:
+    assert_refused(tmp_path / "nowhere", "nowhere", "no such folder")
 
 
 @pytest.mark.parametrize("table", ["processes", "multicasts", "deliveries"])
-def test_a_missing_table(folder: Path, table: str) -> None:
+def test_missing_required_table_is_refused(folder: Path, table: str) -> None:
     (folder / table / "part-00000.parquet").unlink()
-    refused(folder, f"table {table} is missing", str(folder))
+    assert_refused(folder, f"table {table} is missing", str(folder))
     (folder / table).rmdir()
-    refused(folder, f"table {table} is missing", str(folder))
+    assert_refused(folder, f"table {table} is missing", str(folder))
 
 
-def test_tables_that_may_be_absent(folder: Path) -> None:
+def test_optional_tables_may_be_absent(folder: Path) -> None:
     for table in ("packets", "notes"):
         (folder / table / "part-00000.parquet").unlink()
         (folder / table).rmdir()
@@ -80,32 +80,32 @@ def test_tables_that_may_be_absent(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("table", ["multicasts", "deliveries", "packets", "notes"])
-def test_a_truncated_file(folder: Path, table: str) -> None:
+def test_truncated_file_is_refused(folder: Path, table: str) -> None:
     file = folder / table / "part-00000.parquet"
     file.write_bytes(file.read_bytes()[:-40])
-    refused(folder, str(file), "expected a whole Parquet file")
+    assert_refused(folder, str(file), "expected a whole Parquet file")
 
 
 @pytest.mark.parametrize("table", ["deliveries", "packets"])
-def test_a_file_of_something_else(folder: Path, table: str) -> None:
+def test_file_of_another_format_is_refused(folder: Path, table: str) -> None:
     (folder / table / "part-00000.parquet").write_text("position,message\n0,1\n")
-    refused(folder, table, "expected a whole Parquet file")
+    assert_refused(folder, table, "expected a whole Parquet file")
 
 
-def test_damaged_pages(folder: Path) -> None:
+def test_damaged_pages_are_refused(folder: Path) -> None:
     file = rewrite(folder, "packets", lambda table: table)
     data = bytearray(file.read_bytes())
     data[4:200] = bytes(196)
     file.write_bytes(bytes(data))
-    refused(folder, str(file))
+    assert_refused(folder, str(file))
 
 
 @pytest.mark.parametrize(
     ("table", "name"), [("deliveries", "position"), ("processes", "crashed_at_ns"), ("packets", "received_ns")]
 )
-def test_a_missing_column(folder: Path, table: str, name: str) -> None:
+def test_missing_column_is_refused(folder: Path, table: str, name: str) -> None:
     rewrite(folder, table, lambda data: data.drop_columns([name]))
-    refused(folder, table, f"column {name} is missing; expected long")
+    assert_refused(folder, table, f"column {name} is missing; expected long")
 
 
 @pytest.mark.parametrize(
@@ -134,14 +134,14 @@ def test_a_missing_column(folder: Path, table: str, name: str) -> None:
         ("processes", "process", lambda v: [2**40, *v[1:]], pa.int64(), "column process:"),
     ],
 )
-def test_a_wrong_type(
+def test_wrong_type_is_refused(
     folder: Path, table: str, name: str, values: Callable[[list[Any]], list[Any]], kind: pa.DataType, words: str
 ) -> None:
     rewrite(folder, table, column(name, values, kind))
-    refused(folder, table, words)
+    assert_refused(folder, table, words)
 
 
-def test_what_other_systems_may_do_differently(folder: Path) -> None:
+def test_traces_of_other_writers_are_read(folder: Path) -> None:
     """Wider integers, large strings, dictionaries, unknown columns, absent optional ones, more files: all fine."""
 
     def loosely(table: pa.Table) -> pa.Table:
@@ -187,22 +187,22 @@ def test_absent_claims_claim_nothing(folder: Path) -> None:
         ('{"schema": 1, "run": "other"}', "rows of run 'planted'; expected only ['other']"),
     ],
 )
-def test_a_bad_run_json(folder: Path, text: str, words: str) -> None:
+def test_invalid_run_json_is_refused(folder: Path, text: str, words: str) -> None:
     (folder / "run.json").write_text(text)
-    refused(folder, "part-00000.parquet" if "rows of" in words else "run.json", words)
+    assert_refused(folder, "part-00000.parquet" if "rows of" in words else "run.json", words)
 
 
-def test_no_run_json(folder: Path) -> None:
+def test_missing_run_json_is_refused(folder: Path) -> None:
     (folder / "run.json").unlink()
-    refused(folder, "no run.json")
+    assert_refused(folder, "no run.json")
 
 
-def test_rows_of_another_run_among_the_packets(folder: Path) -> None:
+def test_packets_of_another_run_are_refused(folder: Path) -> None:
     rewrite(folder, "packets", column("run", lambda v: ["other", *v[1:]], pa.string()))
-    refused(folder, "rows of another run than 'planted'")
+    assert_refused(folder, "rows of another run than 'planted'")
 
 
-def test_runs_that_share_tables(tmp_path: Path) -> None:
+def test_runs_may_share_tables(tmp_path: Path) -> None:
     folder, other = save(tmp_path / "both", "one"), save(tmp_path / "other", "two")
     for table in ("processes", "multicasts", "deliveries", "packets"):
         (other / table / "part-00000.parquet").rename(folder / table / "part-00001.parquet")
@@ -213,15 +213,15 @@ def test_runs_that_share_tables(tmp_path: Path) -> None:
     assert [judge(run).verdict for run in runs] == ["holds", "holds"]
     assert [len(run.packets or ()) for run in runs] == [len(healthy().packets or ())] * 2
     assert read_run(folder, "two").meta.run == "two"
-    refused(folder, "holds 2 runs")
+    assert_refused(folder, "holds 2 runs")
     with pytest.raises(UsageError, match="run 'three' is not there"):
         read_run(folder, "three")
     twice = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps([twice[0], twice[0]]))
-    refused(folder, "run 'one' is described 2 times")
+    assert_refused(folder, "run 'one' is described 2 times")
 
 
-def test_a_folder_of_runs(tmp_path: Path) -> None:
+def test_folder_of_run_folders_is_read(tmp_path: Path) -> None:
     save(tmp_path / "b", "two")
     save(tmp_path / "a", "one")
     (tmp_path / "latest").symlink_to("a")

@@ -19,7 +19,7 @@ from tests.mutants.planted import healthy
 META = Meta(run="r1", protocol="skeen", seed=7, claims=RunClaims(genuine="strict", fifo=True, exactly_once=True))
 
 
-def drive(recorder: Recorder, messages: int = 40) -> None:
+def record_events(recorder: Recorder, messages: int = 40) -> None:
     """Facts of all five kinds, with and without each optional value, out of order as drivers give them."""
     for i in range(messages):
         message = Message(8_000_000_000 + i, 8, (0,) if i % 3 else (0, 1), b"x" * i)
@@ -38,9 +38,9 @@ def drive(recorder: Recorder, messages: int = 40) -> None:
     recorder.record_process(8, None, "us")
 
 
-def written(folder: Path, **options: int) -> Path:
+def write_run(folder: Path, **options: int) -> Path:
     with FolderRecorder(folder, META, **options) as recorder:
-        drive(recorder)
+        record_events(recorder)
         recorder.close(complete=True)
     return folder
 
@@ -51,10 +51,10 @@ def rows(columns: dict[str, list[object]]) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("options", [{}, {"rows_per_group": 7, "rows_per_file": 20}, {"rows_per_group": 1}])
-def test_what_goes_in_comes_out(tmp_path: Path, options: dict[str, int]) -> None:
+def test_rows_are_read_back_unchanged(tmp_path: Path, options: dict[str, int]) -> None:
     kept = Recorder()
-    drive(kept)
-    run = read_run(written(tmp_path / "run", **options))
+    record_events(kept)
+    run = read_run(write_run(tmp_path / "run", **options))
     assert run.meta == META.with_claims(complete=True)
     for table in ("processes", "multicasts", "notes"):
         assert rows(getattr(run, table)) == rows(to_columns(table, getattr(kept, table)))
@@ -69,8 +69,8 @@ def test_what_goes_in_comes_out(tmp_path: Path, options: dict[str, int]) -> None
     assert list(run.deliveries) == names
 
 
-def test_rows_of_a_process_come_in_order_of_position(tmp_path: Path) -> None:
-    folder = written(tmp_path / "run", rows_per_group=7, rows_per_file=20)
+def test_rows_of_a_process_are_sorted_by_position(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", rows_per_group=7, rows_per_file=20)
     assert len(list((folder / "deliveries").glob("*.parquet"))) > 2
     seen: dict[int, int] = {}
     deliveries = read_run(folder).deliveries
@@ -80,7 +80,7 @@ def test_rows_of_a_process_come_in_order_of_position(tmp_path: Path) -> None:
 
 
 def test_equal_runs_give_equal_bytes(tmp_path: Path) -> None:
-    one, two = written(tmp_path / "one", rows_per_group=16), written(tmp_path / "two", rows_per_group=16)
+    one, two = write_run(tmp_path / "one", rows_per_group=16), write_run(tmp_path / "two", rows_per_group=16)
     files = sorted(file.relative_to(one) for file in one.rglob("*") if file.is_file())
     assert files == sorted(file.relative_to(two) for file in two.rglob("*") if file.is_file())
     assert len(files) >= 6
@@ -88,8 +88,8 @@ def test_equal_runs_give_equal_bytes(tmp_path: Path) -> None:
         assert (one / file).read_bytes() == (two / file).read_bytes(), file
 
 
-def test_columns_have_the_encodings_that_pay(tmp_path: Path) -> None:
-    file = next((written(tmp_path / "run") / "deliveries").glob("*.parquet"))
+def test_columns_have_compact_encodings(tmp_path: Path) -> None:
+    file = next((write_run(tmp_path / "run") / "deliveries").glob("*.parquet"))
     group = pq.ParquetFile(file).metadata.row_group(0)
     columns = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
     assert all(column.compression == "ZSTD" for column in columns.values())
@@ -109,8 +109,8 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
     recorder.close()
 
 
-def test_a_folder_that_holds_a_run_is_refused(tmp_path: Path) -> None:
-    folder = written(tmp_path / "run")
+def test_folder_with_a_run_is_refused(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
     before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
     with pytest.raises(UsageError, match=r"holds a run already \(run.json\)"):
         FolderRecorder(folder, META)
@@ -120,10 +120,10 @@ def test_a_folder_that_holds_a_run_is_refused(tmp_path: Path) -> None:
         FolderRecorder(tmp_path / "file", META)
 
 
-def test_an_interrupted_run_is_recognised(tmp_path: Path) -> None:
+def test_interrupted_run_is_recognised(tmp_path: Path) -> None:
     def fails() -> None:
         with FolderRecorder(tmp_path / "run", META, rows_per_group=5) as recorder:
-            drive(recorder)
+            record_events(recorder)
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
@@ -135,9 +135,9 @@ def test_an_interrupted_run_is_recognised(tmp_path: Path) -> None:
         FolderRecorder(tmp_path / "run", META)
 
 
-def test_a_file_has_its_name_only_when_complete(tmp_path: Path) -> None:
+def test_file_gets_its_name_when_complete(tmp_path: Path) -> None:
     recorder = FolderRecorder(tmp_path / "run", META, rows_per_group=5)
-    drive(recorder)
+    record_events(recorder)
     packets = tmp_path / "run" / "packets"
     assert [file.name for file in packets.iterdir()] == [".part-00000.parquet"]
     recorder.flush()
@@ -148,15 +148,15 @@ def test_a_file_has_its_name_only_when_complete(tmp_path: Path) -> None:
     assert not list((tmp_path / "run").rglob(".*"))
 
 
-def test_latest_points_at_the_last_run(tmp_path: Path) -> None:
-    written(tmp_path / "one")
+def test_latest_points_at_last_run(tmp_path: Path) -> None:
+    write_run(tmp_path / "one")
     assert (tmp_path / "latest").resolve() == tmp_path / "one"
-    written(tmp_path / "two")
+    write_run(tmp_path / "two")
     assert (tmp_path / "latest").resolve() == tmp_path / "two"
     assert read_run(tmp_path / "latest").meta.run == "r1"
     (tmp_path / "latest").unlink()
     (tmp_path / "latest").mkdir()
-    written(tmp_path / "three")
+    write_run(tmp_path / "three")
     assert not (tmp_path / "latest").is_symlink()
 
 
@@ -183,7 +183,7 @@ def test_several_writers_share_a_folder(tmp_path: Path) -> None:
         FolderRecorder(folder, trace.meta(), writer="Process 3", joins=True)
 
 
-def test_without_packets_there_is_no_such_table(tmp_path: Path) -> None:
+def test_packets_table_is_absent_without_packets(tmp_path: Path) -> None:
     with FolderRecorder(tmp_path / "run", META, packets=False) as recorder:
         assert recorder.wants_packets is False
         recorder.record_process(0, 0)
@@ -197,11 +197,9 @@ def test_without_packets_there_is_no_such_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda path: FolderRecorder(path, META), lambda path: Recorder()])
-def test_a_recorder_in_memory_and_one_on_disk_are_judged_alike(
-    tmp_path: Path, make: Callable[[Path], Recorder]
-) -> None:
+def test_memory_and_folder_recorders_get_equal_reports(tmp_path: Path, make: Callable[[Path], Recorder]) -> None:
     recorder = make(tmp_path / "run")
-    drive(recorder)
+    record_events(recorder)
     if isinstance(recorder, FolderRecorder):
         recorder.close(complete=True)
         run = read_run(tmp_path / "run")

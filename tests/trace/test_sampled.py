@@ -14,7 +14,7 @@ from amcast.trace.run_folder import FolderRecorder
 CLAIMS = RunClaims(complete=True, exactly_once=True)
 
 
-def sampled(folder: Path, every: int) -> Run:
+def record_sampled(folder: Path, every: int) -> Run:
     """Ten messages to two processes of two groups, in the same order."""
     recorder = FolderRecorder(folder, Meta(run="run", claims=CLAIMS), packets=False, every=every, latest=False)
     for process in (0, 1):
@@ -29,8 +29,8 @@ def sampled(folder: Path, every: int) -> Run:
     return read_run(folder)
 
 
-def test_every_process_records_the_deliveries_of_the_same_messages(tmp_path: Path) -> None:
-    run = sampled(tmp_path / "run", 3)
+def test_all_processes_sample_the_same_messages(tmp_path: Path) -> None:
+    run = record_sampled(tmp_path / "run", 3)
     by_process = {
         process: [m for p, m in zip(run.deliveries["process"], run.deliveries["message"], strict=True) if p == process]
         for process in (0, 1)
@@ -39,8 +39,8 @@ def test_every_process_records_the_deliveries_of_the_same_messages(tmp_path: Pat
     assert len(run.multicasts["message"]) == 10, "what was multicast is told in full"
 
 
-def test_a_sample_proves_nothing_and_claims_nothing(tmp_path: Path) -> None:
-    run = sampled(tmp_path / "run", 3)
+def test_sampled_trace_claims_and_proves_nothing(tmp_path: Path) -> None:
+    run = record_sampled(tmp_path / "run", 3)
     assert not run.meta.claims.complete
     report = judge(run)
     assert report.verdict == "unknown"
@@ -48,7 +48,7 @@ def test_a_sample_proves_nothing_and_claims_nothing(tmp_path: Path) -> None:
     assert set(judged.values()) == {"unknown"}, judged
 
 
-def test_a_sample_still_shows_an_order_that_is_broken(tmp_path: Path) -> None:
+def test_sampled_trace_still_shows_order_violation(tmp_path: Path) -> None:
     recorder = FolderRecorder(tmp_path / "run", Meta(run="run"), packets=False, every=2, latest=False)
     for process in (0, 1):
         recorder.record_process(process, process)
@@ -62,7 +62,7 @@ def test_a_sample_still_shows_an_order_that_is_broken(tmp_path: Path) -> None:
     assert judge(read_run(tmp_path / "run")).verdict == "violated"
 
 
-def test_all_of_them_hold(tmp_path: Path) -> None:
-    assert judge(sampled(tmp_path / "run", 1)).verdict == "holds"
+def test_full_trace_of_same_run_holds(tmp_path: Path) -> None:
+    assert judge(record_sampled(tmp_path / "run", 1)).verdict == "holds"
     with pytest.raises(UsageError, match="every 0; expected 1"):
-        sampled(tmp_path / "other", 0)
+        record_sampled(tmp_path / "other", 0)

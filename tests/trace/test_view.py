@@ -6,14 +6,14 @@ import pytest
 
 from amcast.kernel.errors import UsageError
 from amcast.trace.run import Run
-from amcast.trace.spacetime_diagram import draw_spacetime, nice_step
+from amcast.trace.spacetime_diagram import choose_tick_step, draw_spacetime
 from amcast.trace.view import Selection, format_time, render_lines
 from tests.mutants.planted import Trace, healthy
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def story() -> Run:
+def example_run() -> Run:
     """One message to two groups of one, the second of which loses a packet."""
     trace = Trace({0: [0], 1: [1]}, [6])
     trace.multicast(6_000_000_000, 0, 1, sender=6)
@@ -30,7 +30,7 @@ def story() -> Run:
 
 
 def test_one_line_per_step_in_time_order() -> None:
-    assert list(render_lines(story())) == [
+    assert list(render_lines(example_run())) == [
         "0.000 ms  client 6        multicasts 6000000000 to groups 0, 1 (0 bytes)",
         "0.000 ms  client 6 -> p0  Request about 6000000000, 40 bytes",
         "0.000 ms  client 6 -> p1  Request about 6000000000, 40 bytes, which is lost",
@@ -44,8 +44,8 @@ def test_one_line_per_step_in_time_order() -> None:
     ]
 
 
-def test_selections_narrow_the_view() -> None:
-    run = story()
+def test_selection_narrows_the_view() -> None:
+    run = example_run()
     assert len(list(render_lines(run, Selection(message=6_000_000_000)))) == 8
     assert [line[10:12] for line in render_lines(run, Selection(process=1))] == ["p1"]
     assert len(list(render_lines(run, Selection(since_ns=1_000_000, until_ns=1_600_000)))) == 4
@@ -53,8 +53,8 @@ def test_selections_narrow_the_view() -> None:
     assert Selection(message=3, process=2, until_ns=0).describe() == "message 3, process 2, from the start to 0.000 ms"
 
 
-def test_a_limit_says_what_it_cut() -> None:
-    shown = list(render_lines(story(), limit=3))
+def test_limit_reports_omitted_steps() -> None:
+    shown = list(render_lines(example_run(), limit=3))
     assert len(shown) == 4
     assert shown[-1] == "... 7 of 10 steps left out after these 3 (the limit)"
 
@@ -63,23 +63,23 @@ def test_a_limit_says_what_it_cut() -> None:
     ("selection", "words"),
     [(Selection(process=9), "process 9 is not in run"), (Selection(message=5), "message 5 is not")],
 )
-def test_what_is_not_there_cannot_be_selected(selection: Selection, words: str) -> None:
+def test_unknown_selection_is_refused(selection: Selection, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        list(render_lines(story(), selection))
+        list(render_lines(example_run(), selection))
     with pytest.raises(UsageError, match=words):
-        draw_spacetime(story(), selection)
+        draw_spacetime(example_run(), selection)
 
 
-def test_windows_and_limits_that_make_no_sense() -> None:
+def test_invalid_windows_and_limits_are_refused() -> None:
     with pytest.raises(UsageError, match="upside down"):
         Selection(since_ns=2, until_ns=1)
     with pytest.raises(UsageError, match="limit 0"):
-        list(render_lines(story(), limit=0))
+        list(render_lines(example_run(), limit=0))
     with pytest.raises(UsageError, match="arrows 0"):
-        draw_spacetime(story(), arrows=0)
+        draw_spacetime(example_run(), arrows=0)
 
 
-def drawn(svg: str) -> dict[str, int]:
+def count_elements(svg: str) -> dict[str, int]:
     """How many things of each kind a picture has outside its legend."""
     root = ET.fromstring(svg)
     titles = [group.findtext(f"{SVG}title") or "" for group in root.iter(f"{SVG}g")]
@@ -92,42 +92,42 @@ def drawn(svg: str) -> dict[str, int]:
     }
 
 
-def test_a_picture_shows_everything() -> None:
-    svg = draw_spacetime(story())
-    assert drawn(svg) == {"multicasts": 1, "deliveries": 1, "packets": 4, "lost": 1, "crashes": 0}
+def test_diagram_shows_every_event() -> None:
+    svg = draw_spacetime(example_run())
+    assert count_elements(svg) == {"multicasts": 1, "deliveries": 1, "packets": 4, "lost": 1, "crashes": 0}
     assert "not all is shown" not in svg
     assert "prefers-color-scheme:dark" in svg
     assert "6.0</tspan> = 6000000000" in svg
-    assert drawn(draw_spacetime(story(), Selection(until_ns=3_000_000)))["crashes"] == 1
-    assert drawn(draw_spacetime(story(), Selection(message=6_000_000_000)))["packets"] == 3
+    assert count_elements(draw_spacetime(example_run(), Selection(until_ns=3_000_000)))["crashes"] == 1
+    assert count_elements(draw_spacetime(example_run(), Selection(message=6_000_000_000)))["packets"] == 3
 
 
-def test_a_picture_is_capped_and_says_so() -> None:
+def test_diagram_reports_its_limits() -> None:
     run = healthy().run()
-    everything = drawn(draw_spacetime(run, arrows=10_000, marks=10_000))
+    everything = count_elements(draw_spacetime(run, arrows=10_000, marks=10_000))
     capped = draw_spacetime(run, arrows=10, marks=12)
-    assert drawn(capped)["packets"] == 10
-    assert drawn(capped)["multicasts"] + drawn(capped)["deliveries"] <= 12
+    assert count_elements(capped)["packets"] == 10
+    assert count_elements(capped)["multicasts"] + count_elements(capped)["deliveries"] <= 12
     total = f"{everything['packets']:,} packets"
     assert "not all is shown" in capped
     assert total in capped
 
 
-def test_a_picture_of_nothing_is_still_a_picture() -> None:
+def test_empty_diagram_is_valid() -> None:
     trace = Trace({0: [0]}, [])
-    assert drawn(draw_spacetime(trace.run()))["packets"] == 0
+    assert count_elements(draw_spacetime(trace.run()))["packets"] == 0
     assert "&lt;b&gt;" in draw_spacetime(Run.from_recorder(trace.recorder(), trace.meta("<b>")))
 
 
-def test_equal_runs_give_equal_pictures() -> None:
-    assert draw_spacetime(story()) == draw_spacetime(story())
+def test_equal_runs_give_equal_diagrams() -> None:
+    assert draw_spacetime(example_run()) == draw_spacetime(example_run())
 
 
 @pytest.mark.parametrize(("span", "ticks", "step"), [(10, 10, 1), (11, 10, 2), (6_000_000, 9, 1_000_000), (1, 1, 1)])
 def test_ticks_are_round_numbers(span: int, ticks: int, step: int) -> None:
-    assert nice_step(span, ticks) == step
+    assert choose_tick_step(span, ticks) == step
 
 
-def test_clock_shows_what_it_takes() -> None:
+def test_format_time_uses_needed_digits() -> None:
     assert format_time(1_500_000) == "1.500 ms"
     assert format_time(1_500_001) == "1.500001 ms"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from amcast.lab.delays import transcript
+from amcast.lab.delays import record_transcript
 from amcast.protocols.catalogue import CATALOGUE
 
 HERE = Path(__file__).parent
@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 @pytest.mark.parametrize("name", list(CATALOGUE))
 def test_a_lone_multicast_goes_as_it_went_before(name: str) -> None:
     spec = CATALOGUE[name]
-    told = "\n".join(transcript(spec, 2, 1 if spec.alone or spec.claims.single_replica else 3)) + "\n"
+    told = "\n".join(record_transcript(spec, 2, 1 if spec.unreplicated or spec.claims.single_replica else 3)) + "\n"
     golden = HERE / f"{name}.txt"
     if os.environ.get("AMCAST_WRITE_TRANSCRIPTS"):
         golden.write_text(told)

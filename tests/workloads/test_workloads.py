@@ -8,7 +8,7 @@ import pytest
 
 from amcast.kernel.errors import UsageError
 from amcast.kernel.topology import Topology
-from amcast.workloads.base import DrawnMessage, assign_home_groups, stream
+from amcast.workloads.base import DrawnMessage, assign_home_groups, random_stream
 from amcast.workloads.catalogue import WORKLOADS, build_workload
 from amcast.workloads.gtpcc import MIX, PAYLOAD, order_bytes
 from amcast.workloads.tables import NEAREST_TABLES, nearest_all, nearest_three, social_users
@@ -22,7 +22,7 @@ def topology_for(name: str, clients: int = 24) -> Topology:
     return Topology.grid(WORKLOADS[name].groups or 8, 3, clients)
 
 
-def drawn(
+def draw_messages(
     name: str, count: int = DRAWS, topology: Topology | None = None, **options: object
 ) -> list[tuple[int, DrawnMessage]]:
     """(home group, draw) of `count` messages, the clients in turn."""
@@ -38,7 +38,7 @@ def assert_share(hits: int, total: int, expected: float, what: str) -> None:
     assert abs(hits / total - expected) <= allowed, f"{what}: {hits}/{total}, expected {expected} (seed {SEED})"
 
 
-def sizes(draws: list[tuple[int, DrawnMessage]]) -> Counter[int]:
+def count_sizes(draws: list[tuple[int, DrawnMessage]]) -> Counter[int]:
     return Counter(len(draw.destinations) for _, draw in draws)
 
 
@@ -48,14 +48,14 @@ def sizes(draws: list[tuple[int, DrawnMessage]]) -> Counter[int]:
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_destinations_are_sorted_distinct_existing_groups(name: str) -> None:
     topology = topology_for(name)
-    for _, draw in drawn(name, 500, topology):
+    for _, draw in draw_messages(name, 500, topology):
         assert draw.destinations == topology.check_destinations(draw.destinations)
         assert draw.size >= 0
         assert draw.after_ns == 0
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_a_clients_messages_do_not_depend_on_the_order_of_asking(name: str) -> None:
+def test_messages_do_not_depend_on_draw_order(name: str) -> None:
     topology = topology_for(name)
     in_turn, one_by_one = (build_workload(name, topology, SEED, {}) for _ in range(2))
     turned: dict[int, list[DrawnMessage]] = {client: [] for client in topology.clients}
@@ -81,35 +81,35 @@ def test_seeds_and_clients_differ(name: str) -> None:
     assert first(1, one) != first(1, other)
 
 
-def test_pythons_own_random_state_is_left_alone() -> None:
+def test_global_random_state_is_untouched() -> None:
     pythons_random.seed(1)
     before = pythons_random.getstate()
-    drawn("tpcc", 100)
+    draw_messages("tpcc", 100)
     assert pythons_random.getstate() == before
 
 
-def test_the_stream_is_the_same_in_every_interpreter() -> None:
+def test_random_stream_is_reproducible() -> None:
     # Written down once: a change means that old seeds no longer give the runs that were reported with them.
-    assert round(stream(7, "messages", 3).random(), 10) == 0.3855596316
-    assert [draw.destinations for _, draw in drawn("gtpcc", 4)] == [(0, 2), (1, 2), (0, 2), (2, 3)]
+    assert round(random_stream(7, "messages", 3).random(), 10) == 0.3855596316
+    assert [draw.destinations for _, draw in draw_messages("gtpcc", 4)] == [(0, 2), (1, 2), (0, 2), (2, 3)]
 
 
-def test_thinking_and_arriving_change_no_destination() -> None:
-    quiet = [draw.destinations for _, draw in drawn("gtpcc", 600)]
+def test_pauses_do_not_change_destinations() -> None:
+    quiet = [draw.destinations for _, draw in draw_messages("gtpcc", 600)]
     for options in ({"think_ns": 5}, {"think_ns": 100, "think": "exponential"}, {"rate_per_s": 10.0}):
-        assert [draw.destinations for _, draw in drawn("gtpcc", 600, **options)] == quiet
+        assert [draw.destinations for _, draw in draw_messages("gtpcc", 600, **options)] == quiet
 
 
-def test_pauses_have_their_means() -> None:
-    assert {draw.after_ns for _, draw in drawn("micro", 100, think_ns=5)} == {5}
-    thinks = [draw.after_ns for _, draw in drawn("micro", think_ns=100_000_000, think="exponential")]
+def test_pauses_have_configured_means() -> None:
+    assert {draw.after_ns for _, draw in draw_messages("micro", 100, think_ns=5)} == {5}
+    thinks = [draw.after_ns for _, draw in draw_messages("micro", think_ns=100_000_000, think="exponential")]
     assert max(thinks) <= 1_000_000_000
     assert sum(thinks) / len(thinks) == pytest.approx(1e8, rel=4 / sqrt(DRAWS))
-    gaps = [draw.after_ns for _, draw in drawn("micro", rate_per_s=200.0)]
+    gaps = [draw.after_ns for _, draw in draw_messages("micro", rate_per_s=200.0)]
     assert sum(gaps) / len(gaps) == pytest.approx(5e6, rel=4 / sqrt(DRAWS))
 
 
-def test_a_driver_learns_how_to_load() -> None:
+def test_workload_exposes_its_load() -> None:
     topology = topology_for("micro")
     assert build_workload("micro", topology, 1, {}).outstanding == 1
     assert build_workload("convoy", topology, 1, {}).outstanding == 2
@@ -121,7 +121,7 @@ def test_a_driver_learns_how_to_load() -> None:
 # Homes
 
 
-def test_homes_go_in_turn_over_the_groups_of_the_clients_place() -> None:
+def test_home_groups_rotate_over_groups_at_client_site() -> None:
     groups = {0: (0, 1), 1: (2, 3), 2: (4, 5)}
     regions = {0: "A/x", 1: "B", 2: "A/y", 3: "B", 4: "C", 5: "C"}
     where = {6: "A/clients", 7: "A", 8: "A", 9: "C", 10: "nowhere", 11: "nowhere"}
@@ -129,7 +129,7 @@ def test_homes_go_in_turn_over_the_groups_of_the_clients_place() -> None:
     assert assign_home_groups(topology) == {6: 0, 7: 1, 8: 0, 9: 2, 10: 0, 11: 1}
 
 
-def test_a_server_is_at_home_in_its_own_group() -> None:
+def test_home_of_a_server_is_its_own_group() -> None:
     made = build_workload("tpcc", Topology.grid(4, 3, 0), SEED, {"global_share": 0.0})
     assert made.draw(7).destinations == (2,)
     with pytest.raises(UsageError, match="process 99"):
@@ -141,33 +141,33 @@ def test_a_server_is_at_home_in_its_own_group() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 4, 8])
 def test_micro_addresses_groups_evenly(count: int) -> None:
-    draws = drawn("micro", destinations=count)
-    assert sizes(draws) == {count: DRAWS}
+    draws = draw_messages("micro", destinations=count)
+    assert count_sizes(draws) == {count: DRAWS}
     assert {draw.size for _, draw in draws} == {64}
     hits = Counter(group for _, draw in draws for group in draw.destinations)
     for group in range(8):
         assert_share(hits[group], DRAWS, count / 8, f"group {group}")
 
 
-def test_micro_chooses_every_pair_alike() -> None:
-    pairs = Counter(draw.destinations for _, draw in drawn("micro", destinations=2))
+def test_micro_chooses_every_pair_equally() -> None:
+    pairs = Counter(draw.destinations for _, draw in draw_messages("micro", destinations=2))
     assert len(pairs) == 28
     for pair, hits in pairs.items():
         assert_share(hits, DRAWS, 1 / 28, str(pair))
 
 
-def test_micro_ranges_are_even_and_home_is_kept_when_asked() -> None:
-    draws = drawn("micro", destinations=[2, 5], home=True)
+def test_micro_ranges_are_even_and_include_home() -> None:
+    draws = draw_messages("micro", destinations=[2, 5], home=True)
     for count in (2, 3, 4, 5):
-        assert_share(sizes(draws)[count], DRAWS, 1 / 4, f"{count} destinations")
+        assert_share(count_sizes(draws)[count], DRAWS, 1 / 4, f"{count} destinations")
     assert all(home in draw.destinations for home, draw in draws)
-    without = drawn("micro", destinations=2)
+    without = draw_messages("micro", destinations=2)
     assert_share(sum(home in draw.destinations for home, draw in without), DRAWS, 2 / 8, "home by chance")
 
 
-def test_convoy_is_home_and_one_more() -> None:
-    draws = drawn("convoy")
-    assert sizes(draws) == {2: DRAWS}
+def test_convoy_addresses_home_and_one_more() -> None:
+    draws = draw_messages("convoy")
+    assert count_sizes(draws) == {2: DRAWS}
     assert all(home in draw.destinations for home, draw in draws)
     others = Counter((home, group) for home, draw in draws for group in draw.destinations if group != home)
     assert len(others) == 8 * 7
@@ -176,9 +176,9 @@ def test_convoy_is_home_and_one_more() -> None:
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5])
-def test_tpcc_is_mostly_local_and_global_is_nearly_always_two(share: float) -> None:
-    draws = drawn("tpcc", global_share=share)
-    counts = sizes(draws)
+def test_tpcc_global_messages_mostly_address_two_groups(share: float) -> None:
+    draws = draw_messages("tpcc", global_share=share)
+    counts = count_sizes(draws)
     assert_share(DRAWS - counts[1], DRAWS, share, "global messages")
     assert all(home in draw.destinations for home, draw in draws)
     assert {draw.size for _, draw in draws} == {80}
@@ -194,7 +194,7 @@ def test_tpcc_is_mostly_local_and_global_is_nearly_always_two(share: float) -> N
 def test_gtpcc_follows_the_authors_rule(table: str, locality: float) -> None:
     near = nearest_three(table)
     kinds = Counter[str]()
-    draws = drawn("gtpcc", 6000, locality=locality, nearest=table)
+    draws = draw_messages("gtpcc", 6000, locality=locality, nearest=table)
     for home, draw in draws:
         first, second, third = (number - 1 for number in near[home + 1])
         named = {
@@ -211,7 +211,7 @@ def test_gtpcc_follows_the_authors_rule(table: str, locality: float) -> None:
 
 
 def test_gtpcc_payloads_follow_the_transaction_mix() -> None:
-    bytes_of = Counter(draw.size for _, draw in drawn("gtpcc"))
+    bytes_of = Counter(draw.size for _, draw in draw_messages("gtpcc"))
     orders = [order_bytes(items) for items in range(5, 16)]
     for size in orders:
         assert_share(bytes_of.pop(size), DRAWS, 0.45 / 11, f"new orders of {size} bytes")
@@ -223,32 +223,32 @@ def test_gtpcc_payloads_follow_the_transaction_mix() -> None:
 
 
 def test_gtpcc_can_be_mostly_local() -> None:
-    assert_share(sizes(drawn("gtpcc", local_share=0.9))[1], DRAWS, 0.9, "local messages")
-    assert_share(sizes(drawn("gtpcc-text", local_share=0.9))[1], DRAWS, 0.9, "local messages")
+    assert_share(count_sizes(draw_messages("gtpcc", local_share=0.9))[1], DRAWS, 0.9, "local messages")
+    assert_share(count_sizes(draw_messages("gtpcc-text", local_share=0.9))[1], DRAWS, 0.9, "local messages")
 
 
 @pytest.mark.parametrize("locality", [0.9, 0.99])
 def test_gtpcc_text_walks_from_near_to_far(locality: float) -> None:
     near = nearest_all()
-    draws = drawn("gtpcc-text", locality=locality)
+    draws = draw_messages("gtpcc-text", locality=locality)
     assert all(home in draw.destinations for home, draw in draws)
-    counts = sizes(draws)
+    counts = count_sizes(draws)
     assert set(counts) <= {2, 3}
     assert counts[2] > 0.9 * DRAWS, counts
     payments = [(home, draw) for home, draw in draws if draw.size == PAYLOAD["payment"]]
-    # Only new orders are ever drawn again, so that payments keep their share.
+    # Only new orders are ever draw_messages again, so that payments keep their share.
     assert_share(len(payments), DRAWS, 43 / 88, "payments")
     ranks = Counter(near[home + 1].index(g + 1) for home, draw in payments for g in draw.destinations if g != home)
     assert_share(ranks[0], len(payments), locality, "payments to the nearest")
     assert_share(ranks[1], len(payments), locality * (1 - locality), "payments to the second nearest")
 
 
-def test_the_nearest_by_latency_are_those_of_the_matrix() -> None:
+def test_nearest_by_latency_follows_the_matrix() -> None:
     assert {number: row[:3] for number, row in nearest_all().items()} == nearest_three("latency")
     assert all(sorted((number, *row)) == list(range(1, 13)) for number, row in nearest_all().items())
 
 
-def test_the_social_graph_has_exactly_the_published_counts() -> None:
+def test_social_graph_has_published_counts() -> None:
     users = social_users()
     reach = Counter(len(reached) for reached in users)
     assert len(users) == 10_000
@@ -258,9 +258,9 @@ def test_the_social_graph_has_exactly_the_published_counts() -> None:
     assert all(605 <= count <= 645 for count in Counter(reached[0] for reached in users).values())
 
 
-def test_social_posts_come_in_these_proportions() -> None:
-    draws = drawn("social")
-    counts = sizes(draws)
+def test_social_posts_have_published_proportions() -> None:
+    draws = draw_messages("social")
+    counts = count_sizes(draws)
     assert_share(counts[1], DRAWS, 0.7110, "one partition")
     assert_share(counts[2], DRAWS, 0.2474, "two partitions")
     assert_share(counts[3], DRAWS, 0.0376, "three partitions")
@@ -268,7 +268,7 @@ def test_social_posts_come_in_these_proportions() -> None:
     assert {draw.size for _, draw in draws} == {64}
 
 
-def test_the_thesis_sets_are_those_of_its_text() -> None:
+def test_thesis_sets_are_those_of_the_text() -> None:
     assert {name: len(sets) for name, sets in SETS.items()} == {
         "D1": 7, "D2": 19, "D3": 127, "D3'": 12, "M1": 3, "M2": 3, "M3": 1, "M4": 1, "M5": 15, "M6": 6, "M7": 1,
     }  # fmt: skip
@@ -280,9 +280,9 @@ def test_the_thesis_sets_are_those_of_its_text() -> None:
 
 
 @pytest.mark.parametrize("sets", SETS)
-def test_the_thesis_chooses_every_set_alike(sets: str) -> None:
+def test_thesis_chooses_every_set_equally(sets: str) -> None:
     wanted = {tuple(number - 1 for number in numbers) for numbers in SETS[sets]}
-    hits = Counter(draw.destinations for _, draw in drawn("thesis", 6000, sets=sets))
+    hits = Counter(draw.destinations for _, draw in draw_messages("thesis", 6000, sets=sets))
     assert set(hits) == wanted
     for destinations, count in hits.items():
         assert_share(count, 6000, 1 / len(wanted), str(destinations))
@@ -315,7 +315,7 @@ def test_the_thesis_chooses_every_set_alike(sets: str) -> None:
         ("thesis", 7, {"sets": "M8"}, "options of workload thesis: sets: "),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_sentence(
+def test_impossible_options_are_refused_in_one_sentence(
     name: str, groups: int, options: dict[str, object], sentence: str
 ) -> None:
     with pytest.raises(UsageError, match=sentence) as caught:

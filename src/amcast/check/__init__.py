@@ -1,6 +1,7 @@
-"""The properties of atomic multicast, judged in plain Python on one run: a verdict, and a story when one is violated.
+"""The properties of atomic multicast, checked in plain Python on one run: a verdict for each, and a story for a
+violation.
 
-`judge(run)` judges a whole run; `check_chains(...)` is for searches that ask after every step. docs/MODEL.md has the
+`judge(run)` checks a whole run; `check_chains(...)` is for searches that check after every step. docs/MODEL.md has the
 definitions and the proofs.
 """
 

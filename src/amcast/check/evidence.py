@@ -1,13 +1,13 @@
-"""From a run's tables to what the properties speak about: who is correct, and what each process delivered in order.
+"""The evidence of a run: which processes are correct, and what each process delivered, in order.
 
-Positions say where a delivery belongs. Two notes say what the rows cannot:
+The position of a delivery says where it belongs in the process' sequence. Two notes say what the rows cannot:
 
-- `installed` (value v): the process took over a snapshot; the group's messages at positions below v count as delivered
-  by it, and are filled in from the rows of its group.
-- `trace-gap` (value v): rows from position v on are lost, up to the next row that there is.
+- `installed` (value v): the process installed a snapshot; the group's messages at positions below v count as delivered
+by it, and are filled in from the rows of its group.
+- `trace-gap` (value v): rows from position v on are lost, up to the next row that exists.
 
-Positions that are missing without a note are a gap just the same: a sampled trace proves no order. Before its first
-gap a process' sequence is exact; after it, only what was recorded is certain.
+Positions that are missing without a note are a gap as well: a sampled trace proves no order. Before its first gap a
+process' sequence is exact; after it, only recorded deliveries are certain.
 """
 
 from collections.abc import Iterable
@@ -24,13 +24,13 @@ Entry = tuple[int, int, int]
 
 
 @dataclass
-class Sequence:
-    """What one process delivered, by position."""
+class DeliverySequence:
+    """The deliveries of one process, by position."""
 
     process: int
     entries: list[Entry]
     gap: int | None = None
-    """The first position that is missing, if one is."""
+    """The first missing position, if one is missing."""
     positions: list[int] = field(init=False)
     messages: list[int] = field(init=False)
 
@@ -41,50 +41,52 @@ class Sequence:
 
 @dataclass
 class Evidence:
-    """A run, ready to be judged."""
+    """A run, prepared for the checks."""
 
     run: Run
     complete: bool
     group_of: dict[int, int | None]
     crashed: dict[int, int]
-    """Processes that did not come back -> when they crashed."""
+    """Processes that did not recover -> when they crashed."""
     members: dict[int, tuple[int, ...]]
     sender: dict[int, int]
     destinations: dict[int, tuple[int, ...]]
     multicast_ns: dict[int, int]
     session: dict[int, tuple[int, int]]
-    """Messages of client sessions -> (session, sequence)."""
-    sequences: dict[int, Sequence]
-    """For every member of a group, and for whoever else delivered something."""
-    _addressed: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
+    """Messages of client sessions -> (session, sequence number)."""
+    sequences: dict[int, DeliverySequence]
+    """Of every member of a group, and of every other process that delivered something."""
+    _members_of: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
     _delivered: dict[int, frozenset[int]] = field(default_factory=dict)
 
-    def addressed(self, message: int) -> tuple[int, ...]:
+    def addressed_members(self, message: int) -> tuple[int, ...]:
         """The members of a message's destinations."""
         destinations = self.destinations[message]
-        found = self._addressed.get(destinations)
+        found = self._members_of.get(destinations)
         if found is None:
             found = tuple(member for group in destinations for member in self.members[group])
-            self._addressed[destinations] = found
+            self._members_of[destinations] = found
         return found
 
-    def delivered(self, process: int) -> frozenset[int]:
-        """Everything that a process is known to have delivered."""
+    def delivered_messages(self, process: int) -> frozenset[int]:
+        """The messages that a process is known to have delivered."""
         found = self._delivered.get(process)
         if found is None:
             found = self._delivered[process] = frozenset(self.sequences[process].messages)
         return found
 
-    def gaps(self) -> list[Sequence]:
+    def gaps(self) -> list[DeliverySequence]:
         return [sequence for sequence in self.sequences.values() if sequence.gap is not None]
 
-    def lawful(self, sequence: Sequence) -> tuple[list[int], list[int]]:
-        """(messages, positions) that integrity allows: addressed, known, each once. Order is judged on these."""
+    def lawful_deliveries(self, sequence: DeliverySequence) -> tuple[list[int], list[int]]:
+        """(messages, positions) that integrity allows: known messages, addressed to the process, each once. Order is
+        checked on these.
+        """
         group = self.group_of.get(sequence.process)
         destinations = self.destinations
         messages = sequence.messages
         fits = [group in destinations.get(message, ()) for message in messages]
-        if all(fits) and len(self.delivered(sequence.process)) == len(messages):
+        if all(fits) and len(self.delivered_messages(sequence.process)) == len(messages):
             return messages, sequence.positions
         first: dict[int, int] = {}
         for message, position in compress(zip(messages, sequence.positions, strict=True), fits):
@@ -92,34 +94,36 @@ class Evidence:
         return list(first), list(first.values())
 
 
-def evidence_of(run: Run) -> Evidence:
-    """Read the tables; refuse what contradicts itself."""
+def collect_evidence(run: Run) -> Evidence:
+    """Reads the tables; refuses tables that contradict themselves."""
     processes, multicasts = run.processes, run.multicasts
-    group_of = _unique(processes["process"], processes["group"], "processes: process", "group")
+    group_of = _map_unique(processes["process"], processes["group"], "processes: process", "group")
     crashes = zip(processes["process"], processes["crashed_at_ns"], strict=True)
     members: dict[int, list[int]] = {}
     for process in sorted(group_of):
         if group_of[process] is not None:
             members.setdefault(group_of[process], []).append(process)
     messages = multicasts["message"]
-    destinations = _unique(messages, _sets(multicasts["destinations"]), "multicasts: message", "destinations")
+    destinations = _map_unique(
+        messages, _normalize_sets(multicasts["destinations"]), "multicasts: message", "destinations"
+    )
     _refuse_unknown_groups(destinations, members)
     return Evidence(
         run=run,
         complete=run.meta.claims.complete,
         group_of=group_of,
-        crashed=_latest((process, at) for process, at in crashes if at is not None),
+        crashed=_find_last_crashes((process, at) for process, at in crashes if at is not None),
         members={group: tuple(found) for group, found in sorted(members.items())},
-        sender=_unique(messages, multicasts["sender"], "multicasts: message", "sender"),
+        sender=_map_unique(messages, multicasts["sender"], "multicasts: message", "sender"),
         destinations=destinations,
-        multicast_ns=_earliest(messages, multicasts["at_ns"]),
-        session=_sessions(multicasts),
-        sequences=_sequences(run, group_of, members),
+        multicast_ns=_find_first_multicasts(messages, multicasts["at_ns"]),
+        session=_map_sessions(multicasts),
+        sequences=_build_sequences(run, group_of, members),
     )
 
 
-def _unique(keys: list[int], values: list[Any], what: str, column: str) -> dict[int, Any]:
-    """A table as a map. A key that comes again (a client that retried) must say the same."""
+def _map_unique(keys: list[int], values: list[Any], what: str, column: str) -> dict[int, Any]:
+    """A table as a map. A key that occurs again (a client that retried) must have the same value."""
     found = dict(zip(keys, values, strict=True))
     if len(found) == len(keys):
         return found
@@ -130,7 +134,7 @@ def _unique(keys: list[int], values: list[Any], what: str, column: str) -> dict[
     return first
 
 
-def _sets(lists: Iterable[Iterable[int]]) -> list[tuple[int, ...]]:
+def _normalize_sets(lists: Iterable[Iterable[int]]) -> list[tuple[int, ...]]:
     return [tuple(sorted(set(groups))) for groups in lists]
 
 
@@ -150,16 +154,17 @@ def _refuse_unknown_groups(destinations: dict[int, tuple[int, ...]], members: di
                 )
 
 
-def _latest(crashes: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """A process that ended in good order and died in a later incarnation has a row of each; the crash is what
-    counts."""
+def _find_last_crashes(crashes: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """When processes crashed. A process that stopped cleanly and crashed in a later incarnation has a row of each
+    incarnation; the crash counts.
+    """
     found: dict[int, int] = {}
     for process, at in crashes:
         found[process] = max(at, found.get(process, at))
     return found
 
 
-def _earliest(messages: list[int], times: list[int]) -> dict[int, int]:
+def _find_first_multicasts(messages: list[int], times: list[int]) -> dict[int, int]:
     found = dict(zip(messages, times, strict=True))
     if len(found) != len(messages):
         for message, at in zip(messages, times, strict=True):
@@ -167,12 +172,14 @@ def _earliest(messages: list[int], times: list[int]) -> dict[int, int]:
     return found
 
 
-def _sessions(multicasts: dict[str, list[Any]]) -> dict[int, tuple[int, int]]:
+def _map_sessions(multicasts: dict[str, list[Any]]) -> dict[int, tuple[int, int]]:
     rows = zip(multicasts["message"], multicasts["session"], multicasts["sequence"], strict=True)
     return {m: (session, number) for m, session, number in rows if session is not None and number is not None}
 
 
-def _sequences(run: Run, group_of: dict[int, int | None], members: dict[int, list[int]]) -> dict[int, Sequence]:
+def _build_sequences(
+    run: Run, group_of: dict[int, int | None], members: dict[int, list[int]]
+) -> dict[int, DeliverySequence]:
     rows: dict[int, list[Entry]] = {process: [] for group in members.values() for process in group}
     table = run.deliveries
     columns = (table["process"], table["position"], table["message"], table["at_ns"])
@@ -181,24 +188,24 @@ def _sequences(run: Run, group_of: dict[int, int | None], members: dict[int, lis
         if entries is None:
             entries = rows[process] = []
         entries.append((position, message, at_ns))
-    notes = _notes(run)
+    notes = _collect_gap_notes(run)
     found = {}
     for process in sorted(rows):
-        entries, said = rows[process], notes.get(process, [])
-        if not said and _dense(entries):
-            found[process] = Sequence(process, entries)
+        entries, notes_of_process = rows[process], notes.get(process, [])
+        if not notes_of_process and _is_dense(entries):
+            found[process] = DeliverySequence(process, entries)
         else:
             group = group_of.get(process)
             peers = [] if group is None else [rows[peer] for peer in members[group] if peer != process]
-            found[process] = _repaired(process, entries, said, peers)
+            found[process] = _repair_sequence(process, entries, notes_of_process, peers)
     return found
 
 
-def _dense(entries: list[Entry]) -> bool:
+def _is_dense(entries: list[Entry]) -> bool:
     return [entry[0] for entry in entries] == list(range(len(entries)))
 
 
-def _notes(run: Run) -> dict[int, list[tuple[str, float | None]]]:
+def _collect_gap_notes(run: Run) -> dict[int, list[tuple[str, float | None]]]:
     table = run.notes
     found: dict[int, list[tuple[str, float | None]]] = {}
     for process, name, value in zip(table["process"], table["name"], table["value"], strict=True):
@@ -208,35 +215,43 @@ def _notes(run: Run) -> dict[int, list[tuple[str, float | None]]]:
     return found
 
 
-def _chart(peers: list[list[Entry]]) -> dict[int, int]:
-    """Which message a group has at which position, as told by its lowest member that recorded it."""
-    chart: dict[int, int] = {}
+def _map_positions(peers: list[list[Entry]]) -> dict[int, int]:
+    """position -> the group's message there, from the first member in the list that recorded it."""
+    messages_at: dict[int, int] = {}
     for entries in peers:
         for position, message, _ in entries:
-            chart.setdefault(position, message)
-    return chart
+            messages_at.setdefault(position, message)
+    return messages_at
 
 
-def _repaired(
-    process: int, entries: list[Entry], said: list[tuple[str, float | None]], peers: list[list[Entry]]
-) -> Sequence:
-    """A sequence with holes: the same fact told twice counts once, snapshots fill, and what still lacks is a gap."""
+def _repair_sequence(
+    process: int, entries: list[Entry], notes_of_process: list[tuple[str, float | None]], peers: list[list[Entry]]
+) -> DeliverySequence:
+    """A sequence with gaps: a row that was recorded twice counts once, snapshots fill positions, and what is still
+    missing is a gap.
+    """
     facts: dict[tuple[int, int], Entry] = {}
     for entry in sorted(entries, key=lambda entry: (entry[0], entry[2], entry[1])):
         facts.setdefault((entry[0], entry[1]), entry)
-    kept = list(facts.values())
-    there = {entry[0] for entry in kept}
-    reached = max((int(value) for name, value in said if name == "installed" and value is not None), default=0)
-    if reached:
-        chart = _chart(peers)
-        kept += [(position, chart[position], -1) for position in chart if position < reached and position not in there]
-        kept.sort(key=lambda entry: entry[0])
-        there.update(entry[0] for entry in kept)
-    end = max(max(there, default=-1) + 1, reached)
-    hole = next((position for position in range(end) if position not in there), None)
-    lost = [value for name, value in said if name == "trace-gap"]
-    if None in lost:
-        hole = 0
-    elif hole is None and any(value is not None and int(value) not in there for value in lost):
-        hole = end
-    return Sequence(process, kept, hole)
+    entries_kept = list(facts.values())
+    present = {entry[0] for entry in entries_kept}
+    snapshot_end = max(
+        (int(value) for name, value in notes_of_process if name == "installed" and value is not None), default=0
+    )
+    if snapshot_end:
+        messages_at = _map_positions(peers)
+        entries_kept += [
+            (position, messages_at[position], -1)
+            for position in messages_at
+            if position < snapshot_end and position not in present
+        ]
+        entries_kept.sort(key=lambda entry: entry[0])
+        present.update(entry[0] for entry in entries_kept)
+    end = max(max(present, default=-1) + 1, snapshot_end)
+    gap = next((position for position in range(end) if position not in present), None)
+    lost_from = [value for name, value in notes_of_process if name == "trace-gap"]
+    if None in lost_from:
+        gap = 0
+    elif gap is None and any(value is not None and int(value) not in present for value in lost_from):
+        gap = end
+    return DeliverySequence(process, entries_kept, gap)

@@ -1,9 +1,9 @@
-"""P6 minimality and P6' strict genuineness: who may take part, read off the packets.
+"""P6 minimality and P6' strict genuineness: which processes may take part, read from the packets.
 
 P6, for the run as a whole: a process that sends or receives a packet about a message is concerned by some message of
 the run, as its sender or as a member of its destinations. P6', packet by packet: every packet about m runs between m's
 sender and the members of m's destinations. Packets about no message (heartbeats, link control, state transfer inside a
-group) do not count; a lost packet involved its source, and for P6' was aimed at its target all the same.
+group) do not count. A lost packet involves its source, and for P6' its target as well, because it was addressed to it.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from amcast.check.evidence import Evidence
 from amcast.check.verdict import Finding, FindingBuilder
 
 
-class Packet(NamedTuple):
+class MessagePacket(NamedTuple):
     """One packet about at least one message."""
 
     messages: tuple[int, ...]
@@ -24,36 +24,36 @@ class Packet(NamedTuple):
     arrived: bool
 
 
-def genuineness(evidence: Evidence) -> tuple[Finding, Finding]:
-    """P6 and P6'."""
+def check_genuineness(evidence: Evidence) -> tuple[Finding, Finding]:
+    """Checks P6 and P6'."""
     minimal, strict = FindingBuilder("P6"), FindingBuilder("P6'")
     packets = evidence.run.packets
     if packets is None:
         for tally in (minimal, strict):
-            tally.add_doubt("the run has no table packets: nobody knows who took part")
+            tally.add_doubt("the run has no table packets, so the processes that took part are unknown")
         return minimal.build(), strict.build()
     concerned = set(evidence.sender.values())
     for message in evidence.destinations:
-        concerned.update(evidence.addressed(message))
+        concerned.update(evidence.addressed_members(message))
     outsiders: set[int] = set()
     about = 0
-    for packet in _packets(evidence):
+    for packet in _iterate_packets(evidence):
         about += 1
         for process, took_part in ((packet.source, True), (packet.target, packet.arrived)):
             if took_part and process not in concerned and process not in outsiders:
                 outsiders.add(process)
-                minimal.add_violation(_outside(packet, process), process=process, **packet._asdict())
-        _judge_strictly(evidence, packet, strict)
+                minimal.add_violation(_describe_outsider(packet, process), process=process, **packet._asdict())
+        _check_strict(evidence, packet, strict)
     total = len(packets)
     minimal.checked = {"packets": about, "about_none": total - about, "concerned": len(concerned)}
     strict.checked = {"packets": about, "about_none": total - about}
-    if about == 0 and _travelled(evidence):
+    if about == 0 and _has_remote_delivery(evidence):
         for tally in (minimal, strict):
-            tally.add_doubt("no packet about a message was recorded, yet messages travelled to other processes")
+            tally.add_doubt("no packet about a message was recorded, although messages reached other processes")
     return minimal.build(), strict.build()
 
 
-def _packets(evidence: Evidence) -> Iterator[Packet]:
+def _iterate_packets(evidence: Evidence) -> Iterator[MessagePacket]:
     packets = evidence.run.packets
     assert packets is not None
     names = ("message", "messages", "body", "source", "target", "sent_ns", "received_ns")
@@ -65,28 +65,30 @@ def _packets(evidence: Evidence) -> Iterator[Packet]:
             if messages:
                 about = tuple(dict.fromkeys((*about, *messages)))
             if about:
-                yield Packet(about, body, source, target, sent_ns, received_ns is not None)
+                yield MessagePacket(about, body, source, target, sent_ns, received_ns is not None)
 
 
-def _judge_strictly(evidence: Evidence, packet: Packet, strict: FindingBuilder) -> None:
+def _check_strict(evidence: Evidence, packet: MessagePacket, strict: FindingBuilder) -> None:
     for message in packet.messages:
         if message not in evidence.destinations:
-            strict.add_violation(f"{_described(packet)} is about {message}, which nobody multicast", **packet._asdict())
+            strict.add_violation(
+                f"{_describe_packet(packet)} is about {message}, which nobody multicast", **packet._asdict()
+            )
             continue
-        addressed = evidence.addressed(message)
+        addressed = evidence.addressed_members(message)
         sender = evidence.sender[message]
         for process in dict.fromkeys((packet.source, packet.target)):
             if process != sender and process not in addressed:
                 strict.add_violation(
-                    f"{_described(packet)} is about {message}, but process {process} is neither its sender"
-                    f" (process {sender}) nor in {_groups(evidence.destinations[message])}",
+                    f"{_describe_packet(packet)} is about {message}, but process {process} is neither its sender"
+                    f" (process {sender}) nor in {_format_groups(evidence.destinations[message])}",
                     process=process,
                     message=message,
                     **packet._asdict(),
                 )
 
 
-def _travelled(evidence: Evidence) -> bool:
+def _has_remote_delivery(evidence: Evidence) -> bool:
     return any(
         evidence.sender.get(message, process) != process
         for process in evidence.sequences
@@ -94,18 +96,18 @@ def _travelled(evidence: Evidence) -> bool:
     )
 
 
-def _described(packet: Packet) -> str:
+def _describe_packet(packet: MessagePacket) -> str:
     return f"a {packet.body} from process {packet.source} to process {packet.target} sent at {packet.sent_ns} ns"
 
 
-def _outside(packet: Packet, process: int) -> str:
+def _describe_outsider(packet: MessagePacket, process: int) -> str:
     about = ", ".join(str(message) for message in packet.messages[:3])
     did = "sent" if process == packet.source else "received"
     return (
-        f"process {process} {did} a packet ({_described(packet)}, about {about}),"
+        f"process {process} {did} a packet ({_describe_packet(packet)}, about {about}),"
         f" but no message of the run has it as sender or destination"
     )
 
 
-def _groups(groups: tuple[int, ...]) -> str:
+def _format_groups(groups: tuple[int, ...]) -> str:
     return f"group {groups[0]}" if len(groups) == 1 else f"groups {', '.join(map(str, groups))}"

@@ -1,7 +1,7 @@
-"""A judge for searches, asked after every step: is the order among what was delivered so far already broken?
+"""A checker for searches, called after every step: do the deliveries so far already violate safety?
 
-Only safety: integrity (delivered once, by a destination) and order (|-> without a cycle, see `check/order.py`), which
-are sound on a run that is not over. The first violation found comes back as one sentence; None means none so far.
+It checks integrity (delivered once, by a destination) and order (|-> without a cycle, see `check/order.py`), which are
+sound on an unfinished run. It returns the first violation as one sentence, or None.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ def check_chains(
     destinations_by_message: Mapping[int, Sequence[int]],
     group_of: Mapping[int, int | None],
 ) -> str | None:
-    """The first safety violation among some processes' deliveries, in order of processes; or None."""
+    """The first safety violation among the deliveries of some processes, in order of processes; or None."""
     longest: dict[int | None, tuple[int, Sequence[int]]] = {}
     for process in sorted(deliveries_by_process):
         messages = deliveries_by_process[process]
@@ -22,25 +22,27 @@ def check_chains(
             continue
         for message in messages:
             if group is None or group not in destinations_by_message.get(message, ()):
-                return _not_addressed(process, message, message in destinations_by_message)
+                return _describe_unaddressed(process, message, message in destinations_by_message)
         if len(set(messages)) != len(messages):
-            return _twice(process, messages)
+            return _describe_duplicate(process, messages)
         if other is not None and messages[: len(other[1])] != other[1]:
-            return _diverged(other, (process, messages))
+            return _describe_divergence(other, (process, messages))
         longest[group] = (process, messages)
-    return _stuck(longest, destinations_by_message) if len(longest) > 1 else None
+    return _merge_chains(longest, destinations_by_message) if len(longest) > 1 else None
 
 
-Chains = Mapping[int | None, tuple[int, Sequence[int]]]
-"""group -> the process of it that delivered most, and what it delivered."""
+LongestByGroup = Mapping[int | None, tuple[int, Sequence[int]]]
+"""group -> the member that delivered most, and what it delivered."""
 
 
-def _stuck(chains: Chains, destinations: Mapping[int, Sequence[int]]) -> str | None:
-    """Merge the groups' chains; each round takes every head that no other chain holds back."""
+def _merge_chains(chains: LongestByGroup, destinations: Mapping[int, Sequence[int]]) -> str | None:
+    """Merges the groups' chains; each round removes every head that no other chain holds back. Describes a cycle if it
+    gets stuck.
+    """
     heads = dict.fromkeys(chains, 0)
-    moved = True
-    while moved:
-        moved = False
+    has_moved = True
+    while has_moved:
+        has_moved = False
         for group, (_, messages) in chains.items():
             while heads[group] < len(messages):
                 message = messages[heads[group]]
@@ -49,20 +51,20 @@ def _stuck(chains: Chains, destinations: Mapping[int, Sequence[int]]) -> str | N
                     break
                 for g in holders:
                     heads[g] += 1
-                moved = True
+                has_moved = True
     waiting = [group for group in chains if heads[group] < len(chains[group][1])]
-    return _circle(chains, destinations, heads, waiting[0]) if waiting else None
+    return _describe_cycle(chains, destinations, heads, waiting[0]) if waiting else None
 
 
-def _circle(
-    chains: Chains,
+def _describe_cycle(
+    chains: LongestByGroup,
     destinations: Mapping[int, Sequence[int]],
     heads: Mapping[int | None, int],
     start: int | None,
 ) -> str:
-    """Every head is held back by another group's head: following who holds whom closes a circle."""
+    """Every head is held back by another group's head: following these heads closes a cycle."""
     message = chains[start][1][heads[start]]
-    path: list[tuple[int, int, int]] = []  # (group, its head, the message it holds back)
+    path: list[tuple[int, int, int]] = []  # (group, its head, the message that this head holds back)
     seen: dict[int, int] = {}
     while message not in seen:
         seen[message] = len(path)
@@ -73,11 +75,11 @@ def _circle(
                     path.append((group, head, message))
                     message = head
                     break
-    edges = [_edge(chains[group], head, after) for group, head, after in reversed(path[seen[message] :])]
-    return f"{len(edges)} messages precede each other in a circle: " + "; ".join(edges)
+    edges = [_describe_edge(chains[group], head, after) for group, head, after in reversed(path[seen[message] :])]
+    return f"{len(edges)} messages precede each other in a cycle: " + "; ".join(edges)
 
 
-def _edge(chain: tuple[int, Sequence[int]], head: int, after: int) -> str:
+def _describe_edge(chain: tuple[int, Sequence[int]], head: int, after: int) -> str:
     process, messages = chain
     start = f"process {process} delivered {head} at position {messages.index(head)}"
     if after in messages:
@@ -85,19 +87,19 @@ def _edge(chain: tuple[int, Sequence[int]], head: int, after: int) -> str:
     return f"{start} and has not delivered {after}"
 
 
-def _not_addressed(process: int, message: int, known: bool) -> str:
+def _describe_unaddressed(process: int, message: int, known: bool) -> str:
     if known:
         return f"process {process} delivered {message}, which is not addressed to it"
     return f"process {process} delivered {message}, which nobody multicast"
 
 
-def _twice(process: int, messages: Sequence[int]) -> str:
+def _describe_duplicate(process: int, messages: Sequence[int]) -> str:
     again = next(m for at, m in enumerate(messages) if m in messages[:at])
     first = messages.index(again)
     return f"process {process} delivered {again} twice, at positions {first} and {messages.index(again, first + 1)}"
 
 
-def _diverged(one: tuple[int, Sequence[int]], other: tuple[int, Sequence[int]]) -> str:
+def _describe_divergence(one: tuple[int, Sequence[int]], other: tuple[int, Sequence[int]]) -> str:
     at = next(i for i, pair in enumerate(zip(one[1], other[1], strict=False)) if pair[0] != pair[1])
     return (
         f"at position {at} process {one[0]} delivered {one[1][at]}, but process {other[0]} of the same group"

@@ -1,23 +1,24 @@
 """P1 integrity, P2 validity, P3 uniform agreement: what may be delivered, and what must be.
 
-P1 looks at every delivery: of a message that was multicast, not before it was, at a member of its destinations, once,
-and one message per position. P2 and P3 look at every message: a message of a correct sender (P2), or one that anybody
-delivered (P3), is delivered by every correct member of its destinations. "Eventually" has no last moment: only in a
-run that claims to be complete is a missing delivery a violation, and only if no gap in the trace may hide it.
+P1 concerns every delivery: of a message that was multicast, not before it was, at a member of its destinations, once,
+and one message per position. P2 and P3 concern every message: a message of a correct sender (P2), or one that any
+process delivered (P3), is delivered by every correct member of its destinations. "Eventually" has no last moment: a
+missing delivery is a violation only in a run that claims to be complete, and only if no gap in the trace may hide it.
 """
 
 from collections.abc import Iterable
 
-from amcast.check.evidence import Evidence, Sequence
+from amcast.check.evidence import DeliverySequence, Evidence
 from amcast.check.verdict import Finding, FindingBuilder
 
 
-def integrity(evidence: Evidence) -> Finding:
+def check_integrity(evidence: Evidence) -> Finding:
+    """Checks P1."""
     tally = FindingBuilder("P1")
     deliveries = 0
     for sequence in evidence.sequences.values():
         deliveries += len(sequence.entries)
-        _judge_rows(evidence, sequence, tally)
+        _check_deliveries(evidence, sequence, tally)
         if sequence.gap is not None:
             tally.add_doubt(
                 f"process {sequence.process}'s trace lacks position {sequence.gap}: what it delivered there is unknown",
@@ -28,28 +29,28 @@ def integrity(evidence: Evidence) -> Finding:
     return tally.build()
 
 
-def _judge_rows(evidence: Evidence, sequence: Sequence, tally: FindingBuilder) -> None:
+def _check_deliveries(evidence: Evidence, sequence: DeliverySequence, tally: FindingBuilder) -> None:
     process, group = sequence.process, evidence.group_of.get(sequence.process)
     destinations, multicast_ns = evidence.destinations, evidence.multicast_ns
     seen: dict[int, int] = {}
     last = -1
     for position, message, at_ns in sequence.entries:
         groups = destinations.get(message)
-        wrong = None
+        sentence = None
         if groups is None:
-            wrong = f"process {process} delivered {message} at position {position}, but nobody multicast {message}"
+            sentence = f"process {process} delivered {message} at position {position}, but nobody multicast {message}"
         elif group not in groups:
-            wrong = (
-                f"process {process} ({_whose(evidence, process)}) delivered {message} at position {position},"
-                f" but {message} is addressed to {_listed('group', groups)}"
+            sentence = (
+                f"process {process} ({_describe_group(evidence, process)}) delivered {message} at position {position},"
+                f" but {message} is addressed to {_format_list('group', groups)}"
             )
         elif 0 <= at_ns < multicast_ns[message]:
-            wrong = (
+            sentence = (
                 f"process {process} delivered {message} at position {position} and time {at_ns} ns,"
                 f" before it was multicast at {multicast_ns[message]} ns"
             )
-        if wrong is not None:
-            tally.add_violation(wrong, process=process, message=message, position=position)
+        if sentence is not None:
+            tally.add_violation(sentence, process=process, message=message, position=position)
         if message in seen:
             tally.add_violation(
                 f"process {process} delivered {message} twice, at positions {seen[message]} and {position}",
@@ -69,18 +70,19 @@ def _judge_rows(evidence: Evidence, sequence: Sequence, tally: FindingBuilder) -
         last = position
 
 
-def validity(evidence: Evidence) -> Finding:
+def check_validity(evidence: Evidence) -> Finding:
+    """Checks P2."""
     tally = FindingBuilder("P2")
     correct = [m for m, sender in evidence.sender.items() if sender not in evidence.crashed]
     tally.checked = {"messages": len(correct)}
-    for message, missing in _missing(evidence, correct):
+    for message, missing in _find_missing(evidence, correct):
         sender = evidence.sender[message]
         if sender in evidence.group_of:
             why = f"although its sender, process {sender}, is correct"
-            _judge_missing(evidence, tally, message, missing, why)
+            _report_missing(evidence, tally, message, missing, why)
         else:
             tally.add_doubt(
-                f"{_listed('process', missing)} did not deliver {message}, and processes does not say"
+                f"{_format_list('process', missing)} did not deliver {message}, and processes does not say"
                 f" whether its sender, process {sender}, is correct",
                 message=message,
                 processes=missing,
@@ -88,63 +90,64 @@ def validity(evidence: Evidence) -> Finding:
     return tally.build()
 
 
-def agreement(evidence: Evidence) -> Finding:
+def check_agreement(evidence: Evidence) -> Finding:
+    """Checks P3."""
     tally = FindingBuilder("P3")
-    somebody: dict[int, int] = {}
+    delivered_by: dict[int, int] = {}
     for process in sorted(evidence.sequences):
-        for message in evidence.delivered(process):
-            somebody.setdefault(message, process)
-    messages = [message for message in evidence.destinations if message in somebody]
+        for message in evidence.delivered_messages(process):
+            delivered_by.setdefault(message, process)
+    messages = [message for message in evidence.destinations if message in delivered_by]
     tally.checked = {"messages": len(messages)}
-    for message, missing in _missing(evidence, messages):
-        why = f"although process {somebody[message]} did"
-        _judge_missing(evidence, tally, message, missing, why)
+    for message, missing in _find_missing(evidence, messages):
+        why = f"although process {delivered_by[message]} did"
+        _report_missing(evidence, tally, message, missing, why)
     gaps = evidence.gaps()
     if gaps:
-        for message, missing in _missing(evidence, (m for m in evidence.destinations if m not in somebody)):
+        for message, missing in _find_missing(evidence, (m for m in evidence.destinations if m not in delivered_by)):
             tally.add_doubt(
-                f"{_listed('process', missing)} did not deliver {message}, and whether process {gaps[0].process} did"
-                f" is lost in a gap of its trace",
+                f"{_format_list('process', missing)} did not deliver {message}, and whether process"
+                f" {gaps[0].process} did is lost in a gap of its trace",
                 message=message,
                 processes=missing,
             )
     return tally.build()
 
 
-def _missing(evidence: Evidence, messages: Iterable[int]) -> Iterable[tuple[int, list[int]]]:
+def _find_missing(evidence: Evidence, messages: Iterable[int]) -> Iterable[tuple[int, list[int]]]:
     """(message, correct addressed processes that are not known to have delivered it), where there are any."""
     witnesses: dict[tuple[int, ...], list[tuple[int, frozenset[int]]]] = {}
     for message in messages:
         groups = evidence.destinations[message]
         correct = witnesses.get(groups)
         if correct is None:
-            processes = [process for process in evidence.addressed(message) if process not in evidence.crashed]
-            correct = witnesses[groups] = [(process, evidence.delivered(process)) for process in processes]
+            processes = [process for process in evidence.addressed_members(message) if process not in evidence.crashed]
+            correct = witnesses[groups] = [(process, evidence.delivered_messages(process)) for process in processes]
         missing = [process for process, delivered in correct if message not in delivered]
         if missing:
             yield message, missing
 
 
-def _judge_missing(evidence: Evidence, tally: FindingBuilder, message: int, missing: list[int], why: str) -> None:
-    sure = [process for process in missing if evidence.sequences[process].gap is None]
-    witness = {"message": message, "processes": sure or missing}
-    who = _listed("process", sure or missing)
+def _report_missing(evidence: Evidence, tally: FindingBuilder, message: int, missing: list[int], why: str) -> None:
+    certain = [process for process in missing if evidence.sequences[process].gap is None]
+    witness = {"message": message, "processes": certain or missing}
+    names = _format_list("process", certain or missing)
     if not evidence.complete:
-        tally.add_doubt(f"{who} did not deliver {message} yet, {why}: the run is not complete", **witness)
-    elif sure:
-        tally.add_violation(f"{who} never delivered {message}, {why}, and the run is complete", **witness)
+        tally.add_doubt(f"{names} did not deliver {message} yet, {why}: the run is not complete", **witness)
+    elif certain:
+        tally.add_violation(f"{names} never delivered {message}, {why}, and the run is complete", **witness)
     else:
-        tally.add_doubt(f"{who} may have delivered {message} in a gap of the trace", **witness)
+        tally.add_doubt(f"{names} may have delivered {message} in a gap of the trace", **witness)
 
 
-def _whose(evidence: Evidence, process: int) -> str:
+def _describe_group(evidence: Evidence, process: int) -> str:
     if process not in evidence.group_of:
         return "which the table processes does not list"
     group = evidence.group_of[process]
     return "of no group" if group is None else f"of group {group}"
 
 
-def _listed(word: str, numbers: Iterable[int]) -> str:
+def _format_list(word: str, numbers: Iterable[int]) -> str:
     numbers = list(numbers)
     plural = {"process": "processes", "group": "groups"}[word]
     if len(numbers) == 1:

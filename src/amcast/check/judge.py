@@ -1,22 +1,30 @@
-"""The whole judgement of one run."""
+"""Judges one run: every property, in plain Python."""
 
-from amcast.check.evidence import evidence_of
-from amcast.check.genuineness import genuineness
-from amcast.check.integrity import agreement, integrity, validity
-from amcast.check.order import order
-from amcast.check.sessions import sessions
-from amcast.check.verdict import Report
+from collections.abc import Sequence
+
+from amcast.check.evidence import collect_evidence
+from amcast.check.genuineness import check_genuineness
+from amcast.check.integrity import check_agreement, check_integrity, check_validity
+from amcast.check.order import check_order
+from amcast.check.sessions import check_sessions
+from amcast.check.verdict import Finding, Report
+from amcast.trace.meta import Meta
 from amcast.trace.run import Run
 
-__all__ = ["Report", "judge"]
+__all__ = ["Report", "build_report", "judge"]
 
 
 def judge(run: Run) -> Report:
-    """Every property's verdict. P1 to P5 are what atomic multicast is; the rest counts where the run claims it."""
-    evidence = evidence_of(run)
-    findings = [integrity(evidence), validity(evidence), agreement(evidence)]
-    findings += [*order(evidence), *genuineness(evidence), *sessions(evidence)]
-    claims = run.meta.claims
+    """Judges every property of one run."""
+    evidence = collect_evidence(run)
+    findings = [check_integrity(evidence), check_validity(evidence), check_agreement(evidence)]
+    findings += [*check_order(evidence), *check_genuineness(evidence), *check_sessions(evidence)]
+    return build_report(run.meta, findings)
+
+
+def build_report(meta: Meta, findings: Sequence[Finding]) -> Report:
+    """Builds the report of a run. P1 to P5 define atomic multicast; P6 to P8 decide only where the run claims them."""
+    claims = meta.claims
     unclaimed = {
         "P6": claims.genuine == "no",
         "P6'": claims.genuine != "strict",
@@ -25,4 +33,4 @@ def judge(run: Run) -> Report:
     }
     for finding in findings:
         finding.claimed = not unclaimed.get(finding.property, False)
-    return Report(run.meta, {finding.property: finding for finding in findings})
+    return Report(meta, {finding.property: finding for finding in findings})

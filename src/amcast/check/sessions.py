@@ -1,43 +1,43 @@
-"""P7 FIFO and P8 exactly-once of client sessions.
+"""P7 FIFO and P8 exactly-once delivery of client sessions.
 
-A client numbers the messages of its session. A retry may be a new message with the old (session, sequence). P7: a
-process delivers a session's number only after every lower number that is addressed to it. P8: no process delivers two
-messages with one (session, sequence). Messages without a session are not judged; a run without any session says
-nothing about either property.
+A client numbers the messages of its session. A retry may be a new message with the old (session, sequence number). P7:
+a process delivers a number of a session only after every lower number that is addressed to it. P8: no process delivers
+two messages with one (session, sequence number). Messages without a session are not checked; a run without any session
+says nothing about either property.
 """
 
-from amcast.check.evidence import Evidence, Sequence
+from amcast.check.evidence import DeliverySequence, Evidence
 from amcast.check.verdict import Finding, FindingBuilder
 
-Numbers = dict[int, list[int]]
-"""session -> the numbers addressed to one group, ascending."""
+SequenceNumbers = dict[int, list[int]]
+"""session -> its sequence numbers addressed to one group, ascending."""
 
 
-def sessions(evidence: Evidence) -> tuple[Finding, Finding]:
-    """P7 and P8."""
+def check_sessions(evidence: Evidence) -> tuple[Finding, Finding]:
+    """Checks P7 and P8."""
     fifo, once = FindingBuilder("P7"), FindingBuilder("P8")
     if not evidence.session:
         for tally in (fifo, once):
             if evidence.destinations:
-                tally.add_doubt("no message says its session and sequence")
+                tally.add_doubt("no message has a session and a sequence number")
         return fifo.build(), once.build()
-    expected = _expected(evidence)
+    expected = _map_expected_numbers(evidence)
     judged = 0
     for process, sequence in evidence.sequences.items():
         group = evidence.group_of.get(process)
         if group is not None:
-            judged += _judge_fifo(evidence, sequence, expected.get(group, {}), fifo)
-            _judge_once(evidence, sequence, once)
+            judged += _check_fifo(evidence, sequence, expected.get(group, {}), fifo)
+            _check_exactly_once(evidence, sequence, once)
         if sequence.gap is not None:
-            hides = f"process {process}'s trace lacks position {sequence.gap}: a message out of turn may hide there"
+            sentence = f"process {process}'s trace lacks position {sequence.gap}: a message out of order may be there"
             for tally in (fifo, once):
-                tally.add_doubt(hides, process=process, position=sequence.gap)
+                tally.add_doubt(sentence, process=process, position=sequence.gap)
     for tally in (fifo, once):
         tally.checked = {"deliveries": judged, "sessions": len({session for session, _ in evidence.session.values()})}
     return fifo.build(), once.build()
 
 
-def _expected(evidence: Evidence) -> dict[int, Numbers]:
+def _map_expected_numbers(evidence: Evidence) -> dict[int, SequenceNumbers]:
     found: dict[int, dict[int, set[int]]] = {}
     for message, (session, number) in evidence.session.items():
         for group in evidence.destinations[message]:
@@ -45,8 +45,10 @@ def _expected(evidence: Evidence) -> dict[int, Numbers]:
     return {group: {session: sorted(numbers) for session, numbers in by.items()} for group, by in found.items()}
 
 
-def _judge_fifo(evidence: Evidence, sequence: Sequence, expected: Numbers, fifo: FindingBuilder) -> int:
-    """Walk one process' deliveries; each session must go through its expected numbers without skipping one."""
+def _check_fifo(evidence: Evidence, sequence: DeliverySequence, expected: SequenceNumbers, fifo: FindingBuilder) -> int:
+    """Checks one process' deliveries: each session must go through its expected numbers without skipping one. Returns
+    how many deliveries were checked.
+    """
     index = {session: {number: at for at, number in enumerate(numbers)} for session, numbers in expected.items()}
     due = dict.fromkeys(expected, 0)
     later: set[tuple[int, int]] | None = None
@@ -68,7 +70,7 @@ def _judge_fifo(evidence: Evidence, sequence: Sequence, expected: Numbers, fifo:
         if sequence.gap is not None and position > sequence.gap:
             if later is None:
                 later = {evidence.session[m] for m in sequence.messages if m in evidence.session}
-            # What was skipped may be in the gap, unless it is there, later.
+            # A skipped number may be in the gap, unless it is delivered later.
             skipped = [number for number in skipped if (session, number) in later]
             if not skipped:
                 continue
@@ -76,7 +78,7 @@ def _judge_fifo(evidence: Evidence, sequence: Sequence, expected: Numbers, fifo:
     return judged
 
 
-def _judge_once(evidence: Evidence, sequence: Sequence, once: FindingBuilder) -> None:
+def _check_exactly_once(evidence: Evidence, sequence: DeliverySequence, once: FindingBuilder) -> None:
     first: dict[tuple[int, int], tuple[int, int]] = {}
     for position, message, _ in sequence.entries:
         key = evidence.session.get(message)

@@ -1,10 +1,10 @@
-"""What a judge says: holds, violated or unknown; what was checked; and the story of what went wrong.
+"""Verdicts: holds, violated or unknown; how much was checked; and the story of a violation.
 
-Missing evidence is never "holds". A property that a run does not claim is judged and reported all the same, but only
-claimed ones decide the verdict of the run.
+Missing evidence is never "holds". A property that a run does not claim is checked and reported as well, but only
+claimed properties decide the verdict of the run.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -25,7 +25,15 @@ PROPERTY_NAMES: Final = {
 }
 EXIT_CODES: Final[dict[Verdict, int]] = {"holds": 0, "violated": 1, "unknown": 2}
 MAX_SENTENCES: Final = 5
-"""A story tells this many violations one by one, then how many more there are."""
+"""A story has one sentence for each of this many violations, then the number of the others."""
+
+
+def worst_verdict(verdicts: Iterable[Verdict]) -> Verdict:
+    """Violated if one is; unknown if one is, or if there is no verdict; else holds."""
+    found = set(verdicts)
+    if "violated" in found:
+        return "violated"
+    return "holds" if found == {"holds"} else "unknown"
 
 
 @dataclass
@@ -36,9 +44,9 @@ class Finding:
     verdict: Verdict
     claimed: bool = True
     checked: dict[str, int] = field(default_factory=dict)
-    """How much was looked at: a verdict over nothing is a weak one."""
+    """How much was checked: a verdict over nothing is a weak one."""
     story: list[str] = field(default_factory=list)
-    """Sentences: why it is violated, or what is missing."""
+    """Sentences: why the property is violated, or what evidence is missing."""
     witness: list[dict[str, Any]] = field(default_factory=list)
     """The same as data: ids, processes, positions."""
 
@@ -63,17 +71,14 @@ class Report:
     @property
     def verdict(self) -> Verdict:
         """Violated if one claimed property is, else unknown if one is, else holds."""
-        verdicts = {finding.verdict for finding in self.properties.values() if finding.claimed}
-        if "violated" in verdicts:
-            return "violated"
-        return "unknown" if "unknown" in verdicts else "holds"
+        return worst_verdict(finding.verdict for finding in self.properties.values() if finding.claimed)
 
     @property
     def exit_code(self) -> int:
         return EXIT_CODES[self.verdict]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The report as JSON values."""
         claims = self.meta.claims
         return {
             "verdict": self.verdict,
@@ -91,7 +96,7 @@ class Report:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Report":
-        """What `as_dict` gave, as a report again."""
+        """The inverse of `as_dict`."""
         meta = Meta(run=data["run"], protocol=data["protocol"], seed=data["seed"], claims=RunClaims(**data["claims"]))
         findings = {
             name: Finding(name, found["verdict"], found["claimed"], found["checked"], found["story"], found["witness"])
@@ -100,7 +105,7 @@ class Report:
         return cls(meta, findings)
 
     def story(self) -> Iterator[str]:
-        """Every sentence of what decided the verdict, the worst first."""
+        """Every sentence behind the verdict, violations first."""
         for verdict in ("violated", "unknown"):
             for name, finding in self.properties.items():
                 if finding.claimed and finding.verdict == verdict:
@@ -109,7 +114,7 @@ class Report:
 
 
 class FindingBuilder:
-    """Collects what one property's check finds: violations outweigh doubts, doubts outweigh nothing found."""
+    """Collects what the check of one property finds. A violation outweighs a doubt, a doubt outweighs no finding."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -122,7 +127,7 @@ class FindingBuilder:
         self._add("violated", sentence, witness)
 
     def add_violation_story(self, story: list[str], witness: list[dict[str, Any]]) -> None:
-        """One violation that takes several sentences, all of which are kept."""
+        """Adds one violation that takes several sentences, and keeps all of them."""
         self._found["violated"] += 1
         self._story["violated"] += story
         self._witness["violated"] += witness

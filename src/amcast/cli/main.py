@@ -1,4 +1,4 @@
-"""The root of the command, and what becomes of every error."""
+"""The root of the command, and the mapping from errors to exit codes."""
 
 import os
 import sys
@@ -21,7 +21,7 @@ from amcast.kernel.errors import CannotTellError, UsageError
 
 app = typer.Typer(
     name="amcast",
-    help="Atomic multicast: simulate, explore, check and look at protocols, and run them for real.\n\n"
+    help="Atomic multicast: simulate, explore, check and view runs of protocols, and run them on real networks.\n\n"
     "Exit codes: 0 holds, 1 violated, 2 unknown or cannot tell, 64 wrong use, 70 internal error.",
     epilog="First steps:  amcast protocols   |   amcast simulate --protocol skeen   |   amcast view runs/latest",
     no_args_is_help=True,
@@ -48,12 +48,12 @@ def version() -> None:
 
 
 def main() -> None:
-    """Run the command; map every way to fail to its exit code."""
+    """Runs the command; maps every failure to its exit code."""
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: list[str]) -> int:
-    """Run the command with these arguments and say its exit code."""
+    """Runs the command with these arguments and returns its exit code."""
     try:
         code = app(arguments, standalone_mode=False)
     except UsageError as error:
@@ -66,18 +66,18 @@ def run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except Exception as error:
-        # Typer's own refusals carry a formatted message; the class is private to it.
+        # Typer's own errors have a formatted message; their class is private to Typer.
         message = getattr(error, "format_message", None)
         if message is not None:
-            return _refuse(f"{message()}{_given(message(), arguments)} (see: amcast --help)", WRONG_USE)
+            return _refuse(f"{message()}{_describe_given_value(message(), arguments)} (see: amcast --help)", WRONG_USE)
         if type(error).__name__ == "Abort":
             return _refuse("interrupted", 130)
-        return _internal(error)
+        return _report_internal_error(error)
     return code if isinstance(code, int) else 0
 
 
-def _given(complaint: str, arguments: list[str]) -> str:
-    """What was given for the flag that a complaint names: Typer tells the flag and what it expects, not the value."""
+def _describe_given_value(complaint: str, arguments: list[str]) -> str:
+    """The value given for the flag that an error names: Typer names the flag and what it expects, not the value."""
     flags = [place for place, argument in enumerate(arguments[:-1]) if f"'{argument}'" in complaint]
     return f" (given: {arguments[flags[0] + 1]!r})" if flags else ""
 
@@ -87,7 +87,7 @@ def _refuse(sentence: str, code: int) -> int:
     return code
 
 
-def _internal(error: Exception) -> int:
+def _report_internal_error(error: Exception) -> int:
     if os.environ.get("AMCAST_DEBUG"):
         traceback.print_exc()
     handle, name = tempfile.mkstemp(prefix="amcast-error-", suffix=".txt")

@@ -1,4 +1,4 @@
-"""How commands speak: results on standard output, all else on standard error; a bar on a terminal, else lines."""
+"""Output of commands: results on standard output, all else on standard error; a bar on a terminal, else lines."""
 
 import json
 import sys
@@ -18,14 +18,14 @@ UNKNOWN: Final = 2
 WRONG_USE: Final = 64
 INTERNAL: Final = 70
 
-LINES_EVERY_S: Final = 5.0
-"""How often work that is not watched on a terminal tells how far it is."""
+LINE_SECONDS: Final = 5.0
+"""How often progress is printed when standard error is no terminal."""
 
 EXIT_CODES: Final = {"holds": HOLDS, "violated": VIOLATED, "unknown": UNKNOWN}
-_COLOURS: Final = {"holds": "green", "violated": "red", "unknown": "yellow"}
+_VERDICT_COLOURS: Final = {"holds": "green", "violated": "red", "unknown": "yellow"}
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
-SeedOption = Annotated[int, typer.Option("--seed", help="Everything that is drawn is drawn from it.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="The seed of all random draws.")]
 
 out = Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else 140)
 err = Console(stderr=True, soft_wrap=True, highlight=False)
@@ -37,34 +37,34 @@ def print_json(data: Any) -> None:
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[object]], title: str | None = None) -> None:
-    """A result for people."""
-    drawn = Table(*headings, title=title, title_justify="left", header_style="bold")
+    """A result for readers."""
+    rich_table = Table(*headings, title=title, title_justify="left", header_style="bold")
     for row in rows:
-        drawn.add_row(*("" if cell is None else str(cell) for cell in row))
-    out.print(drawn)
+        rich_table.add_row(*("" if cell is None else str(cell) for cell in row))
+    out.print(rich_table)
 
 
 def colour_verdict(verdict: str) -> str:
     """A verdict in its colour."""
-    colour = _COLOURS.get(verdict)
+    colour = _VERDICT_COLOURS.get(verdict)
     return f"[{colour}]{verdict}[/{colour}]" if colour else verdict
 
 
 @contextmanager
 def show_progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """Show how far a long work is: call the result with what is done so far."""
+    """Shows the progress of long work: call the result with the number of items done so far."""
     if err.is_terminal:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=err, transient=True) as bar:
             task = bar.add_task(what, total=total)
             yield lambda done: bar.update(task, completed=done)
         return
-    said = monotonic()
+    last_line = monotonic()
 
-    def tell(done: int) -> None:
-        nonlocal said
-        if monotonic() - said >= LINES_EVERY_S:
-            said = monotonic()
+    def print_line(done: int) -> None:
+        nonlocal last_line
+        if monotonic() - last_line >= LINE_SECONDS:
+            last_line = monotonic()
             err.print(f"{what}: {done}" + (f" of {total}" if total else ""))
 
-    yield tell
+    yield print_line

@@ -1,163 +1,129 @@
-"""Which pictures and which tables a set of measures deserves.
+"""Selects the charts and tables that a set of measures has data for.
 
-Settings differ in the fields that a plan varied. One of them may be the load (messages in flight, clients): it runs
-along the curves. The protocol tells the curves apart. What else varies makes one picture each, up to a limit that the
-page states.
+Settings differ in the fields that a plan varied. One of them may be the load (messages in flight, clients): it varies
+along the curves. The protocol distinguishes the curves. Every combination of the other varying fields has its own
+chart, up to a limit that the page states.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from amcast.figures import charts
-from amcast.figures.charts import Axis, Curve, Frame, Picture, Range
-from amcast.figures.tables import PageTable, sheets
-from amcast.pipeline.measure.comparison import find_varying_fields
-from amcast.pipeline.sweep.grid import look_up
+from amcast.figures.charts import Axis, Chart, ChartFrame, Curve, RangeLine
+from amcast.figures.measured_settings import (
+    MeasuredSettings,
+    Row,
+    Setting,
+    Tables,
+    describe_fields,
+    match_by,
+    short_name,
+    sort_value,
+)
+from amcast.figures.tables import PageTable, build_tables
 
-Row = Mapping[str, Any]
-Tables = Mapping[str, Sequence[Row]]
-
-LOADS: Final = ("workload.outstanding", "topology.clients", "workload.rate", "workload.interval_ns")
-"""Fields that mean load, the first that varies is the one."""
 FACETS: Final = 4
 PROTOCOLS: Final = 6
-"""Protocols that get pictures of their own, one each."""
+"""Protocols that get charts of their own, one each."""
 LINES: Final = 24
-ROWS: Final = 40
 MS: Final = 1e6
 
 
 @dataclass
-class Chosen:
-    """What the page shows."""
+class PageContent:
+    """The charts and tables of a page."""
 
-    pictures: list[Picture] = field(default_factory=list)
-    sheets: list[PageTable] = field(default_factory=list)
+    charts: list[Chart] = field(default_factory=list)
+    tables: list[PageTable] = field(default_factory=list)
     varied: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
-    """What a limit left out, in sentences."""
+    """What a limit omitted, in sentences."""
 
 
-@dataclass(frozen=True)
-class Setting:
-    """One line of the comparison with its plan taken apart."""
+class ChartSelector:
+    """Draws the charts that a set of measures has data for."""
 
-    row: Row
-    plan: Mapping[str, Any]
+    def __init__(self, measured: MeasuredSettings) -> None:
+        self._measured = measured
+        self._settings = measured.settings
+        self._protocols = measured.protocols
+        self._tables = measured.tables
+        self._load = measured.load
+        self.content = PageContent(varied=measured.varied)
 
-    @property
-    def protocol(self) -> str:
-        return str(self.row["protocol"] or "run")
-
-    def __getitem__(self, path: str) -> Any:
-        return look_up(dict(self.plan), path)
-
-
-class Chooser:
-    """Knows the settings, what varies between them, and which colour each protocol has."""
-
-    def __init__(self, tables: Tables, plans: Mapping[str, Mapping[str, Any]]) -> None:
-        self.tables = tables
-        self.settings = [Setting(row, plans[row["setting"]]) for row in tables["comparison"]]
-        self.varied = find_varying_fields([dict(row) for row in tables["comparison"]])
-        self.protocols = list(dict.fromkeys(setting.protocol for setting in self.settings))
-        self.load = next((path for path in LOADS if path in self.varied), None)
-        self.free = [path for path in self.varied if path not in ("protocol", self.load) and self._free(path)]
-        self.settings.sort(key=self._place)
-        self.chosen = Chosen(varied=self.varied)
-        self._setting_of = {row["run"]: row["setting"] for row in tables["summary"]}
-
-    def _free(self, path: str) -> bool:
-        """Not a mere consequence of the protocol and the load: two settings differ in it alone of the three."""
-        seen: dict[tuple[str, str], str] = {}
-        for setting in self.settings:
-            key = (setting.protocol, str(setting[self.load]) if self.load else "")
-            if seen.setdefault(key, str(setting[path])) != str(setting[path]):
-                return True
-        return False
-
-    def _place(self, setting: Setting) -> list[Any]:
-        """Settings come by what varies, numbers by size, then by protocol."""
-        fields = [path for path in [*self.free, self.load] if path]
-        return [*(_number_or_text(str(setting[path])) for path in fields), self.protocols.index(setting.protocol)]
-
-    def facets(self) -> dict[str, list[Setting]]:
+    def _split_facets(self) -> dict[str, list[Setting]]:
         """The settings that share everything but protocol and load, by what they share."""
         found: dict[str, list[Setting]] = {}
-        for setting in self.settings:
-            found.setdefault(said(setting, self.free), []).append(setting)
+        for setting in self._settings:
+            found.setdefault(describe_fields(setting, self._measured.free_fields), []).append(setting)
         if len(found) > FACETS:
-            self.chosen.left_out.append(f"Pictures show {FACETS} of {len(found)} combinations; the tables have all.")
+            self.content.left_out.append(f"Pictures show {FACETS} of {len(found)} combinations; the tables have all.")
         return dict(list(found.items())[:FACETS])
 
-    def _few(self) -> list[str]:
-        """The protocols that get pictures of their own."""
-        if len(self.protocols) > PROTOCOLS:
-            told = f"Pictures of one protocol each show {PROTOCOLS} of {len(self.protocols)}; the tables have all."
-            self.chosen.left_out.append(told)
-        return self.protocols[:PROTOCOLS]
-
-    def label(self, setting: Setting) -> str:
-        fields = [path for path in [*self.free, self.load] if path]
-        return " ".join(part for part in (setting.protocol, said(setting, fields)) if part)
+    def _list_charted_protocols(self) -> list[str]:
+        """The protocols that get charts of their own."""
+        if len(self._protocols) > PROTOCOLS:
+            sentence = f"Pictures of one protocol each show {PROTOCOLS} of {len(self._protocols)}; the tables have all."
+            self.content.left_out.append(sentence)
+        return self._protocols[:PROTOCOLS]
 
     # Over settings
 
-    def curves(self) -> None:
-        for number, (facet, settings) in enumerate(self.facets().items()):
+    def add_throughput_curves(self) -> None:
+        for number, (facet, settings) in enumerate(self._split_facets().items()):
             lines = []
-            for protocol in self.protocols:
-                mine = [s for s in settings if s.protocol == protocol and _both(s.row)]
-                mine.sort(key=lambda s: _number(s[self.load]) if self.load else 0)
+            for protocol in self._protocols:
+                own = [s for s in settings if s.protocol == protocol and _has_both(s.row)]
+                own.sort(key=lambda s: _to_number(s[self._load]) if self._load else 0)
                 lines.append(
                     Curve(
                         protocol,
-                        [s.row["throughput_per_s"] for s in mine],
-                        [s.row["latency_ns_p50"] / MS for s in mine],
-                        [_ms(s.row["latency_ns_p50_low"]) for s in mine],
-                        [_ms(s.row["latency_ns_p50_high"]) for s in mine],
+                        [s.row["throughput_per_s"] for s in own],
+                        [s.row["latency_ns_p50"] / MS for s in own],
+                        [_to_ms(s.row["latency_ns_p50_low"]) for s in own],
+                        [_to_ms(s.row["latency_ns_p50_high"]) for s in own],
                     )
                 )
             if not any(line.x for line in lines):
                 continue
-            along = f" Points along a line: {_short(self.load)} from low to high." if self.load else ""
-            frame = Frame(
+            along = f" Points along a line: {short_name(self._load)} from low to high." if self._load else ""
+            frame = ChartFrame(
                 f"throughput-latency-{number}" if number else "throughput-latency",
-                f"Throughput and latency{_of(facet)}",
+                f"Throughput and latency{_format_facet(facet)}",
                 "Median latency from multicast to the first delivery in each destination group, against messages"
                 f" completed per second; bars are 95 % intervals over seeds.{along}",
                 Axis("messages per second", zero=True),
                 Axis("median latency, ms", zero=True),
             )
-            self.chosen.pictures.append(charts.curves(frame, lines))
+            self.content.charts.append(charts.draw_curves(frame, lines))
 
-    def ranges(self) -> None:
-        known = [s for s in self.settings if s.row["latency_ns_p50"] is not None]
+    def add_percentiles(self) -> None:
+        known = [s for s in self._settings if s.row["latency_ns_p50"] is not None]
         if not known:
             return
         if len(known) > LINES:
-            self.chosen.left_out.append(f"The picture of percentiles shows {LINES} of {len(known)} settings.")
+            self.content.left_out.append(f"The picture of percentiles shows {LINES} of {len(known)} settings.")
         lines = [
-            Range(
-                self.label(setting),
+            RangeLine(
+                self._measured.label(setting),
                 [setting.row[f"latency_ns_{name}"] / MS for name in ("p50", "p95", "p99")],
-                colour=self.protocols.index(setting.protocol),
+                colour=self._protocols.index(setting.protocol),
             )
             for setting in known[:LINES]
         ]
-        frame = Frame(
+        frame = ChartFrame(
             "percentiles",
             "Latency percentiles",
             "Half, 95 % and 99 % of the responses came within these times; the mean over seeds.",
             Axis("latency, ms", zero=True),
         )
-        self.chosen.pictures.append(charts.ranges(frame, ("50 %", "95 %", "99 %"), lines))
+        self.content.charts.append(charts.draw_ranges(frame, ("50 %", "95 %", "99 %"), lines))
 
-    def heats(self) -> None:
-        fields = [path for path in [self.load, *self.free] if path][:3]
+    def add_heat_maps(self) -> None:
+        fields = [path for path in [self._load, *self._measured.free_fields] if path][:3]
         for path in fields:
-            places = sorted({str(s[path]) for s in self.settings}, key=_number_or_text)
+            places = sorted({str(s[path]) for s in self._settings}, key=sort_value)
             if not 2 <= len(places) <= 16:
                 continue
             grid = [
@@ -165,144 +131,136 @@ class Chooser:
                     _mean(
                         [
                             s.row["latency_ns_p50"]
-                            for s in self.settings
+                            for s in self._settings
                             if (s.protocol, str(s[path])) == (protocol, place)
                         ],
                         MS,
                     )
                     for place in places
                 ]
-                for protocol in self.protocols
+                for protocol in self._protocols
             ]
-            frame = Frame(
+            frame = ChartFrame(
                 f"heat-{path.replace('.', '-')}",
-                f"Median latency by protocol and {_short(path)}, ms",
+                f"Median latency by protocol and {short_name(path)}, ms",
                 "The mean over everything else that varies; the stronger the colour, the slower.",
                 Axis(path),
             )
-            self.chosen.pictures.append(charts.heat(frame, places, self.protocols, grid))
+            self.content.charts.append(charts.draw_heat_map(frame, places, self._protocols, grid))
 
     # Over the runs of settings
 
-    def pooled(
-        self, table: str, keys: Sequence[str], value: str, where: Callable[[Row], bool]
-    ) -> dict[tuple[Any, ...], float]:
-        """(setting, *keys) -> the mean over the setting's runs."""
-        found: dict[tuple[Any, ...], list[float]] = {}
-        for row in self.tables.get(table, ()):
-            if where(row) and row[value] is not None:
-                found.setdefault((self._setting_of[row["run"]], *(row[key] for key in keys)), []).append(row[value])
-        return {key: sum(values) / len(values) for key, values in found.items()}
-
-    def cdfs(self) -> None:
-        points = self.pooled("cdf", ("share",), "latency_ns", lambda row: row["by"] == "all")
+    def add_cdfs(self) -> None:
+        points = self._measured.average_runs("cdf", ("share",), "latency_ns", match_by("all"))
         by_setting: dict[str, list[tuple[float, float]]] = {}
         for (setting, share), value in sorted(points.items()):
             by_setting.setdefault(setting, []).append((value / MS, share))
-        for number, (facet, settings) in enumerate(self.facets().items() if by_setting else ()):
+        for number, (facet, settings) in enumerate(self._split_facets().items() if by_setting else ()):
             lines = []
-            for protocol in self.protocols:
-                mine = [s for s in settings if s.protocol == protocol and s.row["setting"] in by_setting]
-                mine.sort(key=lambda s: _number(s[self.load]) if self.load else 0)
-                for setting in mine[:1]:
-                    drawn = by_setting[setting.row["setting"]]
-                    lines.append(Curve(protocol, [x for x, _ in drawn], [y for _, y in drawn]))
-            least = f" At the lowest {_short(self.load)}." if self.load else ""
-            frame = Frame(
+            for protocol in self._protocols:
+                own = [s for s in settings if s.protocol == protocol and s.row["setting"] in by_setting]
+                own.sort(key=lambda s: _to_number(s[self._load]) if self._load else 0)
+                for setting in own[:1]:
+                    points_drawn = by_setting[setting.row["setting"]]
+                    lines.append(Curve(protocol, [x for x, _ in points_drawn], [y for _, y in points_drawn]))
+            least = f" At the lowest {short_name(self._load)}." if self._load else ""
+            frame = ChartFrame(
                 f"cdf-{number}" if number else "cdf",
-                f"How latencies are distributed{_of(facet)}",
+                f"How latencies are distributed{_format_facet(facet)}",
                 f"The share of responses within a time.{least}",
                 Axis("latency, ms", zero=True),
                 Axis("share of responses", zero=True, top=1.02),
             )
-            self.chosen.pictures.append(charts.curves(frame, lines, marks=False))
+            self.content.charts.append(charts.draw_curves(frame, lines, marks=False))
 
-    def places(self) -> None:
-        """By rank and by order of response; between more than two protocols, the table compares better."""
-        if len(self.protocols) > 2:
+    def add_place_cdfs(self) -> None:
+        """By rank and by order of response. Among more than two protocols, the table compares better."""
+        if len(self._protocols) > 2:
             return
         for by, title in (("rank", "by rank of the destination"), ("response", "by order of response")):
-            points = self.pooled("cdf", ("place", "share"), "latency_ns", lambda row, by=by: row["by"] == by)  # type: ignore[misc]
-            for protocol in self._few():
-                setting = next(s for s in self.settings if s.protocol == protocol).row["setting"]
+            points = self._measured.average_runs("cdf", ("place", "share"), "latency_ns", match_by(by))
+            for protocol in self._list_charted_protocols():
+                setting = next(s for s in self._settings if s.protocol == protocol).row["setting"]
                 ranks = sorted({key[1] for key in points if key[0] == setting})
                 if len(ranks) < 2:
                     continue
                 lines = []
                 for rank in ranks[:8]:
-                    drawn = sorted(
+                    points_drawn = sorted(
                         (share, value / MS) for (s, r, share), value in points.items() if (s, r) == (setting, rank)
                     )
-                    lines.append(Curve(_nth(rank), [x for _, x in drawn], [y for y, _ in drawn]))
-                only = f": {protocol}" if len(self.protocols) > 1 else ""
-                frame = Frame(
+                    lines.append(
+                        Curve(_format_ordinal(rank), [x for _, x in points_drawn], [y for y, _ in points_drawn])
+                    )
+                only = f": {protocol}" if len(self._protocols) > 1 else ""
+                frame = ChartFrame(
                     f"cdf-{by}-{protocol}",
                     f"Latency {title}{only}",
                     "Destination groups are numbered from the first; the share of responses within a time.",
                     Axis("latency, ms", zero=True),
                     Axis("share of responses", zero=True, top=1.02),
                 )
-                self.chosen.pictures.append(charts.curves(frame, lines, marks=False))
+                self.content.charts.append(charts.draw_curves(frame, lines, marks=False))
 
-    def over_time(self) -> None:
+    def add_timelines(self) -> None:
         slices: dict[str, list[Row]] = {}
-        for row in self.tables.get("throughput", ()):
+        for row in self._tables.get("throughput", ()):
             slices.setdefault(row["run"], []).append(row)
-        struck: dict[str, dict[float, str]] = {}
-        for row in self.tables.get("recovery", ()):
-            struck.setdefault(row["run"], {})[row["fault_ns"] / 1e9] = row["fault"]
-        for protocol in self._few():
-            setting = next(s for s in self.settings if s.protocol == protocol).row["setting"]
-            runs = [row for row in self.tables["summary"] if row["setting"] == setting and row["run"] in slices]
+        faults: dict[str, dict[float, str]] = {}
+        for row in self._tables.get("recovery", ()):
+            faults.setdefault(row["run"], {})[row["fault_ns"] / 1e9] = row["fault"]
+        for protocol in self._list_charted_protocols():
+            setting = next(s for s in self._settings if s.protocol == protocol).row["setting"]
+            runs = [row for row in self._tables["summary"] if row["setting"] == setting and row["run"] in slices]
             for run in sorted(runs, key=lambda row: str(row["seed"]))[:1]:
-                mine = _filled(slices[run["run"]])
-                # A live run counts from 1970, a simulated one from 0; a reader counts from the beginning.
-                zero = mine[0]["from_ns"]
-                middle = [((row["from_ns"] + row["to_ns"]) / 2 - zero) / 1e9 for row in mine]
-                steady = [row for row in mine if row["steady"]]
+                own = _fill_empty_slices(slices[run["run"]])
+                # A live run counts from 1970, a simulated one from 0; the chart counts from the first slice.
+                zero = own[0]["from_ns"]
+                middle = [((row["from_ns"] + row["to_ns"]) / 2 - zero) / 1e9 for row in own]
+                steady = [row for row in own if row["steady"]]
                 bands = [((steady[0]["from_ns"] - zero) / 1e9, (steady[-1]["to_ns"] - zero) / 1e9)] if steady else []
-                called = protocol if run["seed"] is None else f"{protocol}, seed {run['seed']}"
+                title = protocol if run["seed"] is None else f"{protocol}, seed {run['seed']}"
                 lines = [
-                    Curve("multicast", middle, [row["multicasts_per_s"] for row in mine]),
-                    Curve("completed", middle, [row["completions_per_s"] for row in mine]),
+                    Curve("multicast", middle, [row["multicasts_per_s"] for row in own]),
+                    Curve("completed", middle, [row["completions_per_s"] for row in own]),
                 ]
-                frame = Frame(
+                frame = ChartFrame(
                     f"time-{protocol}",
-                    f"Messages per second over time: {called}",
+                    f"Messages per second over time: {title}",
                     "The shaded part is the one that counts; dashed lines are faults.",
                     Axis("seconds"),
                     Axis("messages per second", zero=True),
                 )
-                events = [(at - zero / 1e9, what) for at, what in sorted(struck.get(run["run"], {}).items())[:12]]
-                self.chosen.pictures.append(charts.curves(frame, lines, marks=False, bands=bands, events=events))
+                events = [(at - zero / 1e9, what) for at, what in sorted(faults.get(run["run"], {}).items())[:12]]
+                self.content.charts.append(charts.draw_curves(frame, lines, marks=False, bands=bands, events=events))
 
-    def bodies(self) -> None:
-        found = self.pooled("bodies", ("body",), "packets_per_multicast", lambda row: True)
+    def add_bodies(self) -> None:
+        found = self._measured.average_runs("bodies", ("body",), "packets_per_multicast", lambda row: True)
         kinds = sorted({body for _, body in found})
         lines = []
-        for setting in self.settings[:LINES]:
+        for setting in self._settings[:LINES]:
             values = [found.get((setting.row["setting"], body), 0.0) for body in kinds]
             if any(values):
-                lines.append((self.label(setting), values))
+                lines.append((self._measured.label(setting), values))
         if lines:
-            frame = Frame(
+            frame = ChartFrame(
                 "packets",
                 "Packets per multicast",
                 "By the kind of their body; what a process sends to itself is counted.",
                 Axis("packets per multicast", zero=True),
             )
-            self.chosen.pictures.append(charts.bars(frame, kinds, lines))
+            self.content.charts.append(charts.draw_bars(frame, kinds, lines))
 
-    def work(self) -> None:
-        """Who worked for whom, where anybody worked for others."""
-        found = self.pooled("work", ("group", "for_group"), "worked_as_stranger", lambda row: True)
-        for protocol in self.protocols:
-            setting = next(s for s in self.settings if s.protocol == protocol).row["setting"]
-            mine = {key[1:]: value for key, value in found.items() if key[0] == setting}
-            groups = sorted({group for pair in mine for group in pair})
-            if not any(mine.values()) or len(groups) > 24:
+    def add_work(self) -> None:
+        """Packets of groups about messages of other groups, where there are any."""
+        found = self._measured.average_runs("work", ("group", "for_group"), "worked_as_stranger", lambda row: True)
+        for protocol in self._protocols:
+            setting = next(s for s in self._settings if s.protocol == protocol).row["setting"]
+            own = {key[1:]: value for key, value in found.items() if key[0] == setting}
+            groups = sorted({group for pair in own for group in pair})
+            if not any(own.values()) or len(groups) > 24:
                 continue
-            frame = Frame(
+            frame = ChartFrame(
                 f"work-{protocol}",
                 f"Who worked for whom: {protocol}",
                 "Packets that processes of a group handled about messages which do not concern them, by a group that"
@@ -311,48 +269,45 @@ class Chooser:
                 Axis("group"),
             )
             names = [str(group) for group in groups]
-            grid = [[mine.get((group, other)) for other in groups] for group in groups]
-            self.chosen.pictures.append(charts.heat(frame, names, names, grid))
+            grid = [[own.get((group, other)) for other in groups] for group in groups]
+            self.content.charts.append(charts.draw_heat_map(frame, names, names, grid))
 
-    def routes(self) -> None:
-        found = self.pooled("routes", ("sender_region", "group"), "latency_ns_p50", lambda row: True)
-        for protocol in self._few():
-            setting = next(s for s in self.settings if s.protocol == protocol).row["setting"]
-            mine = {key[1:]: value / MS for key, value in found.items() if key[0] == setting}
-            regions, groups = sorted({r for r, _ in mine}), sorted({g for _, g in mine})
+    def add_routes(self) -> None:
+        found = self._measured.average_runs("routes", ("sender_region", "group"), "latency_ns_p50", lambda row: True)
+        for protocol in self._list_charted_protocols():
+            setting = next(s for s in self._settings if s.protocol == protocol).row["setting"]
+            own = {key[1:]: value / MS for key, value in found.items() if key[0] == setting}
+            regions, groups = sorted({r for r, _ in own}), sorted({g for _, g in own})
             if len(regions) < 2 or len(groups) > 24:
                 continue
-            frame = Frame(
+            frame = ChartFrame(
                 f"routes-{protocol}",
                 f"Median latency by place, ms: {protocol}",
                 "From the region of the sender to the first delivery in a group.",
                 Axis("group"),
                 Axis(""),
             )
-            grid = [[mine.get((region, group)) for group in groups] for region in regions]
-            self.chosen.pictures.append(charts.heat(frame, [str(g) for g in groups], regions, grid))
+            grid = [[own.get((region, group)) for group in groups] for region in regions]
+            self.content.charts.append(charts.draw_heat_map(frame, [str(g) for g in groups], regions, grid))
 
 
-def choose(tables: Tables, plans: Mapping[str, Mapping[str, Any]]) -> Chosen:
+def select_content(tables: Tables, plans: Mapping[str, Mapping[str, Any]]) -> PageContent:
     """Everything that these measures have to show."""
-    chooser = Chooser(tables, plans)
-    # One setting alone is one point: there is nothing to compare.
-    compared = (chooser.curves, chooser.ranges) if len(chooser.settings) > 1 else ()
-    alone = (chooser.cdfs, chooser.heats, chooser.places, chooser.routes)
-    for draw in (*compared, *alone, chooser.over_time, chooser.bodies, chooser.work):
-        draw()
-    chooser.chosen.sheets = sheets(chooser)
-    chooser.chosen.left_out = list(dict.fromkeys(chooser.chosen.left_out))
-    return chooser.chosen
+    measured = MeasuredSettings(tables, plans)
+    selector = ChartSelector(measured)
+    # A single setting is a single point: there is nothing to compare.
+    compared = (selector.add_throughput_curves, selector.add_percentiles) if len(measured.settings) > 1 else ()
+    single = (selector.add_cdfs, selector.add_heat_maps, selector.add_place_cdfs, selector.add_routes)
+    for add_charts in (*compared, *single, selector.add_timelines, selector.add_bodies, selector.add_work):
+        add_charts()
+    content = selector.content
+    content.tables = build_tables(measured)
+    content.left_out = list(dict.fromkeys(content.left_out))
+    return content
 
 
-def said(setting: Setting, paths: Iterable[str]) -> str:
-    """Some fields of a setting, in a few words."""
-    return ", ".join(f"{_short(path)} {_text(setting[path])}" for path in paths)
-
-
-def _filled(slices: Sequence[Row]) -> list[Row]:
-    """Slices in order of time, those in which nothing happened included."""
+def _fill_empty_slices(slices: Sequence[Row]) -> list[Row]:
+    """Slices in order of time, with empty ones where nothing happened."""
     known = {row["slice"]: row for row in slices}
     some = slices[0]
     width = some["to_ns"] - some["from_ns"]
@@ -364,25 +319,15 @@ def _filled(slices: Sequence[Row]) -> list[Row]:
     ]
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return "..".join(str(item) for item in value)
-    return "default" if value in (None, "") else str(value)
-
-
-def _short(path: str | None) -> str:
-    return (path or "").rpartition(".")[2]
-
-
-def _of(facet: str) -> str:
+def _format_facet(facet: str) -> str:
     return f": {facet}" if facet else ""
 
 
-def _both(row: Row) -> bool:
+def _has_both(row: Row) -> bool:
     return row["throughput_per_s"] is not None and row["latency_ns_p50"] is not None
 
 
-def _ms(value: float | None) -> float | None:
+def _to_ms(value: float | None) -> float | None:
     return None if value is None else value / MS
 
 
@@ -391,16 +336,9 @@ def _mean(values: Sequence[float | None], unit: float) -> float | None:
     return sum(known) / len(known) / unit if known else None
 
 
-def _number(value: Any) -> float:
+def _to_number(value: Any) -> float:
     return float(value) if isinstance(value, (int, float)) else 0.0
 
 
-def _number_or_text(text: str) -> tuple[int, float, str]:
-    try:
-        return 0, float(text), text
-    except ValueError:
-        return 1, 0.0, text
-
-
-def _nth(rank: int) -> str:
+def _format_ordinal(rank: int) -> str:
     return {1: "1st", 2: "2nd", 3: "3rd"}.get(rank, f"{rank}th")

@@ -1,4 +1,4 @@
-"""The kinds of drawing. Each takes plain numbers and gives a picture with the table that it shows."""
+"""The kinds of chart. Each takes plain numbers and returns a chart with the table that it shows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,12 +13,12 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from amcast.figures import style
 
 WIDTH = 4.7
-"""Inches: a picture's own width is about that of a phone; larger places scale it up."""
+"""Inches: about the width of a phone; the page scales charts up."""
 
 
 @dataclass(frozen=True)
-class Picture:
-    """One drawing, as a file and for the page, and its numbers."""
+class Chart:
+    """One chart, as a file and for the page, and its numbers."""
 
     name: str
     title: str
@@ -39,12 +39,12 @@ class Curve:
     low: Sequence[float | None] = ()
     high: Sequence[float | None] = ()
     notes: Sequence[str] = ()
-    """What a point is, written beside it."""
+    """Labels of points."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """What is along an axis."""
+    """The label and scale of an axis."""
 
     label: str
     log: bool = False
@@ -54,8 +54,8 @@ class Axis:
 
 
 @dataclass
-class Frame:
-    """What every drawing needs to know."""
+class ChartFrame:
+    """The name, title, caption and axes of a chart."""
 
     name: str
     title: str
@@ -64,23 +64,23 @@ class Frame:
     y: Axis = field(default_factory=lambda: Axis(""))
 
 
-def curves(
-    frame: Frame,
+def draw_curves(
+    frame: ChartFrame,
     lines: Sequence[Curve],
     marks: bool = True,
     bands: Sequence[tuple[float, float]] = (),
     events: Sequence[tuple[float, str]] = (),
-) -> Picture:
-    """Lines, with marks at their points or without; bands are shaded, events are vertical lines."""
-    with style.styled():
-        drawing = style.figure(WIDTH, 3.1 + 0.17 * max(0, (len(lines) - 1) // 2))
+) -> Chart:
+    """Lines, with or without marks at their points; bands are shaded, events are vertical lines."""
+    with style.apply_style():
+        drawing = style.create_figure(WIDTH, 3.1 + 0.17 * max(0, (len(lines) - 1) // 2))
         axes = drawing.add_subplot()
         for left, right in bands:
             axes.axvspan(left, right, color=style.WASH[0], linewidth=0, zorder=0)
-        for at, said in events:
+        for at, text in events:
             axes.axvline(at, color=style.SERIES[1][0], linewidth=1, linestyle=(0, (3, 2)))
             axes.annotate(
-                said,
+                text,
                 (at, 1),
                 xycoords=("data", "axes fraction"),
                 fontsize=7,
@@ -90,24 +90,24 @@ def curves(
                 color=style.SOFT[0],
             )
         for number, line in enumerate(lines):
-            _line(axes, number, line, marks)
-        _axes(axes, frame)
-        # An interval from two seeds can be huge; the curves are what the picture is for.
+            _draw_line(axes, number, line, marks)
+        _format_axes(axes, frame)
+        # An interval from two seeds can be huge; it must not flatten the curves.
         highest = max((value for line in lines for value in line.y), default=0.0)
         if frame.y.top is None and not frame.y.log and axes.get_ylim()[1] > 1.5 * highest > 0:
             axes.set_ylim(top=1.5 * highest)
         if len(lines) > 1 or (lines and lines[0].label):
             drawing.legend(loc="outside lower left", ncols=2, handlelength=1.6, columnspacing=1.4)
         rows = [
-            (line.label, line.x[place], line.y[place], _at(line.low, place), _at(line.high, place))
+            (line.label, line.x[place], line.y[place], _value_at(line.low, place), _value_at(line.high, place))
             for line in lines
             for place in range(len(line.x))
         ]
-        return _picture(frame, drawing, ("line", frame.x.label, frame.y.label, "low", "high"), rows)
+        return _build_chart(frame, drawing, ("line", frame.x.label, frame.y.label, "low", "high"), rows)
 
 
-def _line(axes: Axes, number: int, line: Curve, marks: bool) -> None:
-    colour = style.series(number)
+def _draw_line(axes: Axes, number: int, line: Curve, marks: bool) -> None:
+    colour = style.series_colour(number)
     marker = style.MARKERS[number % len(style.MARKERS)] if marks else None
     axes.plot(line.x, line.y, color=colour, marker=marker, label=line.label, markeredgewidth=0)
     low, high = list(line.low), list(line.high)
@@ -115,9 +115,9 @@ def _line(axes: Axes, number: int, line: Curve, marks: bool) -> None:
         down = [max(0.0, y - v) if v is not None else 0.0 for y, v in zip(line.y, low, strict=True)]
         up = [max(0.0, v - y) if v is not None else 0.0 for y, v in zip(line.y, high, strict=True)]
         axes.errorbar(line.x, line.y, yerr=[down, up], fmt="none", ecolor=colour, elinewidth=1, capsize=2)
-    for place, said in enumerate(line.notes):
+    for place, text in enumerate(line.notes):
         axes.annotate(
-            said,
+            text,
             (line.x[place], line.y[place]),
             xytext=(4, 4),
             textcoords="offset points",
@@ -127,7 +127,7 @@ def _line(axes: Axes, number: int, line: Curve, marks: bool) -> None:
 
 
 @dataclass(frozen=True)
-class Range:
+class RangeLine:
     """One line of a range chart: some values of one thing, from low to high."""
 
     label: str
@@ -137,13 +137,13 @@ class Range:
     colour: int = 0
 
 
-def ranges(frame: Frame, names: Sequence[str], lines: Sequence[Range]) -> Picture:
+def draw_ranges(frame: ChartFrame, names: Sequence[str], lines: Sequence[RangeLine]) -> Chart:
     """Per line, a bar from its first to its last value with a mark at each: percentiles, for example."""
-    with style.styled():
-        drawing = style.figure(WIDTH, 0.95 + 0.26 * len(lines))
+    with style.apply_style():
+        drawing = style.create_figure(WIDTH, 0.95 + 0.26 * len(lines))
         axes = drawing.add_subplot()
         for place, line in enumerate(lines):
-            colour = style.series(line.colour)
+            colour = style.series_colour(line.colour)
             axes.plot(
                 [line.values[0], line.values[-1]],
                 [place, place],
@@ -154,45 +154,46 @@ def ranges(frame: Frame, names: Sequence[str], lines: Sequence[Range]) -> Pictur
             )
             for number, value in enumerate(line.values):
                 axes.plot([value], [place], marker=style.MARKERS[number], color=colour, markersize=5, markeredgewidth=0)
-        axes.set_yticks(range(len(lines)), style.shortened([line.label for line in lines]))
+        axes.set_yticks(range(len(lines)), style.shorten_labels([line.label for line in lines]))
         axes.set_ylim(len(lines) - 0.4, -0.6)
         axes.grid(visible=False, axis="y")
         for number, name in enumerate(names):
             axes.plot([], [], marker=style.MARKERS[number], color=style.SOFT[0], linestyle="none", label=name)
-        _axes(axes, frame, y=False)
+        _format_axes(axes, frame, y=False)
         drawing.legend(loc="outside lower left", ncols=len(names), handlelength=1)
         rows = [(line.label, *line.values) for line in lines]
-        return _picture(frame, drawing, ("", *names), rows)
+        return _build_chart(frame, drawing, ("", *names), rows)
 
 
-def bars(frame: Frame, parts: Sequence[str], lines: Sequence[tuple[str, Sequence[float]]]) -> Picture:
+def draw_bars(frame: ChartFrame, parts: Sequence[str], lines: Sequence[tuple[str, Sequence[float]]]) -> Chart:
     """Horizontal bars, each made of parts."""
-    with style.styled():
-        drawing = style.figure(WIDTH, 0.95 + 0.26 * len(lines) + 0.17 * ((len(parts) - 1) // 3))
+    with style.apply_style():
+        drawing = style.create_figure(WIDTH, 0.95 + 0.26 * len(lines) + 0.17 * ((len(parts) - 1) // 3))
         axes = drawing.add_subplot()
         for place, (_, values) in enumerate(lines):
             begin = 0.0
             for number, value in enumerate(values):
-                axes.barh([place], [value], left=begin, height=0.62, color=style.series(number), linewidth=0)
+                axes.barh([place], [value], left=begin, height=0.62, color=style.series_colour(number), linewidth=0)
                 begin += value
-        axes.set_yticks(range(len(lines)), style.shortened([label for label, _ in lines]))
+        axes.set_yticks(range(len(lines)), style.shorten_labels([label for label, _ in lines]))
         axes.set_ylim(len(lines) - 0.4, -0.6)
         axes.grid(visible=False, axis="y")
-        _axes(axes, frame, y=False)
+        _format_axes(axes, frame, y=False)
         if len(parts) > 1:
             handles = [
-                Rectangle((0, 0), 1, 1, color=style.series(number), label=part) for number, part in enumerate(parts)
+                Rectangle((0, 0), 1, 1, color=style.series_colour(number), label=part)
+                for number, part in enumerate(parts)
             ]
             drawing.legend(handles=handles, loc="outside lower left", ncols=3, handlelength=1, handleheight=0.9)
-        return _picture(frame, drawing, ("", *parts), [(label, *values) for label, values in lines])
+        return _build_chart(frame, drawing, ("", *parts), [(label, *values) for label, values in lines])
 
 
-def heat(
-    frame: Frame, columns: Sequence[str], rows: Sequence[str], values: Sequence[Sequence[float | None]]
-) -> Picture:
-    """A heat map with its numbers written in it; None is an empty place."""
-    with style.styled():
-        drawing = style.figure(WIDTH, 1.15 + 0.3 * len(rows))
+def draw_heat_map(
+    frame: ChartFrame, columns: Sequence[str], rows: Sequence[str], values: Sequence[Sequence[float | None]]
+) -> Chart:
+    """A heat map with its numbers written in it; None is an empty cell."""
+    with style.apply_style():
+        drawing = style.create_figure(WIDTH, 1.15 + 0.3 * len(rows))
         axes = drawing.add_subplot()
         known = [value for line in values for value in line if value is not None and isfinite(value)]
         low, high = min(known, default=0.0), max(known, default=1.0)
@@ -201,13 +202,13 @@ def heat(
                 if value is None:
                     continue
                 level = 2 + round((style.LEVELS - 2) * (value - low) / (high - low)) if high > low else 2
-                axes.add_patch(Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, color=style.mixed(level), linewidth=0))
+                axes.add_patch(Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, color=style.heat_colour(level), linewidth=0))
                 colour = "#ffffff" if level > style.LEVELS * 0.55 else style.INK[0]
-                axes.text(x, y, compact(value), ha="center", va="center", fontsize=7.5, color=colour)
-        axes.set_xticks(range(len(columns)), style.shortened(columns, 12))
+                axes.text(x, y, format_compact(value), ha="center", va="center", fontsize=7.5, color=colour)
+        axes.set_xticks(range(len(columns)), style.shorten_labels(columns, 12))
         if sum(len(column) for column in columns) > 44:
             axes.tick_params(axis="x", rotation=40)
-        axes.set_yticks(range(len(rows)), style.shortened(rows))
+        axes.set_yticks(range(len(rows)), style.shorten_labels(rows))
         axes.set_xlim(-0.6, len(columns) - 0.4)
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.grid(visible=False)
@@ -216,7 +217,7 @@ def heat(
             side.set_visible(False)
         axes.set_xlabel(frame.x.label)
         axes.set_ylabel(frame.y.label)
-        return _picture(
+        return _build_chart(
             frame,
             drawing,
             (frame.y.label or "", *columns),
@@ -224,7 +225,7 @@ def heat(
         )
 
 
-def _axes(axes: Axes, frame: Frame, y: bool = True) -> None:
+def _format_axes(axes: Axes, frame: ChartFrame, y: bool = True) -> None:
     for axis, set_scale, set_label, limits in (
         (frame.x, axes.set_xscale, axes.set_xlabel, axes.set_xlim),
         (frame.y, axes.set_yscale, axes.set_ylabel, axes.set_ylim),
@@ -236,7 +237,7 @@ def _axes(axes: Axes, frame: Frame, y: bool = True) -> None:
             set_scale("log")
         if axis.zero and not axis.log:
             limits(0, axis.top)
-    plain = FuncFormatter(lambda value, place: compact(value))
+    plain = FuncFormatter(lambda value, place: format_compact(value))
     axes.xaxis.set_major_formatter(plain)
     if not frame.x.log:
         axes.xaxis.set_major_locator(MaxNLocator(6))
@@ -244,24 +245,24 @@ def _axes(axes: Axes, frame: Frame, y: bool = True) -> None:
         axes.yaxis.set_major_formatter(plain)
 
 
-def _picture(frame: Frame, drawing: Any, headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> Picture:
-    text = style.svg(drawing, frame.name)
-    return Picture(
+def _build_chart(frame: ChartFrame, drawing: Any, headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> Chart:
+    text = style.render_svg(drawing, frame.name)
+    return Chart(
         frame.name,
         frame.title,
         frame.caption,
-        style.on_paper(text),
-        style.inline(text, frame.name, escape(frame.title, quote=True)),
+        style.add_background(text),
+        style.to_inline_svg(text, frame.name, escape(frame.title, quote=True)),
         tuple(headings),
         tuple(tuple(row) for row in rows),
     )
 
 
-def _at(values: Sequence[float | None], place: int) -> float | None:
+def _value_at(values: Sequence[float | None], place: int) -> float | None:
     return values[place] if place < len(values) else None
 
 
-def compact(value: float) -> str:
+def format_compact(value: float) -> str:
     """A number in few characters: 0.25, 3.1, 120, 15k, 2.4M."""
     size = abs(value)
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):

@@ -1,7 +1,7 @@
-"""The page: one HTML file that needs nothing else. The verdict first, then what was run, pictures, tables.
+"""The page: one self-contained HTML file. The verdict first, then what was run, charts, tables.
 
-No script, no font, no request: it can be mailed, archived and read without a network. Light or dark as its reader
-prefers; one column on a phone, two on a desk.
+No script, no font, no request: it can be mailed, archived and read without a network. It follows the reader's
+preference for light or dark, with one column on a phone and two on a desktop.
 """
 
 import re
@@ -11,15 +11,15 @@ from html import escape
 from typing import Any, Final
 
 from amcast.figures import style
-from amcast.figures.chart_selection import Chosen
-from amcast.figures.charts import Picture, compact
+from amcast.figures.chart_selection import PageContent
+from amcast.figures.charts import Chart, format_compact
 from amcast.figures.tables import PageTable
 
-MOST_FAILURES: Final = 20
-TALL: Final = 24
-FIRST: Final = 12
-"""Of a table with more than TALL rows, so many are shown at once."""
-WORDS: Final = {
+MAX_FAILURES: Final = 20
+MAX_OPEN_ROWS: Final = 24
+FIRST_ROWS: Final = 12
+"""Rows shown at once of a table with more than MAX_OPEN_ROWS rows."""
+VERDICT_TEXTS: Final = {
     "holds": ("Holds", "Every property that these runs claim holds."),
     "violated": ("Violated", "A property that a run claims is violated."),
     "unknown": ("Unknown", "Something could not be decided, or did not end well."),
@@ -28,7 +28,7 @@ WORDS: Final = {
 
 @dataclass(frozen=True)
 class FailedRun:
-    """A run that did not end well."""
+    """A run whose status is not ok."""
 
     label: str
     status: str
@@ -38,14 +38,14 @@ class FailedRun:
 
 @dataclass(frozen=True)
 class ReportSummary:
-    """What a page tells beside the measures."""
+    """The content of a page that does not come from the measures."""
 
     title: str
     verdict: str
     story: tuple[str, ...] = ()
-    """Sentences on what decided the verdict."""
+    """Sentences behind the verdict."""
     tiles: tuple[tuple[str, str], ...] = ()
-    """Headline numbers: what, how much."""
+    """Headline numbers: name, value."""
     facts: tuple[tuple[str, str], ...] = ()
     """What was run: field, value."""
     verdicts: tuple[PageTable, ...] = ()
@@ -57,67 +57,72 @@ class ReportSummary:
     """How the numbers were made."""
 
 
-def render_page(account: ReportSummary, chosen: Chosen) -> str:
+def render_page(summary: ReportSummary, content: PageContent) -> str:
     """The whole file."""
-    word, meaning = WORDS[account.verdict]
+    word, meaning = VERDICT_TEXTS[summary.verdict]
     parts = [
-        f'<header><p class="kicker">amcast report</p><h1>{escape(account.title)}</h1>',
-        f'<div class="verdict {account.verdict}" role="status"><strong>{word}</strong><span>{meaning}</span></div>',
-        *(f'<p class="story">{escape(sentence)}</p>' for sentence in account.story),
-        _tiles(account.tiles),
+        f'<header><p class="kicker">amcast report</p><h1>{escape(summary.title)}</h1>',
+        f'<div class="verdict {summary.verdict}" role="status"><strong>{word}</strong><span>{meaning}</span></div>',
+        *(f'<p class="story">{escape(sentence)}</p>' for sentence in summary.story),
+        _render_tiles(summary.tiles),
         "</header><main>",
-        _facts(account.facts),
-        *(_section(sheet.title, _sheet(sheet)) for sheet in account.verdicts),
-        _failures(account.failures),
-        _pictures(chosen.pictures),
-        _spacetime(account),
-        *(_section(sheet.title, _sheet(sheet)) for sheet in chosen.sheets),
-        _notes([*chosen.left_out, *account.notes]),
+        _render_facts(summary.facts),
+        *(_render_section(table.title, _render_page_table(table)) for table in summary.verdicts),
+        _render_failures(summary.failures),
+        _render_charts(content.charts),
+        _render_spacetime(summary),
+        *(_render_section(table.title, _render_page_table(table)) for table in content.tables),
+        _render_notes([*content.left_out, *summary.notes]),
         "</main>",
     ]
     head = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
-        f"<title>{escape(account.title)}: {word.lower()}</title><style>{style.variables()}{CSS}</style></head><body>"
+        f"<title>{escape(summary.title)}: {word.lower()}</title>"
+        f"<style>{style.build_css_variables()}{CSS}</style></head><body>"
     )
     return head + "\n".join(part for part in parts if part) + "</body></html>\n"
 
 
-def _tiles(tiles: Sequence[tuple[str, str]]) -> str:
+def _render_tiles(tiles: Sequence[tuple[str, str]]) -> str:
     if not tiles:
         return ""
     inner = "".join(f"<div><dt>{escape(what)}</dt><dd>{escape(much)}</dd></div>" for what, much in tiles)
     return f'<dl class="tiles">{inner}</dl>'
 
 
-def _facts(facts: Sequence[tuple[str, str]]) -> str:
+def _render_facts(facts: Sequence[tuple[str, str]]) -> str:
     if not facts:
         return ""
     rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in facts)
-    return _section("What was run", f'<div class="scroll"><table class="facts"><tbody>{rows}</tbody></table></div>')
+    return _render_section(
+        "What was run", f'<div class="scroll"><table class="facts"><tbody>{rows}</tbody></table></div>'
+    )
 
 
-def _failures(failures: Sequence[FailedRun]) -> str:
+def _render_failures(failures: Sequence[FailedRun]) -> str:
     if not failures:
         return ""
     items = "".join(
         f'<li><p><b class="{escape(f.status)}">{escape(f.status)}</b> {escape(f.label)}</p>'
         f"<p>{escape(f.message)}</p><pre>{escape(f.replay)}</pre></li>"
-        for f in failures[:MOST_FAILURES]
+        for f in failures[:MAX_FAILURES]
     )
-    more = f"<p>{len(failures) - MOST_FAILURES} more are in the tables.</p>" if len(failures) > MOST_FAILURES else ""
-    return _section("What did not end well", f'<ul class="failures">{items}</ul>{more}')
+    more = f"<p>{len(failures) - MAX_FAILURES} more are in the tables.</p>" if len(failures) > MAX_FAILURES else ""
+    return _render_section("What did not end well", f'<ul class="failures">{items}</ul>{more}')
 
 
-def _pictures(pictures: Sequence[Picture]) -> str:
+def _render_charts(pictures: Sequence[Chart]) -> str:
     if not pictures:
         return ""
-    return _section("Pictures", '<div class="pictures">' + "".join(_picture(p) for p in pictures) + "</div>")
+    return _render_section(
+        "Pictures", '<div class="pictures">' + "".join(_render_chart(p) for p in pictures) + "</div>"
+    )
 
 
-def _picture(picture: Picture) -> str:
-    table = _table(picture.headings, [tuple(_shown(cell) for cell in row) for row in picture.rows[:300]])
+def _render_chart(picture: Chart) -> str:
+    table = _render_table(picture.headings, [tuple(_format_cell(cell) for cell in row) for row in picture.rows[:300]])
     more = f"<p>The first 300 of {len(picture.rows)} rows.</p>" if len(picture.rows) > 300 else ""
     return (
         f'<figure id="{escape(picture.name)}"><h3>{escape(picture.title)}</h3>{picture.inline}'
@@ -127,18 +132,18 @@ def _picture(picture: Picture) -> str:
     )
 
 
-def _spacetime(account: ReportSummary) -> str:
-    if not account.spacetime:
+def _render_spacetime(summary: ReportSummary) -> str:
+    if not summary.spacetime:
         return ""
-    drawing = scope_styles(account.spacetime[account.spacetime.index("<svg") :], "spacetime")
-    caption = f"<p>{escape(account.spacetime_caption)}</p>"
-    return _section("In space and time", f'{caption}<div class="scroll spacetime" tabindex="0">{drawing}</div>')
+    drawing = scope_styles(summary.spacetime[summary.spacetime.index("<svg") :], "spacetime")
+    caption = f"<p>{escape(summary.spacetime_caption)}</p>"
+    return _render_section("In space and time", f'{caption}<div class="scroll spacetime" tabindex="0">{drawing}</div>')
 
 
 def scope_styles(svg: str, name: str) -> str:
-    """An SVG whose style touches nothing but itself: every rule is put under a class."""
+    """An SVG whose style affects nothing but itself: every rule is put under a class."""
 
-    def under(rules: str) -> str:
+    def scope_rules(rules: str) -> str:
         return re.sub(
             r"([^{}]+)\{([^{}]*)\}",
             lambda rule: ",".join(f".{name} {one.strip()}" for one in rule[1].split(",")) + "{" + rule[2] + "}",
@@ -148,45 +153,48 @@ def scope_styles(svg: str, name: str) -> str:
     def scope(found: re.Match[str]) -> str:
         plain, at, dark = found[1].partition("@media")
         if not at:
-            return f"<style>{under(plain)}</style>"
+            return f"<style>{scope_rules(plain)}</style>"
         condition, _, rules = dark.partition("{")
-        return f"<style>{under(plain)}@media{condition}{{{under(rules.rpartition('}')[0])}}}</style>"
+        return f"<style>{scope_rules(plain)}@media{condition}{{{scope_rules(rules.rpartition('}')[0])}}}</style>"
 
     return re.sub(r"<style>(.*?)</style>", scope, svg, flags=re.DOTALL)
 
 
-def _notes(notes: Iterable[str]) -> str:
+def _render_notes(notes: Iterable[str]) -> str:
     items = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    return _section("How to read this", f"<ul>{items}</ul>") if items else ""
+    return _render_section("How to read this", f"<ul>{items}</ul>") if items else ""
 
 
-def _section(title: str, inner: str) -> str:
+def _render_section(title: str, inner: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{inner}</section>"
 
 
-def _sheet(sheet: PageTable) -> str:
-    rows, rest = (sheet.rows, ()) if len(sheet.rows) <= TALL else (sheet.rows[:FIRST], sheet.rows[FIRST:])
-    table = _table(sheet.headings, rows)
+def _render_page_table(table: PageTable) -> str:
+    open_rows = FIRST_ROWS if len(table.rows) > MAX_OPEN_ROWS else len(table.rows)
+    rows, rest = table.rows[:open_rows], table.rows[open_rows:]
+    text = _render_table(table.headings, rows)
     if rest:
-        more = f'<div class="scroll" tabindex="0">{_table(sheet.headings, rest)}</div>'
-        table += f"<details><summary>{len(rest)} more rows</summary>{more}</details>"
-    note = f"<p>{escape(sheet.note)}</p>" if sheet.note else ""
-    file = f"<p>All numbers: {escape(sheet.file)}</p>" if sheet.file else ""
-    return f'<div class="scroll" tabindex="0">{table}</div>{note}{file}'
+        more = f'<div class="scroll" tabindex="0">{_render_table(table.headings, rest)}</div>'
+        text += f"<details><summary>{len(rest)} more rows</summary>{more}</details>"
+    note = f"<p>{escape(table.note)}</p>" if table.note else ""
+    file = f"<p>All numbers: {escape(table.file)}</p>" if table.file else ""
+    return f'<div class="scroll" tabindex="0">{text}</div>{note}{file}'
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+def _render_table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     numeric = [bool(rows) and all(_is_number(row[place]) for row in rows) for place in range(len(headings))]
     kinds = ['class="n"' if number else "" for number in numeric]
     head = "".join(f"<th {kind}>{escape(text)}</th>" for text, kind in zip(headings, kinds, strict=True))
     body = "".join(
-        "<tr>" + "".join(f"<td {kind}>{_cell(cell)}</td>" for cell, kind in zip(row, kinds, strict=True)) + "</tr>"
+        "<tr>"
+        + "".join(f"<td {kind}>{_render_cell(cell)}</td>" for cell, kind in zip(row, kinds, strict=True))
+        + "</tr>"
         for row in rows
     )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _cell(cell: Any) -> str:
+def _render_cell(cell: Any) -> str:
     text = "" if cell is None else str(cell)
     if text in ("holds", "ok", "violated", "unknown", "error", "crash", "timeout"):
         return f'<b class="{text}">{text}</b>'
@@ -197,10 +205,10 @@ def _is_number(cell: Any) -> bool:
     return bool(re.fullmatch(r"|-?[\d,.]+([eE][+-]?\d+)?[kMG]?( %)?( ± .*)?", "" if cell is None else str(cell)))
 
 
-def _shown(cell: Any) -> str:
+def _format_cell(cell: Any) -> str:
     if cell is None:
         return ""
-    return compact(cell) if isinstance(cell, float) else str(cell)
+    return format_compact(cell) if isinstance(cell, float) else str(cell)
 
 
 CSS: Final = """

@@ -1,7 +1,7 @@
-"""A picture of an overlay: groups as circles, the edges along which they may talk, as SVG text.
+"""Drawings of overlays: groups as circles, with the edges along which they may communicate, as SVG text.
 
-A tree stands on its root, level by level, every parent above the middle of its children. An order is a line from the
-lowest group to the highest with arcs to all later ones. Both come as plain data: what a protocol's options hold.
+A tree is drawn from its root, level by level, every parent above the middle of its children. An order is a line from
+the lowest group to the highest with arcs to all later ones. Both are given as plain data, as in a protocol's options.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,9 +26,9 @@ def draw_tree(edges: Sequence[Sequence[int]], names: Names | None = None) -> str
     below = {child for _, child in edges}
     roots = [parent for parent in children if parent not in below]
     assert len(roots) == 1, f"{roots} are roots; expected one"
-    places = _placed(roots[0], children)
-    lines = [_line(places[parent], places[child]) for parent, child in edges]
-    return _picture(places, lines, names or {})
+    places = _place_groups(roots[0], children)
+    lines = [_draw_line(places[parent], places[child]) for parent, child in edges]
+    return _build_svg(places, lines, names or {})
 
 
 def draw_order(order: Sequence[int], names: Names | None = None) -> str:
@@ -38,18 +38,18 @@ def draw_order(order: Sequence[int], names: Names | None = None) -> str:
     lines = []
     for rank, low in enumerate(order):
         for ahead, high in enumerate(order[rank + 1 :]):
-            lines.append(_arc(places[low], places[high], 16 * ahead))
-    return _picture(places, lines, names or {})
+            lines.append(_draw_arc(places[low], places[high], 16 * ahead))
+    return _build_svg(places, lines, names or {})
 
 
-def _placed(root: int, children: Mapping[int, Sequence[int]]) -> dict[int, Place]:
+def _place_groups(root: int, children: Mapping[int, Sequence[int]]) -> dict[int, Place]:
     """Leaves side by side, parents above the middle of their children."""
     line, depth = [root], {root: 0}
     for group in line:
         for child in sorted(children.get(group, ())):
             depth[child] = depth[group] + 1
             line.append(child)
-    leaves = _leaves(root, children)
+    leaves = _find_leaves(root, children)
     across = {leaf: float(EDGE + STEP * place) for place, leaf in enumerate(leaves)}
     for group in reversed(line):
         if group not in across:
@@ -58,7 +58,7 @@ def _placed(root: int, children: Mapping[int, Sequence[int]]) -> dict[int, Place
     return {group: (across[group], float(EDGE + STEP * depth[group])) for group in line}
 
 
-def _leaves(root: int, children: Mapping[int, Sequence[int]]) -> list[int]:
+def _find_leaves(root: int, children: Mapping[int, Sequence[int]]) -> list[int]:
     """From left to right."""
     leaves, stack = [], [root]
     while stack:
@@ -70,16 +70,16 @@ def _leaves(root: int, children: Mapping[int, Sequence[int]]) -> list[int]:
     return leaves
 
 
-def _line(start: Place, end: Place) -> str:
+def _draw_line(start: Place, end: Place) -> str:
     return f'<path d="M{start[0]:g} {start[1]:g}L{end[0]:g} {end[1]:g}"/>'
 
 
-def _arc(start: Place, end: Place, height: float) -> str:
+def _draw_arc(start: Place, end: Place, height: float) -> str:
     middle = (start[0] + end[0]) / 2
     return f'<path d="M{start[0]:g} {start[1]:g}Q{middle:g} {start[1] - 2 * height:g} {end[0]:g} {end[1]:g}"/>'
 
 
-def _picture(places: Mapping[int, Place], lines: Sequence[str], names: Names) -> str:
+def _build_svg(places: Mapping[int, Place], lines: Sequence[str], names: Names) -> str:
     width = max(x for x, _ in places.values()) + EDGE
     height = max(y for _, y in places.values()) + EDGE + (14 if names else 0)
     parts = [

@@ -1,4 +1,4 @@
-"""Measures in, files out: the page, and every picture as an SVG file with its numbers as CSV beside it.
+"""Writes a report: the page, and every chart as an SVG file with its numbers as CSV.
 
 OUT/report.html
 OUT/pictures/NAME.svg
@@ -13,25 +13,25 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from amcast.figures.chart_selection import choose
-from amcast.figures.charts import Picture
+from amcast.figures.chart_selection import select_content
+from amcast.figures.charts import Chart
 from amcast.figures.html_page import ReportSummary, render_page
 from amcast.kernel.errors import UsageError
 
-PAGE = "report.html"
-PICTURES = "pictures"
-NAMES = (
+PAGE_FILE = "report.html"
+CHART_FOLDER = "pictures"
+TABLE_NAMES = (
     *("summary", "comparison", "latency", "cdf", "routes", "throughput", "bodies", "work", "fairness", "paths"),
     "recovery",
 )
-"""The tables that the page draws from."""
-MOST_ROWS = 2_000_000
+"""The tables that the page uses."""
+MAX_ROWS = 2_000_000
 
 
 def read_tables(measures: Path) -> dict[str, list[dict[str, Any]]]:
-    """The measures' tables as rows; those that were not made are absent."""
+    """The measures' tables as rows; tables that were not made are absent."""
     tables = {}
-    for name in NAMES:
+    for name in TABLE_NAMES:
         file = measures / f"{name}.parquet"
         if not file.is_file():
             continue
@@ -39,39 +39,39 @@ def read_tables(measures: Path) -> dict[str, list[dict[str, Any]]]:
             table = pq.read_table(file)
         except (pa.ArrowException, OSError) as error:
             raise UsageError(f"{file}: {str(error).splitlines()[0]}; expected a table of `amcast measure`") from None
-        tables[name] = table.slice(0, MOST_ROWS).to_pylist()
+        tables[name] = table.slice(0, MAX_ROWS).to_pylist()
     for name in ("summary", "comparison"):
         if name not in tables:
             raise UsageError(f"{measures}: no {name}.parquet; expected the tables of `amcast measure`")
     return tables
 
 
-def write_report(account: ReportSummary, measures: Path, out: Path) -> list[Path]:
-    """Write the page and the pictures; the files, the page first."""
+def write_report(summary: ReportSummary, measures: Path, out: Path) -> list[Path]:
+    """Writes the page and the charts; returns the files, the page first."""
     tables = read_tables(measures)
     plans = {row["setting"]: json.loads(row["plan"]) for row in tables["comparison"]}
-    chosen = choose(tables, plans)
-    folder = out / PICTURES
+    content = select_content(tables, plans)
+    folder = out / CHART_FOLDER
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for old in (*folder.glob("*.svg"), *folder.glob("*.csv")):
             old.unlink()
-        files = [file for picture in chosen.pictures for file in _written(picture, folder)]
-        if account.spacetime:
-            drawn = folder / "spacetime.svg"
-            drawn.write_text(account.spacetime)
-            files.append(drawn)
-        (out / PAGE).write_text(render_page(account, chosen))
+        files = [file for picture in content.charts for file in _write_chart(picture, folder)]
+        if summary.spacetime:
+            svg_file = folder / "spacetime.svg"
+            svg_file.write_text(summary.spacetime)
+            files.append(svg_file)
+        (out / PAGE_FILE).write_text(render_page(summary, content))
     except OSError as error:
         raise UsageError(f"--out {out}: cannot be written: {error.strerror}") from None
-    return [out / PAGE, *files]
+    return [out / PAGE_FILE, *files]
 
 
-def _written(picture: Picture, folder: Path) -> list[Path]:
-    drawn, numbers = folder / f"{picture.name}.svg", folder / f"{picture.name}.csv"
-    drawn.write_text(picture.file)
-    with numbers.open("w", newline="") as file:
+def _write_chart(picture: Chart, folder: Path) -> list[Path]:
+    svg_file, csv_file = folder / f"{picture.name}.svg", folder / f"{picture.name}.csv"
+    svg_file.write_text(picture.file)
+    with csv_file.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(picture.headings)
         writer.writerows(picture.rows)
-    return [drawn, numbers]
+    return [svg_file, csv_file]

@@ -1,7 +1,7 @@
-"""How pictures look: one palette for light and dark, and SVG whose text is text.
+"""The style of charts: one palette for light and dark, and SVG whose text is text.
 
-Drawings are made in the light colours. Inside the page each of those colours becomes a CSS variable, so that the page's
-surroundings decide; in a file of its own a picture stays light on white, as papers want it.
+Charts are drawn in the light colours. Inside the page each of those colours becomes a CSS variable, so that the page's
+colour scheme applies; in its own file a chart stays light on white, as papers need it.
 """
 
 import io
@@ -32,10 +32,10 @@ SERIES: Final = (
     ("#3b4cc0", "#7f8cf0"),
     ("#0b7285", "#4fc1d4"),
 )
-"""(light, dark) by series; markers differ too, so that nobody depends on colour."""
+"""(light, dark) by series; markers differ too, so that no reader depends on colour."""
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
 LEVELS: Final = 20
-"""Steps of a heat map, from the paper to the first series' colour."""
+"""Steps of a heat map, from the background to the first series' colour."""
 HOT: Final = ("#1c63b8", "#3d8fee")
 
 SETTINGS: Final[dict[str, Any]] = {
@@ -70,7 +70,7 @@ SETTINGS: Final[dict[str, Any]] = {
 }
 
 
-def mixed(level: int) -> str:
+def heat_colour(level: int) -> str:
     """The light colour of a step of a heat map."""
     share = level / LEVELS
     return "#" + "".join(
@@ -79,12 +79,12 @@ def mixed(level: int) -> str:
     )
 
 
-def series(number: int) -> str:
+def series_colour(number: int) -> str:
     return SERIES[number % len(SERIES)][0]
 
 
-def variables() -> str:
-    """The CSS variables of both surroundings."""
+def build_css_variables() -> str:
+    """The CSS variables of both colour schemes."""
 
     def colours(which: int) -> str:
         named = {"paper": PAPER, "ink": INK, "soft": SOFT, "grid": GRID, "wash": WASH, "hot": HOT}
@@ -94,19 +94,19 @@ def variables() -> str:
     return f":root{{{colours(0)}}}@media(prefers-color-scheme:dark){{:root{{{colours(1)}}}}}"
 
 
-def figure(width: float, height: float) -> Figure:
-    """An empty drawing, inches wide and high; call inside `styled()`."""
+def create_figure(width: float, height: float) -> Figure:
+    """An empty figure, in inches; call inside `apply_style()`."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def styled() -> Any:
-    """The context in which drawings are made and saved."""
+def apply_style() -> Any:
+    """The context in which charts are drawn and saved."""
     context: Any = matplotlib.rc_context
     return context(SETTINGS)
 
 
-def svg(drawing: Figure, name: str) -> str:
-    """A drawing as an SVG file: equal drawings, equal bytes."""
+def render_svg(drawing: Figure, name: str) -> str:
+    """A figure as an SVG file: equal figures, equal bytes."""
     matplotlib.rcParams["svg.hashsalt"] = name
     text = io.StringIO()
     canvas: Any = FigureCanvasSVG(drawing)
@@ -114,13 +114,13 @@ def svg(drawing: Figure, name: str) -> str:
     return re.sub(r"font: (\d[\d.]*px) '[^\"';]*'[^\"';]*", r"font: \1 system-ui, sans-serif", text.getvalue())
 
 
-def on_paper(text: str) -> str:
-    """The file's version: with a ground of its own."""
+def add_background(text: str) -> str:
+    """The version for a file: with its own background."""
     return re.sub(r"(<svg [^>]*>)", rf'\1<rect width="100%" height="100%" fill="{PAPER[0]}"/>', text, count=1)
 
 
-def inline(text: str, name: str, label: str) -> str:
-    """The page's version: no prologue, unique names, colours by variable, as wide as its place."""
+def to_inline_svg(text: str, name: str, label: str) -> str:
+    """The version for the page: no prologue, unique names, colours by variable, as wide as its container."""
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', text)
@@ -133,26 +133,26 @@ def inline(text: str, name: str, label: str) -> str:
         '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
         f' {box[0] if box else ""} role="img" aria-label="{label}">'
     )
-    return _coloured(opening + text[head.end() :])
+    return _replace_colours(opening + text[head.end() :])
 
 
-def _coloured(text: str) -> str:
-    for light, name in _names().items():
+def _replace_colours(text: str) -> str:
+    for light, name in _map_colour_names().items():
         text = re.sub(
             re.escape(light), f"var(--{name})" if not name.startswith("color-mix") else name, text, flags=re.I
         )
     return text
 
 
-def _names() -> dict[str, str]:
-    """Every light colour with what the page calls it."""
+def _map_colour_names() -> dict[str, str]:
+    """Light colour -> CSS variable of the page."""
     named = {INK[0]: "ink", SOFT[0]: "soft", GRID[0]: "grid", WASH[0]: "wash"}
     named.update({pair[0]: f"s{number}" for number, pair in enumerate(SERIES)})
     for level in range(LEVELS + 1):
-        named[mixed(level)] = f"color-mix(in srgb,var(--hot) {level * 100 // LEVELS}%,var(--paper))"
+        named[heat_colour(level)] = f"color-mix(in srgb,var(--hot) {level * 100 // LEVELS}%,var(--paper))"
     return named
 
 
-def shortened(texts: Sequence[str], most: int = 42) -> list[str]:
-    """Labels that fit."""
+def shorten_labels(texts: Sequence[str], most: int = 42) -> list[str]:
+    """Labels of at most this many characters."""
     return [text if len(text) <= most else text[: most - 1] + "…" for text in texts]

@@ -1,42 +1,48 @@
-"""The tables of the page: numbers to read and to copy, with the file that has all of them."""
+"""The tables of the page: numbers to read and copy, with the file that has all of them."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from amcast.figures.chart_selection import Chooser
+from amcast.figures.measured_settings import MeasuredSettings, match_by
 
-MOST_ROWS: Final = 60
+MAX_ROWS: Final = 60
 PERCENTILES: Final = ("p50", "p90", "p95", "p99")
 
 
 @dataclass(frozen=True)
 class PageTable:
-    """A table for the page."""
+    """A table of the page."""
 
     title: str
     headings: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
     file: str
-    """Where all of its numbers are."""
+    """The file with all of its numbers."""
     note: str = ""
 
 
-def sheets(chooser: "Chooser") -> list[PageTable]:
+def build_tables(measured: MeasuredSettings) -> list[PageTable]:
     """Every table that has rows."""
-    made = [settings(chooser), regions(chooser), places(chooser), costs(chooser), paths(chooser), recovery(chooser)]
+    made = [
+        tabulate_settings(measured),
+        tabulate_regions(measured),
+        tabulate_places(measured),
+        tabulate_costs(measured),
+        tabulate_paths(measured),
+        tabulate_recovery(measured),
+    ]
     return [sheet for sheet in made if sheet is not None and sheet.rows]
 
 
-def settings(chooser: "Chooser") -> PageTable | None:
+def tabulate_settings(measured: MeasuredSettings) -> PageTable | None:
     rows = []
-    for setting in chooser.settings:
+    for setting in measured.settings:
         row = setting.row
         half = row["throughput_per_s_high"]
         interval = "" if half is None else f" ± {format_number(half - row['throughput_per_s'])}"
         rows.append(
             (
-                chooser.label(setting),
+                measured.label(setting),
                 row["runs"],
                 row["not_ok"] or "",
                 format_number(row["throughput_per_s"]) + interval,
@@ -48,22 +54,24 @@ def settings(chooser: "Chooser") -> PageTable | None:
         )
     headings = ("setting", "runs", "not ok", "messages/s", "p50 ms", "p90", "p95", "p99", "max", "packets", "bytes")
     note = "± is the 95 % interval over seeds; packets and bytes are per multicast."
-    return _sheet("Every setting", headings, rows, "comparison.csv", note)
+    return _build_table("Every setting", headings, rows, "comparison.csv", note)
 
 
-def regions(chooser: "Chooser") -> PageTable | None:
+def tabulate_regions(measured: MeasuredSettings) -> PageTable | None:
     found: dict[tuple[str, str, str], dict[str, float]] = {}
     for name in (*PERCENTILES, "mean"):
-        table = chooser.pooled("fairness", ("side", "region"), f"latency_ns_{name}", lambda row: bool(row["region"]))
+        table = measured.average_runs(
+            "fairness", ("side", "region"), f"latency_ns_{name}", lambda row: bool(row["region"])
+        )
         for key, value in table.items():
             found.setdefault(key, {})[name] = value
-    ratio = chooser.pooled("fairness", ("side", "region"), "ratio_to_best", lambda row: bool(row["region"]))
+    ratio = measured.average_runs("fairness", ("side", "region"), "ratio_to_best", lambda row: bool(row["region"]))
     rows = []
-    for setting in chooser.settings:
+    for setting in measured.settings:
         for key in sorted(key for key in found if key[0] == setting.row["setting"]):
             rows.append(
                 (
-                    chooser.label(setting),
+                    measured.label(setting),
                     f"as {key[1]}",
                     key[2],
                     *(format_ms(found[key].get(name)) for name in ("mean", *PERCENTILES)),
@@ -72,31 +80,31 @@ def regions(chooser: "Chooser") -> PageTable | None:
             )
     headings = ("setting", "side", "region", "mean ms", "p50", "p90", "p95", "p99", "to best")
     note = "As sender: until every destination delivered. As destination: each delivery at a process of the region."
-    return _sheet("Regions", headings, rows, "fairness.csv", note)
+    return _build_table("Regions", headings, rows, "fairness.csv", note)
 
 
-def places(chooser: "Chooser") -> PageTable | None:
+def tabulate_places(measured: MeasuredSettings) -> PageTable | None:
     rows = []
     for by in ("rank", "response"):
         found = {
-            name: chooser.pooled("latency", ("place",), f"latency_ns_{name}", lambda row, by=by: row["by"] == by)  # type: ignore[misc]
+            name: measured.average_runs("latency", ("place",), f"latency_ns_{name}", match_by(by))
             for name in PERCENTILES
         }
-        for setting in chooser.settings:
+        for setting in measured.settings:
             for key in sorted(key for key in found["p50"] if key[0] == setting.row["setting"]):
                 values = [format_ms(found[name].get(key)) for name in PERCENTILES]
-                rows.append((chooser.label(setting), f"by {by}", key[1], *values))
+                rows.append((measured.label(setting), f"by {by}", key[1], *values))
     headings = ("setting", "", "place", "p50 ms", "p90", "p95", "p99")
     note = "Rank: the place of a group among its message's destinations. Response: who delivered first, second ..."
-    return _sheet("Latency per destination", headings, rows, "latency.csv", note)
+    return _build_table("Latency per destination", headings, rows, "latency.csv", note)
 
 
-def costs(chooser: "Chooser") -> PageTable | None:
+def tabulate_costs(measured: MeasuredSettings) -> PageTable | None:
     by_setting: dict[str, list[Any]] = {}
-    for row in chooser.tables["summary"]:
+    for row in measured.tables["summary"]:
         by_setting.setdefault(row["setting"], []).append(row)
     rows = []
-    for setting in chooser.settings:
+    for setting in measured.settings:
         runs = by_setting.get(setting.row["setting"], [])
         values = [
             _mean([run[name] for run in runs])
@@ -107,7 +115,7 @@ def costs(chooser: "Chooser") -> PageTable | None:
         ]
         if any(value is not None for value in values):
             rows.append(
-                (chooser.label(setting), *(format_percent(value) for value in values[:5]), format_number(values[5]))
+                (measured.label(setting), *(format_percent(value) for value in values[:5]), format_number(values[5]))
             )
     headings = ("setting", "waited", "wait in latency", "convoy", "work for others", "payload overhead", "fairness")
     note = (
@@ -116,35 +124,37 @@ def costs(chooser: "Chooser") -> PageTable | None:
         " group that it is worst for. Fairness: Jain's index over the"
         " senders' regions, 1 is even."
     )
-    return _sheet("Convoys, genuineness, fairness", headings, rows, "summary.csv", note)
+    return _build_table("Convoys, genuineness, fairness", headings, rows, "summary.csv", note)
 
 
-def paths(chooser: "Chooser") -> PageTable | None:
-    share = chooser.pooled("paths", ("name",), "messages_share", lambda row: not row["name"].startswith("fault-"))
-    notes = chooser.pooled("paths", ("name",), "notes", lambda row: True)
-    with_it = chooser.pooled("paths", ("name",), "latency_ns_mean_with", lambda row: True)
-    without = chooser.pooled("paths", ("name",), "latency_ns_mean_without", lambda row: True)
+def tabulate_paths(measured: MeasuredSettings) -> PageTable | None:
+    share = measured.average_runs(
+        "paths", ("name",), "messages_share", lambda row: not row["name"].startswith("fault-")
+    )
+    notes = measured.average_runs("paths", ("name",), "notes", lambda row: True)
+    with_it = measured.average_runs("paths", ("name",), "latency_ns_mean_with", lambda row: True)
+    without = measured.average_runs("paths", ("name",), "latency_ns_mean_without", lambda row: True)
     rows = [
         (
-            chooser.label(s),
+            measured.label(s),
             key[1],
             format_number(notes[key]),
             format_percent(share[key]),
             format_ms(with_it.get(key)),
             format_ms(without.get(key)),
         )
-        for s in chooser.settings
+        for s in measured.settings
         for key in sorted(key for key in share if key[0] == s.row["setting"])
     ]
     headings = ("setting", "noted", "times", "of messages", "mean ms with", "without")
-    return _sheet("Fast and slow paths", headings, rows, "paths.csv", "What processes noted about messages.")
+    return _build_table("Fast and slow paths", headings, rows, "paths.csv", "What processes noted about messages.")
 
 
-def recovery(chooser: "Chooser") -> PageTable | None:
-    named = {row["run"]: f"{row['protocol'] or 'run'}, seed {row['seed']}" for row in chooser.tables["summary"]}
+def tabulate_recovery(measured: MeasuredSettings) -> PageTable | None:
+    run_names = {row["run"]: f"{row['protocol'] or 'run'}, seed {row['seed']}" for row in measured.tables["summary"]}
     rows = [
         (
-            named[row["run"]],
+            run_names[row["run"]],
             f"{row['fault_ns'] / 1e9:.3f}",
             row["fault"],
             row["process"],
@@ -153,22 +163,22 @@ def recovery(chooser: "Chooser") -> PageTable | None:
             format_ms(row["new_message_after_ns"]),
             format_ms(row["longest_silence_ns"]),
         )
-        for row in chooser.tables.get("recovery", ())
+        for row in measured.tables.get("recovery", ())
     ]
     headings = ("run", "at s", "fault", "process", "group", "next delivery ms", "new message ms", "longest silence ms")
-    return _sheet("Around faults", headings, rows, "recovery.csv", "Counted from the fault, for every group.")
+    return _build_table("Around faults", headings, rows, "recovery.csv", "Counted from the fault, for every group.")
 
 
-def _sheet(
+def _build_table(
     title: str, headings: tuple[str, ...], rows: list[tuple[Any, ...]], file: str, note: str
 ) -> PageTable | None:
-    if len(rows) > MOST_ROWS:
-        note += f" The first {MOST_ROWS} of {len(rows)} rows."
-    return PageTable(title, headings, tuple(rows[:MOST_ROWS]), file, note)
+    if len(rows) > MAX_ROWS:
+        note += f" The first {MAX_ROWS} of {len(rows)} rows."
+    return PageTable(title, headings, tuple(rows[:MAX_ROWS]), file, note)
 
 
 def format_ms(value: float | None) -> str:
-    """Nanoseconds as milliseconds, to three digits that matter."""
+    """Nanoseconds as milliseconds, to four significant digits."""
     if value is None:
         return ""
     shown = value / 1e6

@@ -6,13 +6,11 @@ class Error(Exception):
 
 
 class UsageError(Error, ValueError):
-    """A mistake of the user. The text is one sentence that names the field, the value and what was expected. Exit code
-    64."""
+    """A user's mistake; exit code 64. The text is one sentence: the field, the value and what was expected."""
 
 
 class CannotTellError(Error):
-    """A question cannot be answered from the available data. The text is one sentence that names what is missing. Exit
-    code 2."""
+    """A question cannot be answered from the available data; exit code 2. The text is one sentence: what is missing."""
 
 
 class DeliveryUnknownError(CannotTellError, TimeoutError):

@@ -69,7 +69,7 @@ def check_change(old: Topology, new: Topology) -> None:
         )
     changed = [(group, process) for group in old.groups for process in _changed_members(old, new, group)]
     if len(changed) != 1:
-        differs = ", ".join(f"process {process} of group {group}" for group, process in changed) or "nobody"
+        differs = ", ".join(f"process {process} of group {group}" for group, process in changed) or "no member"
         raise UsageError(
             f"change to configuration {new.configuration}: {differs} differs; expected one member of one group"
         )

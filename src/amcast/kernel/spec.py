@@ -51,7 +51,7 @@ def majorities_survive(topology: Topology, crashed: frozenset[ProcessId]) -> boo
     )
 
 
-def nobody_crashes(topology: Topology, crashed: frozenset[ProcessId]) -> bool:
+def all_correct(topology: Topology, crashed: frozenset[ProcessId]) -> bool:
     """Whether all processes are correct."""
     return not crashed
 
@@ -63,7 +63,7 @@ class Claims:
     genuine: Genuine
     links: Links = "fifo"
     faults: frozenset[FaultKind] = frozenset()
-    tolerates: Callable[[Topology, frozenset[ProcessId]], bool] = nobody_crashes
+    tolerates: Callable[[Topology, frozenset[ProcessId]], bool] = all_correct
     """Whether all messages are still delivered at the other processes if these crash for good."""
     single_replica: bool = False
     """Whether the protocol requires groups of one process."""
@@ -85,7 +85,7 @@ class Claims:
     most 1 and every clock is within `skew` delays of real time; None where nothing is claimed."""
     packets: Callable[[int, int], int | None] = lambda destinations, replicas: None
     """(destinations, replicas): the packets of a lone multicast, including self-sends and the client's requests."""
-    moment: Callable[[Any], int] = lambda config: 0
+    round_start_ns: Callable[[Any], int] = lambda config: 0
     """Where rounds follow the clock: the start of a round, in ns after boot, just before which the lone multicast is
     measured. 0: at boot."""
 
@@ -103,11 +103,11 @@ class Spec:
     bodies: tuple[type[Body], ...] = ()
     records: tuple[type[Record], ...] = ()
     states: tuple[type[State], ...] = ()
-    roles: Callable[[Topology, ProcessId], str] = lambda topology, process: "member"
+    role_of: Callable[[Topology, ProcessId], str] = lambda topology, process: "member"
     contacts: Contacts = lambda topology, message: topology.processes_of(message.destinations)
     make_contacts: Callable[[Any], Contacts] | None = None
     """Makes `contacts` from the protocol's options, where they depend on these (overlays)."""
-    alone: Claims | None = None
+    unreplicated: Claims | None = None
     """The claims for groups of one process, if they differ: the bare protocol, without replication."""
     farewell: Callable[[int], Body] | None = None
     """Makes the body that a process sends to all its peers before it shuts down, from its incarnation."""
@@ -130,9 +130,9 @@ class Spec:
 
     def for_topology(self, topology: Topology) -> "Spec":
         """The same protocol with the claims for a topology."""
-        if self.alone is None or any(len(topology.members(group)) > 1 for group in topology.groups):
+        if self.unreplicated is None or any(len(topology.members(group)) > 1 for group in topology.groups):
             return self
-        return replace(self, claims=self.alone, alone=None)
+        return replace(self, claims=self.unreplicated, unreplicated=None)
 
     def check_topology(self, topology: Topology) -> None:
         """Raises UsageError if the protocol cannot run on a topology."""

@@ -1,1 +1,4 @@
-"""Where the rooms meet: plans become runs, runs become verdicts, protocols are held to their claims."""
+"""The laboratory: combines protocols, simulator, checker and live cluster into the experiments behind the commands.
+
+`runs.py` is the module to read first: it builds and executes the run of a plan and judges it.
+"""

@@ -14,9 +14,9 @@ from amcast.kernel.ids import ProcessId, message_id
 from amcast.kernel.message import Message
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
-from amcast.simulation.inputs.load import Load
+from amcast.simulation.inputs.load import ClientLoad
 from amcast.simulation.inputs.network import Network, NetworkConfig
-from amcast.simulation.inputs.random_streams import stream
+from amcast.simulation.inputs.random_streams import make_stream
 from amcast.simulation.schedulers.discrete_event import DiscreteEventScheduler
 from amcast.simulation.world.world import World
 from amcast.trace.meta import Meta
@@ -52,7 +52,7 @@ class Delays:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
-def delays(
+def measure_delays(
     spec: Spec,
     destinations: int,
     replicas: int,
@@ -72,7 +72,7 @@ def delays(
         process, at_ns = row[0], row[4]
         assert isinstance(process, int)
         assert isinstance(at_ns, int)
-        role = spec.roles(topology, process)
+        role = spec.role_of(topology, process)
         times[role] = max(times.get(role, 0), _units(at_ns - sent_ns))
     whole = len(recorder.deliveries) == destinations * replicas
     earliest = _units(min((int(str(row[4])) - sent_ns for row in recorder.deliveries), default=0))
@@ -105,7 +105,7 @@ def _claimed(spec: Spec, destinations: int, replicas: int, roles: list[str]) -> 
     return {name: value for name, value in said.items() if value is not None}
 
 
-def transcript(spec: Spec, destinations: int, replicas: int) -> list[str]:
+def record_transcript(spec: Spec, destinations: int, replicas: int) -> list[str]:
     """A lone multicast, one line per step: what the protocol's diagram shows, as it happens."""
     recorder, topology, _ = _run(spec, spec.claims.world, destinations, replicas, None)
     for process in topology.processes:
@@ -125,20 +125,24 @@ def _run(
     if world == "intergroup":
         names = sorted(set(regions.values()))
         matrix = {a: {b: 0 if a == b else UNIT_NS for b in names} for a in names}
-    network = Network(NetworkConfig(delay_ns=UNIT_NS, matrix_ns=matrix), topology, stream(0))
-    agenda = DiscreteEventScheduler(network, stream(0))
+    network = Network(NetworkConfig(delay_ns=UNIT_NS, matrix_ns=matrix), topology, make_stream(0))
+    scheduler = DiscreteEventScheduler(network, make_stream(0))
     recorder = Recorder()
     assembly = assemble_bare(spec, config)
-    simulated = World(topology, lambda process: assembly.make(process, topology), agenda, recorder)
-    agenda.world = simulated
+    simulated = World(topology, lambda process: assembly.make(process, topology), scheduler, recorder)
+    scheduler.world = simulated
     sender: ProcessId = topology.clients[0] if world == "unit" else topology.members(0)[0]
     simulated.start()
     message = Message(message_id(sender, 0), sender, topology.groups, b"")
-    sent_ns = max(0, spec.claims.moment(config) - 1)
-    agenda.schedule(sent_ns, lambda: simulated.submit(sender, message))
-    nobody = Load(topology, lambda client: ((), 0, 0), 0, 1, (sender,))
-    over = (lambda: not simulated.owing and simulated.now > sent_ns) if not spec.claims.quiescent else (lambda: False)
-    agenda.run(nobody, sent_ns + LIMIT * UNIT_NS, over)
+    sent_ns = max(0, spec.claims.round_start_ns(config) - 1)
+    scheduler.schedule(sent_ns, lambda: simulated.submit(sender, message))
+    nobody = ClientLoad(topology, lambda client: ((), 0, 0), 0, 1, (sender,))
+    over = (
+        (lambda: not simulated.undelivered and simulated.now > sent_ns)
+        if not spec.claims.quiescent
+        else (lambda: False)
+    )
+    scheduler.run(nobody, sent_ns + LIMIT * UNIT_NS, over)
     return recorder, topology, sent_ns
 
 

@@ -27,7 +27,7 @@ FIRST_CLIENT = 1000
 
 
 @dataclass(frozen=True)
-class Shown:
+class DemoResult:
     """What happened."""
 
     trace: Path
@@ -37,7 +37,7 @@ class Shown:
     """The longest time in which no client heard anything: the leader change."""
 
 
-def demonstrate(folder: Path, protocol: str, seconds: float, say: Callable[[str], None]) -> Shown:
+def run_demo(folder: Path, protocol: str, seconds: float, say: Callable[[str], None]) -> DemoResult:
     """Run the play into `folder`; every stage is told as it begins."""
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder} is not empty; expected a folder that is new")
@@ -86,4 +86,4 @@ def demonstrate(folder: Path, protocol: str, seconds: float, say: Callable[[str]
     for name, at_ns in struck:
         recorder.record_note(cluster.process_of(VICTIM), at_ns, name)
     recorder.close(complete=True)
-    return Shown(cluster.trace_folder, traffic.done, traffic.unanswered, traffic.longest_gap_ns / 1e6)
+    return DemoResult(cluster.trace_folder, traffic.done, traffic.unanswered, traffic.longest_gap_ns / 1e6)

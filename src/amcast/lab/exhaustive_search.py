@@ -9,7 +9,7 @@ from itertools import combinations, combinations_with_replacement
 
 from amcast.check.incremental import check_chains
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
-from amcast.lab.runs import Prepared
+from amcast.lab.runs import PreparedRun
 from amcast.simulation.schedulers.explore import explore
 from amcast.simulation.schedulers.scope import Budget, Counterexample, Scope, Verdict
 
@@ -17,7 +17,7 @@ Pattern = tuple[tuple[GroupId, ...], ...]
 
 
 @dataclass
-class Search:
+class SearchResult:
     """What was found over all patterns, and how far the search looked."""
 
     chosen: int = 0
@@ -38,7 +38,7 @@ class Search:
     counterexample: Counterexample | None = None
 
     @property
-    def missed(self) -> list[str]:
+    def missed_goals(self) -> list[str]:
         return [goal for goal, reached in self.goals.items() if not reached]
 
     @property
@@ -51,27 +51,27 @@ class Search:
         """Holds only if nothing was left out, and everything that must be reached was."""
         if self.counterexample is not None:
             return "violated"
-        return "unknown" if self.limits or self.missed else "holds"
+        return "unknown" if self.limits or self.missed_goals else "holds"
 
 
-def patterns(groups: Sequence[GroupId], messages: int) -> Iterator[Pattern]:
+def list_patterns(groups: Sequence[GroupId], messages: int) -> Iterator[Pattern]:
     """Every way to address so many messages, up to renaming of messages; small ones first."""
     sets = [subset for size in range(1, len(groups) + 1) for subset in combinations(groups, size)]
     yield from combinations_with_replacement(sets, messages)
 
 
-def search(
-    prepared: Prepared,
+def search_patterns(
+    prepared: PreparedRun,
     chosen: Sequence[Pattern],
     budget: Budget,
     max_states: int,
     reduced: bool = True,
     progress: Callable[[int], None] = lambda states: None,
     most_each: int | None = None,
-) -> Search:
+) -> SearchResult:
     """Explore pattern after pattern, until one fails, all were seen, or somebody interrupts. `max_states` is for all
     of them together; `most_each`, if given, for each: a pattern with more is left, and the next begun."""
-    result = Search(chosen=len(chosen), goals=dict.fromkeys(prepared.spec.goals, False))
+    result = SearchResult(chosen=len(chosen), goals=dict.fromkeys(prepared.spec.goals, False))
     for pattern in chosen:
         left = max_states - result.states
         if left <= 0:
@@ -106,7 +106,7 @@ def search(
     return result
 
 
-def _scope(prepared: Prepared, pattern: Pattern, budget: Budget, max_states: int, reduced: bool) -> Scope:
+def _scope(prepared: PreparedRun, pattern: Pattern, budget: Budget, max_states: int, reduced: bool) -> Scope:
     """One pattern, each message from a client of its own, so that no order of sending is left out."""
     topology = prepared.topology
     groups = {process: topology.group_of(process) for process in topology.servers}

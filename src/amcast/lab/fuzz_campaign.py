@@ -5,9 +5,9 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 
-from amcast.lab.runs import Prepared, fuzz_one, prepare
+from amcast.lab.runs import PreparedRun, fuzz_seed, prepare_run
 from amcast.simulation.inputs.plan import Plan
-from amcast.simulation.schedulers.fuzz import Outcome
+from amcast.simulation.schedulers.fuzz import FuzzOutcome
 
 CHUNK = 8
 """Seeds per hand-over: long enough to hide its cost, short enough to show progress."""
@@ -22,27 +22,27 @@ class Campaign:
     """How many seeds went."""
 
     tally: dict[str, int] = field(default_factory=lambda: {"holds": 0, "violated": 0, "stuck": 0, "error": 0})
-    failures: list[Outcome] = field(default_factory=list)
+    failures: list[FuzzOutcome] = field(default_factory=list)
     notes: dict[str, int] = field(default_factory=dict)
 
     @property
     def runs(self) -> int:
         return sum(self.tally.values())
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: FuzzOutcome) -> None:
         self.tally[outcome.status] += 1
         for name, count in outcome.notes.items():
             self.notes[name] = self.notes.get(name, 0) + count
         if outcome.status != "holds" and len(self.failures) < MAX_KEPT:
             self.failures.append(outcome)
 
-    def missed(self, goals: tuple[str, ...]) -> list[str]:
+    def list_missed_goals(self, goals: tuple[str, ...]) -> list[str]:
         """Goals that enough runs should have reached and did not."""
         return [goal for goal in goals if goal not in self.notes] if self.runs >= ENOUGH_RUNS else []
 
 
-def campaign(
-    prepared: Prepared,
+def run_campaign(
+    prepared: PreparedRun,
     seeds: range,
     jobs: int = 1,
     keep_going: bool = False,
@@ -59,12 +59,12 @@ def campaign(
     return result
 
 
-def _one_by_one(prepared: Prepared, seeds: range) -> Iterator[Outcome]:
+def _one_by_one(prepared: PreparedRun, seeds: range) -> Iterator[FuzzOutcome]:
     for seed in seeds:
-        yield fuzz_one(prepared, seed)
+        yield fuzz_seed(prepared, seed)
 
 
-def _spread(prepared: Prepared, seeds: range, jobs: int) -> Iterator[Outcome]:
+def _spread(prepared: PreparedRun, seeds: range, jobs: int) -> Iterator[FuzzOutcome]:
     """In chunks over processes of their own, taken back in the order of the seeds."""
     chunks = [seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)]
     with ProcessPoolExecutor(jobs, get_context("spawn"), _begin, (prepared.plan,)) as pool:
@@ -75,16 +75,16 @@ def _spread(prepared: Prepared, seeds: range, jobs: int) -> Iterator[Outcome]:
             pool.shutdown(cancel_futures=True)
 
 
-_prepared: Prepared
+_prepared: PreparedRun
 
 
 def _begin(plan: Plan) -> None:
     global _prepared
-    _prepared = prepare(plan)
+    _prepared = prepare_run(plan)
 
 
-def _chunk(seeds: range) -> list[Outcome]:
-    outcomes = [fuzz_one(_prepared, seed) for seed in seeds]
+def _chunk(seeds: range) -> list[FuzzOutcome]:
+    outcomes = [fuzz_seed(_prepared, seed) for seed in seeds]
     for outcome in outcomes:
         if outcome.status == "holds":
             outcome.script = []

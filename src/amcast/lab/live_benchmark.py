@@ -55,7 +55,7 @@ KEPT_BYTES: Final = 2 << 30
 PERCENTILES: Final = {"p50": 0.50, "p90": 0.90, "p99": 0.99, "p999": 0.999}
 
 
-class Bench(Config, frozen=True):
+class BenchmarkPlan(Config, frozen=True):
     """One measurement."""
 
     groups: int = 2
@@ -94,7 +94,7 @@ class Bench(Config, frozen=True):
         ]
 
 
-def bench(plan: Bench, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
+def run_benchmark(plan: BenchmarkPlan, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
     """Start a cluster, load it, stop it, judge it; the numbers as plain data, `verdict` among them."""
     with tempfile.TemporaryDirectory(prefix="amcast-bench-") as folder:
         cluster = _configured(plan, Path(folder))
@@ -111,10 +111,10 @@ def bench(plan: Bench, say: Callable[[str], None] = lambda line: None) -> dict[s
             recorder.close()
         say("checking the order")
         report = _judged(plan, cluster, recorder, prefixes)
-    return {**_described(plan), **measured(load.windows, load.latencies_ns, idle), **_verdict(report)}
+    return {**_described(plan), **compute_measures(load.windows, load.latencies_ns, idle), **_verdict(report)}
 
 
-def measured(windows: list[Window], latencies_ns: list[int], idle: float = 0.0) -> dict[str, Any]:
+def compute_measures(windows: list[Window], latencies_ns: list[int], idle: float = 0.0) -> dict[str, Any]:
     """The numbers, over everything; and the least disturbed window's CPU. `idle`: cores that idle replicas use."""
     total = Window(*(sum(column) for column in zip(*windows, strict=True)))
     if not total.multicasts:
@@ -139,7 +139,7 @@ def _per(seconds: float, multicasts: int) -> float:
     return round(1e6 * seconds / multicasts, 2)
 
 
-def _configured(plan: Bench, folder: Path) -> Cluster:
+def _configured(plan: BenchmarkPlan, folder: Path) -> Cluster:
     file = folder / "cluster.toml"
     file.write_text(
         format_local_config(
@@ -182,11 +182,13 @@ class _Filed(FolderRecorder):
         )
 
 
-def _recorder(plan: Bench, cluster: Cluster) -> Recorder:
+def _recorder(plan: BenchmarkPlan, cluster: Cluster) -> Recorder:
     return _Memory() if plan.trace == "off" else _Filed(cluster, plan.trace == "full")
 
 
-def _loaded(plan: Bench, cluster: Cluster, running: LocalCluster, load: LoadGenerator, recorder: Recorder) -> None:
+def _loaded(
+    plan: BenchmarkPlan, cluster: Cluster, running: LocalCluster, load: LoadGenerator, recorder: Recorder
+) -> None:
     clients = [connect(cluster, me=FIRST_CLIENT + n, recorder=recorder) for n in range(plan.connections)]
 
     def cpus_s() -> tuple[float, float]:
@@ -216,7 +218,7 @@ def _read_back(cluster: Cluster) -> dict[int, DeliveredPrefix]:
     return found
 
 
-def _judged(plan: Bench, cluster: Cluster, recorder: Recorder, prefixes: dict[int, DeliveredPrefix]) -> Report:
+def _judged(plan: BenchmarkPlan, cluster: Cluster, recorder: Recorder, prefixes: dict[int, DeliveredPrefix]) -> Report:
     """What clients say they multicast and replicas say they delivered, as a run."""
     topology = cluster.topology
     facts = _Memory()
@@ -240,7 +242,7 @@ def _verdict(report: Report) -> dict[str, Any]:
     return {"verdict": report.verdict, "properties": judged, "story": list(report.story())}
 
 
-def _described(plan: Bench) -> dict[str, Any]:
+def _described(plan: BenchmarkPlan) -> dict[str, Any]:
     optimized = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
     return {
         **{name: getattr(plan, name) for name in plan.__struct_fields__},

@@ -28,17 +28,17 @@ def _published() -> dict[str, dict[str, Any]]:
     return known
 
 
-def names() -> tuple[str, ...]:
+def list_overlays() -> tuple[str, ...]:
     """All overlays that have a name."""
     return (*_published(), "C1", "C2")
 
 
-def overlay(name: str, groups: int = THESIS_GROUPS) -> dict[str, Any]:
+def find_overlay(name: str, groups: int = THESIS_GROUPS) -> dict[str, Any]:
     """The protocol options that choose an overlay. `groups` sizes C1 and C2, which exist for any number."""
     if name == "C1":
         return {"edges": [list(edge) for edge in star_edges(range(groups))]}
     if name == "C2":
         return {"edges": [list(edge) for edge in binary_edges(range(groups))]}
     if name not in _published():
-        raise UsageError(f"overlay {name!r} does not exist; expected one of: {', '.join(names())}")
+        raise UsageError(f"overlay {name!r} does not exist; expected one of: {', '.join(list_overlays())}")
     return dict(_published()[name])

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from amcast.kernel.errors import UsageError
 from amcast.kernel.spec import Spec
-from amcast.protocols.catalogue import protocol
+from amcast.protocols.catalogue import get_protocol
 
 
-def find(name: str) -> Spec:
+def find_protocol(name: str) -> Spec:
     """The Spec of this name. `module:NAME` is imported; `module:TABLE.key` takes it out of a dictionary."""
     if ":" not in name:
-        return protocol(name)
+        return get_protocol(name)
     module_name, _, path = name.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:

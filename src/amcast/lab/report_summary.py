@@ -30,7 +30,7 @@ METHOD: Final = {
 Row = Mapping[str, Any]
 
 
-def of_sweep(folder: Path, told: Row, cells: Sequence[Row], measures: Path) -> ReportSummary:
+def summarize_sweep(folder: Path, told: Row, cells: Sequence[Row], measures: Path) -> ReportSummary:
     """The account of a sweep."""
     statuses: dict[str, dict[str, int]] = {}
     for cell in cells:
@@ -74,7 +74,7 @@ def of_sweep(folder: Path, told: Row, cells: Sequence[Row], measures: Path) -> R
     )
 
 
-def of_runs(folder: Path, answer: Row, summary: Sequence[Row], measures: Path) -> ReportSummary:
+def summarize_runs(folder: Path, answer: Row, summary: Sequence[Row], measures: Path) -> ReportSummary:
     """The account of one run or of several; `answer` is what the checker said, as JSON."""
     reports = answer["runs"]
     sheet = _properties(reports[0]) if len(reports) == 1 else _verdicts(reports)
@@ -232,7 +232,7 @@ def _scene_of_sweep(folder: Path, cells: Sequence[Row]) -> tuple[str, str]:
         place = folder / "runs" / cell["cell"]
         # A cell's row tells the story in words; its witnesses are found again from its trace.
         suspects = sorted(_messages(judge(read_run(place)).as_dict()["properties"])) if violated else []
-        return scene(place, None, suspects, f"{cell['protocol']}, seed {cell['seed']}")
+        return draw_scene(place, None, suspects, f"{cell['protocol']}, seed {cell['seed']}")
     return "", ""
 
 
@@ -246,7 +246,7 @@ def _scene_of_runs(reports: Sequence[Row], summary: Sequence[Row]) -> tuple[str,
     suspects = sorted(_messages(bad["properties"])) if bad else []
     row = folders[name]
     called = f"{row['protocol'] or 'run'}, seed {row['seed']}" if row["seed"] is not None else str(name)
-    return scene(Path(row["folder"]), name, suspects, called)
+    return draw_scene(Path(row["folder"]), name, suspects, called)
 
 
 def _messages(properties: Row) -> set[int]:
@@ -261,7 +261,7 @@ def _messages(properties: Row) -> set[int]:
     return found
 
 
-def scene(folder: Path, name: str | None, suspects: Sequence[int], called: str) -> tuple[str, str]:
+def draw_scene(folder: Path, name: str | None, suspects: Sequence[int], called: str) -> tuple[str, str]:
     """A picture of the time around some messages, or around the slowest one; and what it shows."""
     if len(read_metas(folder)) > 1 and name is None:
         raise UsageError(f"{folder}: holds several runs; expected the name of one")

@@ -18,16 +18,16 @@ from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body
 from amcast.kernel.process import Process
 from amcast.kernel.reconfiguration import change_topology
-from amcast.kernel.spec import Spec, majorities_survive, nobody_crashes
+from amcast.kernel.spec import Spec, all_correct, majorities_survive
 from amcast.kernel.topology import Topology
-from amcast.lab.protocol_lookup import find
-from amcast.simulation.inputs.environments import environment
-from amcast.simulation.inputs.faults import profile
+from amcast.lab.protocol_lookup import find_protocol
+from amcast.simulation.inputs.environments import find_environment
+from amcast.simulation.inputs.faults import parse_profile
 from amcast.simulation.inputs.load import Draw
 from amcast.simulation.inputs.network import NetworkConfig
-from amcast.simulation.inputs.plan import Plan, described, scale_ns
-from amcast.simulation.schedulers.fuzz import Case, Fuzzer, Outcome
-from amcast.simulation.simulate import Setup, Simulation, Summary
+from amcast.simulation.inputs.plan import Plan, describe_plan, scale_ns
+from amcast.simulation.schedulers.fuzz import FuzzCase, Fuzzer, FuzzOutcome
+from amcast.simulation.simulate import RunSummary, Simulation, SimulationSetup
 from amcast.simulation.world.actions import Change
 from amcast.simulation.world.world import World
 from amcast.trace.meta import Meta, RunClaims, collect_versions
@@ -39,7 +39,7 @@ from amcast.workloads.catalogue import build_workload
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedRun:
     """A plan with everything that it names found and checked."""
 
     plan: Plan
@@ -83,13 +83,13 @@ class Prepared:
         return tuple(event.fault for event in self.plan.faults.events if isinstance(event.fault, Change))
 
     @property
-    def everybody(self) -> Topology:
+    def whole_topology(self) -> Topology:
         """All processes that are there at any time."""
-        return universe(self.topology, self.changes)
+        return unite_members(self.topology, self.changes)
 
     @property
     def absent(self) -> frozenset[ProcessId]:
-        return frozenset(self.everybody.servers) - frozenset(self.topology.servers)
+        return frozenset(self.whole_topology.servers) - frozenset(self.topology.servers)
 
     @property
     def operator(self) -> ProcessId | None:
@@ -100,26 +100,26 @@ class Prepared:
     def senders(self) -> tuple[ProcessId, ...]:
         return self.topology.clients[:-1] if self.changes else ()
 
-    def workload(self, seed: int) -> Workload:
+    def make_workload(self, seed: int) -> Workload:
         """The clients' messages under a seed."""
         plan = self.plan
         return build_workload(plan.workload_name, self.topology, seed, plan.workload_options)
 
-    def draw(self, seed: int) -> Draw:
-        return self.workload(seed).draw
+    def make_draw(self, seed: int) -> Draw:
+        return self.make_workload(seed).draw
 
     @property
     def outstanding(self) -> int:
         """Messages in flight per client; an open loop waits for none of them."""
-        load = self.workload(0)
+        load = self.make_workload(0)
         return MAX_OUTSTANDING if load.is_open_loop else load.outstanding
 
-    def setup(self) -> Setup:
+    def make_setup(self) -> SimulationSetup:
         plan = self.plan
-        return Setup(
-            topology=self.everybody,
+        return SimulationSetup(
+            topology=self.whole_topology,
             make=self.make,
-            draw=self.draw(plan.seed),
+            draw=self.make_draw(plan.seed),
             claims=self.spec.claims,
             network=self.network,
             seed=plan.seed,
@@ -135,37 +135,37 @@ class Prepared:
             operator=self.operator,
         )
 
-    def case(self) -> Case:
+    def make_case(self) -> FuzzCase:
         """The same for the fuzzer, which draws its own schedule."""
-        return Case(
-            topology=self.everybody,
+        return FuzzCase(
+            topology=self.whole_topology,
             make=self.make,
-            draw=self.draw,
+            draw=self.make_draw,
             claims=self.spec.claims,
             kinds=self.kinds,
             messages=self.plan.messages,
             outstanding=self.outstanding,
             replies=self.nodes,
             links=self.network.links,
-            wire=self.wire(),
+            wire=self.wire_bodies(),
             senders=self.senders,
             absent=self.absent,
             operator=self.operator,
             changes=self.changes,
         )
 
-    def wire(self) -> tuple[type[Body], ...]:
+    def wire_bodies(self) -> tuple[type[Body], ...]:
         """Every body that may travel in this run."""
         return self.assembly.spec.wire_bodies()
 
-    def meta(self, run: str) -> Meta:
+    def make_meta(self, run: str) -> Meta:
         claims = self.spec.claims
         return Meta(
             run=run,
             protocol=self.spec.name,
             seed=self.plan.seed,
-            config=described(self.plan),
-            topology=self.everybody.describe(),
+            config=describe_plan(self.plan),
+            topology=self.whole_topology.describe(),
             workload=self.plan.workload,
             faults={"profile": self.plan.faults.profile, "kinds": sorted(self.kinds)},
             versions=collect_versions(),
@@ -173,14 +173,14 @@ class Prepared:
         )
 
 
-def prepare(plan: Plan, spec: Spec | None = None) -> Prepared:
+def prepare_run(plan: Plan, spec: Spec | None = None) -> PreparedRun:
     """Find and check everything that a plan names. `spec` replaces the catalogue's (mutants do)."""
-    spec = spec or find(plan.protocol)
+    spec = spec or find_protocol(plan.protocol)
     config = spec.configure(plan.options)
     sizes = plan.topology
     defaults: dict[str, Any] = {}
     if sizes.environment:
-        place = environment(sizes.environment, sizes.groups, sizes.replicas, sizes.clients, sizes.options)
+        place = find_environment(sizes.environment, sizes.groups, sizes.replicas, sizes.clients, sizes.options)
         topology, defaults = place.topology, place.network
     else:
         topology = Topology.grid(sizes.groups, sizes.replicas, sizes.clients)
@@ -188,9 +188,9 @@ def prepare(plan: Plan, spec: Spec | None = None) -> Prepared:
         raise UsageError("topology.clients = 0; expected at least 1 client to multicast")
     changes = [event.fault for event in plan.faults.events if isinstance(event.fault, Change)]
     if changes:
-        topology = operated(topology, spec, plan.nodes)
-        universe(topology, changes)
-        if spec.claims.tolerates is not nobody_crashes:
+        topology = add_operator(topology, spec, plan.nodes)
+        unite_members(topology, changes)
+        if spec.claims.tolerates is not all_correct:
             # A change goes to all groups and needs a majority of each, also where whole groups may be lost otherwise.
             spec = replace(spec, claims=replace(spec.claims, tolerates=majorities_survive))
     else:
@@ -200,15 +200,15 @@ def prepare(plan: Plan, spec: Spec | None = None) -> Prepared:
     _check_links(spec, network)
     if plan.gateways and not spec.open_bundle:
         raise UsageError(f"gateways = true; protocol {spec.name} does not open bundles")
-    kinds = profile(plan.faults.profile, spec.claims, spec.name)
+    kinds = parse_profile(plan.faults.profile, spec.claims, spec.name)
     nodes = plan.nodes if plan.nodes is not None else bool(changes) or "crash" in spec.claims.faults
-    prepared = Prepared(plan, spec, config, topology, network, kinds, nodes)
-    prepared.draw(plan.seed)(topology.clients[0])
+    prepared = PreparedRun(plan, spec, config, topology, network, kinds, nodes)
+    prepared.make_draw(plan.seed)(topology.clients[0])
     prepared.make(topology.servers[0])  # options that this topology cannot have are refused before anything runs
     return prepared
 
 
-def operated(topology: Topology, spec: Spec, nodes: bool | None) -> Topology:
+def add_operator(topology: Topology, spec: Spec, nodes: bool | None) -> Topology:
     """With one client more, the operator, who asks for changes of members."""
     if not spec.claims.members:
         raise UsageError(f"faults.events: change; protocol {spec.name} does not claim that its members can change")
@@ -217,7 +217,7 @@ def operated(topology: Topology, spec: Spec, nodes: bool | None) -> Topology:
     return topology.with_clients((*topology.clients, max(topology.processes) + 1))
 
 
-def universe(topology: Topology, changes: Sequence[Change]) -> Topology:
+def unite_members(topology: Topology, changes: Sequence[Change]) -> Topology:
     """With everybody who joins at any time; a change that cannot be made is refused before anything runs."""
     groups = {group: list(topology.members(group)) for group in topology.groups}
     current = topology
@@ -243,30 +243,30 @@ def _check_links(spec: Spec, network: NetworkConfig) -> None:
 
 
 @dataclass
-class Result:
+class RecordedRun:
     """A recorded run with its judgement."""
 
     folder: Path
-    summary: Summary
+    summary: RunSummary
     report: Report
     run: Run
 
 
-def record(
-    prepared: Prepared,
+def record_run(
+    prepared: PreparedRun,
     folder: Path,
     packets: bool = True,
     progress: Callable[[int, int], None] | None = None,
-) -> Result:
+) -> RecordedRun:
     """Simulate a plan into a run folder, read it back and judge it."""
-    with FolderRecorder(folder, prepared.meta(folder.name), packets=packets) as recorder:
-        summary = Simulation(prepared.setup(), recorder).run(progress)
+    with FolderRecorder(folder, prepared.make_meta(folder.name), packets=packets) as recorder:
+        summary = Simulation(prepared.make_setup(), recorder).run(progress)
         recorder.close(complete=summary.complete)
     run = read_run(folder)
-    return Result(folder, summary, judge(run), run)
+    return RecordedRun(folder, summary, judge(run), run)
 
 
-def judged(prepared: Prepared, seed: int) -> Callable[[World, Recorder, bool], str | None]:
+def make_judge(prepared: PreparedRun, seed: int) -> Callable[[World, Recorder, bool], str | None]:
     """The fuzzer's judge: all properties, on what was recorded in memory."""
 
     def verdict(world: World, recorder: Recorder, complete: bool) -> str | None:
@@ -275,16 +275,16 @@ def judged(prepared: Prepared, seed: int) -> Callable[[World, Recorder, bool], s
             recorder.record_process(
                 process, topology.group_of(process), topology.region(process), world.down.get(process)
             )
-        meta = prepared.meta(f"seed-{seed}").with_claims(complete=complete)
+        meta = prepared.make_meta(f"seed-{seed}").with_claims(complete=complete)
         report = judge(Run.from_recorder(recorder, meta))
         if report.verdict != "violated":
             return None
-        return violation(report)
+        return describe_violation(report)
 
     return verdict
 
 
-def violation(report: Report) -> str:
+def describe_violation(report: Report) -> str:
     """The first violated property that counts, with its story."""
     for name, finding in report.properties.items():
         if finding.verdict == "violated" and finding.claimed:
@@ -292,6 +292,6 @@ def violation(report: Report) -> str:
     raise AssertionError("a violated report names no violated property")
 
 
-def fuzz_one(prepared: Prepared, seed: int) -> Outcome:
+def fuzz_seed(prepared: PreparedRun, seed: int) -> FuzzOutcome:
     """One seed: everything drawn, safety judged, liveness demanded."""
-    return Fuzzer(prepared.case(), seed, Recorder()).run(judged(prepared, seed))
+    return Fuzzer(prepared.make_case(), seed, Recorder()).run(make_judge(prepared, seed))

@@ -18,7 +18,7 @@ from amcast.cluster import connect, local_cluster
 from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.topology import Topology
-from amcast.lab.runs import Prepared, prepare
+from amcast.lab.runs import PreparedRun, prepare_run
 from amcast.live.config.cluster import Cluster, format_toml, read_cluster
 from amcast.live.load.scripted_clients import ScriptedClient, ScriptedMessage, run_clients
 from amcast.live.operations.local_cluster import find_free_ports
@@ -45,7 +45,7 @@ class Latencies:
     @classmethod
     def of(cls, run: Run) -> "Latencies":
         """From a trace: every message that all its groups delivered."""
-        found = sorted(latencies_ms(run))
+        found = sorted(compute_latencies_ms(run))
         if not found:
             raise CannotTellError(
                 "no message of the run was delivered by all its groups; there is no latency to compare"
@@ -73,7 +73,7 @@ class Comparison:
         return abs(self.difference("p50_ms")) <= within
 
 
-def latencies_ms(run: Run) -> list[float]:
+def compute_latencies_ms(run: Run) -> list[float]:
     """Until the first delivery in the slowest destination group, message by message."""
     first: dict[tuple[int, int], int] = {}
     deliveries = run.deliveries
@@ -91,12 +91,12 @@ def latencies_ms(run: Run) -> list[float]:
     return found
 
 
-def compared(plan: Plan, folder: Path, say: Callable[[str], None] = lambda line: None) -> Comparison:
+def compare_worlds(plan: Plan, folder: Path, say: Callable[[str], None] = lambda line: None) -> Comparison:
     """Run a plan in both worlds; the live run's configuration, logs and trace stay in `folder`."""
-    prepared = prepare(plan)
+    prepared = prepare_run(plan)
     if prepared.spec.open_bundle and not plan.gateways:
         # What a cluster does: clients ask gateways.
-        prepared = prepare(msgspec.structs.replace(plan, gateways=True, nodes=True))
+        prepared = prepare_run(msgspec.structs.replace(plan, gateways=True, nodes=True))
     _check(prepared)
     say(f"simulating {prepared.plan.messages} messages of {prepared.spec.name}")
     simulated = Latencies.of(_simulated(prepared))
@@ -105,7 +105,7 @@ def compared(plan: Plan, folder: Path, say: Callable[[str], None] = lambda line:
     return Comparison(simulated, Latencies.of(_live(prepared, folder)), folder)
 
 
-def _check(prepared: Prepared) -> None:
+def _check(prepared: PreparedRun) -> None:
     plan, network = prepared.plan, prepared.network
     if plan.messages > MOST_MESSAGES:
         raise UsageError(f"messages = {plan.messages}; expected at most {MOST_MESSAGES} in a run that takes real time")
@@ -117,21 +117,21 @@ def _check(prepared: Prepared) -> None:
         raise UsageError('faults: a comparison has none; expected profile = "none" and no events')
 
 
-def _simulated(prepared: Prepared) -> Run:
+def _simulated(prepared: PreparedRun) -> Run:
     recorder = Recorder()
-    Simulation(prepared.setup(), recorder).run()
+    Simulation(prepared.make_setup(), recorder).run()
     for process in prepared.topology.processes:
         recorder.record_process(process, prepared.topology.group_of(process), prepared.topology.region(process), None)
-    return Run.from_recorder(recorder, prepared.meta("simulated"))
+    return Run.from_recorder(recorder, prepared.make_meta("simulated"))
 
 
-def _live(prepared: Prepared, folder: Path) -> Run:
+def _live(prepared: PreparedRun, folder: Path) -> Run:
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "cluster.toml"
-    file.write_text(cluster_text(prepared))
+    file.write_text(write_cluster(prepared))
     cluster = read_cluster(file)
     recorder = FolderRecorder(
-        cluster.trace_folder, prepared.meta(cluster.run), packets=False, writer="clients", latest=False
+        cluster.trace_folder, prepared.make_meta(cluster.run), packets=False, writer="clients", latest=False
     )
     with recorder, local_cluster(cluster) as running:
         run_loop(run_clients(_loops(prepared, cluster, recorder)))
@@ -139,7 +139,7 @@ def _live(prepared: Prepared, folder: Path) -> Run:
     return read_run(cluster.trace_folder)
 
 
-def cluster_text(prepared: Prepared) -> str:
+def write_cluster(prepared: PreparedRun) -> str:
     """A cluster.toml for what a plan names: everybody on loopback, as far apart as the plan's network says."""
     topology, network = prepared.topology, prepared.network
     ports = iter(find_free_ports(len(topology.servers)))
@@ -178,10 +178,10 @@ def _region(topology: Topology, process: ProcessId) -> str:
     return topology.region(process) or "here"
 
 
-def _loops(prepared: Prepared, cluster: Cluster, recorder: FolderRecorder) -> list[ScriptedClient]:
+def _loops(prepared: PreparedRun, cluster: Cluster, recorder: FolderRecorder) -> list[ScriptedClient]:
     """The plan's clients, each with its own messages, as fast as answers come."""
     topology, plan = prepared.topology, prepared.plan
-    draw = prepared.draw(plan.seed)
+    draw = prepared.make_draw(plan.seed)
     count, rest = divmod(plan.messages, len(topology.clients))
 
     def asks(me: ProcessId) -> Callable[[], ScriptedMessage]:

@@ -20,9 +20,9 @@ import msgspec
 
 from amcast.check.judge import Report, judge
 from amcast.kernel.errors import UsageError
-from amcast.lab.runs import Prepared, prepare
-from amcast.simulation.inputs.plan import described, plan_of
-from amcast.simulation.simulate import Simulation, Summary
+from amcast.lab.runs import PreparedRun, prepare_run
+from amcast.simulation.inputs.plan import describe_plan, parse_plan
+from amcast.simulation.simulate import RunSummary, Simulation
 from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run
 from amcast.trace.run import read_run as read_run
@@ -35,9 +35,9 @@ SECONDS_PER_PACKET: Final = 3e-5
 """Simulated, recorded and judged; measured on one slow core. Only the balance of a sweep depends on it."""
 
 
-def normalised(values: dict[str, Any], where: str) -> dict[str, Any]:
+def normalise_plan(values: dict[str, Any], where: str) -> dict[str, Any]:
     """A plan with every field said, after finding everything that it names."""
-    plain = described(plan_of(values, where))
+    plain = describe_plan(parse_plan(values, where))
     try:
         said = _checked(msgspec.json.encode({**plain, "seed": 0}, order="sorted"))
     except UsageError as error:
@@ -48,20 +48,20 @@ def normalised(values: dict[str, Any], where: str) -> dict[str, Any]:
 @lru_cache(maxsize=4096)
 def _checked(plan: bytes) -> dict[str, Any]:
     """What the workload's table leaves unsaid. Cells that differ in their seed alone are right or wrong together."""
-    prepared = prepare(plan_of(msgspec.json.decode(plan)))
+    prepared = prepare_run(parse_plan(msgspec.json.decode(plan)))
     said: dict[str, Any] = {"name": prepared.plan.workload_name, "messages": prepared.plan.messages}
-    load = prepared.workload(0)
+    load = prepared.make_workload(0)
     return said if load.is_open_loop else {**said, "outstanding": load.outstanding}
 
 
-def estimated(values: dict[str, Any]) -> float:
+def estimate_seconds(values: dict[str, Any]) -> float:
     """About how many seconds a cell takes."""
     return _weight(msgspec.json.encode({**values, "seed": 0}, order="sorted"))
 
 
 @lru_cache(maxsize=4096)
 def _weight(values: bytes) -> float:
-    prepared = prepare(plan_of(msgspec.json.decode(values)))
+    prepared = prepare_run(parse_plan(msgspec.json.decode(values)))
     topology, plan = prepared.topology, prepared.plan
     replicas = max(len(topology.members(group)) for group in topology.groups)
     said = plan.workload.get("destinations", 2)
@@ -77,7 +77,7 @@ def run_cell(values: dict[str, Any], folder: str | None = None, packets: bool = 
     The trace of a run that violates a property is kept in any case, if there is a folder to keep it in:
     `folder` ending in "?" means only then.
     """
-    prepared = prepare(plan_of(values))
+    prepared = prepare_run(parse_plan(values))
     only_if_violated = folder is not None and folder.endswith("?")
     target = Path(folder.removesuffix("?")) if folder is not None else None
     if target is not None and not only_if_violated:
@@ -85,30 +85,30 @@ def run_cell(values: dict[str, Any], folder: str | None = None, packets: bool = 
     else:
         recorder = Recorder()
         recorder.wants_packets = packets
-        summary = Simulation(prepared.setup(), recorder).run()
+        summary = Simulation(prepared.make_setup(), recorder).run()
         run = Run.from_recorder(
-            recorder, prepared.meta(target.name if target else "cell").with_claims(complete=summary.complete)
+            recorder, prepared.make_meta(target.name if target else "cell").with_claims(complete=summary.complete)
         )
     report = judge(run)
     if only_if_violated and target is not None and report.verdict == "violated":
         _recorded(prepared, target, packets)
-    return row(summary, run, report)
+    return make_row(summary, run, report)
 
 
-def _recorded(prepared: Prepared, target: Path, packets: bool) -> tuple[Summary, Run]:
+def _recorded(prepared: PreparedRun, target: Path, packets: bool) -> tuple[RunSummary, Run]:
     """Simulate into a folder that appears when it is whole: a killed cell leaves only a dot-folder behind."""
     # A name of its own: the same cell may be run again elsewhere while a machine that was given up still works on it.
     early = target.parent / f".{target.name}-{platform.node()}-{os.getpid()}"
     for old in (early, target):
         shutil.rmtree(old, ignore_errors=True)
-    with FolderRecorder(early, prepared.meta(target.name), packets=packets, latest=False) as recorder:
-        summary = Simulation(prepared.setup(), recorder).run()
+    with FolderRecorder(early, prepared.make_meta(target.name), packets=packets, latest=False) as recorder:
+        summary = Simulation(prepared.make_setup(), recorder).run()
         recorder.close(complete=summary.complete)
     early.rename(target)
     return summary, read_run(target)
 
 
-def row(summary: Summary, run: Run, report: Report) -> dict[str, Any]:
+def make_row(summary: RunSummary, run: Run, report: Report) -> dict[str, Any]:
     """The result of a cell, without anything that depends on who ran it."""
     status = {"holds": "ok"}.get(report.verdict, report.verdict)
     message = " ".join(sentence.strip() for sentence in report.story())

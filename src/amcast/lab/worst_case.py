@@ -23,9 +23,9 @@ from amcast.kernel.ids import GroupId, ProcessId, message_id
 from amcast.kernel.message import Message
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
-from amcast.simulation.inputs.load import Load
+from amcast.simulation.inputs.load import ClientLoad
 from amcast.simulation.inputs.network import Network, NetworkConfig
-from amcast.simulation.inputs.random_streams import stream
+from amcast.simulation.inputs.random_streams import make_stream
 from amcast.simulation.schedulers.discrete_event import DiscreteEventScheduler
 from amcast.simulation.world.world import World
 from amcast.trace.recorder import Recorder
@@ -88,12 +88,12 @@ class Schedule(Struct, frozen=True):
         )
 
 
-class Chosen(Network):
+class ChosenNetwork(Network):
     """A network whose delays somebody chose."""
 
     def __init__(self, schedule: Schedule, topology: Topology) -> None:
         super().__init__(NetworkConfig(delay_ns=UNIT_NS), topology, Random(0))
-        self.plain = False
+        self.is_constant = False
         self.counts: dict[Link, int] = {}
         """Packets so far, by link."""
         self._schedule = schedule
@@ -108,7 +108,7 @@ class Chosen(Network):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ScheduleOutcome:
     """How a schedule went."""
 
     latest: dict[str, float]
@@ -117,38 +117,38 @@ class Outcome:
     undelivered: int
 
 
-def topology() -> Topology:
+def make_topology() -> Topology:
     """The scope of the search."""
     return Topology.grid(GROUPS, REPLICAS, CLIENTS)
 
 
-def replay(spec: Spec, schedule: Schedule, recorder: Recorder | None = None) -> Outcome:
+def run_schedule(spec: Spec, schedule: Schedule, recorder: Recorder | None = None) -> ScheduleOutcome:
     """Run a protocol under a schedule."""
-    there = topology()
-    network = Chosen(schedule, there)
-    agenda = DiscreteEventScheduler(network, Random(0))
+    there = make_topology()
+    network = ChosenNetwork(schedule, there)
+    scheduler = DiscreteEventScheduler(network, Random(0))
     if recorder is None:
         recorder = Recorder()
         recorder.wants_packets = False
     assembly = assemble_bare(spec, spec.configure())
-    world = World(there, lambda process: assembly.make(process, there), agenda, recorder)
-    agenda.world = world
+    world = World(there, lambda process: assembly.make(process, there), scheduler, recorder)
+    scheduler.world = world
     world.skews.update({process: (offset, 0.0) for process, offset in schedule.skews.items()})
     world.start()
     for client, cast in zip(there.clients, schedule.casts, strict=False):
         message = Message(message_id(client, 0), client, cast.destinations)
-        agenda.schedule(cast.at_ns, lambda message=message: world.submit(message.sender, message))  # type: ignore[misc]
+        scheduler.schedule(cast.at_ns, lambda message=message: world.submit(message.sender, message))  # type: ignore[misc]
     last = max(cast.at_ns for cast in schedule.casts)
-    agenda.run(Load(there, lambda client: ((), 0, 0), 0, 1), last + LIMIT * UNIT_NS)
+    scheduler.run(ClientLoad(there, lambda client: ((), 0, 0), 0, 1), last + LIMIT * UNIT_NS)
     latest: dict[str, float] = {}
     for row in recorder.deliveries:
         process, at_ns, since_ns = row[0], row[4], row[7]
         assert isinstance(process, int)
         assert isinstance(at_ns, int)
         assert isinstance(since_ns, int)
-        role = spec.roles(there, process)
+        role = spec.role_of(there, process)
         latest[role] = max(latest.get(role, 0.0), (at_ns - since_ns) / UNIT_NS)
-    return Outcome(latest, network.counts, len(world.owed()))
+    return ScheduleOutcome(latest, network.counts, len(world.list_due_deliveries()))
 
 
 # Drawing schedules
@@ -156,7 +156,7 @@ def replay(spec: Spec, schedule: Schedule, recorder: Recorder | None = None) -> 
 
 def _drawn(random: Random, skew_ns: int) -> Schedule:
     """A schedule to begin with: messages at random, or two that meet where one group is ahead of another."""
-    there = topology()
+    there = make_topology()
     casts = _meeting(random) if random.random() < 0.5 else _crowd(random)
     links: dict[Link, int] = {}
     style = random.choice(("links", "pairs", "clients", "clients"))
@@ -174,7 +174,7 @@ def _drawn(random: Random, skew_ns: int) -> Schedule:
 def _skews(random: Random, skew_ns: int) -> dict[ProcessId, int]:
     if not skew_ns:
         return {}
-    there = topology()
+    there = make_topology()
     by_group = {group: random.choice((-skew_ns, 0, skew_ns)) for group in there.groups}
     return {process: by_group[group] for group in there.groups for process in there.members(group)}
 
@@ -210,7 +210,7 @@ def _changed(random: Random, schedule: Schedule, counts: dict[Link, int], skew_n
         change = random.choice(_CHANGES)
         schedule = change(random, schedule, counts)
     if skew_ns and random.random() < 0.2:
-        process = random.choice(topology().servers)
+        process = random.choice(make_topology().servers)
         schedule = replace(schedule, skews={**schedule.skews, process: random.choice((-skew_ns, 0, skew_ns))})
     return schedule
 
@@ -241,7 +241,7 @@ def _readdressed(random: Random, schedule: Schedule, counts: dict[Link, int]) ->
 
 def _relinked(random: Random, schedule: Schedule, counts: dict[Link, int]) -> Schedule:
     """A link, or all links of a process into a group, or of a group into a group, takes another time."""
-    there = topology()
+    there = make_topology()
     delay = random.choice((0, 0, UNIT_NS, UNIT_NS, UNIT_NS // 2))
     source = random.choice(there.processes)
     sources: tuple[ProcessId, ...] = (source,)
@@ -299,24 +299,24 @@ class Worst:
 
 def _bounds(spec: Spec, skew: float) -> dict[str, float]:
     """The bound of each role that has one."""
-    there = topology()
-    bounds = {role: spec.claims.bound(role, skew) for role in sorted({spec.roles(there, p) for p in there.servers})}
+    there = make_topology()
+    bounds = {role: spec.claims.bound(role, skew) for role in sorted({spec.role_of(there, p) for p in there.servers})}
     return {role: bound for role, bound in bounds.items() if bound is not None}
 
 
-def bounded(spec: Spec) -> bool:
+def has_bound(spec: Spec) -> bool:
     """Whether a protocol claims a bound under conflicts."""
     return bool(_bounds(spec, 0.0))
 
 
-def skews(spec: Spec) -> tuple[float, ...]:
+def list_skews(spec: Spec) -> tuple[float, ...]:
     """The distances of clocks under which a protocol is searched."""
-    if not bounded(spec):
+    if not has_bound(spec):
         raise UsageError(f"protocol {spec.name}: claims no bound under conflicts; expected one that does")
     return SKEWS if _bounds(spec, 0.0) != _bounds(spec, max(SKEWS)) else (0.0,)
 
 
-def search(spec: Spec, schedules: int, seed: int, skew: float = 0.0) -> list[Worst]:
+def search_worst_case(spec: Spec, schedules: int, seed: int, skew: float = 0.0) -> list[Worst]:
     """Try so many schedules; the worst latency of each role, with its schedule."""
     skew_ns = int(skew * UNIT_NS)
     worst = {role: Worst(spec.name, role, skew, bound, schedules, seed) for role, bound in _bounds(spec, skew).items()}
@@ -328,18 +328,20 @@ def search(spec: Spec, schedules: int, seed: int, skew: float = 0.0) -> list[Wor
     return list(worst.values())
 
 
-def _tried(spec: Spec, schedules: int, seed: int, skew_ns: int, roles: list[str]) -> Iterator[tuple[Schedule, Outcome]]:
+def _tried(
+    spec: Spec, schedules: int, seed: int, skew_ns: int, roles: list[str]
+) -> Iterator[tuple[Schedule, ScheduleOutcome]]:
     """One climb after the other, each for the sake of one role, each with a stream of its own."""
     left = schedules
     climb = 0
     while left > 0:
-        random = stream(seed, "worst", spec.name, skew_ns, climb)
+        random = make_stream(seed, "worst", spec.name, skew_ns, climb)
         role = roles[climb % len(roles)]
         climb += 1
         best, height, counts = Schedule(()), -1.0, dict[Link, int]()
         for number in range(min(left, STARTS + CLIMB)):
             schedule = _drawn(random, skew_ns) if number < STARTS else _changed(random, best, counts, skew_ns)
-            outcome = replay(spec, schedule)
+            outcome = run_schedule(spec, schedule)
             yield schedule, outcome
             reached = outcome.latest.get(role, 0.0)
             # As high counts too: on a plateau only wandering leads on.

@@ -1,12 +1,12 @@
-"""Batches: what the protocol orders is one message, what clients sent are many.
+"""Batches: the protocol orders one message that contains many payloads of one client process.
 
-A gateway takes what its clients multicast in one tick, puts together what has the same destinations, and lets the
-protocol order that as a single message; every replica opens it at delivery. The price of ordering is then paid once
-per batch, and the payloads are encoded once and forwarded as they are. There is no timer: a lone message is a batch of
-one and waits for nobody.
+A client gathers what its callers multicast in one tick to the same destinations, and multicasts it as a single message;
+every replica opens it at delivery. The cost of ordering is then paid once per batch, and payloads are encoded once and
+forwarded unchanged. There is no timer: a lone message is a batch of one and is sent at once.
 
-Protocol, log and trace know only what is ordered; a client's message is named by its batch and its place in it. Whoever
-opens a batch trusts nothing: what is no batch is delivered as it is, as one message, at every replica alike.
+Protocol, log and trace know only the ordered message; a payload is identified by its batch and its place in it.
+Replicas do not trust the sender: a payload that is not a valid batch is delivered unchanged, as one message, at every
+replica alike.
 """
 
 from typing import Final, NamedTuple
@@ -19,20 +19,20 @@ from amcast.kernel.message import Message
 from amcast.kernel.reconfiguration import is_change
 
 MAX_BATCH_MESSAGES: Final = 4096
-"""No batch holds more messages."""
+"""Maximum number of payloads in a batch."""
 BATCH_OVERHEAD_BYTES: Final = 64
-"""What a batch of one adds to its message, at most."""
+"""Bytes that a batch of one adds to its payload, at most."""
 
 
 class Delivery(NamedTuple):
-    """One client's message, as a replica hands it to the application."""
+    """One payload of a client, as a replica delivers it to the application."""
 
     message: MessageId
-    """What was ordered: equal for all messages of a batch."""
+    """The ordered message: equal for all payloads of a batch."""
     place: int
-    """Which one of the batch."""
+    """The place of the payload in its batch."""
     position: int
-    """The place of the batch in this process' order, over all its incarnations: from where an application can go on."""
+    """The position of the batch in the order of its replica, over all incarnations: where a reader can resume."""
     sender: ProcessId
     destinations: tuple[GroupId, ...]
     payload: bytes
@@ -41,16 +41,17 @@ class Delivery(NamedTuple):
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(list[bytes])
 _LONG_ARRAY_BYTES: Final = {0xDC: 3, 0xDD: 5}
-"""How msgpack begins an array of more than 15, and how many bytes that takes."""
+"""Length of the msgpack header of an array of more than 15 elements, by its first byte."""
 
 
 def encode_batch(payloads: list[bytes]) -> bytes:
+    """Encodes payloads as one batch."""
     assert 1 <= len(payloads) <= MAX_BATCH_MESSAGES
     return _encoder.encode(payloads)
 
 
 def batch_size(payload: bytes) -> int:
-    """How many messages a batch holds, by its first bytes; what is no batch is one."""
+    """Number of payloads in a batch, from its header; 1 for a payload that is no batch."""
     first = payload[0] if payload else 0
     if first & 0xF0 == 0x90:
         return (first & 0x0F) or 1
@@ -60,13 +61,13 @@ def batch_size(payload: bytes) -> int:
 
 
 def batch_deliveries(effect: Deliver) -> list[Delivery]:
-    """The messages in a delivered batch, in order."""
+    """Opens a delivered batch, in order."""
     return message_deliveries(effect.message, effect.position)
 
 
 def message_deliveries(message: Message, position: int) -> list[Delivery]:
-    """The same, of a batch that was delivered at a position. A change of members has a position like any message, and
-    is nothing that an application is told: hosts and subscriptions follow it by themselves."""
+    """Opens a batch that was delivered at a position. A change of members has a position like any message and contains
+    no delivery for an application: hosts and subscriptions follow it themselves."""
     if is_change(message):
         return []
     try:

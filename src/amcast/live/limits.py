@@ -1,4 +1,4 @@
-"""Limits on everything, in one place, so that an operator can read them and a test can shrink them."""
+"""All limits of the live system in one place, for operators to read and tests to lower."""
 
 from amcast.kernel.config import Config
 from amcast.kernel.errors import UsageError
@@ -7,47 +7,46 @@ KIB = 1024
 MIB = 1024 * KIB
 
 GREETING_BYTES = 4 * KIB
-"""What a connection may say before it has said who it is."""
+"""The largest first frame of a connection: a HELLO or an RPC request."""
 
 
 class Limits(Config, frozen=True):
     """Sizes in bytes, times in seconds."""
 
     message_bytes: int = 1 * MIB
-    """The largest payload that a client may multicast; larger ones are refused before anything is sent."""
+    """The largest payload of a multicast; larger ones are refused before anything is sent."""
     frame_bytes: int = 16 * MIB
-    """The largest frame on a wire; a longer one is refused before it is parsed."""
+    """The largest frame; a longer one is refused before it is parsed."""
     body_bytes: int = 256 * MIB
-    """The largest body that a protocol may say, such as the state of a group; it travels in pieces, if it must."""
+    """The largest body of a protocol, such as the state of a group; one larger than a frame is sent in fragments."""
     frame_target_bytes: int = 256 * KIB
     """Bodies to one peer in one tick share a frame up to this size."""
     queue_bytes: int = 64 * MIB
-    """What may wait for one peer, unacknowledged; more ends the incarnation of the link."""
+    """Unacknowledged frames for one peer; with more, the link is reset."""
     backpressure_bytes: int = 4 * MIB
-    """From here on, whoever can wait (clients, gateways) waits until the peer has taken half of it."""
+    """With more frames for a peer, senders that can wait (clients, gateways) wait until half of this is left."""
     unordered_bytes: int = 64 * MIB
-    """Clients' payload that a gateway has asked for without an answer (a group may have lost its majority): with more,
-    it reads nothing from clients until half of that is answered, and they wait."""
+    """Client payload that a gateway has requested and that is not ordered yet (a group may have lost its majority).
+    With more, it reads nothing from clients until half of this is left."""
     recent_bytes: int = 16 * MIB
-    """Deliveries that a replica keeps for subscribers that come back; older ones are gone."""
+    """Recent deliveries that a replica keeps for subscribers that come back; older ones have expired."""
     coalesce_us: int = 1000
-    """Under load leaders and gateways rest for up to so many microseconds after a tick
-    (`live/host/wakeup_coalescer.py`); 0: no."""
+    """The longest sleep of leaders and gateways after a busy tick (`live/host/wakeup_coalescer.py`); 0: none."""
     follower_delay_us: int = 1_000_000
-    """What followers need not hear at once is kept for up to so many microseconds, until there is more to tell them.
-    They deliver sooner, by their primary's word, unless they miss that. 0: they are told everything at once."""
+    """How long deferrable bodies to followers wait for more. Followers deliver sooner, by their primary's delivery
+    notice, unless it is lost. 0: all bodies are sent at once."""
     peers: int = 10_000
-    """Connections of clients at one time; nodes always get in."""
+    """Clients with a link at one time; nodes are always admitted."""
     pending_connections: int = 256
-    """Connections at one time that have not said who they are; one more, and the oldest is closed."""
+    """Connections at one time that have not identified themselves; one more closes the oldest."""
     hello_timeout_s: float = 5.0
-    """A connection that has not said who it is by then is closed."""
+    """A connection that has not identified itself by then is closed."""
     heartbeat_s: float = 0.5
-    """How often a link says what it has received, so that the other end may forget it, and that it is alive."""
+    """How often a link acknowledges received frames and shows that it is alive."""
     heartbeat_timeout_s: float = 5.0
-    """A connection that says nothing for so long is given up and dialled again."""
+    """A connection without received bytes for this long is closed and dialled again."""
     client_link_ttl_s: float = 60.0
-    """A client that is away for longer is forgotten; when it comes back, its link begins anew."""
+    """The link of a client that is disconnected for longer is dropped; a new one starts when it comes back."""
     reconnect_min_s: float = 0.02
     reconnect_max_s: float = 2.0
     """Back-off between attempts to connect."""

@@ -1,7 +1,7 @@
-"""What goes to the log, and how often: a stranger must not be able to fill the disk with our complaints.
+"""Log output: its rate and its format. A peer must not be able to fill the disk with warnings.
 
-`complain` writes like `log.warning`, but of each kind only so many lines per while; then one line tells how many were
-left out. `configure` chooses between lines for people and one JSON object per line for machines.
+`warn_rate_limited` writes like `log.warning`, but only a limited number of lines of each kind per window; a later line
+says how many were suppressed. `configure_logging` selects lines of text or one JSON object per line.
 """
 
 import json
@@ -15,26 +15,28 @@ log = logging.getLogger("amcast.live")
 Format = Literal["text", "json"]
 MAX_LINES: Final = 20
 WINDOW_S: Final = 5.0
-"""At most so many lines of one kind in so many seconds."""
+"""At most MAX_LINES lines of one kind are logged in WINDOW_S seconds."""
 
 
 class RateLimitedLog:
-    """Counts lines of each kind, and holds back what is too much."""
+    """Counts lines of each kind and suppresses those over the limit."""
 
-    def __init__(self, lines: int = MAX_LINES, while_s: float = WINDOW_S) -> None:
+    def __init__(self, max_lines: int = MAX_LINES, window_s: float = WINDOW_S) -> None:
         self.suppressed = 0
-        self._max_lines = lines
-        self._window_s = while_s
+        self._max_lines = max_lines
+        self._window_s = window_s
         self._kinds: dict[str, tuple[float, int]] = {}
-        """Kind -> when its while began, and how many lines it had since."""
+        """Kind -> start of its window, and number of lines since."""
 
     def warn(self, kind: str, text: str, *values: object) -> None:
-        """One warning of a kind that a program knows by heart: never make the kind from what a peer sent."""
+        """Logs one warning. The kind must be a constant of the program, never text from a peer."""
         now = time.monotonic()
         began, count = self._kinds.get(kind, (now, 0))
         if now - began >= self._window_s:
             if count > self._max_lines:
-                log.warning("%d more of %r in %.1f s were not logged", count - self._max_lines, kind, now - began)
+                log.warning(
+                    "%d more lines of kind %r were suppressed in %.1f s", count - self._max_lines, kind, now - began
+                )
             began, count = now, 0
         self._kinds[kind] = (began, count + 1)
         if count < self._max_lines:
@@ -43,7 +45,7 @@ class RateLimitedLog:
             self.suppressed += 1
 
     def reset(self) -> None:
-        """Count anew from here."""
+        """Starts new windows."""
         self._kinds.clear()
 
 
@@ -52,14 +54,14 @@ warn_rate_limited: Final = rate_limited_log.warn
 
 
 class JsonLines(logging.Formatter):
-    """One object per line: at (seconds), node, level, text, and what else a line carries."""
+    """One JSON object per line: at (seconds), node, level, text, kind, error."""
 
     def __init__(self, node: str) -> None:
         super().__init__()
         self._node = node
 
     def format(self, record: logging.LogRecord) -> str:
-        """As JSON, on one line whatever the text holds."""
+        """Formats a record as JSON, on one line whatever its text contains."""
         fields: dict[str, Any] = {
             "at": round(record.created, 6),
             "node": self._node,
@@ -75,19 +77,19 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """For people; what a peer sent cannot break out of its line."""
+    """Lines of text; text from a peer cannot break out of its line."""
 
     def __init__(self, node: str) -> None:
         super().__init__(f"%(asctime)s {node} %(levelname)s %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        """The line itself, control characters shown and not sent to a terminal."""
+        """Formats the line with control characters escaped."""
         line = super().formatMessage(record)
         return line if line.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
 
 
 def configure_logging(node: str, form: Format = "text", stream: TextIO | None = None) -> None:
-    """Send this program's log to its standard error, in one of the two forms."""
+    """Sends this program's log to its standard error, in one of the two formats."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines(node) if form == "json" else TextLines(node))
     root = logging.getLogger()

@@ -1,5 +1,7 @@
-"""Pieces that several papers share. Each is pure, knows no protocol, and has tests of its own.
+"""Building blocks that several protocols share. Each is pure, knows no protocol, and has tests of its own.
 
-A part speaks down through the verbs of the process that owns it (`owner.send_all`, `owner.persist`, ...) and answers
-up by return value. There are no callbacks: whoever reads a protocol's `on_receive` sees everything that can happen.
+A part acts through the verbs of the process that owns it (`owner.send_all`, `owner.persist`, ...) and reports by return
+value. There are no callbacks: a protocol's `on_receive` shows everything that can happen.
+
+Packages import one way: consensus and ordering; then broadcast, groups and client; then membership; then node.
 """

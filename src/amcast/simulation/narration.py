@@ -34,7 +34,7 @@ from amcast.simulation.world.actions import (
     Sync,
 )
 
-Witnessed = tuple[ProcessId, Sequence[Event], Sequence[Effect]]
+ObservedStep = tuple[ProcessId, Sequence[Event], Sequence[Effect]]
 LONGEST = 400
 """Characters of one description; what is cut off is marked."""
 
@@ -42,7 +42,7 @@ LONGEST = 400
 class NarratedProcess:
     """Stands before a process and writes down its steps."""
 
-    def __init__(self, process: Process, log: list[Witnessed]) -> None:
+    def __init__(self, process: Process, log: list[ObservedStep]) -> None:
         self._process = process
         self._log = log
 
@@ -66,11 +66,11 @@ class NarratedProcess:
         self._process.restore(state)
 
 
-def told(action: AnyAction, steps: Sequence[Witnessed]) -> str:
+def narrate_action(action: AnyAction, steps: Sequence[ObservedStep]) -> str:
     """An action and the steps that it caused, as one line."""
     head = "; then ".join(_heard(process, events) for process, events, _ in steps if _speaks(action))
     results = "; ".join(text for _, _, effects in steps for text in _effects(effects))
-    return (head or act(action)) + (f" -> {results}" if results else "")
+    return (head or describe_action(action)) + (f" -> {results}" if results else "")
 
 
 def _speaks(action: AnyAction) -> bool:
@@ -78,7 +78,7 @@ def _speaks(action: AnyAction) -> bool:
     return isinstance(action, Arrive)
 
 
-def act(action: AnyAction) -> str:
+def describe_action(action: AnyAction) -> str:
     """An action, without what it causes."""
     match action:
         case Multicast(sender, message, destinations):
@@ -137,7 +137,7 @@ def _heard(process: ProcessId, events: Sequence[Event]) -> str:
 def _event(event: Event) -> str:
     match event:
         case Receive(sender, body):
-            return f"receives {shown(body)} from {sender}"
+            return f"receives {describe_value(body)} from {sender}"
         case LinkReset(peer, incarnation):
             return f"hears that the link with {peer} (incarnation {incarnation}) began anew"
         case Submit(message):
@@ -171,9 +171,9 @@ def _effects(effects: Sequence[Effect]) -> list[str]:
 def _effect(effect: Effect) -> str:
     match effect:
         case Send(targets, body):
-            return f"sends {shown(body)} to {_list(targets)}"
+            return f"sends {describe_value(body)} to {_list(targets)}"
         case SendEach(targets, bodies):
-            return f"sends {shown(bodies[0])} and the like to {_list(targets)}"
+            return f"sends {describe_value(bodies[0])} and the like to {_list(targets)}"
         case Deliver(message, position):
             return f"DELIVERS message {message.id} at position {position}"
         case Resolve(message):
@@ -184,23 +184,28 @@ def _effect(effect: Effect) -> str:
             return f"cancels timer {name!r}"
         case Persist(record, replaces, ends):
             how = " in place of all before" if replaces else " behind what was delivered before" if ends else ""
-            return f"writes {shown(record)}{how}"
+            return f"writes {describe_value(record)}{how}"
         case Note(name, message):
             return f"notes {name!r}" + (f" of {message}" if message is not None else "")
         case _:
             return repr(effect)
 
 
-def shown(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """A body, record or field for people: names of fields, messages by id, nothing endless."""
     match value:
         case Message():
             text = str(value.id)
         case msgspec.Struct():
-            fields = ", ".join(f"{name}={shown(getattr(value, name))}" for name in value.__struct_fields__)
+            fields = ", ".join(f"{name}={describe_value(getattr(value, name))}" for name in value.__struct_fields__)
             text = f"{type(value).__name__}({fields})"
         case tuple() | list():
-            text = "[" + ", ".join(shown(item) for item in value[:20]) + (", ..." if len(value) > 20 else "") + "]"
+            text = (
+                "["
+                + ", ".join(describe_value(item) for item in value[:20])
+                + (", ..." if len(value) > 20 else "")
+                + "]"
+            )
         case bytes():
             text = f"{len(value)} bytes"
         case _:

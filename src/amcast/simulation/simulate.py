@@ -9,14 +9,14 @@ from amcast.kernel.ids import ProcessId
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims
 from amcast.kernel.topology import Topology
-from amcast.simulation.inputs.faults import FaultInjector, perform
-from amcast.simulation.inputs.load import Draw, Load
+from amcast.simulation.inputs.faults import FaultInjector, perform_fault
+from amcast.simulation.inputs.load import ClientLoad, Draw
 from amcast.simulation.inputs.network import Network, NetworkConfig
 from amcast.simulation.inputs.plan import FaultPlan, scale_ns
-from amcast.simulation.inputs.random_streams import stream
+from amcast.simulation.inputs.random_streams import make_stream
 from amcast.simulation.schedulers.discrete_event import DiscreteEventScheduler
 from amcast.simulation.world.actions import Change
-from amcast.simulation.world.membership import ahead, changes_done
+from amcast.simulation.world.membership import are_changes_done, list_planned_topologies
 from amcast.simulation.world.world import World
 from amcast.trace.recorder import Recorder
 
@@ -25,7 +25,7 @@ End = Literal["delivered", "stuck", "cut off"]
 
 
 @dataclass(frozen=True)
-class Setup:
+class SimulationSetup:
     """What one timed run needs, with every part handed in."""
 
     topology: Topology
@@ -49,7 +49,7 @@ class Setup:
 
 
 @dataclass
-class Summary:
+class RunSummary:
     """How a run went."""
 
     end: End
@@ -59,8 +59,8 @@ class Summary:
     steps: int
     simulated_ns: int
     crashed: dict[ProcessId, int]
-    broken: list[str]
-    owed: int
+    violations: list[str]
+    undelivered: int
     notes: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -72,31 +72,33 @@ class Summary:
 class Simulation:
     """A timed run, in pieces that a caller may watch; `simulate` does it in one go."""
 
-    def __init__(self, setup: Setup, recorder: Recorder | None = None, remembers: bool = False) -> None:
+    def __init__(self, setup: SimulationSetup, recorder: Recorder | None = None, keeps_history: bool = False) -> None:
         self.setup = setup
-        network = Network(setup.network, setup.topology, stream(setup.seed, "network"))
-        self.agenda = DiscreteEventScheduler(network, stream(setup.seed, "timers"))
+        network = Network(setup.network, setup.topology, make_stream(setup.seed, "network"))
+        self.scheduler = DiscreteEventScheduler(network, make_stream(setup.seed, "timers"))
         self.world = World(
             setup.topology,
             setup.make,
-            self.agenda,
+            self.scheduler,
             recorder,
-            measures=network.measures,
-            remembers=remembers or setup.operator is not None,
+            measures_sizes=network.needs_sizes,
+            keeps_history=keeps_history or setup.operator is not None,
             absent=setup.absent,
             operator=setup.operator,
         )
         self._changing: list[Change] = []
         """Changes of members that the plan has and that did not happen yet, in order."""
-        self.agenda.world = self.world
-        self.load = Load(setup.topology, setup.draw, setup.messages, setup.outstanding, setup.senders, setup.replies)
+        self.scheduler.world = self.world
+        self.load = ClientLoad(
+            setup.topology, setup.draw, setup.messages, setup.outstanding, setup.senders, setup.replies
+        )
         self._scale_ns = scale_ns(setup.network)
         self._settle_ns = setup.settle_ns or 2000 * self._scale_ns
         self._heal_at = 0
         self._stuck = False
         self._seen = -1
 
-    def run(self, progress: Callable[[int, int], None] | None = None) -> Summary:
+    def run(self, progress: Callable[[int, int], None] | None = None) -> RunSummary:
         """Run to the end. `progress` is told now and then how many multicasts are done, of how many."""
         self._plan_faults()
         self._watch()
@@ -104,15 +106,15 @@ class Simulation:
         if progress is not None:
             self._report(progress, self.setup.messages)
         until = self.setup.until_ns or 2**62
-        self.agenda.run(self.load, until, self._over)
+        self.scheduler.run(self.load, until, self._over)
         return self._summary(until)
 
     def _over(self) -> bool:
         if self._stuck:
             return True
-        if self._changing or self.world.now < self._heal_at or (self.load.left > 0 and self._alive()):
+        if self._changing or self.world.now < self._heal_at or (self.load.remaining > 0 and self._alive()):
             return False
-        return changes_done(self.world) and (not self.world.owing or not self.world.owed())
+        return are_changes_done(self.world) and (not self.world.undelivered or not self.world.list_due_deliveries())
 
     def _alive(self) -> bool:
         return any(sender in self.world.processes for sender in self.load.senders)
@@ -122,22 +124,22 @@ class Simulation:
 
         def look() -> None:
             if self.world.now >= self._heal_at + self._settle_ns and self.world.deliveries == self._seen:
-                self._stuck = bool(self.world.owed()) or self.load.left > 0 or bool(self._changing)
+                self._stuck = bool(self.world.list_due_deliveries()) or self.load.remaining > 0 or bool(self._changing)
                 if self._stuck:
                     return
             self._seen = self.world.deliveries
             if not self._over():
-                self.agenda.schedule(self.world.now + self._settle_ns, look)
+                self.scheduler.schedule(self.world.now + self._settle_ns, look)
 
-        self.agenda.schedule(self._settle_ns, look)
+        self.scheduler.schedule(self._settle_ns, look)
 
     def _report(self, progress: Callable[[int, int], None], total: int) -> None:
         def tell() -> None:
-            progress(total - self.load.left, total)
+            progress(total - self.load.remaining, total)
             if not self._over():
-                self.agenda.schedule(self.world.now + 20 * self._scale_ns, tell)
+                self.scheduler.schedule(self.world.now + 20 * self._scale_ns, tell)
 
-        self.agenda.schedule(0, tell)
+        self.scheduler.schedule(0, tell)
 
     def _plan_faults(self) -> None:
         plan = self.setup.faults
@@ -149,49 +151,53 @@ class Simulation:
         for event in events:
             if isinstance(event.fault, Change):
                 self._changing.append(event.fault)
-                self.agenda.schedule(event.at_ns, partial(self._change, event.fault))
+                self.scheduler.schedule(event.at_ns, partial(self._change, event.fault))
             else:
-                self.agenda.schedule(event.at_ns, event.fault)
-        random = stream(self.setup.seed, "faults")
+                self.scheduler.schedule(event.at_ns, event.fault)
+        random = make_stream(self.setup.seed, "faults")
         dealer = FaultInjector(
-            self.setup.kinds, self.setup.claims, random, self._scale_ns, ahead(self.world, self._changing)
+            self.setup.kinds,
+            self.setup.claims,
+            random,
+            self._scale_ns,
+            list_planned_topologies(self.world, self._changing),
         )
 
         def strike() -> None:
-            dealt = dealer.deal(self.world)
+            dealt = dealer.draw(self.world)
             for fault in dealt[:1]:
-                self.agenda.schedule(self.world.now, fault)
+                self.scheduler.schedule(self.world.now, fault)
             for fault in dealt[1:]:
-                self.agenda.schedule(self.world.now + random.randint(1, 20) * self._scale_ns, fault)
+                self.scheduler.schedule(self.world.now + random.randint(1, 20) * self._scale_ns, fault)
 
         for at in sorted(random.randrange(self._heal_at) for _ in range(plan.count if self.setup.kinds else 0)):
-            self.agenda.schedule(at, strike)
+            self.scheduler.schedule(at, strike)
 
         def heal() -> None:
-            for fault in dealer.heal(self.world):
-                self.agenda.schedule(self.world.now, fault)
-            self.agenda.schedule(self.world.now, settle)
+            for fault in dealer.list_healing(self.world):
+                self.scheduler.schedule(self.world.now, fault)
+            self.scheduler.schedule(self.world.now, settle)
 
         def settle() -> None:
-            for fault in dealer.leaders(self.world) + (
-                dealer.trust(self.world) if "suspects" in self.setup.kinds else []
+            for fault in dealer.list_stable_leaders(self.world) + (
+                dealer.list_true_suspicions(self.world) if "suspects" in self.setup.kinds else []
             ):
-                self.agenda.schedule(self.world.now, fault)
+                self.scheduler.schedule(self.world.now, fault)
 
         if self.setup.kinds:
-            self.agenda.schedule(self._heal_at, heal)
+            self.scheduler.schedule(self._heal_at, heal)
 
     def _change(self, change: Change) -> None:
         """Changes happen one after the other: one that comes too soon waits."""
-        if self._changing[0] is change and perform(self.world, self.agenda, change):
+        if self._changing[0] is change and perform_fault(self.world, self.scheduler, change):
             del self._changing[0]
         elif not self._stuck:
-            self.agenda.schedule(self.world.now + 5 * self._scale_ns, partial(self._change, change))
+            self.scheduler.schedule(self.world.now + 5 * self._scale_ns, partial(self._change, change))
 
-    def _summary(self, until: int) -> Summary:
+    def _summary(self, until: int) -> RunSummary:
         world = self.world
-        owed = world.owed()
-        if not owed and not self._changing and (self.load.left <= 0 or not self._alive()):
+        owed = world.list_due_deliveries()
+        if not owed and not self._changing and (self.load.remaining <= 0 or not self._alive()):
             end: End = "delivered"
         elif world.now >= until:
             end = "cut off"
@@ -202,7 +208,7 @@ class Simulation:
             for process in self.setup.topology.processes:
                 group = self.setup.topology.group_of(process)
                 recorder.record_process(process, group, self.setup.topology.region(process), world.down.get(process))
-        return Summary(
+        return RunSummary(
             end,
             world.multicasts,
             world.deliveries,
@@ -212,12 +218,12 @@ class Simulation:
             dict(world.down),
             world.violations,
             len(owed),
-            dict(sorted(world.noted.items())),
+            dict(sorted(world.note_counts.items())),
         )
 
 
 def simulate(
-    setup: Setup, recorder: Recorder | None = None, progress: Callable[[int, int], None] | None = None
-) -> Summary:
+    setup: SimulationSetup, recorder: Recorder | None = None, progress: Callable[[int, int], None] | None = None
+) -> RunSummary:
     """Run a setup from boot to end, recording as it goes."""
     return Simulation(setup, recorder).run(progress)

@@ -1,1 +1,1 @@
-"""The facts that are recorded, their columns, their files: the contract between running and analysing."""
+"""The trace of a run: recorded events, their columns and their files. The contract between running and analysing."""

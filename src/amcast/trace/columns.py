@@ -1,6 +1,6 @@
-"""The columns of the five tables, as plain data: the one place that says what a trace looks like.
+"""The columns of the five tables, as plain data: the only definition of what a trace looks like.
 
-`docs/RESULTS.md` is the legend; tests pin the legend, the Parquet schemas and Spark's schemas to this page.
+`docs/RESULTS.md` explains them; tests hold that page, the Parquet schemas and Spark's schemas equal to this module.
 """
 
 from typing import Final, Literal, NamedTuple

@@ -1,6 +1,6 @@
-"""run.json: what a run was, and what it claims about itself.
+"""run.json: the description of a run, and what the run claims about itself.
 
-Only `schema` and `run` are required, so that any system can write a trace; fields that we do not know are ignored.
+Only `schema` and `run` are required, so that any system can write a trace; unknown fields are ignored.
 """
 
 from importlib.metadata import version
@@ -16,15 +16,15 @@ from amcast.trace.columns import SCHEMA
 
 META_FILE = "run.json"
 UNFINISHED_META_FILE = ".run.json"
-"""The same text while the run is going on; left behind alone, it says that the run was interrupted."""
+"""The same text during the run. If only this file exists, the run was interrupted."""
 
 
 class RunClaims(msgspec.Struct, frozen=True, kw_only=True):
-    """Which promises a run makes. What is not promised is judged too, but does not decide."""
+    """The properties that a run claims. Others are checked too, but do not decide the verdict."""
 
     genuine: Literal["strict", "run", "no"] = "no"
     complete: bool = False
-    """Everything that must be delivered was, or the stated liveness bound passed after healing."""
+    """Every message that must be delivered was, or the stated liveness bound passed after healing."""
     fifo: bool = False
     exactly_once: bool = False
 
@@ -45,12 +45,12 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     claims: RunClaims = RunClaims()
 
     def with_claims(self, **changes: Any) -> "Meta":
-        """The same run with other claims: `meta.claiming(complete=True)`."""
+        """The same run with other claims: `meta.with_claims(complete=True)`."""
         return msgspec.structs.replace(self, claims=msgspec.structs.replace(self.claims, **changes))
 
 
 def collect_versions() -> dict[str, str]:
-    """What this run was made with: part of what it takes to repeat it."""
+    """The versions of Python and of the packages that a run was made with: needed to repeat it."""
     return {"python": python_version(), **{name: version(name) for name in ("amcast", "msgspec", "pyarrow")}}
 
 
@@ -77,7 +77,7 @@ def read_metas(folder: Path) -> list[Meta]:
     items = plain if isinstance(plain, list) else [plain]
     if not items:
         raise UsageError(f"{file}: an empty list; expected at least one run")
-    metas = [_meta(item, file) for item in items]
+    metas = [_parse_meta(item, file) for item in items]
     names = [meta.run for meta in metas]
     for name in names:
         if names.count(name) > 1:
@@ -85,7 +85,7 @@ def read_metas(folder: Path) -> list[Meta]:
     return metas
 
 
-def _meta(item: object, file: Path) -> Meta:
+def _parse_meta(item: object, file: Path) -> Meta:
     if not isinstance(item, dict):
         raise UsageError(f"{file}: {type(item).__name__} {item!r}; expected an object with schema and run")
     for field in ("schema", "run"):

@@ -1,7 +1,7 @@
-"""Rows to Parquet and back: the types, the encodings that pay, and the refusals.
+"""Rows to Parquet and back: types, encodings, and the refusal of files that are no tables of a trace.
 
-Sorted integers shrink to a byte or two with delta encoding; columns with few distinct values get a dictionary; all of
-it is compressed with zstd. Nothing in a file depends on when or where it was written: equal rows, equal bytes.
+Sorted integers shrink to a byte or two with delta encoding; columns with few distinct values get a dictionary;
+everything is compressed with zstd. Nothing in a file depends on when or where it was written: equal rows, equal bytes.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from amcast.kernel.errors import UsageError
-from amcast.trace.arrow_columns import arrowed
+from amcast.trace.arrow_columns import to_arrow
 from amcast.trace.columns import TABLES, Column, ColumnType
 from amcast.trace.recorder import Row
 
@@ -25,46 +25,48 @@ TYPES: Final[dict[ColumnType, pa.DataType]] = {
     "array<int>": pa.list_(pa.int32()),
     "array<long>": pa.list_(pa.int64()),
 }
-SMALL: Final = frozenset({"run", "region", "body", "name", "process", "group", "sender", "source", "target", "bytes"})
-"""Columns of few distinct values: a dictionary pays."""
-UNWRITTEN: Final = {"packets": frozenset({"sender", "destinations"})}
-"""Optional columns that our recorders leave out: filling them would need every message's destinations in memory."""
+DICTIONARY_COLUMNS: Final = frozenset(
+    {"run", "region", "body", "name", "process", "group", "sender", "source", "target", "bytes"}
+)
+"""Columns with few distinct values, for which a dictionary pays."""
+OMITTED_COLUMNS: Final = {"packets": frozenset({"sender", "destinations"})}
+"""Optional columns that amcast's recorders omit: filling them would keep every message's destinations in memory."""
 
 
-def written(table: str) -> list[tuple[int, Column]]:
-    """The columns that our recorders write, each with its place in a recorder's row."""
-    left_out = UNWRITTEN.get(table, frozenset())
+def list_written_columns(table: str) -> list[tuple[int, Column]]:
+    """The columns that amcast's recorders write, each with its place in a recorder's row."""
+    left_out = OMITTED_COLUMNS.get(table, frozenset())
     return [(place, column) for place, column in enumerate(TABLES[table][1:]) if column.name not in left_out]
 
 
-class Gathering:
-    """Rows on their way to columns: small chunks are converted while still warm in the processor's cache.
+class TableBuilder:
+    """Converts rows to columns in small chunks, while the rows are still in the processor's cache.
 
-    Strings and short lists have few distinct values: each gets a number when first seen, and only numbers travel.
+    Strings and short lists have few distinct values: each value gets a code when it first occurs, and rows carry codes.
     """
 
     def __init__(self, table: str, run: str) -> None:
         self.rows = 0
         self._run = run
-        self._columns = written(table)
+        self._columns = list_written_columns(table)
         self._chunks: list[list[pa.Array]] = [[] for _ in self._columns]
         self._codes: list[dict[Any, int]] = [{} for _ in self._columns]
 
-    def take(self, rows: Sequence[Row]) -> None:
+    def add_rows(self, rows: Sequence[Row]) -> None:
         self.rows += len(rows)
         columns = list(zip(*rows, strict=True))
         for (place, column), chunks, codes in zip(self._columns, self._chunks, self._codes, strict=True):
             values = columns[place]
             if column.type in ("string", "array<int>"):
-                chunks.append(_numbered(values, codes))
+                chunks.append(_encode_values(values, codes))
             else:
-                chunks.append(arrowed(values, TYPES[column.type]))
+                chunks.append(to_arrow(values, TYPES[column.type]))
 
     def table(self) -> pa.Table:
-        """Everything taken so far, which is then forgotten."""
-        arrays = [_constant(self._run, self.rows)]
+        """Returns all rows added since the last call."""
+        arrays = [_repeat_value(self._run, self.rows)]
         for (_, column), chunks, codes in zip(self._columns, self._chunks, self._codes, strict=True):
-            arrays.append(_joined(column, chunks, codes))
+            arrays.append(_join_chunks(column, chunks, codes))
             chunks.clear()
             codes.clear()
         self.rows = 0
@@ -74,60 +76,60 @@ class Gathering:
         return pa.table(arrays, schema=pa.schema(fields))
 
 
-def writer(table: str, file: Path, schema: pa.Schema) -> pq.ParquetWriter:
-    """A writer with the encodings of this table. Without Arrow's own schema, so that plain types come back."""
-    small, delta = [], {}
+def open_writer(table: str, file: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    """A writer with the encodings of this table. It omits Arrow's own schema, so that plain types are read back."""
+    dictionary, delta = [], {}
     for column in TABLES[table]:
         path = f"{column.name}.list.element" if column.type.startswith("array") else column.name
-        if column.name in SMALL or column.type == "array<int>":
-            small.append(path)
+        if column.name in DICTIONARY_COLUMNS or column.type == "array<int>":
+            dictionary.append(path)
         elif column.type in ("long", "array<long>") and column.name in schema.names:
             delta[path] = "DELTA_BINARY_PACKED"
     return pq.ParquetWriter(
-        file, schema, compression="zstd", use_dictionary=small, column_encoding=delta, store_schema=False
+        file, schema, compression="zstd", use_dictionary=dictionary, column_encoding=delta, store_schema=False
     )
 
 
-def _constant(value: str, count: int) -> pa.Array:
-    return pa.DictionaryArray.from_arrays(arrowed([0] * count, pa.int32()), arrowed([value], pa.string()))
+def _repeat_value(value: str, count: int) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(to_arrow([0] * count, pa.int32()), to_arrow([value], pa.string()))
 
 
-def _numbered(values: Sequence[Any], codes: dict[Any, int]) -> pa.Array:
+def _encode_values(values: Sequence[Any], codes: dict[Any, int]) -> pa.Array:
     try:
-        return arrowed([codes[value] for value in values], pa.int32())
+        return to_arrow([codes[value] for value in values], pa.int32())
     except KeyError:
-        return arrowed([codes.setdefault(value, len(codes)) for value in values], pa.int32())
+        return to_arrow([codes.setdefault(value, len(codes)) for value in values], pa.int32())
 
 
-def _joined(column: Column, chunks: list[pa.Array], codes: dict[Any, int]) -> pa.Array:
+def _join_chunks(column: Column, chunks: list[pa.Array], codes: dict[Any, int]) -> pa.Array:
     kind = TYPES[column.type]
     if column.type not in ("string", "array<int>"):
         return pa.concat_arrays(chunks) if chunks else pa.nulls(0, kind)
     numbers = pa.concat_arrays(chunks) if chunks else pa.nulls(0, pa.int32())
-    values = arrowed(list(codes), kind)
+    values = to_arrow(list(codes), kind)
     if column.type == "string":
         return pa.DictionaryArray.from_arrays(numbers, values)
     return values.take(numbers)
 
 
-# Reading what anybody may have written
+# Reading files of any writer
 
 
-def opened(file: Path) -> pq.ParquetFile:
-    """A Parquet file with a readable footer, or a refusal that names the file."""
+def open_parquet(file: Path) -> pq.ParquetFile:
+    """A Parquet file with a readable footer; UsageError, which names the file, otherwise."""
     try:
         return pq.ParquetFile(file)
     except (pa.ArrowException, OSError) as error:
-        raise broken(file, error) from None
+        raise unreadable_file_error(file, error) from None
 
 
-def broken(file: Path, error: Exception) -> UsageError:
-    """The refusal of a file that Arrow cannot read."""
+def unreadable_file_error(file: Path, error: Exception) -> UsageError:
+    """The error for a file that Arrow cannot read."""
     return UsageError(f"{file}: {_first_line(error)}; expected a whole Parquet file")
 
 
-def checked(table: str, file: Path, schema: pa.Schema) -> list[str]:
-    """The columns of a file that we know, after refusing missing ones and wrong types."""
+def check_schema(table: str, file: Path, schema: pa.Schema) -> list[str]:
+    """The known columns of a file; refuses missing columns and wrong types."""
     known = []
     for column in TABLES[table]:
         if column.name not in schema.names:
@@ -135,14 +137,14 @@ def checked(table: str, file: Path, schema: pa.Schema) -> list[str]:
                 raise UsageError(f"{file}: column {column.name} is missing; expected {column.type}")
             continue
         found = schema.field(column.name).type
-        if not _fits(found, column):
+        if not _is_compatible(found, column):
             raise UsageError(f"{file}: column {column.name} is {found}; expected {column.type}")
         known.append(column.name)
     return known
 
 
-def canonical(table: str, file: Path, data: pa.Table) -> pa.Table:
-    """The known columns in our types and order; an optional column that is absent becomes null."""
+def to_canonical(table: str, file: Path, data: pa.Table) -> pa.Table:
+    """The known columns in the trace's types and order; an absent optional column becomes null."""
     arrays = []
     for column in TABLES[table]:
         kind = TYPES[column.type]
@@ -166,7 +168,7 @@ def canonical(table: str, file: Path, data: pa.Table) -> pa.Table:
     return pa.table(arrays, names=[column.name for column in TABLES[table]])
 
 
-def _fits(found: pa.DataType, column: Column) -> bool:
+def _is_compatible(found: pa.DataType, column: Column) -> bool:
     types = pa.types
     if types.is_null(found):
         return column.nullable

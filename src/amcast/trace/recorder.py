@@ -1,8 +1,8 @@
-"""What a driver tells about a run, while it runs.
+"""Records the events of a run while it runs.
 
-A driver calls one method per fact; rows are plain tuples in the order of the table's columns without `run`, which is
-the same in every row of a run and is added where rows become files. A recorder decides what becomes of them: kept in
-memory (`Recorder` itself), or written to a run folder (`trace/run_folder.py`).
+A driver (the simulator or a live node) calls one method per event. Rows are plain tuples in the order of the table's
+columns without `run`, which is the same in every row and is added when rows are written. `Recorder` keeps rows in
+memory; `trace/run_folder.py` writes them to a run folder.
 """
 
 from collections.abc import Sequence
@@ -16,15 +16,15 @@ Row = tuple[object, ...]
 
 
 class Recorder:
-    """Keeps everything in memory: for tests, fuzzing and small runs."""
+    """Keeps all rows in memory: for tests, fuzzing and small runs."""
 
     wants_packets: bool = True
     """False spares the driver the work of measuring packets."""
     sample_every: int = 1
-    """Deliveries are sampled: those of messages whose id is a multiple of this, at every process alike."""
+    """Deliveries are sampled: only messages whose id is a multiple of this are recorded, at every process alike."""
 
     max_buffered_rows: float = inf
-    """So many rows of one table may wait in memory; then they are `flushed`."""
+    """A table with this many rows in memory is flushed."""
 
     def __init__(self) -> None:
         self.processes: list[Row] = []
@@ -34,13 +34,13 @@ class Recorder:
         self.notes: list[Row] = []
 
     def flush_table(self, table: str, rows: list[Row]) -> None:
-        """Too many rows wait; whoever takes them empties the list."""
-        raise AssertionError(f"rows of {table} wait for nobody")
+        """Takes the buffered rows of a table and empties the list."""
+        raise AssertionError(f"{len(rows)} rows of {table} are buffered, and this recorder writes none")
 
     def record_process(
         self, process: ProcessId, group: GroupId | None, region: str = "", crashed_at_ns: int | None = None
     ) -> None:
-        """Once per process, at the end, when it is known who stayed down."""
+        """Called once per process, at the end, when it is known which processes stayed down."""
         self.processes.append((process, group, region, crashed_at_ns))
 
     def record_multicast(
@@ -93,7 +93,7 @@ class Recorder:
         sent_ns: int,
         received_ns: int | None,
     ) -> None:
-        """Once per packet, when its fate is known: received, or lost (None)."""
+        """Called once per packet, when its fate is known: received, or lost (None)."""
         self.record_packets(about, body, source, (target,), size, sent_ns, received_ns)
 
     def record_packets(
@@ -106,11 +106,11 @@ class Recorder:
         sent_ns: int,
         received_ns: int | None,
     ) -> None:
-        """The same for one body that reached several targets at once."""
+        """`record_packet` for one body that several targets received at once."""
         rows = self.packets
-        about, several = (None, about) if type(about) is tuple else (about, None)
+        about, messages = (None, about) if type(about) is tuple else (about, None)
         for target in targets:
-            rows.append((about, body, source, target, size, sent_ns, received_ns, None, None, several))
+            rows.append((about, body, source, target, size, sent_ns, received_ns, None, None, messages))
         if len(rows) >= self.max_buffered_rows:
             self.flush_table("packets", rows)
 

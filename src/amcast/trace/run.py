@@ -1,10 +1,10 @@
-"""One run in memory: the tables as plain columns, from a recorder or from a folder that anybody may have written.
+"""One run in memory: its tables as plain columns, from a recorder or from a folder of any writer.
 
-    run = Run.of(recorder, Meta(run="r1"))      after a run in memory
-    run = read("runs/latest")                   from a run folder
-    run.deliveries["process"][0]                a table is a dict of lists, one per column
+    run = Run.from_recorder(recorder, Meta(run="r1"))   after a run in memory
+    run = read_run("runs/latest")                       from a run folder
+    run.deliveries["process"][0]                        a table is a dict of lists, one per column
 
-Packets are by far the most and are needed least: they stay where they are and come in batches of columns.
+Packets are the largest table and are needed least: they stay where they are and are read in batches of columns.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,13 +22,13 @@ from amcast.trace.meta import META_FILE, Meta, read_metas
 from amcast.trace.recorder import Recorder, Row
 
 Columns = dict[str, list[Any]]
-"""A table, or a batch of one: column name -> values. Every known column but `run` is there; absent ones are None."""
+"""A table, or a batch of one: column name -> values. Every known column but `run` is present; an absent one is None."""
 
-BATCH: Final = 1 << 16
+BATCH_ROWS: Final = 1 << 16
 
 
 class Packets(Protocol):
-    """The packets of one run, wherever they are."""
+    """The packets of one run, in memory or in files."""
 
     def __len__(self) -> int: ...
 
@@ -38,7 +38,7 @@ class Packets(Protocol):
 
 @dataclass
 class Run:
-    """The facts of one run. `packets` is None when nobody recorded them, which is not the same as none sent."""
+    """The tables of one run. `packets` is None when packets were not recorded, which is not the same as no packets."""
 
     meta: Meta
     processes: Columns
@@ -49,7 +49,7 @@ class Run:
 
     @classmethod
     def from_recorder(cls, recorder: Recorder, meta: Meta) -> "Run":
-        """What an in-memory recorder was told."""
+        """The rows of an in-memory recorder."""
         return cls(
             meta,
             to_columns("processes", recorder.processes),
@@ -77,24 +77,26 @@ class MemoryPackets:
 
     def batches(self, *names: str) -> Iterator[Columns]:
         places = {column.name: place for place, column in enumerate(TABLES["packets"][1:])}
-        for start in range(0, len(self._rows), BATCH):
-            rows = self._rows[start : start + BATCH]
+        for start in range(0, len(self._rows), BATCH_ROWS):
+            rows = self._rows[start : start + BATCH_ROWS]
             yield {name: [row[places[name]] for row in rows] for name in names or places}
 
 
 class FilePackets:
-    """Packets of one run in the files of a folder, checked when opened, read when asked for."""
+    """Packets of one run in the files of a folder. Schemas are checked at once, rows are read on demand."""
 
     def __init__(self, files: Sequence[Path], run: str, shared: bool) -> None:
         self._files = files
         self._run = run
         self._shared = shared
-        self._known = {file: parquet.checked("packets", file, parquet.opened(file).schema_arrow) for file in files}
+        self._known = {
+            file: parquet.check_schema("packets", file, parquet.open_parquet(file).schema_arrow) for file in files
+        }
 
     def __len__(self) -> int:
         if self._shared:
             return sum(len(batch["source"]) for batch in self.batches("source"))
-        return sum(parquet.opened(file).metadata.num_rows for file in self._files)
+        return sum(parquet.open_parquet(file).metadata.num_rows for file in self._files)
 
     def batches(self, *names: str) -> Iterator[Columns]:
         wanted = [column.name for column in TABLES["packets"][1:] if not names or column.name in names]
@@ -104,17 +106,17 @@ class FilePackets:
 
     def _tables(self, file: Path) -> Iterator[pa.Table]:
         try:
-            for batch in parquet.opened(file).iter_batches(BATCH, columns=self._known[file]):
-                table = parquet.canonical("packets", file, pa.Table.from_batches([batch]))
-                table = _only(table, self._run, file, self._shared)
+            for batch in parquet.open_parquet(file).iter_batches(BATCH_ROWS, columns=self._known[file]):
+                table = parquet.to_canonical("packets", file, pa.Table.from_batches([batch]))
+                table = _select_run(table, self._run, file, self._shared)
                 if len(table):
                     yield table
         except (pa.ArrowException, OSError) as error:
-            raise parquet.broken(file, error) from None
+            raise parquet.unreadable_file_error(file, error) from None
 
 
 def read_run(folder: Path | str, run: str | None = None) -> Run:
-    """The run of a folder; if it holds several, `run` says which."""
+    """Reads the run of a folder; if it holds several, `run` names one."""
     folder = Path(folder)
     metas = read_metas(folder)
     if run is None and len(metas) > 1:
@@ -122,26 +124,26 @@ def read_run(folder: Path | str, run: str | None = None) -> Run:
         raise UsageError(f"{folder}: holds {len(metas)} runs; expected one, or its name given (for example {names})")
     for meta in metas:
         if run in (None, meta.run):
-            return _Folder(folder, [other.run for other in metas]).run(meta)
+            return _FolderReader(folder, [other.run for other in metas]).run(meta)
     raise UsageError(
         f"{folder / META_FILE}: run {run!r} is not there; expected one of {[meta.run for meta in metas][:5]}"
     )
 
 
 def read_runs(folder: Path | str) -> list[Run]:
-    """Every run of a folder: one, several that share its tables, or those of the run folders inside it, by name."""
+    """Reads every run of a folder: one, several that share its tables, or those of run folders inside it, by name."""
     folder = Path(folder)
     if folder.is_dir() and not (folder / META_FILE).exists():
         inside = sorted(file.parent for file in folder.glob(f"*/{META_FILE}") if not file.parent.is_symlink())
         if inside:
             return [run for child in inside for run in read_runs(child)]
     metas = read_metas(folder)
-    tables = _Folder(folder, [meta.run for meta in metas])
+    tables = _FolderReader(folder, [meta.run for meta in metas])
     return [tables.run(meta) for meta in metas]
 
 
-class _Folder:
-    """The tables of a folder, each read once however many runs share it."""
+class _FolderReader:
+    """Reads the tables of a folder, each once, however many runs share it."""
 
     def __init__(self, folder: Path, runs: list[str]) -> None:
         self._folder = folder
@@ -173,13 +175,13 @@ class _Folder:
         return pa.concat_tables(parts)
 
     def _part(self, table: str, file: Path) -> pa.Table:
-        opened = parquet.opened(file)
-        known = parquet.checked(table, file, opened.schema_arrow)
+        opened = parquet.open_parquet(file)
+        known = parquet.check_schema(table, file, opened.schema_arrow)
         try:
             data = opened.read(columns=known)
         except (pa.ArrowException, OSError) as error:
-            raise parquet.broken(file, error) from None
-        data = parquet.canonical(table, file, data)
+            raise parquet.unreadable_file_error(file, error) from None
+        data = parquet.to_canonical(table, file, data)
         for name in pc.unique(data.column("run")).to_pylist():
             if name not in self._runs:
                 raise UsageError(f"{file}: rows of run {name!r}; expected only {self._runs[:5]}, as {META_FILE} says")
@@ -189,8 +191,8 @@ class _Folder:
         return sorted(file for file in (self._folder / table).glob("*.parquet") if not file.name.startswith("."))
 
 
-def _only(table: pa.Table, run: str, file: Path, shared: bool) -> pa.Table:
-    mine = pc.equal(table.column("run"), run)
-    if not shared and not pc.all(mine).as_py() and len(table):
+def _select_run(table: pa.Table, run: str, file: Path, shared: bool) -> pa.Table:
+    in_run = pc.equal(table.column("run"), run)
+    if not shared and not pc.all(in_run).as_py() and len(table):
         raise UsageError(f"{file}: rows of another run than {run!r}; expected one run, as {META_FILE} says")
-    return table.filter(mine) if shared else table
+    return table.filter(in_run) if shared else table

@@ -1,8 +1,8 @@
-"""A run as a space-time picture: one line per process, time from left to right, an arrow per packet.
+"""A run as a space-time diagram: one line per process, time from left to right, an arrow per packet.
 
-A dot is a multicast, a diamond a delivery, a cross a packet that was lost or a process that crashed. Each message has
-a colour and a name; packets about no message are grey. The picture is one SVG file without scripts or outside
-parts, for light and dark surroundings. What a limit leaves out, the picture says.
+A dot is a multicast, a diamond a delivery, a cross a lost packet or a crashed process. Each message has a colour and a
+name; packets about no message are grey. The diagram is one SVG file without scripts or external parts, for light and
+dark backgrounds. It says what its limits omit.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,7 +26,9 @@ COLOURS: Final = (
     ("#e87ba4", "#d55181"),
     ("#eb6834", "#d95926"),
 )
-"""(light, dark) for messages in order of their multicast; after the last colour the first again: names tell apart."""
+"""(light, dark) for messages in order of their multicast; after the last colour the first is used again, with another
+name.
+"""
 
 T = TypeVar("T")
 
@@ -37,7 +39,7 @@ LEGEND_NAMES: Final = 28
 
 @dataclass(frozen=True)
 class DiagramMark:
-    """Something at one process at one time."""
+    """An event at one process at one time."""
 
     kind: str
     process: int
@@ -61,67 +63,69 @@ class DiagramArrow:
 def draw_spacetime(
     run: Run, selection: Selection | None = None, arrows: int = 200, marks: int = 300, width: int = 1200
 ) -> str:
-    """The SVG text of a run, or of what is selected of it; at most so many arrows and marks, the earliest."""
+    """The SVG text of a run, or of a selection of it; at most the given numbers of arrows and marks, the earliest."""
     if min(arrows, marks) < 1 or not 400 <= width <= 20_000:
         raise UsageError(f"arrows {arrows}, marks {marks}, width {width}; expected at least 1, 1 and 400 to 20000")
     selection = selection or Selection()
     check_selection(run, selection)
-    return "\n".join(_Picture(run, selection, arrows, marks, width).svg()) + "\n"
+    return "\n".join(_Diagram(run, selection, arrows, marks, width).svg()) + "\n"
 
 
 class _Earliest(Generic[T]):
-    """The first `limit` of many things, in bounded memory; how many there were; and the first that is left out."""
+    """The first `limit` of many items, in bounded memory; their total number; and the first one that is omitted."""
 
-    def __init__(self, things: Iterator[T], key: Callable[[T], tuple[int, ...]], limit: int) -> None:
+    def __init__(self, items: Iterator[T], key: Callable[[T], tuple[int, ...]], limit: int) -> None:
         self.count = 0
-        found = nsmallest(limit + 1, self._counted(things), key=key)
-        self.kept, self.left_out = found[:limit], found[limit:]
+        found = nsmallest(limit + 1, self._count(items), key=key)
+        self.first, self.omitted = found[:limit], found[limit:]
 
-    def _counted(self, things: Iterator[T]) -> Iterator[T]:
-        for thing in things:
+    def _count(self, items: Iterator[T]) -> Iterator[T]:
+        for item in items:
             self.count += 1
-            yield thing
+            yield item
 
 
-class _Picture:
+class _Diagram:
     def __init__(self, run: Run, selection: Selection, arrows: int, marks: int, width: int) -> None:
         self._run = run
         self._selection = selection
-        self._cut: list[str] = []
-        self._marks, self._arrows = self._cap(
-            _Earliest(_marks(run, selection), lambda mark: (mark.at_ns, mark.process), marks),
-            _Earliest(_arrows(run, selection), lambda a: (a.sent_ns, a.source, a.target, a.received_ns or 0), arrows),
+        self._omissions: list[str] = []
+        self._marks, self._arrows = self._apply_limits(
+            _Earliest(_iterate_marks(run, selection), lambda mark: (mark.at_ns, mark.process), marks),
+            _Earliest(
+                _iterate_arrows(run, selection), lambda a: (a.sent_ns, a.source, a.target, a.received_ns or 0), arrows
+            ),
         )
         self._names = process_names(run)
         self._width = width
         self._start, self._end = self._window()
-        self._y = self._lay_out()
+        self._y = self._place_timelines()
         self._colour = self._choose_colours()
         shown = min(len(self._colour), LEGEND_NAMES)
         if len(self._colour) > shown:
-            self._cut.append(f"{shown} of {len(self._colour):,} names in the legend")
+            self._omissions.append(f"{shown} of {len(self._colour):,} names in the legend")
         self._legend_columns = max(1, (width - LEFT - RIGHT) // 150)
         self._legend_top = max(self._y.values(), default=TOP) + BOTTOM + 22
         self._height = self._legend_top + LEGEND_ROW * (1 + -(-shown // self._legend_columns))
 
-    def _cap(
+    def _apply_limits(
         self, marks: "_Earliest[DiagramMark]", arrows: "_Earliest[DiagramArrow]"
     ) -> tuple[list[DiagramMark], list[DiagramArrow]]:
-        """Both limits cut at one time, so that what is shown is whole up to there."""
-        cuts = [mark.at_ns for mark in marks.left_out] + [arrow.sent_ns for arrow in arrows.left_out]
+        """Both limits cut at one time, so that the diagram is complete up to there."""
+        cuts = [mark.at_ns for mark in marks.omitted] + [arrow.sent_ns for arrow in arrows.omitted]
         if not cuts:
-            return marks.kept, arrows.kept
+            return marks.first, arrows.first
         end = min(cuts)
-        some = [mark for mark in marks.kept if mark.at_ns < end] or marks.kept
-        few = [arrow for arrow in arrows.kept if arrow.sent_ns < end] or arrows.kept
-        self._cut.append(
-            f"up to {format_time(end)}, {len(few):,} of {arrows.count:,} packets,"
-            f" {len(some):,} of {marks.count:,} marks"
+        shown_marks = [mark for mark in marks.first if mark.at_ns < end] or marks.first
+        shown_arrows = [arrow for arrow in arrows.first if arrow.sent_ns < end] or arrows.first
+        self._omissions.append(
+            f"up to {format_time(end)}, {len(shown_arrows):,} of {arrows.count:,} packets,"
+            f" {len(shown_marks):,} of {marks.count:,} marks"
         )
-        return some, few
+        return shown_marks, shown_arrows
 
     def _window(self) -> tuple[int, int]:
-        """From the first to the last thing shown, or what was asked for."""
+        """From the first to the last event shown, or the selected window."""
         times = [mark.at_ns for mark in self._marks]
         for arrow in self._arrows:
             times += [arrow.sent_ns, arrow.sent_ns if arrow.received_ns is None else arrow.received_ns]
@@ -129,8 +133,8 @@ class _Picture:
         end = self._selection.until_ns if self._selection.until_ns is not None else max(times, default=1)
         return start, max(end, start + 1)
 
-    def _lay_out(self) -> dict[int, int]:
-        """Where each process' line is: group by group, clients last; those without anything to show are left out."""
+    def _place_timelines(self) -> dict[int, int]:
+        """process -> y of its line: group by group, clients last; processes without events are omitted."""
         seen = {mark.process for mark in self._marks}
         seen |= {end for arrow in self._arrows for end in (arrow.source, arrow.target)}
         groups = dict(zip(self._run.processes["process"], self._run.processes["group"], strict=True))
@@ -153,7 +157,7 @@ class _Picture:
         span = self._width - LEFT - RIGHT
         return round(LEFT + span * (at_ns - self._start) / (self._end - self._start), 1)
 
-    # From back to front
+    # Drawing, from back to front
 
     def svg(self) -> Iterator[str]:
         yield (
@@ -161,35 +165,35 @@ class _Picture:
             f' width="{self._width}" height="{self._height}" role="img">'
         )
         yield f"<title>{escape(self._title())}</title>"
-        yield f"<style>{_style()}</style>"
-        yield f'<defs>{"".join(_heads())}<clipPath id="inside"><rect x="{LEFT - 6}" y="0"'
+        yield f"<style>{_build_style()}</style>"
+        yield f'<defs>{"".join(_draw_arrow_heads())}<clipPath id="inside"><rect x="{LEFT - 6}" y="0"'
         yield f' width="{self._width - LEFT - RIGHT + 12}" height="{self._height}"/></clipPath></defs>'
         yield f'<rect class="paper" width="{self._width}" height="{self._height}"/>'
-        yield from self._headings()
-        yield from self._axis()
-        yield from self._lines()
+        yield from self._draw_headings()
+        yield from self._draw_axis()
+        yield from self._draw_timelines()
         yield '<g clip-path="url(#inside)">'
         for arrow in self._arrows:
-            yield from self._drawn(arrow)
+            yield from self._draw_arrow(arrow)
         yield "</g>"
-        yield from self._drawn_marks()
-        yield from self._legend()
+        yield from self._draw_marks()
+        yield from self._draw_legend()
         yield "</svg>"
 
     def _title(self) -> str:
         protocol = f"{self._run.meta.protocol}, " if self._run.meta.protocol else ""
         return f"{protocol}run {self._run.meta.run}"
 
-    def _headings(self) -> Iterator[str]:
+    def _draw_headings(self) -> Iterator[str]:
         yield f'<text class="title" x="20" y="32">{escape(self._title())}</text>'
         yield f'<text class="soft" x="20" y="52">{escape(self._selection.describe())}</text>'
-        if self._cut:
-            text = "not all is shown: " + "; ".join(self._cut)
+        if self._omissions:
+            text = "not all is shown: " + "; ".join(self._omissions)
             yield f'<text class="cut" x="{self._width - RIGHT}" y="32" text-anchor="end">{escape(text)}</text>'
 
-    def _axis(self) -> Iterator[str]:
+    def _draw_axis(self) -> Iterator[str]:
         bottom = max(self._y.values(), default=TOP) + 26
-        step = nice_step(self._end - self._start, (self._width - LEFT - RIGHT) // 110)
+        step = choose_tick_step(self._end - self._start, (self._width - LEFT - RIGHT) // 110)
         digits = max(0, 6 - (len(str(step)) - len(str(step).rstrip("0"))))
         for at in range(-(-self._start // step) * step, self._end + 1, step):
             x = self._x(at)
@@ -197,7 +201,7 @@ class _Picture:
             yield f'<text class="soft" x="{x}" y="{bottom + 18}" text-anchor="middle">{at / 1e6:,.{digits}f}</text>'
         yield f'<text class="soft" x="20" y="{bottom + 18}">time in ms</text>'
 
-    def _lines(self) -> Iterator[str]:
+    def _draw_timelines(self) -> Iterator[str]:
         crashes = dict(zip(self._run.processes["process"], self._run.processes["crashed_at_ns"], strict=True))
         labelled: set[int | None] = set()
         for process, group in self._rows:
@@ -208,35 +212,36 @@ class _Picture:
             yield f'<line class="incarnation" x1="{LEFT}" y1="{y}" x2="{end}" y2="{y}"/>'
             if crashed is not None and self._start <= crashed <= self._end:
                 title = f"process {process} crashed at {format_time(crashed)}"
-                yield f"<g><title>{title}</title>{_cross(end, y, 'crash')}</g>"
+                yield f"<g><title>{title}</title>{_draw_cross(end, y, 'crash')}</g>"
             name = self._names.get(process, f"p{process}?")
             yield f'<text class="name" x="{LEFT - 14}" y="{y + 4}" text-anchor="end">{name}</text>'
             if group is not None and group not in labelled:
                 labelled.add(group)
                 yield f'<text class="soft" x="20" y="{y + 4}">group {group}</text>'
 
-    def _drawn(self, arrow: DiagramArrow) -> Iterator[str]:
+    def _draw_arrow(self, arrow: DiagramArrow) -> Iterator[str]:
         colour = self._colour[arrow.messages[0]] if arrow.messages else "none"
         x1, y1, y2 = self._x(arrow.sent_ns), self._y[arrow.source], float(self._y[arrow.target])
-        told = f"{arrow.body} from {arrow.source} to {arrow.target}, sent at {format_time(arrow.sent_ns)}"
+        title = f"{arrow.body} from {arrow.source} to {arrow.target}, sent at {format_time(arrow.sent_ns)}"
         if arrow.messages:
-            told += f", about {', '.join(map(str, arrow.messages))}"
-        yield f"<g><title>{escape(told)}{', lost' if arrow.received_ns is None else ''}</title>"
+            title += f", about {', '.join(map(str, arrow.messages))}"
+        yield f"<g><title>{escape(title)}{', lost' if arrow.received_ns is None else ''}</title>"
         if arrow.received_ns is None:
             x2, y2 = x1 + 26, y1 + (y2 - y1) * 0.42
-            yield f'<path class="arrow lost c{colour}" d="M{x1} {y1}L{x2} {y2:.1f}"/>{_cross(x2, y2, f"c{colour}")}'
+            cross = _draw_cross(x2, y2, f"c{colour}")
+            yield f'<path class="arrow lost c{colour}" d="M{x1} {y1}L{x2} {y2:.1f}"/>{cross}'
         elif arrow.source == arrow.target:
             x2, high = self._x(arrow.received_ns), y1 - 22
             wide = max(0.0, 9 - (x2 - x1) / 2)
             yield f'<path class="arrow c{colour}" d="M{x1} {y1}C{x1 - wide} {high} {x2 + wide} {high} {x2} {y1}"/>'
         else:
             x2 = self._x(arrow.received_ns)
-            x2, y2 = _shortened(x1, y1, x2, y2)
+            x2, y2 = _shorten(x1, y1, x2, y2)
             yield f'<path class="arrow c{colour}" marker-end="url(#head{colour})" d="M{x1} {y1}L{x2} {y2}"/>'
         yield "</g>"
 
-    def _drawn_marks(self) -> Iterator[str]:
-        """Marks at one place stand side by side; a name goes to the first of three rows where there is room."""
+    def _draw_marks(self) -> Iterator[str]:
+        """Marks at one place stand side by side; a name goes to the first of three rows with enough space."""
         last: dict[int, float] = {}
         taken: dict[tuple[int, int], float] = {}
         for mark in self._marks:
@@ -247,7 +252,7 @@ class _Picture:
                 yield f'<circle class="mark f{colour}" cx="{x}" cy="{y}" r="6"/>'
             else:
                 yield f'<path class="mark f{colour}" d="M{x} {y - 7}l7 7l-7 7l-7 -7z"/>'
-            name = self.short(mark.message)
+            name = self.short_name(mark.message)
             half = 3.4 * len(name)
             for lift in (-12, -23, -34) if mark.kind == "multicast" else (19, 30, 41):
                 if x - half > taken.get((mark.process, lift), 0.0):
@@ -256,18 +261,18 @@ class _Picture:
                     break
             yield "</g>"
 
-    def short(self, message: int) -> str:
-        """6.3 for message number 3 of process 6, where ids say that; else the id."""
+    def short_name(self, message: int) -> str:
+        """ "6.3" for message number 3 of process 6, where ids have this form; else the id."""
         return f"{sender_of(message)}.{sequence_of(message)}" if message >= MESSAGES_PER_SENDER else str(message)
 
-    def _legend(self) -> Iterator[str]:
+    def _draw_legend(self) -> Iterator[str]:
         y = self._legend_top
         x = LEFT
         signs = (
             ('<circle class="mark ink" cx="0" cy="0" r="6"/>', "multicast"),
             ('<path class="mark ink" d="M0 -7l7 7l-7 7l-7 -7z"/>', "delivery"),
             ('<path class="arrow cnone" d="M-9 0H9" marker-end="url(#headnone)"/>', "packet about no message"),
-            (_cross(0, 0, "crash"), "lost, crashed"),
+            (_draw_cross(0, 0, "crash"), "lost, crashed"),
         )
         for sign, text in signs:
             yield f'<g transform="translate({x} {y})">{sign}<text class="soft" x="16" y="4">{text}</text></g>'
@@ -275,13 +280,13 @@ class _Picture:
         for place, (message, colour) in enumerate(list(self._colour.items())[:LEGEND_NAMES]):
             row, column = divmod(place, self._legend_columns)
             x, below = LEFT + column * 150, y + LEGEND_ROW * (row + 1)
-            name = self.short(message)
+            name = self.short_name(message)
             full = f" = {message}" if name != str(message) else ""
             yield f'<g transform="translate({x} {below})"><rect class="f{colour}" x="-6" y="-6" width="12" height="12"'
             yield f' rx="3"/><text class="soft" x="16" y="4"><tspan class="ink">{name}</tspan>{full}</text></g>'
 
 
-def _marks(run: Run, selection: Selection) -> Iterator[DiagramMark]:
+def _iterate_marks(run: Run, selection: Selection) -> Iterator[DiagramMark]:
     rows = run.multicasts
     for message, sender, at in zip(rows["message"], rows["sender"], rows["at_ns"], strict=True):
         if selection.includes_time(at) and selection.includes_message(message) and selection.includes_process(sender):
@@ -293,11 +298,11 @@ def _marks(run: Run, selection: Selection) -> Iterator[DiagramMark]:
         rows["process"], rows["position"], rows["message"], rows["at_ns"], strict=True
     ):
         if selection.includes_time(at) and selection.includes_message(message) and selection.includes_process(process):
-            told = f"process {process} delivers {message} at position {position} and {format_time(at)}"
-            yield DiagramMark("delivery", process, at, message, told)
+            title = f"process {process} delivers {message} at position {position} and {format_time(at)}"
+            yield DiagramMark("delivery", process, at, message, title)
 
 
-def _arrows(run: Run, selection: Selection) -> Iterator[DiagramArrow]:
+def _iterate_arrows(run: Run, selection: Selection) -> Iterator[DiagramArrow]:
     if run.packets is None:
         return
     names = ("message", "messages", "body", "source", "target", "sent_ns", "received_ns")
@@ -309,8 +314,8 @@ def _arrows(run: Run, selection: Selection) -> Iterator[DiagramArrow]:
                 yield DiagramArrow(source, target, sent, received, messages, body)
 
 
-def nice_step(span: int, ticks: int) -> int:
-    """1, 2 or 5 times a power of ten, so that a span has at most so many ticks."""
+def choose_tick_step(span: int, ticks: int) -> int:
+    """1, 2 or 5 times a power of ten, so that a span has at most the given number of ticks."""
     step = 1
     while True:
         for factor in (1, 2, 5):
@@ -319,18 +324,18 @@ def nice_step(span: int, ticks: int) -> int:
         step *= 10
 
 
-def _shortened(x1: float, y1: float, x2: float, y2: float, by: float = 7) -> tuple[float, float]:
-    """An arrow ends just before the line that it points at, so that its head is seen."""
+def _shorten(x1: float, y1: float, x2: float, y2: float, by: float = 7) -> tuple[float, float]:
+    """The end of an arrow just before the line that it points at, so that its head is visible."""
     length = ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5
     keep = max(0.0, 1 - by / length) if length else 1.0
     return round(x1 + (x2 - x1) * keep, 1), round(y1 + (y2 - y1) * keep, 1)
 
 
-def _cross(x: float, y: float, kind: str) -> str:
+def _draw_cross(x: float, y: float, kind: str) -> str:
     return f'<path class="cross {kind}" d="M{x - 5:.1f} {y - 5:.1f}l10 10m0 -10l-10 10"/>'
 
 
-def _heads() -> Iterator[str]:
+def _draw_arrow_heads() -> Iterator[str]:
     for name in (*map(str, range(len(COLOURS))), "none"):
         yield (
             f'<marker id="head{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7"'
@@ -338,7 +343,7 @@ def _heads() -> Iterator[str]:
         )
 
 
-def _style() -> str:
+def _build_style() -> str:
     def colours(which: int) -> str:
         rules = [f".c{i}{{stroke:{pair[which]}}}.f{i}{{fill:{pair[which]}}}" for i, pair in enumerate(COLOURS)]
         return "".join(rules)

@@ -5,7 +5,7 @@
     1.000 ms  p0 <- client 6      Request about 6000000000, 1.000 ms on its way
     2.000 ms  p0                  delivers 6000000000 at position 0, rank (1, 6000000000)
 
-Steps that match a `Selection` are shown, the earliest first; if a limit leaves some out, the last line says how many.
+Steps that match a `Selection` are shown, the earliest first; if a limit omits some, the last line says how many.
 """
 
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ class Selection:
 
 
 MULTICAST, RECEIVED, SENT, RECEIVED_AT_ONCE, NOTED, DELIVERED = range(6)
-"""Kinds of steps, in the order of causes: ties of time are broken so that no effect is shown before its cause."""
+"""Kinds of steps, in the order of causes: among steps of equal time, no effect is shown before its cause."""
 
 
 class TraceStep(NamedTuple):
@@ -74,18 +74,18 @@ def render_lines(run: Run, selection: Selection | None = None, limit: int = 200)
     check_selection(run, selection)
     total = 0
 
-    def counted() -> Iterator[TraceStep]:
+    def count_steps() -> Iterator[TraceStep]:
         nonlocal total
         for step in iterate_steps(run, selection):
             total += 1
             yield step
 
-    shown = nsmallest(limit, counted())
+    shown = nsmallest(limit, count_steps())
     digits = 3 if all(step.at_ns % 1000 == 0 for step in shown) else 6
     times = [format_time(step.at_ns, digits) for step in shown]
-    wide, name = max(map(len, times), default=0), max((len(step.who) for step in shown), default=0)
+    time_width, name = max(map(len, times), default=0), max((len(step.who) for step in shown), default=0)
     for at, step in zip(times, shown, strict=True):
-        yield f"{at:>{wide}}  {step.who:<{name}}  {step.what}"
+        yield f"{at:>{time_width}}  {step.who:<{name}}  {step.what}"
     if not total:
         yield f"no step matches ({selection.describe()})"
     elif total > len(shown):
@@ -93,7 +93,7 @@ def render_lines(run: Run, selection: Selection | None = None, limit: int = 200)
 
 
 def check_selection(run: Run, selection: Selection) -> None:
-    """A selection that names what the run does not have is a mistake, not an empty view."""
+    """Refuses a selection of a process or message that the run does not have."""
     if selection.process is not None and selection.process not in run.processes["process"]:
         raise UsageError(f"process {selection.process} is not in run {run.meta.run}; expected one of its processes")
     if selection.message is not None and selection.message not in run.multicasts["message"]:
@@ -103,39 +103,39 @@ def check_selection(run: Run, selection: Selection) -> None:
 def iterate_steps(run: Run, selection: Selection) -> Iterator[TraceStep]:
     """Every step that matches, in no particular order."""
     names = process_names(run)
-    yield from _multicasts(run, selection, names)
-    yield from _packets(run, selection, names)
-    yield from _notes(run, selection, names)
-    yield from _deliveries(run, selection, names)
+    yield from _multicast_steps(run, selection, names)
+    yield from _packet_steps(run, selection, names)
+    yield from _note_steps(run, selection, names)
+    yield from _delivery_steps(run, selection, names)
 
 
 def process_names(run: Run) -> dict[int, str]:
-    """p3 for a member of a group, "client 8" for a process of none."""
+    """ "p3" for a member of a group, "client 8" for a process of none."""
     rows = zip(run.processes["process"], run.processes["group"], strict=True)
     return {process: f"p{process}" if group is not None else f"client {process}" for process, group in rows}
 
 
-def _name(names: dict[int, str], process: int) -> str:
+def _process_name(names: dict[int, str], process: int) -> str:
     return names.get(process, f"p{process}?")
 
 
-def _multicasts(run: Run, selection: Selection, names: dict[int, str]) -> Iterator[TraceStep]:
-    for message, sender, groups, at, size in _rows(
+def _multicast_steps(run: Run, selection: Selection, names: dict[int, str]) -> Iterator[TraceStep]:
+    for message, sender, groups, at, size in _iterate_rows(
         run.multicasts, "message", "sender", "destinations", "at_ns", "bytes"
     ):
         if selection.includes_time(at) and selection.includes_message(message) and selection.includes_process(sender):
             to = ("group " if len(groups) == 1 else "groups ") + ", ".join(map(str, groups))
             text = f"multicasts {message} to {to} ({size} bytes)"
-            yield TraceStep(at, MULTICAST, sender, message, _name(names, sender), text)
+            yield TraceStep(at, MULTICAST, sender, message, _process_name(names, sender), text)
 
 
-def _packets(run: Run, selection: Selection, names: dict[int, str]) -> Iterator[TraceStep]:
+def _packet_steps(run: Run, selection: Selection, names: dict[int, str]) -> Iterator[TraceStep]:
     if run.packets is None:
         return
     columns = ("message", "messages", "body", "source", "target", "bytes", "sent_ns", "received_ns")
     place = 0
     for batch in run.packets.batches(*columns):
-        for one, several, body, source, target, size, sent, received in _rows(batch, *columns):
+        for one, several, body, source, target, size, sent, received in _iterate_rows(batch, *columns):
             place += 1
             messages = packet_messages(one, several)
             if not selection.includes_message(*messages):
@@ -143,34 +143,34 @@ def _packets(run: Run, selection: Selection, names: dict[int, str]) -> Iterator[
             text = body + (f" about {', '.join(map(str, messages))}" if messages else "")
             if selection.includes_time(sent) and selection.includes_process(source):
                 fate = ", which is lost" if received is None else ""
-                who = f"{_name(names, source)} -> {_name(names, target)}"
+                who = f"{_process_name(names, source)} -> {_process_name(names, target)}"
                 yield TraceStep(sent, SENT, source, place, who, f"{text}, {size} bytes{fate}")
             if received is not None and selection.includes_time(received) and selection.includes_process(target):
-                who = f"{_name(names, target)} <- {_name(names, source)}"
+                who = f"{_process_name(names, target)} <- {_process_name(names, source)}"
                 kind, way = RECEIVED, f"{format_time(received - sent)} on its way"
                 if received == sent:
                     kind, way = RECEIVED_AT_ONCE, "at once"
                 yield TraceStep(received, kind, target, place, who, f"{text}, {way}")
 
 
-def _notes(run: Run, selection: Selection, names: dict[int, str]) -> Iterator[TraceStep]:
-    rows = _rows(run.notes, "process", "at_ns", "name", "message", "value")
+def _note_steps(run: Run, selection: Selection, names: dict[int, str]) -> Iterator[TraceStep]:
+    rows = _iterate_rows(run.notes, "process", "at_ns", "name", "message", "value")
     for place, (process, at, name, message, value) in enumerate(rows):
         if selection.includes_time(at) and selection.includes_message(message) and selection.includes_process(process):
             text = f"notes {name}"
             text += f" about {message}" if message is not None else ""
             text += f" = {value:g}" if value is not None else ""
-            yield TraceStep(at, NOTED, process, place, _name(names, process), text)
+            yield TraceStep(at, NOTED, process, place, _process_name(names, process), text)
 
 
-def _deliveries(run: Run, selection: Selection, names: dict[int, str]) -> Iterator[TraceStep]:
-    for process, position, message, at, time, tie in _rows(
+def _delivery_steps(run: Run, selection: Selection, names: dict[int, str]) -> Iterator[TraceStep]:
+    for process, position, message, at, time, tie in _iterate_rows(
         run.deliveries, "process", "position", "message", "at_ns", "rank_time", "rank_tie"
     ):
         if selection.includes_time(at) and selection.includes_message(message) and selection.includes_process(process):
             rank = f", rank ({time}, {tie})" if time is not None else ""
             text = f"delivers {message} at position {position}{rank}"
-            yield TraceStep(at, DELIVERED, process, position, _name(names, process), text)
+            yield TraceStep(at, DELIVERED, process, position, _process_name(names, process), text)
 
 
 def packet_messages(one: int | None, several: list[int] | None) -> tuple[int, ...]:
@@ -179,12 +179,12 @@ def packet_messages(one: int | None, several: list[int] | None) -> tuple[int, ..
     return tuple(dict.fromkeys((*first, *several))) if several else first
 
 
-def _rows(columns: dict[str, list[Any]], *names: str) -> Iterator[tuple[Any, ...]]:
+def _iterate_rows(columns: dict[str, list[Any]], *names: str) -> Iterator[tuple[Any, ...]]:
     return zip(*(columns[name] for name in names), strict=True)
 
 
 def format_time(at_ns: int, digits: int | None = None) -> str:
-    """A time for people, in milliseconds: as many digits as it takes, if not told."""
+    """A time in milliseconds; with as many digits as needed, unless they are given."""
     if digits is None:
         digits = 3 if at_ns % 1000 == 0 else 6
     return f"{at_ns / 1e6:,.{digits}f} ms"

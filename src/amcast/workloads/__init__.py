@@ -1,4 +1,4 @@
-"""What clients ask for: destinations, payload sizes and pauses, all drawn from one seed.
+"""Workloads: the destinations, payload sizes and pauses of clients' messages, all drawn from one seed.
 
-A workload knows groups and clients, never a network: where things are is the business of `world/environments`.
+A workload knows groups and clients, never a network: locations are the matter of `simulation/inputs/environments`.
 """

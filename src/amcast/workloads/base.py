@@ -1,11 +1,11 @@
-"""The one thing a driver asks a workload: what does this client send next, and when may it?
+"""The base of workloads: what each client sends next, and when it may.
 
 Every client has its own random streams, derived from the seed and the client alone. So a client's tenth message is the
-same whatever the protocol, the network or the other clients did before it, and two protocols are compared on the
-same messages. Destinations and pauses come from different streams: another load does not change who is addressed.
+same whatever the protocol, the network or the other clients did before it, and two protocols are compared on the same
+messages. Destinations and pauses come from different streams: another load does not change destinations.
 
-Only `Random.random` is used, whose sequence Python promises to keep from version to version; `choice` and `sample`
-come without that promise.
+Only `Random.random` is used, whose sequence Python promises to keep from version to version; `choice` and `sample` come
+without that promise.
 """
 
 from abc import ABC, abstractmethod
@@ -40,14 +40,14 @@ class DrawnMessage(NamedTuple):
 
 
 class WorkloadConfig(Config, frozen=True):
-    """What every workload can be asked: how often, and how many at a time."""
+    """Options of every workload: how often clients send, and how many messages at a time."""
 
     outstanding: int = 1
     """Messages that a client of a closed loop keeps in flight. A hint to the driver; draws do not depend on it."""
     think_ns: int = 0
     """Closed loop: time (or mean time) between an answer and the next message."""
     think: Literal["fixed", "exponential"] = "fixed"
-    """exponential is cut off at ten times its mean, as in TPC-C."""
+    """"exponential" is cut off at ten times its mean, as in TPC-C."""
     rate_per_s: float = 0.0
     """Open loop, if not 0: Poisson arrivals per client and second, whatever the answers."""
 
@@ -71,7 +71,7 @@ class WorkloadConfig(Config, frozen=True):
 
 
 class PayloadConfig(WorkloadConfig, frozen=True):
-    """Workloads whose messages all have one size."""
+    """Options of workloads whose messages all have one size."""
 
     payload: int = 64
     """Bytes."""
@@ -82,7 +82,7 @@ class PayloadConfig(WorkloadConfig, frozen=True):
 
 
 class Workload(ABC):
-    """Base of workloads. Subclasses say whom one message addresses and how large it is."""
+    """Base of workloads. Subclasses draw the destinations and the size of one message."""
 
     name: str
 
@@ -105,15 +105,15 @@ class Workload(ABC):
         return self.config.rate_per_s > 0
 
     def draw(self, client: ProcessId) -> DrawnMessage:
-        """The client's next message."""
+        """Draws the client's next message."""
         random = self._messages.get(client)
         if random is None:
-            random = self._messages[client] = stream(self.seed, "messages", client)
-        destinations, size = self.message(client, random)
+            random = self._messages[client] = random_stream(self.seed, "messages", client)
+        destinations, size = self.draw_message(client, random)
         return DrawnMessage(destinations, size, self._pause_ns(client))
 
     @abstractmethod
-    def message(self, client: ProcessId, random: Random) -> tuple[tuple[GroupId, ...], int]:
+    def draw_message(self, client: ProcessId, random: Random) -> tuple[tuple[GroupId, ...], int]:
         """Destinations (sorted, distinct) and payload bytes of one message."""
 
     def home_group(self, client: ProcessId) -> GroupId:
@@ -131,57 +131,58 @@ class Workload(ABC):
             return config.think_ns
         random = self._pauses.get(client)
         if random is None:
-            random = self._pauses[client] = stream(self.seed, "pauses", client)
-        standard = -log(1.0 - random.random())
+            random = self._pauses[client] = random_stream(self.seed, "pauses", client)
+        exponential = -log(1.0 - random.random())
         if config.rate_per_s:
-            return round(standard * SECOND_NS / config.rate_per_s)
-        return round(min(standard, 10.0) * config.think_ns)
+            return round(exponential * SECOND_NS / config.rate_per_s)
+        return round(min(exponential, 10.0) * config.think_ns)
 
 
 def assign_home_groups(topology: Topology) -> dict[ProcessId, GroupId]:
-    """Each client's home: in turn over the groups that have a member where the client is, or over all groups.
+    """client -> home group: in turn over the groups that have a member at the client's site, or over all groups.
 
-    A region's name may have a part behind a slash ("R2/clients", "r1/a"): the part before it says where that is.
+    A region's name may have a part behind a slash ("R2/clients", "r1/a"); the part before it is the site.
     """
     present: dict[str, list[GroupId]] = {}
     for group in topology.groups:
-        for place in sorted({place_of(topology.region(member)) for member in topology.members(group)}):
+        for place in sorted({site_of_region(topology.region(member)) for member in topology.members(group)}):
             present.setdefault(place, []).append(group)
-    turns: dict[str, int] = {}
+    next_place: dict[str, int] = {}
     homes = {}
     for client in topology.clients:
-        place = place_of(topology.region(client))
+        place = site_of_region(topology.region(client))
         candidates: Sequence[GroupId] = present.get(place, topology.groups)
-        turn = turns.get(place, 0)
-        homes[client] = candidates[turn % len(candidates)]
-        turns[place] = turn + 1
+        place_index = next_place.get(place, 0)
+        homes[client] = candidates[place_index % len(candidates)]
+        next_place[place] = place_index + 1
     return homes
 
 
-def place_of(region: str) -> str:
+def site_of_region(region: str) -> str:
+    """The part of a region's name before the slash."""
     return region.partition("/")[0]
 
 
-def stream(seed: int, *names: object) -> Random:
-    """The stream of a seed that these names single out; the same in every interpreter."""
+def random_stream(seed: int, *names: object) -> Random:
+    """The random stream of a seed for these names; the same in every interpreter."""
     text = "/".join(str(name) for name in (seed, "workload", *names))
     return Random(int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big"))
 
 
-def below(random: Random, limit: int) -> int:
+def draw_below(random: Random, limit: int) -> int:
     """One of 0, 1 ... limit - 1."""
     return int(random.random() * limit)
 
 
-def between(random: Random, low: int, high: int) -> int:
+def draw_between(random: Random, low: int, high: int) -> int:
     """One of low ... high, both included."""
     return low + int(random.random() * (high - low + 1))
 
 
-def sample(random: Random, pool: Sequence[T], count: int) -> list[T]:
-    """`count` different elements, each set as likely as any other: the first steps of a shuffle."""
-    rest = list(pool)
+def draw_sample(random: Random, pool: Sequence[T], count: int) -> list[T]:
+    """`count` different elements, every set with equal probability: the first steps of a shuffle."""
+    elements = list(pool)
     for index in range(count):
-        other = index + int(random.random() * (len(rest) - index))
-        rest[index], rest[other] = rest[other], rest[index]
-    return rest[:count]
+        other = index + int(random.random() * (len(elements) - index))
+        elements[index], elements[other] = elements[other], elements[index]
+    return elements[:count]

@@ -25,7 +25,7 @@ class WorkloadSpec:
     build: Callable[[Topology, int, Any], Workload]
     config: type[WorkloadConfig]
     groups: int | None = None
-    """How many groups the topology must have; None: any number."""
+    """The number of groups that the topology must have; None: any number."""
 
 
 _SPECS: Final = (
@@ -42,7 +42,7 @@ WORKLOADS: Final[dict[str, WorkloadSpec]] = {spec.name: spec for spec in _SPECS}
 
 
 def build_workload(name: str, topology: Topology, seed: int, options: Mapping[str, Any] | None = None) -> Workload:
-    """The workload of this name on a topology, or a refusal that says what was expected."""
+    """Builds the workload of this name on a topology; UsageError says what was expected."""
     if name not in WORKLOADS:
         raise UsageError(f"workload {name!r} does not exist; expected one of: {', '.join(WORKLOADS)}")
     spec = WORKLOADS[name]

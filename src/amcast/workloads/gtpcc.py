@@ -1,20 +1,20 @@
-"""gTPC-C: TPC-C with geography. A client buys at its home warehouse, what is missing comes from a warehouse nearby.
+"""gTPC-C: TPC-C with geography. A client buys at its home warehouse; missing items come from a warehouse nearby.
 
 Source: paper 000, section 5.3, in two versions.
 
-`gtpcc` is what the authors' clients did (the "aws-loc-file" rule of their repository), and so what was measured. With
-locality l: two destinations with probability l, else three. Two: home and nearest with l, else home and second
-nearest. Three: home, nearest and second with l, else home, second and third. Nearest is what the overlay's locality
-file says, not what the latencies say. A transaction type by TPC-C's mix only sets the payload, whatever the
-destinations are. Their runs with local messages (Fig. 6) made 90 % of the messages local: local_share = 0.9. Their
-think time, where used, was exponential with a mean of 100 ms: think = "exponential", think_ns = 100000000.
+`gtpcc` is the rule of the authors' clients ("aws-loc-file" in their repository), and so what was measured. With
+locality l: two destinations with probability l, else three. Two: home and nearest with l, else home and second nearest.
+Three: home, nearest and second with l, else home, second and third. "Nearest" is defined by the overlay's locality
+file, not by the latencies. A transaction type by TPC-C's mix only sets the payload, whatever the destinations are.
+Their runs with local messages (Fig. 6) made 90 % of the messages local: local_share = 0.9. Their think time, where
+used, was exponential with a mean of 100 ms: think = "exponential", think_ns = 100000000.
 
-`gtpcc-text` is what the paper says. Only new orders and payments, 45 : 43, always to two warehouses or more. A
+`gtpcc-text` is the rule of the paper's text. Only new orders and payments, 45 : 43, always to two warehouses or more. A
 payment addresses one more warehouse. A new order has 5 to 15 items, each remote with 2 %, at least one. A remote
-warehouse is the nearest with probability l, else the next nearest with l, and so on to the farthest; here near is
+warehouse is the nearest with probability l, else the next nearest with l, and so on to the farthest; "near" is defined
 by latency. Messages to more than three groups are left out, as in the paper: they are drawn again.
 
-Both need the twelve groups of the paper; the group in place n of the topology is its number n + 1.
+Both need the twelve groups of the paper; the group at place n of the topology is the paper's number n + 1.
 """
 
 from bisect import bisect_right
@@ -24,9 +24,9 @@ from typing import Literal
 
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.topology import Topology
-from amcast.workloads.base import Workload, WorkloadConfig, between
+from amcast.workloads.base import Workload, WorkloadConfig, draw_between
 from amcast.workloads.tables import nearest_all, nearest_three
-from amcast.workloads.tpcc import ITEMS, cumulated, remote_items
+from amcast.workloads.tpcc import ITEMS, cumulate, remote_item_chances
 
 MIX = {"new order": 45, "payment": 43, "order status": 4, "delivery": 4, "stock level": 4}
 _KIND_AND_DATE = 1 + 8
@@ -53,7 +53,7 @@ class GtpccTextConfig(WorkloadConfig, frozen=True):
 
 class GtpccConfig(GtpccTextConfig, frozen=True):
     nearest: Literal["O1", "O2", "T1", "T2", "T3", "T3b", "P1", "latency", "fit"] = "O1"
-    """Which overlay's table of near groups. latency: by the matrix. fit: ours, tuned to Table 4, not the authors'."""
+    """The overlay whose table of near groups is used; latency: by the matrix; fit: tuned to Table 4."""
 
 
 class Gtpcc(Workload):
@@ -68,9 +68,9 @@ class Gtpcc(Workload):
             groups[n - 1]: tuple(groups[m - 1] for m in row) for n, row in nearest_three(config.nearest).items()
         }
         self._kinds = tuple(MIX)
-        self._mix = cumulated([float(weight) for weight in MIX.values()])
+        self._mix = cumulate([float(weight) for weight in MIX.values()])
 
-    def message(self, client: ProcessId, random: Random) -> tuple[tuple[GroupId, ...], int]:
+    def draw_message(self, client: ProcessId, random: Random) -> tuple[tuple[GroupId, ...], int]:
         return self._destinations(self.home_group(client), random), self._bytes(random)
 
     def _destinations(self, home: GroupId, random: Random) -> tuple[GroupId, ...]:
@@ -85,7 +85,7 @@ class Gtpcc(Workload):
 
     def _bytes(self, random: Random) -> int:
         kind = self._kinds[bisect_right(self._mix, random.random())]
-        return order_bytes(between(random, *ITEMS)) if kind == "new order" else PAYLOAD[kind]
+        return order_bytes(draw_between(random, *ITEMS)) if kind == "new order" else PAYLOAD[kind]
 
 
 class GtpccText(Workload):
@@ -100,13 +100,13 @@ class GtpccText(Workload):
         groups = topology.groups
         self._near = {groups[n - 1]: tuple(groups[m - 1] for m in row) for n, row in nearest_all().items()}
         self._new_order = MIX["new order"] / (MIX["new order"] + MIX["payment"])
-        self._remote = cumulated(remote_items(self.REMOTE_ITEM)[1:])
+        self._remote = cumulate(remote_item_chances(self.REMOTE_ITEM)[1:])
 
-    def message(self, client: ProcessId, random: Random) -> tuple[tuple[GroupId, ...], int]:
+    def draw_message(self, client: ProcessId, random: Random) -> tuple[tuple[GroupId, ...], int]:
         home = self.home_group(client)
         local = self._local > 0 and random.random() < self._local
         order = random.random() < self._new_order
-        size = order_bytes(between(random, *ITEMS)) if order else PAYLOAD["payment"]
+        size = order_bytes(draw_between(random, *ITEMS)) if order else PAYLOAD["payment"]
         if local:
             return (home,), size
         while True:

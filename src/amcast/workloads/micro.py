@@ -1,8 +1,8 @@
-"""Microbenchmark: small messages to groups chosen at random. Convoy: the same, with more than one in flight.
+"""Microbenchmark: small messages to groups chosen at random. Convoy: the same, with several messages in flight.
 
-Sources: paper 003, section 5.1 (64 bytes, 1 to 16 groups, clients chosen so that destinations x clients = 1536);
-paper 002, section 7.2 (the client's own group is always among the destinations) and Fig. 5 (2 and 128 outstanding
-messages per client, which is what makes messages wait for each other; the payload there is not published).
+Sources: paper 003, section 5.1 (64 bytes, 1 to 16 groups, clients chosen so that destinations x clients = 1536); paper
+002, section 7.2 (the client's own group is always among the destinations) and Fig. 5 (2 and 128 outstanding messages
+per client, which makes messages wait for each other; the payload there is not published).
 """
 
 from random import Random
@@ -10,12 +10,12 @@ from random import Random
 from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.topology import Topology
-from amcast.workloads.base import PayloadConfig, Workload, between, sample
+from amcast.workloads.base import PayloadConfig, Workload, draw_between, draw_sample
 
 
 class MicroConfig(PayloadConfig, frozen=True):
     destinations: int | tuple[int, int] = 1
-    """How many groups a message addresses; a pair is a range, each number in it as likely."""
+    """How many groups a message addresses; a pair is a range, each number in it with equal probability."""
     home: bool = False
     """The client's home group is always one of them."""
 
@@ -52,12 +52,12 @@ class Micro(Workload):
         self._with_home = config.home
         self._others = {g: tuple(h for h in topology.groups if h != g) for g in topology.groups} if config.home else {}
 
-    def message(self, client: ProcessId, random: Random) -> tuple[tuple[GroupId, ...], int]:
-        count = self._low if self._low == self._high else between(random, self._low, self._high)
+    def draw_message(self, client: ProcessId, random: Random) -> tuple[tuple[GroupId, ...], int]:
+        count = self._low if self._low == self._high else draw_between(random, self._low, self._high)
         if not self._with_home:
-            return tuple(sorted(sample(random, self.topology.groups, count))), self._size
+            return tuple(sorted(draw_sample(random, self.topology.groups, count))), self._size
         home = self.home_group(client)
-        return tuple(sorted((home, *sample(random, self._others[home], count - 1)))), self._size
+        return tuple(sorted((home, *draw_sample(random, self._others[home], count - 1)))), self._size
 
 
 class Convoy(Micro):

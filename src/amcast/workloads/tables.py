@@ -1,4 +1,4 @@
-"""The package data that workloads draw from. Sources are named in data/README.md."""
+"""The package data that workloads draw from. data/README.md names the sources."""
 
 import json
 from functools import cache
@@ -6,7 +6,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 Nearest = tuple[int, ...]
-"""Group numbers by rising distance from one group, itself left out."""
+"""Group numbers by rising distance from one group, which is omitted."""
 
 NEAREST_TABLES: Final = {
     "O1": "O1",
@@ -19,17 +19,17 @@ NEAREST_TABLES: Final = {
     "latency": "by_latency_matrix",
     "fit": "FIT_to_Table4(not from repo; hill-climb over 6^12 tables, 36 restarts)",
 }
-"""Our names of the tables, by overlay, and theirs in flexcast_overlays.json."""
+"""amcast's names of the tables, by overlay -> their names in flexcast_overlays.json."""
 
 
-def read(name: str) -> str:
+def read_data(name: str) -> str:
     return files("amcast").joinpath("data", name).read_text(encoding="utf-8")
 
 
 @cache
 def nearest_three(table: str) -> dict[int, Nearest]:
-    """The nearest, second and third group of each of the twelve, as one overlay's locality file has them."""
-    data: dict[str, Any] = json.loads(read("flexcast_overlays.json"))
+    """The nearest, second and third group of each of the twelve, from one overlay's locality file."""
+    data: dict[str, Any] = json.loads(read_data("flexcast_overlays.json"))
     rows = data["locality_tables_nearest_second_third"][NEAREST_TABLES[table]]
     return {int(number): tuple(row) for number, row in rows.items()}
 
@@ -37,7 +37,7 @@ def nearest_three(table: str) -> dict[int, Nearest]:
 @cache
 def nearest_all() -> dict[int, Nearest]:
     """All other groups of each of the twelve, by the delay of the latency matrix; ties by number."""
-    lines = [line for line in read("flexcast_aws12_oneway_ms.csv").splitlines() if not line.startswith("#")]
+    lines = [line for line in read_data("flexcast_aws12_oneway_ms.csv").splitlines() if not line.startswith("#")]
     numbers = [int(cell) for cell in lines[0].split(",")[1:]]
     ranked = {}
     for line in lines[1:]:
@@ -50,5 +50,5 @@ def nearest_all() -> dict[int, Nearest]:
 @cache
 def social_users() -> tuple[tuple[int, ...], ...]:
     """The partitions that each user's posts reach, the user's own first."""
-    lines = read("social_users.txt").splitlines()
+    lines = read_data("social_users.txt").splitlines()
     return tuple(tuple(int(cell) for cell in line.split()) for line in lines if not line.startswith("#"))

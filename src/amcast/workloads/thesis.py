@@ -1,4 +1,4 @@
-"""The destination sets of the TreeCast thesis: seven groups as a binary tree, a message addresses a set at random.
+"""The destination sets of the TreeCast thesis: seven groups as a binary tree, a message addresses a random set.
 
 Source: paper 004, sections 5.2 and 5.3. The tree (Fig. 3.3) has g1 over g2 and g3, g2 over g4 and g5, g3 over g6 and
 g7. A set's height is the number of levels of the smallest subtree that spans it.
@@ -7,8 +7,8 @@ g7. A set's height is the number of levels of the smallest subtree that spans it
     D2   sets of height at most 2             D3'  pairs of height 3: the worst ones for the tree
     M1 .. M7   sets of 1 to 7 groups near region R2, where g2, g4, g5 and the clients are
 
-"Random destinations of n groups", the other scenario of the thesis, is workload micro with destinations = n.
-The payload is not published; ours is 64 bytes.
+"Random destinations of n groups", the other scenario of the thesis, is workload micro with destinations = n. The
+payload is not published; here it is 64 bytes.
 """
 
 from itertools import combinations
@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.topology import Topology
-from amcast.workloads.base import PayloadConfig, Workload, below
+from amcast.workloads.base import PayloadConfig, Workload, draw_below
 
 Numbers = tuple[int, ...]
 """Groups by the thesis' numbers, 1 to 7."""
@@ -27,7 +27,7 @@ _ALL: Final[tuple[Numbers, ...]] = tuple(d for n in range(1, 8) for d in combina
 
 def height(destinations: Numbers) -> int:
     """Levels from the lowest common ancestor down to the deepest destination, both included."""
-    # Group n has the parent n // 2, so that its level is its number's bit length.
+    # Group n has the parent n // 2, so its level is its number's bit length.
     ancestors = set(destinations)
     while len(ancestors) > 1:
         deepest = max(ancestors)
@@ -51,7 +51,7 @@ SETS: Final[dict[str, tuple[Numbers, ...]]] = {
 
 class ThesisConfig(PayloadConfig, frozen=True):
     sets: Literal["D1", "D2", "D3", "D3'", "M1", "M2", "M3", "M4", "M5", "M6", "M7"] = "D2"
-    """From which sets a message takes its destinations, each as likely as any other."""
+    """The sets from which a message takes its destinations, each with equal probability."""
 
 
 class Thesis(Workload):
@@ -62,5 +62,5 @@ class Thesis(Workload):
         self._size = config.payload
         self._sets = [tuple(topology.groups[n - 1] for n in numbers) for numbers in SETS[config.sets]]
 
-    def message(self, client: ProcessId, random: Random) -> tuple[tuple[GroupId, ...], int]:
-        return self._sets[below(random, len(self._sets))], self._size
+    def draw_message(self, client: ProcessId, random: Random) -> tuple[tuple[GroupId, ...], int]:
+        return self._sets[draw_below(random, len(self._sets))], self._size

@@ -3,11 +3,11 @@
 Source: paper 001, section 7.1: a share p of global messages (0.1 as in TPC-C, and 0.5), the vast majority of which
 address two groups; 80 bytes on average; the sender's group is always addressed.
 
-How many groups a global message addresses follows from TPC-C's own rules, which 001 takes over: a payment (43 of 100
+How many groups a global message addresses follows from TPC-C's own rules, which 001 adopts: a payment (43 of 100
 transactions) is for a remote customer with 15 %, so it addresses one more warehouse; a new order (45 of 100) has 5 to
 15 items, each from a remote warehouse with 1 %. Given that a transaction is global, these two compete by weight, and
-the number of remote items is drawn from its distribution given that there is at least one. That makes about 98 % of
-the global messages go to two groups. Transactions are not executed; all messages have one size.
+the number of remote items is drawn from its distribution given that there is at least one. About 98 % of the global
+messages then address two groups. Transactions are not executed; all messages have one size.
 """
 
 from bisect import bisect_right
@@ -18,7 +18,7 @@ from random import Random
 from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.topology import Topology
-from amcast.workloads.base import PayloadConfig, Workload, below
+from amcast.workloads.base import PayloadConfig, Workload, draw_below
 
 NEW_ORDER, PAYMENT = 0.45, 0.43
 ITEMS = (5, 15)
@@ -35,7 +35,7 @@ class TpccConfig(PayloadConfig, frozen=True):
         self._share("global_share")
 
 
-def remote_items(remote: float) -> list[float]:
+def remote_item_chances(remote: float) -> list[float]:
     """P(a new order has r remote items) for r = 0, 1 ... 15."""
     low, high = ITEMS
     chances = [0.0] * (high + 1)
@@ -45,7 +45,7 @@ def remote_items(remote: float) -> list[float]:
     return chances
 
 
-def cumulated(weights: list[float]) -> list[float]:
+def cumulate(weights: list[float]) -> list[float]:
     """Weights as the upper ends of their parts of [0, 1]."""
     total = sum(weights)
     return [part / total for part in accumulate(weights)]
@@ -61,17 +61,17 @@ class Tpcc(Workload):
         self._global = config.global_share
         self._size = config.payload
         self._others = {g: tuple(h for h in topology.groups if h != g) for g in topology.groups}
-        orders = remote_items(REMOTE_ITEM)
+        orders = remote_item_chances(REMOTE_ITEM)
         global_orders = NEW_ORDER * (1 - orders[0])
         self._payment = PAYMENT * REMOTE_PAYMENT / (PAYMENT * REMOTE_PAYMENT + global_orders)
         """P(payment), given that the message is global."""
-        self._remote = cumulated(orders[1:])
+        self._remote = cumulate(orders[1:])
         """Of the number of remote items less one, given that there is one."""
 
-    def message(self, client: ProcessId, random: Random) -> tuple[tuple[GroupId, ...], int]:
+    def draw_message(self, client: ProcessId, random: Random) -> tuple[tuple[GroupId, ...], int]:
         home = self.home_group(client)
         if random.random() >= self._global:
             return (home,), self._size
         remote = 1 if random.random() < self._payment else 1 + bisect_right(self._remote, random.random())
         others = self._others[home]
-        return tuple(sorted({home, *(others[below(random, len(others))] for _ in range(remote))})), self._size
+        return tuple(sorted({home, *(others[draw_below(random, len(others))] for _ in range(remote))})), self._size

@@ -1,4 +1,4 @@
-"""Commands of the live cluster, as a person at a terminal uses them, mistakes included."""
+"""Commands of the live cluster as a user types them, mistakes included."""
 
 import json
 import os
@@ -26,60 +26,60 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def nowhere(tmp_path: Path) -> Iterator[Path]:
-    """A cluster at addresses that are taken, and at which nobody listens."""
+    """A cluster whose addresses have no listener."""
     with ExitStack() as stack:
-        doors = [stack.enter_context(socket.socket()) for _ in range(3)]
-        for door in doors:
-            door.bind(("127.0.0.1", 0))
-        places = [f"127.0.0.1:{door.getsockname()[1]}" for door in doors]
-        groups = {"orders": {"replicas": places[:1]}, "stock": {"replicas": places[1:]}}
+        sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
+        for listener in sockets:
+            listener.bind(("127.0.0.1", 0))
+        addresses = [f"127.0.0.1:{listener.getsockname()[1]}" for listener in sockets]
+        groups = {"orders": {"replicas": addresses[:1]}, "stock": {"replicas": addresses[1:]}}
         file = tmp_path / "cluster.toml"
         file.write_text(format_toml({"name": "nowhere", "security": {"mode": "plain"}, "groups": groups}))
         yield file
 
 
 def lines_until(process: "subprocess.Popen[str]", end: str) -> list[str]:
-    """What it says, up to a line that begins like this."""
+    """The output up to a line that begins with a text."""
     assert process.stdout is not None
-    said = []
+    lines = []
     for line in process.stdout:
-        said.append(line)
+        lines.append(line)
         if line.startswith(end):
-            return said
-    raise AssertionError(f"{end!r} was not said in {said}")
+            return lines
+    raise AssertionError(f"{end!r} not found in {lines}")
 
 
 @pytest.mark.live
-def test_up_tells_who_ends_meanwhile_and_how_to_bring_it_back(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_up_reports_exited_nodes_and_how_to_restart_them(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = [sys.executable, "-m", "amcast", "up", "--config", str(file)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        began = lines_until(process, "all nodes are ready")
-        pids = {line.split(":")[0]: int(line.split("pid ")[1].split(",")[0]) for line in began if ", pid " in line}
+        started = lines_until(process, "all nodes are ready")
+        pids = {line.split(":")[0]: int(line.split("pid ")[1].split(",")[0]) for line in started if ", pid " in line}
         assert list(pids) == ["orders/1", "stock/1", "stock/2"]
         assert run(["send", "--config", str(file), "orders,stock", "hello", "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["destinations"] == [0, 1]
-        assert run(["up", "--config", str(file)]) == 2, "it is up already"
+        assert run(["up", "--config", str(file)]) == 2, "the cluster is running"
         assert "in use by another process" in capsys.readouterr().err
         os.kill(pids["stock/2"], signal.SIGKILL)
-        told = lines_until(process, "stock/2 ended with -9")[-1]
-        assert told.strip().endswith(f"to start it again: amcast serve --config {file} --node stock/2")
+        report = lines_until(process, "stock/2 exited with code -9")[-1]
+        assert report.strip().endswith(f"to restart it: amcast serve --config {file} --node stock/2")
         process.send_signal(signal.SIGTERM)
         lines_until(process, "stopping")
-        assert process.wait(30) == 2, "not everybody ended well"
+        assert process.wait(30) == 2, "one node was killed"
 
 
-def test_a_cluster_that_is_not_there(nowhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_fail_when_no_node_answers(nowhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = ["--config", str(nowhere)]
-    assert run(["send", *config, "orders,shop", "x"]) == 64, "found out without asking anybody"
+    assert run(["send", *config, "orders,shop", "x"]) == 64, "checked before connecting"
     assert f"group 'shop' does not exist in {nowhere}; expected one of: orders, stock" in capsys.readouterr().err
     assert run(["send", *config, "orders", "x", "--timeout", "1"]) == 2
-    said = capsys.readouterr().err
-    assert "no server gave this client a number within 1 s" in said
-    assert said.count("cannot be reached: connection refused") == 1, "said once for all of them"
-    assert said.rstrip().endswith("is the cluster running?")
+    error = capsys.readouterr().err
+    assert "no server gave this client a process id within 1 s" in error
+    assert error.count("cannot be reached: connection refused") == 1, "equal failures are grouped"
+    assert error.rstrip().endswith("is the cluster running?")
     assert run(["explain", *config, "5"]) == 2
-    told = capsys.readouterr().out
-    assert told.count("cannot be reached: connection refused") == 3
-    assert "delivered" not in told, "nobody can know"
+    output = capsys.readouterr().out
+    assert output.count("cannot be reached: connection refused") == 3
+    assert "delivered" not in output, "no node can tell"
     assert run(["explain", *config, "5", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["delivered"] == []

@@ -10,12 +10,12 @@ from amcast.live.limits import Limits
 from amcast.parts.client.messages import SessionConfig
 from amcast.parts.client.session import ClientSession as Session
 from amcast.parts.node.messages import GatewayConfig, NodeConfig
-from amcast.protocols.catalogue import protocol
+from amcast.protocols.catalogue import get_protocol
 from tests.live.cluster import QUICK, Cluster, run
 
 pytestmark = pytest.mark.live
 
-PRIMCAST = build_node_spec(protocol("primcast"), NodeConfig(omega=None, gateway=GatewayConfig()))
+PRIMCAST = build_node_spec(get_protocol("primcast"), NodeConfig(omega=None, gateway=GatewayConfig()))
 MOST = 20_000
 MESSAGES = 200
 
@@ -37,13 +37,13 @@ def test_clients_wait_while_a_destination_is_silent_and_go_on_when_it_is_back() 
             return Session(number, there.topology, PRIMCAST.contacts, SessionConfig(gateways=True))
 
         client = there.client(batches=False, lazy=True)
-        client._make = asking
+        client._make_process = asking
         async with client:
             asked = []
             for _ in range(MESSAGES):
                 asked.append(asyncio.create_task(client.multicast((0, 2), bytes(1000), timeout_s=30)))
                 await asyncio.sleep(0.001)
-            while not gateway.network.full:
+            while not gateway.network.are_clients_paused:
                 await asyncio.sleep(0.01)
             burden = gateway.process.unanswered_bytes()
             await asyncio.sleep(0.2)
@@ -52,7 +52,7 @@ def test_clients_wait_while_a_destination_is_silent_and_go_on_when_it_is_back() 
             silent.start(there.addresses)
             await asyncio.gather(*asked)
             assert gateway.process.unanswered_bytes() == 0
-            assert not gateway.network.full
+            assert not gateway.network.are_clients_paused
         assert [len(there.delivered[me]) for me in (0, 1, 2)] == [MESSAGES, 0, MESSAGES]
         await there.down()
 

@@ -91,7 +91,7 @@ def host_of(
     store: LogStore,
     delivered: list[int],
     recorder: Recorder | None = None,
-    before_forgetting: Callable[[], None] | None = None,
+    before_log_truncation: Callable[[], None] | None = None,
 ) -> tuple[Host, Careful]:
     process = Careful(0, Topology.grid(1, 1))
     return Host(
@@ -100,7 +100,7 @@ def host_of(
         store=store,
         recorder=recorder,
         on_deliver=lambda effect: delivered.append(effect.message.id),
-        before_forgetting=before_forgetting,
+        before_log_truncation=before_log_truncation,
     ), process
 
 
@@ -143,7 +143,7 @@ def test_a_record_that_ends_something_waits_for_the_deliveries_before_it_and_lat
 
     async def main() -> None:
         store, delivered, told = SlowLog(tmp_path), [], []
-        host, _ = host_of(store, delivered, before_forgetting=lambda: told.append(list(delivered)))
+        host, _ = host_of(store, delivered, before_log_truncation=lambda: told.append(list(delivered)))
         host.start({})
         for number in (1, ENDS, 2, ENDS + 1, 3):
             host.submit(message(number))
@@ -175,7 +175,7 @@ def test_records_that_wait_for_deliveries_reach_the_disk_in_their_order(tmp_path
         delivered: list[int] = []
         told: list[list[int]] = []
         store = LogStore(tmp_path, mode)  # type: ignore[arg-type]
-        host, _ = host_of(store, delivered, before_forgetting=lambda: told.append(list(delivered)))
+        host, _ = host_of(store, delivered, before_log_truncation=lambda: told.append(list(delivered)))
         host.start({})
         for number in numbers:
             host.submit(message(number), wake=False)
@@ -217,7 +217,7 @@ def test_a_process_that_fails_stops_alone_and_says_why(caplog: pytest.LogCapture
     async def main() -> None:
         host, _ = host_of(LogStore(tmp_path), [])
         host.start({})
-        host.network.send((0,), b"", None)
+        host.network.outbox.send((0,), b"", None)
         host.enqueue(Request(message(1)))  # type: ignore[arg-type]
         with pytest.raises(AssertionError, match="unknown event"):
             await host.ended

@@ -24,8 +24,8 @@ def bundle(first: int, count: int, size: int = 10) -> tuple[Message, list[Messag
 def keep(kept: RecentDeliveries, count: int, size: int = 10) -> int:
     """One more bundle; how many bytes its text has."""
     made, parts = bundle(kept.next, count, size)
-    if not kept.hold(kept.next, made, count):
-        kept.extend(kept.next, parts)
+    if not kept.add_bundle(kept.next, made, count):
+        kept.add_all(kept.next, parts)
     return len(made.payload)
 
 
@@ -53,7 +53,7 @@ def test_every_position_is_found_from_either_end_and_in_the_middle_of_bundles() 
     end = kept.next
     assert (kept.first, end) == (0, 38)
     for position in range(end + 1):
-        assert numbers(kept.since(position, PLENTY)) == list(range(position, end))
+        assert numbers(kept.read_from(position, PLENTY)) == list(range(position, end))
 
 
 def test_only_what_is_read_is_opened() -> None:
@@ -62,13 +62,13 @@ def test_only_what_is_read_is_opened() -> None:
     for _ in range(100):
         keep(kept, 10)
     assert opened.first == []
-    assert numbers(kept.since(984, PLENTY)) == list(range(984, 1000))
+    assert numbers(kept.read_from(984, PLENTY)) == list(range(984, 1000))
     assert opened.first == [980, 990], "found from the end"
     opened.first.clear()
-    assert numbers(kept.since(980, PLENTY)) == list(range(980, 1000))
+    assert numbers(kept.read_from(980, PLENTY)) == list(range(980, 1000))
     assert opened.first == [980, 990], "and nothing before a boundary"
     opened.first.clear()
-    assert len(kept.since(15, 10 * (10 + OVERHEAD_BYTES))) == 10
+    assert len(kept.read_from(15, 10 * (10 + OVERHEAD_BYTES))) == 10
     assert opened.first == [10, 20], "found from the beginning, and no more than asked for"
 
 
@@ -78,7 +78,7 @@ def test_a_reader_goes_on_where_it_stopped_in_a_bundle() -> None:
         keep(kept, 7)
     got: list[Message] = []
     while kept.next > len(got):
-        some = kept.since(len(got), 3 * (10 + OVERHEAD_BYTES))
+        some = kept.read_from(len(got), 3 * (10 + OVERHEAD_BYTES))
         assert 1 <= len(some) <= 3
         got += some
     assert numbers(got) == list(range(35))
@@ -92,7 +92,7 @@ def test_bundles_go_as_a_whole_when_there_is_no_room() -> None:
         keep(kept, 10)
         assert kept.next == 10 * (number + 1)
         assert kept.first % 10 == 0
-        assert numbers(kept.since(kept.first, PLENTY)) == list(range(kept.first, kept.next))
+        assert numbers(kept.read_from(kept.first, PLENTY)) == list(range(kept.first, kept.next))
     # Ids have as many digits, so bundles do not differ much in length.
     assert 25 * 10 <= kept.next - kept.first <= 33 * 10
 
@@ -111,62 +111,62 @@ def test_a_large_bundle_goes_message_by_message() -> None:
     kept = RecentDeliveries(LARGE_SHARE * 1000, opened)
     keep(kept, 5)
     keep(kept, 40, size=100)
-    assert numbers(kept.since(5, PLENTY)) == list(range(kept.next))[5:]
+    assert numbers(kept.read_from(5, PLENTY)) == list(range(kept.next))[5:]
     assert opened.first == []
     assert kept.first == 0
     keep(kept, 40, size=100)
     assert 5 < kept.first < 45, "it goes message by message, too"
-    assert numbers(kept.since(kept.first, PLENTY)) == list(range(kept.first, kept.next))
+    assert numbers(kept.read_from(kept.first, PLENTY)) == list(range(kept.first, kept.next))
 
 
 def test_behind_a_jump_everything_begins_anew() -> None:
     kept = RecentDeliveries(PLENTY, bundle_messages)
     keep(kept, 4)
-    kept.jump(50)
+    kept.skip_to(50)
     assert (kept.first, kept.next) == (50, 50)
-    assert kept.since(50, PLENTY) == []
+    assert kept.read_from(50, PLENTY) == []
     keep(kept, 4)
-    assert numbers(kept.since(52, PLENTY)) == [52, 53]
+    assert numbers(kept.read_from(52, PLENTY)) == [52, 53]
     made, parts = bundle(80, 3)
-    assert not kept.hold(80, made, 3), "not where it belongs"
-    kept.extend(80, parts)
+    assert not kept.add_bundle(80, made, 3), "not where it belongs"
+    kept.add_all(80, parts)
     assert (kept.first, kept.next) == (80, 83), "a gap is a jump"
     made, parts = bundle(81, 3)
-    assert not kept.hold(81, made, 3)
-    kept.extend(81, parts)
-    assert numbers(kept.since(80, PLENTY)) == [80, 81, 82, 83], "what is told again changes nothing"
+    assert not kept.add_bundle(81, made, 3)
+    kept.add_all(81, parts)
+    assert numbers(kept.read_from(80, PLENTY)) == [80, 81, 82, 83], "what is told again changes nothing"
 
 
 def test_of_a_bundle_with_repeats_the_fresh_messages_are_kept() -> None:
     """A delivery says whether a bundle holds just what is fresh; where it does not, it cannot be opened anew."""
     kept = RecentDeliveries(PLENTY, bundle_messages)
-    handing = DeliverySink(0, 0, None, None, 0, 0, kept, lambda effect: None)
+    sink = DeliverySink(0, 0, recent=kept, on_fresh=lambda delivery: None)
     made, parts = bundle(0, 6)
-    handing.take(Deliver(made, 0, message_count=len(parts)), 0)
+    sink.deliver(Deliver(made, 0, message_count=len(parts)), 0)
     again, _ = bundle(4, 5)
-    handing.take(Deliver(again, 6, message_count=3, duplicate_places=(0, 1)), 0)
+    sink.deliver(Deliver(again, 6, message_count=3, duplicate_places=(0, 1)), 0)
     last, rest = bundle(9, 2)
-    handing.take(Deliver(last, 9, message_count=len(rest)), 0)
-    assert numbers(kept.since(0, PLENTY)) == list(range(11))
+    sink.deliver(Deliver(last, 9, message_count=len(rest)), 0)
+    assert numbers(kept.read_from(0, PLENTY)) == list(range(11))
     for position in range(11):
-        assert numbers(kept.since(position, 1)) == [position]
+        assert numbers(kept.read_from(position, 1)) == [position]
 
 
 def test_a_bundle_that_does_not_hold_what_was_delivered_is_noticed() -> None:
     kept = RecentDeliveries(PLENTY, bundle_messages)
-    kept.hold(0, bundle(0, 6)[0], 4)
+    kept.add_bundle(0, bundle(0, 6)[0], 4)
     with pytest.raises(AssertionError, match="bundle at 0: 6 messages, and 4 were delivered"):
-        kept.since(0, PLENTY)
+        kept.read_from(0, PLENTY)
 
 
 def test_who_waits_hears_of_a_bundle_once() -> None:
     async def main() -> None:
         kept = RecentDeliveries(PLENTY, bundle_messages)
-        waiting = asyncio.ensure_future(kept.changed(10))
+        waiting = asyncio.ensure_future(kept.wait_for_delivery(10))
         await asyncio.sleep(0)
         keep(kept, 5)
         assert await waiting
-        assert not await kept.changed(0.01)
-        assert len(kept.since(0, PLENTY)) == 5
+        assert not await kept.wait_for_delivery(0.01)
+        assert len(kept.read_from(0, PLENTY)) == 5
 
     run(main())

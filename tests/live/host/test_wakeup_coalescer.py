@@ -8,7 +8,7 @@ from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import message_id
 from amcast.kernel.message import Message
 from amcast.live.client_batch import MAX_BATCH_MESSAGES, batch_size, encode_batch
-from amcast.live.host.wakeup_coalescer import CALM_NS, WakeupCoalescer
+from amcast.live.host.wakeup_coalescer import ACTIVE_NS, WakeupCoalescer
 from amcast.live.limits import Limits
 
 
@@ -23,7 +23,7 @@ def slept(count: int, size: int = 1, most_us: int = 1000) -> list[float]:
     told: list[float] = []
     rest = WakeupCoalescer(most_us, told.append)
     rest.record_delivery(of(count, size))
-    rest.end_tick(0, leads=True)
+    rest.end_tick(0, is_leader=True)
     return told
 
 
@@ -41,15 +41,15 @@ def test_the_rest_goes_on_between_deliveries_and_ends_when_they_do() -> None:
     told: list[float] = []
     rest = WakeupCoalescer(1000, told.append)
     rest.record_delivery(of(100))
-    rest.end_tick(0, leads=True)
-    rest.end_tick(CALM_NS, leads=True)
+    rest.end_tick(0, is_leader=True)
+    rest.end_tick(ACTIVE_NS, is_leader=True)
     assert len(told) == 2
-    rest.end_tick(CALM_NS + 1, leads=True)
+    rest.end_tick(ACTIVE_NS + 1, is_leader=True)
     assert len(told) == 2
     rest.record_delivery(of(100))
-    rest.end_tick(CALM_NS + 2, leads=True)
+    rest.end_tick(ACTIVE_NS + 2, is_leader=True)
     rest.record_delivery(of(1))
-    rest.end_tick(CALM_NS + 3, leads=True)
+    rest.end_tick(ACTIVE_NS + 3, is_leader=True)
     assert len(told) == 3, "a lone message ends it at once"
 
 
@@ -60,8 +60,8 @@ def test_a_follower_does_not_rest() -> None:
         rest.record_delivery(of(100))
         rest.end_tick(now)
     assert told == [], "its primary waits for it"
-    assert rest.busy
-    rest.end_tick(3, leads=True)
+    assert rest.is_busy
+    rest.end_tick(3, is_leader=True)
     assert len(told) == 1, "until it leads"
 
 
@@ -72,13 +72,13 @@ def test_a_gateway_rests_as_long_as_clients_ask() -> None:
     rest.end_tick(0)
     assert told == [], "nothing was delivered yet"
     rest.record_delivery(of(100))
-    rest.end_tick(CALM_NS - 1)
+    rest.end_tick(ACTIVE_NS - 1)
     assert len(told) == 1
     rest.record_delivery(of(100))
-    rest.end_tick(CALM_NS)
+    rest.end_tick(ACTIVE_NS)
     assert len(told) == 1, "nobody has asked for so long"
-    rest.record_request(CALM_NS)
-    rest.end_tick(CALM_NS)
+    rest.record_request(ACTIVE_NS)
+    rest.end_tick(ACTIVE_NS)
     assert len(told) == 2
 
 

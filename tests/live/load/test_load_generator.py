@@ -1,4 +1,4 @@
-"""The load of measurements: no faster than it was told to be, and honest about what it could not send in time."""
+"""Load generator: it does not exceed its rate, and counts late messages from their due time."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ BOTH = (0, 1)
 
 
 class Cluster:
-    """A client that is answered after some time, by nobody."""
+    """A client whose messages are answered after a fixed time."""
 
     def __init__(self, after_s: float = 0.0) -> None:
         self.posted: list[int] = []
@@ -32,13 +32,13 @@ class Cluster:
 
 
 def loaded(load: LoadGenerator, clients: list[Any], seconds: float) -> float:
-    """How long it took, in seconds."""
+    """The duration in seconds."""
     begin = time.perf_counter()
     asyncio.run(load.run(clients, [BOTH] * len(clients), 0.0, seconds, lambda: (0.0, 0.0)))
     return time.perf_counter() - begin
 
 
-def test_a_rate_is_not_exceeded_and_messages_leave_together() -> None:
+def test_paced_load_keeps_its_rate_and_sends_together() -> None:
     clients = [Cluster(), Cluster()]
     load = LoadGenerator(b"", 10, rate=1000)
     before = time.perf_counter_ns()
@@ -50,8 +50,8 @@ def test_a_rate_is_not_exceeded_and_messages_leave_together() -> None:
     assert clients[1].posted[0] - before >= 4_000_000, "connections take turns"
 
 
-def test_what_could_not_be_sent_in_time_is_late() -> None:
-    """Answers take four times as long as there is from one message to the next: the n-th is late by three times n."""
+def test_paced_latency_counts_from_the_due_time() -> None:
+    """An answer takes four intervals, so the n-th message is late by three times n intervals."""
     load = LoadGenerator(b"", 1, rate=100)
     loaded(load, [Cluster(after_s=0.04)], 0.5)
     assert len(load.latencies_ns) >= 3
@@ -60,14 +60,14 @@ def test_what_could_not_be_sent_in_time_is_late() -> None:
 
 
 class Hasty(LoadGenerator):
-    """As an event loop whose timers end early."""
+    """Simulates an event loop whose timers end early."""
 
     async def _wait(self, seconds: float, tasks: Sequence["asyncio.Task[None]"]) -> None:
         await super()._wait_or_fail(max(0.0, seconds - 0.002), tasks)
 
 
-def test_a_moment_is_no_window() -> None:
-    """Of so little time nobody can say how much CPU a message took."""
+def test_short_remainder_is_not_a_window() -> None:
+    """A very short window would distort CPU per message."""
     load = Hasty(b"", 1)
     loaded(load, [Cluster()], 1.2)
     assert sum(window.seconds for window in load.windows) >= 1.1
@@ -77,7 +77,7 @@ def test_a_moment_is_no_window() -> None:
     assert len(short.windows) == 1, "however short, something is counted"
 
 
-def test_without_a_rate_answers_drive_it() -> None:
+def test_closed_loop_sends_when_answered() -> None:
     client = Cluster()
     load = LoadGenerator(b"", 3)
     loaded(load, [client], 0.05)

@@ -1,5 +1,5 @@
-"""A data folder serves one process of one cluster in one protocol, and no incarnation in memory beside a log; and
-for one number of members there is one answer to who they are."""
+"""A data folder belongs to one process of one cluster in one protocol, memory durability refuses a log, and one
+configuration has one membership."""
 
 import asyncio
 import tomllib
@@ -15,17 +15,17 @@ from amcast.live.operations.local_cluster import find_free_ports, format_local_c
 
 
 def cluster_file(folder: Path, title: str, **fields: str) -> Path:
-    """Two groups of one; all such files of a folder have the same `data`."""
+    """Two groups of one replica; all such files of a folder share `data`."""
     file = folder / title
     file.write_text(format_local_config({"orders": 1, "stock": 1}, data=str(folder / "data"), **fields))
     return file
 
 
 def begun(file: Path) -> None:
-    """Be orders/1 for a moment."""
+    """Runs orders/1 for a moment."""
 
     async def moment() -> None:
-        async with service.Replica(file, "orders/1"):
+        async with service.run_replica(file, "orders/1"):
             pass
 
     asyncio.run(moment())
@@ -39,7 +39,7 @@ def begun(file: Path) -> None:
         ({"durability": "memory"}, "durability = 'memory', and there is a log; expected 'os' or 'fsync', or no log"),
     ],
 )
-def test_another_cluster_protocol_or_memory_is_refused(
+def test_folder_of_another_cluster_or_protocol_is_refused(
     tmp_path: Path, fields: dict[str, str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = cluster_file(tmp_path, "cluster.toml", durability="os")
@@ -50,29 +50,36 @@ def test_another_cluster_protocol_or_memory_is_refused(
     assert service.main([str(other), "orders/1"]) == 64
     assert said in capsys.readouterr().err
     with pytest.raises(UsageError, match="process-00000: "):
-        service.Replica(other, "orders/1")
+        service.run_replica(other, "orders/1")
     assert {one.name: one.read_bytes() for one in folder.iterdir()} == before, "nothing was changed"
     begun(file)
 
 
-def test_another_nodes_folder_and_a_damaged_name_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_folder_of_another_node_or_damaged_owner_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = cluster_file(tmp_path, "cluster.toml", durability="os")
     begun(file)
     data = read_cluster(file).data
     (data / "process-00000").rename(data / "process-00001")
     assert service.main([str(file), "stock/1"]) == 64
     assert (
-        "it keeps what orders/1 (process 0) of cluster 'local' with protocol 'primcast' has promised"
+        "the folder belongs to orders/1 (process 0) of cluster 'local' with protocol 'primcast'"
         in capsys.readouterr().err
     )
     (data / "process-00001" / FILE).write_text("{}")
     assert service.main([str(file), "stock/1"]) == 64
-    assert "expected what a node wrote there about itself" in capsys.readouterr().err
+    assert "expected the owner that a node recorded" in capsys.readouterr().err
 
 
-def test_a_log_may_follow_incarnations_in_memory(tmp_path: Path) -> None:
+def test_folder_of_an_older_format_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = cluster_file(tmp_path, "cluster.toml", durability="memory")
+    begun(file)
+    owner = tmp_path / "data" / "process-00000" / FILE
+    owner.write_text(owner.read_text().replace(',"format":2', ""))
+    assert service.main([str(file), "orders/1"]) == 64
+    assert "a data folder of format 1; expected format 2" in capsys.readouterr().err
+
+
+def test_log_durability_may_follow_memory_durability(tmp_path: Path) -> None:
     begun(cluster_file(tmp_path, "first.toml", durability="memory"))
     begun(cluster_file(tmp_path, "first.toml", durability="memory"))
     begun(cluster_file(tmp_path, "second.toml", durability="os"))
@@ -80,14 +87,14 @@ def test_a_log_may_follow_incarnations_in_memory(tmp_path: Path) -> None:
 
 
 def edited(file: Path, replicas: list[str]) -> None:
-    """The replicas of orders are others now."""
+    """Changes the replicas of orders in the file."""
     values = tomllib.loads(file.read_text())
     values["groups"]["orders"]["replicas"] = replicas
     file.write_text(format_toml(values))
 
 
-def test_replicas_are_not_added_by_editing_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They would shift the numbers of the others, and change the majorities of their group."""
+def test_replicas_added_by_editing_the_file_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Editing would shift the process ids of others, and change the majorities of their group."""
     file = cluster_file(tmp_path, "cluster.toml", durability="os")
     begun(file)
     places = [f"127.0.0.1:{port}" for port in find_free_ports(2)]
@@ -101,8 +108,8 @@ def test_replicas_are_not_added_by_editing_the_file(tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.live
-def test_processes_with_different_files_do_not_talk(tmp_path: Path) -> None:
-    """A node that is new has no folder that could tell; its peers do."""
+def test_processes_with_different_members_refuse_each_other(tmp_path: Path) -> None:
+    """A new node has no folder to compare with; its peers have."""
     file = cluster_file(tmp_path, "cluster.toml", durability="memory")
     with service.local_cluster(read_cluster(file)):
         with service.connect_blocking(file) as client:
@@ -112,7 +119,7 @@ def test_processes_with_different_files_do_not_talk(tmp_path: Path) -> None:
         other = tmp_path / "other.toml"
         other.write_text(format_toml(values))
         with (
-            pytest.raises(CannotTellError, match="different groups or replicas in topology 0: is"),
+            pytest.raises(CannotTellError, match="different groups or replicas in configuration 0: is"),
             service.connect_blocking(other, connect_s=2.0) as client,
         ):
             client.multicast({"orders"}, b"x", 2.0)

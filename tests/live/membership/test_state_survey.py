@@ -1,4 +1,4 @@
-"""A group that has lost its state cannot go on: everybody who looks is told so, and what to do."""
+"""A group that has lost its state cannot continue: status, log and clients report it with advice."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 
 from amcast.cli.main import run as command
-from amcast.cluster import Replica, connect, local_cluster
+from amcast.cluster import connect, local_cluster, run_replica
 from amcast.kernel.errors import CannotTellError
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.topology import Topology
@@ -23,8 +23,9 @@ from amcast.live.membership.state_survey import StateCount, UnansweredDiagnosis,
 from amcast.live.operations.cluster_status import collect_advice
 from amcast.live.operations.local_cluster import LocalCluster, find_free_ports
 from amcast.live.rpc.client import RpcClient
-from amcast.live.rpc.server import Progress
+from amcast.live.rpc.messages import Progress
 from amcast.live.server import http
+from amcast.live.server.replica import Replica
 from amcast.live.server.status import StatusReporter
 from tests.live.cluster import run
 from tests.live.secure_cluster import listening, plain, replicas, until
@@ -34,9 +35,9 @@ THREE = {"orders": 3}
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look often, and lose patience soon."""
+    """Shortens the intervals of checks and warnings."""
     monkeypatch.setattr(moving, "CHECK_S", 0.05)
-    monkeypatch.setattr(holding, "PATIENT_S", 0.3)
+    monkeypatch.setattr(holding, "WARN_AFTER_S", 0.3)
 
 
 def watch_of(replica: Replica) -> StatusReporter:
@@ -46,7 +47,7 @@ def watch_of(replica: Replica) -> StatusReporter:
 
 
 class Group:
-    """Three replicas in this process, of which some begin new incarnations, without memory."""
+    """Three replicas in this process, some of which restart without state."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -61,7 +62,7 @@ class Group:
 
     async def start(self, *names: str) -> None:
         for name in names:
-            self.running[name] = await Replica(self.cluster, name).__aenter__()
+            self.running[name] = await run_replica(self.cluster, name).__aenter__()
 
     async def stop(self, *names: str) -> None:
         for name in names:
@@ -90,13 +91,13 @@ class Group:
         (5, 3, 2, 1, False),
     ],
 )
-def test_a_state_is_lost_when_those_who_may_have_it_miss_some_majority(
+def test_state_is_lost_when_possible_holders_miss_a_majority(
     members: int, quorum: int, holding: int, silent: int, lost: bool
 ) -> None:
     assert StateCount(members, quorum, holding, members - holding - silent, silent).is_lost == lost
 
 
-def test_who_does_not_answer_is_silent_and_others_say_what_they_hold() -> None:
+def test_count_state_separates_silent_and_lacking_members() -> None:
     topology = Topology.grid(2, 3)
     answers = {0: Progress(0, 5, True, 0), 2: Progress(0, 0, False, 1, has_state=False), 4: Progress(0, 0, True, 0)}
     assert count_state(topology, 0, answers) == StateCount(3, 2, holding=1, lacking=1, silent=1)
@@ -108,7 +109,7 @@ def test_who_does_not_answer_is_silent_and_others_say_what_they_hold() -> None:
 
 @pytest.mark.live
 @pytest.mark.parametrize("protocol", ["primcast", "whitebox", "skeen", "a-ng"])
-def test_when_all_have_lost_it_each_says_so_and_the_log_once(tmp_path: Path, hasty: None, protocol: str) -> None:
+def test_lost_state_is_reported_by_all_and_logged_once(tmp_path: Path, hasty: None, protocol: str) -> None:
     cluster = plain(tmp_path, THREE, protocol=protocol)
 
     async def main() -> None:
@@ -145,7 +146,7 @@ def test_when_all_have_lost_it_each_says_so_and_the_log_once(tmp_path: Path, has
 
 
 @pytest.mark.live
-def test_one_that_kept_it_alone_is_not_ready_either(tmp_path: Path, hasty: None) -> None:
+def test_single_member_with_state_is_not_ready(tmp_path: Path, hasty: None) -> None:
     cluster = plain(tmp_path, THREE)
 
     async def main() -> None:
@@ -170,11 +171,11 @@ def test_one_that_kept_it_alone_is_not_ready_either(tmp_path: Path, hasty: None)
 
 
 @pytest.mark.live
-def test_one_that_is_given_it_again_is_ready_and_nobody_complains(
+def test_member_that_received_state_is_ready_without_warnings(
     tmp_path: Path, hasty: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = plain(tmp_path, THREE)
-    monkeypatch.setattr(holding, "PATIENT_S", 5.0)
+    monkeypatch.setattr(holding, "WARN_AFTER_S", 5.0)
 
     async def main() -> None:
         async with Group(cluster) as group, connect(cluster) as client:
@@ -194,13 +195,13 @@ def test_one_that_is_given_it_again_is_ready_and_nobody_complains(
 
 
 @pytest.mark.live
-def test_who_does_not_answer_may_have_it(tmp_path: Path, hasty: None) -> None:
+def test_silent_members_may_have_the_state(tmp_path: Path, hasty: None) -> None:
     cluster = plain(tmp_path, THREE)
 
     async def main() -> None:
         async with replicas(cluster):
             pass
-        async with Replica(cluster, "orders/1") as alone:
+        async with run_replica(cluster, "orders/1") as alone:
             watch = watch_of(alone)
             await until(lambda: watch.survey.count is not None)
             assert watch.reasons_not_ready()[0] == (
@@ -217,7 +218,7 @@ def test_who_does_not_answer_may_have_it(tmp_path: Path, hasty: None) -> None:
 
 
 class Answering:
-    """Replicas that answer what they are told to, and count how often they are asked."""
+    """An RPC client with fixed answers that counts its requests."""
 
     def __init__(self, answers: dict[ProcessId, Progress]) -> None:
         self.answers = answers
@@ -229,7 +230,7 @@ class Answering:
         return self.answers
 
 
-def test_a_client_says_what_it_may_know_and_asks_once_for_all_its_messages() -> None:
+def test_client_diagnosis_uses_one_survey_for_all_messages() -> None:
     topology = Topology.grid(2, 3)
     holds, lacks = Progress(0, 1, True, 0), Progress(0, 0, False, 1, has_state=False)
 
@@ -284,7 +285,7 @@ def ready(address: str) -> tuple[int, str]:
 
 
 def stood(running: LocalCluster, file: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
-    """`amcast status`, when all nodes know who holds what: they ask each other every other second."""
+    """`amcast status` once all nodes know which members have the state: they survey each other every other second."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         running.check()
@@ -298,7 +299,7 @@ def stood(running: LocalCluster, file: Path, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.live
-def test_a_cluster_in_memory_that_was_killed_says_so_and_begins_anew_in_empty_folders(
+def test_killed_memory_cluster_reports_lost_state_and_starts_anew(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "cluster.toml"

@@ -1,4 +1,4 @@
-"""What a cluster.toml says about members that have changed, and what hosts, rights and programs make of a change."""
+"""Changes of members: the rewritten cluster.toml, and how hosts, permissions and applications follow."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from amcast.cluster import Replica, connect, subscribe
+from amcast.cluster import connect, run_replica, subscribe
 from amcast.kernel.errors import UsageError
 from amcast.kernel.reconfiguration import encode_change
 from amcast.live.client_batch import Delivery
@@ -19,6 +19,7 @@ from amcast.live.operations import reconfiguration as changes
 from amcast.live.operations.local_cluster import find_free_ports
 from amcast.live.rpc.client import RpcClient
 from amcast.live.security.permissions import Permissions, Subject
+from amcast.live.server.replica import Replica
 from tests.live.cluster import run
 from tests.live.secure_cluster import plain, until
 
@@ -54,7 +55,7 @@ def after(cluster: Cluster, *wishes: changes.ReplicaChange) -> Cluster:
     return cluster
 
 
-def test_the_next_file_keeps_names_numbers_and_comments(tmp_path: Path) -> None:
+def test_rewritten_file_keeps_names_ids_and_comments(tmp_path: Path) -> None:
     cluster = after(
         shop(tmp_path), changes.ReplicaChange("orders/7", "127.0.0.1:7009"), changes.ReplicaChange("orders/2")
     )
@@ -78,7 +79,7 @@ def test_the_next_file_keeps_names_numbers_and_comments(tmp_path: Path) -> None:
     assert read_cluster(again.file).topology.configuration == 4
 
 
-def test_a_file_of_another_build_is_written_from_its_values(tmp_path: Path) -> None:
+def test_file_with_inline_tables_is_rewritten_from_values(tmp_path: Path) -> None:
     text = 'name = "shop"\nsecurity = { mode = "plain" }\ngroups = { orders = { replicas = ["127.0.0.1:7001"] } }\n'
     cluster = after(shop(tmp_path, text), changes.ReplicaChange("orders/2", "[::1]:7002", region="eu"))
     replace_file(cluster.file, rewrite_members(cluster))
@@ -112,7 +113,7 @@ def test_a_file_of_another_build_is_written_from_its_values(tmp_path: Path) -> N
         ("", '[{ address = "127.0.0.1:1", name = "a/2" }, "127.0.0.1:2"]', "the name a/2 appears twice"),
     ],
 )
-def test_a_wrong_file_is_refused_with_a_sentence(tmp_path: Path, members: str, replicas: str, said: str) -> None:
+def test_invalid_members_error_names_the_field(tmp_path: Path, members: str, replicas: str, said: str) -> None:
     text = f'name = "shop"\n[security]\nmode = "plain"\n[groups.a]\nreplicas = {replicas}\n[members]\n{members}\n'
     with pytest.raises(UsageError) as refused:
         shop(tmp_path, text)
@@ -120,7 +121,7 @@ def test_a_wrong_file_is_refused_with_a_sentence(tmp_path: Path, members: str, r
     assert "cluster.toml: " in str(refused.value)
 
 
-def test_rights_follow_names_and_a_removed_node_may_only_hear_that_it_was(tmp_path: Path) -> None:
+def test_permissions_follow_changes_of_members(tmp_path: Path) -> None:
     cluster = shop(tmp_path)
     rights: Permissions = cluster.permissions()
     gone, fresh = Subject("shop", "node", "orders/2"), Subject("shop", "node", "orders/4")
@@ -140,14 +141,14 @@ def test_rights_follow_names_and_a_removed_node_may_only_hear_that_it_was(tmp_pa
             check(gone)
 
 
-def test_a_client_must_reach_all_groups_to_change_members(tmp_path: Path) -> None:
+def test_change_permission_requires_all_groups(tmp_path: Path) -> None:
     text = TEXT.replace('"plain"', '"tls"') + '[clients.ops]\ngroups = ["orders"]\nchange = true\n'
     with pytest.raises(UsageError, match=r'clients.ops.change = true .*; expected groups = "all"'):
         shop(tmp_path, text)
 
 
 async def order(cluster: Cluster, wish: changes.ReplicaChange) -> Cluster:
-    """What `amcast change` does, without its file."""
+    """Does what `amcast change` does, without its file."""
     asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_transport())
     topology = changes.next_topology(cluster, wish)
     async with connect(cluster, batches=False) as operator:
@@ -155,8 +156,9 @@ async def order(cluster: Cluster, wish: changes.ReplicaChange) -> Cluster:
     return cluster.with_topology(topology)
 
 
-def test_programs_on_replicas_that_come_and_go_have_the_same_state(tmp_path: Path) -> None:
-    """A newcomer gets the program's state, nobody is handed a change, and readers end where their replica does."""
+def test_applications_agree_across_changes_of_members(tmp_path: Path) -> None:
+    """A new replica installs the application's state, changes are not delivered, and readers end where their replica
+    does."""
 
     class Book:
         def __init__(self) -> None:
@@ -178,7 +180,7 @@ def test_programs_on_replicas_that_come_and_go_have_the_same_state(tmp_path: Pat
 
             async def enter(cluster: Cluster, name: str) -> Replica:
                 book = books[name]
-                replica = Replica(cluster, name, book.told, take=book.take, install=book.install)
+                replica = run_replica(cluster, name, book.told, take=book.take, install=book.install)
                 await stack.enter_async_context(replica)
                 return replica
 
@@ -201,7 +203,7 @@ def test_programs_on_replicas_that_come_and_go_have_the_same_state(tmp_path: Pat
             assert [books[name].lines == lines for name in ("orders/2", "orders/3", "orders/4")] == [True] * 3
             async with asyncio.timeout(10):
                 assert [delivery.payload for delivery in await read] == lines[:10]
-            assert leaver.host.ended.done()
+            await until(leaver.host.ended.done)
 
     run(main(), timeout_s=60)
 
@@ -210,55 +212,55 @@ async def _all(replica: Replica, since: int) -> list[Delivery]:
     return [delivery async for delivery in replica.deliveries(since)]
 
 
-def test_a_replica_that_comes_back_after_its_group_has_moved_finds_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody talks to it any more, so it asks: one that was removed retires, one that was not goes on."""
+def test_absent_replica_learns_of_its_groups_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The absent replica requests the topology: one that was removed retires, one that was not continues."""
     monkeypatch.setattr(moving, "REMOVAL_S", 0.05)
     monkeypatch.setattr(moving, "CHECK_S", 0.1)
 
     async def main() -> None:
         first = cluster = plain(tmp_path, {"orders": 3}, durability="os")
         async with AsyncExitStack() as stack:
-            leaver = Replica(cluster, "orders/1")
-            for replica in (Replica(cluster, "orders/2"), Replica(cluster, "orders/3")):
+            leaver = run_replica(cluster, "orders/1")
+            for replica in (run_replica(cluster, "orders/2"), run_replica(cluster, "orders/3")):
                 await stack.enter_async_context(replica)
             async with leaver:
                 client = await stack.enter_async_context(connect(cluster))
                 await client.multicast(["orders"], b"x")
             cluster = await order(cluster, changes.ReplicaChange("orders/4", f"127.0.0.1:{find_free_ports(1)[0]}"))
-            await stack.enter_async_context(Replica(cluster, "orders/4"))
+            await stack.enter_async_context(run_replica(cluster, "orders/4"))
             cluster = await order(cluster, changes.ReplicaChange("orders/1"))
             await client.multicast(["orders"], b"y")
             await asyncio.sleep(0.2)
-            async with Replica(first, "orders/1") as late:
+            async with run_replica(first, "orders/1") as late:
                 await until(lambda: late.host.retired_ns is not None)
-            with pytest.raises(moving.RemovedFromGroupError, match="orders/1 was removed from its group by topology 2"):
-                Replica(first, "orders/1")
+            with pytest.raises(
+                moving.RemovedFromGroupError, match="orders/1 was removed from its group by configuration 2"
+            ):
+                run_replica(first, "orders/1")
 
     run(main(), timeout_s=60)
 
 
-def test_a_cluster_that_does_not_change_members_refuses(tmp_path: Path) -> None:
+def test_change_is_refused_where_members_are_fixed(tmp_path: Path) -> None:
     async def main() -> None:
         cluster = plain(tmp_path, {"orders": 1}, members={"change": False})
         topology = changes.next_topology(
             cluster, changes.ReplicaChange("orders/2", f"127.0.0.1:{find_free_ports(1)[0]}")
         )
-        async with Replica(cluster, "orders/1") as replica, connect(cluster, batches=False) as client:
+        async with run_replica(cluster, "orders/1") as replica, connect(cluster, batches=False) as client:
             receipt = await client.post(["orders"], encode_change(topology))
-            await until(lambda: replica.host.network.strangers.refused > 0)
+            await until(lambda: replica.host.network.pending.refused > 0)
             assert not receipt.done()
             assert replica.host.process.topology.configuration == 0
 
     run(main())
 
 
-def test_a_removal_that_would_leave_no_majority_is_refused(tmp_path: Path) -> None:
+def test_removal_without_remaining_quorum_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
         cluster = plain(tmp_path, {"orders": 3})
         asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_transport())
-        async with Replica(cluster, "orders/1"), Replica(cluster, "orders/2"):
+        async with run_replica(cluster, "orders/1"), run_replica(cluster, "orders/2"):
             for node, fits in (("orders/3", True), ("orders/1", False)):
                 wish = changes.ReplicaChange(node)
                 topology = changes.next_topology(cluster, wish)

@@ -1,4 +1,4 @@
-"""Groups' replicas change while real processes serve real clients: nothing acknowledged is lost, doubled or disordered.
+"""Replicas change while real processes serve clients: no acknowledged message is lost, duplicated or reordered.
 
 Each play goes through several changes, because starting six processes takes longer than any of them.
 """
@@ -31,11 +31,11 @@ pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 RESTARTING = sorted(name for name, spec in CATALOGUE.items() if "recovery" in spec.claims.faults)
 PROTOCOLS = RESTARTING if CAMPAIGN else ["primcast"]
-"""The second play runs another one in any case."""
+"""The second scenario runs another protocol in any case."""
 
 
 async def change(scene: Scene, *wish: str) -> None:
-    """As an operator does: ask, and go on with the new file."""
+    """Changes members as an operator does, and continues with the new file."""
     codes: list[int] = []
     file = str(scene.running.cluster.file)
     await scene.do(lambda: codes.append(command(["change", "--config", file, *wish])))
@@ -49,23 +49,23 @@ async def add(scene: Scene, node: str) -> None:
 
 
 async def remove(scene: Scene, node: str) -> None:
-    """It ends by itself, and well."""
+    """Waits until the removed node exits by itself, with code 0."""
     await change(scene, "--remove", node)
     codes: list[int] = []
     await scene.do(lambda: codes.append(scene.running.wait_for_exit(node, 20)))
     assert codes == [0], scene.log(node)
-    assert "was removed from its group by topology" in scene.log(node)
+    assert "was removed from its group by configuration" in scene.log(node)
 
 
 def crashed(found: Run) -> dict[int, bool]:
-    """What the trace says of each replica, those that came and those that went."""
+    """The facts of each replica in the trace, added and removed ones."""
     table = found.processes
     rows = zip(table["process"], table["group"], table["crashed_at_ns"], strict=True)
     return {process: at is not None for process, group, at in rows if group is not None}
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_replicas_come_and_go_under_traffic(tmp_path: Path, protocol: str) -> None:
+def test_replicas_are_added_and_removed_under_traffic(tmp_path: Path, protocol: str) -> None:
     first = tmp_path / "first.toml"
 
     async def play(scene: Scene) -> None:
@@ -80,7 +80,7 @@ def test_replicas_come_and_go_under_traffic(tmp_path: Path, protocol: str) -> No
         scene.running.follow(first)  # a file that knows of no change
         await scene.start("orders/3", "stock/3")
         scene.running.follow(file)
-        assert "this node knows 2, and goes on with that" in scene.log("orders/3")
+        assert "this node continues with configuration 2, which it stored" in scene.log("orders/3")
         await scene.kill("stock/1")  # a machine that will not come back, and its successor
         await add(scene, "stock/4")
         await change(scene, "--remove", "stock/1")
@@ -94,7 +94,7 @@ def test_replicas_come_and_go_under_traffic(tmp_path: Path, protocol: str) -> No
     assert last[1] == last[2] == last[6] > last[0]
 
 
-def test_everybody_dies_after_a_change_and_comes_back_from_disk(tmp_path: Path) -> None:
+def test_cluster_recovers_from_disk_after_a_change(tmp_path: Path) -> None:
     first = tmp_path / "first.toml"
 
     async def play(scene: Scene) -> None:
@@ -119,7 +119,7 @@ def test_everybody_dies_after_a_change_and_comes_back_from_disk(tmp_path: Path) 
 CLIENTS = {"till": {"groups": "all", "operate": True}, "ops": {"groups": "all", "operate": True, "change": True}}
 
 
-def test_with_certificates_rights_and_refusals(
+def test_change_command_with_certificates_and_refusals(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = secured(tmp_path, {"orders": 3, "stock": 1}, CLIENTS)
@@ -153,9 +153,9 @@ def test_with_certificates_rights_and_refusals(
         assert command(["change", "--config", str(first), "--remove", "orders/2", "--write", str(third)]) == 0
         running.follow(first)
         running.start("orders/2")
-        assert running.wait_for_exit("orders/2", 30) == 0, "it came back, was told that it was removed, and left"
+        assert running.wait_for_exit("orders/2", 30) == 0, "it came back, learned that it was removed, and left"
         running.follow(third)
-        with pytest.raises(RemovedFromGroupError, match=r"orders/2 was removed from its group by topology 3"):
+        with pytest.raises(RemovedFromGroupError, match=r"orders/2 was removed from its group by configuration 3"):
             load_known_members(cluster, "orders/2")
         capsys.readouterr()
         assert command(["status", "--config", str(first), "--wait", "20", "--json"]) == 0
@@ -176,7 +176,7 @@ REFUSALS = {
     "--add orders/4=127.0.0.1:7001 --remove orders/1": "one replica at a time",
     "--add orders/4": "expected GROUP/NUMBER=HOST:PORT",
     "--add shop/1=127.0.0.1:7001": "group 'shop' does not exist",
-    "--add orders/3=127.0.0.1:7001": "there is such a node",
+    "--add orders/3=127.0.0.1:7001": "the node exists",
     "--add orders/x=127.0.0.1:7001": "a whole number from 1 on",
     "--remove orders/9": "node 'orders/9' does not exist",
     "--remove stock/1": "is its last member",
@@ -185,14 +185,14 @@ REFUSALS = {
 
 
 async def unlawful(cluster: Cluster, running: LocalCluster) -> None:
-    """A client without the right that asks nevertheless is refused by the nodes."""
+    """A client without the permission is refused by the nodes."""
     topology = changes.next_topology(cluster, changes.ReplicaChange("orders/1"))
     async with connect(cluster, client="till", batches=False) as till:
         with pytest.raises(CannotTellError):
             await till.multicast(topology.groups, encode_change(topology), timeout_s=1.5)
     said = "".join(log.read_text() for log in running.logs.iterdir())
     assert "client till may not change groups' members; expected clients.till.change = true" in said
-    assert "is in topology 1" not in said
+    assert "is in configuration 1" not in said
 
 
 async def served(cluster: Cluster) -> None:
@@ -202,7 +202,7 @@ async def served(cluster: Cluster) -> None:
 
 
 async def rivals(cluster: Cluster) -> None:
-    """Two operators ask for the same number of the topology: one gets it, and the other is told."""
+    """Two operators order the same configuration: one succeeds, the other is stale."""
     cluster = await asyncio.get_running_loop().run_in_executor(None, inspection.fetch_current, cluster, "ops")
     asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_transport("ops"))
     wishes = [changes.ReplicaChange(f"orders/{name}", f"127.0.0.1:{find_free_ports(1)[0]}") for name in (5, 6)]
@@ -221,7 +221,7 @@ async def rivals(cluster: Cluster) -> None:
 
 
 def overtaken(file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """An operator's command has read the topology when somebody else's changes it."""
+    """The topology changes after an operator's command has read it."""
     carried_out = changes.carry_out_change
     [newest] = [node for node in read_cluster(file).names if node in ("orders/5", "orders/6")]
     other = file.with_name("other.toml")
@@ -238,7 +238,7 @@ def overtaken(file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     assert command(["change", "--config", str(file), *wish, "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
     assert (told["outcome"], told["file"]) == ("stale", None)
-    assert told["description"] == "orders/7: stale, somebody else's change to topology 5 came first; ask again"
+    assert told["description"] == "orders/7: stale, another change to configuration 5 came first; try again"
     assert file.read_text() == before, "only what was done is written"
     assert read_cluster(other).topology.configuration == 5
     assert command(["status", "--config", str(other), "--json"]) == 0

@@ -21,7 +21,7 @@ from tests.live.secure_cluster import plain
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 
-def test_a_new_machine_takes_a_dead_ones_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_new_machine_replaces_a_dead_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cluster = plain(tmp_path, {"orders": 3}, durability="os", trace={"mode": "deliveries", "folder": "run"})
     meta = Meta(run=cluster.run, claims=RunClaims(complete=True, exactly_once=True))
     replace = ["replace", "--config", str(cluster.file), "--node", "orders/2"]
@@ -49,17 +49,15 @@ def test_a_new_machine_takes_a_dead_ones_place(tmp_path: Path, capsys: pytest.Ca
         assert not wait_until_ready(cluster, None, ["orders/3"], 60)["orders/3"].get("error")
         run(multicast(20), timeout_s=90)
         elsewhere = dataclasses.replace(cluster, data=tmp_path / "elsewhere")
-        with pytest.raises(UsageError, match="orders/3 answers at its address: it is alive"):
+        with pytest.raises(UsageError, match="orders/3 answers at its address; expected a dead node"):
             replacing.prepare_replacement(elsewhere, "orders/3", None)
         assert command(replace) == 0
-        assert "will begin its incarnation 16 without memory" in capsys.readouterr().out
+        assert "will begin incarnation 16 without state" in capsys.readouterr().out
         running.start("orders/2")
         status = wait_until_ready(cluster, None, ["orders/2"], 90)["orders/2"]
         assert status["ready"], status
         assert status["incarnation"] == 16
-        assert status["protocol_status"]["position"] >= 40, (
-            "by a snapshot, or by what its fellows had not forgotten yet"
-        )
+        assert status["protocol_status"]["position"] >= 40, "by a snapshot, or by what other members still had"
         running.kill("orders/1")  # now the newcomer's vote is needed
         run(multicast(20), timeout_s=90)
         running.start("orders/1")
@@ -68,7 +66,9 @@ def test_a_new_machine_takes_a_dead_ones_place(tmp_path: Path, capsys: pytest.Ca
     assert report.verdict == "holds", "\n".join(report.story())
 
 
-def test_a_protocol_that_cannot_lose_memory_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replacement_requires_a_protocol_that_tolerates_amnesia(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     cluster = plain(tmp_path, {"orders": 1, "stock": 1}, protocol="skeen")
     assert command(["replace", "--config", str(cluster.file), "--node", "orders/1"]) == 64
-    assert "protocol skeen does not claim to survive a member's lost memory" in capsys.readouterr().err
+    assert "protocol skeen does not tolerate the loss of a member's state" in capsys.readouterr().err

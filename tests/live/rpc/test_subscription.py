@@ -1,4 +1,4 @@
-"""Reading a group's deliveries from outside: no gap and no repetition, whatever replicas and readers do."""
+"""Subscriptions read a group's deliveries without gap or repetition, whatever replicas and readers do."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from amcast.cluster import Replica, connect, connect_blocking, local_cluster, subscribe
+from amcast.cluster import connect, connect_blocking, local_cluster, run_replica, subscribe
 from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.message import Message
 from amcast.live.client.client import Client
@@ -16,6 +16,7 @@ from amcast.live.host.recent_deliveries import MissedDeliveriesError, RecentDeli
 from amcast.live.operations.local_cluster import format_local_config
 from amcast.live.rpc.client import RpcClient
 from amcast.live.rpc.subscription import Subscription
+from amcast.live.server.replica import Replica
 from tests.live.cluster import run
 
 pytestmark = pytest.mark.live
@@ -30,7 +31,7 @@ def configured(folder: Path, **fields: object) -> Cluster:
 
 
 class Members:
-    """The replicas of one group, hosted by the test, which can take each away and bring it back."""
+    """The replicas of one group inside the test, which can stop and restart each."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -38,7 +39,7 @@ class Members:
 
     async def start(self, *names: str) -> None:
         for name in names:
-            self.running[name] = Replica(self.cluster, name)
+            self.running[name] = run_replica(self.cluster, name)
             await self.running[name].__aenter__()
 
     async def stop(self, *names: str) -> None:
@@ -67,7 +68,7 @@ def numbers(deliveries: list[Delivery]) -> list[int]:
     return [int(delivery.payload) for delivery in deliveries]
 
 
-def test_a_subscription_begins_now_or_where_it_is_told(tmp_path: Path) -> None:
+def test_subscription_starts_at_current_or_given_position(tmp_path: Path) -> None:
     async def main() -> None:
         cluster = configured(tmp_path)
         async with Members(cluster), connect(cluster) as client:
@@ -84,7 +85,7 @@ def test_a_subscription_begins_now_or_where_it_is_told(tmp_path: Path) -> None:
     run(main())
 
 
-def test_a_batch_can_be_left_in_the_middle_and_taken_up_again(tmp_path: Path) -> None:
+def test_subscription_resumes_inside_a_batch(tmp_path: Path) -> None:
     async def main() -> None:
         cluster = configured(tmp_path)
         async with Members(cluster), connect(cluster) as client:
@@ -100,7 +101,7 @@ def test_a_batch_can_be_left_in_the_middle_and_taken_up_again(tmp_path: Path) ->
     run(main())
 
 
-def test_whoever_serves_may_go_and_come_back(tmp_path: Path) -> None:
+def test_subscription_survives_restarts_of_replicas(tmp_path: Path) -> None:
     async def main() -> None:
         cluster = configured(tmp_path, durability="os")
         async with Members(cluster) as members, connect(cluster) as client:
@@ -123,7 +124,7 @@ def test_whoever_serves_may_go_and_come_back(tmp_path: Path) -> None:
     run(main(), timeout_s=60)
 
 
-def test_a_position_that_nobody_keeps_is_an_honest_error(tmp_path: Path) -> None:
+def test_expired_position_raises_missed_deliveries(tmp_path: Path) -> None:
     async def main() -> None:
         cluster = configured(tmp_path, limits={**QUICK, "recent_bytes": 5000})
         async with Members(cluster), connect(cluster) as client:
@@ -143,7 +144,7 @@ async def read_nothing_while(work: object) -> None:
     await work  # type: ignore[misc]
 
 
-def test_a_reader_that_stops_reading_costs_no_memory(tmp_path: Path) -> None:
+def test_slow_reader_costs_no_memory(tmp_path: Path) -> None:
     async def main() -> None:
         cluster = configured(tmp_path, limits={**QUICK, "recent_bytes": 2_000_000})
         async with Members(cluster) as members, connect(cluster) as client:
@@ -161,7 +162,7 @@ def test_a_reader_that_stops_reading_costs_no_memory(tmp_path: Path) -> None:
     run(main(), timeout_s=60)
 
 
-def test_a_replica_that_is_behind_is_left_for_one_that_is_not(tmp_path: Path) -> None:
+def test_subscription_leaves_a_lagging_replica(tmp_path: Path) -> None:
     async def main() -> None:
         cluster = configured(tmp_path)
         async with Members(cluster) as members, connect(cluster) as client:
@@ -170,7 +171,7 @@ def test_a_replica_that_is_behind_is_left_for_one_that_is_not(tmp_path: Path) ->
             await read(subscription, 5)
             behind = members.running[cluster.name_of(subscription.source)]
             for link in behind.host.network.links.values():
-                link._put = lambda data: None
+                link._write = lambda data: None
                 link._on_bodies = lambda peer, bodies: None
             await talk(client, 5, 5)
             assert numbers(await read(subscription, 5)) == list(range(5, 10))
@@ -179,7 +180,7 @@ def test_a_replica_that_is_behind_is_left_for_one_that_is_not(tmp_path: Path) ->
     run(main())
 
 
-def test_what_cannot_be_is_said(tmp_path: Path) -> None:
+def test_impossible_subscriptions_raise_errors(tmp_path: Path) -> None:
     async def main() -> None:
         cluster = configured(tmp_path)
         with pytest.raises(UsageError, match="since = -1"):
@@ -188,20 +189,20 @@ def test_what_cannot_be_is_said(tmp_path: Path) -> None:
             subscribe(cluster, "nobody")
         asker = RpcClient(cluster.name, cluster.addresses, cluster.limits)
         members = cluster.topology.members(0)
-        with pytest.raises(CannotTellError, match="no replica of group 0 answers for"):
-            await read(Subscription(asker, 0, members, since=0, patience_s=0.2), 1)
+        with pytest.raises(CannotTellError, match="no replica of group 0 answered for"):
+            await read(Subscription(asker, 0, members, since=0, timeout_s=0.2), 1)
         with pytest.raises(CannotTellError, match="0 of 3 replicas of group 0 answer"):
-            await read(Subscription(asker, 0, members, patience_s=0.2), 1)
+            await read(Subscription(asker, 0, members, timeout_s=0.2), 1)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(Members(cluster))
             stranger = RpcClient("another", cluster.addresses, cluster.limits)
-            with pytest.raises(CannotTellError, match="no replica of group 0 answers"):
-                await read(Subscription(stranger, 0, members, since=0, patience_s=0.2), 1)
+            with pytest.raises(CannotTellError, match="no replica of group 0 answered"):
+                await read(Subscription(stranger, 0, members, since=0, timeout_s=0.2), 1)
 
     run(main())
 
 
-def test_a_blocking_client_reads_too(tmp_path: Path) -> None:
+def test_blocking_client_reads_deliveries(tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
     file.write_text(format_local_config({"orders": 1}, protocol="skeen", durability="memory"))
     with local_cluster(read_cluster(file)), connect_blocking(file) as client:
@@ -213,16 +214,16 @@ def test_a_blocking_client_reads_too(tmp_path: Path) -> None:
         assert [next(again).payload for _ in range(3)] == [b"0", b"1", b"2"]
 
 
-def test_what_is_kept_has_no_gap_and_a_bound() -> None:
+def test_recent_deliveries_are_contiguous_and_bounded() -> None:
     kept = RecentDeliveries(10_000)
     for position in range(100):
         kept.add(position, Message(position, 0, (0,), bytes(100)))
     assert (kept.first, kept.next) == (67, 100)
-    assert [message.id for message in kept.since(98, 1)] == [98]
-    assert [message.id for message in kept.since(90, 10**6)] == list(range(90, 100))
+    assert [message.id for message in kept.read_from(98, 1)] == [98]
+    assert [message.id for message in kept.read_from(90, 10**6)] == list(range(90, 100))
     kept.add(99, Message(99, 0, (0,)))
     assert kept.next == 100, "what is told again changes nothing"
     kept.add(150, Message(150, 0, (0,)))
     assert (kept.first, kept.next) == (150, 151), "behind a gap everything begins anew"
-    kept.jump(200)
-    assert kept.since(200, 1) == []
+    kept.skip_to(200)
+    assert kept.read_from(200, 1) == []

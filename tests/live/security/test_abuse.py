@@ -1,4 +1,4 @@
-"""Abuse of a node with certificates, a real process: each refused with a log line, service to others unharmed.
+"""Abuse of a real node with certificates: each is refused with a log line, and other clients are served.
 
 What clients with rights of their own may not do is in test_secure_tls.py; here are those who want to be a nuisance.
 """
@@ -20,14 +20,14 @@ from amcast.live.config.cluster import Cluster
 from amcast.live.operations.local_cluster import LocalCluster
 from amcast.live.security.permissions import FIRST_CLIENT_ID, IDS_PER_CLIENT
 from amcast.live.wire import frames as wire
-from amcast.live.wire.frames import HEAD, Codec, Hello
+from amcast.live.wire.frames import HEAD, WIRE_VERSION, Codec, Hello
 from tests.live.cluster import run
 from tests.live.secure_cluster import say, secured
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 Running = tuple[Cluster, LocalCluster]
-STRANGERS = 50
+MAX_PENDING = 50
 REPLAYER = FIRST_CLIENT_ID + IDS_PER_CLIENT - 1
 
 
@@ -36,7 +36,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     cluster = secured(
         tmp_path_factory.mktemp("abuse"),
         {"orders": 1, "stock": 1},
-        limits={"pending_connections": STRANGERS, "hello_timeout_s": 2.0},
+        limits={"pending_connections": MAX_PENDING, "hello_timeout_s": 2.0},
     )
     with local_cluster(cluster) as nodes:
         yield cluster, nodes
@@ -51,7 +51,7 @@ def log_of(nodes: LocalCluster, node: str = "orders/1") -> str:
 
 
 async def latency_ms(client: Client, count: int = 20) -> float:
-    """The median of some multicasts, one after the other."""
+    """The median latency of several multicasts in sequence."""
     taken = []
     for _ in range(count):
         begin = time.perf_counter()
@@ -61,7 +61,7 @@ async def latency_ms(client: Client, count: int = 20) -> float:
 
 
 def unharmed(before_ms: float, during_ms: float) -> None:
-    """Slower, because the abuser uses the same two cores; not stuck."""
+    """Checks that multicasts are only slower, because the abuser uses the same two cores."""
     assert during_ms < 50 * before_ms + 250, f"{during_ms:.1f} ms under abuse, {before_ms:.1f} ms before"
 
 
@@ -70,7 +70,7 @@ def knock(address: tuple[str, int], count: int) -> None:
         socket.create_connection(address).close()
 
 
-def test_a_stranger_who_talks_garbage(running: Running) -> None:
+def test_garbage_from_unauthenticated_peers_is_refused(running: Running) -> None:
     cluster, nodes = running
 
     async def main() -> None:
@@ -84,7 +84,12 @@ def test_a_stranger_who_talks_garbage(running: Running) -> None:
             ]
             await asyncio.gather(*(say(cluster.addresses[0], words) for words in said for _ in range(3)))
             context = cluster.client_transport("guest").secured
-            insiders = [b"\xff" * 6000, wire.framed(77, b""), wire.framed(wire.HELLO, b"\xc1"), wire.framed(3, b"\x90")]
+            insiders = [
+                b"\xff" * 6000,
+                wire.make_frame(77, b""),
+                wire.make_frame(wire.HELLO, b"\xc1"),
+                wire.make_frame(3, b"\x90"),
+            ]
             await asyncio.gather(*(say(cluster.addresses[0], words, context) for words in insiders))
             unharmed(before, await latency_ms(client))
 
@@ -115,12 +120,13 @@ def test_ten_thousand_connections_opened_and_dropped(running: Running) -> None:
 
     run(main(), timeout_s=180)
     said = log_of(nodes)
-    assert "refused: TLS" in said or "connections have not said hello" in said
+    assert "refused: TLS" in said or "connections have sent no HELLO" in said
     assert said.count("\n") < 1000, "a flood must not fill the log"
 
 
-def test_slow_strangers_hold_nobody_up(running: Running) -> None:
-    """Several times as many as may stand at the door, each sending a byte now and then; newcomers get in."""
+def test_slow_pending_connections_do_not_block_others(running: Running) -> None:
+    """Opens several times as many connections as may be pending, each sending a byte now and then; other clients still
+    connect."""
     cluster, nodes = running
 
     async def main() -> None:
@@ -128,7 +134,7 @@ def test_slow_strangers_hold_nobody_up(running: Running) -> None:
             before = await latency_ms(client)
             with ExitStack() as stack:
                 slow = [
-                    stack.enter_context(socket.create_connection(cluster.addresses[0])) for _ in range(4 * STRANGERS)
+                    stack.enter_context(socket.create_connection(cluster.addresses[0])) for _ in range(4 * MAX_PENDING)
                 ]
                 for sock in slow:
                     sock.setblocking(False)
@@ -150,21 +156,20 @@ def test_slow_strangers_hold_nobody_up(running: Running) -> None:
                 assert gone == len(slow), f"{len(slow) - gone} slow strangers are still connected"
 
     run(main(), timeout_s=60)
-    assert f"more than {STRANGERS} connections have not said hello (limits.strangers)" in log_of(nodes)
+    assert f"more than {MAX_PENDING} connections have sent no HELLO (limits.pending_connections)" in log_of(nodes)
 
 
-def test_replayed_frames_are_not_taken_twice(running: Running) -> None:
-    """A client with a certificate says again what it said: in one connection, in the next, and from an older
-    incarnation."""
+def test_replayed_frames_are_not_delivered_twice(running: Running) -> None:
+    """A client with a certificate repeats its frames: in one connection, in the next, and from an older incarnation."""
     cluster, nodes = running
     context = cluster.client_transport("till").secured
     coder = Codec(cluster_spec(cluster).wire_bodies())
 
     def hello(link: int, incarnation: int = 1) -> bytes:
-        said = Hello(2, cluster.name, cluster.protocol, REPLAYER, 0, incarnation, link, None, 0, 1)
-        return wire.hello_frame(said)
+        said = Hello(WIRE_VERSION, cluster.name, cluster.protocol, REPLAYER, 0, incarnation, link, None, 0, 1)
+        return wire.encode_hello(said)
 
-    frame = coder.frame(1, 0, [coder.encode(Request(Message(REPLAYER * 10**9, REPLAYER, (0,), b"once")))])
+    frame = coder.encode_frame(1, 0, [coder.encode(Request(Message(REPLAYER * 10**9, REPLAYER, (0,), b"once")))])
 
     async def main() -> None:
         async with connect(cluster, client="till") as client:
@@ -183,7 +188,7 @@ def test_replayed_frames_are_not_taken_twice(running: Running) -> None:
             assert b"has forgotten our link" in again
             older = await say(cluster.addresses[0], hello(9, incarnation=0) + frame, context)
             assert b"incarnation 1, link 1 was seen before" in older
-            await say(cluster.addresses[0], hello(2) + frame + wire.ack_frame(0) * 1000 + frame, context)
+            await say(cluster.addresses[0], hello(2) + frame + wire.encode_ack(0) * 1000 + frame, context)
             await client.multicast({"orders"}, b"last")
             async with asyncio.timeout(10):
                 while b"last" not in got:

@@ -1,4 +1,4 @@
-"""Mutual TLS: certificates that name their owner, and everybody refused whose name, number or rights do not fit."""
+"""Mutual TLS: certificates name their owner; a wrong name, process id or permission is refused."""
 
 import asyncio
 import shutil
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from amcast.cluster import Replica, cluster_spec, connect
+from amcast.cluster import cluster_spec, connect
 from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.message import Message, Request
 from amcast.live.config import certificates as certs
@@ -19,6 +19,7 @@ from amcast.live.log_output import configure_logging
 from amcast.live.security.permissions import FIRST_CLIENT_ID, IDS_PER_CLIENT, Subject
 from amcast.live.security.tls import Security
 from amcast.live.server.node import reload_certificates
+from amcast.live.server.replica import Replica
 from amcast.live.wire import frames as wire
 from amcast.live.wire.frames import Codec, Hello
 from tests.live.cluster import run
@@ -31,11 +32,11 @@ needs_sockets = pytest.mark.live
 
 
 def greeting(process: int, target: int, cluster: str = "local", protocol: str = "primcast") -> bytes:
-    return wire.hello_frame(Hello(wire.WIRE_VERSION, cluster, protocol, process, target, 0, 1, None, 0, 1))
+    return wire.encode_hello(Hello(wire.WIRE_VERSION, cluster, protocol, process, target, 0, 1, None, 0, 1))
 
 
 @needs_sockets
-def test_clients_with_certificates_multicast_and_keep_to_their_groups(tmp_path: Path) -> None:
+def test_clients_may_address_only_their_groups(tmp_path: Path) -> None:
     cluster = secured(tmp_path, {"orders": 3, "stock": 3})
 
     async def main() -> None:
@@ -55,7 +56,7 @@ def test_clients_with_certificates_multicast_and_keep_to_their_groups(tmp_path: 
 
 
 @needs_sockets
-def test_nothing_travels_in_the_clear(tmp_path: Path) -> None:
+def test_payloads_are_encrypted(tmp_path: Path) -> None:
     cluster = secured(tmp_path)
     taps: list[bytes] = []
 
@@ -80,7 +81,7 @@ def test_nothing_travels_in_the_clear(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("who", "process", "target", "said"),
     [
-        ("client-guest", TILL, 0, "but its certificate names client guest, who owns"),
+        ("client-guest", TILL, 0, "but its certificate names client guest, which owns"),
         ("client-guest", 1, 0, "it claims to be process 1, but its certificate names client guest"),
         ("node-stock-1", TILL, 0, "but its certificate names node stock/1"),
         ("node-stock-1", 1, 0, ""),
@@ -88,10 +89,10 @@ def test_nothing_travels_in_the_clear(tmp_path: Path) -> None:
         ("node-stock-9", 1, 0, "node stock/9, which is no node of cluster 'local'"),
     ],
 )
-def test_a_peer_that_claims_another_name_is_refused(
+def test_peer_that_claims_another_identity_is_refused(
     tmp_path: Path, who: str, process: int, target: int, said: str
 ) -> None:
-    """The authority is ours, the certificate is good; only the claim is a lie (but for the one honest row)."""
+    """The certificate is valid; only the claimed process id is wrong (except for one valid row)."""
     cluster = secured(tmp_path)
     kind, _, name = who.partition("-")
     subject = Subject("local", kind, name.replace("-", "/"))
@@ -106,7 +107,7 @@ def test_a_peer_that_claims_another_name_is_refused(
                 answers.append(await say(cluster.addresses[target], greeting(process, target), context))
             async with connect(cluster, client="till") as till:
                 await till.multicast({"orders", "stock"}, b"x")
-            await until(lambda: running[0].host.network.is_up(1))
+            await until(lambda: running[0].host.network.is_connected(1))
 
     with listening() as heard:
         run(main())
@@ -117,8 +118,8 @@ def test_a_peer_that_claims_another_name_is_refused(
 
 
 @needs_sockets
-def test_certificates_of_strangers_are_not_accepted(tmp_path: Path) -> None:
-    """Another authority, another cluster of the same authority, an expired one, and none at all."""
+def test_foreign_and_expired_certificates_are_refused(tmp_path: Path) -> None:
+    """Another authority, another cluster of the same authority, an expired certificate, and none."""
     cluster = secured(tmp_path)
     (tmp_path / "other").mkdir()
     other = secured(tmp_path / "other", name="local")
@@ -155,7 +156,7 @@ def test_certificates_of_strangers_are_not_accepted(tmp_path: Path) -> None:
 
 
 @needs_sockets
-def test_a_client_that_lies_about_its_rights_is_told_at_the_door(tmp_path: Path) -> None:
+def test_client_that_exceeds_its_permissions_is_refused(tmp_path: Path) -> None:
     cluster = secured(tmp_path)
     context = cluster.client_transport("guest").secured
     coder = Codec(cluster_spec(cluster).wire_bodies())
@@ -164,7 +165,7 @@ def test_a_client_that_lies_about_its_rights_is_told_at_the_door(tmp_path: Path)
 
     async def main() -> None:
         async with replicas(cluster) as running:
-            sent = greeting(GUEST, 0) + coder.frame(1, 0, [coder.encode(asked)])
+            sent = greeting(GUEST, 0) + coder.encode_frame(1, 0, [coder.encode(asked)])
             answers.append(await say(cluster.addresses[0], sent, context))
             async with connect(cluster, client="till") as till:
                 await till.multicast({"orders"}, b"x")
@@ -178,8 +179,8 @@ def test_a_client_that_lies_about_its_rights_is_told_at_the_door(tmp_path: Path)
 
 
 @needs_sockets
-def test_who_dials_a_node_finds_that_node_or_hangs_up(tmp_path: Path) -> None:
-    """Somebody with a good certificate of another node listens at a node's address."""
+def test_dialler_refuses_a_certificate_of_another_node(tmp_path: Path) -> None:
+    """A process with a valid certificate of another node listens at a node's address."""
     cluster = secured(tmp_path, {"orders": 1, "stock": 1})
     folder = tmp_path / "certs"
     for suffix in (".pem", ".key"):
@@ -209,7 +210,7 @@ def test_who_dials_a_node_finds_that_node_or_hangs_up(tmp_path: Path) -> None:
     assert heard.having("refused: it claims to be process 0, but its certificate names node stock/1")
 
 
-def test_the_certificates_that_are_made(tmp_path: Path) -> None:
+def test_made_certificates_are_valid_and_renewed(tmp_path: Path) -> None:
     cluster = secured(tmp_path)
     folder = tmp_path / "certs"
     for key in folder.glob("*.key"):
@@ -246,14 +247,14 @@ def swap(folder: Path) -> None:
         (swap, r"names node stock/1 of cluster 'local'; expected node orders/1"),
     ],
 )
-def test_wrong_certificates_are_found_at_the_start(tmp_path: Path, spoil: object, said: str) -> None:
+def test_wrong_certificates_are_reported_at_start(tmp_path: Path, spoil: object, said: str) -> None:
     cluster = secured(tmp_path)
     spoil(tmp_path / "certs")  # type: ignore[operator]
     with pytest.raises(UsageError, match=said):
         cluster.node_transport("orders/1")
 
 
-def test_a_certificate_of_another_authority_is_found_at_the_start(tmp_path: Path) -> None:
+def test_certificate_of_another_authority_is_reported_at_start(tmp_path: Path) -> None:
     cluster = secured(tmp_path)
     shutil.move(tmp_path / "certs" / "ca.pem", tmp_path / "old.pem")
     (tmp_path / "other").mkdir()
@@ -271,16 +272,16 @@ def test_a_certificate_of_another_authority_is_found_at_the_start(tmp_path: Path
         ("[clients.a]\ngroups = ['x']", "clients.a.groups: 'x' does not exist; expected some of ['orders']"),
         ("[clients.a]\ngroups = 'some'", "clients.a.groups = 'some'; expected \"all\" or a list of groups"),
         ("[clients.a]\nid = -1", "clients.a.id = -1; expected 0 to 510"),
-        ("[clients.a]\nid = 1\n[clients.b]", "clients.b.id = 1; a has this number already"),
+        ("[clients.a]\nid = 1\n[clients.b]", "clients.b.id = 1; a has this id already"),
         ("[clients.' a']", "clients: the name ' a'; expected one without spaces around it"),
         ("[clients.a]\nrights = 1", "unknown field `rights`"),
-        ("wire = [2, 1]", "wire = [2, 1]; expected [oldest, newest] between 1 and 2"),
+        ("wire = [2, 1]", "wire = [2, 1]; expected [oldest, newest] between 3 and 4"),
         ("wire = [0, 2]", "wire = [0, 2]; expected"),
         ("wire = [1, 99]", "wire = [1, 99]; expected"),
         ("logs = 'xml'", "logs: Invalid enum value 'xml'"),
     ],
 )
-def test_wrong_security_is_refused_with_the_field_named(tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_security_error_names_the_field(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "cluster.toml"
     groups = "[groups.orders]\nreplicas = ['10.0.0.1:7001']\n"
     top, tables = ("", text) if text.startswith("[") else (text, "")
@@ -291,7 +292,7 @@ def test_wrong_security_is_refused_with_the_field_named(tmp_path: Path, text: st
     assert said in str(refused.value)
 
 
-def test_plain_is_for_loopback_unless_forced(tmp_path: Path) -> None:
+def test_plain_mode_requires_loopback_unless_forced(tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
 
     def text(address: str, more: str = "", table: str = "") -> str:
@@ -320,7 +321,7 @@ def test_plain_is_for_loopback_unless_forced(tmp_path: Path) -> None:
         read_cluster(file)
 
 
-def test_whose_client_must_be_said_where_there_are_several(tmp_path: Path) -> None:
+def test_client_name_is_required_where_there_are_several(tmp_path: Path) -> None:
     cluster = secured(tmp_path)
     with pytest.raises(UsageError, match=r"client None does not exist in .*; expected one of: till, guest"):
         cluster.client_transport()
@@ -340,12 +341,12 @@ def test_whose_client_must_be_said_where_there_are_several(tmp_path: Path) -> No
     [[], ["http://x"], ["amcast://shop/node/a/1", "amcast://shop/node/a/2"], ["amcast://shop"], ["amcast://shop/king/a"],
      ["amcast:///node/a"], ["amcast://shop/node/"]],
 )  # fmt: skip
-def test_certificates_that_name_nobody_or_several_are_refused(uris: list[str]) -> None:
+def test_certificates_with_no_or_several_owners_are_refused(uris: list[str]) -> None:
     with pytest.raises(RefusedError):
         Subject.parse(uris)
 
 
-def test_names_survive_the_way_through_a_certificate() -> None:
+def test_subject_round_trips_through_its_uri() -> None:
     for name in ("orders/1", "größe/2", "a b/3", "a%2Fb/1", "../../etc/4"):
         subject = Subject("my shop/ä", "node", name)
         assert Subject.parse([subject.uri]) == subject
@@ -353,7 +354,7 @@ def test_names_survive_the_way_through_a_certificate() -> None:
         assert ".." not in subject.file_stem.replace("..%2F", "").replace("..-", "") or "/" not in subject.file_stem
 
 
-def test_a_key_never_reaches_a_log_or_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_keys_never_appear_in_logs_or_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cluster = secured(tmp_path)
     configure_logging("orders/1")
     key = (tmp_path / "certs" / "node-orders-1.key").read_text().splitlines()[1]
@@ -366,7 +367,7 @@ def test_a_key_never_reaches_a_log_or_an_error(tmp_path: Path, capsys: pytest.Ca
 
 
 @needs_sockets
-def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
+def test_port_in_use_is_reported(tmp_path: Path) -> None:
     cluster = secured(tmp_path)
 
     async def main() -> None:
@@ -378,7 +379,7 @@ def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
 
 
 @needs_sockets
-def test_renewed_certificates_are_used_without_a_restart(tmp_path: Path) -> None:
+def test_renewed_certificates_are_used_after_sighup(tmp_path: Path) -> None:
     cluster = secured(tmp_path)
 
     def serial(replica: Replica) -> str:
@@ -408,4 +409,4 @@ def test_renewed_certificates_are_used_without_a_restart(tmp_path: Path) -> None
 
     with listening() as heard:
         run(main())
-    assert len(heard.having("the certificates were read again")) == 2
+    assert len(heard.having("the certificates were reloaded")) == 2

@@ -1,6 +1,6 @@
-"""A program on a hosted replica, for tests that kill it: python hosted_ledger.py CONFIG NODE, until SIGTERM.
+"""An application on a replica, for tests that kill it: python hosted_ledger.py CONFIG NODE, until SIGTERM.
 
-It keeps all payloads in memory, and writes them beside the configuration when it ends well.
+It keeps all payloads in memory, and writes them beside cluster.toml after a graceful stop.
 """
 
 import asyncio
@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from amcast.cluster import Replica
+from amcast.cluster import run_replica
 
 
 async def main(config: Path, node: str) -> None:
@@ -19,7 +19,7 @@ async def main(config: Path, node: str) -> None:
 
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
-    replica = Replica(
+    replica = run_replica(
         config, node, lambda delivery: rows.append(delivery.payload), take=lambda: b"|".join(rows), install=install
     )
     async with replica:

@@ -1,4 +1,4 @@
-"""A program on a hosted replica: it has every delivery once, whatever its replica slept through or forgot."""
+"""An application on a replica receives every delivery once, whatever its replica missed or lost."""
 
 import asyncio
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from amcast.cluster import Replica, connect
+from amcast.cluster import connect, run_replica
 from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.message import Message
 from amcast.live.client_batch import Delivery, encode_batch
@@ -15,13 +15,14 @@ from amcast.live.config.cluster import Cluster, read_cluster
 from amcast.live.host.recent_deliveries import MissedDeliveriesError
 from amcast.live.operations.local_cluster import LocalCluster, format_local_config
 from amcast.live.server.application import Application, Journal
+from amcast.live.server.replica import Replica
 from tests.live.cluster import run
 
 QUICK = {"heartbeat_s": 0.05, "heartbeat_timeout_s": 1.0, "reconnect_min_s": 0.01, "reconnect_max_s": 0.1}
 
 
 class Ledger:
-    """The simplest program: all payloads in a row."""
+    """The simplest application: a list of all payloads."""
 
     def __init__(self) -> None:
         self.rows: list[bytes] = []
@@ -52,7 +53,7 @@ class Shop:
     async def start(self, *names: str) -> None:
         for name in names:
             ledger = self.ledgers[name] = Ledger()
-            one = Replica(self.cluster, name, ledger.enter, take=ledger.take, install=ledger.install)
+            one = run_replica(self.cluster, name, ledger.enter, take=ledger.take, install=ledger.install)
             self.running[name] = one
             await one.__aenter__()
 
@@ -61,7 +62,7 @@ class Shop:
             await self.running.pop(name).__aexit__(None, None, None)
 
     async def level(self, rows: int) -> None:
-        """Wait until every running program has so many rows."""
+        """Waits until every running application has a number of rows."""
         while any(len(self.ledgers[name].rows) < rows for name in self.running):
             await asyncio.sleep(0.02)
 
@@ -78,7 +79,7 @@ def rows(count: int) -> list[bytes]:
 
 @pytest.mark.live
 @pytest.mark.parametrize("durability", ["memory", "os"])
-def test_who_was_down_for_long_takes_over_a_fellows_state(tmp_path: Path, durability: str) -> None:
+def test_replica_down_for_long_installs_another_members_state(tmp_path: Path, durability: str) -> None:
     async def main() -> None:
         shop = Shop(tmp_path, durability=durability)
         await shop.start("orders/1", "orders/2", "orders/3")
@@ -99,7 +100,7 @@ def test_who_was_down_for_long_takes_over_a_fellows_state(tmp_path: Path, durabi
 
 @pytest.mark.live
 @pytest.mark.parametrize("durability", ["os", "fsync"])
-def test_a_whole_group_comes_back_with_its_programs(tmp_path: Path, durability: str) -> None:
+def test_applications_of_a_whole_group_recover_after_restart(tmp_path: Path, durability: str) -> None:
     async def main() -> None:
         shop = Shop(tmp_path, durability=durability)
         for turn in range(3):
@@ -114,18 +115,18 @@ def test_a_whole_group_comes_back_with_its_programs(tmp_path: Path, durability: 
 
 
 @pytest.mark.live
-def test_a_program_without_a_state_is_told_what_it_missed(tmp_path: Path) -> None:
+def test_application_without_state_gets_on_missed(tmp_path: Path) -> None:
     missed: list[tuple[int, int]] = []
     got: list[Delivery] = []
 
     async def main() -> None:
         shop = Shop(tmp_path, durability="memory")
         await shop.start("orders/1", "orders/2")
-        async with Replica(shop.cluster, "orders/3", got.append):
+        async with run_replica(shop.cluster, "orders/3", got.append):
             await talk(shop, 0, 10)
         await talk(shop, 10, 40)
         hole = lambda first, position: missed.append((first, position))  # noqa: E731
-        async with Replica(shop.cluster, "orders/3", got.append, on_missed=hole, handed=10) as third:
+        async with run_replica(shop.cluster, "orders/3", got.append, on_missed=hole, delivered_until=10) as third:
             await third.caught_up()
             await talk(shop, 50, 10)
             while not got or got[-1].payload != b"59":
@@ -142,7 +143,7 @@ def test_a_program_without_a_state_is_told_what_it_missed(tmp_path: Path) -> Non
 
 
 @pytest.mark.live
-def test_a_replica_multicasts_and_iterates(tmp_path: Path) -> None:
+def test_replica_multicasts_and_iterates_over_deliveries(tmp_path: Path) -> None:
     async def main() -> None:
         shop = Shop(tmp_path, durability="memory")
         await shop.start("orders/1", "orders/2", "orders/3")
@@ -164,21 +165,21 @@ def test_a_replica_multicasts_and_iterates(tmp_path: Path) -> None:
         assert got == rows(20)
         assert one.position == 20
         await shop.stop(*shop.running)
-        with pytest.raises(UsageError, match="replica orders/1 does not run"):
+        with pytest.raises(UsageError, match="replica orders/1 is not running"):
             assert one.position
 
     run(main())
 
 
 @pytest.mark.live
-def test_a_program_that_fails_stops_its_replica_and_is_told(tmp_path: Path) -> None:
+def test_failing_application_stops_its_replica(tmp_path: Path) -> None:
     def fail(delivery: Delivery) -> None:
         raise ValueError("no such item")
 
     async def main() -> None:
         shop = Shop(tmp_path, durability="memory")
         await shop.start("orders/2", "orders/3")
-        one = await Replica(shop.cluster, "orders/1", fail).__aenter__()
+        one = await run_replica(shop.cluster, "orders/1", fail).__aenter__()
         await talk(shop, 0, 1)
         with pytest.raises(CannotTellError, match="has stopped: no such item"):
             await anext(one.deliveries())
@@ -194,7 +195,7 @@ def message(number: int) -> Message:
     return Message(number, 0, (0,), encode_batch([b"%d" % number]))
 
 
-def test_a_journal_tells_what_was_written_and_no_more(tmp_path: Path) -> None:
+def test_journal_replays_exactly_what_was_written(tmp_path: Path) -> None:
     ledger = Ledger()
     journal = Journal(tmp_path, "fsync")
     assert journal.replay(ledger.install, lambda position, message: None) == 0
@@ -212,14 +213,14 @@ def test_a_journal_tells_what_was_written_and_no_more(tmp_path: Path) -> None:
     assert ledger.rows == rows(8)
 
 
-def test_state_hooks_belong_together() -> None:
+def test_take_without_install_is_refused() -> None:
     with pytest.raises(UsageError, match="take and install belong together"):
         Application(None, take=lambda: b"")
 
 
 @pytest.mark.live
 @pytest.mark.slow
-def test_programs_survive_kill_nine_of_the_whole_group(tmp_path: Path) -> None:
+def test_applications_survive_kill_of_the_whole_group(tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
     file.write_text(format_local_config({"orders": 3}, protocol="primcast", durability="os", options={"keep": 8}))
     cluster = read_cluster(file)

@@ -1,4 +1,4 @@
-"""What operators see: status, what blocks a message, health and readiness, metrics, logs."""
+"""Operators' view: status, explanation of a message, health and readiness, metrics, logs."""
 
 import asyncio
 import json
@@ -16,10 +16,11 @@ from amcast.kernel.process import Process
 from amcast.live import log_output as logs
 from amcast.live.operations.cluster_status import add_lags, late_processes
 from amcast.live.rpc.client import NoAnswerError, RpcClient
-from amcast.live.rpc.server import GetNodeStatus
+from amcast.live.rpc.messages import GetNodeStatus
 from amcast.live.security.permissions import FIRST_CLIENT_ID
 from amcast.live.server import http
 from amcast.live.server.metrics import METRICS
+from amcast.live.wire.frames import WIRE_VERSION
 from amcast.protocols.skeen.process import Skeen
 from tests import ROOT
 from tests.live.cluster import run
@@ -36,7 +37,7 @@ async def fetch(address: tuple[str, int], request: bytes) -> tuple[int, str]:
     return int(answer.split()[1]), answer.split("\r\n\r\n", 1)[1]
 
 
-def test_the_status_of_every_node(tmp_path: Path) -> None:
+def test_status_of_every_node(tmp_path: Path) -> None:
     cluster = plain(tmp_path, {"orders": 3, "stock": 1})
 
     async def main() -> None:
@@ -54,13 +55,13 @@ def test_the_status_of_every_node(tmp_path: Path) -> None:
             assert status["protocol_status"]["leader"] in (0, 3)
             assert status["protocol_status"]["pending"] == 0
             assert len(status["links"]) == 3
-            assert all(link["up"] and link["version"] == 2 for link in status["links"])
+            assert all(link["up"] and link["version"] == WIRE_VERSION for link in status["links"])
 
     run(main())
 
 
-def test_explain_names_the_phase_and_who_is_late(tmp_path: Path) -> None:
-    """Two of three members of stock are gone: what is for stock is stamped, and never decided."""
+def test_explain_names_the_phase_and_late_processes(tmp_path: Path) -> None:
+    """Two of three members of stock are down: a message to stock is proposed, and never decided."""
     cluster = plain(tmp_path, {"orders": 3, "stock": 3})
     told: dict[str, dict[str, Any]] = {}
 
@@ -92,7 +93,7 @@ def test_explain_names_the_phase_and_who_is_late(tmp_path: Path) -> None:
     assert not any(answer["delivered"] for answer in told.values())
 
 
-def test_a_protocol_that_cannot_tell_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_of_a_protocol_without_phases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = plain(tmp_path, {"orders": 1, "stock": 1}, protocol="skeen")
 
     async def main() -> None:
@@ -111,7 +112,7 @@ def test_a_protocol_that_cannot_tell_says_so(tmp_path: Path, monkeypatch: pytest
     run(main())
 
 
-def test_only_operators_may_look_inside(tmp_path: Path) -> None:
+def test_only_operators_may_request_the_status(tmp_path: Path) -> None:
     cluster = secured(tmp_path)
 
     async def main() -> None:
@@ -121,12 +122,12 @@ def test_only_operators_may_look_inside(tmp_path: Path) -> None:
                 if name == "till":
                     await asker.request(0, GetNodeStatus())
                 else:
-                    with pytest.raises(NoAnswerError, match="client guest may not ask for status"):
+                    with pytest.raises(NoAnswerError, match="client guest may not request the status"):
                         await asker.request(0, GetNodeStatus())
 
     with listening() as heard:
         run(main())
-    assert len(heard.having("may not ask for status")) == 1
+    assert len(heard.having("may not request the status")) == 1
 
 
 def test_health_readiness_and_metrics_over_http(tmp_path: Path) -> None:
@@ -168,13 +169,13 @@ def test_health_readiness_and_metrics_over_http(tmp_path: Path) -> None:
     run(main())
 
 
-def test_the_documented_metrics_are_those_that_exist() -> None:
+def test_documented_metrics_equal_defined_metrics() -> None:
     page = (ROOT / "docs" / "operate.md").read_text()
     documented = set(re.findall(r"^\| `(amcast_\w+)` \|", page, re.M))
     assert documented == {f"{told.name}{'_total' if told.kind == 'counter' else ''}" for told in METRICS}
 
 
-def test_the_dashboard_asks_for_metrics_that_exist() -> None:
+def test_dashboard_uses_defined_metrics() -> None:
     board = json.loads((ROOT / "deploy" / "grafana-dashboard.json").read_text())
     asked = set(re.findall(r"amcast_\w+", json.dumps(board["panels"])))
     known = {f"{told.name}{'_total' if told.kind == 'counter' else ''}" for told in METRICS}
@@ -182,7 +183,7 @@ def test_the_dashboard_asks_for_metrics_that_exist() -> None:
     assert asked <= known
 
 
-def test_logs_as_json_lines() -> None:
+def test_json_log_lines() -> None:
     stream = StringIO()
     before = logging.getLogger().handlers[:], logging.getLogger().level
     try:
@@ -202,25 +203,25 @@ def test_logs_as_json_lines() -> None:
     assert "ValueError: a reason" in rows[1]["error"]
 
 
-def test_a_flood_of_complaints_is_a_few_lines() -> None:
-    sparing = logs.RateLimitedLog(lines=3, while_s=0.05)
+def test_repeated_warnings_are_rate_limited() -> None:
+    sparing = logs.RateLimitedLog(max_lines=3, window_s=0.05)
     with listening() as heard:
         for _ in range(1000):
             sparing.warn("flood", "again")
         assert heard.lines == ["again"] * 3
         run(asyncio.sleep(0.06))
         sparing.warn("flood", "later")
-    assert heard.lines[3:] == [heard.having("997 more of 'flood'")[0], "later"]
+    assert heard.lines[3:] == [heard.having("997 more lines of kind 'flood'")[0], "later"]
     assert sparing.suppressed == 997
 
 
-def test_text_lines_keep_what_peers_send_on_one_line() -> None:
+def test_text_log_escapes_control_characters_of_peers() -> None:
     line = logs.TextLines("n").format(logging.LogRecord("x", 30, "", 0, "said %s", ("\x1b[31m\nevil",), None))
     assert line.endswith("n WARNING said \\x1b[31m\\nevil")
 
 
 @pytest.mark.slow
-def test_the_commands_against_real_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_and_explain_commands_on_real_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cluster = secured(tmp_path, {"orders": 3, "stock": 1}, logs="json")
     config = ["--config", str(cluster.file)]
     with local_cluster(cluster) as running:

@@ -1,85 +1,85 @@
-"""Client numbers: no two clients that could be confused ever get the same one, over all incarnations of the servers."""
+"""Client ids: no two clients whose messages could be confused get the same id, over all incarnations of servers."""
 
 import asyncio
 from pathlib import Path
 
 import pytest
 
-from amcast.cluster import Replica, connect
+from amcast.cluster import connect, run_replica
 from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.ids import MAX_SENDER, sender_of, sequence_of
 from amcast.live.config.cluster import Cluster, read_cluster
 from amcast.live.operations.local_cluster import format_local_config
 from amcast.live.security.permissions import FIRST_CLIENT_ID, IDS_PER_CLIENT
-from amcast.live.storage.client_ids import AHEAD, MOST_USED, STRIDE, ClientIdAllocator
+from amcast.live.storage.client_ids import AHEAD, MAX_SEQUENCE, STRIDE, ClientIdAllocator
 from tests.live.cluster import run
 
 WHOLE = (FIRST_CLIENT_ID, MAX_SENDER)
 
 
-def test_servers_and_incarnations_never_issue_a_number_twice(tmp_path: Path) -> None:
+def test_servers_and_incarnations_never_allocate_an_id_twice(tmp_path: Path) -> None:
     seen: set[int] = set()
     for server in (0, 1, 7, STRIDE - 1):
         for incarnation, count in enumerate((3, AHEAD, 1, 2 * AHEAD + 1)):
-            numbers = ClientIdAllocator(tmp_path / str(server), server, incarnation)
+            allocator = ClientIdAllocator(tmp_path / str(server), server, incarnation)
             for _ in range(count):
-                issue = numbers.allocate(*WHOLE)
-                assert issue.number not in seen
-                assert FIRST_CLIENT_ID <= issue.number <= MAX_SENDER
-                assert (issue.incarnation, issue.sequence) == (0, 0)
-                seen.add(issue.number)
+                allocated = allocator.allocate(*WHOLE)
+                assert allocated.process not in seen
+                assert FIRST_CLIENT_ID <= allocated.process <= MAX_SENDER
+                assert (allocated.incarnation, allocated.sequence) == (0, 0)
+                seen.add(allocated.process)
 
 
-def test_ranges_of_certificates_are_kept_apart(tmp_path: Path) -> None:
-    numbers = ClientIdAllocator(tmp_path, 3, 0)
+def test_ids_come_from_the_range_of_the_certificate(tmp_path: Path) -> None:
+    allocator = ClientIdAllocator(tmp_path, 3, 0)
     blocks = [(FIRST_CLIENT_ID + n * IDS_PER_CLIENT, FIRST_CLIENT_ID + (n + 1) * IDS_PER_CLIENT - 1) for n in range(3)]
     for first, last in blocks * 5:
-        assert first <= numbers.allocate(first, last).number <= last
+        assert first <= allocator.allocate(first, last).process <= last
     small = ClientIdAllocator(tmp_path / "small", 3, 0)
-    assert [small.allocate(FIRST_CLIENT_ID, FIRST_CLIENT_ID + 324).number - FIRST_CLIENT_ID for _ in range(6)][
+    assert [small.allocate(FIRST_CLIENT_ID, FIRST_CLIENT_ID + 324).process - FIRST_CLIENT_ID for _ in range(6)][
         -1
     ] == 323
-    with pytest.raises(UsageError, match="has issued all its numbers from 1048576 to 1048900"):
+    with pytest.raises(UsageError, match="has allocated all its client ids from 1048576 to 1048900"):
         small.allocate(FIRST_CLIENT_ID, FIRST_CLIENT_ID + 324)
 
 
-def test_a_number_comes_back_only_from_its_holder_and_goes_on_where_it_was(tmp_path: Path) -> None:
-    numbers = ClientIdAllocator(tmp_path, 0, 0)
-    one = numbers.allocate(*WHOLE)
-    assert not numbers.release(one.number, b"guessed", 1, 10)
-    assert not numbers.release(one.number + STRIDE, one.secret, 1, 10)
-    assert numbers.release(one.number, one.secret, 1, 10)
-    assert not numbers.release(one.number, one.secret, 1, 10), "once"
-    again = numbers.allocate(*WHOLE)
-    assert (again.number, again.incarnation, again.sequence) == (one.number, 1, 10)
+def test_released_id_continues_its_sequence_and_only_its_holder_releases_it(tmp_path: Path) -> None:
+    allocator = ClientIdAllocator(tmp_path, 0, 0)
+    one = allocator.allocate(*WHOLE)
+    assert not allocator.release(one.process, b"guessed", 1, 10)
+    assert not allocator.release(one.process + STRIDE, one.secret, 1, 10)
+    assert allocator.release(one.process, one.secret, 1, 10)
+    assert not allocator.release(one.process, one.secret, 1, 10), "once"
+    again = allocator.allocate(*WHOLE)
+    assert (again.process, again.incarnation, again.sequence) == (one.process, 1, 10)
     assert again.secret != one.secret
-    assert not numbers.release(again.number, again.secret, 2, MOST_USED + 1)
-    assert numbers.allocate(*WHOLE).number != one.number, "a used-up number is retired"
+    assert not allocator.release(again.process, again.secret, 2, MAX_SEQUENCE + 1)
+    assert allocator.allocate(*WHOLE).process != one.process, "a used-up id is retired"
 
 
-def test_who_lost_its_disk_or_has_a_high_number_issues_nothing(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="numbers is lost; expected another process than 0"):
+def test_server_without_disk_or_with_a_high_number_allocates_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="client_ids is lost; expected another process than 0"):
         ClientIdAllocator(tmp_path / "lost", 0, incarnation=4).allocate(*WHOLE)
-    with pytest.raises(UsageError, match="process 64 issues no numbers"):
+    with pytest.raises(UsageError, match="process 64 allocates no client ids"):
         ClientIdAllocator(tmp_path / "high", STRIDE, 0).allocate(*WHOLE)
-    (tmp_path / "numbers").write_text("?")
-    with pytest.raises(UsageError, match="expected how many numbers were issued"):
+    (tmp_path / "client_ids").write_text("?")
+    with pytest.raises(UsageError, match="expected how many ids are reserved"):
         ClientIdAllocator(tmp_path, 0, 0)
 
 
-def configured(folder: Path) -> Cluster:
+def make_cluster(folder: Path) -> Cluster:
     (folder / "cluster.toml").write_text(format_local_config({"orders": 1}, protocol="skeen", durability="memory"))
     return read_cluster(folder / "cluster.toml")
 
 
 @pytest.mark.live
-def test_short_lived_clients_share_a_number_and_deliver_everything(tmp_path: Path) -> None:
-    cluster = configured(tmp_path)
+def test_short_lived_clients_reuse_an_id_and_deliver_everything(tmp_path: Path) -> None:
+    cluster = make_cluster(tmp_path)
     got: list[bytes] = []
 
     async def main() -> None:
         ids = []
-        async with Replica(cluster, "orders/1", lambda delivery: got.append(delivery.payload)):
+        async with run_replica(cluster, "orders/1", lambda delivery: got.append(delivery.payload)):
             for number in range(20):
                 async with connect(cluster) as client:
                     ids.append((await client.multicast({"orders"}, b"%d" % number)).message)
@@ -91,35 +91,35 @@ def test_short_lived_clients_share_a_number_and_deliver_everything(tmp_path: Pat
 
 
 @pytest.mark.live
-def test_clients_at_the_same_time_and_those_that_left_something_open_have_their_own(tmp_path: Path) -> None:
-    cluster = configured(tmp_path)
+def test_concurrent_clients_and_those_with_unanswered_messages_keep_their_ids(tmp_path: Path) -> None:
+    cluster = make_cluster(tmp_path)
 
     async def main() -> None:
-        async with Replica(cluster, "orders/1") as replica:
+        async with run_replica(cluster, "orders/1") as replica:
             async with connect(cluster) as one, connect(cluster) as two:
                 first, second = one.me, two.me
                 assert first != second
             async with connect(cluster) as three:
                 assert three.me in (first, second)
-                open_number = three.me
+                unanswered = three.me
                 replica.host.network.pause_reading(True)
                 with pytest.raises(CannotTellError):
                     await three.multicast({"orders"}, b"x", timeout_s=0.1)
             replica.host.network.pause_reading(False)
             async with connect(cluster) as four, connect(cluster) as five:
-                assert open_number not in (four.me, five.me)
+                assert unanswered not in (four.me, five.me)
 
     run(main())
 
 
 @pytest.mark.live
-def test_a_restarted_server_issues_new_numbers(tmp_path: Path) -> None:
-    cluster = configured(tmp_path)
+def test_restarted_server_allocates_new_ids(tmp_path: Path) -> None:
+    cluster = make_cluster(tmp_path)
 
     async def main() -> None:
         seen = []
         for _ in range(3):
-            async with Replica(cluster, "orders/1"):
+            async with run_replica(cluster, "orders/1"):
                 client = await connect(cluster).__aenter__()
                 seen.append(client.me)
                 client.multicaster.outstanding = 1

@@ -1,4 +1,4 @@
-"""The durable log: what comes back after every kind of end, and what is refused."""
+"""The durable log: which records survive every kind of end, and which logs are refused."""
 
 import os
 import random
@@ -13,7 +13,7 @@ import pytest
 from amcast.kernel.errors import UsageError
 from amcast.live.errors import DamagedLogError
 from amcast.live.storage import segments
-from amcast.live.storage.store import Durability, LogStore, MemoryStore, next_incarnation, opened_store, verify
+from amcast.live.storage.store import Durability, LogStore, MemoryStore, next_incarnation, open_store, verify_log
 from tests import ROOT
 
 SMALL = 4096
@@ -21,60 +21,60 @@ MODES: tuple[Durability, ...] = ("fsync", "os")
 
 
 class Writer:
-    """A store with the bookkeeping of a host."""
+    """A store, and what it reported as a host would see it."""
 
     def __init__(self, folder: Path, mode: Durability = "fsync", segment_bytes: int = SMALL) -> None:
         self.store = LogStore(folder, mode, segment_bytes)
         self.records = list(self.store.records())
         self.durable = 0
         self.failed: Exception | None = None
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self.store.start(self._durable, self._fail)
 
     def _durable(self, ticket: int) -> None:
-        with self._news:
+        with self._changed:
             self.durable = max(self.durable, ticket)
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def _fail(self, error: Exception) -> None:
-        with self._news:
+        with self._changed:
             self.failed = error
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def write(self, *records: bytes, replaces: bool = False) -> None:
-        """Append, commit and wait."""
+        """Appends and commits records, and waits until they are durable or the store has failed."""
         for record in records:
             ticket = self.store.append(record, replaces)
         self._durable(self.store.commit())
-        with self._news:
-            assert self._news.wait_for(lambda: self.durable >= ticket or self.failed, timeout=20)
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.durable >= ticket or self.failed, timeout=20)
 
 
-def reopened(folder: Path, mode: Durability = "fsync") -> list[bytes]:
+def read_records(folder: Path, mode: Durability = "fsync") -> list[bytes]:
     writer = Writer(folder, mode)
     writer.store.close()
     return writer.records
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_everything_comes_back_in_order_over_many_segments_and_incarnations(tmp_path: Path, mode: Durability) -> None:
-    chance = random.Random(7)
+def test_records_survive_many_segments_and_incarnations_in_order(tmp_path: Path, mode: Durability) -> None:
+    rng = random.Random(7)
     written: list[bytes] = []
     for incarnation in range(4):
         writer = Writer(tmp_path, mode)
         assert writer.store.incarnation == incarnation
         assert writer.records == written
         for _ in range(20):
-            group = [chance.randbytes(chance.randint(0, 300)) for _ in range(chance.randint(1, 9))]
+            group = [rng.randbytes(rng.randint(0, 300)) for _ in range(rng.randint(1, 9))]
             writer.write(*group)
             written += group
         writer.store.close()
-    assert len(segments.segments(tmp_path)) > 4
-    assert verify(tmp_path).records == len(written)
+    assert len(segments.list_segments(tmp_path)) > 4
+    assert verify_log(tmp_path).records == len(written)
 
 
-def test_what_was_acknowledged_survives_without_a_close(tmp_path: Path) -> None:
-    """A process that dies between two acknowledgements: kill -9 runs no handler, so nothing here may need one."""
+def test_acknowledged_records_survive_a_kill(tmp_path: Path) -> None:
+    """A killed process runs no handler, so no acknowledged record may need one."""
     code = f"""
 import os, sys
 sys.path.insert(0, {str(ROOT)!r})
@@ -88,61 +88,61 @@ writer.store.append(b"not committed")
 os.kill(os.getpid(), 9)
 """
     for mode in MODES:
-        before = len(reopened(tmp_path))
+        before = len(read_records(tmp_path))
         done = subprocess.run([sys.executable, "-c", code, mode], capture_output=True, text=True, check=False)
         assert done.returncode == -9, done.stderr
-        assert reopened(tmp_path)[before:] == [b"%d" % number for number in range(50)]
+        assert read_records(tmp_path)[before:] == [b"%d" % number for number in range(50)]
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_snapshot_replaces_what_came_before_and_frees_the_files(tmp_path: Path, mode: Durability) -> None:
+def test_snapshot_replaces_earlier_records_and_removes_their_segments(tmp_path: Path, mode: Durability) -> None:
     writer = Writer(tmp_path, mode)
     for number in range(100):
         writer.write(b"x" * 200, b"%d" % number)
-    many = len(segments.segments(tmp_path))
+    many = len(segments.list_segments(tmp_path))
     writer.write(b"snapshot", replaces=True)
     assert many > 3
-    assert len(segments.segments(tmp_path)) == 1
+    assert len(segments.list_segments(tmp_path)) == 1
     writer.write(b"after")
     writer.store.close()
-    assert reopened(tmp_path, mode) == [b"snapshot", b"after"]
+    assert read_records(tmp_path, mode) == [b"snapshot", b"after"]
 
 
-def test_a_crash_between_a_snapshot_and_the_removal_of_old_segments_is_harmless(tmp_path: Path) -> None:
+def test_crash_before_old_segments_are_removed_is_harmless(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     for _ in range(40):
         writer.write(b"x" * 200)
-    old = {file: file.read_bytes() for file in segments.segments(tmp_path)}
+    old = {file: file.read_bytes() for file in segments.list_segments(tmp_path)}
     assert len(old) > 2
     writer.write(b"snapshot", replaces=True)
     writer.store.close()
     for file, data in list(old.items())[1:]:
         file.write_bytes(data)
-    assert reopened(tmp_path) == [b"snapshot"]
+    assert read_records(tmp_path) == [b"snapshot"]
 
 
-def test_a_record_larger_than_a_segment_gets_one_of_its_own(tmp_path: Path) -> None:
+def test_record_larger_than_a_segment_gets_its_own_segment(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     writer.write(b"small")
     writer.write(b"x" * 10 * SMALL)
     writer.write(b"small again")
     writer.store.close()
-    assert [len(record) for record in reopened(tmp_path)] == [5, 10 * SMALL, 11]
+    assert [len(record) for record in read_records(tmp_path)] == [5, 10 * SMALL, 11]
 
 
-def two_commits(folder: Path) -> tuple[Path, int, int]:
-    """A log of two commits: its file, where the second begins, where it ends."""
+def write_two_commits(folder: Path) -> tuple[Path, int, int]:
+    """Writes a log of two commits; returns its file, and where the second commit begins and ends."""
     writer = Writer(folder)
     writer.write(b"first" * 10)
-    (file,) = segments.segments(folder)
-    middle = segments.scan(folder).end
+    (file,) = segments.list_segments(folder)
+    middle = segments.scan_log(folder).end
     writer.write(b"second" * 10)
     writer.store.close()
-    return file, middle, segments.scan(folder).end
+    return file, middle, segments.scan_log(folder).end
 
 
-def test_a_torn_tail_is_cut_wherever_it_tears_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    file, middle, end = two_commits(tmp_path / "whole")
+def test_torn_tail_is_truncated_at_any_byte_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file, middle, end = write_two_commits(tmp_path / "whole")
     whole = file.read_bytes()
     for cut in range(middle + 1, end - 4):
         folder = tmp_path / str(cut)
@@ -151,20 +151,20 @@ def test_a_torn_tail_is_cut_wherever_it_tears_and_said(tmp_path: Path, caplog: p
         (folder / file.name).write_bytes(torn)
         if torn == whole:
             continue
-        before = verify(folder)
+        before = verify_log(folder)
         assert (before.records, before.torn_bytes > 0) == (1, True)
         assert (folder / file.name).read_bytes() == torn, "verify changes nothing"
         writer = Writer(folder)
         assert writer.records == [b"first" * 10]
         writer.write(b"next")
         writer.store.close()
-        assert reopened(folder) == [b"first" * 10, b"next"]
+        assert read_records(folder) == [b"first" * 10, b"next"]
     assert "a torn tail of" in caplog.text
     assert "never acknowledged" in caplog.text
 
 
-def test_a_damaged_middle_is_refused_whichever_byte_it_is(tmp_path: Path) -> None:
-    file, middle, _ = two_commits(tmp_path)
+def test_damage_before_a_valid_commit_is_refused_at_any_byte(tmp_path: Path) -> None:
+    file, middle, _ = write_two_commits(tmp_path)
     whole = file.read_bytes()
     padding = segments._COMMIT.size + 5 + 50 + segments.FIRST_COMMIT
     for at in range(padding):
@@ -172,44 +172,55 @@ def test_a_damaged_middle_is_refused_whichever_byte_it_is(tmp_path: Path) -> Non
         damaged[at] ^= 0x41
         file.write_bytes(damaged)
         with pytest.raises(DamagedLogError, match=str(file)):
-            verify(tmp_path)
+            verify_log(tmp_path)
         with pytest.raises(DamagedLogError):
             LogStore(tmp_path)
         assert file.read_bytes() == damaged, "a refused log is left as it is"
     file.write_bytes(whole)
-    assert len(reopened(tmp_path)) == 2
+    assert len(read_records(tmp_path)) == 2
     assert middle > padding - 8
 
 
-def test_a_missing_segment_is_refused(tmp_path: Path) -> None:
+def test_missing_segment_is_refused(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     for _ in range(60):
         writer.write(b"x" * 200)
     writer.store.close()
-    files = segments.segments(tmp_path)
+    files = segments.list_segments(tmp_path)
     for missing in (files[0], files[1]):
         data = missing.read_bytes()
         missing.unlink()
         with pytest.raises(DamagedLogError, match="a segment is missing"):
-            verify(tmp_path)
+            verify_log(tmp_path)
         missing.write_bytes(data)
-    assert verify(tmp_path).records == 60
+    assert verify_log(tmp_path).records == 60
 
 
-def test_a_segment_that_was_only_being_made_is_made_again(tmp_path: Path) -> None:
+def test_log_of_an_older_format_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    file, _, _ = write_two_commits(tmp_path)
+    for data in (file.read_bytes(), segments.encode_head(1) + bytes(SMALL)):
+        old = data.replace(segments.MAGIC, b"AMCLOG01")
+        file.write_bytes(old)
+        for read in (verify_log, LogStore):
+            with pytest.raises(UsageError, match=r"a log of format 1; expected format 2: .* empty the data folder"):
+                read(tmp_path)
+        assert file.read_bytes() == old
+
+
+def test_unfinished_segment_is_created_again(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     writer.write(b"one")
     writer.store.close()
-    for beginning in (b"", bytes(SMALL), segments.head(2)[:5]):
+    for beginning in (b"", bytes(SMALL), segments.encode_head(2)[:5]):
         (tmp_path / "00000002.log").write_bytes(beginning)
-        assert reopened(tmp_path) == [b"one"]
+        assert read_records(tmp_path) == [b"one"]
     writer = Writer(tmp_path)
     writer.write(b"two")
     writer.store.close()
-    assert reopened(tmp_path) == [b"one", b"two"]
+    assert read_records(tmp_path) == [b"one", b"two"]
 
 
-def test_a_full_disk_fails_the_store_and_loses_nothing_acknowledged(tmp_path: Path) -> None:
+def test_full_disk_fails_the_store_and_keeps_acknowledged_records(tmp_path: Path) -> None:
     code = f"""
 import resource, signal, sys
 sys.path.insert(0, {str(ROOT)!r})
@@ -228,40 +239,40 @@ print(writer.durable)
         done = subprocess.run([sys.executable, "-c", code, mode], capture_output=True, text=True, check=False)
         assert "cannot be written any more" in done.stdout, done.stderr
         assert done.stdout.splitlines()[1] == "1"
-        assert reopened(tmp_path)[-1] == b"acknowledged"
+        assert read_records(tmp_path)[-1] == b"acknowledged"
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
 
 
-def test_a_folder_serves_one_process_at_a_time(tmp_path: Path) -> None:
+def test_folder_is_locked_by_one_process_at_a_time(tmp_path: Path) -> None:
     first = LogStore(tmp_path)
     with pytest.raises(UsageError, match="in use by another process"):
         LogStore(tmp_path)
     with pytest.raises(UsageError, match="is this node running already"):
-        opened_store(tmp_path, "memory")
+        open_store(tmp_path, "memory")
     first.close()
     LogStore(tmp_path).close()
-    second = opened_store(tmp_path, "memory")
+    second = open_store(tmp_path, "memory")
     with pytest.raises(UsageError, match="in use by another process"):
-        opened_store(tmp_path, "memory")
+        open_store(tmp_path, "memory")
     second.close()
-    opened_store(tmp_path, "memory").close()
+    open_store(tmp_path, "memory").close()
 
 
-def test_incarnations_count_up_and_a_damaged_count_is_refused(tmp_path: Path) -> None:
+def test_incarnations_increase_and_a_damaged_count_is_refused(tmp_path: Path) -> None:
     assert [next_incarnation(tmp_path) for _ in range(3)] == [0, 1, 2]
-    store = opened_store(tmp_path, "memory")
+    store = open_store(tmp_path, "memory")
     assert isinstance(store, MemoryStore)
     assert store.incarnation == 3
     store.close()
     (tmp_path / "incarnation").write_text("seven")
     for _ in range(2):
         with pytest.raises(UsageError, match="expected the number of the last incarnation"):
-            opened_store(tmp_path, "memory")
+            open_store(tmp_path, "memory")
 
 
-def test_verify_says_what_is_not_there(tmp_path: Path) -> None:
+def test_verify_names_a_missing_folder_or_log(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such folder"):
-        verify(tmp_path / "nowhere")
+        verify_log(tmp_path / "nowhere")
     with pytest.raises(UsageError, match="no segments"):
-        verify(tmp_path)
+        verify_log(tmp_path)
     assert os.listdir(tmp_path) == []  # noqa: PTH208

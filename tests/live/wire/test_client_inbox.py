@@ -13,7 +13,7 @@ from amcast.live.host.host import Host
 from amcast.live.limits import KIB, Limits
 from amcast.live.wire import frames as wire
 from amcast.live.wire.connection import Connection
-from amcast.live.wire.frames import Hello
+from amcast.live.wire.frames import WIRE_VERSION, Hello
 from tests.live.cluster import run
 from tests.live.wire.wire_fuzz import CLIENT, SPEC, TOPOLOGY, Sink
 
@@ -25,7 +25,7 @@ class Door:
     """A server that does not tick by itself, and clients that come in; what they say is read at once, or at the end."""
 
     def __init__(self, at_once: bool, kind: type[Connection] = Connection) -> None:
-        self.host = Host(SPEC.process(0, TOPOLOGY, SPEC.configure()), SPEC, limits=LIMITS, chance=random.Random(1))
+        self.host = Host(SPEC.process(0, TOPOLOGY, SPEC.configure()), SPEC, limits=LIMITS, rng=random.Random(1))
         self.at_once = at_once
         self.kind = kind
         self.clients: dict[int, tuple[Connection, Sink]] = {}
@@ -34,7 +34,7 @@ class Door:
         sink = Sink()
         connection = self.kind(self.host.network, LIMITS)
         connection.connection_made(sink)
-        hello = wire.hello_frame(Hello(2, "amcast", SPEC.name, client, 0, 0, link, known, received, 1))
+        hello = wire.encode_hello(Hello(WIRE_VERSION, "amcast", SPEC.name, client, 0, 0, link, known, received, 1))
         connection.get_buffer(-1)[: len(hello)] = hello
         connection.buffer_updated(len(hello))
         self.clients[client] = (connection, sink)
@@ -44,13 +44,13 @@ class Door:
         if sink.closing:
             return
         if self.at_once:
-            connection.take_bytes(data)
+            connection.receive_bytes(data)
         else:
             sink.protocol.data_received(data)
 
     def asked(self) -> list[int]:
         """What clients have asked for so far, in order."""
-        self.host.network.read_crowd()
+        self.host.network.read_client_inbox()
         events = [event for event in self.host._inbox if isinstance(event, Requests)]
         return [message.id for event in events for message in event.messages]
 
@@ -58,11 +58,11 @@ class Door:
         """How many of its frames were read, whether it was sent away, and what is left of a frame."""
         connection, sink = self.clients[client]
         link = self.host.network.links[client]
-        return link._received, sink.closing, bytes(connection._view[connection._start : connection._end])
+        return link.received, sink.closing, bytes(connection._view[connection._start : connection._end])
 
 
-def framed(number: int, *bodies: Body, version: int = 2) -> bytes:
-    return CODER.frame(number, 0, [CODER.encode(body) for body in bodies], version)
+def framed(number: int, *bodies: Body, version: int = WIRE_VERSION) -> bytes:
+    return CODER.encode_frame(number, 0, [CODER.encode(body) for body in bodies], version)
 
 
 def request(client: int, sequence: int, groups: tuple[int, ...] = (0, 1), payload: bytes = b"beer") -> Request:
@@ -88,7 +88,7 @@ def sayings(chance: random.Random, client: int) -> Iterator[bytes]:
             case 3:
                 yield framed(number, request(client, number, payload=bytes(chance.choice((0, 100, 5000, 10_000)))))
             case 4:
-                yield wire.ack_frame(0)
+                yield wire.encode_ack(0)
                 yield frame
             case 5:
                 # The rest of a frame looks like a frame.
@@ -148,7 +148,7 @@ def test_a_crowd_is_read_as_each_client_would_be(seed: int) -> None:
             for door in doors:
                 door.say(client, data)
             if chance.random() < 0.1:
-                doors[1].host.network.read_crowd()
+                doors[1].host.network.read_client_inbox()
         one, other = [[id for id in door.asked() if id] for door in doors]
         for client in clients:
             assert doors[0].state(client) == doors[1].state(client), f"seed {seed}, client {client}"
@@ -165,16 +165,16 @@ def test_most_frames_are_read_without_a_call() -> None:
     class Counting(Connection):
         long_ways = 0
 
-        def take_bytes(self, data: bytes) -> None:
+        def receive_bytes(self, data: bytes) -> None:
             Counting.long_ways += 1
-            super().take_bytes(data)
+            super().receive_bytes(data)
 
     async def main() -> None:
         door = Door(False, Counting)
         door.enter(CLIENT)
         for number in range(1, 201):
             door.say(CLIENT, framed(number, request(CLIENT, number)))
-            door.host.network.read_crowd()
+            door.host.network.read_client_inbox()
         assert len(door.asked()) == 200
         assert Counting.long_ways == 1 + 200 // 32, "the first (new destinations), and accounts"
 
@@ -188,13 +188,13 @@ def test_what_came_the_old_way_is_read_before_anybody_says_how_far_it_went() -> 
         link = door.host.network.links[CLIENT]
         door.say(CLIENT, framed(1, request(CLIENT, 1)))
         door.say(CLIENT, framed(2, request(CLIENT, 2)))
-        assert link._received == 0
-        door.enter(CLIENT, known=link.mark)
-        assert link._received == 2, "or the client would send both again"
+        assert link.received == 0
+        door.enter(CLIENT, known=link.incarnation)
+        assert link.received == 2, "or the client would send both again"
         door.say(CLIENT, framed(3, request(CLIENT, 3)))
         connection, _ = door.clients[CLIENT]
         connection.connection_lost(None)
-        assert link._received == 3, "or what came would be lost with the connection"
+        assert link.received == 3, "or what came would be lost with the connection"
         assert len(door.asked()) == 3
 
     run(main())
@@ -202,7 +202,7 @@ def test_what_came_the_old_way_is_read_before_anybody_says_how_far_it_went() -> 
 
 def test_a_client_that_cannot_be_handled_harms_nobody_else() -> None:
     class Broken(Connection):
-        def take_bytes(self, data: bytes) -> None:
+        def receive_bytes(self, data: bytes) -> None:
             raise ZeroDivisionError("a mistake of ours")
 
     async def main() -> None:

@@ -14,10 +14,10 @@ import pytest
 
 from amcast.cluster import connect
 from amcast.kernel.errors import UsageError
-from amcast.lab.simulated_vs_live import Latencies, compared
+from amcast.lab.simulated_vs_live import Latencies, compare_worlds
 from amcast.live.config.cluster import read_cluster
 from amcast.live.wire.emulated_line import DelayedWriter, EmulatedLine
-from amcast.simulation.inputs.plan import plan_of, read_plan
+from amcast.simulation.inputs.plan import parse_plan, read_plan
 from tests import ROOT
 from tests.live.cluster import run
 from tests.live.secure_cluster import plain, replicas
@@ -66,7 +66,7 @@ def test_a_line_that_ends_in_good_order_loses_nothing() -> None:
         delayed = DelayedWriter(EmulatedLine(1000 * MS), got.append, random.Random(1))
         delayed(b"a")
         delayed(b"b")
-        delayed.finish()
+        delayed.flush()
         assert got == [b"a", b"b"]
         delayed(b"c")
         delayed.close()
@@ -141,7 +141,7 @@ def test_simulated_and_live_latencies_agree(tmp_path: Path) -> None:
     values["workload"]["messages"] = 8
     found: list[tuple[Latencies, Latencies]] = []
     for attempt in range(3):
-        both = compared(plan_of(values), tmp_path / str(attempt))
+        both = compare_worlds(parse_plan(values), tmp_path / str(attempt))
         found.append((both.simulated, both.live))
         assert both.live.messages == both.simulated.messages == 8
         if both.agrees(0.05):
@@ -156,7 +156,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
         ({"network": {"distribution": "exponential"}, "protocol": "primcast"}, "expected constant or normal"),
     ):
         with pytest.raises(UsageError, match=said):
-            compared(plan_of({"workload": {"name": "micro", "messages": 4}, **text}), tmp_path)
+            compare_worlds(parse_plan({"workload": {"name": "micro", "messages": 4}, **text}), tmp_path)
 
 
 def root(*words: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from amcast.cluster import Replica, connect
+from amcast.cluster import connect, run_replica
 from amcast.kernel.errors import UsageError
 from amcast.kernel.message import Body, Message, Request
 from amcast.live.config.cluster import read_cluster
@@ -35,7 +35,7 @@ class End:
         self.codec = Codec(SKEEN.wire_bodies(), limits=SMALL)
         self.network = Network(
             me, 0, "test", "skeen", self.codec, on_bodies=self._take, on_frame=self._take_traced,
-            on_link_reset=lambda *peer: self.peers.append(peer), chance=random.Random(1),
+            on_link_reset=lambda *peer: self.peers.append(peer), rng=random.Random(1),
         )  # fmt: skip
 
     def _take(self, peer: int, bodies: list[Body]) -> None:
@@ -46,9 +46,9 @@ class End:
 
     def say(self, payload: int, sent_ns: int | None = None) -> None:
         body = Request(Message(1, 1, (0,), bytes(payload)))
-        self.network.traces = sent_ns is not None
-        self.network.send((1 - self.me,), self.codec.encode(body), 1)
-        self.network.flush(sent_ns)
+        self.network.outbox.is_traced = sent_ns is not None
+        self.network.outbox.send((1 - self.me,), self.codec.encode(body), 1)
+        self.network.outbox.flush(sent_ns)
 
 
 @pytest.mark.live
@@ -61,7 +61,7 @@ def test_a_body_larger_than_a_frame_and_a_queue_travels_over_broken_connections(
             await low.network.listen(listening)
             for end in (low, high):
                 end.network.start({0: proxied, 1: ("127.0.0.1", 1)})
-            await high.network.connected({0}, 5)
+            await high.network.wait_connected({0}, 5)
             for size in (1, 900_000, 2, 1_500_000):
                 high.say(size, sent_ns)
             while wires.cuts < 5:
@@ -84,7 +84,7 @@ def test_a_body_larger_than_a_frame_and_a_queue_travels_over_broken_connections(
 def test_pieces_that_make_no_sense_are_refused() -> None:
     joining = Reassembler(10)
     assert joining.add(Fragment(0, 2, b"12345", 0, None)) is None
-    with pytest.raises(BadFrameError, match="piece 0 of 2; expected piece 1"):
+    with pytest.raises(BadFrameError, match="fragment 0 of 2; expected fragment 1"):
         joining.add(Fragment(0, 2, b"12345", 0, None))
     with pytest.raises(BadFrameError, match="more than 10 bytes"):
         joining.add(Fragment(1, 2, b"123456", 0, None))
@@ -95,27 +95,27 @@ def test_pieces_that_make_no_sense_are_refused() -> None:
 @pytest.mark.live
 def test_a_state_larger_than_a_frame_is_transferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pieces: list[Fragment] = []
-    cut_for_real = Codec.piece
+    cut_for_real = Codec.encode_fragment
 
     def cut(self: Codec, number: int, ack: int, piece: Fragment, version: int) -> bytes:
         pieces.append(piece)
         return cut_for_real(self, number, ack, piece, version)
 
-    monkeypatch.setattr(Codec, "piece", cut)
+    monkeypatch.setattr(Codec, "encode_fragment", cut)
     limits = {"message_bytes": 4000, "frame_bytes": 10_000, "frame_target_bytes": 8000, "heartbeat_s": 0.05}
     file = tmp_path / "cluster.toml"
     file.write_text(format_local_config({"orders": 3}, protocol="primcast", durability="os", limits=limits))
     cluster = read_cluster(file)
 
     async def main() -> None:
-        replicas = {name: Replica(cluster, name) for name in cluster.nodes()}
+        replicas = {name: run_replica(cluster, name) for name in cluster.nodes()}
         for one in replicas.values():
             await one.__aenter__()
         async with connect(cluster) as client:
             await replicas["orders/3"].__aexit__(None, None, None)
             for _ in range(100):
                 await client.multicast({"orders"}, bytes(3900))
-            replicas["orders/3"] = Replica(cluster, "orders/3")
+            replicas["orders/3"] = run_replica(cluster, "orders/3")
             await replicas["orders/3"].__aenter__()
             await replicas["orders/3"].caught_up()
             await client.multicast({"orders"}, b"y")

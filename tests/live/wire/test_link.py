@@ -38,7 +38,7 @@ class End:
             me, incarnation, "test", "skeen", self.codec, on_bodies=self._take,
             on_frame=lambda peer, frame: self._take(peer, frame.bodies),
             on_link_reset=lambda *peer: self.peers.append(peer),
-            on_peer_down=self.down.put_nowait, chance=random.Random(1),
+            on_peer_down=self.down.put_nowait, rng=random.Random(1),
         )  # fmt: skip
 
     def _take(self, peer: int, bodies: list[Body]) -> None:
@@ -46,10 +46,10 @@ class End:
 
     def say(self, target: int, number: int, payload: int = 0) -> None:
         body = Request(Message(1, 1, (0,), b"x" * payload)) if payload else Propose(1, 0, number)
-        self.network.send((target,), self.codec.encode(body), None)
+        self.network.outbox.send((target,), self.codec.encode(body), None)
 
     def flush(self) -> None:
-        self.network.flush(None)
+        self.network.outbox.flush(None)
 
 
 class Wire:
@@ -107,7 +107,7 @@ async def pair(limits: Limits = QUICK) -> AsyncIterator[tuple[End, End, Wire]]:
     await between.open()
     high.network.start({0: between.address})
     low.network.start({})
-    await high.network.connected({0}, 5)
+    await high.network.wait_connected({0}, 5)
     try:
         yield low, high, between
     finally:
@@ -167,14 +167,14 @@ def test_a_beat_acknowledges_what_no_frame_has() -> None:
             high.flush()
             await until(lambda: low.got == [1])
             now = asyncio.get_running_loop().time()
-            link._beaten = (-1, 0)
-            link.beat(now)
+            link._last_heartbeat = (-1, 0)
+            link.heartbeat(now)
             await asyncio.sleep(0.1)
             assert waiting.queued_bytes > 0, (
                 "it has just come, and something was said meanwhile: the next frame will do"
             )
-            link._beaten = (-1, link._received)
-            link.beat(now)
+            link._last_heartbeat = (-1, link.received)
+            link.heartbeat(now)
             await until(lambda: waiting.queued_bytes == 0)
 
     run(main())
@@ -232,7 +232,7 @@ def test_a_restart_that_hides_its_loss_of_memory_is_refused() -> None:
             with pytest.raises(
                 TimeoutError, match=r"incarnation 0 again but has forgotten.*start it with a later incarnation"
             ):
-                await again.network.connected({0}, 0.2)
+                await again.network.wait_connected({0}, 0.2)
             await again.network.stop()
 
     run(main())
@@ -244,7 +244,7 @@ def test_an_overflow_ends_the_incarnation_of_the_link_at_both_ends() -> None:
         async with pair(limits) as (low, high, between):
             between.blocked = True
             between.cut()
-            await until(lambda: not high.network.is_up(0) and not low.network.is_up(1))
+            await until(lambda: not high.network.is_connected(0) and not low.network.is_connected(1))
             low.say(1, 5)
             low.flush()
             for number in range(200):
@@ -284,13 +284,13 @@ class Handset:
 def test_a_link_that_ends_between_the_hellos_of_both_is_dialled_again() -> None:
     async def main() -> None:
         low, high = End(0), End(1)
-        link = high.network.link(0)
+        link = high.network.peers.link(0)
         transport = Handset()
         connection = Connection(high.network, QUICK, link)
         connection.connection_made(transport)  # type: ignore[arg-type]
-        answer = low.network.link(1).greeting("test", "skeen", 0, WIRE_VERSION, OLDEST_VERSION, "", (-1, 0))
+        answer = low.network.peers.link(1).make_hello("test", "skeen", 0, WIRE_VERSION, OLDEST_VERSION, "", (-1, 0))
         link.overflow()
-        high.network.greet(connection, answer)
+        high.network.handle_hello(connection, answer)
         assert transport.aborted, "the peer was told of a link that is no more"
         assert link.connection is None
 
@@ -305,30 +305,36 @@ def test_whoever_can_wait_waits_for_a_slow_peer() -> None:
             for _ in range(50):
                 high.say(0, 0, payload=10_000)
                 high.flush()
-            assert high.network.pressed
-            waiter = asyncio.create_task(high.network.room())
+            assert high.network.outbox.is_congested
+            waiter = asyncio.create_task(high.network.outbox.wait_for_capacity())
             await asyncio.sleep(0.2)
             assert not waiter.done()
             low.network.pause_reading(False)
             await waiter
-            assert not high.network.pressed
+            assert not high.network.outbox.is_congested
 
     run(main())
+
+
+def hello_bytes(**changes: object) -> bytes:
+    """The HELLO frame of client 5 to process 0, with some fields changed."""
+    hello = Hello(WIRE_VERSION, "amcast", "skeen", 5, 0, 0, 1, None, 0)
+    return wire.encode_hello(msgspec.structs.replace(hello, **changes))
 
 
 def test_another_wire_version_gets_a_clear_refusal(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with pair() as (low, _, _):
             hello = Hello(99, "test", "skeen", 5, 0, 0, 1, None, 0)
-            _, port = low.network._server.sockets[0].getsockname()  # type: ignore[union-attr]
+            _, port = low.network._listener.sockets[0].getsockname()  # type: ignore[union-attr]
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(wire.hello_frame(hello))
+            writer.write(wire.encode_hello(hello))
             answer = await reader.read()
             length, version, kind = HEAD.unpack_from(answer)
             assert (length, version, kind) == (len(answer) - 4, wire.WIRE_VERSION, wire.REFUSE)
             assert (
                 wire.read_refusal(answer[HEAD.size :]).reason
-                == "process 5 speaks wire version 99; process 0 speaks 1 to 2"
+                == "process 5 speaks wire version 99; process 0 speaks 3 to 4"
             )
             writer.close()
 
@@ -341,15 +347,15 @@ def test_another_wire_version_gets_a_clear_refusal(caplog: pytest.LogCaptureFixt
     ("bytes_sent", "said"),
     [
         (b"GET / HTTP/1.1\r\n\r\n", "a frame of 1195725856 bytes"),
-        (struct.pack("!IBB", 2, 1, 77), "a frame of kind 77"),
-        (struct.pack("!IBB", 5, 1, 0) + b"\xc1\xc1\xc1", "a HELLO that cannot be read"),
-        (struct.pack("!IBB", 5, 1, 3) + b"\x90\x90\x90", "BODIES before HELLO"),
-        (wire.hello_frame(Hello(1, "other", "skeen", 5, 0, 0, 1, None, 0)), "this is cluster 'amcast', not 'other'"),
-        (wire.hello_frame(Hello(1, "amcast", "ring", 5, 0, 0, 1, None, 0)), "runs protocol 'skeen', not 'ring'"),
-        (wire.hello_frame(Hello(1, "amcast", "skeen", 5, 9, 0, 1, None, 0)), "this is process 0, not 9"),
+        (struct.pack("!IBB", 2, WIRE_VERSION, 77), "a frame of kind 77"),
+        (struct.pack("!IBB", 5, WIRE_VERSION, 0) + b"\xc1\xc1\xc1", "a HELLO frame that cannot be read"),
+        (struct.pack("!IBB", 5, WIRE_VERSION, 3) + b"\x90\x90\x90", "BODIES before HELLO"),
+        (hello_bytes(cluster="other"), "this is cluster 'amcast', not 'other'"),
+        (hello_bytes(protocol="ring"), "runs protocol 'skeen', not 'ring'"),
+        (hello_bytes(target=9), "this is process 0, not 9"),
         (
-            wire.hello_frame(Hello(1, "amcast", "skeen", 5, 0, 0, 1, None, 0, 1, "", 0, 17)),
-            "process 5 and process 0 have different groups or replicas in topology 0: is cluster.toml the same",
+            hello_bytes(configuration=0, members_digest=17),
+            "process 5 and process 0 have different groups or replicas in configuration 0: is cluster.toml the same",
         ),
     ],
 )
@@ -376,13 +382,13 @@ def test_garbage_closes_its_connection_and_harms_nobody(
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (Propose(1, 0, 1), "clients may only send requests"),
+        (Propose(1, 0, 1), "expected Request"),
         (Request(Message(5_000_000_000, 6, (0,), b"")), "in the name of 6"),
         (Request(Message(6_000_000_000, 5, (0,), b"")), "in the name of 5"),
         (Request(Message(5_000_000_000, 5, (1, 0), b"")), r"destinations (1, 0); expected (0, 1)"),
         (Request(Message(5_000_000_000, 5, (0, 7), b"")), "group 7 does not exist"),
         (Request(Message(5_000_000_000, 5, (), b"")), "expected at least one group"),
-        (Request(Message(5_000_000_000, 5, (1,), b"")), "none of process 0's business"),
+        (Request(Message(5_000_000_000, 5, (1,), b"")), "does not concern process 0"),
         (Request(Message(5_000_000_000, 5, (0,), b"x" * 2_000_000)), "has 2000000 bytes; expected at most"),
     ],
 )
@@ -392,9 +398,9 @@ def test_a_client_that_asks_for_what_it_may_not_is_told(
     async def main() -> None:
         async with cluster(Topology.grid(2, 1)) as made, made.client() as client:
             reader, writer = await asyncio.open_connection(*made.addresses[0])
-            writer.write(wire.hello_frame(Hello(1, "amcast", "skeen", 5, 0, 0, 1, None, 0)))
+            writer.write(hello_bytes())
             coder = Codec(SKEEN.wire_bodies())
-            writer.write(coder.frame(1, 0, [coder.encode(body)]))
+            writer.write(coder.encode_frame(1, 0, [coder.encode(body)]))
             answer = await reader.read()
             assert said.encode() in answer
             writer.close()
@@ -421,7 +427,7 @@ def test_a_payload_that_is_no_batch_is_delivered_as_it_is_everywhere() -> None:
 def test_a_client_of_another_cluster_learns_why() -> None:
     async def main() -> None:
         async with cluster(Topology.grid(1, 1)) as made:
-            with pytest.raises(CannotTellError, match="process 0 said: this is cluster 'amcast', not 'elsewhere'"):
+            with pytest.raises(CannotTellError, match="process 0 refused: this is cluster 'amcast', not 'elsewhere'"):
                 async with made.client(cluster="elsewhere", connect_s=0.3):
                     pass
 
@@ -461,14 +467,14 @@ def test_whose_address_refuses_is_gone_and_who_dialled_us_is_looked_for() -> Non
         addresses = {0: await low.network.listen(LOCAL), 1: await high.network.listen(LOCAL)}
         low.network.start(addresses)
         high.network.start(addresses)
-        await high.network.connected({0}, 5)
+        await high.network.wait_connected({0}, 5)
         await high.network.stop()
         assert await low.down.get() == 1, "process 1 dials; process 0 looks for it"
 
         again = End(1, incarnation=1)
         await again.network.listen(addresses[1])
         again.network.start(addresses)
-        await low.network.connected({1}, 5)
+        await low.network.wait_connected({1}, 5)
         await low.network.stop()
         assert await again.down.get() == 0
         await again.network.stop()
@@ -485,13 +491,13 @@ def test_a_peer_that_loses_its_connections_before_its_door_is_gone_when_that_is_
         addresses = {0: await low.network.listen(LOCAL), 1: await high.network.listen(LOCAL)}
         low.network.start(addresses)
         high.network.start(addresses)
-        await high.network.connected({0}, 5)
+        await high.network.wait_connected({0}, 5)
         for task in high.network._dialling.values():
             task.cancel()
         connection = high.network.links[0].connection
         assert connection is not None
         connection.abort()
-        await until(lambda: not low.network.is_up(1))
+        await until(lambda: not low.network.is_connected(1))
         await asyncio.sleep(0.1)
         assert low.down.empty(), "somebody opens"
         await high.network.stop()

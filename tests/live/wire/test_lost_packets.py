@@ -37,7 +37,7 @@ def test_what_a_link_held_when_it_began_anew_is_told_as_lost() -> None:
             await client.multicast({0, 1}, b"arrives")
             await asyncio.sleep(0.15)
             link = made.hosts[0].network.links[1]
-            link.connection.paused = True
+            link.connection.is_writing_paused = True
             asking = asyncio.create_task(client.multicast({0, 1}, b"overflows", timeout_s=0.3))
             await asyncio.sleep(0.1)
             link.overflow()

@@ -12,7 +12,7 @@ from amcast.live.wire import outbox as sending
 from amcast.live.wire.frames import Codec
 from amcast.live.wire.link import Link
 from amcast.live.wire.network import Network
-from amcast.live.wire.outbox import MOST_KEPT
+from amcast.live.wire.outbox import DEFERRED_BODIES
 from amcast.protocols.skeen.messages import Propose
 from tests.live.cluster import SKEEN, run
 
@@ -26,7 +26,7 @@ STRANGER = 999
 class Socket:
     """Takes what is written; what a connection would do with it, a codec does here."""
 
-    paused = deaf = False
+    is_writing_paused = is_reading_paused = False
 
     def __init__(self, codec: Codec) -> None:
         self.codec = codec
@@ -49,19 +49,19 @@ def networked(limits: Limits) -> tuple[Network, dict[int, Socket]]:
     codec = Codec(SKEEN.wire_bodies(), limits=limits)
     network = Network(
         0, 0, "test", "skeen", codec, on_bodies=lambda peer, bodies: None, on_frame=lambda peer, frame: None,
-        on_link_reset=lambda peer, incarnation: None, chance=random.Random(0),
+        on_link_reset=lambda peer, incarnation: None, rng=random.Random(0),
     )  # fmt: skip
-    network._addresses = dict.fromkeys(SERVERS, ("nowhere", 0))
+    network.peers.addresses = dict.fromkeys(SERVERS, ("nowhere", 0))
     sockets = {}
     for peer in (*SERVERS[1:], *CLIENTS):
         sockets[peer] = Socket(codec)
-        connect(network.link(peer), sockets[peer])
+        connect(network.peers.link(peer), sockets[peer])
     return network, sockets
 
 
 def connect(link: Link, socket: Socket) -> None:
     link.connection = socket  # type: ignore[assignment]
-    link._put, link._flows = socket.write, True
+    link._write, link._is_flowing = socket.write, True
 
 
 def targets(chance: random.Random) -> tuple[int, ...]:
@@ -82,29 +82,31 @@ def targets(chance: random.Random) -> tuple[int, ...]:
 def say_each(network: Network, peers: tuple[int, ...], number: int) -> None:
     """As a host does: what cannot be told along with the rest takes the long way."""
     bodies = tuple(Propose(1, 0, number) for _ in peers)
-    for send in network.send_each(SendEach(peers, bodies, (1,) * len(peers))):
-        nobody = network.send(send.targets, network._coder.encode(send.body), send.about)
+    for send in network.outbox.fast_send_each(SendEach(peers, bodies, (1,) * len(peers))):
+        nobody = network.outbox.send(send.targets, network.peers._codec.encode(send.body), send.about)
         assert nobody == (send.targets if send.targets == (STRANGER,) else ())
 
 
 def test_many_clients_are_told_along_but_for_those_with_whom_there_is_more_to_it() -> None:
     async def main() -> None:
         network, sockets = networked(Limits())
-        network.send((CLIENTS[0],), network._coder.encode(Propose(1, 0, 1)), None)
-        network.links[CLIENTS[2]].hold()
-        network.links[CLIENTS[2]].broken = True
+        network.outbox.send((CLIENTS[0],), network.peers._codec.encode(Propose(1, 0, 1)), None)
+        network.links[CLIENTS[2]].pause()
+        network.links[CLIENTS[2]].is_broken = True
         bodies = (Propose(1, 0, 2), Propose(1, 0, 3), Propose(1, 0, 4))
-        assert network.send_each(SendEach(CLIENTS, bodies, (7, 8, 9))) == []
+        assert network.outbox.fast_send_each(SendEach(CLIENTS, bodies, (7, 8, 9))) == []
         assert sockets[CLIENTS[1]].frames == [], "not before the tick ends"
-        network.flush(None)
+        network.outbox.flush(None)
         assert sockets[CLIENTS[0]].frames == [[1, 2]], "one frame for all that a tick says"
         assert sockets[CLIENTS[1]].frames == [[3]]
         assert sockets[CLIENTS[2]].frames == [], "who is told nothing more gets no frame"
         for others in ((CLIENTS[0], 1), (CLIENTS[0], STRANGER)):
             each = SendEach(others, bodies[:2], (7, 8))
-            assert network.send_each(each) == each.expand(), "a server, or nobody, is told in the usual way"
-        network.traces = True
-        assert len(network.send_each(SendEach(CLIENTS, bodies, (7, 8, 9)))) == 3, "a trace tells all of them"
+            assert network.outbox.fast_send_each(each) == each.expand(), "a server, or nobody, is told in the usual way"
+        network.outbox.is_traced = True
+        assert len(network.outbox.fast_send_each(SendEach(CLIENTS, bodies, (7, 8, 9)))) == 3, (
+            "a trace tells all of them"
+        )
 
     run(main())
 
@@ -114,18 +116,18 @@ def test_a_crowd_that_is_told_more_in_one_tick_still_gets_one_frame_each() -> No
         network, sockets = networked(Limits())
         say_each(network, CLIENTS[:2], 1)
         say_each(network, CLIENTS[2:], 2)
-        assert [len(links) for links, _ in network._crowds] == [2, 1], "several crowds in one tick"
-        network.flush(None)
+        assert [len(links) for links, _ in network.outbox._single_replies] == [2, 1], "several crowds in one tick"
+        network.outbox.flush(None)
         assert [sockets[client].frames for client in CLIENTS] == [[[1]], [[1]], [[2]]]
         say_each(network, CLIENTS[:2], 3)
         say_each(network, CLIENTS[1:], 4)
-        network.send((CLIENTS[0],), network._coder.encode(Propose(1, 0, 5)), None)
-        network.flush(None)
+        network.outbox.send((CLIENTS[0],), network.peers._codec.encode(Propose(1, 0, 5)), None)
+        network.outbox.flush(None)
         assert [sockets[client].frames[-1] for client in CLIENTS] == [[3, 5], [3, 4], [4]]
         assert [len(sockets[client].frames) for client in CLIENTS] == [2, 2, 2]
-        network.links[CLIENTS[0]].hold()
+        network.links[CLIENTS[0]].pause()
         say_each(network, CLIENTS, 6)
-        network.flush(None)
+        network.outbox.flush(None)
         assert len(sockets[CLIENTS[0]].frames) == 2, "its socket takes no more"
         network.links[CLIENTS[0]].write_waiting()
         assert sockets[CLIENTS[0]].frames[-1] == [6]
@@ -149,13 +151,13 @@ def test_every_peer_hears_all_in_order_whatever_one_tick_says_to_whom(seed: int,
                 if chance.random() < 0.3:
                     say_each(network, (*chosen, STRANGER), number)
                 else:
-                    assert network.send(chosen, network._coder.encode(Propose(1, 0, number)), None) == ()
+                    assert network.outbox.send(chosen, network.peers._codec.encode(Propose(1, 0, number)), None) == ()
                 for peer in chosen:
                     if peer:
                         tick.setdefault(peer, []).append(number)
             if chance.random() < 0.05:
-                network.unlearn()
-            network.flush(None)
+                network.outbox.invalidate_fanouts()
+            network.outbox.flush(None)
             for peer, numbers in tick.items():
                 meant[peer].append(numbers)
         for peer, socket in sockets.items():
@@ -172,32 +174,32 @@ def test_who_can_wait_hears_all_in_order_too_and_the_others_at_once(seed: int, t
     async def main() -> None:
         chance = random.Random(seed)
         network, sockets = networked(Limits())
-        network.traces = traces
+        network.outbox.is_traced = traces
         meant: dict[int, list[int]] = {peer: [] for peer in sockets}
         for number in range(1, 600):
             chosen = targets(chance)
             servers = [peer for peer in chosen if 0 < peer < CLIENTS[0]]
             later = tuple(chance.sample(servers, chance.randint(0, len(servers))))
-            part = network._coder.encode(Propose(1, 0, number))
+            part = network.peers._codec.encode(Propose(1, 0, number))
             if later:
-                assert network.send_unhurried(chosen, later, part, None) == ()
+                assert network.outbox.send_deferrable(chosen, later, part, None) == ()
             else:
-                assert network.send(chosen, part, None) == ()
+                assert network.outbox.send(chosen, part, None) == ()
             for peer in chosen:
                 if peer:
                     meant[peer].append(number)
             if chance.random() < 0.3:
-                network.flush(number if traces else None)
+                network.outbox.flush(number if traces else None)
                 for peer in set(chosen) - {0, *later}:
                     assert list(chain(*sockets[peer].frames)) == meant[peer], f"seed {seed}: at once, and all before it"
-                assert all(len(link.parts) < MOST_KEPT for link in network.links.values())
+                assert all(len(link.parts) < DEFERRED_BODIES for link in network.links.values())
             if chance.random() < 0.03:
-                network.flush(number if traces else None)
-                network.let_go(number if traces else None)
+                network.outbox.flush(number if traces else None)
+                network.outbox.flush_deferred(number if traces else None)
                 assert not any(link.parts for link in network.links.values())
-                assert not network.later
-        network.flush(600 if traces else None)
-        network.let_go(600 if traces else None)
+                assert not network.outbox.deferred
+        network.outbox.flush(600 if traces else None)
+        network.outbox.flush_deferred(600 if traces else None)
         for peer, socket in sockets.items():
             assert list(chain(*socket.frames)) == meant[peer], f"seed {seed}, process {peer}"
 
@@ -207,38 +209,43 @@ def test_who_can_wait_hears_all_in_order_too_and_the_others_at_once(seed: int, t
 def test_what_can_wait_costs_no_frame_of_its_own() -> None:
     async def main() -> None:
         network, sockets = networked(Limits())
-        for number in range(1, 2 * MOST_KEPT + 1):
-            network.send_unhurried(SERVERS, (4, 5), network._coder.encode(Propose(1, 0, number)), None)
-            network.flush(None)
-        assert len(sockets[1].frames) == 2 * MOST_KEPT
-        assert [len(frame) for frame in sockets[4].frames] == [MOST_KEPT, MOST_KEPT]
-        network.send_unhurried(SERVERS, (4, 5), network._coder.encode(Propose(1, 0, 99)), None)
-        network.flush(None)
+        for number in range(1, 2 * DEFERRED_BODIES + 1):
+            network.outbox.send_deferrable(SERVERS, (4, 5), network.peers._codec.encode(Propose(1, 0, number)), None)
+            network.outbox.flush(None)
+        assert len(sockets[1].frames) == 2 * DEFERRED_BODIES
+        assert [len(frame) for frame in sockets[4].frames] == [DEFERRED_BODIES, DEFERRED_BODIES]
+        network.outbox.send_deferrable(SERVERS, (4, 5), network.peers._codec.encode(Propose(1, 0, 99)), None)
+        network.outbox.flush(None)
         network.links[4].connection = None
-        network.part(4)
-        network.send((5,), network._coder.encode(Propose(1, 0, 100)), None)
-        network.flush(None)
+        network.remove_server(4)
+        network.outbox.send((5,), network.peers._codec.encode(Propose(1, 0, 100)), None)
+        network.outbox.flush(None)
         assert sockets[5].frames[-1] == [99, 100], "it rides on what is said next"
-        assert sockets[4].frames[-1][-1] == 2 * MOST_KEPT, "who parts is told nothing more"
+        assert sockets[4].frames[-1][-1] == 2 * DEFERRED_BODIES, "who parts is told nothing more"
 
     run(main())
 
 
 def test_sets_of_peers_are_forgotten_before_they_become_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "MOST_REMEMBERED", 3)
+    monkeypatch.setattr(sending, "CACHED_TARGETS", 3)
     test_every_peer_hears_all_in_order_whatever_one_tick_says_to_whom(3, 1 << 18)
     test_who_can_wait_hears_all_in_order_too_and_the_others_at_once(3, False)
 
     async def main() -> None:
         network, _ = networked(Limits())
-        part = network._coder.encode(Propose(1, 0, 7))
+        part = network.peers._codec.encode(Propose(1, 0, 7))
         for peer in SERVERS[1:]:
             for other in SERVERS[1:]:
                 if other != peer:
-                    network.send((peer, other), part, None)
-                    network.send_unhurried((peer, other), (other,), part, None)
-                    network.flush(None)
-        assert max(len(network._fans), len(network._hurried), len(network._patient)) <= 3
+                    network.outbox.send((peer, other), part, None)
+                    network.outbox.send_deferrable((peer, other), (other,), part, None)
+                    network.outbox.flush(None)
+        assert (
+            max(
+                len(network.outbox._fanouts), len(network.outbox._urgent_targets), len(network.outbox._deferrable_links)
+            )
+            <= 3
+        )
 
     run(main())
 
@@ -246,11 +253,11 @@ def test_sets_of_peers_are_forgotten_before_they_become_too_many(monkeypatch: py
 def test_nobody_is_told_to_the_sender_and_the_others_hear() -> None:
     async def main() -> None:
         network, sockets = networked(Limits())
-        part = network._coder.encode(Propose(1, 0, 7))
-        assert network.send((1, 2, 999), part, None) == (999,)
-        assert network.send((999,), part, None) == (999,)
-        assert network.send((0,), part, None) == ()
-        network.flush(None)
+        part = network.peers._codec.encode(Propose(1, 0, 7))
+        assert network.outbox.send((1, 2, 999), part, None) == (999,)
+        assert network.outbox.send((999,), part, None) == (999,)
+        assert network.outbox.send((0,), part, None) == ()
+        network.outbox.flush(None)
         assert sockets[1].frames == sockets[2].frames == [[7]]
         assert sockets[3].frames == []
 
@@ -260,13 +267,13 @@ def test_nobody_is_told_to_the_sender_and_the_others_hear() -> None:
 def test_who_parts_is_told_nothing_more() -> None:
     async def main() -> None:
         network, sockets = networked(Limits())
-        part = network._coder.encode(Propose(1, 0, 7))
-        network.send(SERVERS, part, None)
+        part = network.peers._codec.encode(Propose(1, 0, 7))
+        network.outbox.send(SERVERS, part, None)
         network.links[3].connection = None
-        network.part(3)
-        network.flush(None)
-        assert network.send(SERVERS, part, None) == (3,)
-        network.flush(None)
+        network.remove_server(3)
+        network.outbox.flush(None)
+        assert network.outbox.send(SERVERS, part, None) == (3,)
+        network.outbox.flush(None)
         assert sockets[1].frames == [[7], [7]]
         assert sockets[3].frames == []
 

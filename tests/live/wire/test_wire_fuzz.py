@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from amcast.live.errors import BadFrameError
 from amcast.live.wire import frames as wire
-from amcast.live.wire.frames import Hello
+from amcast.live.wire.frames import WIRE_VERSION, Hello
 from tests.live.cluster import run
 from tests.live.wire.wire_fuzz import LIMITS, Target, campaign, mutated, seeds
 
@@ -73,17 +73,17 @@ def test_any_hello_is_answered_or_refused(
 ) -> None:  # fmt: skip
     hello = Hello(version, cluster, protocol, process, target, incarnation, link, known, received, oldest)
     assert wire.read_hello(wire._encoder.encode(hello)) == hello
-    frame = wire.framed(wire.HELLO, wire._encoder.encode(hello))
-    honest = wire.framed(wire.HELLO, wire._encoder.encode(Hello(
-        2, "amcast", "primcast", process, 0, incarnation, link, known, received, 1)))  # fmt: skip
+    frame = wire.make_frame(wire.HELLO, wire._encoder.encode(hello))
+    honest = wire.make_frame(wire.HELLO, wire._encoder.encode(Hello(
+        WIRE_VERSION, "amcast", "primcast", process, 0, incarnation, link, known, received, 1)))  # fmt: skip
     thrown(b"\x00\x00\x00" + frame, b"\x00\x00\x00" + honest, b"\x00\x00\x00" + honest)
 
 
 @pytest.mark.parametrize("process", [-1, 2**31, 2**40])
 def test_numbers_that_no_process_has_get_no_link(process: int) -> None:
     """Numbers above those of processes name gateways' bundles: nobody may speak in their name."""
-    hello = Hello(2, "amcast", "primcast", process, 0, 0, 1, None, 0, 1)
-    target = thrown(b"\x00\x00\x00" + wire.hello_frame(hello))
+    hello = Hello(WIRE_VERSION, "amcast", "primcast", process, 0, 0, 1, None, 0, 1)
+    target = thrown(b"\x00\x00\x00" + wire.encode_hello(hello))
     assert target.frames == 0
     assert process not in target.network.links
 

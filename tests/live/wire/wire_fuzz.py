@@ -23,7 +23,7 @@ from amcast.kernel.message import Message, Request
 from amcast.kernel.topology import Topology
 from amcast.live.errors import BadFrameError
 from amcast.live.limits import KIB, Limits
-from amcast.live.rpc.server import (
+from amcast.live.rpc.messages import (
     AllocateClientId,
     GetProgress,
     ReleaseClientId,
@@ -34,11 +34,11 @@ from amcast.live.rpc.server import (
 from amcast.live.server.replica_runtime import ReplicaRuntime
 from amcast.live.wire import frames as wire
 from amcast.live.wire.connection import Connection
-from amcast.live.wire.frames import Codec, Hello
+from amcast.live.wire.frames import WIRE_VERSION, Codec, Hello
 from amcast.parts.node.messages import GatewayConfig, NodeConfig
-from amcast.protocols.catalogue import protocol
+from amcast.protocols.catalogue import get_protocol
 
-SPEC = build_node_spec(protocol("primcast"), NodeConfig(omega=None, gateway=GatewayConfig()))
+SPEC = build_node_spec(get_protocol("primcast"), NodeConfig(omega=None, gateway=GatewayConfig()))
 TOPOLOGY = Topology.grid(2, 1)
 LIMITS = Limits(
     message_bytes=4 * KIB, frame_bytes=16 * KIB, queue_bytes=64 * KIB, backpressure_bytes=16 * KIB, frame_target_bytes=4
@@ -97,13 +97,13 @@ class Target:
 
     def __init__(self) -> None:
         process = SPEC.process(0, TOPOLOGY, SPEC.configure())
-        self.replica = ReplicaRuntime(process, SPEC, limits=LIMITS, chance=random.Random(1))
+        self.replica = ReplicaRuntime(process, SPEC, limits=LIMITS, rng=random.Random(1))
         self.host = self.replica.host
         self.replica.start({0: ("127.0.0.1", 1)})
         self.network = self.host.network
-        taken = self.network._on_bodies
+        taken = self.network.peers._on_bodies
         # Servers are believed, a false one is kept out by its certificate: under fire is what reads it, no protocol.
-        self.network._on_bodies = lambda peer, bodies: taken(peer, bodies) if peer >= CLIENT else None
+        self.network.peers._on_bodies = lambda peer, bodies: taken(peer, bodies) if peer >= CLIENT else None
         self.coder = Codec(SPEC.wire_bodies(), limits=LIMITS)
         self._links = 0
         self.frames = 0
@@ -111,7 +111,7 @@ class Target:
 
     def hello(self, process: int = CLIENT) -> bytes:
         self._links += 1
-        return wire.hello_frame(Hello(2, "amcast", SPEC.name, process, 0, 0, self._links, None, 0, 1))
+        return wire.encode_hello(Hello(WIRE_VERSION, "amcast", SPEC.name, process, 0, 0, self._links, None, 0, 1))
 
     def take(self, data: bytes) -> None:
         """One input: its first bytes choose who speaks and where reads are cut, the rest is said."""
@@ -123,7 +123,7 @@ class Target:
             return
         dials = None
         if mode == 6:
-            dials = self.network.link(1)
+            dials = self.network.peers.link(1)
         connection = Connection(self.network, LIMITS, dials)
         sink = Sink()
         connection.connection_made(sink)
@@ -154,13 +154,13 @@ class Target:
                 return self.hello() + rest
             case 2:
                 kind = rest[0] % 8 if rest else 0
-                return self.hello() + wire.framed(kind, rest[1:][: LIMITS.frame_bytes])
+                return self.hello() + wire.make_frame(kind, rest[1:][: LIMITS.frame_bytes])
             case 3:
                 sequence = int.from_bytes(rest[:2], "big")
                 message = Message(CLIENT * 10**9 + sequence, CLIENT, (0,), rest[2:][:8192])
-                return self.hello() + self.coder.frame(1, 0, [self.coder.encode(Request(message))]) + rest
+                return self.hello() + self.coder.encode_frame(1, 0, [self.coder.encode(Request(message))]) + rest
             case 4:
-                return wire.framed(wire.RPC_REQUEST, rest[:4000])
+                return wire.make_frame(wire.RPC_REQUEST, rest[:4000])
             case _:
                 return self.hello(process=1) + rest
 
@@ -184,22 +184,22 @@ def seeds() -> list[bytes]:
     """Things that mean something: what mutations start from."""
     target = Codec(SPEC.wire_bodies(), limits=LIMITS)
     message = Message(CLIENT * 10**9, CLIENT, (0, 1), b"payload")
-    frame = target.frame(1, 0, [target.encode(Request(message))])
-    hello = wire.hello_frame(Hello(2, "amcast", SPEC.name, CLIENT + 1, 0, 0, 1, None, 0, 1))
+    frame = target.encode_frame(1, 0, [target.encode(Request(message))])
+    hello = wire.encode_hello(Hello(WIRE_VERSION, "amcast", SPEC.name, CLIENT + 1, 0, 0, 1, None, 0, 1))
     visits = [
-        encode_request(RpcEnvelope(2, "amcast", 0, question))
+        encode_request(RpcEnvelope(WIRE_VERSION, "amcast", 0, question))
         for question in (GetProgress(), Subscribe(0, 0), AllocateClientId(), ReleaseClientId(1, b"x" * 16, 1, 1))
     ]
     states = [msgspec.msgpack.encode(kind) for kind in ([1, 0, []], [1, 0, [["Request", [1, 1, [0], b""]]]])]
     return [
         b"\x00\x00\x00" + hello + frame,
-        b"\x01\x00\x00" + frame + wire.ack_frame(0) + frame,
+        b"\x01\x00\x00" + frame + wire.encode_ack(0) + frame,
         b"\x02\x00\x00\x03" + frame[6:],
         b"\x03\x00\x00\x00\x01hello",
         *(b"\x04\x00\x00" + visit[6:] for visit in visits),
         *(b"\x05\x00\x00" + state for state in states),
         b"\x06\x00\x00" + frame,
-        b"\x00\x00\x00" + wire.refusal_frame("no"),
+        b"\x00\x00\x00" + wire.encode_refusal("no"),
     ]
 
 

@@ -220,8 +220,10 @@ class Mutant:
         return self.process.__name__ if self.links == "fifo" else "ReorderingLinks"
 
     def spec(self) -> Spec:
-        assert SPEC.alone is not None
-        return replace(SPEC, process=self.process, claims=replace(SPEC.alone, links=self.links), alone=None)
+        assert SPEC.unreplicated is not None
+        return replace(
+            SPEC, process=self.process, claims=replace(SPEC.unreplicated, links=self.links), unreplicated=None
+        )
 
 
 VIOLATED: Final = frozenset({"violated"})

@@ -8,11 +8,11 @@ from amcast.kernel.effects import About
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body, Message
 from amcast.kernel.spec import Spec
-from amcast.lab.runs import fuzz_one, prepare
+from amcast.lab.runs import fuzz_seed, prepare_run
 from amcast.parts.groups.messages import Nack
 from amcast.protocols.primcast.messages import Ack, NewState, Promise, Proposal
 from amcast.protocols.primcast.process import HYBRID, SPEC, PrimCast
-from amcast.simulation.inputs.plan import plan_of
+from amcast.simulation.inputs.plan import parse_plan
 from tests.protocols.primcast import scenes
 from tests.protocols.stage import Stage
 
@@ -43,7 +43,7 @@ class Mutant:
             stage.check()
         except AssertionError as error:
             return str(error)
-        return None if stage.done() else f"still owed: {stage.world.owed()}"
+        return None if stage.is_done() else f"still owed: {stage.world.list_due_deliveries()}"
 
     def _fuzz(self) -> str | None:
         tables = {
@@ -52,9 +52,9 @@ class Mutant:
             "faults": {"profile": self.faults},
             **self.plan,
         }
-        prepared = prepare(plan_of({"protocol": self.spec.name, **tables}), self.mutated_spec())
+        prepared = prepare_run(parse_plan({"protocol": self.spec.name, **tables}), self.mutated_spec())
         for seed in self.seeds:
-            outcome = fuzz_one(prepared, seed)
+            outcome = fuzz_seed(prepared, seed)
             if outcome.status != "holds":
                 return f"seed {seed}: {outcome.status}: {outcome.story}"
         return None

@@ -1,4 +1,4 @@
-"""The replicated-group adapter with channels that lose, double or overtake. Searches must find every one of them."""
+"""Mutants of replicated groups whose channels lose, duplicate or reorder bodies. Searches must find every one."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -10,42 +10,42 @@ from amcast.protocols.ring.messages import End, Pass, RingState
 from amcast.protocols.ring.process import SPEC, Ring
 
 
-class NotSentAgain(ReplicatedGroup):
-    """What a leader said is gone with it."""
+class NoResend(ReplicatedGroup):
+    """Bodies of a leader are lost with it."""
 
-    def _send_again(self, *arguments: Any) -> None:
+    def _resend(self, *arguments: Any) -> None:
         pass
 
 
-class TakenTwice(ReplicatedGroup):
-    """A body that two leaders proposed is fed to the protocol twice."""
+class DuplicateBody(ReplicatedGroup):
+    """Accepts a body twice if two leaders proposed it."""
 
-    def _enter(self, entry: Entry) -> None:
-        if entry.kind == GROUP_MESSAGE and entry.timestamp < self._taken.get(entry.group, 0):
-            self._taken[entry.group] = entry.timestamp
-        super()._enter(entry)
-
-
-class Overtaken(ReplicatedGroup):
-    """A body is taken although the one before it was not."""
-
-    def _enter(self, entry: Entry) -> None:
-        if entry.kind == GROUP_MESSAGE and entry.timestamp > self._taken.get(entry.group, 0):
-            self._taken[entry.group] = entry.timestamp
-        super()._enter(entry)
+    def _apply_entry(self, entry: Entry) -> None:
+        if entry.kind == GROUP_MESSAGE and entry.timestamp < self._received.get(entry.group, 0):
+            self._received[entry.group] = entry.timestamp
+        super()._apply_entry(entry)
 
 
-class AskedTwice(ReplicatedGroup):
-    """A client that asks again is served again."""
+class ReorderedBody(ReplicatedGroup):
+    """Accepts a body before its predecessor."""
 
-    def _enter(self, entry: Entry) -> None:
+    def _apply_entry(self, entry: Entry) -> None:
+        if entry.kind == GROUP_MESSAGE and entry.timestamp > self._received.get(entry.group, 0):
+            self._received[entry.group] = entry.timestamp
+        super()._apply_entry(entry)
+
+
+class DuplicateRequest(ReplicatedGroup):
+    """Orders a request again if the client retries."""
+
+    def _apply_entry(self, entry: Entry) -> None:
         if entry.kind != GROUP_MESSAGE:
-            self._asked = type(self._asked)()
-        super()._enter(entry)
+            self._ordered = type(self._ordered)()
+        super()._apply_entry(entry)
 
 
-def lifted(process: type[ReplicatedGroup]) -> Spec:
-    """The ring, which notices everything, in groups whose adapter is a mutant."""
+def make_ring_spec(process: type[ReplicatedGroup]) -> Spec:
+    """The ring protocol, which detects any violation of its channels, in groups with a mutated replication."""
 
     def make(me: Any, topology: Any, config: Any) -> ReplicatedGroup:
         return process(me, topology, config, Ring, (Pass, End), RingState)
@@ -53,4 +53,4 @@ def lifted(process: type[ReplicatedGroup]) -> Spec:
     return replace(SPEC, process=make)
 
 
-MUTANTS: Final = (NotSentAgain, TakenTwice, Overtaken, AskedTwice)
+MUTANTS: Final = (NoResend, DuplicateBody, ReorderedBody, DuplicateRequest)

@@ -1,4 +1,4 @@
-"""A_ng and A_dt with one mistake each. Searches must find every one of them."""
+"""Mutants of A_ng and A_dt: each has one planted mistake, which searches must find."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -11,106 +11,108 @@ from amcast.kernel.topology import Topology
 from amcast.parts.broadcast.generic import GenericBroadcast
 from amcast.parts.broadcast.messages import CLOSE, TOP, Tops
 from amcast.parts.consensus.messages import Value
-from amcast.protocols.rounds import a_dt as rounds_dt
-from amcast.protocols.rounds import a_ng as rounds_ng
+from amcast.protocols.rounds import a_dt, a_ng
 from amcast.protocols.rounds.a_dt import ADt
 from amcast.protocols.rounds.a_ng import ANg
 from amcast.protocols.rounds.messages import ADtConfig
 
 
-class EmptyBundlesSkipped(ANg):
-    """Does not send a bundle that has nothing in it: the others wait for ever."""
+class EmptyBatchesSkipped(ANg):
+    """Does not send empty batches: the others wait forever."""
 
-    def _tell(self, target: ProcessId, group: GroupId, round: int) -> None:
-        if any(group in message.destinations for message in self._own[round]):
-            super()._tell(target, group, round)
+    def _send_batch(self, target: ProcessId, group: GroupId, round: int) -> None:
+        if any(group in message.destinations for message in self._own_batches[round]):
+            super()._send_batch(target, group, round)
 
 
 class OneGroupMissing(ANg):
-    """Delivers a round although one group's bundle has not come."""
+    """Delivers a round although the batch of one group is missing."""
 
-    def _contents(self, round: int) -> Iterable[Message] | None:
-        bundles = self._bundles.get(round, {})
-        if len(bundles) + 1 < len(self._others):
+    def _collect_round(self, round: int) -> Iterable[Message] | None:
+        batches = self._batches.get(round, {})
+        if len(batches) + 1 < len(self._other_groups):
             return None
-        return [*self._own.get(round, ()), *(message for group in sorted(bundles) for message in bundles[group])]
+        return [
+            *self._own_batches.get(round, ()),
+            *(message for group in sorted(batches) for message in batches[group]),
+        ]
 
 
 class AsSoonAsComplete(ANg):
-    """Delivers a round when its bundles are there, not after the instance on which the group agreed."""
+    """Delivers a round when its batches have arrived, not after the instance on which the group agreed."""
 
     def _advance(self) -> None:
         super()._advance()
-        while self._round + 1 in self._own and (contents := self._contents(self._round + 1)) is not None:
+        while self._round + 1 in self._own_batches and (contents := self._collect_round(self._round + 1)) is not None:
             self._deliver_round(self._round + 1, contents)
 
 
 class OwnFirst(ANg):
-    """Delivers its own group's messages of a round before those of others."""
+    """Delivers its own group's messages of a round before those of other groups."""
 
     def _deliver_round(self, round: int, contents: Iterable[Message]) -> None:
-        own = {message.id for message in self._own.get(round, ())}
+        own = {message.id for message in self._own_batches.get(round, ())}
         mine = [message for message in contents if self.home in message.destinations]
         self._round = round
         rank = 2 * (round * self._config.eta + self._config.kappa) + 1
-        self._hand_up([(message, 0) for message in mine if message.id in own], rank)
-        self._hand_up([(message, 0) for message in mine if message.id not in own], rank)
-        self._past(round)
+        self._deliver_sorted([(message, 0) for message in mine if message.id in own], rank)
+        self._deliver_sorted([(message, 0) for message in mine if message.id not in own], rank)
+        self._on_round_delivered(round)
 
 
 class OrderedTwice(ANg):
-    """Forgets what its log had already, and what it delivered."""
+    """Ignores that a message is in the log already, and that it was delivered."""
 
-    def _admits(self, message: Message) -> bool:
+    def _is_new_in_log(self, message: Message) -> bool:
         return True
 
-    def _hand_up(self, messages: list[Message], rank: int) -> None:
-        for message in sorted(messages, key=lambda message: message.id):
+    def _deliver_sorted(self, messages: list[tuple[Message, int]], rank: int, committed_ns: int | None = None) -> None:
+        for message, held_ns in sorted(messages, key=lambda pair: pair[0].id):
             self._delivered.add(message.id)
-            self.deliver(message, rank, message.id)
+            self.deliver(message, rank, message.id, committed_ns, held_ns)
 
 
-class NeverAsks(ANg):
-    """A new leader sends nothing again, and whoever lacks a bundle does not ask for it."""
+class NeverResends(ANg):
+    """A new leader sends no batch again, and missing batches are not requested."""
 
-    def _take_over(self) -> None:
+    def _on_leading(self) -> None:
         pass
 
-    def _tell_again(self, group: GroupId, target: ProcessId) -> None:
+    def _resend_batches(self, group: GroupId, target: ProcessId) -> None:
         pass
 
-    def _ask(self, round: int, times: int) -> None:
+    def _request_batches(self, round: int, times: int) -> None:
         pass
 
 
-class ForgetsAtOnce(ANg):
-    """Forgets a bundle of its own when the round is delivered here, whoever may still need it."""
+class DropsAtOnce(ANg):
+    """Drops an own batch when its round is delivered here, though other groups may need it."""
 
-    def _past(self, round: int) -> None:
-        super()._past(round)
-        self._own.pop(round, None)
+    def _on_round_delivered(self, round: int) -> None:
+        super()._on_round_delivered(round)
+        self._own_batches.pop(round, None)
 
-    def _answer(self, sender: ProcessId, round: int) -> None:
+    def _handle_batch_request(self, sender: ProcessId, round: int) -> None:
         if self.topology.group_of(sender) != self.home:
-            super()._answer(sender, round)
+            super()._handle_batch_request(sender, round)
 
 
 class AnyRoundOrder(ANg):
-    """Proposes behind a round that is not delivered, and does not wait for it when it applies what was decided."""
+    """Proposes behind a round that is not delivered, and applies instances without waiting for it."""
 
     def _may_propose(self) -> bool:
         return self._paxos.next_instance < self._instance + 8
 
     def _advance(self) -> None:
-        due = self._due()
-        if due and (contents := self._contents(due)) is not None:
+        due = self._due_round()
+        if due and (contents := self._collect_round(due)) is not None:
             self._deliver_round(due, contents)
         while self._queue:
-            self._order(self._queue.popleft())
+            self._apply_instance(self._queue.popleft())
 
 
 class _Unchecked(GenericBroadcast):
-    """Does not notice that a decision contradicts what it has handed up: the checks of the trace must."""
+    """Does not assert that a decision agrees with its deliveries: the checks of the trace must find that."""
 
     def _end_epoch(self, decision: Value) -> tuple[tuple[int, GroupId], ...]:
         for entry in decision:
@@ -119,33 +121,33 @@ class _Unchecked(GenericBroadcast):
         return super()._end_epoch(decision)
 
 
-class _Loose(_Unchecked):
-    """Goes on acknowledging after it said that it would not: changes do not conflict with items."""
+class _AcknowledgesWhileFrozen(_Unchecked):
+    """Acknowledges items after its report on the epoch: changes do not conflict with items."""
 
     def _acknowledge(self) -> None:
-        closing, self.closing = self.closing, False
+        is_frozen, self.is_frozen = self.is_frozen, False
         super()._acknowledge()
-        self.closing = closing
+        self.is_frozen = is_frozen
 
 
-class _OneIsEnough(_Unchecked):
-    """Hands up what a single other process acknowledged."""
+class _QuorumOfTwo(_Unchecked):
+    """Delivers what a single other process acknowledged."""
 
     def __init__(self, owner: Any, retry_ns: tuple[int, int]) -> None:
         super().__init__(owner, retry_ns)
         self.quorum = min(2, self.quorum)
 
 
-class _Forgets(_Unchecked):
-    """A decision leaves out what not all reports hold."""
+class _MinimumOfReports(_Unchecked):
+    """A decision omits what some report does not hold."""
 
-    def _ends(self, reports: list[tuple[Tops, Tops]]) -> Tops | None:
+    def _find_ends(self, reports: list[tuple[Tops, Tops]]) -> Tops | None:
         enough = len(reports) >= self.quorum
         return tuple(map(min, zip(*(tops for tops, _ in reports), strict=True))) if enough else None
 
 
 class _TwoThirds(GenericBroadcast):
-    """Waits for more than two thirds of all processes, which may not be there any more."""
+    """Waits for more than two thirds of all processes, which may have crashed."""
 
     def __init__(self, owner: Any, retry_ns: tuple[int, int]) -> None:
         super().__init__(owner, retry_ns)
@@ -153,8 +155,8 @@ class _TwoThirds(GenericBroadcast):
         self.quorum = count - (count - 1) // 3
 
 
-class _BackTooEarly(GenericBroadcast):
-    """A stream that is opened again goes on where it was shut, in rounds that others have completed without it."""
+class _ReopensTooEarly(GenericBroadcast):
+    """A reopened stream continues where it was closed, in rounds that others have completed without it."""
 
     def _end_epoch(self, decision: Value) -> tuple[tuple[int, GroupId], ...]:
         before = dict(self.base)
@@ -176,83 +178,83 @@ class _WithGeneric(ADt):
 
 
 class ChangesDoNotConflict(_WithGeneric):
-    """A change of the view is ordered against other changes only, and not against bundles."""
+    """A change of the view is ordered against other changes only, not against batches."""
 
-    kind = _Loose
-
-
-class TooFewHoldIt(_WithGeneric):
-    """A bundle counts before enough processes hold it."""
-
-    kind = _OneIsEnough
+    kind = _AcknowledgesWhileFrozen
 
 
-class DecisionForgets(_WithGeneric):
-    """What somebody delivered may be missing in the decision that ends an epoch."""
+class SmallQuorum(_WithGeneric):
+    """A batch counts before a quorum holds it."""
 
-    kind = _Forgets
+    kind = _QuorumOfTwo
+
+
+class DecisionOmitsItems(_WithGeneric):
+    """A delivered item may be missing in the decision that ends an epoch."""
+
+    kind = _MinimumOfReports
 
 
 class NeedsTwoThirds(_WithGeneric):
-    """Stops when a third of all is lost."""
+    """Stops when a third of all processes is lost."""
 
     kind = _TwoThirds
 
 
-class TrustsTheSilent(ADt):
-    """Waits for the leader of a group that has not said anything for long."""
+class TrustsSilentGroups(ADt):
+    """Waits for the leader of a group that has sent nothing for long."""
 
-    def _silent(self, group: GroupId) -> bool:
+    def _is_silent(self, group: GroupId) -> bool:
         return False
 
 
-class NeverImpatient(ADt):
-    """Believes that a group is lost only if an oracle says so."""
+class SuspectsByOracleOnly(ADt):
+    """Suspects a group only if the oracle does."""
 
-    def _patient(self, group: GroupId) -> int:
+    def _retry_limit(self, group: GroupId) -> int:
         return 1 << 30
 
 
-class BackTooEarly(_WithGeneric):
-    """A group comes back into rounds that are over."""
+class ReturnsTooEarly(_WithGeneric):
+    """A group returns into rounds that are complete."""
 
-    kind = _BackTooEarly
+    kind = _ReopensTooEarly
 
 
 class RemovesAlone(ADt):
-    """Does not wait for a group that it suspects, without asking anybody."""
+    """Does not wait for a group that it suspects, without a change of the view."""
 
-    def _contents(self, round: int) -> Iterable[Message] | None:
+    def _collect_round(self, round: int) -> Iterable[Message] | None:
         trusted = self._generic.open
         self._generic.open = tuple(group for group in trusted if group not in self._suspected)
-        contents = super()._contents(round)
+        contents = super()._collect_round(round)
         self._generic.open = trusted
         return contents
 
 
-class NotAgain(ADt):
-    """Messages of a bundle that did not count are lost."""
+class NeverReorders(ADt):
+    """Messages of a batch that did not count are lost."""
 
-    def _redo(self, message: Message) -> None:
+    def _reorder(self, message: Message) -> None:
         pass
 
-    def _accepts(self, message: Message) -> bool:
-        return super(ADt, self)._accepts(message)
+    def _is_responsible_for(self, message: Message) -> bool:
+        return super(ADt, self)._is_responsible_for(message)
 
 
 class NeverReturns(ADt):
-    """A group that was removed by mistake does not ask to come back."""
+    """A wrongly removed group does not request its return."""
 
-    def _return(self) -> None:
+    def _request_reopening(self) -> None:
         pass
 
-    def _accepts(self, message: Message) -> bool:
-        return super(ADt, self)._accepts(message)
+    def _is_responsible_for(self, message: Message) -> bool:
+        return super(ADt, self)._is_responsible_for(message)
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A wrong protocol, and where to look for what goes wrong."""
+    """A wrong protocol, and the runs that show it."""
 
     name: str
     process: Any
@@ -261,31 +263,31 @@ class Mutant:
     seeds: range = range(200)
 
     def spec(self) -> Spec:
-        base = rounds_dt.SPEC if issubclass(self.process, ADt) else rounds_ng.SPEC
+        base = a_dt.SPEC if issubclass(self.process, ADt) else a_ng.SPEC
         return replace(base, name=f"{base.name}-{self.name}", process=self.process)
 
 
 SMALL: Final = {"topology": {"groups": 2, "replicas": 1, "clients": 2}}
-"""Enough for what blocks, and quick to be sure of it."""
+"""Enough to show that a mutant blocks, and fast."""
 LONE: Final = {"topology": {"groups": 3, "replicas": 1, "clients": 2}}
 
 MUTANTS: Final = (
-    Mutant("empty-bundles-skipped", EmptyBundlesSkipped, "none", SMALL),
+    Mutant("empty-batches-skipped", EmptyBatchesSkipped, "none", SMALL),
     Mutant("one-group-missing", OneGroupMissing, "none"),
     Mutant("as-soon-as-complete", AsSoonAsComplete, "none", seeds=range(20, 60)),
     Mutant("own-first", OwnFirst, "none"),
     Mutant("ordered-twice", OrderedTwice, "leaders"),
-    Mutant("never-asks", NeverAsks, "links", SMALL),
-    Mutant("forgets-at-once", ForgetsAtOnce, "recovery+links", SMALL, seeds=range(15, 60)),
+    Mutant("never-resends", NeverResends, "links", SMALL),
+    Mutant("drops-at-once", DropsAtOnce, "recovery+links", SMALL, seeds=range(15, 60)),
     Mutant("any-round-order", AnyRoundOrder, "none", seeds=range(20, 60)),
     Mutant("changes-do-not-conflict", ChangesDoNotConflict, "suspects+partition"),
-    Mutant("too-few-hold-it", TooFewHoldIt, "crash+suspects+partition", seeds=range(210, 255)),
-    Mutant("decision-forgets", DecisionForgets, "suspects+partition", seeds=range(112, 160)),
-    Mutant("back-too-early", BackTooEarly, "suspects"),
+    Mutant("small-quorum", SmallQuorum, "crash+suspects+partition", seeds=range(210, 255)),
+    Mutant("decision-omits-items", DecisionOmitsItems, "suspects+partition", seeds=range(112, 160)),
+    Mutant("returns-too-early", ReturnsTooEarly, "suspects"),
     Mutant("removes-alone", RemovesAlone, "suspects", LONE, seeds=range(60, 100)),
-    Mutant("not-again", NotAgain, "suspects", LONE),
+    Mutant("never-reorders", NeverReorders, "suspects", LONE),
     Mutant("never-returns", NeverReturns, "suspects", LONE),
 )
 
-SILENT: Final = (NeedsTwoThirds, TrustsTheSilent, NeverImpatient)
-"""They stop for good when a whole group is lost and no oracle says so."""
+BLOCKING: Final = (NeedsTwoThirds, TrustsSilentGroups, SuspectsByOracleOnly)
+"""Mutants that block forever when a whole group is lost and no oracle suspects it."""

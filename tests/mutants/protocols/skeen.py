@@ -92,7 +92,9 @@ class Twice(Skeen):
 def _mutant(name: str, process: type[Skeen]) -> Spec:
     """A specification for groups of one process."""
     summary = (process.__doc__ or "").strip()
-    return replace(SPEC, name=f"skeen-{name}", summary=summary, process=process, claims=SPEC.alone or SPEC.claims)
+    return replace(
+        SPEC, name=f"skeen-{name}", summary=summary, process=process, claims=SPEC.unreplicated or SPEC.claims
+    )
 
 
 SKEEN_MUTANTS: Final[dict[str, Spec]] = {

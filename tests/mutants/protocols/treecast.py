@@ -68,8 +68,10 @@ class Mutant:
         return self.process.__name__ if self.links == "fifo" else "ReorderingLinks"
 
     def spec(self) -> Spec:
-        assert SPEC.alone is not None
-        spec = replace(SPEC, process=self.process, claims=replace(SPEC.alone, links=self.links), alone=None)
+        assert SPEC.unreplicated is not None
+        spec = replace(
+            SPEC, process=self.process, claims=replace(SPEC.unreplicated, links=self.links), unreplicated=None
+        )
         if self.contacts_all:
             return replace(
                 spec, make_contacts=None, contacts=lambda topology, message: topology.processes_of(message.destinations)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from amcast.protocols.whitebox.messages import NewLeaderAck
-from amcast.protocols.whitebox.pending import PendingMulticast
+from amcast.protocols.whitebox.pending_multicast import PendingMulticast
 from amcast.protocols.whitebox.process import SPEC, WhiteBox
 from tests.mutants.protocols.primcast import WITHOUT_NODES, Mutant
 from tests.protocols.whitebox import test_process as scenes

@@ -1,4 +1,4 @@
-"""A member of a group with a leader, seen through the smallest protocol that has one: it orders nothing."""
+"""Leader groups, tested with the smallest protocol that has a leader: it orders no messages."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,30 +18,37 @@ from amcast.parts.groups.leader_group import (
     PendingMessage,
     find_new_losses,
 )
-from amcast.parts.groups.messages import AdmissionVote, JoinRequest, LeaderGroupConfig, LeaderGroupState, Nack
+from amcast.parts.groups.messages import (
+    AdmissionVote,
+    DeliveredPrefix,
+    JoinRequest,
+    LeaderGroupConfig,
+    LeaderGroupState,
+    Nack,
+)
 
 FIVE = Topology.grid(1, 5)
 
 
-class Here(Body, frozen=True):
+class Position(Body, frozen=True):
     epoch: int
     full: bool
 
 
-class Follow(Body, frozen=True):
+class RequestPromise(Body, frozen=True):
     ballot: int
 
 
-class Holding(Body, frozen=True):
+class EpochState(Body, frozen=True):
     ballot: int
     memory_losses: tuple[int, ...]
 
 
-class Asked(Body, frozen=True):
+class RequestMessage(Body, frozen=True):
     id: int
 
 
-class Kept(Record, frozen=True):
+class Promised(Record, frozen=True):
     promised: int
 
 
@@ -51,22 +58,22 @@ class Item(PendingMessage):
         self.is_overdue = False
 
 
-class Toy(LeaderGroupMember[Item]):
-    """Leaders change, and that is all."""
+class ToyMember(LeaderGroupMember[Item]):
+    """Changes leaders and does nothing else."""
 
     def __init__(self, me: ProcessId) -> None:
         super().__init__(me, FIVE, LeaderGroupConfig(), "leader")
-        self.forgotten: list[int] = []
+        self.discarded: list[int] = []
 
     def on_request(self, message: Message) -> None:
         self._pending[message.id] = Item(message.id)
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
         match body:
-            case Follow(ballot):
+            case RequestPromise(ballot):
                 if self._promise_candidate(sender, ballot):
-                    self.send(sender, Here(self._epoch, True))
-            case Holding(ballot, memory_losses):
+                    self.send(sender, Position(self._epoch, True))
+            case EpochState(ballot, memory_losses):
                 if self._role != "joining":
                     self._enter_epoch(ballot, 0, memory_losses)
                 elif self._may_admit(ballot, memory_losses):
@@ -76,7 +83,7 @@ class Toy(LeaderGroupMember[Item]):
                 self._handle_nack(ballot)
             case JoinRequest():
                 if self._handle_join_request(sender, body) and self._role == "leader":
-                    self._send_after_persist((sender,), Holding(self._epoch, self._memory_losses))
+                    self._send_after_persist((sender,), EpochState(self._epoch, self._memory_losses))
             case AdmissionVote():
                 self._handle_admission_vote(sender, body)
 
@@ -88,27 +95,27 @@ class Toy(LeaderGroupMember[Item]):
 
     def on_start(self, records: Sequence[Record], incarnation: int) -> None:
         for record in records:
-            assert isinstance(record, Kept)
+            assert isinstance(record, Promised)
             self._promised = record.promised
         super().on_start(records, incarnation)
 
     def _sync_request(self, full: bool) -> Body:
-        return Here(-1 if self._role == "joining" else self._epoch, full)
+        return Position(-1 if self._role == "joining" else self._epoch, full)
 
     def _persist_progress(self) -> None:
-        self.persist(Kept(self._promised))
+        self.persist(Promised(self._promised))
 
     def _send_candidacy(self, members: tuple[ProcessId, ...]) -> None:
-        self._send_after_persist(members, Follow(self._promised))
+        self._send_after_persist(members, RequestPromise(self._promised))
 
     def _discard_votes(self, place: int) -> None:
-        self.forgotten.append(place)
+        self.discarded.append(place)
 
     def _request_missing(self, helper: ProcessId | None, overdue: list[Item]) -> None:
         if helper is not None:
             self._send_after_persist((helper,), self._sync_request(True))
         for item in overdue:
-            self._send_after_persist(self._other_members, Asked(item.id), item.id)
+            self._send_after_persist(self._other_members, RequestMessage(item.id), item.id)
 
     def snapshot(self) -> State:
         return self._snapshot_member()
@@ -118,18 +125,18 @@ class Toy(LeaderGroupMember[Item]):
         self._restore_member(state)
 
 
-def started(me: ProcessId, incarnation: int = 0, *records: Record) -> tuple[Toy, list[Any]]:
-    toy = Toy(me)
-    return toy, toy.step([Started(records, incarnation)], 0)
+def start_member(me: ProcessId, incarnation: int = 0, *records: Record) -> tuple[ToyMember, list[Any]]:
+    member = ToyMember(me)
+    return member, member.step([Started(records, incarnation)], 0)
 
 
-def heard(toy: Toy, sender: ProcessId, body: Body) -> list[Body]:
-    """What a member answers."""
-    toy.on_receive(sender, body)
-    return said(toy.step((), 0))
+def receive(member: ToyMember, sender: ProcessId, body: Body) -> list[Body]:
+    """The bodies that a member sends in reply."""
+    member.on_receive(sender, body)
+    return sent_bodies(member.step((), 0))
 
 
-def said(effects: list[Any]) -> list[Body]:
+def sent_bodies(effects: list[Any]) -> list[Body]:
     return [effect.body for effect in effects if isinstance(effect, Send)]
 
 
@@ -137,140 +144,140 @@ def notes(effects: list[Any]) -> list[str]:
     return [effect.name for effect in effects if isinstance(effect, Note)]
 
 
-def test_a_first_incarnation_writes_so_that_an_empty_disk_means_lost_memory() -> None:
-    _, effects = started(1)
-    assert [effect.record for effect in effects if isinstance(effect, Persist)] == [Kept(0)]
-    toy, effects = started(1, 1, Kept(2048))
-    assert said(effects) == [Here(0, True)]
-    assert toy._promised == 2048
-    toy, effects = started(1, 1)
-    assert said(effects) == [JoinRequest(1, -1)]
-    assert toy._role == "joining"
+def test_first_incarnation_persists_a_record() -> None:
+    _, effects = start_member(1)
+    assert [effect.record for effect in effects if isinstance(effect, Persist)] == [Promised(0)]
+    member, effects = start_member(1, 1, Promised(2048))
+    assert sent_bodies(effects) == [Position(0, True)]
+    assert member._promised == 2048
+    member, effects = start_member(1, 1)
+    assert sent_bodies(effects) == [JoinRequest(1, -1)]
+    assert member._role == "joining"
 
 
-def test_who_is_refused_goes_above_while_the_oracle_means_it() -> None:
-    toy, _ = started(1)
-    [first] = said(toy.step([Leader(0, 1)], 0))
-    assert isinstance(first, Follow)
+def test_rejected_candidate_campaigns_higher_while_suggested() -> None:
+    member, _ = start_member(1)
+    [first] = sent_bodies(member.step([Leader(0, 1)], 0))
+    assert isinstance(first, RequestPromise)
     assert place_of(first.ballot) == 1
-    [second] = heard(toy, 2, Nack(first.ballot + 10**9))
-    assert isinstance(second, Follow)
+    [second] = receive(member, 2, Nack(first.ballot + 10**9))
+    assert isinstance(second, RequestPromise)
     assert second.ballot > first.ballot + 10**9
-    assert not heard(toy, 2, Nack(second.ballot - 1)), "an old refusal"
-    toy.step([Leader(0, 3)], 0)
-    assert not heard(toy, 2, Nack(second.ballot + 10**9)), "whoever the oracle means now will"
-    assert not said(toy.step([Leader(0, 99)], 0)), "no member of the group"
+    assert not receive(member, 2, Nack(second.ballot - 1)), "a stale rejection"
+    member.step([Leader(0, 3)], 0)
+    assert not receive(member, 2, Nack(second.ballot + 10**9)), "the oracle suggests another member"
+    assert not sent_bodies(member.step([Leader(0, 99)], 0)), "no member of the group"
 
 
-def test_a_promise_is_kept() -> None:
-    toy, _ = started(4)
-    assert heard(toy, 2, Follow(2048 + 2)) == [Here(0, True)]
-    assert heard(toy, 2, Follow(2048 + 2)) == [Here(0, True)], "asked again, promised again"
-    assert heard(toy, 1, Follow(1024 + 1)) == [Nack(2048 + 2)]
-    heard(toy, 2, Holding(2048 + 2, (0,) * 5))
-    assert not heard(toy, 2, Follow(2048 + 2)), "I am there already"
+def test_member_rejects_lower_ballots_than_promised() -> None:
+    member, _ = start_member(4)
+    assert receive(member, 2, RequestPromise(2048 + 2)) == [Position(0, True)]
+    assert receive(member, 2, RequestPromise(2048 + 2)) == [Position(0, True)], "a repeated request is promised again"
+    assert receive(member, 1, RequestPromise(1024 + 1)) == [Nack(2048 + 2)]
+    receive(member, 2, EpochState(2048 + 2, (0,) * 5))
+    assert not receive(member, 2, RequestPromise(2048 + 2)), "the member is in that epoch already"
 
 
-def test_a_leader_hears_that_its_epoch_was_left() -> None:
-    toy, _ = started(4)
-    heard(toy, 2, Follow(2048 + 2))
-    toy._reject_stale_leader(1, 0)
-    toy._reject_stale_leader(0, -1)
-    assert not said(toy.step((), 0)), "not its leader; no epoch at all"
-    toy._reject_stale_leader(0, 0)
-    assert said(toy.step((), 0)) == [Nack(2048 + 2)]
+def test_leader_of_a_left_epoch_is_rejected() -> None:
+    member, _ = start_member(4)
+    receive(member, 2, RequestPromise(2048 + 2))
+    member._reject_stale_leader(1, 0)
+    member._reject_stale_leader(0, -1)
+    assert not sent_bodies(member.step((), 0)), "not the leader of that epoch; no epoch"
+    member._reject_stale_leader(0, 0)
+    assert sent_bodies(member.step((), 0)) == [Nack(2048 + 2)]
 
 
-def test_a_member_without_memory_is_admitted_by_enough_and_by_none_too_early() -> None:
-    toy, _ = started(4, 1)
+def test_member_without_memory_needs_votes_and_a_recent_epoch() -> None:
+    member, _ = start_member(4, 1)
     memory_losses = (0, 0, 0, 0, 1)
-    heard(toy, 0, AdmissionVote(1, 0, 10))
-    heard(toy, 1, AdmissionVote(0, 0, 90))  # an answer to an earlier incarnation
-    heard(toy, 1, AdmissionVote(1, 2048 + 2, 30))
-    heard(toy, 1, AdmissionVote(1, 2048 + 2, 30))
-    heard(toy, 2, Holding(2048 + 2, memory_losses))
-    assert toy._role == "joining", "two of five may miss a majority that I was part of"
-    assert heard(toy, 2, AdmissionVote(1, 0, 20)) == [Here(-1, True)], "the leader is asked for its state"
-    assert toy._clock == 30
-    heard(toy, 0, Holding(0, memory_losses))
-    heard(toy, 2, Holding(2048 + 2, (0,) * 5))
-    assert toy._role == "joining", "a left epoch; a leader that does not know of my loss"
-    toy.on_receive(2, Holding(2048 + 2, memory_losses))
-    assert notes(toy.step((), 0)) == ["admitted", "adopted"]
-    assert (toy._role, toy._epoch) == ("member", 2048 + 2)
+    receive(member, 0, AdmissionVote(1, 0, 10))
+    receive(member, 1, AdmissionVote(0, 0, 90))  # a vote for an earlier incarnation
+    receive(member, 1, AdmissionVote(1, 2048 + 2, 30))
+    receive(member, 1, AdmissionVote(1, 2048 + 2, 30))
+    receive(member, 2, EpochState(2048 + 2, memory_losses))
+    assert member._role == "joining", "two votes of five may miss a majority that the member was part of"
+    assert receive(member, 2, AdmissionVote(1, 0, 20)) == [Position(-1, True)], "the member requests the leader's state"
+    assert member._clock == 30
+    receive(member, 0, EpochState(0, memory_losses))
+    receive(member, 2, EpochState(2048 + 2, (0,) * 5))
+    assert member._role == "joining", "a left epoch; a leader that does not know of the loss"
+    member.on_receive(2, EpochState(2048 + 2, memory_losses))
+    assert notes(member.step((), 0)) == ["admitted", "adopted"]
+    assert (member._role, member._epoch) == ("member", 2048 + 2)
 
 
-def test_a_member_that_led_asks_a_fellow_to_lead() -> None:
-    toy, _ = started(0, 1)
-    heard(toy, 1, AdmissionVote(1, 0, 0))
-    heard(toy, 2, AdmissionVote(1, 0, 0))
-    [ask] = heard(toy, 3, AdmissionVote(1, 0, 0))
-    assert isinstance(ask, JoinRequest)
-    assert ask.helper in (1, 2, 3, 4)
-    helper, _ = started(ask.helper)
-    welcome, follow = heard(helper, 0, ask)
-    assert welcome == AdmissionVote(1, 0, 0)
-    assert isinstance(follow, Follow)
-    assert helper.forgotten == [0]
+def test_joining_former_leader_asks_another_member_to_lead() -> None:
+    member, _ = start_member(0, 1)
+    receive(member, 1, AdmissionVote(1, 0, 0))
+    receive(member, 2, AdmissionVote(1, 0, 0))
+    [request] = receive(member, 3, AdmissionVote(1, 0, 0))
+    assert isinstance(request, JoinRequest)
+    assert request.helper in (1, 2, 3, 4)
+    helper, _ = start_member(request.helper)
+    vote, candidacy = receive(helper, 0, request)
+    assert vote == AdmissionVote(1, 0, 0)
+    assert isinstance(candidacy, RequestPromise)
+    assert helper.discarded == [0]
     assert helper._memory_losses == (1, 0, 0, 0, 0)
 
 
-def test_only_who_leads_shares_and_who_is_lost_itself_says_nothing() -> None:
-    leader, _ = started(0)
-    assert heard(leader, 3, JoinRequest(2, -1)) == [AdmissionVote(2, 0, 0), Holding(0, (0, 0, 0, 2, 0))]
-    follower, _ = started(1)
-    assert heard(follower, 3, JoinRequest(2, -1)) == [AdmissionVote(2, 0, 0)]
-    lost, _ = started(1, 1)
-    assert not heard(lost, 3, JoinRequest(2, -1))
+def test_only_the_leader_sends_state_and_joining_members_do_not_vote() -> None:
+    leader, _ = start_member(0)
+    assert receive(leader, 3, JoinRequest(2, -1)) == [AdmissionVote(2, 0, 0), EpochState(0, (0, 0, 0, 2, 0))]
+    follower, _ = start_member(1)
+    assert receive(follower, 3, JoinRequest(2, -1)) == [AdmissionVote(2, 0, 0)]
+    lost, _ = start_member(1, 1)
+    assert not receive(lost, 3, JoinRequest(2, -1))
 
 
-def test_memory_losses_only_rise_and_are_forgotten_once() -> None:
-    toy, _ = started(1)
-    toy._merge_memory_losses((2, 0, 0, 1, 0))
-    toy._merge_memory_losses((1, 0, 0, 1, 3))
-    assert toy._memory_losses == (2, 0, 0, 1, 3)
-    assert toy.forgotten == [0, 3, 4]
+def test_memory_losses_only_rise_and_discard_votes_once() -> None:
+    member, _ = start_member(1)
+    member._merge_memory_losses((2, 0, 0, 1, 0))
+    member._merge_memory_losses((1, 0, 0, 1, 3))
+    assert member._memory_losses == (2, 0, 0, 1, 3)
+    assert member.discarded == [0, 3, 4]
     with pytest.raises(ValueError, match="shorter"):
         find_new_losses((0, 0), (1,))
 
 
-def test_the_timer_runs_while_something_is_open_and_asks_for_what_is_old() -> None:
-    toy, effects = started(1)
+def test_repair_timer_runs_while_messages_are_pending_and_requests_overdue_ones() -> None:
+    member, effects = start_member(1)
     assert not any(isinstance(effect, SetTimer) for effect in effects)
-    for number in range(MAX_REQUESTS + 1):
-        toy.on_request(Message(number, 5, (0,)))
-    assert any(isinstance(effect, SetTimer) for effect in toy.step((), 0))
-    assert not said(toy.step([Timer(REPAIR_TIMER)], 0)), "it came after the timer was set"
-    first, *asked = said(toy.step([Timer(REPAIR_TIMER)], 0))
-    assert first == Here(0, True)
-    assert asked == [Asked(number) for number in range(MAX_REQUESTS)]
+    for id in range(MAX_REQUESTS + 1):
+        member.on_request(Message(id, 5, (0,)))
+    assert any(isinstance(effect, SetTimer) for effect in member.step((), 0))
+    assert not sent_bodies(member.step([Timer(REPAIR_TIMER)], 0)), "the message is not overdue yet"
+    first, *requests = sent_bodies(member.step([Timer(REPAIR_TIMER)], 0))
+    assert first == Position(0, True)
+    assert requests == [RequestMessage(id) for id in range(MAX_REQUESTS)]
     helpers = set()
-    for _ in toy._other_members:
-        effects = toy.step([Timer(REPAIR_TIMER)], 0)
-        helpers |= {e.targets for e in effects if isinstance(e, Send) and isinstance(e.body, Here)}
-    assert helpers == {(0,), (2,), (3,), (4,)}, "everybody is asked in turn"
-    toy._pending.clear()
-    assert not any(isinstance(effect, SetTimer) for effect in toy.step([Timer(REPAIR_TIMER)], 0))
+    for _ in member._other_members:
+        effects = member.step([Timer(REPAIR_TIMER)], 0)
+        helpers |= {e.targets for e in effects if isinstance(e, Send) and isinstance(e.body, Position)}
+    assert helpers == {(0,), (2,), (3,), (4,)}, "every member is asked in turn"
+    member._pending.clear()
+    assert not any(isinstance(effect, SetTimer) for effect in member.step([Timer(REPAIR_TIMER)], 0))
 
 
-def test_a_leap_leaves_nothing_owed_and_writes_a_checkpoint() -> None:
-    toy, _ = started(1)
-    toy._obligations.add(1, 1, 1, (1,))
-    toy._adopt_position(40, (17, 3), ())
-    assert (toy.position, toy._history_start, toy._clock, toy._checkpoint_due) == (40, 40, 17, True)
-    assert not toy._obligations.list_all()
-    toy._persist_checkpoint(Kept(0))
-    [kept] = [effect for effect in toy.step((), 0) if isinstance(effect, Persist)]
-    assert kept.replaces
-    assert not toy._checkpoint_due
+def test_adopted_prefix_replaces_obligations_and_needs_a_checkpoint() -> None:
+    member, _ = start_member(1)
+    member._obligations.add(1, 1, 1, (1,))
+    member._adopt_prefix(40, DeliveredPrefix(17, 3, (), ()))
+    assert (member.position, member._history_start, member._clock, member._checkpoint_due) == (40, 40, 17, True)
+    assert not member._obligations.list_all()
+    member._persist_checkpoint(Promised(0))
+    [checkpoint] = [effect for effect in member.step((), 0) if isinstance(effect, Persist)]
+    assert checkpoint.replaces
+    assert not member._checkpoint_due
 
 
-def test_a_snapshot_can_be_taken_over() -> None:
-    toy, _ = started(4, 3)
-    heard(toy, 0, AdmissionVote(3, 1024 + 1, 10))
-    toy.step([Leader(0, 2), Timer(REPAIR_TIMER)], 5)
-    other = Toy(4)
-    other.restore(toy.snapshot())
-    assert other.snapshot() == toy.snapshot()
-    assert other._admission_votes == toy._admission_votes
+def test_snapshot_restores_an_equal_member() -> None:
+    member, _ = start_member(4, 3)
+    receive(member, 0, AdmissionVote(3, 1024 + 1, 10))
+    member.step([Leader(0, 2), Timer(REPAIR_TIMER)], 5)
+    other = ToyMember(4)
+    other.restore(member.snapshot())
+    assert other.snapshot() == member.snapshot()
+    assert other._admission_votes == member._admission_votes
     assert (other._incarnation, other._role, other._suggested_leader) == (3, "joining", 2)

@@ -1,49 +1,49 @@
-"""Members that change: what a run as a whole does not show."""
+"""Reconfiguration: costs, fast path, stale changes, snapshots and records, which whole runs do not show."""
+
+from collections.abc import Sequence
+from copy import deepcopy
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from amcast.assembly import assemble_simulation
 from amcast.check.judge import judge
-from amcast.kernel.effects import Persist
-from amcast.kernel.ids import MESSAGES_PER_SENDER, message_id
+from amcast.kernel.effects import Effect, Persist
+from amcast.kernel.events import Event
+from amcast.kernel.ids import message_id
 from amcast.kernel.reconfiguration import change_topology, make_change_message
 from amcast.parts.membership.messages import ConfigurationRecord, InstanceRecord
 from amcast.parts.membership.reconfigurable import Reconfigurable
 from amcast.parts.node.node import Node
-from amcast.parts.ordering.delivered_set import DeliveredSet
-from amcast.parts.ordering.messages import WINDOW
 from amcast.simulation.inputs.plan import scale_ns
-from amcast.simulation.simulate import Setup, Simulation
+from amcast.simulation.simulate import Simulation, SimulationSetup
 from amcast.simulation.world.disk import Disk
 from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run
 from tests.conformance.test_members import MS, planned
 
-# Nothing is paid for by those who never change
+# The fast path, and clusters that never change
 
 
 @pytest.mark.parametrize(
     ("name", "faults"), [("skeen", "none"), ("multipaxos", "links+leaders"), ("primcast", "all"), ("a-ng", "all")]
 )
-def test_a_cluster_that_never_changes_says_and_keeps_the_same(name: str, faults: str) -> None:
+def test_cluster_without_changes_runs_as_if_not_reconfigurable(name: str, faults: str) -> None:
     prepared = planned(name, 3, "add", faults)
     without = msgspec.structs.replace(prepared.plan.faults, events=())
-    told = []
+    runs = []
     for changes in (False, True):
         recorder = Recorder()
-        setup = prepared.setup()
+        setup = prepared.make_setup()
         scale = scale_ns(prepared.network)
 
         def make(process: int, changes: bool = changes, scale: int = scale) -> object:
             assembly = assemble_simulation(prepared.spec, prepared.config, scale, changes=changes)
             return assembly.make(process, prepared.topology)
 
-        plain = Setup(
+        plain = SimulationSetup(
             **{
-                **{field: getattr(setup, field) for field in Setup.__dataclass_fields__},
+                **{field: getattr(setup, field) for field in SimulationSetup.__dataclass_fields__},
                 "topology": prepared.topology,
                 "make": make,
                 "faults": without,
@@ -52,71 +52,57 @@ def test_a_cluster_that_never_changes_says_and_keeps_the_same(name: str, faults:
                 "operator": None,
             }
         )
-        assert Simulation(plain, recorder, remembers=True).run().end == "delivered"
-        told.append((recorder.packets, recorder.deliveries, recorder.notes))
-    assert told[0] == told[1]
+        assert Simulation(plain, recorder, keeps_history=True).run().end == "delivered"
+        runs.append((recorder.packets, recorder.deliveries, recorder.notes))
+    assert runs[0] == runs[1]
 
 
-# What was delivered
+@pytest.mark.parametrize(("name", "faults"), [("primcast", "all"), ("multipaxos", "none")])
+def test_fast_step_equals_step(name: str, faults: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every fast step is compared with a step of a copy. Only `step` holds requests back for the next configuration."""
+    fast_step = Reconfigurable.fast_step
+    compared = 0
 
-ids = st.builds(message_id, st.integers(0, 2), st.integers(0, 2 * WINDOW))
+    def compare_with_step(self: Reconfigurable, events: Sequence[Event], now: int) -> list[Effect]:
+        nonlocal compared
+        copy = deepcopy(self) if self._bare_process is not None else None
+        effects = fast_step(self, events, now)
+        if copy is not None:
+            compared += 1
+            assert copy.step(events, now) == effects
+            early = self.snapshot().early
+            assert msgspec.structs.replace(copy.snapshot(), early=early) == self.snapshot()
+            assert self.is_idle <= (copy.position == self.position)
+        return effects
 
-
-@settings(deadline=None)
-@given(st.lists(ids), st.lists(ids))
-def test_merged_memories_know_what_either_knew(one: list[int], other: list[int]) -> None:
-    left, right = DeliveredSet(), DeliveredSet()
-    for id in one:
-        left.add(id)
-    for id in other:
-        right.add(id)
-    merged = DeliveredSet()
-    merged.restore(left.snapshot())
-    merged.merge(right.snapshot())
-    for id in {*one, *other}:
-        assert id in merged
-    for sender in range(3):
-        newest = max(
-            (id % MESSAGES_PER_SENDER for id in (*one, *other) if id // MESSAGES_PER_SENDER == sender), default=-1
-        )
-        for sequence in range(max(0, newest - WINDOW + 1), newest + 1):
-            id = message_id(sender, sequence)
-            assert (id in merged) == (id in one or id in other)
+    monkeypatch.setattr(Reconfigurable, "fast_step", compare_with_step)
+    workload = {"messages": 20, "outstanding": 3, "destinations": [1, 3]}
+    prepared = planned(name, 3, "several", faults, workload=workload)
+    assert Simulation(prepared.make_setup(), Recorder(), keeps_history=True).run().end == "delivered"
+    assert compared > 100
 
 
-def test_what_is_taken_back_is_new_again() -> None:
-    seen = DeliveredSet()
-    for sequence in (1, 2, 3):
-        seen.add(message_id(1, sequence))
-    seen.forget(message_id(1, 3))
-    seen.forget(message_id(2, 3))
-    assert message_id(1, 3) not in seen
-    assert message_id(1, 2) in seen
-    assert seen.add(message_id(1, 3))
-    assert not seen.add(message_id(1, 3))
+# Stale changes
 
 
-# Changes that come too late
-
-
-def test_of_two_changes_at_once_the_first_counts_and_the_other_is_stale() -> None:
+def test_second_change_of_a_configuration_is_stale() -> None:
     prepared = planned("primcast", 5, "add")
     recorder = Recorder()
-    simulation = Simulation(prepared.setup(), recorder, remembers=True)
+    simulation = Simulation(prepared.make_setup(), recorder, keeps_history=True)
     world = simulation.world
 
-    def another() -> None:
+    def submit_another() -> None:
         assert world.operator is not None
         late = change_topology(prepared.topology, 2, remove=8)
         world.submit(world.operator, make_change_message(message_id(world.operator, 77), world.operator, late))
 
-    simulation.agenda.schedule(11 * MS, another)
+    simulation.scheduler.schedule(11 * MS, submit_another)
     summary = simulation.run()
     assert summary.end == "delivered"
-    assert summary.notes["stale"] >= 9, "everybody delivers it, and nobody follows it"
-    numbers = {process.topology.configuration for process in world.processes.values()}
-    assert numbers == {1}
-    report = judge(Run.from_recorder(recorder, prepared.meta("stale").with_claims(complete=True)))
+    assert summary.notes["stale"] >= 9, "all processes deliver it, and none follows it"
+    configurations = {process.topology.configuration for process in world.processes.values()}
+    assert configurations == {1}
+    report = judge(Run.from_recorder(recorder, prepared.make_meta("stale").with_claims(complete=True)))
     assert report.verdict == "holds", report.story()
 
 
@@ -124,52 +110,51 @@ def test_of_two_changes_at_once_the_first_counts_and_the_other_is_stale() -> Non
 
 
 @pytest.mark.parametrize("name", ["primcast", "treecast"])
-def test_a_snapshot_in_the_middle_of_a_change_is_enough_to_go_on(name: str) -> None:
+def test_snapshot_during_a_reconfiguration_is_complete(name: str) -> None:
     prepared = planned(name, 2, "several")
-    simulation = Simulation(prepared.setup(), Recorder(), remembers=True)
+    simulation = Simulation(prepared.make_setup(), Recorder(), keeps_history=True)
     world = simulation.world
-    looked: set[tuple[int, int]] = set()
+    observed: set[tuple[int, int]] = set()
 
-    def look() -> None:
+    def replace_by_restored_copies() -> None:
         for process in sorted(world.processes):
-            here = world.processes[process]
-            there = prepared.make(process)
-            there.restore(here.snapshot())
-            assert msgspec.msgpack.encode(there.snapshot()) == msgspec.msgpack.encode(here.snapshot())
-            assert there.topology == here.topology
-            world.processes[process] = there
-            if isinstance(there, Node):
-                assert isinstance(there.protocol, Reconfigurable)
-                looked.add((there.protocol.configuration, int(there.protocol.status()["instances"])))
+            original = world.processes[process]
+            copy = prepared.make(process)
+            copy.restore(original.snapshot())
+            assert msgspec.msgpack.encode(copy.snapshot()) == msgspec.msgpack.encode(original.snapshot())
+            assert copy.topology == original.topology
+            world.processes[process] = copy
+            if isinstance(copy, Node):
+                assert isinstance(copy.protocol, Reconfigurable)
+                observed.add((copy.protocol.configuration, int(copy.protocol.status()["instances"])))
 
     for at in range(8, 90, 3):
-        simulation.agenda.schedule(at * MS, look)
+        simulation.scheduler.schedule(at * MS, replace_by_restored_copies)
     assert simulation.run().end == "delivered"
-    assert (-1, 0) in looked, "a new member that waits"
-    assert any(number > 0 and instances > 1 for number, instances in looked), "an old instance that goes on"
+    assert (-1, 0) in observed, "no new member was waiting"
+    assert any(configuration > 0 and instances > 1 for configuration, instances in observed), "no old instance ran"
 
 
 # Records
 
 
 @pytest.mark.parametrize("name", ["primcast", "multipaxos"])
-def test_a_record_says_that_it_replaces_others_also_while_old_numbers_go_on(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever runs a process must know it: what such a record stands for is not delivered again in a later
-    incarnation."""
-    kept: list[Persist] = []
-    right = Disk.keep
+def test_checkpoints_beside_old_instances_wait_for_deliveries(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver must know: a restart from such a record does not repeat the deliveries before it."""
+    persisted: list[Persist] = []
+    original = Disk.store
 
-    def keep(self: Disk, effect: Persist) -> None:
-        kept.append(effect)
-        right(self, effect)
+    def store(self: Disk, effect: Persist) -> None:
+        persisted.append(effect)
+        original(self, effect)
 
-    monkeypatch.setattr(Disk, "keep", keep)
-    simulation = Simulation(planned(name, 2, "several", options={"keep": 2}).setup(), Recorder(), remembers=True)
+    monkeypatch.setattr(Disk, "store", store)
+    simulation = Simulation(
+        planned(name, 2, "several", options={"keep": 2}).make_setup(), Recorder(), keeps_history=True
+    )
     assert simulation.run().end == "delivered"
-    assert any(effect.replaces for effect in kept), "no snapshot of the only number"
-    several = [effect for effect in kept if isinstance(effect.record, InstanceRecord) and not effect.replaces]
-    assert any(effect.record.replaces for effect in several), "no snapshot while there were several numbers"
+    assert any(effect.replaces for effect in persisted), "no checkpoint of an only instance"
+    several = [effect for effect in persisted if isinstance(effect.record, InstanceRecord) and not effect.replaces]
+    assert any(effect.record.replaces for effect in several), "no checkpoint while several instances ran"
     assert all(effect.after_deliveries == effect.record.replaces for effect in several)
-    assert all(effect.after_deliveries for effect in kept if isinstance(effect.record, ConfigurationRecord))
+    assert all(effect.after_deliveries for effect in persisted if isinstance(effect.record, ConfigurationRecord))

@@ -1,4 +1,4 @@
-"""The leader oracle: wrong for a while, right in the end."""
+"""The leader oracle: it may be wrong for a while, and all members agree eventually."""
 
 from random import Random
 
@@ -16,7 +16,7 @@ from amcast.parts.node.leader_oracle import HEARTBEAT_TIMER, Omega
 from amcast.parts.node.messages import Heartbeat, NodeConfig, OmegaConfig
 from amcast.parts.node.node import Node
 from amcast.protocols.catalogue import CATALOGUE
-from amcast.simulation.inputs.load import Load
+from amcast.simulation.inputs.load import ClientLoad
 from amcast.simulation.inputs.network import Network, NetworkConfig
 from amcast.simulation.schedulers.discrete_event import DiscreteEventScheduler
 from amcast.simulation.world.world import World
@@ -25,44 +25,44 @@ TOPOLOGY = Topology.grid(1, 3)
 
 
 class Owner(Process):
-    """Something for an oracle to speak through."""
+    """A process whose verbs the oracle uses."""
 
     def on_request(self, message: Message) -> None:
-        """Nothing is multicast here."""
+        """No message is multicast in these tests."""
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
-        """Nor said."""
+        """No body is sent in these tests."""
 
     def snapshot(self) -> State:
         return State()
 
     def restore(self, state: State) -> None:
-        """Nothing to restore."""
+        """There is no state."""
 
 
-def oracle(me: ProcessId = 1) -> tuple[Owner, Omega]:
+def make_oracle(me: ProcessId = 1) -> tuple[Owner, Omega]:
     owner = Owner(me, TOPOLOGY)
     return owner, Omega(owner, TOPOLOGY.members(0), OmegaConfig())
 
 
-def test_everybody_beats_and_watches_everybody_else() -> None:
-    owner, omega = oracle()
+def test_member_sends_heartbeats_and_watches_all_others() -> None:
+    owner, omega = make_oracle()
     omega.start(0)
     effects = owner.step((), 0)
     assert Send((0, 2), Heartbeat(0)) in effects
     assert {e.name for e in effects if isinstance(e, SetTimer)} == {HEARTBEAT_TIMER, "omega-0", "omega-2"}
 
 
-def test_silence_is_suspected_and_the_next_member_leads() -> None:
-    _, omega = oracle()
+def test_silent_leader_is_suspected_and_the_next_member_leads() -> None:
+    _, omega = make_oracle()
     omega.start(0)
-    assert omega.handle_timer("omega-2") is None, "it did not lead"
+    assert omega.handle_timer("omega-2") is None, "process 2 does not lead"
     assert omega.handle_timer("omega-0") == 1
-    assert omega.handle_heartbeat(0, Heartbeat(0)) == 0, "a wrong suspicion is taken back"
+    assert omega.handle_heartbeat(0, Heartbeat(0)) == 0, "the suspicion was wrong"
 
 
-def test_a_mistake_doubles_the_patience() -> None:
-    owner, omega = oracle()
+def test_wrong_suspicion_doubles_the_timeout() -> None:
+    owner, omega = make_oracle()
     omega.start(0)
     owner.step((), 0)
     omega.handle_timer("omega-0")
@@ -71,25 +71,25 @@ def test_a_mistake_doubles_the_patience() -> None:
     assert timers["omega-0"] == 2 * OmegaConfig().suspect_after_ns[0]
 
 
-def test_who_restarts_does_not_take_the_lead_back() -> None:
-    _, omega = oracle()
+def test_restarted_member_does_not_take_the_lead_back() -> None:
+    _, omega = make_oracle()
     omega.start(0)
     assert omega.handle_timer("omega-0") == 1
     assert omega.handle_heartbeat(0, Heartbeat(1)) is None
     assert omega.leader == 1
 
 
-def test_a_beat_longer_than_the_patience_is_refused() -> None:
+def test_heartbeat_interval_above_the_timeout_is_rejected() -> None:
     with pytest.raises(ValueError, match="heartbeat_ns = 5"):
         OmegaConfig(heartbeat_ns=5, suspect_after_ns=(5, 5))
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_all_members_name_the_same_correct_leader_in_the_end(seed: int) -> None:
+def test_all_members_eventually_name_the_same_correct_leader(seed: int) -> None:
     random = Random(seed)
     topology = Topology.grid(1, 5, 1)
     network = NetworkConfig(distribution="exponential", spread=5.0)
-    agenda = DiscreteEventScheduler(Network(network, topology, random), random)
+    scheduler = DiscreteEventScheduler(Network(network, topology, random), random)
     spec = CATALOGUE["multipaxos"]
 
     def make(process: ProcessId) -> Process:
@@ -99,27 +99,27 @@ def test_all_members_name_the_same_correct_leader_in_the_end(seed: int) -> None:
             else Owner(process, topology)
         )
 
-    world = World(topology, make, agenda)
-    agenda.world = world
+    world = World(topology, make, scheduler)
+    scheduler.world = world
     world.start()
-    nobody = Load(topology, lambda client: ((0,), 0, 0), 0, 1)
+    no_load = ClientLoad(topology, lambda client: ((0,), 0, 0), 0, 1)
     for victim in random.sample(range(5), 2):
-        agenda.run(nobody, world.now + 300 * MILLISECOND)
+        scheduler.run(no_load, world.now + 300 * MILLISECOND)
         world.crash(victim)
-    # Each wrong suspicion doubles the patience, so they end; nobody knows when.
+    # Each wrong suspicion doubles the timeout, so wrong suspicions end at some time.
     for _ in range(100):
-        agenda.run(nobody, world.now + 1000 * MILLISECOND)
+        scheduler.run(no_load, world.now + 1000 * MILLISECOND)
         nodes = [process for process in world.processes.values() if isinstance(process, Node)]
-        named = {node.omega.leader for node in nodes if node.omega is not None}
+        leaders = {node.omega.leader for node in nodes if node.omega is not None}
         roles = {node.me: node.protocol._paxos.role for node in nodes}
-        if len(named) == 1 and roles.get(min(named)) == "leading":
+        if len(leaders) == 1 and roles.get(min(leaders)) == "leading":
             break
-    assert len(named) == 1, named
-    assert named <= set(world.processes)
-    assert roles[named.pop()] == "leading", "the oracle's word reached the protocol"
+    assert len(leaders) == 1, leaders
+    assert leaders <= set(world.processes)
+    assert roles[leaders.pop()] == "leading", "the protocol follows the oracle"
 
 
-def test_the_oracle_has_the_last_word_over_other_suggestions() -> None:
+def test_oracle_overrides_other_suggestions() -> None:
     spec = CATALOGUE["multipaxos"]
     node = Node(spec.process(0, TOPOLOGY, spec.configure()), NodeConfig())
     node.step((Started(),), 0)
@@ -129,15 +129,15 @@ def test_the_oracle_has_the_last_word_over_other_suggestions() -> None:
     assert node.protocol._paxos.suggested_leader == 0
 
 
-def test_a_member_whose_address_is_silent_is_suspected_at_once_and_trusted_when_heard() -> None:
+def test_member_that_is_down_is_suspected_until_its_next_heartbeat() -> None:
     spec = CATALOGUE["primcast"]
     node = Node(spec.process(1, TOPOLOGY, spec.configure()), NodeConfig(omega=OmegaConfig()))
     node.step((Started(),), 0)
     assert node.omega is not None
     node.step((PeerDown(2),), 0)
-    assert node.omega.leader == 0, "another one leads"
+    assert node.omega.leader == 0, "process 2 does not lead"
     node.step((PeerDown(7),), 0)
     node.step((PeerDown(0),), 0)
     assert node.omega.leader == 1
     node.step((Receive(0, Heartbeat(0)),), 0)
-    assert node.omega.leader == 0, "that was a mistake"
+    assert node.omega.leader == 0, "the suspicion was wrong"

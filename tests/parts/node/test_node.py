@@ -1,4 +1,4 @@
-"""A node: what its oracle says reaches every instance of its protocol; senders are answered, whoever leads."""
+"""Nodes: all instances of the protocol follow the leader oracle, and senders get replies whoever leads."""
 
 import pytest
 
@@ -21,8 +21,8 @@ NEWCOMER = 9
 CLIENT = 3
 
 
-class Scene:
-    """Process 1 of group 0 is in number 1, which a member that joined leads; the number before it goes on."""
+class TwoConfigurations:
+    """Process 1 of group 0 in configuration 1, which a new member leads; the instance of configuration 0 still runs."""
 
     def __init__(self) -> None:
         topology = Topology.grid(1, 3, 1)
@@ -32,8 +32,8 @@ class Scene:
         self.node = node
         self.now = 100 * MS
         self.step(Started((Promised(0, (0, 0, 0)),), 1))
-        for fellow in (0, 2):
-            self.step(Receive(fellow, Heartbeat(1, 99 * MS)))
+        for member in (0, 2):
+            self.step(Receive(member, Heartbeat(1, 99 * MS)))
         later = change_topology(topology, 0, add=NEWCOMER)
         self.step(Receive(0, ConfigurationInfo(ConfigurationStart(1, encode_topology(later)), 0)))
         self.step(Receive(NEWCOMER, Heartbeat(0, 50 * MS)))
@@ -43,36 +43,36 @@ class Scene:
         self.now += MS
         return self.node.step(events, self.now)
 
-    def campaigns(self, effects: list[Effect]) -> int:
-        """How many instances want to lead: only the old one can, as long as the newcomer is trusted."""
+    def count_campaigns(self, effects: list[Effect]) -> int:
+        """How many instances campaign in these effects: only the old one can, while the newcomer is trusted."""
         assert self.node.status()["leader"] == NEWCOMER
         return sum(type(effect) is Note and effect.name == "campaign" for effect in effects)
 
 
 @pytest.mark.parametrize(
-    "doubt", [PeerDown(0), Timer("omega-0"), Receive(0, Farewell(1))], ids=["gone", "silent", "farewell"]
+    "suspicion", [PeerDown(0), Timer("omega-0"), Receive(0, Farewell(1))], ids=["down", "silent", "farewell"]
 )
-def test_the_next_one_leads_an_old_number_at_once_when_its_leader_is_doubted(doubt: Event) -> None:
-    scene = Scene()
-    assert scene.campaigns(scene.step(Timer("omega"))) == 0, "process 0 leads there"
-    assert scene.campaigns(scene.step(doubt)) == 1
+def test_next_member_leads_old_configuration_when_its_leader_is_suspected(suspicion: Event) -> None:
+    scene = TwoConfigurations()
+    assert scene.count_campaigns(scene.step(Timer("omega"))) == 0, "process 0 leads configuration 0"
+    assert scene.count_campaigns(scene.step(suspicion)) == 1
 
 
-def test_who_led_an_old_number_by_mistake_gives_it_back() -> None:
-    scene = Scene()
-    assert scene.campaigns(scene.step(PeerDown(0))) == 1
+def test_wrong_suspicion_returns_the_lead_of_an_old_configuration() -> None:
+    scene = TwoConfigurations()
+    assert scene.count_campaigns(scene.step(PeerDown(0))) == 1
     scene.step(Receive(2, Nack(1 << 40)))
-    assert scene.campaigns(scene.step(Timer("paxos"))) == 1, "it tries again while it is told to"
+    assert scene.count_campaigns(scene.step(Timer("paxos"))) == 1, "it campaigns again while process 0 is suspected"
     scene.step(Receive(2, Nack(1 << 41)))
     scene.step(Receive(0, Heartbeat(1, 99 * MS)))
-    assert scene.campaigns(scene.step(Timer("paxos"))) == 0
+    assert scene.count_campaigns(scene.step(Timer("paxos"))) == 0
 
 
-# Answers
+# Replies
 
 
-class Group:
-    """Processes 0 and 1 of a group of three, and a client that asks them; what is said to others is lost."""
+class TwoMembers:
+    """Processes 0 and 1 of a group of three, and a client of theirs. Bodies for other processes are lost."""
 
     def __init__(self) -> None:
         topology = Topology({0: (0, 1, 2)}, (CLIENT,))
@@ -82,45 +82,45 @@ class Group:
             self.step(me, Started((), 0))
 
     def step(self, me: int, event: Event) -> list[Send]:
-        """One event and all that follows from it; what everybody said."""
-        said: list[Send] = []
+        """Handles an event and all bodies that follow from it; returns all sends."""
+        sends: list[Send] = []
         events = [(me, event)]
         while events:
             at, event = events.pop(0)
             for effect in self.nodes[at].step((event,), 0):
                 if isinstance(effect, Send):
-                    said.append(effect)
+                    sends.append(effect)
                     events += [(to, Receive(at, effect.body)) for to in effect.targets if to in self.nodes]
-        return said
+        return sends
 
     def multicast(self, sequence: int) -> Message:
         message = Message(message_id(CLIENT, sequence), CLIENT, (0,))
-        said = self.step(0, Receive(CLIENT, Request(message)))
+        sends = self.step(0, Receive(CLIENT, Request(message)))
         assert all(node.has_delivered(message.id) for node in self.nodes.values())
-        assert answers(said) == [message.id], "by the leader alone"
+        assert replies_in(sends) == [message.id], "the leader alone replies"
         return message
 
 
-def answers(said: list[Send]) -> list[int]:
-    return [send.body.message for send in said if isinstance(send.body, Reply) and send.targets == (CLIENT,)]
+def replies_in(sends: list[Send]) -> list[int]:
+    return [send.body.message for send in sends if isinstance(send.body, Reply) and send.targets == (CLIENT,)]
 
 
-def test_who_takes_the_lead_answers_for_what_it_delivered_of_late() -> None:
-    group = Group()
+def test_new_leader_replies_for_its_recent_deliveries() -> None:
+    group = TwoMembers()
     first, second = group.multicast(0), group.multicast(1)
-    assert answers(group.step(1, PeerDown(0))) == [first.id, second.id], "the answers of process 0 may be lost with it"
-    assert answers(group.step(1, Receive(0, Heartbeat(0)))) == []
-    assert answers(group.step(1, PeerDown(0))) == [], "once"
+    assert replies_in(group.step(1, PeerDown(0))) == [first.id, second.id], "replies of process 0 may be lost"
+    assert replies_in(group.step(1, Receive(0, Heartbeat(0)))) == []
+    assert replies_in(group.step(1, PeerDown(0))) == [], "once"
 
 
-def test_what_was_delivered_before_the_leaders_last_heartbeats_was_answered() -> None:
-    group = Group()
+def test_new_leader_does_not_reply_for_deliveries_before_two_heartbeats() -> None:
+    group = TwoMembers()
     group.multicast(0)
     group.step(1, Receive(0, Heartbeat(0)))
-    lately = group.multicast(1)
+    recent = group.multicast(1)
     group.step(1, Receive(2, Heartbeat(0)))
     group.step(1, Receive(0, Heartbeat(0)))
     other = Node(group.nodes[1].protocol, NodeConfig())
     other.restore(group.nodes[1].snapshot())
     group.nodes[1] = other
-    assert answers(group.step(1, Leader(0, 1))) == [lately.id]
+    assert replies_in(group.step(1, Leader(0, 1))) == [recent.id]

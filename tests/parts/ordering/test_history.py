@@ -1,4 +1,4 @@
-"""Histories: diffs, dependency tests against a plain search, forgetting."""
+"""Histories: diffs, dependency search compared with a plain search, pruning."""
 
 from random import Random
 
@@ -7,7 +7,7 @@ from amcast.parts.ordering.messages import Link
 
 
 def plain_open(history: History, message: int) -> set[int]:
-    """Every open message before this one, by searching all there is."""
+    """Every open message before this one, by a search of the whole graph."""
     found: set[int] = set()
     stack, seen = [message], {message}
     while stack:
@@ -20,7 +20,7 @@ def plain_open(history: History, message: int) -> set[int]:
     return found
 
 
-def test_delivering_makes_a_line_and_diffs_are_told_once() -> None:
+def test_each_descendant_gets_each_link_once() -> None:
     history = History(0, (1, 2))
     history.append(10, (0, 1))
     history.append(11, (0, 2))
@@ -31,35 +31,35 @@ def test_delivering_makes_a_line_and_diffs_are_told_once() -> None:
     assert len(history.take_diff(2)) == 3
 
 
-def test_what_two_groups_say_alike_is_learned_once() -> None:
+def test_repeated_links_are_learned_once() -> None:
     history = History(2, (3,))
-    told = (Link(10, (0, 1), None), Link(11, (0, 1), 10))
-    history.learn(told)
-    history.learn(told)
-    assert history.take_diff(3) == told
+    links = (Link(10, (0, 1), None), Link(11, (0, 1), 10))
+    history.learn(links)
+    history.learn(links)
+    assert history.take_diff(3) == links
     assert history.version == 2
 
 
-def test_a_blocker_is_an_open_message_before() -> None:
+def test_blocker_is_an_open_message_before() -> None:
     history = History(2, ())
     history.learn((Link(10, (0, 2), None), Link(11, (0, 1), 10), Link(12, (1, 2), 11)))
     assert history.find_blocker(12) == 10
     history.append(10, (0, 2))
     assert history.find_blocker(12) is None
-    assert history.find_blocker(99) is None, "nothing is known of it"
+    assert history.find_blocker(99) is None, "an unknown message"
 
 
-def test_whom_a_history_concerns() -> None:
+def test_has_message_only_to_compares_destinations() -> None:
     history = History(0, (1, 2, 3))
     history.append(10, (0, 1, 3))
-    assert not history.has_message_only_to(1, (3,)), "3 gets the only message to 1 itself"
+    assert not history.has_message_only_to(1, (3,)), "group 3 gets the only message to group 1 itself"
     assert history.has_message_only_to(1, (2, 3))
     assert not history.has_message_only_to(2, (3,))
     history.append(-1, (0, 1, 2, 3))
     assert not history.has_message_only_to(2, (1,)), "flushes do not count"
 
 
-def test_a_flush_leaves_what_is_not_before_it() -> None:
+def test_prune_keeps_messages_after_the_flush() -> None:
     history = History(2, (3,))
     history.learn((Link(10, (0, 1), None), Link(-1, (0, 1, 2, 3), 10), Link(11, (0, 2), -1)))
     history.append(-1, (0, 1, 2, 3))
@@ -72,7 +72,7 @@ def test_a_flush_leaves_what_is_not_before_it() -> None:
     assert history.has_message_only_to(0, (1,)), "message 11 still counts"
 
 
-def test_the_quick_search_finds_what_a_plain_one_finds() -> None:
+def test_search_finds_the_same_as_a_plain_search() -> None:
     for seed in range(200):
         random = Random(seed)
         history = History(9, ())
@@ -96,13 +96,13 @@ def test_the_quick_search_finds_what_a_plain_one_finds() -> None:
                 history.append(message, history._vertices[message].destinations)
 
 
-def test_a_restored_history_is_the_same() -> None:
+def test_restored_history_equals_the_original() -> None:
     history = History(1, (2, 3))
     history.learn((Link(10, (0, 1), None), Link(11, (0, 2), 10)))
     history.append(10, (0, 1))
     history.take_diff(2)
-    again = History(1, (2, 3))
-    again.restore(history.snapshot())
-    assert again.snapshot() == history.snapshot()
-    assert again.take_diff(3) == history.take_diff(3)
-    assert again.has_message_only_to(2, (3,)) == history.has_message_only_to(2, (3,))
+    restored = History(1, (2, 3))
+    restored.restore(history.snapshot())
+    assert restored.snapshot() == history.snapshot()
+    assert restored.take_diff(3) == history.take_diff(3)
+    assert restored.has_message_only_to(2, (3,)) == history.has_message_only_to(2, (3,))

@@ -1,4 +1,6 @@
-"""The Spark check against the plain checker: many small runs in one job, and small runs down the road of large ones."""
+"""The Spark check against the plain checker: many small runs in one job, and small runs judged in the way of large
+ones.
+"""
 
 import json
 from collections.abc import Iterable
@@ -11,16 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from amcast.kernel.errors import CannotTellError, UsageError
-from amcast.pipeline.check.job import CheckLimits, check, exit_code
+from amcast.pipeline.check.job import CheckLimits, check, exit_code_of
 from amcast.trace.columns import TABLES
 from tests.mutants.planted import Trace, healthy
-from tests.pipeline.small_runs import plain, planted_runs, random_run, told, write
+from tests.pipeline.small_runs import plain, planted_runs, random_run, without_run_name, write
 
-LARGE = CheckLimits(small_rows=0, ragged_rows=0)
+LARGE = CheckLimits(small_rows=0, gapped_rows=0)
 pytestmark = pytest.mark.usefixtures("spark")
 
 
-def judged(folder: Path, limits: CheckLimits | None = None) -> dict[str, dict[str, Any]]:
+def judge_folder(folder: Path, limits: CheckLimits | None = None) -> dict[str, dict[str, Any]]:
     return {report["run"]: report for report in check(str(folder), limits=limits)["runs"]}
 
 
@@ -30,43 +32,43 @@ def rewrite(folder: Path, table: str, change: Any) -> None:
         pq.write_table(change(pq.read_table(file)), file)
 
 
-def test_hundreds_of_small_runs_get_the_plain_checkers_reports(tmp_path: Path) -> None:
+def test_small_runs_get_the_plain_checkers_reports(tmp_path: Path) -> None:
     runs = {f"planted-{name}": trace for name, trace in planted_runs().items()}
     runs |= {f"random-{seed}": random_run(2000 + seed) for seed in range(250)}
     wanted = {}
     for at, (name, trace) in enumerate(sorted(runs.items())):
         report = plain(trace)
         if isinstance(report, dict):
-            # Some folders directly below, some further down, as sweeps lay them out.
+            # Some folders directly below, some deeper, as sweeps write them.
             write(tmp_path / (f"part={at % 3}" if at % 2 else ".") / name, trace)
             wanted[name] = report
     answer = check(str(tmp_path))
     assert answer["verdict"] == "violated"
-    assert exit_code(answer) == 1
+    assert exit_code_of(answer) == 1
     found = {report["run"]: report for report in answer["runs"]}
     assert set(found) == set(wanted)
     assert len(found) > 290
     for name, report in wanted.items():
-        assert told(found[name]) == told(report), name
+        assert without_run_name(found[name]) == without_run_name(report), name
     verdicts = {report["verdict"] for report in found.values()}
     assert verdicts == {"holds", "violated", "unknown"}
 
 
-ROADS = ["healthy", "circle_of_three", "one_replica_swaps", "delivered_twice", "idle_process_receives"]
+LARGE_RUNS = ["healthy", "cycle_of_three", "one_replica_swaps", "delivered_twice", "idle_process_receives"]
 
 
-@pytest.mark.parametrize("name", ROADS)
-def test_the_road_of_large_runs_leads_to_the_same_reports(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", LARGE_RUNS)
+def test_large_run_path_gives_the_same_reports(tmp_path: Path, name: str) -> None:
     trace = planted_runs()[name]
-    found = judged(write(tmp_path / name, trace, rows_per_group=5, rows_per_file=12), LARGE)
-    assert told(found[name]) == told(plain(trace))
+    found = judge_folder(write(tmp_path / name, trace, rows_per_group=5, rows_per_file=12), LARGE)
+    assert without_run_name(found[name]) == without_run_name(plain(trace))
 
 
 def without(*columns: str) -> Any:
     return lambda table: table.drop_columns([name for name in columns if name in table.column_names])
 
 
-def larger(messages: int = 60) -> Trace:
+def make_larger_run(messages: int = 60) -> Trace:
     """A healthy run with a mistake in the middle, over three groups of three."""
     trace = Trace({0: [0, 1, 2], 1: [3, 4, 5], 2: [6, 7, 8]}, [20, 21])
     for message in range(messages):
@@ -86,12 +88,12 @@ def larger(messages: int = 60) -> Trace:
 
 def test_optional_columns_may_be_absent(tmp_path: Path) -> None:
     """Without destinations and times of multicast in the deliveries, a join finds them: same report."""
-    trace = larger()
+    trace = make_larger_run()
     folder = write(tmp_path / "bare", trace, rows_per_group=50, rows_per_file=100)
-    wanted = told(plain(trace))
+    wanted = without_run_name(plain(trace))
     assert wanted["properties"]["P5"]["verdict"] == "violated"
     rewrite(folder, "deliveries", without("destinations", "multicast_ns", "committed_ns"))
-    assert told(judged(folder, LARGE)["bare"]) == wanted
+    assert without_run_name(judge_folder(folder, LARGE)["bare"]) == wanted
 
 
 def one_process_per_file(folder: Path, shuffle: bool) -> None:
@@ -111,23 +113,23 @@ def one_process_per_file(folder: Path, shuffle: bool) -> None:
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_a_layout_that_needs_no_sorting_and_one_that_lies_about_it(tmp_path: Path, shuffle: bool) -> None:
-    trace = larger()
+def test_sorted_layout_and_unsorted_rows(tmp_path: Path, shuffle: bool) -> None:
+    trace = make_larger_run()
     folder = write(tmp_path / "laid-out", trace)
     one_process_per_file(folder, shuffle)
-    assert told(judged(folder, LARGE)["laid-out"]) == told(plain(trace))
+    assert without_run_name(judge_folder(folder, LARGE)["laid-out"]) == without_run_name(plain(trace))
 
 
-def test_a_large_join_is_sparks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_lookup_is_joined_by_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Too many messages to look up in memory: Spark joins and sorts, and the report is the same."""
     monkeypatch.setattr("amcast.pipeline.check.job.LOOKUP_MESSAGES", 10)
-    trace = larger()
+    trace = make_larger_run()
     folder = write(tmp_path / "joined", trace, rows_per_group=50, rows_per_file=100)
-    assert told(judged(folder, LARGE)["joined"]) == told(plain(trace))
+    assert without_run_name(judge_folder(folder, LARGE)["joined"]) == without_run_name(plain(trace))
 
 
 def test_runs_may_share_their_tables(tmp_path: Path) -> None:
-    traces = {"one": healthy(), "two": planted_runs()["circle_of_three"]}
+    traces = {"one": healthy(), "two": planted_runs()["cycle_of_three"]}
     for name, trace in traces.items():
         write(tmp_path / name, trace)
     shared = tmp_path / "shared"
@@ -138,21 +140,23 @@ def test_runs_may_share_their_tables(tmp_path: Path) -> None:
     metas = [json.loads((tmp_path / name / "run.json").read_text()) for name in traces]
     (shared / "run.json").write_text(json.dumps(metas))
     for limits in (None, LARGE):
-        found = judged(shared, limits)
-        assert {name: told(report) for name, report in found.items()} == {n: told(plain(t)) for n, t in traces.items()}
+        found = judge_folder(shared, limits)
+        assert {name: without_run_name(report) for name, report in found.items()} == {
+            n: without_run_name(plain(t)) for n, t in traces.items()
+        }
 
 
-def test_an_unfinished_file_and_the_link_to_the_latest_run_do_not_count(tmp_path: Path) -> None:
+def test_unfinished_files_and_latest_link_are_ignored(tmp_path: Path) -> None:
     folder = write(tmp_path / "run", healthy())
     (folder / "deliveries" / ".part-00001.parquet").write_bytes(b"half")
     (tmp_path / "latest").symlink_to("run")
     assert [report["run"] for report in check(str(tmp_path))["runs"]] == ["run"]
 
 
-# What bad input gets
+# Bad input
 
 
-def refused(folder: Path) -> str:
+def check_refused(folder: Path) -> str:
     with pytest.raises((UsageError, CannotTellError)) as caught:
         check(str(folder))
     sentence = str(caught.value)
@@ -160,18 +164,18 @@ def refused(folder: Path) -> str:
     return sentence
 
 
-def test_folders_that_are_none(tmp_path: Path) -> None:
-    assert "no such folder" in refused(tmp_path / "nowhere")
-    assert "run.json" in refused(tmp_path)
+def test_folders_without_runs_are_refused(tmp_path: Path) -> None:
+    assert "no such folder" in check_refused(tmp_path / "nowhere")
+    assert "run.json" in check_refused(tmp_path)
     (tmp_path / "file").write_text("")
-    assert "no such folder" in refused(tmp_path / "file")
+    assert "no such folder" in check_refused(tmp_path / "file")
     folder = write(tmp_path / "run", healthy())
     for file in (folder / "multicasts").iterdir():
         file.unlink()
-    assert "table multicasts is missing" in refused(folder)
+    assert "table multicasts is missing" in check_refused(folder)
 
 
-def changed(tmp_path: Path, table: str, change: Any) -> Path:
+def change_table(tmp_path: Path, table: str, change: Any) -> Path:
     folder = write(tmp_path / "run", healthy())
     rewrite(folder, table, change)
     return folder
@@ -194,24 +198,24 @@ BAD: Iterable[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("table", "change", "sentence"), BAD)
-def test_tables_that_are_none(tmp_path: Path, table: str, change: Any, sentence: str) -> None:
-    found = refused(changed(tmp_path, table, change))
+def test_invalid_tables_are_refused(tmp_path: Path, table: str, change: Any, sentence: str) -> None:
+    found = check_refused(change_table(tmp_path, table, change))
     assert sentence in found
     assert table in found
 
 
 @pytest.mark.parametrize("keep", [0, 100, -20])
-def test_truncated_files(tmp_path: Path, keep: int) -> None:
+def test_truncated_files_are_refused(tmp_path: Path, keep: int) -> None:
     folder = write(tmp_path / "run", healthy())
     file = next((folder / "deliveries").glob("*.parquet"))
     file.write_bytes(file.read_bytes()[:keep])
-    assert f"{file.name}" in refused(folder)
+    assert f"{file.name}" in check_refused(folder)
 
 
-def test_a_damaged_page_is_one_sentence(tmp_path: Path) -> None:
+def test_damaged_page_is_refused_in_one_sentence(tmp_path: Path) -> None:
     folder = write(tmp_path / "run", healthy())
     file = next((folder / "deliveries").glob("*.parquet"))
     data = bytearray(file.read_bytes())
     data[4:400] = bytes(396)
     file.write_bytes(data)
-    assert f"{file.name}" in refused(folder)
+    assert f"{file.name}" in check_refused(folder)

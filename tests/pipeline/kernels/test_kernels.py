@@ -9,15 +9,15 @@ import pytest
 from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import message_id
 from amcast.pipeline.check.examination import Examination, PositionGapError
-from amcast.pipeline.check.run_view import kept_view
-from amcast.pipeline.kernels.fingerprints import Fingerprint, buckets_for, buckets_of, in_buckets
-from amcast.pipeline.kernels.merge import BUFFER_ENTRIES, Loose, Rows, head_cycle, merge
-from amcast.pipeline.kernels.pairs import Commons, unlike
-from amcast.pipeline.kernels.replicas import Deliveries, Slice
-from amcast.pipeline.kernels.unique_ids import Growing
-from amcast.pipeline.watch.incremental_order import Ongoing
+from amcast.pipeline.check.run_view import build_memory_view
+from amcast.pipeline.kernels.fingerprints import Fingerprint, choose_bucket_count, find_buckets, select_in_buckets
+from amcast.pipeline.kernels.merge import BUFFER_ENTRIES, ChainGap, ChainRows, find_head_cycle, merge
+from amcast.pipeline.kernels.pairs import SharedEntriesCounter, compare_pairs
+from amcast.pipeline.kernels.replicas import DeliveryRows, PositionSlice
+from amcast.pipeline.kernels.unique_ids import AscendingIds
+from amcast.pipeline.watch.incremental_order import IncrementalOrder
 from tests.mutants.planted import Trace
-from tests.pipeline.small_runs import kept, plain, planted_runs, ragged_run, random_run, told
+from tests.pipeline.small_runs import gapped_run, load_tables, plain, planted_runs, random_run, without_run_name
 
 
 def longs(*values: int) -> np.ndarray:
@@ -27,25 +27,25 @@ def longs(*values: int) -> np.ndarray:
 # The merge
 
 
-def rows(chain: list[int], addressed: dict[int, tuple[int, ...]]) -> Rows:
+def rows(chain: list[int], addressed: dict[int, tuple[int, ...]]) -> ChainRows:
     flat = [group for message in chain for group in addressed[message]]
     ends = np.cumsum([0, *(len(addressed[message]) for message in chain)])
-    return Rows(longs(*chain), ends.astype(np.int32), np.array(flat, np.int32))
+    return ChainRows(longs(*chain), ends.astype(np.int32), np.array(flat, np.int32))
 
 
-def in_pieces(random: Random, whole: Rows) -> list[Rows]:
-    """The same rows as a reader may hand them out: in batches of any size, some empty."""
+def split_randomly(random: Random, whole: ChainRows) -> list[ChainRows]:
+    """The same rows as a reader may return them: in batches of any size, some empty."""
     cuts = sorted(random.choices(range(whole.messages.size + 1), k=random.randint(0, 4)))
     bounds = zip([0, *cuts], [*cuts, whole.messages.size], strict=True)
-    return [Rows(whole.messages[a:b], whole.offsets[a : b + 1], whole.values) for a, b in bounds]
+    return [ChainRows(whole.messages[a:b], whole.offsets[a : b + 1], whole.values) for a, b in bounds]
 
 
-def acyclic(
+def is_acyclic(
     chains: list[list[int]], addressed: dict[int, tuple[int, ...]], certain: dict[int, int] | None = None
 ) -> bool:
-    """By definition: some order of all messages that every chain follows, what is not delivered coming last.
+    """By definition: some order of all messages that every chain follows, undelivered messages coming last.
 
-    After a hole (`certain` entries come before it) what is not there may have been delivered in the hole.
+    After a gap (`certain` entries come before it) a missing message may have been delivered in the gap.
     """
     messages = sorted({message for chain in chains for message in chain})
     before = {
@@ -60,7 +60,7 @@ def acyclic(
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_the_merge_is_complete_exactly_when_there_is_no_cycle(seed: int) -> None:
+def test_merge_completes_exactly_without_a_cycle(seed: int) -> None:
     random = Random(seed)
     groups, count = random.randint(1, 5), random.randint(1, 6)
     addressed = {m: tuple(sorted(random.sample(range(groups), random.randint(1, groups)))) for m in range(count)}
@@ -73,14 +73,14 @@ def test_the_merge_is_complete_exactly_when_there_is_no_cycle(seed: int) -> None
             del chain[random.randrange(len(chain) + 1) :]
         if random.random() < 0.1 and chain:
             del chain[random.randrange(len(chain))]
-    found = merge([iter(in_pieces(random, rows(chain, addressed))) for chain in chains])
-    assert (not found.heads) == acyclic(chains, addressed)
+    found = merge([iter(split_randomly(random, rows(chain, addressed))) for chain in chains])
+    assert (not found.heads) == is_acyclic(chains, addressed)
     if not found.heads:
-        assert found.taken == len({message for chain in chains for message in chain})
+        assert found.removed == len({message for chain in chains for message in chain})
         return
-    circle = head_cycle(found.heads)
-    assert len(circle) >= 2
-    for head, after in zip(circle, [*circle[1:], circle[0]], strict=True):
+    cycle = find_head_cycle(found.heads)
+    assert len(cycle) >= 2
+    for head, after in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
         # `head` waits for `after`: where `after` is the head, `head` is addressed and not delivered before it.
         assert chains[head.chain][head.index] == head.message
         assert after.chain in addressed[head.message]
@@ -88,7 +88,7 @@ def test_the_merge_is_complete_exactly_when_there_is_no_cycle(seed: int) -> None
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_the_merge_knows_what_a_hole_may_hide(seed: int) -> None:
+def test_merge_respects_what_a_gap_may_hide(seed: int) -> None:
     random = Random(f"holes {seed}")
     groups, count = random.randint(2, 4), random.randint(3, 6)
     addressed = {m: tuple(sorted(random.sample(range(groups), random.randint(1, groups)))) for m in range(count)}
@@ -101,21 +101,21 @@ def test_the_merge_knows_what_a_hole_may_hide(seed: int) -> None:
         if random.random() < 0.7:
             certain[at] = random.randrange(len(chain) + 1)
             del chain[certain[at] : certain[at] + random.randint(0, 2)]
-    holes = {at: Loose(index, np.sort(longs(*chains[at][index:]))) for at, index in certain.items()}
-    found = merge([iter(in_pieces(random, rows(chain, addressed))) for chain in chains], holes)
-    assert (not found.heads) == acyclic(chains, addressed, certain)
+    holes = {at: ChainGap(index, np.sort(longs(*chains[at][index:]))) for at, index in certain.items()}
+    found = merge([iter(split_randomly(random, rows(chain, addressed))) for chain in chains], holes)
+    assert (not found.heads) == is_acyclic(chains, addressed, certain)
 
 
-def test_the_merge_knows_no_limit_of_groups() -> None:
+def test_merge_has_no_limit_of_groups() -> None:
     groups = 300
     addressed = {m: (m % groups, (m + 1) % groups) for m in range(5 * groups)}
     chains = [[m for m in sorted(addressed) if g in addressed[m]] for g in range(groups)]
-    assert merge([iter([rows(chain, addressed)]) for chain in chains]).taken == len(addressed)
+    assert merge([iter([rows(chain, addressed)]) for chain in chains]).removed == len(addressed)
     chains[299].reverse()
     assert merge([iter([rows(chain, addressed)]) for chain in chains]).heads
 
 
-def test_the_merge_holds_a_window_not_the_chains() -> None:
+def test_merge_memory_is_bounded_by_its_buffers() -> None:
     """Two chains far longer than the buffers, made up as they are read: what is held is bounded by the buffers."""
     made = [0, 0]
     batch = 1 << 14
@@ -126,31 +126,33 @@ def test_the_merge_holds_a_window_not_the_chains() -> None:
             ahead = abs(made[0] - made[1])
             assert ahead <= BUFFER_ENTRIES + batch, "one chain is read far ahead of the other"
             ids = np.arange(first, first + batch, dtype=np.int64)
-            yield Rows(ids, np.arange(0, 2 * batch + 1, 2, dtype=np.int32), np.tile(np.array([0, 1], np.int32), batch))
+            yield ChainRows(
+                ids, np.arange(0, 2 * batch + 1, 2, dtype=np.int32), np.tile(np.array([0, 1], np.int32), batch)
+            )
 
-    assert merge([chain(0), chain(1)]).taken == 3 * BUFFER_ENTRIES
+    assert merge([chain(0), chain(1)]).removed == 3 * BUFFER_ENTRIES
 
 
 # Pairs of chains
 
 
-def compared(chains: list[list[int]], addressed: dict[int, tuple[int, ...]]) -> set[tuple[int, int]]:
+def find_differing_pairs(chains: list[list[int]], addressed: dict[int, tuple[int, ...]]) -> set[tuple[int, int]]:
     """The pairs that differ, as the check finds them: once as they are, then up to the end of the shorter."""
 
-    def walk(at: int, limits: dict[int, int] | None = None) -> Commons:
-        commons = Commons(at, len(chains), limits)
+    def walk(at: int, limits: dict[int, int] | None = None) -> SharedEntriesCounter:
+        commons = SharedEntriesCounter(at, len(chains), limits)
         commons.absorb(rows(chains[at], addressed))
-        return commons.found()
+        return commons.result()
 
     found = {at: walk(at) for at in range(len(chains))}
-    differ, again = unlike(found)
+    differ, again = compare_pairs(found)
     for at, limits in again.items():
-        differ |= unlike({at: walk(at, limits), **{other: found[other] for other in limits}})[0]
+        differ |= compare_pairs({at: walk(at, limits), **{other: found[other] for other in limits}})[0]
     return differ
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_pairs_differ_exactly_when_neither_is_a_prefix_of_the_other(seed: int) -> None:
+def test_pairs_differ_exactly_when_neither_is_a_prefix(seed: int) -> None:
     random = Random(f"pairs {seed}")
     groups, count = random.randint(2, 6), random.randint(1, 12)
     addressed = {m: tuple(sorted(random.sample(range(groups), random.randint(1, groups)))) for m in range(count)}
@@ -169,40 +171,42 @@ def test_pairs_differ_exactly_when_neither_is_a_prefix_of_the_other(seed: int) -
             size = min(len(ours), len(theirs))
             if ours[:size] != theirs[:size]:
                 wanted.add((one, other))
-    assert compared(chains, addressed) == wanted
+    assert find_differing_pairs(chains, addressed) == wanted
 
 
 # Fingerprints
 
 
-def test_a_fingerprint_is_that_of_a_multiset() -> None:
+def test_fingerprint_ignores_order() -> None:
     one, other = Fingerprint(64), Fingerprint(64)
     offsets, values = np.array([0, 2, 3], np.int32), np.array([4, 7, 7], np.int32)
-    one.addressed(longs(11, 12), offsets, values, longs(5, 6))
-    other.delivered(longs(12, 11), np.array([0, 1, 3], np.int32), np.array([7, 7, 4], np.int32), longs(6, 5), 7)
-    assert one.differing(other).tolist() == buckets_of([11], 64).tolist()
+    one.add_addressed(longs(11, 12), offsets, values, longs(5, 6))
+    other.add_delivered(longs(12, 11), np.array([0, 1, 3], np.int32), np.array([7, 7, 4], np.int32), longs(6, 5), 7)
+    assert one.find_differences(other).tolist() == find_buckets([11], 64).tolist()
     part = Fingerprint(64)
-    part.delivered(longs(11), np.array([0, 2], np.int32), np.array([4, 7], np.int32), longs(5), 4)
+    part.add_delivered(longs(11), np.array([0, 2], np.int32), np.array([4, 7], np.int32), longs(5), 4)
     other += part
-    assert not one.differing(other).any()
+    assert not one.find_differences(other).any()
 
 
 @pytest.mark.parametrize("change", ["message", "destinations", "group", "time", "twice"])
-def test_a_fingerprint_sees_every_change(change: str) -> None:
+def test_fingerprint_detects_every_change(change: str) -> None:
     one, other = Fingerprint(16), Fingerprint(16)
     offsets, values = np.array([0, 2], np.int32), np.array([0, 3], np.int32)
-    one.delivered(longs(9), offsets, values, longs(100), 3)
+    one.add_delivered(longs(9), offsets, values, longs(100), 3)
     message = longs(8 if change == "message" else 9)
     wrong = np.array([0, 4], np.int32) if change == "destinations" else values
     for _ in range(2 if change == "twice" else 1):
-        other.delivered(message, offsets, wrong, longs(99 if change == "time" else 100), 2 if change == "group" else 3)
-    assert one.differing(other).any()
+        other.add_delivered(
+            message, offsets, wrong, longs(99 if change == "time" else 100), 2 if change == "group" else 3
+        )
+    assert one.find_differences(other).any()
 
 
 def test_buckets_hold_few_messages() -> None:
     messages = np.arange(100_000, dtype=np.int64)
-    buckets = buckets_for(messages.size)
-    inside = in_buckets(messages, buckets_of([77], buckets))
+    buckets = choose_bucket_count(messages.size)
+    inside = select_in_buckets(messages, find_buckets([77], buckets))
     assert inside[77]
     assert inside.sum() < 400
 
@@ -210,58 +214,58 @@ def test_buckets_hold_few_messages() -> None:
 # Ids
 
 
-def test_ids_that_grow_are_unique_and_others_are_not_judged() -> None:
+def test_ascending_ids_are_proved_unique() -> None:
     ids = [message_id(sender, number) for number in range(50) for sender in (3, 5000, 9)]
-    whole, first, second = Growing(), Growing(), Growing()
+    whole, first, second = AscendingIds(), AscendingIds(), AscendingIds()
     whole.absorb(longs(*ids))
-    assert whole.sure
+    assert whole.is_ascending
     first.absorb(longs(*ids[:70]))
     second.absorb(longs(*ids[70:]))
-    first.follow(second)
-    assert first.sure
-    again = Growing()
+    first.extend_with(second)
+    assert first.is_ascending
+    again = AscendingIds()
     again.absorb(longs(ids[4]))
-    whole.follow(again)
-    assert not whole.sure
+    whole.extend_with(again)
+    assert not whole.is_ascending
     for strange in ([5, 5], [7, 6], [-1], [2**62]):
-        growing = Growing()
+        growing = AscendingIds()
         growing.absorb(longs(*strange))
-        assert not growing.sure
+        assert not growing.is_ascending
 
 
 # Replicas
 
 
-def replica(*entries: tuple[int, int], at: int = 10, sent: int = 5) -> list[Deliveries]:
+def replica(*entries: tuple[int, int], at: int = 10, sent: int = 5) -> list[DeliveryRows]:
     positions, messages = longs(*(e[0] for e in entries)), longs(*(e[1] for e in entries))
-    return [Deliveries(positions, messages, np.full_like(positions, at), np.full_like(positions, sent))]
+    return [DeliveryRows(positions, messages, np.full_like(positions, at), np.full_like(positions, sent))]
 
 
-def test_a_slice_compares_replicas_position_by_position() -> None:
-    piece = Slice(10, 20)
+def test_slice_compares_replicas_by_position() -> None:
+    piece = PositionSlice(10, 20)
     full = [(position, 100 + position) for position in range(5, 25)]
-    assert piece.absorb(1, replica(*full), 25).alike
+    assert piece.absorb(1, replica(*full), 25).is_clean
     shorter = piece.absorb(2, replica(*full[:10]), 15)
-    assert shorter.alike
+    assert shorter.is_clean
     assert shorter.holes == ()
     wrong = piece.absorb(3, replica(*full[:8], (13, 7), *full[9:]), 25)
     assert (wrong.conflict, wrong.holes) == (13, ())
     holes = piece.absorb(4, replica(*full[:7], *full[10:13]), 19)
-    assert holes.alike
+    assert holes.is_clean
     assert holes.holes == ((12, 15), (18, 19))
     assert piece.absorb(5, replica(full[5], full[5]), 11).disorder == 10
     assert piece.absorb(6, replica(*full, sent=11), 25).early == 10
-    assert piece.absorb(7, replica(*full, sent=4), 25).unlike == 10
+    assert piece.absorb(7, replica(*full, sent=4), 25).time_mismatch == 10
 
 
 # The whole examination, against the plain checker
 
 
-def examined(trace: Trace, ragged_rows: int = 10**9) -> object:
-    meta, tables = kept(trace)
-    view = kept_view(meta, tables, trace.packets is not None)
+def examine(trace: Trace, gapped_rows: int = 10**9) -> object:
+    meta, tables = load_tables(trace)
+    view = build_memory_view(meta, tables, trace.packets is not None)
     try:
-        return Examination(view, ragged_rows=ragged_rows).report().as_dict()
+        return Examination(view, gapped_rows=gapped_rows).report().as_dict()
     except UsageError as refusal:
         return str(refusal)
 
@@ -270,10 +274,10 @@ def examined(trace: Trace, ragged_rows: int = 10**9) -> object:
 def test_planted_runs_get_the_plain_checkers_report(name: str) -> None:
     trace = planted_runs()[name]
     try:
-        assert told(examined(trace)) == told(plain(trace))
+        assert without_run_name(examine(trace)) == without_run_name(plain(trace))
     except PositionGapError:
-        # The kernels leave holes to the plain checker; left alone with them, they must not call them sound.
-        assert verdicts(examined(trace, ragged_rows=0)) == verdicts(plain(trace))
+        # The kernels leave gaps to the plain checker; alone they must reach the same verdicts.
+        assert verdicts(examine(trace, gapped_rows=0)) == verdicts(plain(trace))
 
 
 def verdicts(report: object) -> dict[str, str]:
@@ -287,7 +291,7 @@ def test_random_runs_get_the_plain_checkers_report(block: int) -> None:
     for seed in range(50 * block, 50 * block + 50):
         trace = random_run(seed)
         try:
-            assert told(examined(trace)) == told(plain(trace)), f"random_run({seed})"
+            assert without_run_name(examine(trace)) == without_run_name(plain(trace)), f"random_run({seed})"
             judged += 1
         except PositionGapError:
             continue
@@ -295,26 +299,26 @@ def test_random_runs_get_the_plain_checkers_report(block: int) -> None:
 
 
 @pytest.mark.parametrize("block", range(5))
-def test_holes_hide_and_prove_what_the_plain_checker_says(block: int) -> None:
+def test_runs_with_gaps_get_the_plain_checkers_verdicts(block: int) -> None:
     """The road of large runs, on which no run is too ragged: the same verdict on every property."""
     judged = 0
     for seed in range(50 * block, 50 * block + 50):
-        trace = ragged_run(seed)
+        trace = gapped_run(seed)
         if any(trace.sequences.values()):
-            assert verdicts(examined(trace, ragged_rows=0)) == verdicts(plain(trace)), f"ragged_run({seed})"
+            assert verdicts(examine(trace, gapped_rows=0)) == verdicts(plain(trace)), f"gapped_run({seed})"
             judged += 1
     assert judged >= 40
 
 
 @pytest.mark.parametrize("block", range(2))
-def test_more_holes_than_can_be_told_apart_only_cost_certainty(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_holes_only_make_verdicts_unknown(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("amcast.pipeline.kernels.replicas.MAX_HOLES", 1)
     for seed in range(50 * block, 50 * block + 50):
-        trace = ragged_run(seed)
+        trace = gapped_run(seed)
         if any(trace.sequences.values()):
-            found, wanted = verdicts(examined(trace, ragged_rows=0)), verdicts(plain(trace))
+            found, wanted = verdicts(examine(trace, gapped_rows=0)), verdicts(plain(trace))
             for name, verdict in found.items():
-                assert verdict in (wanted[name], "unknown"), f"ragged_run({seed}), {name}"
+                assert verdict in (wanted[name], "unknown"), f"gapped_run({seed}), {name}"
 
 
 def many_groups(kind: str) -> Trace:
@@ -325,7 +329,7 @@ def many_groups(kind: str) -> Trace:
         trace.multicast(message, *sorted({message, (message + 1) % count}), sender=900)
     for group in range(count):
         trace.order(group, *sorted({group, (group - 1) % count}))
-    if kind == "circle":
+    if kind == "cycle":
         trace.order(0, count - 1, 0)
     for message in (1000, 1001):
         trace.multicast(message, 100, 200, sender=900)
@@ -336,19 +340,19 @@ def many_groups(kind: str) -> Trace:
 
 @pytest.mark.parametrize(
     ("kind", "verdict"),
-    [("sound", ("holds", "holds")), ("circle", ("holds", "violated")), ("pair", ("violated", "violated"))],
+    [("sound", ("holds", "holds")), ("cycle", ("holds", "violated")), ("pair", ("violated", "violated"))],
 )
 def test_tens_of_thousands_of_pairs_of_groups(kind: str, verdict: tuple[str, str]) -> None:
     trace = many_groups(kind)
-    report = examined(trace)
-    assert told(report) == told(plain(trace))
+    report = examine(trace)
+    assert without_run_name(report) == without_run_name(plain(trace))
     assert (verdicts(report)["P4"], verdicts(report)["P5"]) == verdict
 
 
-# Order while the run goes on
+# Order of an unfinished run
 
 
-def feed(order: Ongoing, trace: Trace, batches: list[list[tuple[int, int, int]]]) -> list[bool]:
+def feed(order: IncrementalOrder, trace: Trace, batches: list[list[tuple[int, int, int]]]) -> list[bool]:
     """(process, position, message) rows in batches; after each, whether the order was violated."""
     seen = []
     for batch in batches:
@@ -363,20 +367,20 @@ def feed(order: Ongoing, trace: Trace, batches: list[list[tuple[int, int, int]]]
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_watched_run_is_violated_exactly_when_its_order_is(seed: int) -> None:
+def test_incremental_order_agrees_with_plain_checker(seed: int) -> None:
     """Rows in any batches: no false alarm, and at the end the verdict of the plain checker."""
     random = Random(seed)
     trace = random_run(1000 + seed)
     trace.crashed.clear()
     for process in list(trace.sequences):
-        # What integrity forbids is not a watch's matter.
+        # The watch does not check integrity.
         mine = dict.fromkeys(m for m in trace.delivered(process) if m in trace.multicasts)
         trace.order(process, *(m for m in mine if process in trace.members(m)))
     every = [(p, at, m) for p, entries in trace.sequences.items() for at, m, _ in entries]
     random.shuffle(every)
     cuts = sorted(random.choices(range(len(every) + 1), k=3))
     batches = [every[a:b] for a, b in zip([0, *cuts], [*cuts, len(every)], strict=True) if b > a]
-    order = Ongoing()
+    order = IncrementalOrder()
     seen = feed(order, trace, batches) if batches else [False]
     wanted = plain(trace)
     assert isinstance(wanted, dict)
@@ -390,8 +394,8 @@ def test_a_watched_run_is_violated_exactly_when_its_order_is(seed: int) -> None:
         )
 
 
-def test_a_watch_forgets_what_is_merged() -> None:
-    order = Ongoing(remembered=100)
+def test_incremental_order_forgets_merged_entries() -> None:
+    order = IncrementalOrder(remembered=100)
     trace = Trace({0: [0], 1: [1]}, [9])
     for message in range(2000):
         trace.multicasts[message] = {"destinations": (0, 1)}

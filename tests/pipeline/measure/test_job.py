@@ -1,4 +1,4 @@
-"""Measures of a run whose every number can be worked out by hand, and of a simulated one beside it."""
+"""Measures of a run whose numbers are worked out by hand, and of a simulated one."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from amcast.kernel.errors import UsageError
 from amcast.kernel.message import Message
-from amcast.lab.sweep_cell import normalised, run_cell
+from amcast.lab.sweep_cell import normalise_plan, run_cell
 from amcast.pipeline.measure.comparison import COMPARISON, SUMMARY, confidence_interval
 from amcast.pipeline.measure.job import MEASURES, MeasureResult, measure, measure_cells, prepare_folder
 from amcast.trace.meta import Meta
@@ -27,38 +27,38 @@ PLAN = {
 }
 
 
-def write_by_hand(folder: Path) -> None:
+def write_known_run(folder: Path) -> None:
     """Ten messages, one a microsecond, from client 9 in the east.
 
     Group 0 is process 0 in the east and delivers even messages after 100 ns. Group 1 is processes 1 and 2 in the west:
     process 1 delivers all after 200 ns, of which it waited 80; process 2 after 150, the last two after 300.
     """
-    with FolderRecorder(folder, Meta(run="hand"), latest=False) as told:
+    with FolderRecorder(folder, Meta(run="hand"), latest=False) as recorder:
         for process, group, region in ((0, 0, "east"), (1, 1, "west"), (2, 1, "west"), (9, None, "east")):
-            told.record_process(process, group, region)
-        told.record_process(1, 1, "west")  # it was restarted in good order
+            recorder.record_process(process, group, region)
+        recorder.record_process(1, 1, "west")  # it was stopped cleanly and restarted
         position = dict.fromkeys((0, 1, 2), 0)
         for id in range(10):
             sent = 1000 * id
             message = Message(id, 9, (0, 1) if id % 2 == 0 else (1,), bytes(64))
-            told.record_multicast(message, sent)
+            recorder.record_multicast(message, sent)
             late = 150 if id < 8 else 300
             for process, group, after in ((0, 0, 100), (1, 1, 200), (2, 1, late)):
                 if group in message.destinations:
-                    told.record_packet(id, "Request", 9, process, 80, sent, sent + 50)
+                    recorder.record_packet(id, "Request", 9, process, 80, sent, sent + 50)
                     committed = sent + 120 if process == 1 else None
-                    told.record_delivery(
+                    recorder.record_delivery(
                         process, group, position[process], message, sent + after, committed_ns=committed
                     )
                     position[process] += 1
-        told.record_packet(3, "Request", 9, 0, 90, 3000, 3050)
-        told.record_packet(1, "Gossip", 0, 1, 10, 1100, None)
-        told.record_packet((0, 2), "Ack", 0, 1, 12, 2200, 2250)
-        told.record_packet(None, "Heartbeat", 1, 2, 4, 5000, 5010)
-        told.record_note(1, 8100, "slow", 8)
-        told.record_note(1, 3200, "convoy", 3, 80.0)
-        told.record_note(2, 4500, "fault-crash")
-        told.close()
+        recorder.record_packet(3, "Request", 9, 0, 90, 3000, 3050)
+        recorder.record_packet(1, "Gossip", 0, 1, 10, 1100, None)
+        recorder.record_packet((0, 2), "Ack", 0, 1, 12, 2200, 2250)
+        recorder.record_packet(None, "Heartbeat", 1, 2, 4, 5000, 5010)
+        recorder.record_note(1, 8100, "slow", 8)
+        recorder.record_note(1, 3200, "convoy", 3, 80.0)
+        recorder.record_note(2, 4500, "fault-crash")
+        recorder.close()
 
 
 class Tables:
@@ -79,8 +79,8 @@ class Tables:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("measured")
-    write_by_hand(folder / "hand")
-    cell = run_cell(normalised(PLAN, "plan"), str(folder / "simulated"))
+    write_known_run(folder / "hand")
+    cell = run_cell(normalise_plan(PLAN, "plan"), str(folder / "simulated"))
     return folder, cell
 
 
@@ -91,16 +91,16 @@ def tables(spark: SparkSession, runs: tuple[Path, dict[str, Any]], tmp_path_fact
 
 
 @pytest.fixture(scope="module")
-def sketched(
+def sketch_tables(
     spark: SparkSession, runs: tuple[Path, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
 ) -> Tables:
     """The hand-made run again: all of it, ranked backwards, by sketches."""
-    out = tmp_path_factory.mktemp("tables") / "sketched"
-    result = measure(spark, str(runs[0] / "hand"), out, edge=0.0, order=[1, 0], exact_rows=0)
+    out = tmp_path_factory.mktemp("tables") / "sketch_tables"
+    result = measure(spark, str(runs[0] / "hand"), out, edge=0.0, order=[1, 0], exact_rows=0, only=("latency",))
     return Tables(out, result)
 
 
-def test_every_table_is_there_twice_and_in_the_legend(tables: Tables) -> None:
+def test_every_table_exists_and_is_documented(tables: Tables) -> None:
     legend = (DOCS / "RESULTS.md").read_text()
     for name in (*MEASURES, "summary", "comparison"):
         parquet = pq.read_table(tables.out / f"{name}.parquet")
@@ -112,7 +112,7 @@ def test_every_table_is_there_twice_and_in_the_legend(tables: Tables) -> None:
     assert not [file for file in tables.out.iterdir() if file.name.startswith(".")]
 
 
-def test_latency_of_the_steady_part(tables: Tables) -> None:
+def test_latency_of_steady_part(tables: Tables) -> None:
     """Without the last message: five responses after 100 ns, eight after 150, one after 200."""
     line = tables.row("latency", run="hand", by="all")
     assert line["count"] == 14
@@ -139,7 +139,7 @@ def test_latency_by_rank_and_by_response(tables: Tables) -> None:
     ]
 
 
-def test_the_distribution_is_a_distribution(tables: Tables) -> None:
+def test_cdf_is_a_distribution(tables: Tables) -> None:
     for run in ("hand", "simulated"):
         points = [(row["share"], row["latency_ns"]) for row in tables.rows("cdf", run=run, by="all")]
         assert len(points) == 203
@@ -167,7 +167,7 @@ def test_packets(tables: Tables) -> None:
     assert bodies == {"Request": 26, "Gossip": 1, "Ack": 1, "Heartbeat": 1}
 
 
-def test_who_worked_for_whom(tables: Tables) -> None:
+def test_audit_counts_work_for_others(tables: Tables) -> None:
     """Process 0 received message 3 and gossiped about message 1, which are none of its business."""
     line = tables.row("audit", run="hand", process=0)
     assert (line["worked"], line["worked_for_others"], line["messages_of_others"]) == (5 + 1 + 1 + 2, 2, 2)
@@ -196,7 +196,7 @@ def test_convoys_paths_and_fairness(tables: Tables) -> None:
     )
 
 
-def test_the_convoy_share_is_what_the_processes_noted(tables: Tables, runs: tuple[Path, dict[str, Any]]) -> None:
+def test_convoy_share_equals_noted_waits(tables: Tables, runs: tuple[Path, dict[str, Any]]) -> None:
     """Of a simulated run: the same sum in plain Python."""
     folder = runs[0] / "simulated"
     span = tables.row("spans", run="simulated")
@@ -231,26 +231,26 @@ def test_recovery(tables: Tables) -> None:
     assert (one["next_delivery_after_ns"], one["new_message_after_ns"], one["longest_silence_ns"]) == (650, 650, 1050)
 
 
-def test_a_cell_and_the_measures_of_its_trace_agree(tables: Tables, runs: tuple[Path, dict[str, Any]]) -> None:
+def test_cell_agrees_with_measures_of_its_trace(tables: Tables, runs: tuple[Path, dict[str, Any]]) -> None:
     line, cell = tables.row("summary", run="simulated"), runs[1]
     for name in ("throughput_per_s", "latency_ns_mean", "latency_ns_p50", "latency_ns_p99", "latency_ns_max"):
         assert line[name] == pytest.approx(cell[name]), name
     assert (line["multicasts"], line["deliveries"], line["seed"]) == (60, cell["deliveries"], 5)
-    # A packet that is on its way when the run ends is sent, but its fate is in no trace.
+    # A packet in flight when the run ends was sent, but is in no trace.
     assert line["packets_per_multicast"] == pytest.approx(cell["packets"] / 60, rel=0.02)
     assert tables.row("comparison", protocol="primcast")["runs"] == 1
 
 
-def test_sketches_are_within_half_a_percent_and_say_so(sketched: Tables) -> None:
-    line = sketched.row("latency", run="hand", by="all")
-    assert (sketched.result.method, line["method"], line["count"]) == ("sketch", "sketch", 15)
+def test_sketches_are_within_half_a_percent(sketch_tables: Tables) -> None:
+    line = sketch_tables.row("latency", run="hand", by="all")
+    assert (sketch_tables.result.method, line["method"], line["count"]) == ("sketch", "sketch", 15)
     assert line["latency_ns_mean"] == pytest.approx(2100 / 15)
     for name, exact in (("min", 100), ("p50", 150), ("p95", 200), ("max", 200)):
         assert line[f"latency_ns_{name}"] == pytest.approx(exact, rel=0.005)
 
 
-def test_an_overlay_ranks_destinations(sketched: Tables) -> None:
-    first, second = sketched.rows("latency", run="hand", by="rank")
+def test_overlay_order_ranks_destinations(sketch_tables: Tables) -> None:
+    first, second = sketch_tables.rows("latency", run="hand", by="rank")
     assert (first["count"], second["count"]) == (10, 5)
     assert second["latency_ns_max"] == pytest.approx(100, rel=0.005)
 
@@ -258,21 +258,21 @@ def test_an_overlay_ranks_destinations(sketched: Tables) -> None:
 # Without Spark
 
 
-def test_runs_of_one_name_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    write_by_hand(tmp_path / "runs" / "one")
-    write_by_hand(tmp_path / "runs" / "two")
+def test_runs_with_equal_names_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    write_known_run(tmp_path / "runs" / "one")
+    write_known_run(tmp_path / "runs" / "two")
     with pytest.raises(UsageError, match=r"run 'hand' is in .*one and in .*two; expected runs of different names"):
         measure(spark, str(tmp_path / "runs"), tmp_path / "out")
 
 
-def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_foreign_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("x")
     with pytest.raises(UsageError, match="not empty, and no measures"):
         prepare_folder(tmp_path)
 
 
-def test_a_sweep_without_traces_is_measured_from_its_cells(tmp_path: Path) -> None:
-    plan = normalised(PLAN, "plan")
+def test_sweep_without_traces_is_measured_from_cells(tmp_path: Path) -> None:
+    plan = normalise_plan(PLAN, "plan")
     cells = [
         {**dict.fromkeys((*SUMMARY, "cell", "packets", "bytes")), "cell": f"c{seed}", "seed": seed, "status": "ok",
          "plan": json.dumps({**plan, "seed": seed}), "multicasts": 10, "packets": 50,

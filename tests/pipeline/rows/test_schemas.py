@@ -5,8 +5,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
-from amcast.pipeline.rows.files import source
-from amcast.pipeline.rows.schemas import SCHEMAS, frame
+from amcast.pipeline.rows.files import read_trace_folder
+from amcast.pipeline.rows.schemas import SCHEMAS, read_frame
 from amcast.trace.columns import TABLES
 from tests.mutants.planted import healthy
 from tests.pipeline.small_runs import write
@@ -21,27 +21,27 @@ SPARK = {
 }
 
 
-def test_schemas_are_the_columns_of_the_trace() -> None:
+def test_schemas_equal_trace_columns() -> None:
     assert set(SCHEMAS) == set(TABLES)
     for table, columns in TABLES.items():
         wanted = [(column.name, SPARK[column.type], column.nullable or column.optional) for column in columns]
         assert [(field.name, field.dataType, field.nullable) for field in SCHEMAS[table]] == wanted
 
 
-def test_what_recorders_write_reads_back(spark: SparkSession, tmp_path: Path) -> None:
+def test_recorded_tables_are_read_back(spark: SparkSession, tmp_path: Path) -> None:
     trace = healthy()
-    found = source(str(write(tmp_path / "run", trace)))
-    told = trace.recorder()
+    found = read_trace_folder(str(write(tmp_path / "run", trace)))
+    recorder = trace.recorder()
     for table in TABLES:
-        rows = frame(spark, [found], table)
+        rows = read_frame(spark, [found], table)
         assert rows.columns == [column.name for column in TABLES[table]]
-        assert rows.count() == len(getattr(told, table))
-    row = frame(spark, [found], "multicasts").where("message = 6").first()
+        assert rows.count() == len(getattr(recorder, table))
+    row = read_frame(spark, [found], "multicasts").where("message = 6").first()
     assert row is not None
     assert row.asDict() == {
         "run": "run", "message": 6, "sender": 9, "destinations": [0, 1, 2], "at_ns": 50, "bytes": 0,
         "session": 9, "sequence": 2,
     }  # fmt: skip
-    assert frame(spark, [found], "packets").where("sender is not null").count() == 0, (
+    assert read_frame(spark, [found], "packets").where("sender is not null").count() == 0, (
         "a column that is not there is null"
     )

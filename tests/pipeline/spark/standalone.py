@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pyspark
 
-from amcast.pipeline.spark.java import java_home
+from amcast.pipeline.spark.java import find_java_home
 
 HOME = Path(pyspark.__file__).parent
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Options of JVMs that do little: less compiling, fewer threads."""
 
 
 class Cluster:
-    """The processes of a cluster; each leads a group of its own, so that a worker dies with its executors."""
+    """The processes of a cluster; each leads a process group, so that a worker dies with its executors."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -27,11 +29,12 @@ class Cluster:
 
     def start(self, name: str, *command: str) -> None:
         environment = os.environ | {
-            "JAVA_HOME": str(java_home()),
+            "JAVA_HOME": str(find_java_home()),
             "SPARK_HOME": str(HOME),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_WORKER_DIR": str(self.folder / "work"),
             "SPARK_LOCAL_DIRS": str(self.folder / "local"),
+            "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM,
         }
         with (self.folder / f"{name}.log").open("wb") as log:
             self.processes[name] = subprocess.Popen(
@@ -71,20 +74,25 @@ def free_port() -> int:
 
 @contextmanager
 def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
-    """A running cluster; everything that was started is gone afterwards."""
+    """A running cluster; all its processes are gone afterwards."""
     folder.mkdir(parents=True, exist_ok=True)
-    made = Cluster(folder)
+    spark_cluster = Cluster(folder)
     try:
         host = ("--host", "127.0.0.1", "--port")
-        made.start(
-            "master", "org.apache.spark.deploy.master.Master", *host, str(made.port), "--webui-port", str(free_port())
+        spark_cluster.start(
+            "master",
+            "org.apache.spark.deploy.master.Master",
+            *host,
+            str(spark_cluster.port),
+            "--webui-port",
+            str(free_port()),
         )
-        made.wait_for("master", "I have been elected leader")
+        spark_cluster.wait_for("master", "I have been elected leader")
         for number in range(workers):
-            made.start_worker(number)
+            spark_cluster.start_worker(number)
         for number in range(workers):
-            made.wait_for(f"worker-{number}", "Successfully registered with master")
-        yield made
+            spark_cluster.wait_for(f"worker-{number}", "Successfully registered with master")
+        yield spark_cluster
     finally:
-        for name in list(made.processes):
-            made.kill(name)
+        for name in list(spark_cluster.processes):
+            spark_cluster.kill(name)

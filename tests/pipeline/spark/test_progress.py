@@ -1,4 +1,4 @@
-"""How far a long job is, told in what its user counts. No Spark: the job says itself how far it is."""
+"""Progress of a long job in its own units, without Spark."""
 
 import io
 import time
@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from amcast.pipeline.spark import progress as shown
-from amcast.pipeline.sweep.job import JournalCount
+from amcast.pipeline.spark import progress
+from amcast.pipeline.sweep.job import JournalCounter
 
 
-def test_lines_tell_what_the_job_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shown, "LINE_SECONDS", 0.02)
+def test_lines_show_the_jobs_own_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.02)
     stream, done = io.StringIO(), iter(range(1000))
-    nobody: Any = None
-    with shown.progress(nobody, "sweeping", stream, lambda: (next(done), 1000), "cells"):
+    no_session: Any = None
+    with progress.show_progress(no_session, "sweeping", stream, lambda: (next(done), 1000), "cells"):
         deadline = time.monotonic() + 10
         while stream.getvalue().count("\n") < 3 and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -24,9 +24,9 @@ def test_lines_tell_what_the_job_counts(monkeypatch: pytest.MonkeyPatch) -> None
     assert lines[2].startswith("sweeping: 2 of 1000 cells, ")
 
 
-def test_a_journal_is_counted_from_now_on_and_whole_lines_only(tmp_path: Path) -> None:
+def test_journal_counter_counts_new_complete_lines(tmp_path: Path) -> None:
     (tmp_path / "old.jsonl").write_bytes(b"{}\n{}\n")
-    count = JournalCount(tmp_path)
+    count = JournalCounter(tmp_path)
     assert count() == 0
     with (tmp_path / "old.jsonl").open("ab") as old, (tmp_path / "new.jsonl").open("ab") as new:
         for file, text in ((old, b"{}\n{"), (new, b"{}\n{}\n")):

@@ -1,4 +1,4 @@
-"""The cells of a plan: which there are, what they are called, how they are grouped into tasks."""
+"""The cells of a plan: which there are, their ids, and how they are grouped into tasks."""
 
 import tomllib
 from typing import Any
@@ -8,9 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amcast.kernel.errors import UsageError
-from amcast.lab.sweep_cell import normalised
-from amcast.pipeline.sweep.grid import SweepCell, bundles, cell_id, expand_cells, identity, parse_grid, toml
-from amcast.simulation.inputs.plan import described, plan_of
+from amcast.lab.sweep_cell import normalise_plan
+from amcast.pipeline.sweep.grid import (
+    SweepCell,
+    bundle_cells,
+    describe_cell,
+    expand_cells,
+    hash_plan,
+    parse_grid,
+    to_toml,
+)
+from amcast.simulation.inputs.plan import describe_plan, parse_plan
 from tests import ROOT
 
 
@@ -22,7 +30,7 @@ def varied(text: str) -> list[dict[str, Any]]:
     return [cell.varied for cell in expand_cells(parse_grid(tomllib.loads(text)), plain)]
 
 
-def test_a_grid_is_every_combination_in_the_order_of_the_file() -> None:
+def test_grid_is_every_combination_in_file_order() -> None:
     found = varied("""
         protocol = "a"
         [grid]
@@ -35,7 +43,7 @@ def test_a_grid_is_every_combination_in_the_order_of_the_file() -> None:
     ]  # fmt: skip
 
 
-def test_dotted_and_quoted_paths_are_the_same() -> None:
+def test_dotted_and_quoted_paths_are_equal() -> None:
     assert varied("[grid]\ntopology.groups = [2, 4]") == varied('[grid]\n"topology.groups" = [2, 4]')
 
 
@@ -46,7 +54,7 @@ def test_zipped_fields_change_together() -> None:
     ]  # fmt: skip
 
 
-def test_overrides_change_cells_and_equal_cells_are_one() -> None:
+def test_overrides_may_make_cells_equal() -> None:
     found = varied("""
         [grid]
         protocol = ["skeen", "other"]
@@ -58,7 +66,7 @@ def test_overrides_change_cells_and_equal_cells_are_one() -> None:
     assert [(f["protocol"], f["topology.replicas"]) for f in found] == [("skeen", 1), ("other", 3), ("other", 5)]
 
 
-def test_excluded_cells_are_left_out_also_by_fields_of_the_base() -> None:
+def test_exclude_matches_fields_of_the_base() -> None:
     text = """
         protocol = "a"
         [grid]
@@ -72,7 +80,7 @@ def test_excluded_cells_are_left_out_also_by_fields_of_the_base() -> None:
     assert len(varied(text)) == 6
 
 
-def test_a_value_of_a_choice_may_be_a_list() -> None:
+def test_choice_may_be_a_list() -> None:
     assert [f["workload.destinations"] for f in varied("[grid]\nworkload.destinations = [2, [1, 3]]")] == [2, [1, 3]]
 
 
@@ -109,30 +117,30 @@ def test_mistakes_are_one_sentence(text: str, expected: str) -> None:
         ('protocol = "skeen"\ncolour = 3', "colour"),
     ],
 )
-def test_a_cell_that_cannot_run_is_refused_before_anything_runs(text: str, expected: str) -> None:
+def test_invalid_cell_is_refused_before_any_run(text: str, expected: str) -> None:
     with pytest.raises(UsageError, match="cell seed = 0") as refused:
-        expand_cells(parse_grid(tomllib.loads(text + '\n[grid]\nseed = "0..1"'), "plan x"), normalised, "plan x")
+        expand_cells(parse_grid(tomllib.loads(text + '\n[grid]\nseed = "0..1"'), "plan x"), normalise_plan, "plan x")
     assert expected in str(refused.value)
 
 
-def test_normalised_plans_say_what_was_left_unsaid_and_mean_the_same() -> None:
-    short = normalised({"protocol": "skeen"}, "plan")
-    long = normalised(
+def test_normalised_plan_includes_defaults() -> None:
+    short = normalise_plan({"protocol": "skeen"}, "plan")
+    long = normalise_plan(
         {"protocol": "skeen", "seed": 0, "topology": {"groups": 3}, "workload": {"name": "micro"}}, "plan"
     )
-    assert cell_id(short) == cell_id(long)
+    assert hash_plan(short) == hash_plan(long)
     assert short["workload"]["outstanding"] == 1
 
 
-def test_the_name_of_a_cell_is_fixed_for_all_time() -> None:
-    assert cell_id({"protocol": "skeen", "seed": 1}) == cell_id({"seed": 1, "protocol": "skeen"})
-    assert cell_id({"protocol": "skeen", "seed": 1}) == "25f05b75073210a9b41d"
-    assert cell_id({"protocol": "skeen", "seed": 1}) != cell_id({"protocol": "skeen", "seed": 2})
+def test_cell_id_is_stable() -> None:
+    assert hash_plan({"protocol": "skeen", "seed": 1}) == hash_plan({"seed": 1, "protocol": "skeen"})
+    assert hash_plan({"protocol": "skeen", "seed": 1}) == "25f05b75073210a9b41d"
+    assert hash_plan({"protocol": "skeen", "seed": 1}) != hash_plan({"protocol": "skeen", "seed": 2})
 
 
-def test_identity_begins_every_row() -> None:
-    plan = normalised({"protocol": "skeen", "seed": 4, "topology": {"groups": 5}}, "plan")
-    row = identity(SweepCell(cell_id(plan), plan, {"seed": 4}))
+def test_cell_description_has_identifying_columns() -> None:
+    plan = normalise_plan({"protocol": "skeen", "seed": 4, "topology": {"groups": 5}}, "plan")
+    row = describe_cell(SweepCell(hash_plan(plan), plan, {"seed": 4}))
     assert (row["protocol"], row["groups"], row["seed"], row["outstanding"]) == ("skeen", 5, 4, 1)
     assert row["varied"] == '{"seed":4}'
 
@@ -149,32 +157,32 @@ tables = st.recursive(
 
 @settings(max_examples=60, deadline=None)
 @given(tables)
-def test_plans_survive_being_written_as_toml(plan: dict[str, Any]) -> None:
-    assert tomllib.loads(toml(plan)) == plan
+def test_toml_round_trip(plan: dict[str, Any]) -> None:
+    assert tomllib.loads(to_toml(plan)) == plan
 
 
-def test_a_written_plan_is_the_plan() -> None:
+def test_written_plan_equals_plan() -> None:
     values = {
         "protocol": "skeen",
         "faults": {"profile": "pause", "events": [{"at_ns": 5, "do": "pause", "process": 1}]},
     }
-    plan = described(plan_of(values))
-    assert plan_of(tomllib.loads(toml(plan))) == plan_of(values)
+    plan = describe_plan(parse_plan(values))
+    assert parse_plan(tomllib.loads(to_toml(plan))) == parse_plan(values)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(0.001, 50), max_size=60), st.integers(1, 8))
-def test_bundles_hold_every_cell_once_and_no_more_than_needed(weights: list[float], slots: int) -> None:
-    tasks = bundles(weights, slots, least=1.0, most=20)
+def test_bundles_hold_every_cell_once(weights: list[float], slots: int) -> None:
+    tasks = bundle_cells(weights, slots, least=1.0, most=20)
     assert sorted(place for task in tasks for place in task) == list(range(len(weights)))
     assert all(1 <= len(task) <= 20 for task in tasks)
     for task in tasks:
-        # What was there before the last cell was not worth a task of its own.
+        # The cells before the last one were not enough for a task.
         assert sum(weights[place] for place in task[:-1]) < 1.0
 
 
 def test_long_cells_come_first_and_alone() -> None:
-    tasks = bundles([0.125] * 48 + [30.0, 20.0], slots=2)
+    tasks = bundle_cells([0.125] * 48 + [30.0, 20.0], slots=2)
     assert tasks[0] == [48]
     assert tasks[1] == [49]
     sizes = [len(task) for task in tasks[2:]]
@@ -183,8 +191,8 @@ def test_long_cells_come_first_and_alone() -> None:
     assert sizes[-1] == 1
 
 
-def test_the_plan_in_the_repository_spans_two_hundred_cells() -> None:
+def test_repository_plan_has_two_hundred_cells() -> None:
     grid = parse_grid(tomllib.loads((ROOT / "plans" / "five.toml").read_text()))
-    cells = expand_cells(grid, normalised)
+    cells = expand_cells(grid, normalise_plan)
     assert len(cells) == 200
     assert len({cell.plan["protocol"] for cell in cells}) == 5

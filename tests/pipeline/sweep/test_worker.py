@@ -1,4 +1,4 @@
-"""A sweep without Spark: isolation, the journal, resuming, and tables that do not depend on who ran what."""
+"""A sweep without Spark: isolation, the journal, resuming, and tables that do not depend on the grouping of cells."""
 
 import json
 import os
@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 from amcast.kernel.errors import UsageError
-from amcast.lab.sweep_cell import normalised, run_cell
+from amcast.lab.sweep_cell import normalise_plan, run_cell
 from amcast.pipeline.sweep import job as sweep
 from amcast.pipeline.sweep.grid import SweepCell, expand_cells, parse_grid
-from amcast.pipeline.sweep.job import Settings
-from amcast.pipeline.sweep.worker import isolated
-from amcast.simulation.inputs.plan import plan_of, read_plan
+from amcast.pipeline.sweep.job import SweepSettings
+from amcast.pipeline.sweep.worker import run_isolated
+from amcast.simulation.inputs.plan import parse_plan, read_plan
 from tests import ROOT
 
 PLAN = {
@@ -28,19 +28,19 @@ PLAN = {
 
 
 def cells(plan: dict[str, Any] = PLAN) -> list[SweepCell]:
-    return expand_cells(parse_grid(plan), normalised)
+    return expand_cells(parse_grid(plan), normalise_plan)
 
 
-def begun(out: Path, plan: dict[str, Any] = PLAN, **settings: Any) -> Settings:
-    made = Settings(out, **settings)
-    sweep.begin(made, plan, cells(plan), parse_grid(plan).paths)
+def prepare(out: Path, plan: dict[str, Any] = PLAN, **settings: Any) -> SweepSettings:
+    made = SweepSettings(out, **settings)
+    sweep.prepare_sweep(made, plan, cells(plan), parse_grid(plan).paths)
     return made
 
 
 # Isolation
 
 
-def dangerous(what: str) -> dict[str, Any]:
+def misbehave(what: str) -> dict[str, Any]:
     match what:
         case "raise":
             raise KeyError("no such thing")
@@ -57,13 +57,13 @@ def dangerous(what: str) -> dict[str, Any]:
     return {"did": what, "long": "x" * 200_000}
 
 
-def test_whatever_a_child_does_to_itself_is_only_news() -> None:
+def test_child_failures_become_outcomes() -> None:
     items = ["a", "raise", "exit", "b", "killed", "hang", "quit", "nonsense", "c"]
-    found = list(isolated(dangerous, items, 1.0))
+    found = list(run_isolated(misbehave, items, 1.0))
     assert [o.status for o in found] == ["done", "error", "crash", "done", "crash", "timeout", "error", "error", "done"]
     assert [o.value["did"] for o in found if o.status == "done"] == ["a", "b", "c"]
     assert "KeyError: 'no such thing'" in found[1].message
-    assert "in dangerous" in found[1].message
+    assert "in misbehave" in found[1].message
     assert "exited with 3" in found[2].message
     assert "killed by SIGKILL; out of memory?" in found[4].message
     assert "no result within 1 s" in found[5].message
@@ -74,23 +74,23 @@ def children() -> set[str]:
     return {child for file in Path("/proc/self/task").glob("*/children") for child in file.read_text().split()}
 
 
-def test_no_child_survives() -> None:
+def test_no_child_process_survives() -> None:
     before = children()
-    list(isolated(dangerous, ["hang", "a"], 0.2))
+    list(run_isolated(misbehave, ["hang", "a"], 0.2))
     assert children() <= before
 
 
 # Rows
 
 
-def test_rows_are_the_same_whatever_the_grouping(tmp_path: Path) -> None:
+def test_rows_do_not_depend_on_grouping(tmp_path: Path) -> None:
     """Equal plans, equal bytes: cells alone or together, forwards or backwards."""
-    one, two = begun(tmp_path / "one"), begun(tmp_path / "two", packets=True)
+    one, two = prepare(tmp_path / "one"), prepare(tmp_path / "two", packets=True)
     sweep.run_bundle(cells(), run_cell, one)
     for cell in reversed(cells()):
         sweep.run_bundle([cell], run_cell, two)
     for settings in (one, two):
-        sweep.merge(settings.out)
+        sweep.merge_journal(settings.out)
     files = [sorted((s.out / "cells").rglob("*.parquet")) for s in (one, two)]
     assert [f.relative_to(one.out) for f in files[0]] == [f.relative_to(two.out) for f in files[1]]
     assert [f.read_bytes() for f in files[0]] == [f.read_bytes() for f in files[1]]
@@ -101,19 +101,19 @@ def test_rows_are_the_same_whatever_the_grouping(tmp_path: Path) -> None:
     assert [(row["groups"], row["seed"]) for row in rows] == [(g, s) for g in (2, 3) for s in range(6)]
 
 
-def broken(plan: dict[str, Any], folder: str | None, packets: bool) -> dict[str, Any]:
+def run_misbehaving_cell(plan: dict[str, Any], folder: str | None, packets: bool) -> dict[str, Any]:
     """Cells that end in every way, by their seed."""
-    dangerous({1: "raise", 2: "exit", 3: "hang"}.get(plan["seed"], ""))
+    misbehave({1: "raise", 2: "exit", 3: "hang"}.get(plan["seed"], ""))
     if plan["seed"] == 4:
         return {"status": "violated", "message": "P4 is violated: somebody was wrong"}
     return run_cell(plan, folder, packets)
 
 
-def test_a_cell_that_does_not_end_well_is_a_row_with_its_replay(tmp_path: Path) -> None:
-    settings = begun(tmp_path / "s", timeout_s=1.0)
+def test_failed_cell_is_a_row_with_its_replay(tmp_path: Path) -> None:
+    settings = prepare(tmp_path / "s", timeout_s=1.0)
     few = [cell for cell in cells() if cell.plan["topology"]["groups"] == 2]
-    assert sweep.run_bundle(few, broken, settings) == 6
-    sweep.merge(settings.out)
+    assert sweep.run_bundle(few, run_misbehaving_cell, settings) == 6
+    sweep.merge_journal(settings.out)
     rows = {row["seed"]: row for row in sweep.read_cells(settings.out).to_pylist()}
     assert {seed: row["status"] for seed, row in rows.items()} == {
         0: "ok", 1: "error", 2: "crash", 3: "timeout", 4: "violated", 5: "ok",
@@ -122,99 +122,99 @@ def test_a_cell_that_does_not_end_well_is_a_row_with_its_replay(tmp_path: Path) 
     for seed in (1, 2, 3, 4):
         plan = settings.out / "plans" / f"{rows[seed]['cell']}.toml"
         assert rows[seed]["replay"] == f"amcast simulate --plan plans/{plan.name} --seed {seed}"
-        assert plan_of(read_plan(plan)) == plan_of(json.loads(rows[seed]["plan"]))
-    result = sweep.swept(few, 6, time.monotonic(), settings.out)
-    assert sweep.verdict_of(result.statuses) == "violated"
+        assert parse_plan(read_plan(plan)) == parse_plan(json.loads(rows[seed]["plan"]))
+    result = sweep.summarize_sweep(few, 6, time.monotonic(), settings.out)
+    assert sweep.decide_verdict(result.statuses) == "violated"
     assert len(result.failures) == 4
 
 
-def test_a_verdict_needs_every_cell() -> None:
-    assert sweep.verdict_of({"ok": 3}) == "holds"
-    assert sweep.verdict_of({"ok": 3, "timeout": 1}) == "unknown"
-    assert sweep.verdict_of({"ok": 3, "error": 1}) == "unknown"
-    assert sweep.verdict_of({"unknown": 1, "violated": 1}) == "violated"
-    assert sweep.verdict_of({}) == "unknown"
+def test_verdict_needs_every_cell() -> None:
+    assert sweep.decide_verdict({"ok": 3}) == "holds"
+    assert sweep.decide_verdict({"ok": 3, "timeout": 1}) == "unknown"
+    assert sweep.decide_verdict({"ok": 3, "error": 1}) == "unknown"
+    assert sweep.decide_verdict({"unknown": 1, "violated": 1}) == "violated"
+    assert sweep.decide_verdict({}) == "unknown"
 
 
 # Resuming
 
 
 def test_finished_cells_are_not_run_again(tmp_path: Path) -> None:
-    settings = begun(tmp_path / "s", timeout_s=1.0)
+    settings = prepare(tmp_path / "s", timeout_s=1.0)
     some = [cell for cell in cells() if cell.plan["topology"]["groups"] == 2]
-    sweep.run_bundle(some[:5], broken, settings)
-    ended = sweep.finished(settings.out)
+    sweep.run_bundle(some[:5], run_misbehaving_cell, settings)
+    ended = sweep.read_statuses(settings.out)
     assert len(ended) == 5
     assert {"ok", "error", "crash", "timeout", "violated"} == {*ended.values()}
-    left = sweep.pending(some, settings)
+    left = sweep.find_pending(some, settings)
     again = {cell.id for cell in some[:5]} & {cell.id for cell in left}
     assert {ended[id] for id in again} <= {"crash", "timeout"}
     assert {ended[cell.id] for cell in some[:5] if cell not in left} <= {"ok", "error", "violated"}
-    sweep.merge(settings.out)
-    assert sweep.pending(some, settings) == left
-    assert {cell.id for cell in sweep.pending(some, Settings(settings.out, retry=True))} >= {
+    sweep.merge_journal(settings.out)
+    assert sweep.find_pending(some, settings) == left
+    assert {cell.id for cell in sweep.find_pending(some, SweepSettings(settings.out, retry=True))} >= {
         id for id, status in ended.items() if status == "error"
     }
 
 
-def test_a_better_result_replaces_a_timeout(tmp_path: Path) -> None:
-    settings = begun(tmp_path / "s", timeout_s=0.5)
+def test_result_replaces_a_timeout(tmp_path: Path) -> None:
+    settings = prepare(tmp_path / "s", timeout_s=0.5)
     slow = [cell for cell in cells() if cell.plan["seed"] == 3][:1]
-    sweep.run_bundle(slow, broken, settings)
-    sweep.merge(settings.out)
+    sweep.run_bundle(slow, run_misbehaving_cell, settings)
+    sweep.merge_journal(settings.out)
     assert [row["status"] for row in sweep.read_cells(settings.out).to_pylist()] == ["timeout"]
     sweep.run_bundle(slow, run_cell, settings)
-    sweep.merge(settings.out)
+    sweep.merge_journal(settings.out)
     assert [row["status"] for row in sweep.read_cells(settings.out).to_pylist()] == ["ok"]
 
 
-def test_half_a_line_in_the_journal_costs_only_its_own_cell(tmp_path: Path) -> None:
-    settings = begun(tmp_path / "s")
+def test_partial_journal_line_loses_only_its_cell(tmp_path: Path) -> None:
+    settings = prepare(tmp_path / "s")
     two = cells()[:2]
     sweep.run_bundle(two, run_cell, settings)
     (journal,) = (settings.out / "journal").glob("*.jsonl")
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(lines[0] + lines[1][:100])
-    assert [cell.id for cell in sweep.pending(two, settings)] == [two[1].id]
+    assert [cell.id for cell in sweep.find_pending(two, settings)] == [two[1].id]
     assert sweep.run_bundle(two, run_cell, settings) == 1
-    sweep.merge(settings.out)
+    sweep.merge_journal(settings.out)
     assert len(sweep.read_cells(settings.out)) == 2
 
 
 @pytest.mark.parametrize("table", ["cells", "timings"])
-def test_a_merge_that_was_interrupted_loses_nothing(tmp_path: Path, table: str) -> None:
-    settings = begun(tmp_path / "s")
+def test_interrupted_merge_loses_nothing(tmp_path: Path, table: str) -> None:
+    settings = prepare(tmp_path / "s")
     some = cells()[:3]
     sweep.run_bundle(some[:2], run_cell, settings)
-    sweep.merge(settings.out)
+    sweep.merge_journal(settings.out)
     sweep.run_bundle(some[2:], run_cell, settings)
     (settings.out / table).rename(settings.out / f".{table}-old")
-    assert sweep.pending(some, settings) == []
-    sweep.merge(settings.out)
+    assert sweep.find_pending(some, settings) == []
+    sweep.merge_journal(settings.out)
     assert len(sweep.read_cells(settings.out)) == 3
     assert not list(settings.out.glob(".*"))
 
 
-def test_a_larger_plan_adds_cells(tmp_path: Path) -> None:
-    settings = begun(tmp_path / "s")
+def test_larger_plan_adds_cells(tmp_path: Path) -> None:
+    settings = prepare(tmp_path / "s")
     sweep.run_bundle(cells(), run_cell, settings)
-    sweep.merge(settings.out)
+    sweep.merge_journal(settings.out)
     larger = {**PLAN, "grid": {"seed": "0..6", "topology": {"groups": [2, 3]}}}
-    begun(tmp_path / "s", larger)
-    assert [cell.plan["seed"] for cell in sweep.pending(cells(larger), settings)] == [6, 6]
+    prepare(tmp_path / "s", larger)
+    assert [cell.plan["seed"] for cell in sweep.find_pending(cells(larger), settings)] == [6, 6]
 
 
-def test_traces_are_written_on_demand_and_may_be_added_later(tmp_path: Path) -> None:
-    settings = begun(tmp_path / "s")
+def test_traces_may_be_added_later(tmp_path: Path) -> None:
+    settings = prepare(tmp_path / "s")
     one = cells()[:1]
     sweep.run_bundle(one, run_cell, settings)
-    sweep.merge(settings.out)
+    sweep.merge_journal(settings.out)
     assert not list((settings.out / "runs").iterdir())
-    traced = Settings(settings.out, traces=True)
-    assert sweep.pending(one, traced) == one
+    traced = SweepSettings(settings.out, traces=True)
+    assert sweep.find_pending(one, traced) == one
     sweep.run_bundle(one, run_cell, traced)
     assert (settings.out / "runs" / one[0].id / "run.json").is_file()
-    assert sweep.pending(one, traced) == []
+    assert sweep.find_pending(one, traced) == []
 
 
 @pytest.mark.parametrize(
@@ -224,14 +224,14 @@ def test_traces_are_written_on_demand_and_may_be_added_later(tmp_path: Path) -> 
         (lambda out: (out.mkdir(), (out / "thesis.txt").write_text("x")), "not empty and no sweep"),
     ],
 )
-def test_folders_of_something_else_are_refused(tmp_path: Path, spoil: Callable[[Path], Any], expected: str) -> None:
+def test_foreign_folder_is_refused(tmp_path: Path, spoil: Callable[[Path], Any], expected: str) -> None:
     spoil(tmp_path / "s")
     with pytest.raises(UsageError, match=expected):
-        begun(tmp_path / "s")
+        prepare(tmp_path / "s")
 
 
-def test_a_sweep_without_results_is_refused_in_words(tmp_path: Path) -> None:
-    settings = begun(tmp_path / "s")
+def test_sweep_without_results_is_refused(tmp_path: Path) -> None:
+    settings = prepare(tmp_path / "s")
     with pytest.raises(UsageError, match="no table of cells"):
         sweep.read_cells(settings.out)
     (settings.out / "cells" / "protocol=skeen").mkdir(parents=True)
@@ -240,7 +240,7 @@ def test_a_sweep_without_results_is_refused_in_words(tmp_path: Path) -> None:
         sweep.read_cells(settings.out)
 
 
-def test_the_tables_have_the_columns_of_the_legend() -> None:
+def test_columns_are_documented() -> None:
     text = (ROOT / "docs" / "RESULTS.md").read_text()
     for name in [*sweep.CELLS.names, *sweep.TIMINGS.names]:
         assert f"`{name}`" in text, f"docs/RESULTS.md does not explain {name}"

@@ -1,4 +1,4 @@
-"""A run that is still going on is watched: numbers roll, and a violated order is told while the run goes on."""
+"""Watching an unfinished run: changing numbers, and an order violation reported during the run."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 
 from amcast.kernel.errors import UsageError
 from amcast.kernel.message import Message
-from amcast.pipeline.watch.job import Snapshot, watch
+from amcast.pipeline.watch.job import WatchStatus, watch
 from amcast.trace.meta import Meta
 from amcast.trace.run_folder import FolderRecorder
 
@@ -21,7 +21,7 @@ class Writer:
         self.recorder = FolderRecorder(folder, Meta(run="going-on"), latest=False)
         self.position = dict.fromkeys(range(4), 0)
 
-    def some(self, first: int, count: int, swapped_at: int = -1, silent: int = -1) -> None:
+    def write_messages(self, first: int, count: int, swapped_at: int = -1, silent: int = -1) -> None:
         """Messages to both groups, 1 ms apart and delivered 5 ms later; one group may swap two of them."""
         messages = [Message(first + at, 9, (0, 1)) for at in range(count)]
         for message in messages:
@@ -45,46 +45,46 @@ class Writer:
         self.recorder.close(complete=True)
 
 
-def test_a_run_is_watched_to_its_end(spark: SparkSession, tmp_path: Path) -> None:
-    writer, told = Writer(tmp_path / "run"), []
-    writer.some(0, 100)
-    steps = [lambda: writer.some(100, 100, silent=3), writer.end]
+def test_run_is_watched_to_its_end(spark: SparkSession, tmp_path: Path) -> None:
+    writer, statuses = Writer(tmp_path / "run"), []
+    writer.write_messages(0, 100)
+    steps = [lambda: writer.write_messages(100, 100, silent=3), writer.end]
 
-    def tell(now: Snapshot) -> None:
+    def on_status(now: WatchStatus) -> None:
         """The run goes on once it was seen so far."""
-        told.append((now.deliveries, now.merged))
+        statuses.append((now.deliveries, now.merged))
         if steps:
             steps.pop(0)()
 
-    last = watch(str(tmp_path / "run"), tell, every_seconds=0.5)
+    last = watch(str(tmp_path / "run"), on_status, every_seconds=0.5)
     assert last.verdict == "holds"
     assert (last.deliveries, last.multicasts, last.merged) == (700, 200, 200)
     assert last.lag == {0: 0, 1: 0, 2: 0, 3: 100}
     assert last.latency_ns_p50 == 5_000_000
     assert last.per_second > 0
-    assert told == [(400, 100), (700, 200)]
+    assert statuses == [(400, 100), (700, 200)]
 
 
-def test_a_violated_order_is_told_while_the_run_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+def test_order_violation_is_reported_during_the_run(spark: SparkSession, tmp_path: Path) -> None:
     writer = Writer(tmp_path / "run")
-    writer.some(0, 50)
-    steps = [lambda: writer.some(50, 50, swapped_at=70)]
+    writer.write_messages(0, 50)
+    steps = [lambda: writer.write_messages(50, 50, swapped_at=70)]
     last = watch(str(tmp_path / "run"), lambda now: steps.pop()() if steps else None, every_seconds=0.5)
     assert not (tmp_path / "run" / "run.json").exists()
     assert last.verdict == "violated"
-    assert last.story[0] == "2 messages precede each other in a circle: 71 -> 70 -> 71"
+    assert last.story[0] == "2 messages precede each other in a cycle: 71 -> 70 -> 71"
     assert "process 2 delivered 71 at position 70, before 70 at position 71" in last.story
     assert "process 0 delivered 70 at position 70, before 71 at position 71" in last.story
 
 
-def test_a_run_that_falls_silent_can_be_left(spark: SparkSession, tmp_path: Path) -> None:
+def test_watch_stops_after_its_patience(spark: SparkSession, tmp_path: Path) -> None:
     writer = Writer(tmp_path / "run")
-    writer.some(0, 10)
+    writer.write_messages(0, 10)
     last = watch(str(tmp_path / "run"), lambda now: None, every_seconds=0.2, patience_seconds=15)
     assert (last.verdict, last.merged) == ("holds", 10)
 
 
-def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+def test_folder_without_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="expected the folder of a run"):
         watch(str(tmp_path / "nowhere"), lambda now: None)
     with pytest.raises(UsageError, match="nor a table"):

@@ -6,15 +6,15 @@ from typing import Any
 from amcast.kernel.topology import Topology
 from amcast.protocols.flexcast.messages import FlexCastConfig, FlushRequest
 from amcast.protocols.flexcast.process import FlexCast
-from tests.protocols.manual_network import Wires
+from tests.protocols.manual_network import ManualNetwork
 
 
-def make_line(process: type[FlexCast], groups: int) -> Wires:
+def make_line(process: type[FlexCast], groups: int) -> ManualNetwork:
     config = FlexCastConfig(flush_every=0)
-    return Wires(lambda me, topology: process(me, topology, config), Topology.grid(groups, 1))
+    return ManualNetwork(lambda me, topology: process(me, topology, config), Topology.grid(groups, 1))
 
 
-def notified_twice(process: type[FlexCast]) -> Wires:
+def notified_twice(process: type[FlexCast]) -> ManualNetwork:
     """Group 2 notifies group 3 about x twice: early for p0, and again when it has learned that p comes before x. Only
     the second acknowledgement shows that y comes before p, and so before x."""
     world = make_line(process, 5)
@@ -35,13 +35,13 @@ def notified_twice(process: type[FlexCast]) -> Wires:
     world.carry(1, 2)  # 2 is notified again and knows p < q < r < x
     world.carry(0, 4)  # x
     for source in (1, 2):
-        world.carry(source, 4, len(world.wires[(source, 4)]))
+        world.carry(source, 4, len(world.links[(source, 4)]))
     world.carry(3, 4)  # 3's first acknowledgement; y and the second one are still in flight
     world.carry_all()
     return world
 
 
-def acknowledged_after_a_flush(process: type[FlexCast]) -> Wires:
+def acknowledged_after_a_flush(process: type[FlexCast]) -> ManualNetwork:
     """The notification of x reaches group 3 while q, which is unrelated to x, is missing there, and q comes after a
     flush. If 3 waits for q, it has pruned p when it acknowledges; 4, which knows y < p < r < x, is not notified."""
     world = make_line(process, 6)
@@ -52,7 +52,7 @@ def acknowledged_after_a_flush(process: type[FlexCast]) -> Wires:
     world.multicast(r, 0, 3)
     world.carry(0, 3)  # p before r at 3
     world.multicast(x, 0, 5)
-    world.tell(0, FlushRequest(0), sender=1)  # the flush: x before it at 0
+    world.receive(0, FlushRequest(0), sender=1)  # the flush: x before it at 0
     world.carry(0, 1)  # the flush at 1, and q after it
     world.multicast(q, 1, 2, 3)
     world.carry(1, 3, 2)  # 3 learns of q and waits for 2
@@ -63,15 +63,15 @@ def acknowledged_after_a_flush(process: type[FlexCast]) -> Wires:
     world.carry(2, 3)  # the flush at 3: p is pruned there, and q is still missing
     world.carry(1, 2)
     world.carry(2, 3)  # q at 3
-    while world.wires[(0, 5)]:
+    while world.links[(0, 5)]:
         world.carry(0, 5)  # x
     for source in (1, 2, 3):
-        world.carry(source, 5, len(world.wires[(source, 5)]))
+        world.carry(source, 5, len(world.links[(source, 5)]))
     world.carry_all()
     return world
 
 
-SCENARIOS: dict[str, Callable[[Any], Wires]] = {
+SCENARIOS: dict[str, Callable[[Any], ManualNetwork]] = {
     "notified twice": notified_twice,
     "acknowledged after a flush": acknowledged_after_a_flush,
 }

@@ -11,22 +11,22 @@ from amcast.check.judge import judge
 from amcast.kernel.errors import UsageError
 from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
-from amcast.lab.exhaustive_search import Pattern, Search, patterns, search
-from amcast.lab.overlays import overlay
-from amcast.lab.runs import Prepared, fuzz_one, prepare
+from amcast.lab.exhaustive_search import Pattern, SearchResult, list_patterns, search_patterns
+from amcast.lab.overlays import find_overlay
+from amcast.lab.runs import PreparedRun, fuzz_seed, prepare_run
 from amcast.protocols.flexcast.messages import Ack, FlexCastConfig, Msg, Notif
 from amcast.protocols.flexcast.process import SPEC, FlexCast
-from amcast.simulation.inputs.plan import plan_of
+from amcast.simulation.inputs.plan import parse_plan
 from amcast.simulation.schedulers.scope import Budget
 from amcast.simulation.simulate import Simulation
 from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run
 from tests.mutants.protocols.flexcast import MUTANTS, SCENARIO_MUTANTS, Mutant
 from tests.protocols.flexcast.scenarios import SCENARIOS, make_line
-from tests.protocols.manual_network import Wires
+from tests.protocols.manual_network import ManualNetwork
 
 
-def make_plan(mutant: Mutant | None = None, seed: int = 0, **changes: Any) -> Prepared:
+def make_plan(mutant: Mutant | None = None, seed: int = 0, **changes: Any) -> PreparedRun:
     mutant = mutant or Mutant(FlexCast, frozenset())
     values = {
         "protocol": "flexcast",
@@ -41,7 +41,7 @@ def make_plan(mutant: Mutant | None = None, seed: int = 0, **changes: Any) -> Pr
         "network": {"links": mutant.links},
         "faults": {"profile": "all"},
     }
-    return prepare(plan_of(values), mutant.spec())
+    return prepare_run(parse_plan(values), mutant.spec())
 
 
 # Figure 3 of the paper: A, B, C are 0, 1, 2
@@ -99,7 +99,7 @@ def test_no_notification_for_messages_that_the_destination_receives() -> None:
 def test_notify_next_notifies_each_group_at_most_once() -> None:
     prepared = make_plan(groups=8, messages=120, destinations=(2, 3), options={"notify": "next"})
     recorder = Recorder()
-    Simulation(prepared.setup(), recorder).run()
+    Simulation(prepared.make_setup(), recorder).run()
     notified = Counter((row[0], row[3]) for row in recorder.packets if row[1] == "Notif")
     assert len(notified) > 50
     assert set(notified.values()) == {1}
@@ -128,7 +128,7 @@ def test_each_link_is_sent_to_each_descendant_once() -> None:
 def test_mutant_is_caught_by_random_runs(mutant: Mutant) -> None:
     prepared = make_plan(mutant)
     for seed in range(mutant.seeds):
-        outcome = fuzz_one(prepared, seed)
+        outcome = fuzz_seed(prepared, seed)
         if outcome.status != "holds":
             assert outcome.status in mutant.status, f"seed {seed}: {outcome.story}"
             return
@@ -137,7 +137,7 @@ def test_mutant_is_caught_by_random_runs(mutant: Mutant) -> None:
 
 @pytest.mark.parametrize(("scenario", "mutant"), SCENARIO_MUTANTS, ids=lambda value: getattr(value, "__name__", value))
 def test_mutant_is_caught_by_a_scenario(scenario: str, mutant: type[FlexCast]) -> None:
-    broken = SCENARIOS[scenario](mutant).broken()
+    broken = SCENARIOS[scenario](mutant).find_violation()
     assert broken is not None
     assert "circle" in broken
 
@@ -145,8 +145,8 @@ def test_mutant_is_caught_by_a_scenario(scenario: str, mutant: type[FlexCast]) -
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_flexcast_passes_the_scenarios(scenario: str) -> None:
     world = SCENARIOS[scenario](FlexCast)
-    assert world.broken() is None
-    assert world.missing() == []
+    assert world.find_violation() is None
+    assert world.list_undelivered() == []
 
 
 @pytest.mark.parametrize("notify", ["all", "next"])
@@ -155,7 +155,7 @@ def test_random_runs_with_many_groups_and_flushes_hold(notify: str) -> None:
     options = {"flush_every": 3, "order": [3, 1, 5, 0, 2, 4], "notify": notify}
     prepared = make_plan(groups=6, messages=24, options=options)
     for seed in range(60):
-        outcome = fuzz_one(prepared, seed)
+        outcome = fuzz_seed(prepared, seed)
         assert outcome.status == "holds", f"seed {seed}: {outcome.story}"
         notes.update(outcome.notes)
     assert {"flushed", "notified", "blocked", "early"} <= set(notes)
@@ -167,7 +167,7 @@ def test_all_interleavings_of_all_patterns_with_three_groups_hold(messages: int,
     result = explore(Mutant(FlexCast, frozenset()), messages, flush_every)
     assert result.counterexample is None
     assert result.exhausted == result.patterns == result.chosen
-    assert flush_every or not result.missed
+    assert flush_every or not result.missed_goals
 
 
 def test_all_interleavings_with_a_flush_between_notifications_hold() -> None:
@@ -176,19 +176,19 @@ def test_all_interleavings_with_a_flush_between_notifications_hold() -> None:
     result = explore(Mutant(FlexCast, frozenset()), 3, 3, chosen)
     assert result.counterexample is None
     assert result.share == 1
-    assert not result.missed
+    assert not result.missed_goals
 
 
 def test_both_notify_modes_reach_the_same_orders() -> None:
     """Four groups in every pattern of three messages to two groups each: both modes reach the same final states."""
-    chosen = [pattern for pattern in patterns((0, 1, 2, 3), 3) if all(len(groups) == 2 for groups in pattern)]
+    chosen = [pattern for pattern in list_patterns((0, 1, 2, 3), 3) if all(len(groups) == 2 for groups in pattern)]
     endings = []
     for notify in ("all", "next"):
         mutant = Mutant(FlexCast, frozenset(), options={"notify": notify}, groups=4)
         result = explore(mutant, 3, 0, chosen)
         assert result.counterexample is None
         assert result.share == 1
-        assert not result.missed
+        assert not result.missed_goals
         endings.append(result.endings)
     assert endings[0] == endings[1]
 
@@ -201,7 +201,7 @@ def test_exploration_finds_mutants(name: str) -> None:
     assert result.counterexample.status in mutant.status
 
 
-def explore(mutant: Mutant, messages: int, flush_every: int, chosen: list[Pattern] | None = None) -> Search:
+def explore(mutant: Mutant, messages: int, flush_every: int, chosen: list[Pattern] | None = None) -> SearchResult:
     values = {
         "protocol": "flexcast",
         "options": {**mutant.options, "flush_every": flush_every},
@@ -210,9 +210,9 @@ def explore(mutant: Mutant, messages: int, flush_every: int, chosen: list[Patter
     spec = mutant.spec()
     if flush_every:
         spec = replace(spec, goals=(*spec.goals, "flushed"))
-    prepared = prepare(plan_of(values), spec)
-    chosen = chosen or list(patterns(prepared.topology.groups, messages))
-    return search(prepared, chosen, Budget(), max_states=200_000)
+    prepared = prepare_run(parse_plan(values), spec)
+    chosen = chosen or list(list_patterns(prepared.topology.groups, messages))
+    return search_patterns(prepared, chosen, Budget(), max_states=200_000)
 
 
 # Genuineness
@@ -221,8 +221,8 @@ def explore(mutant: Mutant, messages: int, flush_every: int, chosen: list[Patter
 def test_run_is_genuine_but_single_messages_are_not() -> None:
     prepared = make_plan(groups=5, messages=60)
     recorder = Recorder()
-    Simulation(prepared.setup(), recorder).run()
-    report = judge(Run.from_recorder(recorder, prepared.meta("flexcast").with_claims(complete=True)))
+    Simulation(prepared.make_setup(), recorder).run()
+    report = judge(Run.from_recorder(recorder, prepared.make_meta("flexcast").with_claims(complete=True)))
     assert report.properties["P6"].verdict == "holds"
     assert report.properties["P6'"].verdict == "violated", "a Notif leaves the destinations"
     assert any("Notif" in sentence for sentence in report.properties["P6'"].story)
@@ -238,17 +238,17 @@ def test_without_notifications_only_destinations_take_part() -> None:
 # Memory
 
 
-def soak(messages: int, groups: int, flush_every: int, seed: int = 1) -> tuple[Wires, list[int]]:
+def soak(messages: int, groups: int, flush_every: int, seed: int = 1) -> tuple[ManualNetwork, list[int]]:
     """Sends random messages over random links; returns the sampled sizes of all groups' state."""
     random = Random(seed)
     config = FlexCastConfig(flush_every=flush_every)
-    world = Wires(lambda me, topology: FlexCast(me, topology, config), Topology.grid(groups, 1))
+    world = ManualNetwork(lambda me, topology: FlexCast(me, topology, config), Topology.grid(groups, 1))
     sizes = []
     for id in range(1, messages + 1):
         world.multicast(id, *sorted(random.sample(range(groups), random.choice((1, 2, 2, 2, 3)))))
         for _ in range(60):
-            full = [pair for pair, wire in world.wires.items() if wire and pair[1] in world.processes]
-            if sum(len(world.wires[pair]) for pair in full) < 12:
+            full = [pair for pair, wire in world.links.items() if wire and pair[1] in world.processes]
+            if sum(len(world.links[pair]) for pair in full) < 12:
                 break
             world.carry(*random.choice(full))
         world.carried.clear()
@@ -269,8 +269,8 @@ def state_size(process: Any) -> int:
 
 def test_flushes_bound_memory() -> None:
     world, sizes = soak(messages=20_000, groups=4, flush_every=100)
-    assert world.missing() == []
-    assert world.broken() is None
+    assert world.list_undelivered() == []
+    assert world.find_violation() is None
     early, late = max(sizes[20:60]), max(sizes[-40:])
     assert late < 2 * early, f"{early} items in the state early in the run, {late} late"
     _, unflushed = soak(messages=2_000, groups=4, flush_every=0)
@@ -324,7 +324,7 @@ def test_contact_is_the_lowest_destination_of_the_configured_order() -> None:
 
 def test_orders_of_the_paper_have_twelve_groups() -> None:
     for name in ("O1", "O2"):
-        config = SPEC.configure(overlay(name))
+        config = SPEC.configure(find_overlay(name))
         assert isinstance(config, FlexCastConfig)
         assert len(FlexCast(0, Topology.grid(12, 1), config).order.groups) == 12
 

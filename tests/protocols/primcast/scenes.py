@@ -8,7 +8,7 @@ from tests.protocols.stage import Stage
 def primary_is_alone_with_its_clock(spec: Any) -> Stage:
     """A primary knows its message's final timestamp; the clocks of the other members have not reached it."""
     stage = Stage(spec)
-    stage.get_ahead()
+    stage.raise_remote_clocks()
     stage.world.blocked = {(remote, local) for remote in (3, 4, 5) for local in (1, 2)}
     stage.multicast(0, 0, 1)
     stage.drain()
@@ -20,36 +20,36 @@ def proposal_arrives_before_epoch_is_established(spec: Any) -> Stage:
     stage = Stage(spec)
     stage.crash(0)
     stage.world.blocked = {(2, 2)}
-    stage.lead(0, 1)
+    stage.suggest_leader(0, 1)
     stage.drain()
     stage.multicast(0, 0)
     stage.drain()
     stage.world.blocked = set()
     stage.drain()
     stage.multicast(1, 0)
-    stage.end()
+    stage.run_until_blocked()
     return stage
 
 
 def clock_rises_by_new_state(spec: Any) -> Stage:
     """A member's clock reaches a final timestamp by the new primary's state alone; the others must learn that."""
     stage = Stage(spec)
-    stage.get_ahead()
+    stage.raise_remote_clocks()
     stage.world.blocked = {(remote, local) for remote in (3, 4, 5) for local in (0, 2)}
     stage.multicast(0, 0, 1)
     stage.drain()
     stage.crash(0)
-    stage.lead(0, 1)
+    stage.suggest_leader(0, 1)
     stage.drain()
     stage.heal()
-    stage.end()
+    stage.run_until_blocked()
     return stage
 
 
 def candidate_has_low_clock(spec: Any) -> Stage:
     """A majority's clocks have reached a final timestamp; the next primary's has not, and must be raised."""
     stage = Stage(spec)
-    stage.get_ahead()
+    stage.raise_remote_clocks()
     stage.world.blocked = {(remote, 2) for remote in (3, 4, 5)}
     stage.multicast(0, 0, 1)
     stage.drain()
@@ -61,13 +61,13 @@ def candidate_dies_with_a_promise(spec: Any) -> Stage:
     """A candidate dies after another member promised; the old primary, suggested again, must learn of the promise."""
     stage = Stage(spec)
     stage.world.blocked = {(1, 0), (2, 1)}
-    stage.lead(0, 1, 1)
+    stage.suggest_leader(0, 1, 1)
     stage.drain()
     stage.crash(1)
     stage.world.blocked = set()
-    stage.lead(0, 0)
+    stage.suggest_leader(0, 0)
     stage.multicast(0, 0, 1)
-    stage.end()
+    stage.run_until_blocked()
     return stage
 
 
@@ -76,7 +76,7 @@ def promise_precedes_memory_loss(spec: Any) -> Stage:
     stage = Stage(spec, groups=1, replicas=5)
     blocked = stage.world.blocked
     blocked |= {(1, 0), (1, 3), (1, 4)}
-    stage.lead(0, 1, 1)
+    stage.suggest_leader(0, 1, 1)
     stage.drain()
     stage.crash(2)
     blocked |= {(2, 1)}
@@ -92,15 +92,15 @@ def promise_precedes_memory_loss(spec: Any) -> Stage:
     blocked -= {(1, 4), (1, 2)}
     stage.drain()
     stage.heal()
-    stage.lead(0, 1)
-    stage.end()
+    stage.suggest_leader(0, 1)
+    stage.run_until_blocked()
     return stage
 
 
 def minority_enters_new_epoch(spec: Any) -> Stage:
     """Two of five hold a new epoch; the three others go back to a log that the two have never seen."""
     stage = Stage(spec, replicas=5)
-    stage.get_ahead(400)
+    stage.raise_remote_clocks(400)
     local, remote = range(5), range(5, 10)
     blocked = stage.world.blocked
     blocked |= {(a, b) for a in remote for b in local}
@@ -111,7 +111,7 @@ def minority_enters_new_epoch(spec: Any) -> Stage:
     stage.drain()
     blocked -= {(a, b) for a in remote for b in local if b != 0}
     stage.drain()
-    stage.lead(0, 1, 1)
+    stage.suggest_leader(0, 1, 1)
     blocked |= {(1, 0)}
     while stage.protocol(1)._sent_state is None:
         assert stage.step()
@@ -119,23 +119,23 @@ def minority_enters_new_epoch(spec: Any) -> Stage:
     stage.drain()
     blocked -= {(0, 3), (0, 4)}
     blocked |= {(2, 3), (2, 4), (0, 1), (0, 2)}
-    stage.lead(0, 0, 0)
+    stage.suggest_leader(0, 0, 0)
     stage.drain()
     stage.heal()
-    stage.lead(0, 0)
-    stage.end()
+    stage.suggest_leader(0, 0)
+    stage.run_until_blocked()
     return stage
 
 
 def replace_primary(stage: Stage, successor: int) -> Stage:
     """Isolates the primary of group 0 while another takes its place and proposes; then they reconnect."""
-    stage.cut_off(0)
-    stage.lead(0, successor, successor)
+    stage.isolate(0)
+    stage.suggest_leader(0, successor, successor)
     stage.drain()
     stage.multicast(1, 0)
     stage.drain()
     stage.heal()
-    stage.end()
+    stage.run_until_blocked()
     return stage
 
 

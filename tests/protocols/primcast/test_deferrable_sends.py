@@ -9,7 +9,7 @@ def test_only_primaries_and_the_gateway_are_urgent_targets() -> None:
     stage = GatewayStage()
     stage.multicast(1, 0, 1)
     stage.world.blocked = {(3, 0)}
-    stage.until(lambda: len(stage.links.get((3, 0), ())) == 2)
+    stage.step_until(lambda: len(stage.links.get((3, 0), ())) == 2)
     stage.heal()
     stage.apply(Arrive(0, ((3, 0), (3, 0))))
     stage.finish()
@@ -21,7 +21,7 @@ def test_only_primaries_and_the_gateway_are_urgent_targets() -> None:
     )
     assert [send.deferrable for send in stage.sends_of(1, Ack)] == [(2, 4, 5)]
     assert [send.deferrable for send in stage.sends_of(4, Ack)] == [(1, 2, 5)]
-    stage.lead(0, 2)
+    stage.suggest_leader(0, 2)
     stage.drain()
     stage.multicast(1, 0)
     stage.finish()
@@ -30,7 +30,7 @@ def test_only_primaries_and_the_gateway_are_urgent_targets() -> None:
 
 def test_acknowledgements_of_several_messages_are_deferrable_per_group() -> None:
     stage = GatewayStage()
-    stage.get_ahead()
+    stage.raise_remote_clocks()
     for _ in range(4):
         stage.multicast(0, 0, 1)
         stage.multicast(1, 1)

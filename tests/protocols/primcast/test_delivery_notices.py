@@ -25,7 +25,7 @@ from amcast.protocols.primcast.delivery_notices import BATCH_NOTICES, IDLE_NS, M
 from amcast.protocols.primcast.messages import Ack, DeliveryNotice, Install, NewState, Progress, Propose, Start, Sync
 from amcast.protocols.primcast.process import NOTICE_TIMER, PrimCast
 from amcast.protocols.primcast.progress import PendingMulticast
-from amcast.simulation.inputs.plan import plan_of
+from amcast.simulation.inputs.plan import parse_plan
 from tests.protocols.deferring_nodes import DEFER_NS, DeferringNode, EagerPrimCast
 from tests.protocols.gateway_stage import GatewayStage
 
@@ -225,11 +225,11 @@ def test_gateway_waits_until_it_knows_the_final_timestamp_itself() -> None:
 
 def test_gateway_that_is_a_follower_replies_soon() -> None:
     stage = GatewayStage(node=DeferringNode)
-    stage.lead(1, 4)
+    stage.suggest_leader(1, 4)
     stage.drain()
     began = stage.world.now
     first = stage.multicast(0, 0, 1)
-    stage.until(lambda: first in stage.world.resolved)
+    stage.step_until(lambda: first in stage.world.resolved)
     gateways = {gateway_process(effect.message.sender) for effect in stage.deliveries_of(3)}
     assert gateways == {3}, "process 3 is the gateway, and 4 is the primary"
     assert stage.world.now - began < IDLE_NS
@@ -240,14 +240,14 @@ def test_gateway_that_is_a_follower_replies_soon() -> None:
 
 def test_gateway_that_is_a_follower_does_not_wait_for_others_bundles() -> None:
     stage = GatewayStage(node=DeferringNode, groups=3)
-    stage.lead(1, 4)
+    stage.suggest_leader(1, 4)
     stage.drain()
     for steps in range(0, 30, 5):
         began = stage.world.now
         first = stage.multicast(0, 1, 2)
         stage.steps(steps)
         second = stage.multicast(1, 0, 1)
-        stage.until(lambda: second in stage.world.resolved)  # noqa: B023
+        stage.step_until(lambda: second in stage.world.resolved)  # noqa: B023
         assert stage.world.history[3][-2:] == [first, second], "process 3 is the gateway of the second"
         assert stage.world.now - began < IDLE_NS
         stage.finish()
@@ -270,7 +270,7 @@ def test_notices_are_sent_alone_if_no_proposal_follows() -> None:
     stage.finish()
     began = stage.world.now
     assert not list_notices(stage.sends_of(0, Propose))
-    stage.until(lambda: list_notices(stage.sends_of(0, Propose)) and list_notices(stage.sends_of(3, Propose)))
+    stage.step_until(lambda: list_notices(stage.sends_of(0, Propose)) and list_notices(stage.sends_of(3, Propose)))
     assert IDLE_NS - MS < stage.world.now - began < IDLE_NS + MS
     for primary in (0, 3):
         proposal, alone = stage.sends_of(primary, Propose)
@@ -280,7 +280,7 @@ def test_notices_are_sent_alone_if_no_proposal_follows() -> None:
         assert alone.body.proposals == ()
         assert alone.body.notices == ((0, delivery.message.id, delivery.rank_time),)
         assert proposal.body.notices == ()
-    assert NOTICE_TIMER not in [name for _, name in stage.live_timers()], "no notice is left"
+    assert NOTICE_TIMER not in [name for _, name in stage.list_timers()], "no notice is left"
 
 
 def stream(count: int, apart_ns: int) -> list[tuple[int, int]]:
@@ -445,13 +445,13 @@ def time_to_take_over(kind: type[PrimCast]) -> int:
     """Group 1's primary crashes after its proposal has reached all members; when the next primary has delivered."""
     stage = GatewayStage(kind, DeferringNode)
     first = stage.multicast(0, 0, 1)
-    stage.until(lambda: all(stage.protocol(process)._log.length for process in stage.topology.servers))
+    stage.step_until(lambda: all(stage.protocol(process)._log.length for process in stage.topology.servers))
     stage.drain()
     assert first in stage.world.history[0]
     assert first not in stage.world.history[4]
     stage.crash(3)
-    stage.lead(1, 4)
-    stage.until(lambda: first in stage.world.history[4])
+    stage.suggest_leader(1, 4)
+    stage.step_until(lambda: first in stage.world.history[4])
     return stage.world.now
 
 
@@ -479,7 +479,7 @@ def deferring_plan(seed: int, **options: Any) -> dict[str, Any]:
 def fuzz(kind: type[PrimCast], seed: int) -> str | None:
     """What a random run with deferring nodes violates; None if nothing."""
     spec = replace(CATALOGUE["primcast"], process=kind)
-    outcome = runs.fuzz_one(runs.prepare(plan_of(deferring_plan(seed)), spec), seed)
+    outcome = runs.fuzz_seed(runs.prepare_run(parse_plan(deferring_plan(seed)), spec), seed)
     return None if outcome.status == "holds" else f"seed {seed}, {outcome.status}: {outcome.story}"
 
 

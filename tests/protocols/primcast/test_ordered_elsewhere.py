@@ -26,10 +26,10 @@ def next_message_overtakes(stage: GatewayStage) -> bool:
     """Group 1 is ahead, so its timestamp of a message is the final one. Group 0 has proposed and acknowledged, but
     receives nothing of that. Whether the client gets its reply now, and its next message, to group 0 alone, is
     delivered before this one."""
-    stage.get_ahead()
+    stage.raise_remote_clocks()
     world = stage.world
     first = stage.multicast(1, 0, 1)
-    stage.until(lambda: all(stage.protocol(process)._pending for process in (0, 1, 2)))
+    stage.step_until(lambda: all(stage.protocol(process)._pending for process in (0, 1, 2)))
     world.blocked = set(FROM_ONE_TO_ZERO)
     stage.drain()
     assert world.history[3][-1] == first, "the gateway has delivered it"
@@ -42,7 +42,7 @@ def next_message_overtakes(stage: GatewayStage) -> bool:
     second = stage.multicast(1, 0)
     stage.drain()
     stage.heal()
-    stage.end()
+    stage.run_until_blocked()
     return world.history[0].index(second) < world.history[0].index(first)
 
 
@@ -61,9 +61,9 @@ def test_overconfident_mutant_is_caught() -> None:
 def test_gateway_needs_no_reply_of_a_group_with_the_final_timestamp() -> None:
     stage = GatewayStage()
     first = stage.multicast(1, 0, 1)
-    stage.until(lambda: stage.sends_of(0, Propose))
+    stage.step_until(lambda: stage.sends_of(0, Propose))
     stage.world.blocked = {(other, 0) for other in stage.topology.servers if other != 0}
-    stage.until(lambda: first in stage.world.resolved)
+    stage.step_until(lambda: first in stage.world.resolved)
     assert stage.deliveries_of(3)[-1].ordered_elsewhere == (0,)
     assert first not in stage.world.history[0], "its primary has not even delivered it"
     stage.heal()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from amcast.lab.delays import delays
+from amcast.lab.delays import measure_delays
 from amcast.protocols.catalogue import CATALOGUE
 from tests.protocols.primcast.scenes import SCENES
 from tests.protocols.stage import Stage
@@ -16,7 +16,7 @@ NAMES = ("primcast", "primcast-hc")
 @pytest.mark.parametrize("replicas", [3, 5])
 @pytest.mark.parametrize("destinations", [1, 2, 4])
 def test_three_delays_and_the_exact_number_of_packets(name: str, destinations: int, replicas: int) -> None:
-    row = delays(CATALOGUE[name], destinations, replicas)
+    row = measure_delays(CATALOGUE[name], destinations, replicas)
     assert row.delays_max == 3
     assert row.packets == destinations * (replicas + destinations * replicas**2)
     assert row.delays_by_role["primary"] == 3
@@ -26,11 +26,11 @@ def test_three_delays_and_the_exact_number_of_packets(name: str, destinations: i
 def test_only_the_group_with_the_lower_timestamp_bumps() -> None:
     """Group 1 is ahead: only members of group 0 send their clocks, n packets each."""
     stage = Stage("primcast")
-    stage.get_ahead()
-    before = stage.world.noted.get("bump", 0)
+    stage.raise_remote_clocks()
+    before = stage.world.note_counts.get("bump", 0)
     stage.multicast(1, 0, 1)
     stage.finish()
-    assert stage.world.noted["bump"] - before == 3
+    assert stage.world.note_counts["bump"] - before == 3
 
 
 def test_new_primary_proposes_a_message_that_only_another_group_received() -> None:
@@ -41,10 +41,10 @@ def test_new_primary_proposes_a_message_that_only_another_group_received() -> No
     id = stage.multicast(0, 0, 1)
     stage.steps(60)
     stage.crash(0)
-    stage.lead(0, 1)
+    stage.suggest_leader(0, 1)
     stage.crash(client)
-    while stage.world.owed() or not all(id in stage.world.history[p] for p in (1, 2, 3, 4, 5)):
-        assert stage.step(), f"no member fetched the message: {stage.world.owed()}"
+    while stage.world.list_due_deliveries() or not all(id in stage.world.history[p] for p in (1, 2, 3, 4, 5)):
+        assert stage.step(), f"no member fetched the message: {stage.world.list_due_deliveries()}"
     stage.check()
 
 
@@ -52,7 +52,7 @@ def test_new_primary_proposes_a_message_that_only_another_group_received() -> No
 def test_scenes_that_mutants_fail(scene: Any) -> None:
     stage = scene("primcast")
     stage.check()
-    assert stage.done(), stage.world.owed()
+    assert stage.is_done(), stage.world.list_due_deliveries()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -5,7 +5,7 @@ from amcast.kernel.events import Started
 from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
 from amcast.parts.groups.messages import Entry
-from amcast.protocols.catalogue import protocol
+from amcast.protocols.catalogue import get_protocol
 from amcast.protocols.primcast.messages import DeliveryRecord, Progress
 
 ONE, TWO, THREE = (Message(9 * 10**9 + number, 9, (0,)) for number in range(3))
@@ -26,7 +26,7 @@ def test_log_entries_missing_from_records_were_delivered() -> None:
             (DeliveryRecord(ONE.id, 1, 1), DeliveryRecord(TWO.id, 2, 2, TWO), DeliveryRecord(THREE.id, 3, 3)),
         ),
     )
-    spec = protocol("primcast")
+    spec = get_protocol("primcast")
     process = spec.process(1, Topology.grid(1, 3), spec.configure())
     effects = process.step([Started(records, 1)], 0)
     assert [effect.message for effect in effects if isinstance(effect, Deliver)] == [ONE, TWO, THREE]

@@ -3,8 +3,8 @@
 import pytest
 
 from amcast.kernel.effects import Persist, Send
-from amcast.lab.runs import fuzz_one, prepare
-from amcast.simulation.inputs.plan import plan_of
+from amcast.lab.runs import fuzz_seed, prepare_run
+from amcast.simulation.inputs.plan import parse_plan
 from tests.protocols.gateway_stage import GatewayStage
 
 
@@ -19,7 +19,7 @@ def test_crashes_are_survived_without_records(seed: int) -> None:
         "workload": {"messages": 16, "outstanding": 2},
         "faults": {"profile": "crash"},
     }
-    outcome = fuzz_one(prepare(plan_of(plan)), seed)
+    outcome = fuzz_seed(prepare_run(parse_plan(plan)), seed)
     assert outcome.status == "holds", f"seed {seed}: {outcome.story}"
 
 
@@ -42,4 +42,4 @@ def test_restarted_process_joins_again_without_records() -> None:
     stage.multicast(0, 0, 1)
     stage.finish()
     stage.check()
-    stage.until(lambda: len(stage.world.history[1]) == 2, limit=2000)
+    stage.step_until(lambda: len(stage.world.history[1]) == 2, limit=2000)

@@ -10,18 +10,18 @@ from amcast.kernel.message import Body
 from amcast.kernel.topology import Topology
 from amcast.protocols.ring.messages import End, Pass, RingConfig
 from amcast.protocols.ring.process import SPEC, Ring
-from tests.protocols.manual_network import Wires
+from tests.protocols.manual_network import ManualNetwork
 
 
-def make_ring(groups: int, process: type[Ring] = Ring, **options: Any) -> Wires:
+def make_ring(groups: int, process: type[Ring] = Ring, **options: Any) -> ManualNetwork:
     config = RingConfig(**options)
-    return Wires(lambda me, topology: process(me, topology, config), Topology.grid(groups, 1))
+    return ManualNetwork(lambda me, topology: process(me, topology, config), Topology.grid(groups, 1))
 
 
-def deliver_in_random_order(world: Wires, seed: int) -> None:
+def deliver_in_random_order(world: ManualNetwork, seed: int) -> None:
     """Carries every body, links in random order."""
     random = Random(seed)
-    while full := [pair for pair, wire in sorted(world.wires.items()) if wire]:
+    while full := [pair for pair, wire in sorted(world.links.items()) if wire]:
         world.carry(*random.choice(full))
 
 
@@ -58,8 +58,8 @@ def test_random_runs_do_not_deadlock() -> None:
         for id in range(40):
             world.multicast(id, *sorted(random.sample(range(4), random.randint(1, 4))))
         deliver_in_random_order(world, seed)
-        assert world.missing() == []
-        assert world.broken() is None
+        assert world.list_undelivered() == []
+        assert world.find_violation() is None
 
 
 class NotLocked(Ring):
@@ -84,7 +84,7 @@ def test_mutant_without_locks_violates_the_order() -> None:
         for id in range(20):
             world.multicast(id, *sorted(random.sample(range(4), 2)))
         deliver_in_random_order(world, seed)
-        broken += world.broken() is not None
+        broken += world.find_violation() is not None
     assert broken > 0
 
 

@@ -1,18 +1,18 @@
-"""Every planted mistake in A_ng and A_dt is found by random runs, and the protocol itself passes the same runs."""
+"""Every mutant of A_ng and A_dt is caught by random runs; the protocols themselves pass the same runs."""
 
 import pytest
 
-from amcast.lab.runs import Prepared, fuzz_one, prepare
+from amcast.lab.runs import PreparedRun, fuzz_seed, prepare_run
 from amcast.protocols.catalogue import CATALOGUE
-from amcast.simulation.inputs.plan import plan_of
+from amcast.simulation.inputs.plan import parse_plan
 from amcast.simulation.schedulers import fuzz
 from tests.mutants.protocols.rounds import MUTANTS, Mutant
 
 ENOUGH_STEPS = 12_000
-"""After healing: the liveness bound here, so that what blocks is known to block soon."""
+"""The liveness bound after healing: a blocked run ends soon."""
 
 
-def prepared(mutant: Mutant, wrong: bool) -> Prepared:
+def prepare_mutant(mutant: Mutant, wrong: bool) -> PreparedRun:
     spec = mutant.spec()
     topology = {"groups": 3, "replicas": 3, "clients": 3, **mutant.plan.get("topology", {})}
     plan = {
@@ -21,21 +21,21 @@ def prepared(mutant: Mutant, wrong: bool) -> Prepared:
         "workload": {"messages": 12, "outstanding": 3, "destinations": [1, min(3, topology["groups"])]},
         "faults": {"profile": mutant.faults},
     }
-    return prepare(plan_of(plan), spec if wrong else None)
+    return prepare_run(parse_plan(plan), spec if wrong else None)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_mistake_is_found_and_its_absence_passes(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_is_caught_and_protocol_passes(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fuzz, "SETTLE_STEPS", ENOUGH_STEPS)
-    wrong, right = prepared(mutant, wrong=True), prepared(mutant, wrong=False)
+    wrong, right = prepare_mutant(mutant, wrong=True), prepare_mutant(mutant, wrong=False)
     for seed in mutant.seeds:
-        outcome = fuzz_one(right, seed)
+        outcome = fuzz_seed(right, seed)
         replay = f"amcast fuzz --protocol {right.spec.name} --seeds {seed} --faults {mutant.faults}"
         assert outcome.status == "holds", f"{outcome.story}\nreplay: {replay}"
-        if fuzz_one(wrong, seed).status != "holds":
+        if fuzz_seed(wrong, seed).status != "holds":
             return
-    raise AssertionError(f"{mutant.name}: {mutant.process.__doc__} Nothing was found in seeds {mutant.seeds}")
+    raise AssertionError(f"{mutant.name}: {mutant.process.__doc__} No run failed in seeds {mutant.seeds}")
 
 
-def test_every_mutant_is_of_a_protocol_in_the_catalogue() -> None:
+def test_every_mutant_belongs_to_a_protocol_of_the_catalogue() -> None:
     assert {mutant.spec().name.removesuffix(f"-{mutant.name}") for mutant in MUTANTS} <= set(CATALOGUE)

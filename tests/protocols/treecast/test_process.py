@@ -9,22 +9,22 @@ from amcast.check.judge import judge
 from amcast.kernel.errors import UsageError
 from amcast.kernel.message import Message, Reply, Request
 from amcast.kernel.topology import Topology
-from amcast.lab.delays import delays
-from amcast.lab.overlays import overlay
-from amcast.lab.runs import fuzz_one, prepare
+from amcast.lab.delays import measure_delays
+from amcast.lab.overlays import find_overlay
+from amcast.lab.runs import fuzz_seed, prepare_run
 from amcast.protocols.treecast.messages import Forward, TreeCastConfig
 from amcast.protocols.treecast.process import SPEC, TreeCast
-from amcast.simulation.inputs.plan import plan_of
+from amcast.simulation.inputs.plan import parse_plan
 from amcast.simulation.simulate import Simulation
 from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run
 from tests.mutants.protocols.treecast import MUTANTS, Mutant
-from tests.protocols.manual_network import CLIENT, Wires
+from tests.protocols.manual_network import CLIENT, ManualNetwork
 
 
-def make_tree(groups: int, process: type[TreeCast] = TreeCast, **options: Any) -> Wires:
+def make_tree(groups: int, process: type[TreeCast] = TreeCast, **options: Any) -> ManualNetwork:
     config = TreeCastConfig(**options)
-    return Wires(lambda me, topology: process(me, topology, config), Topology.grid(groups, 1))
+    return ManualNetwork(lambda me, topology: process(me, topology, config), Topology.grid(groups, 1))
 
 
 def test_execution_of_figure_3_2() -> None:
@@ -41,7 +41,7 @@ def test_execution_of_figure_3_2() -> None:
     assert world.delivered[4] == [m2, m1], "g2 is the highest group that both pass, and saw m2 first"
     copies = Counter((s, t) for s, t, body in world.carried if isinstance(body, Forward) and body.message.id == m1)
     assert copies == {(0, 1): 1, (0, 2): 1, (1, 4): 1}, "one copy along each edge that is needed"
-    assert world.missing() == []
+    assert world.list_undelivered() == []
 
 
 def test_lowest_common_ancestor_replies_once_all_groups_confirmed() -> None:
@@ -51,9 +51,9 @@ def test_lowest_common_ancestor_replies_once_all_groups_confirmed() -> None:
     world.carry(1, 3)
     world.carry(3, 1)
     world.carry(1, 0)
-    assert (0, CLIENT) not in world.wires, "5 has not confirmed"
+    assert (0, CLIENT) not in world.links, "5 has not confirmed"
     world.carry_all()
-    assert list(world.wires[(0, CLIENT)]) == [Reply(1, 3), Reply(1, 5)]
+    assert list(world.links[(0, CLIENT)]) == [Reply(1, 3), Reply(1, 5)]
     assert all(not process._waiting for process in world.processes.values() if isinstance(process, TreeCast))
 
 
@@ -67,8 +67,8 @@ def test_no_confirmations_are_sent_if_disabled() -> None:
 def test_repeated_request_is_delivered_once() -> None:
     world = make_tree(3)
     world.multicast(1, 1, 2)
-    world.tell(0, Request(Message(1, CLIENT, (1, 2))))
-    world.tell(1, Request(Message(1, CLIENT, (1, 2))))
+    world.receive(0, Request(Message(1, CLIENT, (1, 2))))
+    world.receive(1, Request(Message(1, CLIENT, (1, 2))))
     world.carry_all()
     assert world.delivered == {0: [], 1: [1], 2: [1]}
 
@@ -76,7 +76,7 @@ def test_repeated_request_is_delivered_once() -> None:
 @pytest.mark.parametrize(("name", "deepest"), [("C1", 2), ("C2", 3)])
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_delays_by_depth_in_the_trees_of_the_thesis(name: str, deepest: int, replicas: int) -> None:
-    row = delays(SPEC, 7, replicas, overlay(name))
+    row = measure_delays(SPEC, 7, replicas, find_overlay(name))
     assert row.delays_max == deepest * (3 if replicas > 1 else 1)
 
 
@@ -87,10 +87,10 @@ def test_only_local_messages_are_genuine() -> None:
             "topology": {"groups": 7, "replicas": 1, "clients": 3},
             "workload": {"messages": 40, "destinations": list(destinations)},
         }
-        prepared = prepare(plan_of(values), SPEC)
+        prepared = prepare_run(parse_plan(values), SPEC)
         recorder = Recorder()
-        Simulation(prepared.setup(), recorder).run()
-        report = judge(Run.from_recorder(recorder, prepared.meta("treecast").with_claims(complete=True)))
+        Simulation(prepared.make_setup(), recorder).run()
+        report = judge(Run.from_recorder(recorder, prepared.make_meta("treecast").with_claims(complete=True)))
         assert report.properties["P6'"].verdict == expected
         assert report.verdict == "holds", "P6' is reported, not claimed"
 
@@ -104,9 +104,9 @@ def test_mutant_is_caught(mutant: Mutant) -> None:
         "network": {"links": mutant.links},
         "nodes": mutant.nodes,
     }
-    prepared = prepare(plan_of(values), mutant.spec())
+    prepared = prepare_run(parse_plan(values), mutant.spec())
     for seed in range(60):
-        outcome = fuzz_one(prepared, seed)
+        outcome = fuzz_seed(prepared, seed)
         if outcome.status != "holds":
             assert outcome.status == mutant.status, f"seed {seed}: {outcome.story}"
             return

@@ -9,7 +9,7 @@ import pytest
 
 from amcast.kernel.config import parse_config
 from amcast.kernel.errors import UsageError
-from amcast.simulation.inputs.environments import environment, environments
+from amcast.simulation.inputs.environments import find_environment, load_environments
 from amcast.simulation.inputs.network import Network, NetworkConfig
 from amcast.workloads.base import assign_home_groups
 
@@ -35,13 +35,13 @@ def pairs(found: dict[str, dict[str, int]], names: str) -> list[int]:
 
 
 def test_the_names_are_those_of_the_evaluation() -> None:
-    assert list(environments()) == NAMES
+    assert list(load_environments()) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("groups", "replicas", "clients"), [(1, 1, 0), (2, 3, 4), (4, 3, 12), (7, 3, 150)])
 def test_it_builds_and_the_network_accepts_it(name: str, groups: int, replicas: int, clients: int) -> None:
-    made = environment(name, groups, replicas, clients)
+    made = find_environment(name, groups, replicas, clients)
     topology = made.topology
     assert (len(topology.groups), len(topology.servers), len(topology.clients)) == (groups, groups * replicas, clients)
     assert set(topology.regions) == set(topology.processes)
@@ -49,20 +49,20 @@ def test_it_builds_and_the_network_accepts_it(name: str, groups: int, replicas: 
     network = Network(config, topology, Random(1))
     for source in topology.processes:
         for target in topology.processes[:5]:
-            assert network.base(source, target) > 0 or source == target
+            assert network.base_delay(source, target) > 0 or source == target
     assert (config.distribution, config.spread) == ("normal", 0.05)
 
 
 def test_lan() -> None:
-    matrix = environment("lan", 16, 3, 96).network["matrix_ns"]
+    matrix = find_environment("lan", 16, 3, 96).network["matrix_ns"]
     assert matrix == {"lan": {"lan": round(SETUPS["FastCast"]["LAN_rtt"] * MS / 2)}}
     assert matrix["lan"]["lan"] == SETUPS["SRDS09"]["LAN_ms"] * MS
-    primcast = environment("lan", 8, 3, 24, {"inside_ms": SETUPS["PrimCast"]["LAN_rtt"]})
+    primcast = find_environment("lan", 8, 3, 24, {"inside_ms": SETUPS["PrimCast"]["LAN_rtt"]})
     assert primcast.network["matrix_ns"]["lan"]["lan"] == 45_000
 
 
 def test_wan_3_halves_round_trips() -> None:
-    made = environment("wan-3", 4, 3, 9)
+    made = find_environment("wan-3", 4, 3, 9)
     matrix = made.network["matrix_ns"]
     printed = SETUPS["FastCast"]["rtt_ms"]
     assert pairs(matrix, " ".join(printed)) == [rtt * MS // 2 for rtt in printed.values()]
@@ -76,7 +76,7 @@ def test_wan_3_halves_round_trips() -> None:
 
 def test_leaders_can_be_elsewhere_or_spread() -> None:
     def leaders(**options: str) -> list[str]:
-        topology = environment("wan-3", 4, 3, 0, options).topology
+        topology = find_environment("wan-3", 4, 3, 0, options).topology
         return [topology.region(topology.members(g)[0]) for g in topology.groups]
 
     assert leaders(leaders="R3") == ["R3"] * 4
@@ -85,7 +85,7 @@ def test_leaders_can_be_elsewhere_or_spread() -> None:
 
 @pytest.mark.parametrize("name", ["wan1", "wan2"])
 def test_the_thesis_delays_are_one_way_and_clients_five_milliseconds_off(name: str) -> None:
-    matrix = environment(name, 7, 3, 150).network["matrix_ns"]
+    matrix = find_environment(name, 7, 3, 150).network["matrix_ns"]
     printed = SETUPS["Thesis"]["delay_ms"]
     assert pairs(matrix, " ".join(printed)) == [delay * MS for delay in printed.values()]
     assert matrix["R2/clients"]["R2"] == SETUPS["Thesis"]["client_to_local_replica"] * MS == matrix["R2"]["R2/clients"]
@@ -94,10 +94,10 @@ def test_the_thesis_delays_are_one_way_and_clients_five_milliseconds_off(name: s
 
 
 def test_wan1_spreads_replicas_and_wan2_keeps_groups_together() -> None:
-    spread = environment("wan1", 7, 3, 6).topology
+    spread = find_environment("wan1", 7, 3, 6).topology
     assert {tuple(sorted(spread.region(m) for m in spread.members(g))) for g in spread.groups} == {("R1", "R2", "R3")}
     assert {spread.region(c) for c in spread.clients} == {"R1/clients", "R2/clients", "R3/clients"}
-    whole = environment("wan2", 7, 3, 6).topology
+    whole = find_environment("wan2", 7, 3, 6).topology
     regions = [{whole.region(m) for m in whole.members(g)} for g in whole.groups]
     assert regions == [{"R1"}, {"R2"}, {"R3"}, {"R2"}, {"R2"}, {"R3"}, {"R3"}]
     assert {whole.region(c) for c in whole.clients} == {"R2/clients"}
@@ -105,7 +105,7 @@ def test_wan1_spreads_replicas_and_wan2_keeps_groups_together() -> None:
 
 
 def test_colocated() -> None:
-    made = environment("colocated", 8, 3, 24)
+    made = find_environment("colocated", 8, 3, 24)
     topology, matrix = made.topology, made.network["matrix_ns"]
     printed = SETUPS["PrimCast"]["WAN_colocated"]
     assert sorted(pairs(matrix, "D1-D2 D2-D3 D1-D3")) == [rtt * MS // 2 for rtt in printed["intra_group_rtt"]]
@@ -117,7 +117,7 @@ def test_colocated() -> None:
 
 
 def test_distributed() -> None:
-    made = environment("distributed", 8, 3, 24)
+    made = find_environment("distributed", 8, 3, 24)
     topology, matrix = made.topology, made.network["matrix_ns"]
     printed = SETUPS["PrimCast"]["WAN_distributed"]
     assert matrix["r1/a"]["r2/c"] == printed["cross_group_rtt"] * MS // 2
@@ -133,7 +133,7 @@ def test_distributed() -> None:
     ("name", "setup", "bandwidth"), [("srds-1", "setup1", 125_000), ("srds-2", "setup2", 1_250_000)]
 )
 def test_srds(name: str, setup: str, bandwidth: int) -> None:
-    made = environment(name, 8, 3, 48)
+    made = find_environment(name, 8, 3, 48)
     printed = SETUPS["SRDS09"][setup]
     matrix = made.network["matrix_ns"]
     assert len(matrix) == 8
@@ -145,7 +145,7 @@ def test_srds(name: str, setup: str, bandwidth: int) -> None:
 
 
 def test_aws_12_is_the_file_as_it_stands() -> None:
-    made = environment("aws-12", 12, 1, 24)
+    made = find_environment("aws-12", 12, 1, 24)
     matrix = made.network["matrix_ns"]
     names = json.loads(data("flexcast_overlays.json"))["numbering"]
     lines = [line for line in data("flexcast_aws12_oneway_ms.csv").splitlines() if not line.startswith("#")]
@@ -162,7 +162,7 @@ def test_aws_12_is_the_file_as_it_stands() -> None:
 
 def test_aws_2025_is_half_the_file() -> None:
     printed = json.loads(data("aws_cloudping_p50_1y_2025.json"))
-    made = environment("aws-2025", 32, 1, 32)
+    made = find_environment("aws-2025", 32, 1, 32)
     matrix = made.network["matrix_ns"]
     assert sorted(matrix) == sorted(printed["regions"])
     for source, row in printed["rtt_ms"].items():
@@ -176,7 +176,7 @@ def test_aws_2025_can_be_three_regions_with_a_replica_of_each_group_in_each() ->
         "placement": "replica-per-region",
         "leaders": "us-east-1",
     }
-    topology = environment("aws-2025", 5, 3, 6, options).topology
+    topology = find_environment("aws-2025", 5, 3, 6, options).topology
     assert {tuple(topology.region(m) for m in topology.members(g)) for g in topology.groups} == {
         ("us-east-1", "ap-south-1", "eu-west-1")
     }
@@ -184,7 +184,7 @@ def test_aws_2025_can_be_three_regions_with_a_replica_of_each_group_in_each() ->
 
 
 def test_options_change_what_they_name() -> None:
-    made = environment("wan-3", 2, 3, 4, {"sd_percent": 0, "bandwidth": 1000, "clients": ["R3"]})
+    made = find_environment("wan-3", 2, 3, 4, {"sd_percent": 0, "bandwidth": 1000, "clients": ["R3"]})
     assert (made.network["spread"], made.network["bandwidth"]) == (0.0, 1000)
     assert {made.topology.region(c) for c in made.topology.clients} == {"R3"}
 
@@ -217,5 +217,5 @@ def test_what_cannot_be_is_refused_in_one_sentence(
     name: str, sizes: tuple[int, int, int], options: dict[str, object], sentence: str
 ) -> None:
     with pytest.raises(UsageError, match=sentence) as caught:
-        environment(name, *sizes, options)
+        find_environment(name, *sizes, options)
     assert "\n" not in str(caught.value)

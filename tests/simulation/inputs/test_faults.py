@@ -7,10 +7,10 @@ import pytest
 from amcast.kernel.errors import UsageError
 from amcast.kernel.spec import FAULTS, Claims, majorities_survive
 from amcast.kernel.topology import Topology
-from amcast.simulation.inputs.faults import FaultInjector, perform, profile
+from amcast.simulation.inputs.faults import FaultInjector, parse_profile, perform_fault
 from amcast.simulation.schedulers.pending_actions import PendingActions
 from amcast.simulation.world.actions import Change, Crash, Recover
-from amcast.simulation.world.membership import ahead, in_force
+from amcast.simulation.world.membership import list_planned_topologies, list_topologies_in_force
 from amcast.simulation.world.world import World
 from tests.simulation.puppets import Puppet
 
@@ -19,13 +19,13 @@ MILD = Claims("no", faults=frozenset({"pause", "slow"}))
 
 
 def test_profiles() -> None:
-    assert profile("none", MILD, "p") == frozenset()
-    assert profile("all", MILD, "p") == {"pause", "slow"}
-    assert profile("pause", MILD, "p") == {"pause"}
+    assert parse_profile("none", MILD, "p") == frozenset()
+    assert parse_profile("all", MILD, "p") == {"pause", "slow"}
+    assert parse_profile("pause", MILD, "p") == {"pause"}
     with pytest.raises(UsageError, match="no kind 'earthquake'"):
-        profile("pause+earthquake", MILD, "p")
+        parse_profile("pause+earthquake", MILD, "p")
     with pytest.raises(UsageError, match="p does not claim to survive 'crash'; it claims pause, slow"):
-        profile("crash", MILD, "p")
+        parse_profile("crash", MILD, "p")
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -39,15 +39,15 @@ def test_a_dealer_keeps_within_the_claims_and_heals_everything(seed: int) -> Non
     ends = []
     dealt = set()
     for _ in range(200):
-        faults = dealer.deal(world)
+        faults = dealer.draw(world)
         for fault in faults[:1]:
             dealt.add(type(fault).__name__)
-            perform(world, pool, fault)
+            perform_fault(world, pool, fault)
         ends += faults[1:]
         if ends and random.random() < 0.5:
-            perform(world, pool, ends.pop(random.randrange(len(ends))))
-    for fault in dealer.heal(world):
-        perform(world, pool, fault)
+            perform_fault(world, pool, ends.pop(random.randrange(len(ends))))
+    for fault in dealer.list_healing(world):
+        perform_fault(world, pool, fault)
     assert majorities_survive(topology, frozenset(world.down))
     assert not world.paused
     assert not world.blocked
@@ -67,7 +67,7 @@ def changing_world() -> tuple[PendingActions, tuple[Topology, ...]]:
     pool.world = World(
         everybody, lambda me: Puppet(me, everybody, lambda puppet, event: None, {}), pool, absent=frozenset({20})
     )
-    topologies = ahead(pool.world, CHANGES)
+    topologies = list_planned_topologies(pool.world, CHANGES)
     pool.world.start()
     return pool, topologies
 
@@ -77,20 +77,22 @@ def test_a_number_is_in_force_until_majorities_have_begun_a_later_one() -> None:
     world = pool.world
     assert [topology.members(0) for topology in topologies] == [(0, 1, 2), (0, 1, 2, 20), (1, 2, 20), (1, 2, 20)]
     assert [topology.members(1) for topology in topologies] == [(3, 4, 5)] * 3 + [(3, 5)]
-    world.turned.update({0: 1, 1: 1, 3: 1, 4: 1})
-    assert in_force(world, topologies) == topologies, "two of four are no majority"
-    world.turned[20] = 1
-    assert in_force(world, topologies) == topologies[1:]
-    world.turned.update({20: 3, 2: 3, 3: 3, 5: 3})
-    assert in_force(world, topologies) == topologies[3:], "a later one, whatever the next one's members did"
+    world.configurations.update({0: 1, 1: 1, 3: 1, 4: 1})
+    assert list_topologies_in_force(world, topologies) == topologies, "two of four are no majority"
+    world.configurations[20] = 1
+    assert list_topologies_in_force(world, topologies) == topologies[1:]
+    world.configurations.update({20: 3, 2: 3, 3: 3, 5: 3})
+    assert list_topologies_in_force(world, topologies) == topologies[3:], (
+        "a later one, whatever the next one's members did"
+    )
 
 
 def lost_by(dealer: FaultInjector, pool: PendingActions) -> frozenset[int]:
     """Deal once, let it happen, and let whoever may come back: who is lost by it."""
     world = pool.world
-    faults = dealer.deal(world)
+    faults = dealer.draw(world)
     for fault in faults:
-        perform(world, pool, fault)
+        perform_fault(world, pool, fault)
     forgetful = {fault.process for fault in faults if isinstance(fault, Recover) and fault.amnesia}
     return frozenset(forgetful | {fault.process for fault in faults if isinstance(fault, Crash)} & world.down.keys())
 
@@ -101,7 +103,7 @@ def test_old_and_new_members_keep_their_quorums(seed: int) -> None:
     dealer = FaultInjector(frozenset({"crash", "recovery", "amnesia"}), ALL, Random(seed), 1000, topologies)
     lost: set[int] = set()
     for number, topology in enumerate(topologies):
-        pool.world.turned.update(dict.fromkeys(topology.servers, number))
+        pool.world.configurations.update(dict.fromkeys(topology.servers, number))
         for _ in range(20):
             lost |= lost_by(dealer, pool)
         for later in topologies[number:]:

@@ -1,4 +1,4 @@
-"""The timed agenda: delays, queues, order under every disturbance, faults that end, and equal runs for equal seeds."""
+"""The discrete-event scheduler: delays, queues, order under every fault, healing, and equal runs for equal seeds."""
 
 from random import Random
 
@@ -6,9 +6,9 @@ import pytest
 
 from amcast.kernel.events import Event, Leader, LinkReset, Started, Timer
 from amcast.kernel.topology import Topology
-from amcast.simulation.inputs.load import Load
+from amcast.simulation.inputs.load import ClientLoad
 from amcast.simulation.inputs.network import Network, NetworkConfig
-from amcast.simulation.inputs.random_streams import stream
+from amcast.simulation.inputs.random_streams import make_stream
 from amcast.simulation.schedulers.calendar import Calendar
 from amcast.simulation.schedulers.discrete_event import DiscreteEventScheduler
 from amcast.simulation.world.actions import (
@@ -39,13 +39,15 @@ class Stage:
         self.topology = Topology.grid(processes, 1)
         self.log: Log = {}
         config = NetworkConfig(**network)  # type: ignore[arg-type]
-        self.agenda = DiscreteEventScheduler(
-            Network(config, self.topology, stream(seed, "network")), stream(seed, "timers")
+        self.scheduler = DiscreteEventScheduler(
+            Network(config, self.topology, make_stream(seed, "network")), make_stream(seed, "timers")
         )
         self.recorder = Recorder()
         self.puppets: dict[int, Puppet] = {}
-        self.world = World(self.topology, lambda me: self._make(me, react), self.agenda, self.recorder, measures=True)
-        self.agenda.world = self.world
+        self.world = World(
+            self.topology, lambda me: self._make(me, react), self.scheduler, self.recorder, measures_sizes=True
+        )
+        self.scheduler.world = self.world
 
     def _make(self, me: int, react: React) -> Puppet:
         self.puppets[me] = Puppet(me, self.topology, react, self.log)
@@ -53,9 +55,9 @@ class Stage:
 
     def run(self, *faults: tuple[int, Fault], until_ns: int = 10 * SECOND) -> "Stage":
         for at, fault in faults:
-            self.agenda.schedule(at, fault)
+            self.scheduler.schedule(at, fault)
         self.world.start()
-        self.agenda.run(Load(self.topology, lambda client: ((), 0, 0), 0, 1), until_ns)
+        self.scheduler.run(ClientLoad(self.topology, lambda client: ((), 0, 0), 0, 1), until_ns)
         return self
 
 
@@ -102,7 +104,7 @@ def test_sending_takes_time_too() -> None:
             puppet.send(0, Number(9))
 
     stage = Stage(echo, delay_ns=5 * MS, cpu_ns=MS, cpu_send_ns=MS)
-    assert stage.run().agenda._busy[1] == 5 * MS + 3 * (MS + MS)
+    assert stage.run().scheduler._busy[1] == 5 * MS + 3 * (MS + MS)
 
 
 def test_a_busy_process_takes_what_waits_in_one_step() -> None:
@@ -155,7 +157,7 @@ def disturbances(random: Random, last_ns: int) -> list[tuple[int, Fault]]:
 def test_links_keep_order_and_lose_nothing_whatever_happens(network: dict[str, object]) -> None:
     for seed in range(60):
         stage = Stage(ticking(40), seed=seed, retransmit_ns=7 * MS, **network)
-        stage.run(*disturbances(stream(seed, "disturbances"), 40 * MS), until_ns=60 * SECOND)
+        stage.run(*disturbances(make_stream(seed, "disturbances"), 40 * MS), until_ns=60 * SECOND)
         assert numbers(stage.log, 1, 0) == list(range(40)), f"seed {seed}"
 
 
@@ -225,7 +227,7 @@ def test_a_link_that_begins_anew_tells_both_ends() -> None:
 def test_equal_seeds_equal_runs() -> None:
     def run(seed: int) -> list[object]:
         stage = Stage(ticking(40), processes=3, seed=seed, distribution="normal", spread=0.5, cpu_ns=MS // 3)
-        stage.run(*disturbances(stream(7), 40 * MS))
+        stage.run(*disturbances(make_stream(7), 40 * MS))
         return [stage.log, stage.recorder.packets]
 
     assert run(1) == run(1)
@@ -237,15 +239,15 @@ def test_a_calendar_serves_equals_in_order_and_keeps_what_was_not_taken() -> Non
     for at, name in ((5, "c"), (3, "a"), (3, "b"), (5, "d")):
         calendar.add(at, (name,))
     taken = []
-    for entry in calendar.due():
+    for entry in calendar.pop_due():
         taken.append(entry[0])
         if entry == ("a",):
             calendar.add(3, ("added meanwhile",))
     assert taken == ["a", "b", "added meanwhile"]
-    assert calendar.next() == 5
-    for entry in calendar.due():
+    assert calendar.peek() == 5
+    for entry in calendar.pop_due():
         assert entry == ("c",)
         break
-    assert calendar.next() == 5
-    assert list(calendar.due()) == [("d",)]
-    assert calendar.next() is None
+    assert calendar.peek() == 5
+    assert list(calendar.pop_due()) == [("d",)]
+    assert calendar.peek() is None

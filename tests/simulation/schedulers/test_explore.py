@@ -95,7 +95,7 @@ def test_a_limit_makes_the_verdict_unknown() -> None:
 def test_a_goal_that_no_way_reaches_is_missed() -> None:
     found = explore(scope_of(SPEC, 2, ((2, (0,)),), goals=("early", "waited")))
     assert found.verdict == "holds"
-    assert found.missed == ["early", "waited"]
+    assert found.missed_goals == ["early", "waited"]
 
 
 def test_progress_is_told() -> None:
@@ -154,7 +154,7 @@ def test_a_crash_before_the_disk_is_tried() -> None:
 
     scope = puppets(fearful, Budget(crashes=1, recoveries=1))
     found = explore(Scope(**{**vars(scope), "goals": ("kept", "lost", "asked")}))
-    assert found.missed == []
+    assert found.missed_goals == []
 
 
 def test_losses_and_doubles_are_tried_on_raw_links() -> None:

@@ -12,7 +12,7 @@ from amcast.kernel.spec import Claims
 from amcast.kernel.topology import Topology
 from amcast.protocols.skeen.process import SPEC
 from amcast.simulation.schedulers.explore import explore
-from amcast.simulation.schedulers.fuzz import Case, Fuzzer, Outcome
+from amcast.simulation.schedulers.fuzz import FuzzCase, Fuzzer, FuzzOutcome
 from amcast.simulation.schedulers.replay import narrate, replay
 from amcast.simulation.schedulers.script import Script, read_script
 from amcast.simulation.schedulers.shrink import shrink
@@ -34,11 +34,11 @@ from tests.mutants.protocols.skeen import SKEEN_MUTANTS
 from tests.simulation.puppets import Fact, Number, Puppet
 from tests.simulation.small_worlds import case_of, explored_script, fuzzed, judge, maker, scope_of, script_of
 
-ALONE = SPEC.alone or SPEC.claims
+ALONE = SPEC.unreplicated or SPEC.claims
 FAULTS = frozenset({"pause", "slow", "partition", "loss", "skew"})
 
 
-def failing(case: Case) -> Outcome:
+def failing(case: FuzzCase) -> FuzzOutcome:
     """The first failure of 200 seeds."""
     return next(outcome for seed in range(200) if (outcome := fuzzed(case, seed)).status != "holds")
 
@@ -117,7 +117,7 @@ def test_a_story() -> None:
     )
     assert any("receives Request(" in line and "-> sends Propose(message=" in line for line in lines)
     assert "DELIVERS message" in lines[-2]
-    assert lines[-1].startswith("violated: 2 messages precede each other in a circle: process ")
+    assert lines[-1].startswith("violated: 2 messages precede each other in a cycle: process ")
 
 
 @pytest.mark.parametrize("links", ["fifo", "reordering"])
@@ -160,7 +160,7 @@ def two(*actions: AnyAction) -> Script:
 def test_a_strict_replay_names_the_line_that_cannot_happen(tmp_path: Path) -> None:
     multicast = Multicast(2, 2_000_000_000, (0, 1))
     script = Script("skeen", Topology.grid(2, 1, 1), [multicast, Arrive(1, ((0, 0),)), Arrive(1, ((2, 0),))])
-    (tmp_path / "a.script").write_text(script.text().replace("\n", "\n\n"))
+    (tmp_path / "a.script").write_text(script.encode().replace("\n", "\n\n"))
     again = read_script(tmp_path / "a.script")
     make = maker(SPEC, script.topology)
     with pytest.raises(
@@ -225,7 +225,7 @@ def test_shrinking_keeps_the_faults_that_matter() -> None:
 
 def lines_of(*changes: tuple[str, str]) -> str:
     script = Script("skeen", Topology.grid(2, 1, 1), [Multicast(2, 2_000_000_000, (0, 1)), Arrive(0, ((2, 0),))])
-    text = script.text()
+    text = script.encode()
     for old, new in changes:
         assert old in text
         text = text.replace(old, new)

@@ -91,12 +91,12 @@ def test_nothing_passes_a_write_before_it_is_durable_but_timers() -> None:
     table.do(REQUEST)
     assert len(table.pool.links[(0, 1)]) == 1, "what came before the write is under way"
     assert table.world.history[0] == []
-    assert table.world.noted == {}
-    assert table.pool.live_timers() == [(0, "t")]
+    assert table.world.note_counts == {}
+    assert table.pool.list_timers() == [(0, "t")]
     assert table.do(Sync(0)) == [True]
     assert len(table.pool.links[(0, 1)]) == 2
     assert table.world.history[0] == [REQUEST.message]
-    assert table.world.noted == {"seen": 1}
+    assert table.world.note_counts == {"seen": 1}
     assert table.do(Sync(0)) == [False]
 
 
@@ -192,7 +192,7 @@ def test_peers_hear_of_a_new_incarnation_before_anything_else_and_lose_what_they
 def test_greetings_are_first_on_links_without_order_too() -> None:
     table = Table(chatter, "raw")
     table.do(Crash(0), Recover(0), Suggest(0, 0, 1))
-    assert table.pool.places((0, 1)) == 1
+    assert table.pool.count_places((0, 1)) == 1
     assert table.do(Drop(0, 1, 0), Repeat(0, 1, 0)) == [False, False]
     table.do(arrive(0, 1))
     assert table.heard(1)[-1] == LinkReset(0, 1)
@@ -321,10 +321,10 @@ def installing(position: int) -> React:
 def test_an_installed_snapshot_counts_as_delivered() -> None:
     table = Table(installing(2))
     table.do(own(0), own(1))
-    assert [process for _, process in table.world.owed()] == [1, 1]
+    assert [process for _, process in table.world.list_due_deliveries()] == [1, 1]
     table.do(Suggest(1, 0, 0))
     assert table.world.history[1] == table.world.history[0]
-    assert table.world.owed() == []
+    assert table.world.list_due_deliveries() == []
     assert not table.world.violations
 
 
@@ -338,15 +338,15 @@ def test_what_is_owed() -> None:
     table = Table(delivering)
     first, second = own(0), Multicast(3, message_id(3, 0), (0, 1))
     table.do(first, second)
-    assert table.world.owed() == [
+    assert table.world.list_due_deliveries() == [
         (first.message, 0),
         (first.message, 1),
         *((second.message, process) for process in (0, 1, 2)),
     ]
     table.do(Sync(0), Crash(1))
-    assert table.world.owed() == [(second.message, 0), (second.message, 2)], "nothing at who is down"
+    assert table.world.list_due_deliveries() == [(second.message, 0), (second.message, 2)], "nothing at who is down"
     table.do(Crash(3))
-    assert table.world.owed() == [], "its sender is down and nobody delivered it"
+    assert table.world.list_due_deliveries() == [], "its sender is down and nobody delivered it"
 
 
 def test_a_message_is_multicast_once() -> None:

@@ -19,15 +19,15 @@ MasterOption = Annotated[
     str | None,
     typer.Option("--master", help="Spark's master, such as spark://HOST:7077; default: all cores of this machine."),
 ]
-EdgesOption = Annotated[bool, typer.Option("--keep-edges", help="Count the first and last 10 % of a run too.")]
+EdgesOption = Annotated[bool, typer.Option("--keep-edges", help="Include the first and last 10 % of a run.")]
 OrderOption = Annotated[
     str | None,
-    typer.Option("--order", help="Groups in the order of an overlay, such as 8,1,2: ranks destinations by it."),
+    typer.Option("--order", help="Rank destinations by this order of groups (of an overlay), such as 8,1,2."),
 ]
 
 
 def register(app: typer.Typer) -> None:
-    """Add these commands."""
+    """Adds these commands."""
     app.command()(sweep)
     app.command()(measure)
     app.command()(report)
@@ -37,7 +37,9 @@ def sweep(
     plan: Annotated[Path, typer.Argument(help="A TOML plan with a [grid].")],
     folder: Annotated[Path, typer.Option("--out", help="The sweep's folder; an existing sweep is resumed.")],
     master: MasterOption = None,
-    traces: Annotated[bool, typer.Option(help="Keep every cell's trace (violated ones are kept anyway).")] = False,
+    traces: Annotated[
+        bool, typer.Option(help="Keep every cell's trace (those of violated cells are always kept).")
+    ] = False,
     packets: Annotated[bool, typer.Option(help="Record every packet (P6 needs them).")] = True,
     timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds that one cell may take.")] = 600.0,
     retry: Annotated[bool, typer.Option("--retry", help="Run cells again that ended with an error.")] = False,
@@ -47,9 +49,9 @@ def sweep(
 
     Example: amcast sweep plans/five.toml --out sweeps/five --traces
     """
-    _installed()
-    from amcast.lab.sweep_cell import estimated, normalised, run_cell
-    from amcast.pipeline.spark.session import session
+    _require_spark_extra()
+    from amcast.lab.sweep_cell import estimate_seconds, normalise_plan, run_cell
+    from amcast.pipeline.spark.session import open_session
     from amcast.pipeline.sweep import job
     from amcast.pipeline.sweep.grid import expand_cells, parse_grid
     from amcast.simulation.inputs.plan import read_plan
@@ -58,18 +60,18 @@ def sweep(
         raise UsageError(f"--out {folder}: a sweep needs a folder that this machine and every worker see as a path")
     values = read_plan(plan)
     grid = parse_grid(values, f"plan {plan}")
-    cells = expand_cells(grid, normalised, f"plan {plan}")
-    settings = job.Settings(folder.absolute(), traces, packets, timeout, retry)
-    job.begin(settings, values, cells, grid.paths)
+    cells = expand_cells(grid, normalise_plan, f"plan {plan}")
+    settings = job.SweepSettings(folder.absolute(), traces, packets, timeout, retry)
+    job.prepare_sweep(settings, values, cells, grid.paths)
     begun = time.monotonic()
-    left = job.pending(cells, settings)
+    left = job.find_pending(cells, settings)
     if left:
         err.print(f"{len(left)} of {len(cells)} cells to run")
-        with session(master, brief=True) as spark:
-            job.run(spark, left, run_cell, estimated, settings)
-    job.merge(settings.out)
-    result = job.swept(cells, len(left), begun, settings.out)
-    verdict = job.verdict_of(result.statuses)
+        with open_session(master, brief=True) as spark:
+            job.run_cells(spark, left, run_cell, estimate_seconds, settings)
+    job.merge_journal(settings.out)
+    result = job.summarize_sweep(cells, len(left), begun, settings.out)
+    verdict = job.decide_verdict(result.statuses)
     if json:
         print_json(
             {
@@ -79,22 +81,22 @@ def sweep(
                 "run": result.run,
                 "seconds": round(result.seconds, 3),
                 "statuses": result.statuses,
-                "failures": [_replayed(row, folder) for row in result.failures],
+                "failures": [_with_replay_path(row, folder) for row in result.failures],
             }
         )
     else:
         counts = ", ".join(f"{count} {status}" for status, count in result.statuses.items())
         out.print(f"{result.cells} cells: {counts}; {result.run} run now, in {result.seconds:.1f} s")
         for row in result.failures[:5]:
-            shown = _replayed(row, folder)
-            out.print(f"{shown['status']} {shown['varied']}: {shown['message']}", markup=False)
-            out.print(f"  {shown['replay']}", markup=False)
+            failure = _with_replay_path(row, folder)
+            out.print(f"{failure['status']} {failure['varied']}: {failure['message']}", markup=False)
+            out.print(f"  {failure['replay']}", markup=False)
         out.print(f"next:  amcast measure {folder}   |   amcast report {folder}")
     raise typer.Exit(EXIT_CODES[verdict])
 
 
-def _replayed(row: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A failure with a command that works from here."""
+def _with_replay_path(row: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A failure whose replay command works from the current folder."""
     return {**row, "replay": (row["replay"] or "").replace("--plan plans/", f"--plan {folder}/plans/")}
 
 
@@ -110,7 +112,7 @@ def measure(
 
     Example: amcast measure runs/latest
     """
-    result = _measured(folder, target, master, keep_edges, _groups(order))
+    result = _measure_folder(folder, target, master, keep_edges, _parse_groups(order))
     if json:
         print_json({**vars(result), "out": str(result.out)})
         return
@@ -118,7 +120,7 @@ def measure(
     out.print(f"{result.runs} runs, {result.method} percentiles, {edges}; tables in {result.out}, Parquet and CSV")
     print_table(("table", "rows"), list(result.tables.items()))
     if result.missing:
-        out.print(f"without packets there is no {', '.join(result.missing)}")
+        out.print(f"packets were not recorded, so there is no {', '.join(result.missing)}")
 
 
 def report(
@@ -127,55 +129,59 @@ def report(
     master: MasterOption = None,
     keep_edges: EdgesOption = False,
     order: OrderOption = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again, even if there are measures.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again, even if measures exist.")] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Write one self-contained HTML page about runs: the verdict first, then pictures and tables.
+    """Write one self-contained HTML page about runs: the verdict first, then charts and tables.
 
     Example: amcast report sweeps/five
     """
-    _installed()
+    _require_spark_extra()
     from amcast.figures.report import read_tables, write_report
-    from amcast.lab import report_summary as account
+    from amcast.lab import report_summary
     from amcast.pipeline.sweep import job
 
     if "://" in folder and target is None:
         raise UsageError(f"{folder}: a report is written to a local folder; give --out DIR")
     place = Path(folder)
     measures = (target or place) / "measures"
-    if fresh or keep_edges or order or not _current(place, measures):
-        _measured(folder, measures, master, keep_edges, _groups(order))
+    if fresh or keep_edges or order or not _is_current(place, measures):
+        _measure_folder(folder, measures, master, keep_edges, _parse_groups(order))
     if (place / "sweep.json").is_file():
-        told = plain_json.loads((place / "sweep.json").read_text())
-        said = account.of_sweep(place, told, job.read_cells(place).to_pylist(), measures)
+        description = plain_json.loads((place / "sweep.json").read_text())
+        summary = report_summary.summarize_sweep(place, description, job.read_cells(place).to_pylist(), measures)
     else:
-        said = account.of_runs(place, _judged(folder, master), read_tables(measures)["summary"], measures)
-    files = write_report(said, measures, target or place)
+        summary = report_summary.summarize_runs(
+            place, _judge_folder(folder, master), read_tables(measures)["summary"], measures
+        )
+    files = write_report(summary, measures, target or place)
     if json:
-        print_json({"verdict": said.verdict, "page": str(files[0]), "files": [str(file) for file in files[1:]]})
+        print_json({"verdict": summary.verdict, "page": str(files[0]), "files": [str(file) for file in files[1:]]})
     else:
-        out.print(f"{colour_verdict(said.verdict)}; the page is {files[0]}, {len(files) - 1} more files in pictures/")
-    raise typer.Exit(EXIT_CODES.get(said.verdict, HOLDS))
+        out.print(
+            f"{colour_verdict(summary.verdict)}; the page is {files[0]}, {len(files) - 1} more files in pictures/"
+        )
+    raise typer.Exit(EXIT_CODES.get(summary.verdict, HOLDS))
 
 
 def write_page(folder: str, target: Path, answer: dict[str, Any]) -> Path:
-    """The page about runs that were judged already; says where it is."""
+    """Writes the page about runs that were judged already; returns its path."""
     from amcast.figures.report import read_tables, write_report
-    from amcast.lab import report_summary as account
+    from amcast.lab import report_summary
 
     measures = target / "measures"
-    _measured(folder, measures, None, False, None)
-    said = account.of_runs(Path(folder), answer, read_tables(measures)["summary"], measures)
-    return write_report(said, measures, target)[0]
+    _measure_folder(folder, measures, None, False, None)
+    summary = report_summary.summarize_runs(Path(folder), answer, read_tables(measures)["summary"], measures)
+    return write_report(summary, measures, target)[0]
 
 
-def _measured(
+def _measure_folder(
     folder: str, target: Path | None, master: str | None, keep_edges: bool, order: list[int] | None
 ) -> "MeasureResult":
-    _installed()
+    _require_spark_extra()
     from amcast.pipeline.measure import job
-    from amcast.pipeline.rows.files import SMALL_BYTES, size_of, sources
-    from amcast.pipeline.spark.session import session
+    from amcast.pipeline.rows.files import SMALL_BYTES, find_trace_folders, sum_file_bytes
+    from amcast.pipeline.spark.session import open_session
     from amcast.pipeline.sweep import job as sweep
 
     if "://" in folder and target is None:
@@ -191,17 +197,17 @@ def _measured(
         folder = str(place / "runs")
     elif "://" not in folder and not place.is_dir():
         raise UsageError(f"{folder}: no such folder; expected a run folder, a folder of runs, or a sweep")
-    with session(master, brief=size_of(sources(folder)) < SMALL_BYTES) as spark:
-        edge = 0.0 if keep_edges else job.EDGE
+    with open_session(master, brief=sum_file_bytes(find_trace_folders(folder)) < SMALL_BYTES) as spark:
+        edge = 0.0 if keep_edges else job.EDGE_SHARE
         return job.measure(spark, folder, measures, edge=edge, order=order, statuses=statuses)
 
 
-def _current(place: Path, measures: Path) -> bool:
-    """Whether there are measures, made after everything that they measure."""
+def _is_current(place: Path, measures: Path) -> bool:
+    """Whether measures exist that are newer than everything they measure."""
     made = measures / "measures.json"
     if not made.is_file() or not (measures / "summary.parquet").is_file():
         return False
-    told = plain_json.loads(made.read_text())
+    description = plain_json.loads(made.read_text())
     facts = [
         *place.glob("run.json"),
         *place.glob("*/run.json"),
@@ -209,32 +215,35 @@ def _current(place: Path, measures: Path) -> bool:
         *place.glob("cells/*/*"),
     ]
     newest = max((file.stat().st_mtime for file in facts), default=0.0)
-    return bool(told.get("tables")) and told.get("edge_dropped") != 0 and made.stat().st_mtime >= newest
+    return bool(description.get("tables")) and description.get("edge_dropped") != 0 and made.stat().st_mtime >= newest
 
 
-def _judged(folder: str, master: str | None) -> dict[str, Any]:
+def _judge_folder(folder: str, master: str | None) -> dict[str, Any]:
     """The checker's answer: in this process for a few small runs, on Spark otherwise."""
     from amcast.check.judge import judge
-    from amcast.pipeline.check.job import check, worst_verdict
-    from amcast.pipeline.rows.files import opened, sources
+    from amcast.check.verdict import worst_verdict
+    from amcast.pipeline.check.job import check
+    from amcast.pipeline.rows.files import find_trace_folders, open_parquet
     from amcast.trace.run import read_run
 
-    found = sources(folder)
-    rows = sum(opened(file).metadata.num_rows for source in found for files in source.tables.values() for file in files)
+    found = find_trace_folders(folder)
+    rows = sum(
+        open_parquet(file).metadata.num_rows for source in found for files in source.tables.values() for file in files
+    )
     if rows > 500_000 or "://" in folder:
         return check(folder, master)
     reports = [judge(read_run(source.folder, meta.run)).as_dict() for source in found for meta in source.metas]
     return {"verdict": worst_verdict([report["verdict"] for report in reports]), "runs": reports}
 
 
-def _installed() -> None:
-    """The pipeline's libraries are an extra; say how to get them, instead of an import error."""
+def _require_spark_extra() -> None:
+    """Refuses to run without the libraries of the extra `spark`, with the command that installs them."""
     for name in ("pyspark", "matplotlib", "pandas"):
         if find_spec(name) is None:
             raise UsageError(f"{name} is not installed; the pipeline needs it: pip install 'amcast[spark]'")
 
 
-def _groups(order: str | None) -> list[int] | None:
+def _parse_groups(order: str | None) -> list[int] | None:
     if order is None:
         return None
     parts = order.split(",")

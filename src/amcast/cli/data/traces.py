@@ -1,4 +1,4 @@
-"""Commands that look at traces: check and view."""
+"""Commands on traces: check, watch and view."""
 
 import dataclasses
 import re
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from amcast.check.judge import judge
-from amcast.check.verdict import Report, Verdict
+from amcast.check.verdict import Report, worst_verdict
 from amcast.cli.data.verdicts import print_reports
 from amcast.cli.output import EXIT_CODES, JsonFlag, colour_verdict, out, print_json
 from amcast.kernel.errors import UsageError
@@ -17,13 +17,13 @@ from amcast.trace.spacetime_diagram import draw_spacetime
 from amcast.trace.view import Selection, render_lines
 
 if TYPE_CHECKING:
-    from amcast.pipeline.watch.job import Snapshot
+    from amcast.pipeline.watch.job import WatchStatus
 
 Engine = Literal["plain", "spark"]
 
 
 def register(app: typer.Typer) -> None:
-    """Add these commands."""
+    """Adds these commands."""
     app.command()(check)
     app.command()(view)
     app.command()(watch)
@@ -35,14 +35,14 @@ def check(
     master: Annotated[str | None, typer.Option("--master", help="Spark's master; default: this machine.")] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Judge the trace of any run, whoever wrote it: P1 to P8, with a story for each violation.
+    """Check the trace of any run, of any writer: P1 to P8, with a story for each violation.
 
     Examples: amcast check runs/latest --json   |   amcast check runs/huge --engine spark
     """
     if master is not None and engine != "spark":
         raise UsageError(f"--master {master}: only for --engine spark")
-    reports = _judged_by_spark(folder, master) if engine == "spark" else [judge(run) for run in read_runs(folder)]
-    verdict = worst([report.verdict for report in reports])
+    reports = _judge_with_spark(folder, master) if engine == "spark" else [judge(run) for run in read_runs(folder)]
+    verdict = worst_verdict(report.verdict for report in reports)
     if json:
         data: dict[str, Any] = {"verdict": verdict}
         if len(reports) == 1:
@@ -57,7 +57,7 @@ def check(
     raise typer.Exit(EXIT_CODES[verdict])
 
 
-def _judged_by_spark(folder: str, master: str | None) -> list[Report]:
+def _judge_with_spark(folder: str, master: str | None) -> list[Report]:
     from amcast.pipeline.check.job import check as judge_with_spark
 
     return [Report.from_dict(report) for report in judge_with_spark(folder, master)["runs"]]
@@ -65,24 +65,24 @@ def _judged_by_spark(folder: str, master: str | None) -> list[Report]:
 
 def watch(
     folder: Annotated[Path, typer.Argument(help="The folder of a run that is still going on.")],
-    every: Annotated[float, typer.Option("--every", min=0.2, help="Seconds between two looks.")] = 1.0,
+    every: Annotated[float, typer.Option("--every", min=0.2, help="Seconds between two updates.")] = 1.0,
     patience: Annotated[
-        float | None, typer.Option("--patience", min=1.0, help="Give up after so many seconds.")
+        float | None, typer.Option("--patience", min=1.0, help="Stop after this many seconds without new rows.")
     ] = None,
     master: Annotated[str | None, typer.Option("--master", help="Spark's master; default: this machine.")] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Follow a run while it goes on: throughput, latency, lag per replica, and whether the order is broken.
+    """Follow a run while it goes on: throughput, latency, lag per replica, and whether the order is violated.
 
     Example: amcast watch runs/demo/trace
     """
     from amcast.pipeline.watch.job import watch as follow
 
-    def tell(now: Snapshot) -> None:
+    def print_status(now: WatchStatus) -> None:
         if not json:
-            out.print(_watched(now), markup=False)
+            out.print(_format_status(now), markup=False)
 
-    found = follow(str(folder), tell, master=master, every_seconds=every, patience_seconds=patience)
+    found = follow(str(folder), print_status, master=master, every_seconds=every, patience_seconds=patience)
     if json:
         print_json(dataclasses.asdict(found))
     else:
@@ -91,7 +91,7 @@ def watch(
     raise typer.Exit(EXIT_CODES[found.verdict])
 
 
-def _watched(now: "Snapshot") -> str:
+def _format_status(now: "WatchStatus") -> str:
     latency = "" if now.latency_ns_p50 is None else f", p50 {now.latency_ns_p50 / 1e6:.2f} ms"
     behind = [f"{process} by {count}" for process, count in sorted(now.lag.items()) if count]
     lag = f", behind: {', '.join(behind[:5])}" if behind else ""
@@ -102,23 +102,23 @@ def _watched(now: "Snapshot") -> str:
 def view(
     folder: Annotated[Path, typer.Argument(help="A run folder.")],
     run_name: Annotated[str | None, typer.Option("--run", help="Which run, if the folder holds several.")] = None,
-    message: Annotated[int | None, typer.Option("--message", help="Only what is about this message.")] = None,
-    process: Annotated[int | None, typer.Option("--process", help="Only what happens at this process.")] = None,
+    message: Annotated[int | None, typer.Option("--message", help="Only steps about this message.")] = None,
+    process: Annotated[int | None, typer.Option("--process", help="Only steps at this process.")] = None,
     window: Annotated[
-        str | None, typer.Option("--window", help="Only this time, A..B in milliseconds; either may be missing.")
+        str | None, typer.Option("--window", help="Only this time, A..B in milliseconds; either end may be omitted.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many lines.")] = 200,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="The most lines to print.")] = 200,
     picture_file: Annotated[
-        Path | None, typer.Option("--picture", help="Write a space-time picture (SVG) here instead.")
+        Path | None, typer.Option("--picture", help="Write a space-time diagram (SVG) to this file instead.")
     ] = None,
-    arrows: Annotated[int, typer.Option("--arrows", min=1, help="At most so many arrows in the picture.")] = 300,
+    arrows: Annotated[int, typer.Option("--arrows", min=1, help="The most arrows in the diagram.")] = 300,
 ) -> None:
-    """Look at a run: one line per step in the terminal, or a space-time picture.
+    """Show a run: one line per step in the terminal, or a space-time diagram.
 
     Examples: amcast view runs/latest --message 3000000002   |   amcast view runs/latest --window 0..20 --picture a.svg
     """
     run = read_run(folder, run_name)
-    selection = Selection(message, process, *_window(window))
+    selection = Selection(message, process, *_parse_window(window))
     if picture_file is None:
         for line in render_lines(run, selection, limit):
             out.print(line, markup=False)
@@ -131,7 +131,7 @@ def view(
     out.print(f"the picture is in {picture_file}")
 
 
-def _window(text: str | None) -> tuple[int | None, int | None]:
+def _parse_window(text: str | None) -> tuple[int | None, int | None]:
     """A..B in milliseconds as nanoseconds."""
     if text is None:
         return None, None
@@ -140,10 +140,3 @@ def _window(text: str | None) -> tuple[int | None, int | None]:
         raise UsageError(f"--window {text!r}; expected milliseconds such as 0..20, 5.. or ..7.5")
     since, until = (None if part is None else round(float(part) * 1e6) for part in found.groups())
     return since, until
-
-
-def worst(verdicts: list[Verdict]) -> Verdict:
-    """Violated if any is; else unknown if any is, or if there is none."""
-    if "violated" in verdicts:
-        return "violated"
-    return "holds" if verdicts and all(verdict == "holds" for verdict in verdicts) else "unknown"

@@ -1,4 +1,4 @@
-"""How a judgement looks in a terminal."""
+"""Verdicts in a terminal."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,39 +7,41 @@ from typing import Final
 from amcast.check.verdict import PROPERTY_NAMES, Report, Verdict
 from amcast.cli.output import colour_verdict, out, print_table
 
-IN_FULL: Final = 5
-"""So many runs are shown one by one; of more, only those that did not hold, and a count of all."""
+MAX_FULL_REPORTS: Final = 5
+"""Up to this many runs are shown one by one; of more, only those that do not hold, and counts of all."""
 
 
 def print_reports(reports: Sequence[Report]) -> None:
-    """A few reports in full; many as counts per property and per protocol, the worst ones in full."""
-    if len(reports) <= IN_FULL:
+    """Prints a few reports in full; many as counts per property and per protocol, the worst ones in full."""
+    if len(reports) <= MAX_FULL_REPORTS:
         for report in reports:
             print_report(report)
         return
-    bad = sorted((report for report in reports if report.verdict != "holds"), key=lambda r: r.verdict != "violated")
-    for report in bad[:IN_FULL]:
+    failed = sorted((report for report in reports if report.verdict != "holds"), key=lambda r: r.verdict != "violated")
+    for report in failed[:MAX_FULL_REPORTS]:
         print_report(report)
-    if len(bad) > IN_FULL:
-        out.print(f"and {len(bad) - IN_FULL} more runs that do not hold; --json tells about all")
+    if len(failed) > MAX_FULL_REPORTS:
+        out.print(f"and {len(failed) - MAX_FULL_REPORTS} more runs that do not hold; --json reports all")
     verdicts: tuple[Verdict, ...] = ("holds", "violated", "unknown")
     rows: list[tuple[object, ...]] = []
     for name in PROPERTY_NAMES:
         found = [report.properties[name] for report in reports if name in report.properties]
         counts = Counter(finding.verdict for finding in found if finding.claimed)
-        apart = Counter(finding.verdict for finding in found if not finding.claimed)
-        unclaimed = ", ".join(f"{apart[verdict]} {verdict}" for verdict in verdicts if apart[verdict])
+        unclaimed_counts = Counter(finding.verdict for finding in found if not finding.claimed)
+        unclaimed = ", ".join(
+            f"{unclaimed_counts[verdict]} {verdict}" for verdict in verdicts if unclaimed_counts[verdict]
+        )
         rows.append((name, PROPERTY_NAMES[name], *(counts[verdict] or "" for verdict in verdicts), unclaimed))
     print_table(("", "property", *verdicts, "not claimed"), rows, title=f"{len(reports)} runs, by property")
     lines = []
     for protocol in sorted({report.meta.protocol or "" for report in reports}):
         counts = Counter(report.verdict for report in reports if (report.meta.protocol or "") == protocol)
-        lines.append((protocol or "unsaid", counts.total(), *(counts[verdict] or "" for verdict in verdicts)))
+        lines.append((protocol or "unknown", counts.total(), *(counts[verdict] or "" for verdict in verdicts)))
     print_table(("protocol", "runs", *verdicts), lines)
 
 
 def print_report(report: Report) -> None:
-    """A table of properties, then the story of what decided."""
+    """Prints a table of properties, then the story behind the verdict."""
     rows = [
         (
             name,

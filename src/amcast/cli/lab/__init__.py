@@ -1,1 +1,1 @@
-"""lab."""
+"""Commands of the laboratory: simulate, measure delays, fuzz, explore, replay and shrink."""

@@ -22,13 +22,13 @@ from amcast.cli.lab.plan_options import (
 )
 from amcast.cli.output import EXIT_CODES, JsonFlag, colour_verdict, err, out, print_json, show_progress
 from amcast.kernel.errors import UsageError
-from amcast.lab.exhaustive_search import Search, patterns, search
-from amcast.lab.failure_scripts import prepared_for, script_of
-from amcast.lab.fuzz_campaign import campaign
-from amcast.lab.protocol_lookup import find
-from amcast.lab.runs import Prepared, judged, prepare
-from amcast.simulation.inputs.plan import plan_of
-from amcast.simulation.schedulers.fuzz import Outcome
+from amcast.lab.exhaustive_search import SearchResult, list_patterns, search_patterns
+from amcast.lab.failure_scripts import make_script, prepare_script
+from amcast.lab.fuzz_campaign import run_campaign
+from amcast.lab.protocol_lookup import find_protocol
+from amcast.lab.runs import PreparedRun, make_judge, prepare_run
+from amcast.simulation.inputs.plan import parse_plan
+from amcast.simulation.schedulers.fuzz import FuzzOutcome
 from amcast.simulation.schedulers.replay import narrate
 from amcast.simulation.schedulers.replay import replay as play
 from amcast.simulation.schedulers.scope import Budget
@@ -70,11 +70,11 @@ def fuzz(
     first, last = seed_range(seeds)
     values = planned(plan, protocol_name, groups, replicas, destinations, messages, clients, outstanding, None)
     _fuzz_defaults(values, faults)
-    prepared = prepare(plan_of(values, f"plan {plan}" if plan else "flags"))
+    prepared = prepare_run(parse_plan(values, f"plan {plan}" if plan else "flags"))
     with show_progress("seeds", last - first + 1) as show:
-        found = campaign(prepared, range(first, last + 1), jobs or os.cpu_count() or 1, keep_going, show)
+        found = run_campaign(prepared, range(first, last + 1), jobs or os.cpu_count() or 1, keep_going, show)
     failures = found.failures
-    missed = found.missed(prepared.spec.goals)
+    missed = found.list_missed_goals(prepared.spec.goals)
     data: dict[str, Any] = {
         "protocol": prepared.spec.name,
         "verdict": "violated" if failures else "unknown" if missed else "holds",
@@ -87,7 +87,7 @@ def fuzz(
         "failures": [{"seed": o.seed, "status": o.status, "story": o.story, "steps": o.steps} for o in failures],
     }
     if failures:
-        kept = _keep(script_of(prepared, failures[0]), script, f"{prepared.spec.name}-fuzz-{failures[0].seed}")
+        kept = _keep(make_script(prepared, failures[0]), script, f"{prepared.spec.name}-fuzz-{failures[0].seed}")
         data["script"] = str(kept)
     if json:
         print_json(data)
@@ -98,12 +98,12 @@ def fuzz(
 
 def _fuzz_defaults(values: dict[str, Any], faults: str | None) -> None:
     """Small runs, all faults that are claimed, the weakest links that are claimed."""
-    spec = find(values["protocol"])
+    spec = find_protocol(values["protocol"])
     claims = spec.claims
     _default(values, "workload", "messages", 12)
     _default(values, "workload", "outstanding", 3)
     if _default(values, "topology", "replicas", 1 if claims.single_replica else 3) == 1:
-        claims = spec.alone or claims
+        claims = spec.unreplicated or claims
     groups = _default(values, "topology", "groups", 3)
     if isinstance(groups, int) and "name" not in values["workload"]:
         _default(values, "workload", "destinations", [1, max(1, min(3, groups))])
@@ -142,7 +142,7 @@ def _keep(script: Script, target: Path | None, name: str) -> Path:
     return target
 
 
-def _print_fuzz(prepared: Prepared, data: dict[str, Any], failures: list[Outcome]) -> None:
+def _print_fuzz(prepared: PreparedRun, data: dict[str, Any], failures: list[FuzzOutcome]) -> None:
     faults = ", ".join(sorted(prepared.kinds)) or "none"
     out.print(
         f"{data['protocol']}: {data['runs']} runs, seeds {data['seeds'][0]}..{data['seeds'][1]}, faults: {faults}"
@@ -192,20 +192,24 @@ def explore(
     Examples: amcast explore -p skeen   |   amcast explore -p skeen --groups 3 --destinations 0,1/1,2/0,2
     """
     values = planned(plan, protocol_name, groups, replicas, None, None, messages, None, None)
-    spec = find(values["protocol"])
-    lay(values, "network.links", links or (spec.alone if replicas == 1 and spec.alone else spec.claims).links)
+    spec = find_protocol(values["protocol"])
+    lay(
+        values,
+        "network.links",
+        links or (spec.unreplicated if replicas == 1 and spec.unreplicated else spec.claims).links,
+    )
     lay(values, "nodes", False)
-    prepared = prepare(plan_of(values, f"plan {plan}" if plan else "flags"))
+    prepared = prepare_run(parse_plan(values, f"plan {plan}" if plan else "flags"))
     budget = Budget(timers, crashes, recoveries, drops, 0, renewals, suggestions)
-    every = patterns(prepared.topology.groups, messages)
+    every = list_patterns(prepared.topology.groups, messages)
     chosen = [_pattern(destinations, prepared, messages)] if destinations else list(every)
     with show_progress("states", max_states) as show:
-        found = search(prepared, chosen, budget, max_states, not full, show, most_each)
+        found = search_patterns(prepared, chosen, budget, max_states, not full, show, most_each)
     data = _explored(prepared, found)
     if found.counterexample is not None:
         case = found.counterexample
-        outcome = Outcome(0, case.status, case.story, list(case.script))
-        kept = _keep(script_of(prepared, outcome, tick_ns=0), script, f"{prepared.spec.name}-explore")
+        outcome = FuzzOutcome(0, case.status, case.story, list(case.script))
+        kept = _keep(make_script(prepared, outcome, tick_ns=0), script, f"{prepared.spec.name}-explore")
         data["script"] = str(kept)
     if json:
         print_json(data)
@@ -214,7 +218,7 @@ def explore(
     raise typer.Exit(EXIT_CODES[found.verdict])
 
 
-def _pattern(text: str, prepared: Prepared, messages: int) -> tuple[tuple[int, ...], ...]:
+def _pattern(text: str, prepared: PreparedRun, messages: int) -> tuple[tuple[int, ...], ...]:
     if not re.fullmatch(r"\d+(,\d+)*(/\d+(,\d+)*)*", text):
         raise UsageError(f"--destinations {text!r}; expected groups such as 0,1/1,2 for two messages")
     pattern = tuple(
@@ -225,7 +229,7 @@ def _pattern(text: str, prepared: Prepared, messages: int) -> tuple[tuple[int, .
     return pattern
 
 
-def _explored(prepared: Prepared, found: Search) -> dict[str, Any]:
+def _explored(prepared: PreparedRun, found: SearchResult) -> dict[str, Any]:
     return {
         "protocol": prepared.spec.name,
         "verdict": found.verdict,
@@ -246,7 +250,7 @@ def _explored(prepared: Prepared, found: Search) -> dict[str, Any]:
     }
 
 
-def _print_explored(prepared: Prepared, found: Search, data: dict[str, Any]) -> None:
+def _print_explored(prepared: PreparedRun, found: SearchResult, data: dict[str, Any]) -> None:
     out.print(
         f"{data['protocol']} on {data['links']} links: {colour_verdict(found.verdict)}; {found.exhausted} of"
         f" {found.chosen} patterns exhausted ({found.share:.1%}), {found.states} states, {found.transitions}"
@@ -257,12 +261,12 @@ def _print_explored(prepared: Prepared, found: Search, data: dict[str, Any]) -> 
         out.print(limit, markup=False)
     if found.unspent:
         out.print(f"{found.unspent} end states had timers left that the budget (--timers) did not let run out")
-    for goal in found.missed:
+    for goal in found.missed_goals:
         out.print(f"goal {goal!r} was never reached: this scope is too small to trust")
     if found.counterexample is not None:
         out.print(f"{found.counterexample.status}, shortest way, {data['steps']} steps:", markup=False)
         kept = read_script(data["script"])
-        for line in narrate(kept, prepared.make, prepared.spec.claims, judged(prepared, 0)):
+        for line in narrate(kept, prepared.make, prepared.spec.claims, make_judge(prepared, 0)):
             out.print(f"  {line}", markup=False)
     _print_next(data)
 
@@ -277,9 +281,9 @@ def replay(
     Example: amcast replay runs/skeen-fuzz-17.script
     """
     kept = read_script(script)
-    prepared = prepared_for(kept, str(script))
+    prepared = prepare_script(kept, str(script))
     tell = None if quiet or json else lambda line: out.print(line, markup=False)
-    result = play(kept, prepared.make, prepared.spec.claims, judged(prepared, kept.seed or 0), tell=tell)
+    result = play(kept, prepared.make, prepared.spec.claims, make_judge(prepared, kept.seed or 0), tell=tell)
     verdict = "holds" if result.status == "holds" else "violated"
     if json:
         data = {"verdict": verdict, "status": result.status, "story": result.story, "steps": len(result.actions)}
@@ -299,13 +303,13 @@ def shrink(
     Example: amcast shrink runs/skeen-fuzz-17.script
     """
     kept = read_script(script)
-    prepared = prepared_for(kept, str(script))
+    prepared = prepare_script(kept, str(script))
     with show_progress("runs") as show:
         small = make_small(
             kept,
             prepared.make,
             prepared.spec.claims,
-            judged(prepared, kept.seed or 0),
+            make_judge(prepared, kept.seed or 0),
             lambda runs, steps: show(runs),
         )
     target = _keep(small.script, target or script.with_suffix(".small.script"), "")
@@ -325,6 +329,6 @@ def shrink(
     out.print(f"{data['steps_before']} steps became {data['steps']} in {small.runs} runs; the small one is in {target}")
     if small.limit:
         out.print(small.limit, markup=False)
-    for line in narrate(small.script, prepared.make, prepared.spec.claims, judged(prepared, kept.seed or 0)):
+    for line in narrate(small.script, prepared.make, prepared.spec.claims, make_judge(prepared, kept.seed or 0)):
         out.print(f"  {line}", markup=False)
     out.print(f"replay it:  amcast replay {target}", markup=False)

@@ -35,12 +35,12 @@ from amcast.cli.output import (
 from amcast.kernel.errors import UsageError
 from amcast.kernel.spec import FAULTS, Spec
 from amcast.lab.delays import WorldName
-from amcast.lab.delays import delays as measure_delays
-from amcast.lab.protocol_lookup import find
-from amcast.lab.runs import Prepared, Result, prepare, record
-from amcast.lab.worst_case import bounded, search, skews
+from amcast.lab.delays import measure_delays as measure_delays
+from amcast.lab.protocol_lookup import find_protocol
+from amcast.lab.runs import PreparedRun, RecordedRun, prepare_run, record_run
+from amcast.lab.worst_case import has_bound, list_skews, search_worst_case
 from amcast.protocols.catalogue import CATALOGUE
-from amcast.simulation.inputs.plan import plan_of
+from amcast.simulation.inputs.plan import parse_plan
 
 
 def register(app: typer.Typer) -> None:
@@ -122,7 +122,7 @@ def delays(
     Example: amcast delays skeen --destinations 2,4 --world claimed
     """
     worlds: dict[str, tuple[WorldName | None, ...]] = {"both": ("unit", "intergroup"), "claimed": (None,)}
-    specs = [find(name) for name in names] if names else list(CATALOGUE.values())
+    specs = [find_protocol(name) for name in names] if names else list(CATALOGUE.values())
     sizes = _numbers("--replicas", replicas)
     rows = [
         measure_delays(spec, k, n, world=chosen)
@@ -170,12 +170,14 @@ def worst(
 
     Example: amcast worst primcast --schedules 2000
     """
-    specs = [find(name) for name in names] if names else [spec for spec in CATALOGUE.values() if bounded(spec)]
-    cases = [(spec, skew) for spec in specs for skew in skews(spec)]
+    specs = (
+        [find_protocol(name) for name in names] if names else [spec for spec in CATALOGUE.values() if has_bound(spec)]
+    )
+    cases = [(spec, skew) for spec in specs for skew in list_skews(spec)]
     rows = []
     with show_progress("searches", len(cases)) as show:
         for number, (spec, skew) in enumerate(cases, 1):
-            rows += search(spec, schedules, seed, skew)
+            rows += search_worst_case(spec, schedules, seed, skew)
             show(number)
     if json:
         print_json([row.as_dict() for row in rows])
@@ -233,10 +235,10 @@ def simulate(
     values = planned(plan, protocol_name, groups, replicas, destinations, messages, clients, outstanding, environment)
     lay(values, "faults.profile", faults)
     lay(values, "seed", seed)
-    prepared = prepare(plan_of(values, f"plan {plan}" if plan else "flags"))
+    prepared = prepare_run(parse_plan(values, f"plan {plan}" if plan else "flags"))
     target = folder or _free_folder(prepared)
     with show_progress("multicasts", prepared.plan.messages) as show:
-        result = record(prepared, target, packets, lambda done, total: show(done))
+        result = record_run(prepared, target, packets, lambda done, total: show(done))
     data = _result(result)
     if json:
         print_json(data)
@@ -245,7 +247,7 @@ def simulate(
     raise typer.Exit(EXIT_CODES[result.report.verdict])
 
 
-def _free_folder(prepared: Prepared) -> Path:
+def _free_folder(prepared: PreparedRun) -> Path:
     """runs/skeen-s7, or the first of its kind that is free."""
     name = f"{prepared.spec.name}-s{prepared.plan.seed}"
     for number in range(1, 10_000):
@@ -255,7 +257,7 @@ def _free_folder(prepared: Prepared) -> Path:
     raise UsageError(f"runs/{name}-*: ten thousand runs are there already; give --out DIR")
 
 
-def _result(result: Result) -> dict[str, Any]:
+def _result(result: RecordedRun) -> dict[str, Any]:
     summary = result.summary
     return {
         **result.report.as_dict(),
@@ -272,7 +274,7 @@ def _result(result: Result) -> dict[str, Any]:
     }
 
 
-def _latencies(result: Result) -> dict[str, int]:
+def _latencies(result: RecordedRun) -> dict[str, int]:
     """From the a-multicast to each delivery: every delivery counts once."""
     columns = result.run.deliveries
     spans = sorted(
@@ -283,7 +285,7 @@ def _latencies(result: Result) -> dict[str, int]:
     return {f"p{share:g}": spans[min(len(spans) - 1, int(len(spans) * share / 100))] for share in (50, 90, 95, 99, 100)}
 
 
-def _print_result(result: Result, data: dict[str, Any]) -> None:
+def _print_result(result: RecordedRun, data: dict[str, Any]) -> None:
     summary = result.summary
     out.print(
         f"{data['protocol']}, seed {data['seed']}: {summary.multicasts} multicasts, {summary.deliveries} deliveries,"

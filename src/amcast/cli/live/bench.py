@@ -18,34 +18,32 @@ def bench(
     replicas: Annotated[int, typer.Option("--replicas", help="Replicas in each group.")] = 3,
     destinations: Annotated[
         int | None,
-        typer.Option("--destinations", help="Groups that each message goes to; default: 2, or the only one."),
+        typer.Option("--destinations", help="Destination groups of each message; default: 2, or the only one."),
     ] = None,
-    connections: Annotated[int, typer.Option("--connections", help="Clients, each with a connection.")] = 6,
+    connections: Annotated[int, typer.Option("--connections", help="Clients with one connection each.")] = 6,
     outstanding: Annotated[int, typer.Option("--outstanding", help="Unanswered messages per connection.")] = 170,
     rate: Annotated[
         float | None,
-        typer.Option(
-            "--rate", help="Messages per second that each connection offers; default: as many as are answered."
-        ),
+        typer.Option("--rate", help="Messages per second of each connection; default: as many as are answered."),
     ] = None,
     payload: Annotated[int, typer.Option("--payload", help="Bytes of each message.")] = 64,
-    seconds: Annotated[float, typer.Option("--seconds", help="How long to count, after warming up.")] = 5.0,
-    protocol: Annotated[str, typer.Option("--protocol", "-p", help="What the cluster runs.")] = "primcast",
+    seconds: Annotated[float, typer.Option("--seconds", help="Measured seconds, after the warm-up.")] = 5.0,
+    protocol: Annotated[str, typer.Option("--protocol", "-p", help="Protocol of the cluster.")] = "primcast",
     durability: Annotated[
         Literal["memory", "os", "fsync"], typer.Option("--durability", help="Where replicas keep their logs.")
     ] = "memory",
     trace: Annotated[
         Literal["off", "sampled", "deliveries", "full"],
-        typer.Option("--trace", help="What nodes and clients record meanwhile, to see what that costs."),
+        typer.Option("--trace", help="Trace of nodes and clients, to measure its cost."),
     ] = "off",
     seed: SeedOption = 0,
     json: JsonFlag = False,
 ) -> None:
     """Measure a cluster of real processes on this machine: throughput, latency, CPU per multicast. Checks the order.
 
-    Exit code 0: the order holds; 1: it is violated; 2: it cannot be told.
+    Exit code 0: the order holds; 1: it is violated; 2: unknown.
 
-    Example, many messages in flight: amcast bench --groups 2 --replicas 3 --connections 6 --outstanding 170
+    Example, many unanswered messages: amcast bench --groups 2 --replicas 3 --connections 6 --outstanding 170
 
     Example, one lone message at a time: amcast bench --connections 1 --outstanding 1 --json
 
@@ -53,10 +51,10 @@ def bench(
 
     Example, local messages on durable logs: amcast bench --groups 4 --destinations 1 --durability fsync
 
-    Example, how late at this load: amcast bench --connections 12 --outstanding 10 --rate 1000
+    Example, latency at a fixed rate: amcast bench --connections 12 --outstanding 10 --rate 1000
     """
-    from amcast.lab.live_benchmark import Bench
-    from amcast.lab.live_benchmark import bench as measure
+    from amcast.lab.live_benchmark import BenchmarkPlan
+    from amcast.lab.live_benchmark import run_benchmark as measure
 
     given = {
         "groups": groups,
@@ -72,7 +70,7 @@ def bench(
         "seed": seed,
         "rate": rate,
     }
-    result = measure(parse_config(Bench, given, "bench"), lambda line: err.print(line, markup=False))
+    result = measure(parse_config(BenchmarkPlan, given, "bench"), lambda line: err.print(line, markup=False))
     if json:
         print_json(result)
     else:
@@ -90,7 +88,7 @@ def _show(result: dict[str, object]) -> None:
     rows = [
         ("throughput", f"{result['throughput_per_s']:,} multicasts/s on {result['cores_used']} cores"),
         ("CPU of all replicas", f"{result['replica_cpu_us']} us per multicast"),
-        ("  beyond what idle ones use", f"{result['replica_cpu_us_net']} us per multicast"),
+        ("  without that of idle replicas", f"{result['replica_cpu_us_net']} us per multicast"),
         ("  in the best half second", f"{result['replica_cpu_us_best']} us per multicast"),
         ("CPU of the clients", f"{result['client_cpu_us']} us per multicast"),
         *((f"latency {name}", f"{result[f'latency_us_{name}']} us") for name in ("p50", "p90", "p99", "p999", "max")),

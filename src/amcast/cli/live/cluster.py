@@ -16,15 +16,13 @@ if TYPE_CHECKING:
     from amcast.live.client_batch import Delivery
 
 WATCH_S = 0.5
-"""How often `up` looks after its nodes."""
+"""How often `up` checks its nodes."""
 CONNECT_S = 10.0
-"""Who is not let in after so long need not wait for longer."""
-LEAST_S = 0.1
-"""A shorter time-out says nothing."""
+"""Longest time to wait for a connection."""
+MIN_TIMEOUT_S = 0.1
+"""Shortest useful time-out."""
 ConfigOption = Annotated[Path, typer.Option("--config", help="The cluster.toml.")]
-AsOption = Annotated[
-    str | None, typer.Option("--as", help="In which client's name, where certificates are used and there are several.")
-]
+AsOption = Annotated[str | None, typer.Option("--as", help="Name of the client, where cluster.toml names several.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -40,22 +38,22 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    folder: Annotated[Path, typer.Option("--out", help="A new folder; default: runs/demo-NUMBER.")] = Path("runs/demo"),
-    protocol: Annotated[str, typer.Option("--protocol", "-p", help="What the cluster runs.")] = "primcast",
-    seconds: Annotated[float, typer.Option(min=3.0, help="How long clients multicast.")] = 12.0,
+    folder: Annotated[Path, typer.Option("--out", help="New folder; default: runs/demo-NUMBER.")] = Path("runs/demo"),
+    protocol: Annotated[str, typer.Option("--protocol", "-p", help="Protocol of the cluster.")] = "primcast",
+    seconds: Annotated[float, typer.Option(min=3.0, help="Seconds of traffic.")] = 12.0,
     json: JsonFlag = False,
 ) -> None:
-    """Run the main job on this machine: a real cluster, a killed leader, the trace checked with Spark, a report.
+    """Run a real cluster on this machine, kill its leader, check the trace with Spark and write a report.
 
     Example: amcast demo --out runs/demo
     """
     from amcast.cli.data.pipeline import write_page
-    from amcast.lab.demo import demonstrate
+    from amcast.lab.demo import run_demo
     from amcast.pipeline.check.job import check
 
     folder = _free(folder)
-    shown = demonstrate(folder, protocol, seconds, lambda line: err.print(line, markup=False))
-    err.print("checking the trace with Spark, and writing the report")
+    shown = run_demo(folder, protocol, seconds, lambda line: err.print(line, markup=False))
+    err.print("checking the trace with Spark and writing the report")
     answer = check(str(shown.trace))
     report = answer["runs"][0]
     page = write_page(str(shown.trace), folder, answer)
@@ -73,7 +71,7 @@ def demo(
         print_json(data)
     else:
         out.print(
-            f"{shown.receipts} multicasts acknowledged, {shown.unanswered} unanswered; the longest silence, when the"
+            f"{shown.receipts} multicasts acknowledged, {shown.unanswered} unanswered; the longest gap, when the"
             f" leader was killed, was {shown.longest_gap_ms:.0f} ms"
         )
         findings = report["properties"].items()
@@ -83,12 +81,12 @@ def demo(
         apart = [name for name, found in findings if not found["claimed"]]
         unclaimed = f"; {protocol} does not claim {', '.join(apart)}" if apart else ""
         out.print(f"order: {colour_verdict(report['verdict'])} ({verdicts}{unclaimed})")
-        out.print(f"the report to open: {page}")
+        out.print(f"report: {page}")
     raise typer.Exit(EXIT_CODES[report["verdict"]])
 
 
 def _free(folder: Path) -> Path:
-    """The folder itself, or the first numbered one that is free."""
+    """The folder itself, or the first numbered one that does not exist."""
     number = 1
     chosen = folder
     while chosen.exists():
@@ -99,21 +97,21 @@ def _free(folder: Path) -> Path:
 
 def serve(
     config: ConfigOption,
-    node: Annotated[str, typer.Option("--node", help="Which one: GROUP/NUMBER, such as orders/1.")],
+    node: Annotated[str, typer.Option("--node", help="The node: GROUP/NUMBER, such as orders/1.")],
 ) -> None:
-    """Be one node of a cluster until SIGTERM.
+    """Run one node of a cluster until SIGTERM.
 
     Example: amcast serve --config cluster.toml --node orders/1
     """
-    from amcast import cluster as service
+    from amcast.cluster import main
 
-    raise typer.Exit(service.main([str(config), node]))
+    raise typer.Exit(main([str(config), node]))
 
 
 def up(config: ConfigOption) -> None:
     """Start every node of a cluster.toml as a local process; stop them with Ctrl-C or SIGTERM.
 
-    A node that ends meanwhile is told, and not started again. Exit code 2: some did not end well.
+    If a node exits, `up` reports it and does not restart it. Exit code 2: some node exited with an error.
 
     Example: amcast up --config cluster.toml
     """
@@ -127,19 +125,19 @@ def up(config: ConfigOption) -> None:
             host, port = cluster.addresses[process]
             out.print(f"{name}: process {process} at {host}:{port}, pid {running.pid(name)}, log {running.logs}")
         err.print("all nodes are ready; Ctrl-C stops them")
-        fell = 0
+        failed = 0
         try:
             left = len(cluster.nodes())
             while left:
                 time.sleep(WATCH_S)
                 for name, code in running.take_exited().items():
                     left -= 1
-                    fell += code != 0
-                    again = f"; to start it again: amcast serve --config {config} --node {name}" if code else ""
-                    err.print(f"{name} ended with {code}: {running.last_log_line(name)}{again}", markup=False)
+                    failed += code != 0
+                    hint = f"; to restart it: amcast serve --config {config} --node {name}" if code else ""
+                    err.print(f"{name} exited with code {code}: {running.last_log_line(name)}{hint}", markup=False)
         except KeyboardInterrupt:
             err.print("stopping")
-    raise typer.Exit(UNKNOWN if fell else HOLDS)
+    raise typer.Exit(UNKNOWN if failed else HOLDS)
 
 
 def send(
@@ -148,14 +146,16 @@ def send(
     text: Annotated[str, typer.Argument(help="The message.")],
     timeout: Annotated[
         float,
-        typer.Option("--timeout", min=LEAST_S, help="Seconds to wait: to be let in (10 at most), and for every group."),
+        typer.Option(
+            "--timeout", min=MIN_TIMEOUT_S, help="Seconds to wait for the connection (10 at most) and for every group."
+        ),
     ] = 30.0,
     client_name: AsOption = None,
     json: JsonFlag = False,
 ) -> None:
     """Multicast one message to a running cluster and wait until it has its place in the order of every destination.
 
-    Exit code 2: it is not known whether it has.
+    Exit code 2: unknown whether it has.
 
     Example: amcast send --config cluster.toml orders,stock "hello"
     """
@@ -171,7 +171,7 @@ def send(
     deadline = time.monotonic() + timeout
     with connect_blocking(cluster, connect_s=min(timeout, CONNECT_S), client=client_name) as client:
         begin = time.perf_counter()
-        receipt = client.multicast(wanted, text.encode(), max(deadline - time.monotonic(), LEAST_S))
+        receipt = client.multicast(wanted, text.encode(), max(deadline - time.monotonic(), MIN_TIMEOUT_S))
         took_ms = (time.perf_counter() - begin) * 1000
     if json:
         destinations = list(receipt.destinations)
@@ -185,13 +185,14 @@ def tail(
     config: ConfigOption,
     group: Annotated[str, typer.Argument(help="The group, by name.")],
     since: Annotated[
-        int | None, typer.Option("--since", min=0, help="From this position on, if it is kept; default: from now on.")
+        int | None,
+        typer.Option("--since", min=0, help="First position, if it is still held; default: the current one."),
     ] = None,
-    count: Annotated[int, typer.Option("--count", min=0, help="Stop after so many messages; 0: never.")] = 0,
+    count: Annotated[int, typer.Option("--count", min=0, help="Number of messages after which to stop; 0: never.")] = 0,
     client_name: AsOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """Print what a group delivers, message by message, whichever of its replicas come and go; stop with Ctrl-C.
+    """Print the deliveries of a group, whichever of its replicas are up; stop with Ctrl-C.
 
     Example: amcast tail --config cluster.toml orders --since 0
     """
@@ -216,19 +217,19 @@ def _show(delivery: "Delivery", json: bool) -> None:
     if json:
         typer.echo(msgspec.json.encode({**delivery._asdict(), "payload": text}))
     else:
-        # What a client wrote must not move the cursor of whoever looks.
-        shown = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+        # Control characters from a client must not reach the terminal.
+        shown = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
         typer.echo(f"{delivery.position}.{delivery.place} from {delivery.sender}: {shown}")
 
 
 def verify(
-    folder: Annotated[Path, typer.Argument(help="A node's folder with its log segments.")], json: JsonFlag = False
+    folder: Annotated[Path, typer.Argument(help="A node's data folder, with its log segments.")], json: JsonFlag = False
 ) -> None:
-    """Read a node's whole log and say whether it is sound, torn at the end, or damaged.
+    """Verify a node's log: sound, torn at the end, or damaged.
 
     Example: amcast log verify data/process-00000
     """
-    from amcast.live.storage.store import verify as verified
+    from amcast.live.storage.store import verify_log as verified
 
     found = verified(folder)
     if json:

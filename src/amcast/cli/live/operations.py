@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from amcast.live.config.cluster import Cluster
 
 ClientOption = Annotated[
-    str | None, typer.Option("--as", help="In which client's name; default: the first that may operate.")
+    str | None, typer.Option("--as", help="Name of the client; default: the first with operate = true.")
 ]
 
 
@@ -30,12 +30,12 @@ def register(app: typer.Typer) -> None:
 
 def status(
     config: ConfigOption,
-    node: Annotated[str | None, typer.Option("--node", help="Only this one decides the exit code.")] = None,
-    wait: Annotated[float, typer.Option(min=0.0, help="Seconds to wait until everything asked for is ready.")] = 0.0,
+    node: Annotated[str | None, typer.Option("--node", help="The node that determines the exit code.")] = None,
+    wait: Annotated[float, typer.Option(min=0.0, help="Seconds to wait until the nodes are ready.")] = 0.0,
     client: ClientOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """Show how every replica is: leader, epoch, position and lag, what is pending, what waits for peers and disk.
+    """Show the status of every replica: leader, epoch, position and lag, pending messages, queues for peers and disk.
 
     The exit code is 0 when all nodes (or the one of --node) are ready, else 2.
 
@@ -92,37 +92,37 @@ def _print_status(answers: dict[str, dict[str, Any]], names: dict[int, str]) -> 
             err.print(f"{name} is not ready: {reason}", markup=False)
         for link in status["links"]:
             if link["congested"]:
-                err.print(f"{name}: {names[link['peer']]} is slow; {link['queued_bytes']} bytes wait for it")
+                err.print(f"{name}: {names[link['peer']]} is slow; {link['queued_bytes']} bytes are queued for it")
         for link in status["slowest_clients"]:
             if link["congested"]:
-                err.print(f"{name}: client {link['peer']} is slow; {link['queued_bytes']} bytes wait for it")
+                err.print(f"{name}: client {link['peer']} is slow; {link['queued_bytes']} bytes are queued for it")
 
 
 def _print_members(cluster: "Cluster", answers: dict[str, dict[str, Any]]) -> None:
-    """Who is there, if that has changed since the cluster began; and who has not followed yet."""
-    number = cluster.topology.configuration
-    if number:
+    """Prints the members if they have changed since the cluster started, and the nodes that have not followed yet."""
+    configuration = cluster.topology.configuration
+    if configuration:
         groups = "; ".join(f"{group} = {', '.join(nodes)}" for group, nodes in cluster.members_by_group().items())
-        out.print(f"topology {number}: {groups}", markup=False)
+        out.print(f"configuration {configuration}: {groups}", markup=False)
     for name, status in answers.items():
-        known = status.get("protocol_status", {}).get("configuration", number)
-        if known not in (number, -1):  # who waits to be told has said so
-            err.print(f"{name} is in topology {known}, not in {number}", markup=False)
+        known = status.get("protocol_status", {}).get("configuration", configuration)
+        if known not in (configuration, -1):  # -1: it waits for its state, which is printed above
+            err.print(f"{name} is in configuration {known}, not in {configuration}", markup=False)
 
 
 def _row(status: dict[str, Any], names: dict[int, str]) -> list[object]:
     if "error" in status:
         return ["no answer", *[None] * 8]
-    vitals, queues = status["protocol_status"], status["queues"]
+    protocol, queues = status["protocol_status"], status["queues"]
     state = "ready" if status["ready"] else "not ready"
-    role = vitals.get("role")
+    role = protocol.get("role")
     return [
         f"{state}, {role}" if role else state,
-        names.get(vitals.get("leader", -1)),
-        vitals.get("epoch"),
-        vitals.get("position"),
+        names.get(protocol.get("leader", -1)),
+        protocol.get("epoch"),
+        protocol.get("position"),
         status["lag"],
-        vitals.get("pending"),
+        protocol.get("pending"),
         queues["appended"] - queues["durable"],
         sum(link["queued_bytes"] for link in status["links"]),
         status["incarnation"],
@@ -131,11 +131,11 @@ def _row(status: dict[str, Any], names: dict[int, str]) -> list[object]:
 
 def explain(
     config: ConfigOption,
-    message: Annotated[int, typer.Argument(help="The number of a message, as a receipt or a log tells it.")],
+    message: Annotated[int, typer.Argument(help="The id of a message, as in a receipt or a log.")],
     client: ClientOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """Ask every replica what a message waits for, phase by phase, and who is late.
+    """Show what a message waits for at every replica, phase by phase, and which processes are late.
 
     Exit code 2: no replica answers.
 
@@ -166,20 +166,20 @@ def explain(
                 markup=False,
             )
     if code == HOLDS:
-        nobody = "nobody who answers" if silent else "nobody"
-        out.print(f"delivered by {', '.join(delivered) or nobody}{f'; late: {late[0]}' if late else ''}")
+        none = "no replica that answers" if silent else "no replica"
+        out.print(f"delivered by {', '.join(delivered) or none}{f'; late: {late[0]}' if late else ''}")
     raise typer.Exit(code)
 
 
 def roll(
     config: ConfigOption,
     command: Annotated[
-        str, typer.Argument(help="How to restart one node; {node}, {group}, {number} and {host} are filled in.")
+        str, typer.Argument(help="Command that restarts a node; {node}, {group}, {number}, {host} are filled in.")
     ],
-    wait: Annotated[float, typer.Option(min=1.0, help="Seconds that a node may take to be ready again.")] = 120.0,
+    wait: Annotated[float, typer.Option(min=1.0, help="Longest time for a node to become ready again.")] = 120.0,
     client: ClientOption = None,
 ) -> None:
-    """Restart all nodes, one at a time, while the cluster serves: followers first, and each only when all are ready.
+    """Restart all nodes, one at a time, while the cluster serves: followers first, each when all are ready.
 
     Example: amcast roll --config cluster.toml "ssh {host} systemctl restart amcast@{group}-{number}"
     """
@@ -196,7 +196,7 @@ def roll(
             filled = filled.replace("{" + field + "}", value)
         done = subprocess.run(filled, shell=True, check=False)
         if done.returncode:
-            raise CannotTellError(f"{filled!r} ended with {done.returncode}; the rolling restart ends here")
+            raise CannotTellError(f"{filled!r} exited with code {done.returncode}; the rolling restart stops")
 
     restart_all(cluster, client, restart, wait, lambda line: err.print(line, markup=False))
     out.print(f"{len(cluster.nodes())} nodes were restarted; all are ready")
@@ -204,13 +204,13 @@ def roll(
 
 def replace(
     config: ConfigOption,
-    node: Annotated[str, typer.Option("--node", help="The dead one, whose place this machine takes.")],
+    node: Annotated[str, typer.Option("--node", help="The dead node that this machine replaces.")],
     incarnation: Annotated[
-        int | None, typer.Option(help="Its next incarnation, if nobody is left who knows the last one.")
+        int | None, typer.Option(help="Its next incarnation, if no node knows the last one.")
     ] = None,
     client: ClientOption = None,
 ) -> None:
-    """Make this machine ready to take the place of a dead replica, under the same name; then start it as any node.
+    """Prepare this machine to replace a dead replica under the same name; then start it like any node.
 
     Run it on the new machine, with the name of the node pointing there (or its address changed in every cluster.toml).
 
@@ -223,29 +223,31 @@ def replace(
     cluster = read_cluster(config)
     if "amnesia" not in cluster_spec(cluster).claims.faults:
         raise UsageError(
-            f"protocol {cluster.protocol} does not claim to survive a member's lost memory; expected one that does"
+            f"protocol {cluster.protocol} does not tolerate the loss of a member's state; expected one that does"
             " (`amcast protocols`)"
         )
-    begins = prepare_replacement(cluster, node, client, incarnation)
-    out.print(f"{node} will begin its incarnation {begins} without memory, and be given its state by its group")
-    err.print(f"start it now: amcast serve --config {config} --node {node}", markup=False)
+    first = prepare_replacement(cluster, node, client, incarnation)
+    out.print(f"{node} will begin incarnation {first} without state, and receive it from its group")
+    err.print(f"start it: amcast serve --config {config} --node {node}", markup=False)
 
 
 def compare(
-    plan: Annotated[Path, typer.Argument(help="A plan, as `amcast simulate --plan` takes it.")],
-    folder: Annotated[Path, typer.Option("--out", help="A new folder for the live run.")] = Path("runs/compare"),
-    within: Annotated[float, typer.Option(min=0.0, help="How far the medians may differ, in per cent.")] = 5.0,
+    plan: Annotated[Path, typer.Argument(help="A plan file of `amcast simulate --plan`.")],
+    folder: Annotated[Path, typer.Option("--out", help="New folder for the live run.")] = Path("runs/compare"),
+    within: Annotated[float, typer.Option(min=0.0, help="Allowed difference of the medians, in per cent.")] = 5.0,
     json: JsonFlag = False,
 ) -> None:
-    """Run one plan in the simulator and live, with its distances imitated inside the links, and compare latencies.
+    """Run one plan in the simulator and live, with its distances emulated in the links, and compare latencies.
 
     Example: amcast compare plans/wan-compare.toml
     """
     from amcast.cli.live.cluster import _free
-    from amcast.lab.simulated_vs_live import compared
-    from amcast.simulation.inputs.plan import plan_of, read_plan
+    from amcast.lab.simulated_vs_live import compare_worlds
+    from amcast.simulation.inputs.plan import parse_plan, read_plan
 
-    found = compared(plan_of(read_plan(plan), str(plan)), _free(folder), lambda line: err.print(line, markup=False))
+    found = compare_worlds(
+        parse_plan(read_plan(plan), str(plan)), _free(folder), lambda line: err.print(line, markup=False)
+    )
     agrees = found.agrees(within / 100)
     fields = ("mean_ms", "p50_ms", "p95_ms")
     if json:

@@ -1,1 +1,1 @@
-"""client."""
+"""Clients: multicast with receipts, asynchronous and blocking."""

@@ -1,9 +1,9 @@
-"""The blocking twin of the client: the same one, on an event loop in a thread of its own.
+"""The blocking client: a `Client` on an event loop in a thread of its own.
 
     with BlockingClient(lambda: connect("cluster.toml")) as client:
         receipt = client.multicast({"orders", "stock"}, b"...")
 
-Any number of threads may multicast at the same time; what they multicast in one tick shares batches.
+Any number of threads may multicast at the same time; their messages of one tick share batches.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from amcast.live.rpc.subscription import Subscription
 
 
 class BlockingClient:
-    """Connects when entered, hangs up when left."""
+    """A client for programs without an event loop: connects on entry, disconnects on exit."""
 
     def __init__(self, connect: Callable[[], Client]) -> None:
         self._connect = connect
@@ -49,15 +49,15 @@ class BlockingClient:
         self._stop_loop()
 
     def multicast(self, destinations: Iterable[GroupId | str], payload: bytes, timeout_s: float = 30.0) -> Receipt:
-        """Order one message; returns when every destination group has delivered it."""
+        """Orders one message; returns when it has its place in the order of every destination group."""
         client, loop = self._connected()
-        asked = client.multicast(frozenset(destinations), payload, timeout_s)
-        return asyncio.run_coroutine_threadsafe(asked, loop).result()
+        request = client.multicast(frozenset(destinations), payload, timeout_s)
+        return asyncio.run_coroutine_threadsafe(request, loop).result()
 
     def deliveries(
         self, group: GroupId | str, *, since: int | None = None, after: Delivery | None = None
     ) -> Iterator[Delivery]:
-        """What a group delivers, as `Client.deliveries`; it starts where the group is now, not at the first `next`."""
+        """The deliveries of a group, as `Client.deliveries`; this call fixes the start, not the first `next`."""
         client, loop = self._connected()
         subscription = client.deliveries(group, since=since, after=after)
         asyncio.run_coroutine_threadsafe(subscription.__aenter__(), loop).result()

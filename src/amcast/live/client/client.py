@@ -5,8 +5,8 @@
         async for delivery in client.deliveries("orders"):
             ...
 
-The process that asks, waits and asks again is handed in: it is the object that the simulator runs. Its number comes
-from a server (`live/storage/client_ids.py`), unless it was given one.
+The process that sends requests and retries them is the object that the simulator runs, too; the caller passes its
+constructor. Its process id comes from a server (`live/storage/client_ids.py`), unless it is given.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from amcast.live.limits import Limits
 from amcast.live.membership.state_survey import UnansweredDiagnosis
 from amcast.live.membership.topology_follower import TopologyFollower, addresses_of, parse_topology
 from amcast.live.rpc.client import REFUSED, NoAnswerError, RpcClient
-from amcast.live.rpc.server import AllocateClientId, ClientId, ReleaseClientId
+from amcast.live.rpc.messages import AllocateClientId, ClientId, ReleaseClientId
 from amcast.live.rpc.subscription import Subscription
 from amcast.live.storage.client_ids import STRIDE
 from amcast.live.storage.store import MemoryStore
@@ -41,15 +41,15 @@ from amcast.trace.recorder import Recorder
 log = logging.getLogger("amcast.live")
 
 RELEASE_S = 1.0
-"""How long a client that ends tries to give its number back."""
+"""How long a client that stops tries to return its process id."""
 
 
 class Client:
-    """Connects when entered, hangs up when left."""
+    """Multicasts to groups and reads their deliveries. Connects on entry, disconnects on exit."""
 
     def __init__(
         self,
-        make: Callable[[ProcessId], Process],
+        make_process: Callable[[ProcessId], Process],
         topology: Topology,
         spec: Spec,
         addresses: Mapping[ProcessId, Address],
@@ -61,12 +61,12 @@ class Client:
         recorder: Recorder | None = None,
         batches: bool = True,
         connect_s: float = 10.0,
-        wiring: TransportOptions = PLAIN,
+        transport: TransportOptions = PLAIN,
         lazy: bool = False,
     ) -> None:
         self.limits = limits or Limits()
         self._topology = topology
-        self._make = make
+        self._make_process = make_process
         self._spec = spec
         self._addresses = addresses
         self._me = me
@@ -74,25 +74,25 @@ class Client:
         self._cluster = cluster
         self._recorder = recorder
         self._connect_s = connect_s
-        self._wiring = wiring
+        self._transport = transport
         self._lazy = lazy
-        """Talk to few servers: connect to one, and to others when something must be sent to them."""
+        """Connect to one server at first, and to others when something must be sent to them."""
         self._client_id: ClientId | None = None
         self._issuer: ProcessId = -1
         self._subscriptions: WeakSet[Subscription] = WeakSet()
-        self._rpc = RpcClient(cluster, addresses, self.limits, wiring)
+        self._rpc = RpcClient(cluster, addresses, self.limits, transport)
         self.multicaster = Multicaster(recorder, batches=batches)
         self.multicaster.diagnosis = UnansweredDiagnosis(
             self._rpc, lambda: self._topology, spec.claims.genuine == "strict"
         )
         self.multicast = self.multicaster.multicast
-        """Order one message: `await client.multicast({"orders", "stock"}, b"...")`."""
+        """Orders one message: `await client.multicast({"orders", "stock"}, b"...")`."""
         self.post = self.multicaster.post
-        """Hand one over and get its receipt later."""
+        """Submits one message; returns a future of its receipt."""
 
     @property
     def topology(self) -> Topology:
-        """Who is there, as far as this client knows."""
+        """The newest topology that this client knows."""
         return self._topology
 
     def _follow_topology(self, topology: Topology) -> None:
@@ -101,16 +101,17 @@ class Client:
 
     @property
     def me(self) -> ProcessId:
-        """The number of this client, when it has connected."""
-        assert self._me is not None, "a client has its number when it has connected"
+        """The process id of this client; it has one once it is connected."""
+        assert self._me is not None, "a client has its process id when it is connected"
         return self._me
 
     def deliveries(
         self, group: GroupId | str, *, since: int | None = None, after: Delivery | None = None
     ) -> Subscription:
-        """What a group delivers, in its order, each message once.
+        """The deliveries of a group, in its order, each once.
 
-        From now on; or from a position on that is still kept; or behind a delivery that was read before.
+        They start at the group's current position; with `since`, at a position that is still held; with `after`, behind
+        a delivery that was read before.
         """
         known = find_group(self.topology, group)
         subscription = Subscription(self._rpc, known, self.topology.members(known), since=since, after=after)
@@ -125,7 +126,7 @@ class Client:
             issued = self._client_id = await self._allocate_id()
             self._me, self._incarnation, first = issued.process, issued.incarnation, issued.sequence
             self._adopt_topology(issued.topology)
-        process = self._make(self._me)
+        process = self._make_process(self._me)
         process.topology = self._topology
         host = self.host = Host(
             process,
@@ -136,7 +137,7 @@ class Client:
             recorder=self._recorder,
             on_resolve=self.multicaster.resolve,
             on_topology=lambda known, topology: follower.follow(known, topology),
-            wiring=self._wiring,
+            wiring=self._transport,
         )
         follower = TopologyFollower(host, on_changed=self._follow_topology)
         self.multicaster.attach(host, first)
@@ -146,9 +147,9 @@ class Client:
         patience_s = max(0.0, self._connect_s - (loop.time() - begin))
         try:
             if self._lazy:
-                await host.network.reached_one(self._preferred_servers(host.process), patience_s)
+                await host.network.dial_until_connected(self._preferred_servers(host.process), patience_s)
             else:
-                await host.network.reached(self.topology, patience_s)
+                await host.network.wait_quorums(self.topology, patience_s)
         except TimeoutError as error:
             if self._lazy or not self._tolerates_unreachable(host):
                 await host.stop()
@@ -157,8 +158,9 @@ class Client:
         return self
 
     def _tolerates_unreachable(self, host: Host) -> bool:
-        """Whether the protocol goes on without all whom this client cannot reach: a whole group may be lost (A_dt)."""
-        missing = frozenset(server for server in self.topology.servers if not host.network.is_up(server))
+        """Whether the protocol continues without all servers that this client cannot reach: it may tolerate the loss of
+        a group (A_dt)."""
+        missing = frozenset(server for server in self.topology.servers if not host.network.is_connected(server))
         return self._spec.claims.tolerates(self.topology, missing)
 
     async def __aexit__(
@@ -171,64 +173,67 @@ class Client:
         self.multicaster.close()
 
     def _preferred_servers(self, process: Process) -> list[ProcessId]:
-        """Servers, those first that this client would ask."""
+        """All servers, beginning with those that this client would send requests to."""
         groups = self.topology.groups
-        asked = [
+        preferred = [
             process.contacts(Message(0, self.me, groups)),
             *(process.contacts(Message(0, self.me, (g,))) for g in groups),
         ]
-        return list(dict.fromkeys(server for contacts in (*asked, self.topology.servers) for server in contacts))
+        return list(dict.fromkeys(server for contacts in (*preferred, self.topology.servers) for server in contacts))
 
-    # The number
+    # Process id
 
     async def _allocate_id(self) -> ClientId:
-        """Ask one server after the other for a number."""
+        """Requests a process id from one server after the other."""
         servers = [server for server in self._addresses if server < STRIDE]
         random.shuffle(servers)
-        said: dict[ProcessId, str] = {}
+        failures: dict[ProcessId, str] = {}
         with suppress(TimeoutError):
             async with asyncio.timeout(self._connect_s):
                 while True:
                     for server in servers:
                         try:
-                            answer = await self._rpc.request(server, AllocateClientId())
+                            reply = await self._rpc.request(server, AllocateClientId())
                         except NoAnswerError as error:
-                            said[server] = str(error)
+                            failures[server] = str(error)
                             continue
-                        if isinstance(answer, ClientId):
+                        if isinstance(reply, ClientId):
                             self._issuer = server
-                            return answer
+                            return reply
                     await asyncio.sleep(self.limits.reconnect_min_s)
         raise CannotTellError(
-            f"no server gave this client a number within {self._connect_s:g} s: {self._summarize_failures(said)}"
+            f"no server gave this client a process id within {self._connect_s:g} s:"
+            f" {self._summarize_failures(failures)}"
         )
 
-    def _summarize_failures(self, said: dict[ProcessId, str]) -> str:
-        """What servers said, those together who said the same."""
-        where: dict[str, list[str]] = {}
-        for server, text in sorted(said.items()):
+    def _summarize_failures(self, failures: dict[ProcessId, str]) -> str:
+        """The failures of servers, with equal ones grouped."""
+        addresses_by_failure: dict[str, list[str]] = {}
+        for server, text in sorted(failures.items()):
             address = "{}:{}".format(*self._addresses[server])
-            where.setdefault(text.removeprefix(f"process {server} at {address} "), []).append(address)
-        if not where:
-            return "none answers"
-        running = "; is the cluster running?" if all(text.endswith(REFUSED) for text in where) else ""
-        return "; ".join(f"{', '.join(addresses)} {text}" for text, addresses in where.items()) + running
+            addresses_by_failure.setdefault(text.removeprefix(f"process {server} at {address} "), []).append(address)
+        if not addresses_by_failure:
+            return "no server answers"
+        running = "; is the cluster running?" if all(text.endswith(REFUSED) for text in addresses_by_failure) else ""
+        return "; ".join(f"{', '.join(addresses)} {text}" for text, addresses in addresses_by_failure.items()) + running
 
-    def _adopt_topology(self, told: bytes) -> None:
-        """Members may have changed since this client's configuration was written."""
-        topology = parse_topology(told) if told else None
+    def _adopt_topology(self, encoded: bytes) -> None:
+        """Adopts the topology of a server if it is newer than that of cluster.toml."""
+        topology = parse_topology(encoded) if encoded else None
         if topology is not None and topology.configuration > self._topology.configuration:
             self._follow_topology(topology)
 
     async def _release_id(self) -> None:
-        """Somebody else may go on with my number, unless something of mine is unanswered."""
-        issued, self._client_id = self._client_id, None
-        if issued is None:
+        """Returns the process id for another client, unless a message of this one is unanswered."""
+        client_id, self._client_id = self._client_id, None
+        if client_id is None:
             return
         self._me = None
         if self.multicaster.outstanding:
             return
-        done = ReleaseClientId(issued.process, issued.secret, issued.incarnation + 1, self.multicaster.sequence)
+        release = ReleaseClientId(
+            client_id.process, client_id.secret, client_id.incarnation + 1, self.multicaster.sequence
+        )
         with suppress(TimeoutError, NoAnswerError):
             async with asyncio.timeout(RELEASE_S):
-                await self._rpc.notify(self._issuer, done)
+                await self._rpc.notify(self._issuer, release)

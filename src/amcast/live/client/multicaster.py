@@ -1,10 +1,11 @@
-"""A gateway: multicast from any coroutine of this program, batched by tick, with a receipt for each message.
+"""Multicasts for the coroutines of one program, batched by tick, with a receipt for each message.
 
-It sits on a host, a client's or a replica's. What is multicast between two turns of the event loop and has the same
-destinations becomes one message for the protocol (`live/client_batch.py`).
+Messages that are multicast in one iteration of the event loop to the same destinations become one message of the
+protocol (`live/client_batch.py`).
 
-A receipt means that the message has its place in the order of every destination group (docs/guarantees.md). When none
-comes in time, the error says `Unknown`: the message may or may not be delivered, and nobody can honestly say more.
+A receipt means that the message has its place in the order of every destination group (docs/guarantees.md). Without a
+receipt in time the call raises `DeliveryUnknownError`: the message may or may not be delivered, and no process can
+tell.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from time import time_ns
 from typing import Final
 
-from amcast.kernel.errors import CannotTellError, UsageError
+from amcast.kernel.errors import CannotTellError, DeliveryUnknownError, UsageError
 from amcast.kernel.ids import MESSAGES_PER_SENDER, GroupId, MessageId, message_id
 from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
@@ -24,7 +25,7 @@ from amcast.live.security.request_filter import MAX_DESTINATION_SETS
 from amcast.trace.recorder import Recorder
 
 MAX_BATCHES: Final = MESSAGES_PER_SENDER - 1_000_000
-"""Of one client number: message ids hold no more, and what one tick can hand over is far less than the rest."""
+"""Batches of one process id: message ids allow no more, and one tick submits far less than the reserve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +33,17 @@ class Receipt:
     """The message has its place in the order of every destination group."""
 
     message: MessageId
-    """What was ordered: the batch that the message travelled in."""
+    """The ordered message: the batch that contained the payload."""
     place: int
-    """Its place in the batch."""
+    """The place of the payload in its batch."""
     destinations: tuple[GroupId, ...]
     absent: tuple[GroupId, ...] = ()
-    """Destinations that are lost as a whole, and so have not: only of protocols that survive that (`a-dt`)."""
+    """Destination groups that are lost as a whole and did not order it: only with protocols that tolerate that
+    (`a-dt`)."""
 
 
 def find_group(topology: Topology, name: GroupId | str) -> GroupId:
-    """A group that a user gave by number or name."""
+    """The group that a user gave by id or name."""
     if isinstance(name, int):
         return topology.check_destinations([name])[0]
     for group, known in topology.names.items():
@@ -51,37 +53,37 @@ def find_group(topology: Topology, name: GroupId | str) -> GroupId:
 
 
 def _copy_payload(payload: object) -> bytes:
-    """What else may be given for bytes: a copy, because whoever owns it may change it before it is sent. Nothing else
-    may get into a batch: the payloads of others are in it, too."""
+    """Copies a bytes-like payload, because its owner may change it before it is sent. Other types are refused: a batch
+    contains payloads of other callers, too."""
     if isinstance(payload, bytes | bytearray | memoryview):
         return bytes(payload)
-    said = "; encode it first" if isinstance(payload, str) else ""
-    raise UsageError(f"payload of type {type(payload).__name__}; expected bytes{said}")
+    hint = "; encode it first" if isinstance(payload, str) else ""
+    raise UsageError(f"payload of type {type(payload).__name__}; expected bytes{hint}")
 
 
 _Waiting = tuple[bytes, "asyncio.Future[Receipt]"]
 
 
 class Multicaster:
-    """Multicasts for everybody in this program, in the name of one process."""
+    """Multicasts for all coroutines of a program, in the name of one process."""
 
     def __init__(self, recorder: Recorder | None = None, *, batches: bool = True) -> None:
         self.outstanding = 0
-        """Messages without a receipt."""
+        """Number of messages without a receipt."""
         self.diagnosis: UnansweredDiagnosis | None = None
-        """What may be known of groups that do not answer."""
+        """Explains groups that do not answer in time."""
         self._host: Host | None = None
         self._recorder = recorder
         self._batches = batches
         self.sequence = 0
-        """Of the next batch; dense, as sessions expect."""
+        """Sequence number of the next batch; consecutive, as sessions expect."""
         self._checked_destinations: dict[frozenset[GroupId | str], tuple[GroupId, ...]] = {}
         self._unsent: dict[tuple[GroupId, ...], list[_Waiting]] = {}
         self._unanswered: dict[MessageId, tuple[list[_Waiting], tuple[GroupId, ...]]] = {}
-        """Batches on their way."""
+        """Batches without an answer."""
 
     def attach(self, host: Host, first: int = 0) -> None:
-        """The host must call `resolved`; `first` is a sequence number that was never used in its name."""
+        """Sets the host, which must call `resolve`; `first` is a sequence number that its process has never used."""
         self._host = host
         self.sequence = first
         self._topology = host.process.topology
@@ -90,7 +92,7 @@ class Multicaster:
     async def multicast(
         self, destinations: Iterable[GroupId | str], payload: bytes, timeout_s: float = 30.0
     ) -> Receipt:
-        """Order one message at groups given by number or name; returns when it has its place in the order of each."""
+        """Orders one message at groups given by id or name; returns when it has its place in the order of each."""
         if timeout_s <= 0:
             raise UsageError(f"timeout_s = {timeout_s}; expected more than 0 seconds")
         groups = self._check_destinations(destinations)
@@ -98,15 +100,17 @@ class Multicaster:
         try:
             async with asyncio.timeout(timeout_s):
                 return await receipt
+        except DeliveryUnknownError:  # The client was closed; a DeliveryUnknownError is a TimeoutError, too.
+            raise
         except TimeoutError:
-            known = "" if self.diagnosis is None else await self.diagnosis.describe(groups, timeout_s)
-            raise CannotTellError(
+            diagnosis = "" if self.diagnosis is None else await self.diagnosis.describe(groups, timeout_s)
+            raise DeliveryUnknownError(
                 f"a message to groups {list(groups)} was not answered within {timeout_s} s;"
-                f" it may or may not be delivered{known}"
+                f" it may or may not be delivered{diagnosis}"
             ) from None
 
     async def post(self, destinations: Iterable[GroupId | str], payload: bytes) -> "asyncio.Future[Receipt]":
-        """Hand a message over, waiting only while too much is on its way already; the receipt comes later."""
+        """Submits a message and returns a future of its receipt; waits only while too many bytes are queued."""
         host = self._running_host()
         groups = self._check_destinations(destinations)
         if type(payload) is not bytes:
@@ -116,9 +120,11 @@ class Multicaster:
                 f"payload of {len(payload)} bytes; expected at most {self._limits.message_bytes} (limits.message_bytes)"
             )
         if self.sequence >= MAX_BATCHES:
-            raise UsageError(f"process {host.me} has multicast {self.sequence} batches; expected a new client by now")
-        if host.network.pressed:
-            await host.network.room()
+            raise UsageError(
+                f"process {host.me} has multicast {self.sequence} batches; expected at most {MAX_BATCHES} per client"
+            )
+        if host.network.outbox.is_congested:
+            await host.network.outbox.wait_for_capacity()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Receipt] = loop.create_future()
         if not self._unsent:
@@ -128,7 +134,7 @@ class Multicaster:
         return future
 
     def resolve(self, message: MessageId, absent: tuple[GroupId, ...] = ()) -> None:
-        """The host says that every group has answered what was ordered under this id, but for those that are lost."""
+        """Completes the receipts of a message that every group has answered, except those that are lost."""
         batch = self._unanswered.pop(message, None)
         if batch is None:
             return
@@ -139,12 +145,14 @@ class Multicaster:
                 future.set_result(Receipt(message, place, groups, absent))
 
     def close(self) -> None:
-        """Nobody will answer any more."""
+        """Fails all messages without a receipt."""
         waiting = [one for batch, _ in self._unanswered.values() for one in batch]
         for _, future in (*waiting, *(one for batch in self._unsent.values() for one in batch)):
             if not future.done():
-                future.set_exception(CannotTellError("the client has hung up; the message may or may not be delivered"))
-                future.exception()  # Who does not wait need not be told.
+                future.set_exception(
+                    DeliveryUnknownError("the client was closed; the message may or may not be delivered")
+                )
+                future.exception()  # A future that nobody awaits must not warn.
         self._unanswered.clear()
         self._unsent.clear()
 
@@ -170,7 +178,7 @@ class Multicaster:
         return groups
 
     def _check_permissions(self, groups: tuple[GroupId, ...]) -> None:
-        """What the servers would refuse is refused here, before it is sent."""
+        """Refuses groups that the servers would refuse, before anything is sent."""
         host = self._running_host()
         security = host.network.wiring.security
         if security is not None and security.me.kind == "client":
@@ -183,27 +191,27 @@ class Multicaster:
                 )
 
     def _flush(self) -> None:
-        """End of the tick: one message, or a few, for each set of destinations."""
-        tick, self._unsent = self._unsent, {}
+        """Submits one message, or a few, for each set of destinations at the end of the tick."""
+        unsent, self._unsent = self._unsent, {}
         host = self._host
         assert host is not None
-        for groups, waiting in sorted(tick.items(), key=lambda item: item[0]):
+        for groups, waiting in sorted(unsent.items(), key=lambda item: item[0]):
             for share in self._split(waiting):
                 host.submit(self._make_message(host, groups, share), wake=False)
         host.tick()
 
     def _split(self, waiting: list[_Waiting]) -> list[list[_Waiting]]:
-        """As few batches as the limits allow."""
-        most = MAX_BATCH_MESSAGES if self._batches else 1
+        """Splits payloads into as few batches as the limits allow."""
+        max_messages = MAX_BATCH_MESSAGES if self._batches else 1
         shares: list[list[_Waiting]] = []
-        room = -1
+        free_bytes = -1
         for one in waiting:
             size = len(one[0]) + 16
-            if size > room or len(shares[-1]) == most:
+            if size > free_bytes or len(shares[-1]) == max_messages:
                 shares.append([])
-                room = max(size, self._limits.message_bytes)
+                free_bytes = max(size, self._limits.message_bytes)
             shares[-1].append(one)
-            room -= size
+            free_bytes -= size
         return shares
 
     def _make_message(self, host: Host, groups: tuple[GroupId, ...], share: list[_Waiting]) -> Message:

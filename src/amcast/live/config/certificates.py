@@ -1,12 +1,12 @@
 """Certificates for a development cluster: an authority of its own, and one certificate for each node and client.
 
 It writes, into the folder that `[security]` names: `ca.pem` and `ca.key`, `node-orders-1.pem` and `.key`,
-`client-till.pem` and `.key`. Keys are readable by their owner only. What is there and still good is left alone, so the
-command may be repeated after a node or a client was added; what expires soon is renewed by the same authority.
+`client-till.pem` and `.key`. Keys are readable by their owner only. Valid certificates are left alone, so the command
+may be repeated after a node or a client was added; certificates that expire soon are renewed by the same authority.
 
-The `cryptography` package makes them (extra `secure`), and nothing else needs it: a running cluster uses Python's own
-`ssl`. The openssl program was the alternative; its options and defaults differ between versions and systems, and a
-URI in subjectAltName needs a configuration file. In production, any authority will do that puts the URI of
+The `cryptography` package makes them (extra `secure`), and nothing else needs it: a running cluster uses Python's
+`ssl`. The openssl program was the alternative; its options and defaults differ between versions and systems, and a URI
+in subjectAltName needs a configuration file. In production, any authority works that puts the URI of
 `live/security/permissions.py` into its certificates.
 """
 
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 DAYS: Final = 365
 AUTHORITY_DAYS: Final = 3650
 CLOCK_SKEW: Final = timedelta(minutes=5)
-"""Clocks of machines differ; a certificate counts from a little before it was made."""
+"""Certificates are valid from so long before they were made, because clocks of machines differ."""
 
 
 @dataclass(frozen=True)
 class CertificateFile:
-    """What became of one certificate."""
+    """One certificate file after `make_certificates`."""
 
     file: Path
     name: str
     is_new: bool
-    """Made now; False: it was there and is good."""
+    """True if it was made now; False if it existed and is valid."""
     valid_until: datetime
 
 
 def list_subjects(cluster: Cluster) -> list[Subject]:
-    """Everybody who needs a certificate: nodes, then clients."""
+    """The owners that need a certificate: nodes, then clients."""
     nodes = [Subject(cluster.name, "node", name) for name in cluster.nodes()]
     return nodes + [Subject(cluster.name, "client", name) for name in cluster.clients]
 
@@ -49,7 +49,7 @@ def list_subjects(cluster: Cluster) -> list[Subject]:
 def make_certificates(
     cluster: Cluster, days: int = DAYS, renew_days: int = 30, renew: bool = False
 ) -> list[CertificateFile]:
-    """Make what is missing or ends within `renew_days`; with `renew`, make all but the authority anew."""
+    """Makes certificates that are missing or expire within `renew_days`; with `renew`, all but the authority's."""
     if days < 1:
         raise UsageError(f"days = {days}; expected 1 or more")
     _require_cryptography()
@@ -91,7 +91,7 @@ class Authority:
 
     @classmethod
     def create(cls, file: Path, cluster: str) -> "Authority":
-        """A new one, which signs itself."""
+        """Makes a new, self-signed authority."""
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -107,7 +107,7 @@ class Authority:
 
     @classmethod
     def read(cls, file: Path) -> "Authority":
-        """One that was made before, here or elsewhere."""
+        """Reads an existing authority."""
         from cryptography import x509
         from cryptography.hazmat.primitives import serialization
 
@@ -116,14 +116,14 @@ class Authority:
             certificate = x509.load_pem_x509_certificate(file.read_bytes())
             key = serialization.load_pem_private_key(keys.read_bytes(), None)
         except (OSError, ValueError, TypeError) as error:
-            said = error.strerror if isinstance(error, OSError) else "it is not a PEM file without a password"
+            reason = error.strerror if isinstance(error, OSError) else "it is not a PEM file without a password"
             raise UsageError(
-                f"{file} and {keys.name}: {said}; expected an authority that `amcast certs` made"
+                f"{file} and {keys.name}: {reason}; expected an authority that `amcast certs` made"
             ) from None
         return cls(certificate, key)
 
     def issue(self, file: Path, subject: Subject, days: int) -> datetime:
-        """Write a certificate and a new key for one owner; says until when it is good."""
+        """Writes a certificate and a new key for one owner; returns when it expires."""
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.x509.oid import ExtendedKeyUsageOID as Use
@@ -145,7 +145,7 @@ class Authority:
         return certificate.not_valid_after_utc
 
     def valid_until(self, file: Path, subject: Subject) -> datetime | None:
-        """When a certificate ends; None if it is missing, of another authority or of another owner."""
+        """When a certificate expires; None if it is missing, of another authority or of another owner."""
         from cryptography import x509
         from cryptography.exceptions import InvalidSignature
 
@@ -181,8 +181,8 @@ def _sign(builder: "x509.CertificateBuilder", key: Any, public: Any) -> "x509.Ce
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
 
-    named = x509.AuthorityKeyIdentifier.from_issuer_public_key(public)
-    return builder.add_extension(named, critical=False).sign(key, hashes.SHA256())
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(public)
+    return builder.add_extension(issuer, critical=False).sign(key, hashes.SHA256())
 
 
 def _key_usage(signs_certificates: bool) -> Any:
@@ -204,18 +204,18 @@ def _key_usage(signs_certificates: bool) -> Any:
 def _write(file: Path, certificate: "x509.Certificate") -> None:
     from cryptography.hazmat.primitives.serialization import Encoding
 
-    early = file.with_name(f".{file.name}")
-    early.write_bytes(certificate.public_bytes(Encoding.PEM))
-    early.replace(file)
+    temporary = file.with_name(f".{file.name}")
+    temporary.write_bytes(certificate.public_bytes(Encoding.PEM))
+    temporary.replace(file)
 
 
 def _write_key(file: Path, key: Any) -> None:
-    """Readable by its owner only, from the first byte on."""
+    """Writes a key that is readable by its owner only, from the first byte on."""
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-    early = file.with_name(f".{file.name}")
-    early.unlink(missing_ok=True)
-    handle = os.open(early, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    temporary = file.with_name(f".{file.name}")
+    temporary.unlink(missing_ok=True)
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as out:
         out.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    early.replace(file)
+    temporary.replace(file)

@@ -1,4 +1,4 @@
-"""cluster.toml: who is there, where, and what they run.
+"""cluster.toml: the nodes of a cluster, their addresses, and the protocol and settings that they run with.
 
     name = "shop"
     protocol = "primcast"
@@ -12,28 +12,28 @@
     replicas = [{ address = "10.0.0.4:7001", region = "eu" }, "10.0.0.5:7001", "10.0.0.6:7001"]
 
     [security]                               # see live/security/permissions.py; mode "tls" is the default
-    mode = "plain"                           # in the clear, on loopback only
+    mode = "plain"                           # not encrypted, on loopback only
 
-    [clients.till]                           # with TLS: who may connect, and address what
+    [clients.till]                           # with TLS: a client that may connect, and its groups
     groups = ["orders", "stock"]             # or "all"
 
     [emulation]                              # see live/wire/emulated_line.py: distances on one machine
-    [options]                                # of the protocol
+    [options]                                # options of the protocol
     [limits]                                 # see live/limits.py
     [trace]
     mode = "full"                            # off, sampled (some deliveries), deliveries (no packets) or full
     folder = "runs/shop"
 
-Groups are numbered 0, 1, 2 ... and processes likewise, in the order of the file, or as it says (`id` of a group,
-`process` of a replica). The node `orders/1` is the first replica of orders. All nodes and clients must have the same
-file, addresses and folders apart; when a cluster has begun, its groups stay, and replicas are changed by `amcast
-change`, not by editing (`live/membership/data_folder.py` sees to that).
-A replica's table may also say `listen` (where it listens, if that is not where others reach it) and `http` (where it
-answers health, readiness and metrics).
+Groups and processes are numbered 0, 1, 2 ... in the order of the file, or as it says (`id` of a group, `process` of a
+replica). The node `orders/1` is the first replica of orders. All nodes and clients must have the same file, except for
+addresses and folders; once a cluster has started, its groups stay, and its replicas are changed by `amcast change`, not
+by editing (`live/membership/data_folder.py` enforces it).
+A replica's table may also contain `listen` (the address to listen on, if others reach it under another one) and `http`
+(the address for health, readiness and metrics).
 
-When a group's replicas change at run time (`amcast change`), places shift and names must not. The file that it writes
-says each replica's `process` and `name`, and in `[members]` which topology it tells (`number`) and the first process
-number that was never used (`next`).
+When the replicas of a group change at run time (`amcast change`), places shift but names must not. The file that it
+writes contains the `process` and `name` of each replica, and in `[members]` the number of the `configuration` and the
+first process id that was never used (`next_process`).
 """
 
 import json
@@ -71,6 +71,8 @@ TraceMode = Literal["off", "sampled", "deliveries", "full"]
 
 
 class ReplicaTable(Config, frozen=True):
+    """One replica in `[groups.NAME]`."""
+
     address: str
     listen: str = ""
     http: str = ""
@@ -81,28 +83,32 @@ class ReplicaTable(Config, frozen=True):
 
 
 class MembersTable(Config, frozen=True):
-    """`[members]` of a cluster.toml: what `amcast change` writes, and whether it may."""
+    """`[members]` of a cluster.toml, which `amcast change` writes."""
 
     change: bool = True
-    """Groups' replicas may be changed while the cluster runs, if the protocol claims that it can."""
+    """Allows changes of replicas while the cluster runs, if the protocol supports them."""
     configuration: int = 0
-    """How many changes have made this topology."""
+    """Number of changes that led to this membership."""
     next_process: ProcessId | None = None
-    """The lowest process number that was never used; given with `number`."""
+    """The lowest process id that was never used; given together with `configuration`."""
 
 
 class GroupTable(Config, frozen=True):
+    """`[groups.NAME]` of a cluster.toml."""
+
     replicas: list[str | ReplicaTable]
     id: GroupId | None = None
 
 
 class TraceTable(Config, frozen=True):
+    """`[trace]` of a cluster.toml."""
+
     mode: TraceMode = "off"
     folder: str = "trace"
     run: str = ""
-    """The run's name; that of the folder if empty."""
+    """The name of the run; by default that of the folder."""
     every: int = 100
-    """Sampled: one message in so many; every process records the deliveries of the same ones."""
+    """Mode "sampled": one message in so many is recorded; every process records the same ones."""
 
     def __post_init__(self) -> None:
         if self.every < 1:
@@ -110,6 +116,8 @@ class TraceTable(Config, frozen=True):
 
 
 class ClusterTable(Config, frozen=True):
+    """A whole cluster.toml, before names and addresses are checked."""
+
     name: str
     groups: dict[str, GroupTable]
     protocol: str = "primcast"
@@ -123,14 +131,14 @@ class ClusterTable(Config, frozen=True):
     clients: dict[str, ClientTable] = msgspec.field(default_factory=dict)
     members: MembersTable = MembersTable()
     wire: tuple[int, int] = VERSIONS
-    """The wire versions that may be spoken, oldest and newest."""
+    """The oldest and the newest wire version that may be used."""
     logs: Format = "text"
-    """"json": one object per line."""
+    """"text", or "json": one object per line."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where everybody is."""
+    """The nodes of a cluster.toml with their addresses."""
 
     topology: Topology
     names: dict[str, ProcessId]
@@ -141,7 +149,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A checked configuration."""
+    """The validated content of a cluster.toml."""
 
     file: Path
     name: str
@@ -155,12 +163,12 @@ class Cluster:
     run: str
     topology: Topology
     names: Mapping[str, ProcessId]
-    """The nodes, in the order of the file."""
+    """Node name -> process, in the order of the file."""
     addresses: Mapping[ProcessId, Address]
     listen_addresses: Mapping[ProcessId, Address]
-    """Where nodes listen; `addresses` is where others find them."""
+    """Where nodes listen; `addresses` is where others reach them."""
     http_addresses: Mapping[ProcessId, Address]
-    """Where nodes answer over HTTP, those that do."""
+    """The HTTP addresses of the nodes that have one."""
     emulation: EmulationTable
     security: SecurityTable
     clients: Mapping[str, ClientIdentity]
@@ -168,35 +176,36 @@ class Cluster:
     logs: Format
 
     allows_changes: bool = True
-    """Groups' replicas may be changed while it runs."""
+    """Replicas may be changed while the cluster runs."""
     trace_every: int = 1
-    """One message in so many has its deliveries recorded."""
+    """The deliveries of one message in so many are recorded."""
 
     def permissions(self) -> Permissions:
-        rights = Permissions(self.name, self.nodes(), self.clients)
-        rights.follow_topology(self.topology)
-        return rights
+        """The permissions of all nodes and clients."""
+        permissions = Permissions(self.name, self.nodes(), self.clients)
+        permissions.follow_topology(self.topology)
+        return permissions
 
     def node_transport(self, name: str) -> TransportOptions:
-        """How the node of this name talks."""
+        """Transport options of a node."""
         me = self.process_of(name)
         return self._transport(Subject(self.name, "node", name), self._emulated_network(self.topology.region(me), me))
 
     def client_transport(self, name: str | None = None, region: str | None = None) -> TransportOptions:
-        """How a client talks; with TLS it has a name, which may be left out where there is only one."""
-        lines = self._emulated_network(self.emulation.client_region if region is None else region, -1)
+        """Transport options of a client. With TLS a client has a name, which may be omitted where there is only one."""
+        network = self._emulated_network(self.emulation.client_region if region is None else region, -1)
         if self.security.mode == "plain":
-            return TransportOptions(versions=self.wire, lines=lines)
+            return TransportOptions(versions=self.wire, lines=network)
         if name is None and len(self.clients) == 1:
             name = next(iter(self.clients))
         if name is None or name not in self.clients:
             raise UsageError(
                 f"client {name!r} does not exist in {self.file}; expected one of: {', '.join(self.clients)}"
             )
-        return self._transport(Subject(self.name, "client", name), lines)
+        return self._transport(Subject(self.name, "client", name), network)
 
     def _emulated_network(self, region: str, salt: int) -> EmulatedNetwork | None:
-        """The emulated lines from a region; a mistake names it."""
+        """The emulated network as seen from a region."""
         matrix = self.emulation.matrix_ns
         if not matrix:
             return None
@@ -206,50 +215,51 @@ class Cluster:
             )
         return EmulatedNetwork(self.emulation, region, salt)
 
-    def _transport(self, me: Subject, lines: EmulatedNetwork | None) -> TransportOptions:
+    def _transport(self, me: Subject, network: EmulatedNetwork | None) -> TransportOptions:
         if self.security.mode == "plain":
-            return TransportOptions(versions=self.wire, lines=lines)
+            return TransportOptions(versions=self.wire, lines=network)
         base = self.file.parent
         security = Security(base / self.security.authority, base / self.security.certificates, me, self.permissions())
-        return TransportOptions(security, self.wire, lines)
+        return TransportOptions(security, self.wire, network)
 
     def process_of(self, name: str) -> ProcessId:
-        """The process called "orders/1"."""
+        """The process of the node with a name such as "orders/1"."""
         if name not in self.names:
             raise UsageError(f"node {name!r} does not exist in {self.file}; expected one of: {', '.join(self.names)}")
         return self.names[name]
 
     def data_folder(self, process: ProcessId) -> Path:
-        """Where a node keeps what it must not forget."""
+        """The folder of a node's log and membership files."""
         return self.data / f"process-{process:05d}"
 
     def name_of(self, process: ProcessId) -> str:
-        """The node that a process is."""
+        """The name of a process's node."""
         return next(name for name, known in self.nodes().items() if known == process)
 
     def nodes(self) -> dict[str, ProcessId]:
-        """Every node's name and process, in the order of the file."""
+        """Node name -> process, in the order of the file."""
         return dict(self.names)
 
     def members_by_group(self) -> dict[str, list[str]]:
-        """The nodes of each group, by name."""
-        named = {process: name for name, process in self.names.items()}
+        """The names of the nodes of each group."""
+        names = {process: name for name, process in self.names.items()}
         topology = self.topology
-        return {topology.names[g]: [named[m] for m in topology.members(g) if m in named] for g in topology.groups}
+        return {topology.names[g]: [names[m] for m in topology.members(g) if m in names] for g in topology.groups}
 
     def with_topology(self, topology: Topology) -> "Cluster":
-        """The same cluster after changes of its members. For addresses this file has the last word about those whom it
-        names, because an operator may have moved them; the changes tell about the others."""
+        """The same cluster with another topology. The addresses of nodes in this file take precedence, because an
+        operator may have moved them; the topology supplies those of the others."""
         names = {name: process for name, process in self.names.items() if process in topology.servers}
         addresses = {process: self.addresses[process] for process in names.values()}
         for process, (name, place) in topology.endpoints.items():
             if process in topology.servers and process not in addresses:
                 names[name] = process
-                addresses[process] = parse_address(place, f"the place of {name}")
+                addresses[process] = parse_address(place, f"the address of {name}")
         listens = {process: self.listen_addresses.get(process, address) for process, address in addresses.items()}
         return replace(self, topology=topology, names=names, addresses=addresses, listen_addresses=listens)
 
     def group_id(self, name: str) -> GroupId:
+        """The group with a name."""
         for group, known in self.topology.names.items():
             if known == name:
                 return group
@@ -259,12 +269,12 @@ class Cluster:
 
 
 def read_cluster(file: Path | str) -> Cluster:
-    """Read and check a cluster.toml; a mistake names the file, the field and what was expected."""
+    """Reads and validates a cluster.toml; an error names the file, the field and what was expected."""
     file = Path(file)
     try:
         values = tomllib.loads(file.read_text())
     except OSError as error:
-        raise UsageError(f"{file}: {error.strerror}; expected a cluster's configuration") from None
+        raise UsageError(f"{file}: {error.strerror}; expected a cluster.toml") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{file}: {error}; expected TOML") from None
     table = parse_config(ClusterTable, values, str(file))
@@ -296,6 +306,7 @@ def _check_wire(wire: Versions) -> None:
 
 
 def _parse_groups(groups: Mapping[str, GroupTable], changed: MembersTable) -> Placement:
+    """Assigns process ids, names and addresses to the replicas of all groups."""
     members: dict[GroupId, list[ProcessId]] = {}
     names: dict[GroupId, str] = {}
     regions: dict[ProcessId, str] = {}
@@ -309,7 +320,7 @@ def _parse_groups(groups: Mapping[str, GroupTable], changed: MembersTable) -> Pl
             raise UsageError(f"groups: the name {name!r}; expected one without '/'")
         group = place if table.id is None else table.id
         if group in members:
-            raise UsageError(f"groups.{name}.id = {group}; {names[group]} has this number already")
+            raise UsageError(f"groups.{name}.id = {group}; {names[group]} has this id already")
         names[group] = name
         members[group] = []
         where = f"groups.{name}.replicas"
@@ -347,7 +358,7 @@ def _register_name(nodes: dict[str, ProcessId], node: str, group: str, process: 
 
 
 def _first_unused_process(changed: MembersTable, least: ProcessId) -> ProcessId:
-    """The first number that a new process may have; before any change, everybody must find the same one."""
+    """The first process id that a new replica may have; before any change, all nodes must compute the same one."""
     if changed.configuration < 0:
         raise UsageError(f"members.configuration = {changed.configuration}; expected 0 or more")
     if (changed.next_process is None) != (changed.configuration == 0):
@@ -363,7 +374,7 @@ def _first_unused_process(changed: MembersTable, least: ProcessId) -> ProcessId:
 
 
 def parse_address(text: str, where: str) -> Address:
-    """HOST:PORT, or a sentence about it."""
+    """Parses HOST:PORT."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or not 1 <= int(port) <= 65535:
         raise UsageError(f"{where}: the address {text!r}; expected host:port with a port from 1 to 65535")
@@ -378,30 +389,31 @@ def _parse_free_address(text: str, where: str, taken: Mapping[ProcessId, Address
 
 
 def format_toml(values: Mapping[str, Any]) -> str:
-    """Plain data as TOML, as far as a cluster.toml needs it: values first, then tables."""
-    lines: list[str] = []
-    left: list[tuple[str, Mapping[str, Any]]] = [("", values)]
-    while left:
-        name, table = left.pop(0)
+    """Formats plain data as TOML, as far as a cluster.toml needs it: values first, then tables."""
+    network: list[str] = []
+    tables: list[tuple[str, Mapping[str, Any]]] = [("", values)]
+    while tables:
+        name, table = tables.pop(0)
         if name:
-            lines.append(f"\n[{name}]")
-        for field, said in table.items():
-            if isinstance(said, Mapping):
-                left.append((f"{name}.{format_key(field)}" if name else format_key(field), said))
+            network.append(f"\n[{name}]")
+        for field, content in table.items():
+            if isinstance(content, Mapping):
+                tables.append((f"{name}.{format_key(field)}" if name else format_key(field), content))
             else:
-                lines.append(f"{format_key(field)} = {format_value(said)}")
-    return "\n".join(lines) + "\n"
+                network.append(f"{format_key(field)} = {format_value(content)}")
+    return "\n".join(network) + "\n"
 
 
 def format_key(name: str) -> str:
-    """A key, as TOML wants it."""
+    """Formats a key as TOML."""
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
 
 
-def format_value(said: Any) -> str:
-    """What JSON says of strings, numbers, truth and lists of these, TOML says too; lists may also hold flat tables."""
-    if isinstance(said, list) and any(isinstance(one, Mapping) for one in said):
-        return f"[{', '.join(format_value(one) for one in said)}]"
-    if isinstance(said, Mapping):
-        return "{ " + ", ".join(f"{format_key(name)} = {json.dumps(inner)}" for name, inner in said.items()) + " }"
-    return json.dumps(said)
+def format_value(value: Any) -> str:
+    """Formats a value as TOML: JSON syntax for strings, numbers, booleans and lists of these; lists may also hold flat
+    tables."""
+    if isinstance(value, list) and any(isinstance(one, Mapping) for one in value):
+        return f"[{', '.join(format_value(one) for one in value)}]"
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{format_key(name)} = {json.dumps(inner)}" for name, inner in value.items()) + " }"
+    return json.dumps(value)

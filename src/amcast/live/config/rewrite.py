@@ -1,8 +1,8 @@
-"""The cluster.toml of a cluster whose members have changed: the old text with other replicas.
+"""Rewrites cluster.toml after a change of members: the old text with other replicas.
 
-Operators keep comments in this file, so it is not written anew: the arrays of replicas and `[members]` are replaced,
-and everything else stays as it is. The result is read and compared with what it should say; a file that is built in a
-way that this does not understand (inline tables, dotted keys) is written from its values, without comments.
+Operators keep comments in this file, so it is not generated anew: the arrays of replicas and `[members]` are replaced,
+and everything else stays. The result is parsed and compared with the expected values; a file with a layout that this
+module does not understand (inline tables, dotted keys) is written from its values, without comments.
 """
 
 import re
@@ -16,7 +16,7 @@ from amcast.live.storage.atomic_files import write_atomically
 
 
 def rewrite_members(cluster: Cluster) -> str:
-    """The text for a cluster as it is now, from the file that it was read from."""
+    """Returns the text of the cluster.toml for the current members, based on the file that was read."""
     text = cluster.file.read_text()
     values = _update_values(tomllib.loads(text), cluster)
     edited = text
@@ -32,7 +32,7 @@ def rewrite_members(cluster: Cluster) -> str:
 
 
 def _update_values(values: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
-    """What the file says, with everybody's number and name."""
+    """Puts the current replicas and configuration into the values of the file."""
     topology = cluster.topology
     names = {process: name for name, process in cluster.names.items()}
     for group in topology.groups:
@@ -57,13 +57,13 @@ def _update_values(values: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
 
 
 def _read_replica_tables(group: str, replicas: list[Any]) -> dict[str, dict[str, Any]]:
-    """What a file says about each replica besides its number and name, by name."""
-    found: dict[str, dict[str, Any]] = {}
+    """The other fields of each replica in the file, by name."""
+    tables: dict[str, dict[str, Any]] = {}
     for rank, one in enumerate(replicas, 1):
         table = dict(one) if isinstance(one, Mapping) else {"address": one}
         table.pop("process", None)
-        found[table.pop("name", f"{group}/{rank}")] = table
-    return found
+        tables[table.pop("name", f"{group}/{rank}")] = table
+    return tables
 
 
 def _format_address(address: tuple[str, int]) -> str:
@@ -72,11 +72,11 @@ def _format_address(address: tuple[str, int]) -> str:
 
 
 def _replace_replicas(text: str, group: str, replicas: list[dict[str, Any]]) -> str:
-    """Another array in the place of a group's replicas."""
-    found = _find_table(text, f"groups.{format_key(group)}")
-    if found is None:
+    """Replaces the array of a group's replicas."""
+    span = _find_table(text, f"groups.{format_key(group)}")
+    if span is None:
         return text
-    start = re.compile(r"^[ \t]*replicas[ \t]*=[ \t]*\[", re.MULTILINE).search(text, *found)
+    start = re.compile(r"^[ \t]*replicas[ \t]*=[ \t]*\[", re.MULTILINE).search(text, *span)
     if start is None:
         return text
     lines = "".join(f"    {format_value(replica)},\n" for replica in replicas)
@@ -84,12 +84,12 @@ def _replace_replicas(text: str, group: str, replicas: list[dict[str, Any]]) -> 
 
 
 def _replace_members(text: str, members: Mapping[str, Any]) -> str:
-    """The table `[members]`, where it is or at the end."""
-    found = _find_table(text, "members")
-    if found is None:
-        lines = "".join(f"{format_key(name)} = {format_value(said)}\n" for name, said in members.items())
+    """Replaces the table `[members]`, or appends it."""
+    span = _find_table(text, "members")
+    if span is None:
+        lines = "".join(f"{format_key(name)} = {format_value(content)}\n" for name, content in members.items())
         return f"{text.rstrip()}\n\n[members]\n{lines}"
-    first, last = found
+    first, last = span
     body = text[first:last]
     for name in ("configuration", "next_process"):
         line = f"{name} = {format_value(members[name])}"
@@ -100,7 +100,7 @@ def _replace_members(text: str, members: Mapping[str, Any]) -> str:
 
 
 def _find_table(text: str, table: str) -> tuple[int, int] | None:
-    """Where a table's lines begin (behind its header) and end."""
+    """Start (behind the header) and end of a table's lines."""
     header = re.compile(rf"^[ \t]*\[[ \t]*{re.escape(table)}[ \t]*\]", re.MULTILINE).search(text)
     if header is None:
         return None
@@ -109,7 +109,7 @@ def _find_table(text: str, table: str) -> tuple[int, int] | None:
 
 
 def _find_array_end(text: str, start: int) -> int:
-    """The place behind the bracket that closes an array; its strings and comments may hold brackets, too."""
+    """The index behind the bracket that closes an array, skipping brackets in strings and comments."""
     depth = 1
     for token in re.compile(r'"(?:\\.|[^"\\])*"|\'[^\']*\'|#[^\n]*|[\[\]]').finditer(text, start):
         depth += {"[": 1, "]": -1}.get(token.group(), 0)
@@ -119,10 +119,10 @@ def _find_array_end(text: str, start: int) -> int:
 
 
 def replace_file(file: Path, text: str) -> Path | None:
-    """Put a new text in the place of a file, whole or not at all; where the old one is now, if there was one."""
-    kept = None
+    """Replaces a file atomically; returns the path of the old version, if there was one."""
+    old = None
     if file.exists():
-        kept = file.with_name(f"{file.name}.old")
-        write_atomically(kept, file.read_bytes())
+        old = file.with_name(f"{file.name}.old")
+        write_atomically(old, file.read_bytes())
     write_atomically(file, text.encode())
-    return kept
+    return old

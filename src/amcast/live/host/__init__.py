@@ -1,1 +1,1 @@
-"""host."""
+"""The host of one process: its loop, effects, timers and deliveries."""

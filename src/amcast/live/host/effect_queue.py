@@ -1,109 +1,133 @@
-"""Effects happen in their order, and the disk is a barrier among them.
+"""The effect queue: executes effects in order, with the disk as a barrier among them.
 
-`Persist` begins to write a record and goes on. What must not happen before it is durable (`Send`, `Deliver`, `Resolve`
-and a snapshot's taking over) is held until the disk has it; timers and notes are not. A record that must wait for the
-deliveries before it (`Persist.after_deliveries`) is held as well, and all later records behind it.
+`Persist` starts to write a record and does not wait. Effects that must not happen before the record is durable (`Send`,
+`Deliver`, `Resolve` and the installation of a snapshot) are held until the store has it; timers and notes are not. A
+record that must wait for the deliveries before it (`Persist.after_deliveries`) is held as well, and all later records
+behind it.
 """
 
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from amcast.kernel.effects import Deliver, Effect, Note, Persist, Resolve, Send, SendEach
+from amcast.kernel.message import Record
 from amcast.live.storage.store import Store
 
-MOST_HELD: Final = 20_000
-"""Effects that wait for the disk; with more, the host reads nothing new until the disk has caught up."""
+MAX_HELD: Final = 20_000
+"""With more held effects, the host reads nothing new until the disk has caught up."""
 
 _BARRED: Final = frozenset({Send, SendEach, Deliver, Resolve})
 
 
-class EffectQueue(ABC):
-    """The half of a host that lets effects happen; how each does, the other half knows."""
+class EffectQueue:
+    """Executes the effects of one process and holds those that wait for its store."""
 
-    __slots__ = ("_durable", "_held", "_perform", "_queued", "_store", "_ticket")
+    __slots__ = (
+        "_before_log_truncation", "_encode_record", "_handlers", "_has_held_record", "_held", "_on_full",
+        "_read_clock", "_send", "_store", "appended", "durable",
+    )  # fmt: skip
 
-    def __init__(self, store: Store) -> None:
+    def __init__(
+        self,
+        store: Store,
+        encode_record: Callable[[Record], bytes],
+        send: Callable[[Send], None],
+        handlers: Mapping[type, Callable[[Any], None]],
+        *,
+        read_clock: Callable[[], int],
+        on_full: Callable[[bool], None],
+        before_log_truncation: Callable[[], None] | None = None,
+    ) -> None:
+        """`handlers` execute the effects of each kind but `Send` and `Persist`; `read_clock` is called when held
+        effects are released, because they happen then; `on_full` when too many are held, and when not any more;
+        `before_log_truncation` before a record that makes earlier deliveries impossible to repeat."""
         self._store = store
-        self._perform: dict[type, Callable[[Any], None]] = {}
-        """What each kind of effect does."""
+        self._encode_record = encode_record
+        self._send = send
+        self._handlers = handlers
+        self._read_clock = read_clock
+        self._on_full = on_full
+        self._before_log_truncation = before_log_truncation
         self._held: deque[tuple[int, Effect]] = deque()
-        self._queued = False
-        """A record waits among them for the deliveries before it, and all later records behind it."""
-        self._ticket = 0
-        """Of the last record appended; what comes after it waits until it is durable."""
-        self._durable = 0
+        """Each with the ticket of the record that it waits for."""
+        self._has_held_record = False
+        """A record is held for the deliveries before it, and so are all later records."""
+        self.appended = 0
+        """Ticket of the last record appended to the store; later effects wait until it is durable."""
+        self.durable = 0
+        """Ticket of the last record that is durable."""
 
-    @abstractmethod
-    def _send(self, effect: Send) -> None:
-        """Most effects are of this kind."""
+    @property
+    def held_count(self) -> int:
+        """How many effects wait for the store."""
+        return len(self._held)
 
-    @abstractmethod
-    def _persist(self, effect: Persist) -> None:
-        """Begin to write a record."""
-
-    @abstractmethod
-    def _crowded(self, full: bool) -> None:
-        """Too much is held, or not any more."""
-
-    @abstractmethod
-    def _read_clock(self) -> int:
-        """Note the time: held effects happen now."""
-
-    def _execute(self, effects: Iterable[Effect]) -> None:
-        """Let effects happen in their order, or wait for the record before them."""
-        barred = self._ticket > self._durable
+    def execute(self, effects: Iterable[Effect]) -> None:
+        """Executes effects in their order, or holds them until the record before them is durable."""
+        is_barred = self.appended > self.durable
         for effect in effects:
             kind = type(effect)
             if kind is Send:
-                if barred:
+                if is_barred:
                     self._hold(effect)
                 else:
                     self._send(effect)  # type: ignore[arg-type]
-            elif barred and (kind in _BARRED or installs(effect)):
+            elif is_barred and (kind in _BARRED or is_installation(effect)):
                 self._hold(effect)
             elif kind is Persist:
-                if barred and (self._queued or effect.after_deliveries):  # type: ignore[attr-defined]
-                    self._queued = True
+                if is_barred and (self._has_held_record or effect.after_deliveries):  # type: ignore[attr-defined]
+                    self._has_held_record = True
                     self._hold(effect)
                 else:
                     self._persist(effect)  # type: ignore[arg-type]
-                    barred = self._ticket > self._durable
+                    is_barred = self.appended > self.durable
             else:
-                self._perform[kind](effect)
+                self._handlers[kind](effect)
 
-    def _hold(self, effect: Effect) -> None:
-        self._held.append((self._ticket, effect))
-        if len(self._held) == MOST_HELD:
-            self._crowded(True)
+    def commit(self) -> bool:
+        """Makes appended records durable, or starts to, and releases effects; False if nothing became durable."""
+        return self.appended > self.durable and self.release(self._store.commit())
 
-    def _catch_up(self) -> bool:
-        """Let go of what has become durable meanwhile; False if nothing has."""
-        return self._ticket > self._durable and self._release(self._store.commit())
-
-    def _release(self, ticket: int) -> bool:
-        """The disk has everything up to this ticket: let go of what waited for it; False if that changes nothing."""
-        if ticket <= self._durable:
+    def release(self, ticket: int) -> bool:
+        """Executes the effects that waited for records up to this ticket; False if no more records are durable."""
+        if ticket <= self.durable:
             return False
-        self._durable = ticket
+        self.durable = ticket
         held = self._held
-        was_full = len(held) >= MOST_HELD
+        was_full = len(held) >= MAX_HELD
         self._read_clock()
         while held and held[0][0] <= ticket:
             effect = held.popleft()[1]
             if type(effect) is Persist:
                 behind = [effect, *(one for _, one in held)]
                 held.clear()
-                self._queued = False
-                self._execute(behind)
+                self._has_held_record = False
+                self.execute(behind)
+            elif type(effect) is Send:
+                self._send(effect)
             else:
-                self._perform[type(effect)](effect)
-        if was_full and len(held) < MOST_HELD:
-            self._crowded(False)
+                self._handlers[type(effect)](effect)
+        if was_full and len(held) < MAX_HELD:
+            self._on_full(False)
         return True
 
+    def _hold(self, effect: Effect) -> None:
+        self._held.append((self.appended, effect))
+        if len(self._held) == MAX_HELD:
+            self._on_full(True)
 
-def installs(effect: Effect) -> bool:
-    """A snapshot took the place of the deliveries before the position that this note tells."""
+    def _persist(self, effect: Persist) -> None:
+        if (effect.replaces or effect.after_deliveries) and self._before_log_truncation is not None:
+            # Deliveries that the log forgets cannot be repeated: the trace must have them.
+            self._before_log_truncation()
+        if not self._store.keeps:
+            return
+        ticket = self._store.append(self._encode_record(effect.record), effect.replaces)
+        if ticket:
+            self.appended = ticket
+
+
+def is_installation(effect: Effect) -> bool:
+    """Whether a note tells that a snapshot replaced the deliveries before a position."""
     return type(effect) is Note and effect.name == "installed"

@@ -1,11 +1,14 @@
-"""A host: the same loop as the simulator's, with sockets, a clock and a disk.
+"""The host: runs one process with sockets, a clock and a disk, by the same loop as the simulator.
 
-One tick takes everything that arrived since the last one, feeds it to the process as one burst, executes the effects in
-order, and ends with one write per peer. What the process sends to itself is the next step's input, in the same tick, so
-that its consequences share that write. A lone message waits for nothing; a crowd is served in bulk.
+One tick takes everything that arrived since the last one, feeds it to the process as one step, executes the effects in
+order, and ends with one write per peer. A body that the process sends to itself is an input of the next step in the
+same tick, so that its consequences share that write. A lone message waits for nothing; many are handled in bulk.
 
-`Persist` is a barrier (`live/host/effect_queue.py`): what must not happen before the record is durable is held, the
-process goes on stepping.
+`Persist` is a barrier (`live/host/effect_queue.py`): effects that must not happen before the record is durable are
+held, while the process keeps stepping.
+
+The host knows nothing of RPC, membership or operations. Its builder (`live/server/replica_runtime.py`,
+`live/client/client.py`) handles them through the callbacks of the constructor.
 """
 
 import asyncio
@@ -14,9 +17,9 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
-from amcast.kernel.effects import About, CancelTimer, Deliver, Effect, Note, Persist, Resolve, Send, SendEach, SetTimer
+from amcast.kernel.effects import About, CancelTimer, Deliver, Effect, Note, Resolve, Send, SendEach, SetTimer
 from amcast.kernel.errors import UsageError
 from amcast.kernel.events import Event, LinkReset, PeerDown, Receive, Requests, Started, Submit, Timer
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
@@ -26,7 +29,7 @@ from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
 from amcast.live.client_batch import BATCH_OVERHEAD_BYTES
 from amcast.live.host.delivery_sink import DeliverySink
-from amcast.live.host.effect_queue import EffectQueue, installs
+from amcast.live.host.effect_queue import EffectQueue, is_installation
 from amcast.live.host.recent_deliveries import RecentDeliveries
 from amcast.live.host.skewed_clock import SkewedClock
 from amcast.live.host.step_log import StepLog
@@ -35,9 +38,8 @@ from amcast.live.host.wakeup_coalescer import WakeupCoalescer
 from amcast.live.limits import Limits
 from amcast.live.security.request_filter import RequestFilter
 from amcast.live.storage.store import MemoryStore, Store
-from amcast.live.wire.client_inbox import ClientInbox
-from amcast.live.wire.connection import Connection
-from amcast.live.wire.frames import Codec, Frame, topology_version
+from amcast.live.wire.connection import ClientInbox, Connection
+from amcast.live.wire.frames import RANGE_VERSION, Codec, Frame, topology_version
 from amcast.live.wire.lost_packets import record_lost
 from amcast.live.wire.network import Address, Network
 from amcast.live.wire.transport import PLAIN, TransportOptions
@@ -45,61 +47,23 @@ from amcast.trace.recorder import Recorder
 
 log = logging.getLogger("amcast.live")
 
-STEPS_PER_TICK = 16
-"""A process that always sends to itself must not starve the sockets."""
+STEPS_PER_TICK: Final = 16
+"""Bounds a process that always sends to itself, so that it does not starve the sockets."""
+_STEPS: Final = range(STEPS_PER_TICK)
 
 
-class Host(EffectQueue):
-    """Runs one process, server or client, in one incarnation."""
+class Host:
+    """Runs one process, of a server or a client, in one incarnation."""
 
     # fmt: off
     __slots__ = (
-        "_admission",
-        "_asked",
-        "_before_forgetting",
-        "_chance",
-        "_clock",
-        "_coalescer",
-        "_crowd",
-        "_due",
-        "_failed",
-        "_farewell",
-        "_inbox",
-        "_keeping",
-        "_looped",
-        "_most_asked",
-        "_most_bytes",
-        "_now",
-        "_on_installed",
-        "_on_resolve",
-        "_on_retired",
-        "_on_topology",
-        "_patience_s",
-        "_recorder",
-        "_requests",
-        "_running",
-        "_scheduled",
-        "_skew",
-        "_steps",
-        "_stopped",
-        "_timers",
-        "_traces",
-        "_watched",
-        "codec",
-        "ended",
-        "events_taken",
-        "home",
-        "leaving",
-        "limits",
-        "lost_sends",
-        "me",
-        "network",
-        "process",
-        "retired_ns",
-        "servers",
-        "sink",
-        "steps_taken",
-        "topology",
+        "_client_inbox", "_clock", "_coalescer", "_effects", "_expired", "_farewell", "_flush_is_scheduled",
+        "_follower_delay_s", "_has_failed", "_has_new_requests", "_inbox", "_is_observed", "_is_running",
+        "_is_stopped", "_is_traced", "_largest_payload", "_loopback", "_now", "_on_installed", "_on_resolve",
+        "_on_retired", "_on_topology", "_outbox", "_recorder", "_request_filter", "_requests", "_skew", "_step_log",
+        "_store", "_tick_is_scheduled", "_timers", "_unordered_bytes", "codec", "ended", "events_taken", "home",
+        "is_leaving", "limits", "lost_sends", "me", "network", "process", "retired_ns", "servers", "sink",
+        "steps_taken", "topology",
     )
     # fmt: on
 
@@ -112,172 +76,193 @@ class Host(EffectQueue):
         limits: Limits | None = None,
         store: Store | None = None,
         recorder: Recorder | None = None,
-        steps: StepLog | None = None,
+        step_log: StepLog | None = None,
+        recent: RecentDeliveries | None = None,
         on_deliver: Callable[[Deliver], None] | None = None,
         on_resolve: Callable[[MessageId, tuple[GroupId, ...]], None] | None = None,
         on_installed: Callable[[int], object] | None = None,
         on_topology: Callable[[Topology, Topology], list[Effect]] | None = None,
         on_retired: Callable[[int, int], object] | None = None,
         on_rpc: Callable[[Connection, Any], None] | None = None,
-        recent: RecentDeliveries | None = None,
-        before_forgetting: Callable[[], None] | None = None,
-        handed: int = 0,
-        recorded: int = 0,
+        before_log_truncation: Callable[[], None] | None = None,
+        delivered_until: int = 0,
+        recorded_until: int = 0,
         coalesce_us: int = 0,
-        chance: random.Random | None = None,
+        rng: random.Random | None = None,
         clock: Callable[[], int] = time.time_ns,
         skew: SkewedClock | None = None,
         wiring: TransportOptions = PLAIN,
     ) -> None:
-        """What others ask of a server besides its protocol, and what follows from a new topology, is handled by whoever
-        builds the host (`live/server/replica_runtime.py`, `live/client/client.py`): `on_rpc` gets connections that
-        begin with an RPC request; `on_topology` gets the old and the new topology and returns effects to execute with
-        those of the step; `on_retired` gets the configuration that removed the process, and the time. `recent` keeps
-        deliveries for subscribers. `coalesce_us` is for a node that owns its operating-system process."""
-        super().__init__(store or MemoryStore())
+        """`on_topology` gets the old and the new topology and returns effects to execute with those of the step;
+        `on_retired` gets the configuration that removed the process, and the time; `on_rpc` gets connections that begin
+        with an RPC request; `on_installed` gets the position of a snapshot. `recent` keeps deliveries for subscribers.
+        `coalesce_us` is for a node that owns its operating-system process."""
         self.process = process
         self.me = process.me
         self.limits = limits or Limits()
         self.codec = Codec(spec.wire_bodies(), spec.records, self.limits)
-        self.steps_taken = 0
-        self.events_taken = 0
-        self.lost_sends = 0
-        """Bodies for processes that nobody knows (clients that left)."""
-        self.leaving = False
-        """It has said farewell."""
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the host stopped; carries the reason if that was a failure."""
-        self._failed = self._stopped = False
-        self._farewell = spec.farewell
-        self._recorder = recorder
-        self._traces = recorder is not None and recorder.wants_packets
-        self._steps = steps
-        self._on_resolve = on_resolve
-        self._on_installed = on_installed
-        self._most_bytes = self.limits.message_bytes + BATCH_OVERHEAD_BYTES
-        self._most_asked = self.limits.unordered_bytes
-        self._patience_s = self.limits.follower_delay_us / 1e6
-        rights = None if wiring.security is None else wiring.security.permissions
-        self._admission = RequestFilter(process, spec, self._most_bytes, rights)
-        self._before_forgetting = before_forgetting
-        self._coalescer = WakeupCoalescer(coalesce_us)
-        self.sink = DeliverySink(
-            self.me, process.group, on_deliver, recorder, handed, recorded, recent, self._coalescer.record_delivery
-        )
-        self._chance = chance or random.Random()
-        self._clock = clock
-        self._skew = skew
-        self._watched = self._traces or steps is not None or skew is not None
-        self._now = 0
         self.topology = process.topology
-        """The last topology that the process was seen with."""
+        """The topology that the process had after the last step."""
         self.servers = set(process.topology.servers)
         """Every process that is, or was in this incarnation, a member of some group."""
         self.home = process.group
-        """The group of a server; a process that was removed keeps it. None for clients."""
+        """The group of a server, kept after its removal; None for clients."""
         self.retired_ns: int | None = None
         """When this process, removed from its group, was not needed any more."""
-        self._on_topology = on_topology
-        self._on_retired = on_retired
-        self._running = self._scheduled = self._keeping = False
-        self._asked = False
-        """Somebody has asked for a message since the last tick."""
+        self.is_leaving = False
+        """The process has announced that it leaves."""
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the host stopped; carries the error if it failed."""
+        self.steps_taken = self.events_taken = 0
+        self.lost_sends = 0
+        """Bodies for unknown processes, such as clients that left."""
+        self._store = store or MemoryStore()
+        self._recorder = recorder
+        self._step_log = step_log
+        self._clock, self._skew, self._now = clock, skew, 0
+        self._is_traced = recorder is not None and recorder.wants_packets
+        self._is_observed = self._is_traced or step_log is not None or skew is not None
+        """Steps take the slow way that records them, or skews their clock."""
+        self._on_resolve, self._on_installed = on_resolve, on_installed
+        self._on_topology, self._on_retired = on_topology, on_retired
+        self._farewell = spec.farewell
+        self._largest_payload = self.limits.message_bytes + BATCH_OVERHEAD_BYTES
+        self._unordered_bytes = self.limits.unordered_bytes
+        self._follower_delay_s = self.limits.follower_delay_us / 1e6
+        self._has_failed = self._is_running = self._is_stopped = False
+        self._tick_is_scheduled = self._flush_is_scheduled = False
+        self._has_new_requests = False
+        """Clients, or a local user, have requested something since the last tick."""
         self._inbox: list[Event] = []
         self._requests: list[Message] | None = None
-        """What clients have asked for since the last step; it is in the inbox."""
-        self._looped: list[tuple[About, str, int, int]] = []
-        """Packets from myself to myself that the next step receives, for the trace."""
-        self._timers = Timers(self._chance, self._wake)
-        self._due = self._timers.due
-        self._perform = {
-            Send: self._send,
+        """Messages requested by clients since the last step; the `Requests` event in the inbox shares the list."""
+        self._loopback: list[tuple[About, str, int, int]] = []
+        """Packets from this process to itself that the next step receives, for the trace."""
+        rng = rng or random.Random()
+        self._timers = Timers(rng, self._wake)
+        self._expired = self._timers.expired
+        self._coalescer = WakeupCoalescer(coalesce_us)
+        self.sink = DeliverySink(
+            self.me, process.group, on_deliver=on_deliver, on_fresh=self._coalescer.record_delivery,
+            recorder=recorder, recent=recent, delivered_until=delivered_until, recorded_until=recorded_until,
+        )  # fmt: skip
+        self._effects = self._make_effect_queue(before_log_truncation)
+        self._request_filter, self._client_inbox = self._make_client_input(spec, wiring)
+        self.network = self._make_network(spec.name, cluster, rng, wiring, on_rpc)
+        self._outbox = self.network.outbox
+
+    def _make_effect_queue(self, before_log_truncation: Callable[[], None] | None) -> EffectQueue:
+        handlers: dict[type, Callable[[Any], None]] = {
             SendEach: self._send_each,
             Deliver: self._deliver,
             Resolve: self._resolve,
             SetTimer: self._timers.set,
-            CancelTimer: self._cancel_timer,
-            Persist: self._persist,
+            CancelTimer: self._timers.cancel,
             Note: self._note,
         }
-        self._crowd: ClientInbox | None = None
-        if process.group is not None:
-            self._crowd = ClientInbox(self._admission, self._enqueue_requests, self._wake)
-        self.network = Network(
+        return EffectQueue(
+            self._store,
+            self.codec.encode_record,
+            self._send,
+            handlers,
+            read_clock=self._read_clock,
+            on_full=self._pause_reading,
+            before_log_truncation=before_log_truncation,
+        )
+
+    def _make_client_input(self, spec: Spec, wiring: TransportOptions) -> tuple[RequestFilter, ClientInbox | None]:
+        """The filter for requests of clients, and their inbox; clients themselves need none."""
+        permissions = None if wiring.security is None else wiring.security.permissions
+        request_filter = RequestFilter(self.process, spec, self._largest_payload, permissions)
+        if self.home is None:
+            return request_filter, None
+        return request_filter, ClientInbox(request_filter, self._enqueue_requests, self._wake)
+
+    def _make_network(
+        self,
+        protocol: str,
+        cluster: str,
+        rng: random.Random,
+        wiring: TransportOptions,
+        on_rpc: Callable[[Connection, Any], None] | None,
+    ) -> Network:
+        recorder = self._recorder
+        return Network(
             self.me,
             self._store.incarnation,
             cluster,
-            spec.name,
+            protocol,
             self.codec,
             on_bodies=self._on_bodies,
             on_frame=self._on_frame,
             on_link_reset=self._on_link_reset,
             on_peer_down=self._on_peer_down,
             on_rpc=on_rpc,
-            on_lost=partial(record_lost, recorder, self.codec, self.me) if recorder and self._traces else None,
+            on_lost=partial(record_lost, recorder, self.codec, self.me) if recorder and self._is_traced else None,
             topology_version=lambda: topology_version(self.process.topology),
-            client_inbox=self._crowd,
-            chance=self._chance,
+            client_inbox=self._client_inbox,
+            rng=rng,
             wiring=wiring,
-            traces=self._traces,
+            is_traced=self._is_traced,
         )
 
-    # Incarnation
+    # Start and stop
 
     async def listen(self, address: Address = ("127.0.0.1", 0)) -> Address:
+        """Accepts connections; returns the address that peers should dial."""
         return await self.network.listen(address)
 
     def start(self, addresses: Mapping[ProcessId, Address], lazy: bool = False) -> None:
-        """Begin this incarnation: the records first, then whatever arrives. `lazy`: dial whom something is sent to."""
+        """Starts this incarnation with its records; then come arrivals. `lazy`: servers are dialled on demand."""
         loop = asyncio.get_running_loop()
         self._store.start(
             lambda ticket: loop.call_soon_threadsafe(self._on_durable, ticket),
             lambda error: loop.call_soon_threadsafe(self.fail, error),
         )
         records = tuple(self.codec.decode_record(record) for record in self._store.records())
-        self._running = True
+        self._is_running = True
         self._inbox.insert(0, Started(records, self._store.incarnation))
         self.network.start(addresses, lazy)
         self._wake()
 
-    def say_farewell(self) -> bool:
-        """Tell everybody who is connected that this process leaves (`live/server/leaving.py`); False if there is no way
-        to."""
-        if not self._running or self.leaving or self._farewell is None:
+    def announce_leaving(self) -> bool:
+        """Tells all connected peers that this process leaves (`live/server/node.py`); False if it cannot."""
+        if not self._is_running or self.is_leaving or self._farewell is None:
             return False
-        self.leaving = True
+        self.is_leaving = True
         links = self.network.links
-        peers = [peer for peer, link in links.items() if link.connection is not None and link.version >= 2]
-        self.network.send(tuple(peers), self.codec.encode(self._farewell(self.incarnation)), None)
-        self.network.flush(self._read_clock() if self._traces else None)
+        peers = [peer for peer, link in links.items() if link.connection is not None and link.version >= RANGE_VERSION]
+        self._outbox.send(tuple(peers), self.codec.encode(self._farewell(self.incarnation)), None)
+        self._outbox.flush(self._read_clock() if self._is_traced else None)
         return True
 
     async def stop(self) -> None:
-        """Finish the tick, close everything; the process is not told."""
-        if self._stopped:
+        """Finishes the tick and closes everything; the process gets no event."""
+        if self._is_stopped:
             return
-        self._stopped = True
-        if self._running:
+        self._is_stopped = True
+        if self._is_running:
             self.tick()
             self._flush_deferred()
-        self._running = False
+        self._is_running = False
         self._timers.stop()
-        self.network.give_up()
+        self.network.discard_unsent()
         await self.network.stop()
         self._store.close()
-        if self._steps is not None:
-            self._steps.close()
-        if self._recorder is not None and not self._failed:
-            # Who failed may come back; whoever started it knows at the end.
+        if self._step_log is not None:
+            self._step_log.close()
+        if self._recorder is not None and not self._has_failed:
+            # A failed process may come back; its last incarnation, or the run's owner, records it.
             self._recorder.record_process(self.me, self.home, self.process.topology.region(self.me), self.retired_ns)
         if not self.ended.done():
             self.ended.set_result(None)
 
     def fail(self, error: BaseException) -> None:
-        """Crash-stop: a process whose step or disk failed takes part in nothing any more."""
+        """Crash-stop: a process whose step or disk failed does nothing more."""
         log.error("process %d stops: %s", self.me, error, exc_info=error)
-        self._failed = True
-        self._running = False
-        self.network.abandon()
+        self._has_failed = True
+        self._is_running = False
+        self.network.abort()
         if not self.ended.done():
             self.ended.set_exception(error)
 
@@ -290,34 +275,36 @@ class Host(EffectQueue):
 
     @property
     def incarnation(self) -> int:
+        """Counts the runs of this process, from 0."""
         return self._store.incarnation
 
     def queues(self) -> dict[str, int]:
-        """What waits here, for operators."""
+        """Lengths of queues, for operators."""
+        effects = self._effects
         return {
             "inbox": len(self._inbox),
-            "held": len(self._held),
-            "appended": self._ticket,
-            "durable": self._durable,
+            "held": effects.held_count,
+            "appended": effects.appended,
+            "durable": effects.durable,
         }
 
-    # What reaches the process
+    # Input of the process
 
     def submit(self, message: Message, wake: bool = True) -> None:
-        """The user of this process a-multicasts. `live/client/multicaster.py` is the comfortable way, and records
-        it. Who is about to call `tick` need not `wake` it."""
-        if len(message.payload) > self._most_bytes:
+        """Multicasts a message of the local user, who normally uses `live/client/multicaster.py`. A caller that calls
+        `tick` next need not `wake` the host."""
+        if len(message.payload) > self._largest_payload:
             raise UsageError(
                 f"message {message.id}: payload of {len(message.payload)} bytes;"
-                f" expected at most {self._most_bytes} (limits.message_bytes)"
+                f" expected at most {self._largest_payload} (limits.message_bytes)"
             )
         self._inbox.append(Submit(message))
-        self._asked = True
+        self._has_new_requests = True
         if wake:
             self._wake()
 
     def enqueue(self, event: Event) -> None:
-        """Give the process an event of another kind (an oracle's word, for example)."""
+        """Gives the process any other event, such as the suggestion of a leader oracle."""
         self._inbox.append(event)
         self._wake()
 
@@ -327,22 +314,22 @@ class Host(EffectQueue):
             for body in bodies:
                 inbox.append(Receive(peer, body))
         else:
-            self._admission.check(peer, bodies)
+            self._request_filter.check(peer, bodies)
             self._enqueue_requests([body.message for body in bodies])  # type: ignore[attr-defined]
-        if not self._scheduled:
+        if not self._tick_is_scheduled:
             self._wake()
 
     def _enqueue_requests(self, messages: list[Message]) -> None:
-        """Clients ask for these."""
+        """Adds messages that clients request."""
         if self._requests is None:
             self._requests = messages
             self._inbox.append(Requests(messages))
-            self._asked = True
+            self._has_new_requests = True
         else:
             self._requests += messages
 
     def _on_frame(self, peer: ProcessId, frame: Frame) -> None:
-        """The same from a peer that traces its packets."""
+        """Handles a frame of a peer that traces its packets."""
         self._on_bodies(peer, frame.bodies)
         if self._recorder is not None:
             now = self._read_clock()
@@ -358,49 +345,50 @@ class Host(EffectQueue):
     # The loop
 
     def _wake(self) -> None:
-        if self._running and not self._scheduled:
-            self._scheduled = True
+        if self._is_running and not self._tick_is_scheduled:
+            self._tick_is_scheduled = True
             asyncio.get_running_loop().call_soon(self.tick)
 
     def tick(self) -> None:
-        """Take everything that has arrived; whoever has just handed something in may call this to save a turn."""
-        self._scheduled = False
-        if not self._running:
+        """Handles everything that has arrived. A caller that has just submitted something may call this directly."""
+        self._tick_is_scheduled = False
+        if not self._is_running:
             return
         try:
-            if self._crowd is not None and self._crowd.arrived:
-                self._crowd.take()
+            if self._client_inbox is not None and self._client_inbox.arrived:
+                self._client_inbox.fast_receive()
+            commit = self._effects.commit
             for _ in _STEPS:
-                if self._inbox or self._due:
+                if self._inbox or self._expired:
                     self._step()
-                elif not self._catch_up():
+                elif not commit():
                     break
-            while self._catch_up():
-                pass
-            self.network.flush(self._read_clock() if self._traces else None)
+            else:
+                while commit():
+                    pass
+            self._outbox.flush(self._read_clock() if self._is_traced else None)
         except Exception as error:
             self.fail(error)
             return
-        if self._asked or self.network.full:
-            self._asked = False
+        if self._has_new_requests or self.network.are_clients_paused:
+            self._has_new_requests = False
             self._coalescer.record_request(self._now)
             self._update_backpressure(self.process.unanswered_bytes())
-        if self._inbox or self._due:
+        if self._inbox or self._expired:
             self._wake()
-        if self.network.later and not self._keeping:
-            self._keeping = True
-            asyncio.get_running_loop().call_later(self._patience_s, self._flush_deferred)
+        if self._outbox.deferred and not self._flush_is_scheduled:
+            self._flush_is_scheduled = True
+            asyncio.get_running_loop().call_later(self._follower_delay_s, self._flush_deferred)
         self._coalescer.end_tick(self._now, self.process.is_leader)
 
     def _flush_deferred(self) -> None:
-        """Tell those who could wait."""
-        self._keeping = False
-        self.network.let_go(self._read_clock() if self._traces else None)
+        self._flush_is_scheduled = False
+        self._outbox.flush_deferred(self._read_clock() if self._is_traced else None)
 
-    def _update_backpressure(self, burden: int) -> None:
-        """Much that clients asked for is not answered, or was not: they wait, or need not wait any more."""
-        if burden > self._most_asked or burden <= self._most_asked // 2:
-            self.network.fill(burden > self._most_asked)
+    def _update_backpressure(self, unanswered: int) -> None:
+        """Stops reading from clients while too many of their bytes are unanswered, and resumes at half of the limit."""
+        if unanswered > self._unordered_bytes or unanswered <= self._unordered_bytes // 2:
+            self.network.pause_clients(unanswered > self._unordered_bytes)
 
     def _step(self) -> None:
         now = self._clock()
@@ -410,51 +398,51 @@ class Host(EffectQueue):
             now = self._now
         events = self._inbox
         self._inbox, self._requests = [], None
-        if self._due and type(events[0] if events else None) is not Started:
-            # One timer, and first: nothing else in this burst can have cancelled it.
-            events.insert(0, Timer(self._due.popleft()))
+        if self._expired and type(events[0] if events else None) is not Started:
+            # One timer, and first: no other event of this step can have cancelled it.
+            events.insert(0, Timer(self._expired.popleft()))
         process = self.process
-        if self._watched:
-            effects = self._watched_step(events, now)
+        if self._is_observed:
+            effects = self._observed_step(events, now)
         else:
             effects = process.step(events, now)
         self.steps_taken += 1
         self.events_taken += len(events)
         if process.topology is not self.topology:
             effects = [*effects, *self._change_topology()]
-        self._execute(effects)
+        self._effects.execute(effects)
 
     def _change_topology(self) -> list[Effect]:
         """Follows the process to a new topology, before anything of the step is sent to new members."""
-        known, self.topology = self.topology, self.process.topology
+        old, self.topology = self.topology, self.process.topology
         self.servers.update(self.topology.servers)
-        return [] if self._on_topology is None else self._on_topology(known, self.topology)
+        return [] if self._on_topology is None else self._on_topology(old, self.topology)
 
-    def _watched_step(self, events: list[Event], now: int) -> list[Effect]:
-        """A step of which something is recorded, or whose clock is wrong on purpose."""
-        if self._looped:
-            self._record_looped(now)
+    def _observed_step(self, events: list[Event], now: int) -> list[Effect]:
+        """A step that is recorded, or whose clock is skewed."""
+        if self._loopback:
+            self._record_loopback(now)
         if self._skew is not None:
-            now = self._skew.told(now)
+            now = self._skew.skew(now)
         effects = self.process.step(events, now)
-        if self._traces:
+        if self._is_traced:
             effects = self.process.attribute_to_messages(effects)
-        if self._steps is not None:
-            self._steps.write(now, events, effects)
+        if self._step_log is not None:
+            self._step_log.write(now, events, effects)
         return effects
 
     def _read_clock(self) -> int:
-        """Local time that never goes back, whatever the machine's clock does."""
+        """Local time, which never goes back, whatever the machine's clock does."""
         now = self._clock()
         if now > self._now:
             self._now = now
         return self._now
 
-    def _record_looped(self, now: int) -> None:
+    def _record_loopback(self, now: int) -> None:
         assert self._recorder is not None
-        for about, body, size, sent_ns in self._looped:
+        for about, body, size, sent_ns in self._loopback:
             self._recorder.record_packet(about, body, self.me, self.me, size, sent_ns, now)
-        self._looped.clear()
+        self._loopback.clear()
 
     # Effects
 
@@ -462,73 +450,57 @@ class Host(EffectQueue):
         body, me, targets = effect.body, self.me, effect.targets
         if me in targets:
             self._inbox.append(Receive(me, body))
-            if self._traces:
+            if self._is_traced:
                 size = len(self.codec.encode(body))
-                self._looped.append((effect.about, type(body).__name__, size, self._now))
+                self._loopback.append((effect.about, type(body).__name__, size, self._now))
             if len(targets) == 1:
                 return
         part = self.codec.encode(body)
-        if effect.deferrable and self._patience_s:
-            unknown = self.network.send_unhurried(targets, effect.deferrable, part, effect.about)
+        if effect.deferrable and self._follower_delay_s:
+            unknown = self._outbox.send_deferrable(targets, effect.deferrable, part, effect.about)
         else:
-            unknown = self.network.send(targets, part, effect.about)
-        for nobody in unknown:
+            unknown = self._outbox.send(targets, part, effect.about)
+        for target in unknown:
             self.lost_sends += 1
-            if self._traces and self._recorder is not None:
-                self._recorder.record_packet(effect.about, type(body).__name__, me, nobody, len(part), self._now, None)
+            if self._is_traced and self._recorder is not None:
+                self._recorder.record_packet(effect.about, type(body).__name__, me, target, len(part), self._now, None)
 
     def _send_each(self, effect: SendEach) -> None:
-        for send in self.network.send_each(effect):
+        for send in self._outbox.fast_send_each(effect):
             self._send(send)
 
     def _deliver(self, effect: Deliver) -> None:
-        self.sink.take(effect, self._now)
+        self.sink.deliver(effect, self._now)
 
     def _resolve(self, effect: Resolve) -> None:
         if self._on_resolve is not None:
             self._on_resolve(effect.message, effect.absent)
 
-    def _persist(self, effect: Persist) -> None:
-        if (effect.replaces or effect.after_deliveries) and self._before_forgetting is not None:
-            # What the log forgets, nobody can tell again: the trace must have it.
-            self._before_forgetting()
-        if not self._store.keeps:
-            return
-        ticket = self._store.append(self.codec.encode_record(effect.record), effect.replaces)
-        if ticket:
-            self._ticket = ticket
-
-    def _cancel_timer(self, effect: CancelTimer) -> None:
-        self._timers.cancel(effect.name)
-
-    def _crowded(self, full: bool) -> None:
-        self.network.pause_reading(full)
-
     def _note(self, effect: Note) -> None:
-        if installs(effect):
-            self._take_over(int(effect.value or 0))
+        if is_installation(effect):
+            self._install(int(effect.value or 0))
         elif effect.name == "retired" and self._on_retired is not None:
             self._on_retired(int(effect.value or 0), self._now)
         if self._recorder is not None:
             self._recorder.record_note(self.me, self._now, effect.name, effect.message, effect.value)
 
-    def _take_over(self, position: int) -> None:
-        """A snapshot took the place of the deliveries before this position."""
-        self.sink.jump(position)
-        log.info("process %d installed a snapshot: caught up to position %d", self.me, position)
+    def _install(self, position: int) -> None:
+        """Skips the deliveries that a snapshot replaced."""
+        self.sink.skip_to(position)
+        log.info("process %d installed a snapshot and is at position %d", self.me, position)
         if self._on_installed is not None:
             self._on_installed(position)
 
+    def _pause_reading(self, paused: bool) -> None:
+        self.network.pause_reading(paused)
+
     def _on_durable(self, ticket: int) -> None:
-        """The disk has everything up to this ticket."""
-        if not self._running:
+        """Handles the store's report that all records up to this ticket are durable."""
+        if not self._is_running:
             return
         try:
-            self._release(ticket)
+            self._effects.release(ticket)
         except Exception as error:
             self.fail(error)
             return
         self.tick()
-
-
-_STEPS = range(STEPS_PER_TICK)

@@ -1,6 +1,7 @@
-"""A clock that is wrong on purpose, to test what wrong clocks do to a cluster: nothing but latency.
+"""A clock that is wrong on purpose, for tests: wrong clocks must cost a cluster nothing but latency.
 
-Only the process is fooled. The trace goes by the machine's clock, because it compares what several processes saw.
+Only the process sees the skewed time. The trace uses the machine's clock, because it compares times of several
+processes.
 """
 
 import asyncio
@@ -8,24 +9,24 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-LOOK_S: Final = 0.05
+RELOAD_S: Final = 0.05
 
 
 class SkewedClock:
-    """So many seconds off as a file says; a file that changes is a clock that jumps."""
+    """Adds the offset in a file, in seconds, to the time; a change of the file is a jump of the clock."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._offset_ns = 0
         self._last_ns = 0
-        self._look()
+        self._reload()
 
-    def told(self, now_ns: int) -> int:
-        """What the process believes; as with every host, it never goes back."""
+    def skew(self, now_ns: int) -> int:
+        """The time that the process sees; like the time of every host it never goes back."""
         self._last_ns = max(self._last_ns, now_ns + self._offset_ns)
         return self._last_ns
 
-    def _look(self) -> None:
+    def _reload(self) -> None:
         with suppress(OSError, ValueError):
             self._offset_ns = int(float(self._file.read_text()) * 1e9)
-        asyncio.get_running_loop().call_later(LOOK_S, self._look)
+        asyncio.get_running_loop().call_later(RELOAD_S, self._reload)

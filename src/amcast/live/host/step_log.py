@@ -1,8 +1,8 @@
-"""The step log: every step of a live process, so that it can be stepped again.
+"""The step log: the events and effects of every step of a live process, for replay.
 
-A process is pure: the same events at the same times give the same effects, in any world. A host writes what it fed and
-what it got; `replay` feeds the same to a fresh object and compares. A file is a row of frames, u32 length + msgpack
-array, of which the first says whose steps they are:
+A process is pure: the same events at the same times give the same effects, in any environment. A host writes the events
+and effects of each step; `replay` feeds the events to a fresh process and compares the effects. A file is a sequence of
+frames, u32 length + msgpack array; the first one identifies the process:
 
     [schema, protocol, process, incarnation]
     [now, [event ...], [effect ...]]
@@ -29,6 +29,8 @@ _encoder: Final = msgspec.msgpack.Encoder()
 
 
 class Header(msgspec.Struct, frozen=True, array_like=True):
+    """The first frame of a file."""
+
     schema: int
     protocol: str
     process: ProcessId
@@ -36,6 +38,8 @@ class Header(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Step(NamedTuple):
+    """One step: its time, its events and the effects that the process returned."""
+
     now: int
     events: list[Event]
     effects: list[Effect]
@@ -48,21 +52,23 @@ class StepLog:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("wb")
-        self._put(Header(STEPS_SCHEMA, protocol, process, incarnation))
+        self._append(Header(STEPS_SCHEMA, protocol, process, incarnation))
 
     def write(self, now: int, events: Sequence[Event], effects: Sequence[Effect]) -> None:
-        self._put((now, events, effects))
+        """Appends one step."""
+        self._append((now, events, effects))
 
     def close(self) -> None:
+        """Closes the file."""
         self._file.close()
 
-    def _put(self, value: object) -> None:
+    def _append(self, value: object) -> None:
         data = _encoder.encode(value)
         self._file.write(_LENGTH.pack(len(data)))
         self._file.write(data)
 
 
-# The kernel's types name the bases Body and Record; here their fields are raw bytes, which the codec then decodes.
+# The kernel's types name the base classes Body and Record; here these fields are raw bytes for the codec to decode.
 
 
 class _Receive(msgspec.Struct, array_like=True, tag="Receive"):
@@ -79,7 +85,7 @@ class _Send(msgspec.Struct, array_like=True, tag="Send"):
     targets: tuple[ProcessId, ...]
     body: msgspec.Raw
     about: About = None
-    later: tuple[ProcessId, ...] = ()
+    deferrable: tuple[ProcessId, ...] = ()
 
 
 class _SendEach(msgspec.Struct, array_like=True, tag="SendEach"):
@@ -91,7 +97,7 @@ class _SendEach(msgspec.Struct, array_like=True, tag="SendEach"):
 class _Persist(msgspec.Struct, array_like=True, tag="Persist"):
     record: msgspec.Raw
     replaces: bool = False
-    ends: bool = False
+    after_deliveries: bool = False
 
 
 _EventRow = _Receive | _Started | Requests | Submit | Timer | Leader | Suspect | LinkReset | PeerDown
@@ -101,7 +107,8 @@ _row: Final = msgspec.msgpack.Decoder(tuple[int, list[_EventRow], list[_EffectRo
 
 
 def read_header(path: Path) -> Header:
-    for frame in _frames(path):
+    """Reads the first frame of a step log."""
+    for frame in _read_frames(path):
         try:
             header = _header.decode(frame)
         except msgspec.MsgspecError as error:
@@ -113,32 +120,34 @@ def read_header(path: Path) -> Header:
 
 
 def read_steps(path: Path, codec: Codec) -> Iterator[Step]:
-    """The steps in order. A last frame that was cut off (the process was killed) is left out."""
+    """Reads the steps in order, without a last frame that is incomplete because the process was killed."""
     read_header(path)
-    for number, frame in enumerate(_frames(path)):
+    for number, frame in enumerate(_read_frames(path)):
         if number == 0:
             continue
         try:
             now, events, effects = _row.decode(frame)
-            yield Step(now, [_event(row, codec) for row in events], [_effect(row, codec) for row in effects])
+            yield Step(
+                now, [_decode_event(row, codec) for row in events], [_decode_effect(row, codec) for row in effects]
+            )
         except msgspec.MsgspecError as error:
             raise UsageError(f"{path}: step {number} cannot be read: {error}") from None
 
 
 def replay(path: Path, codec: Codec, process: Process) -> int:
-    """Feed a fresh process what a live one was fed; the number of steps, or a sentence about the first difference."""
+    """Feeds the events to a fresh process; returns the number of steps, and raises `UsageError` at a difference."""
     count = 0
     for step in read_steps(path, codec):
         effects = process.step(step.events, step.now)
         if effects != step.effects:
             raise UsageError(
-                f"{path}: step {count} differs: the live process gave {step.effects}, the fresh one {effects}"
+                f"{path}: step {count} differs: the live process returned {step.effects}, the fresh one {effects}"
             )
         count += 1
     return count
 
 
-def _frames(path: Path) -> Iterator[bytes]:
+def _read_frames(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
             (length,) = _LENGTH.unpack(head)
@@ -148,7 +157,7 @@ def _frames(path: Path) -> Iterator[bytes]:
             yield frame
 
 
-def _event(row: Any, codec: Codec) -> Event:
+def _decode_event(row: Any, codec: Codec) -> Event:
     match row:
         case _Receive(sender, body):
             return Receive(sender, codec.decode(body))
@@ -159,14 +168,14 @@ def _event(row: Any, codec: Codec) -> Event:
             return event
 
 
-def _effect(row: Any, codec: Codec) -> Effect:
+def _decode_effect(row: Any, codec: Codec) -> Effect:
     match row:
-        case _Send(targets, body, about, later):
-            return Send(targets, codec.decode(body), about, later)
+        case _Send(targets, body, about, deferrable):
+            return Send(targets, codec.decode(body), about, deferrable)
         case _SendEach(targets, bodies, abouts):
             return SendEach(targets, tuple([codec.decode(body) for body in bodies]), abouts)
-        case _Persist(record, replaces, ends):
-            return Persist(codec.decode_record(record), replaces, ends)
+        case _Persist(record, replaces, after_deliveries):
+            return Persist(codec.decode_record(record), replaces, after_deliveries)
         case _:
             effect: Effect = row
             return effect

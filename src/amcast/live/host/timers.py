@@ -1,44 +1,49 @@
-"""The timers of a host: those that run, and those that ran out and that the process has not heard of."""
+"""The timers of a host: those that run, and those that expired and that the process has not handled yet."""
 
 import asyncio
 import random
 from collections import deque
 from collections.abc import Callable
 
-from amcast.kernel.effects import SetTimer
+from amcast.kernel.effects import CancelTimer, SetTimer
 
 
 class Timers:
-    """By name; setting a name again replaces it."""
+    """Timers by name; setting a name again replaces it."""
 
-    __slots__ = ("_chance", "_running", "_wake", "due")
+    __slots__ = ("_rng", "_running", "_wake", "expired")
 
-    def __init__(self, chance: random.Random, wake: Callable[[], None]) -> None:
-        self._chance = chance
+    def __init__(self, rng: random.Random, wake: Callable[[], None]) -> None:
+        self._rng = rng
         self._wake = wake
         self._running: dict[str, asyncio.TimerHandle] = {}
-        self.due: deque[str] = deque()
-        """They ran out; the process is told one at a time."""
+        self.expired: deque[str] = deque()
+        """Expired timers; each step of the process handles one."""
 
     def set(self, effect: SetTimer) -> None:
-        self.cancel(effect.name)
-        delay_ns = self._chance.randint(effect.low_ns, effect.high_ns)
+        """Starts a timer with a random delay from its interval."""
+        self._cancel(effect.name)
+        delay_ns = self._rng.randint(effect.low_ns, effect.high_ns)
         loop = asyncio.get_running_loop()
-        self._running[effect.name] = loop.call_later(delay_ns / 1e9, self._ran_out, effect.name)
+        self._running[effect.name] = loop.call_later(delay_ns / 1e9, self._expire, effect.name)
 
-    def cancel(self, name: str) -> None:
-        """Forget a timer, also one that ran out and was not told."""
-        timer = self._running.pop(name, None)
-        if timer is not None:
-            timer.cancel()
-        elif name in self.due:
-            self.due.remove(name)
+    def cancel(self, effect: CancelTimer) -> None:
+        """Cancels a timer, also an expired one that was not handled."""
+        self._cancel(effect.name)
 
     def stop(self) -> None:
+        """Cancels all running timers."""
         for timer in self._running.values():
             timer.cancel()
 
-    def _ran_out(self, name: str) -> None:
+    def _cancel(self, name: str) -> None:
+        timer = self._running.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+        elif name in self.expired:
+            self.expired.remove(name)
+
+    def _expire(self, name: str) -> None:
         del self._running[name]
-        self.due.append(name)
+        self.expired.append(name)
         self._wake()

@@ -1,13 +1,14 @@
-"""A rest after a busy tick: what arrives meanwhile is taken at once, in one tick.
+"""Coalesces wake-ups of a saturated replica: after a busy tick it sleeps, and handles all arrivals in one tick.
 
-Waking up is what a replica pays most for when messages are small: a turn of the event loop, a read for each peer, a
-step, a write to each peer, and a processor whose caches have forgotten this process. Under load, what clients say to
-a gateway, and all members to a leader, arrives within a millisecond of each other, so whoever waits that long wakes up
-once for all of it, and the bundles of gateways grow. To other replicas one peer speaks, whom they must answer at once.
+With small messages the largest cost of a replica is waking up: a turn of the event loop, a read for each peer, a step,
+a write to each peer, and a processor whose caches have lost this process. Under load the requests of clients to a
+gateway, and the acknowledgements of all members to a leader, arrive within a millisecond of each other. A replica that
+waits that long wakes up once for all of them, and the bundles of gateways grow. A follower hears one peer, which waits
+for it, so it never sleeps.
 
-The rest is as long as the last deliveries were many, and never longer than `limits.coalesce_us`. Few messages are worth
-no rest at all: a lone one waits for nobody. It blocks the event loop on purpose, so that nothing is read in between; a
-replica inside somebody else's program therefore never rests.
+The sleep grows with the number of messages last delivered, up to `limits.coalesce_us`. Few messages are worth no sleep:
+a lone one waits for nothing. The sleep blocks the event loop on purpose, so that nothing is read meanwhile; a replica
+inside a user's program therefore never sleeps.
 """
 
 import time
@@ -18,48 +19,48 @@ from amcast.kernel.effects import Deliver
 from amcast.live.client_batch import batch_size
 
 PER_MESSAGE_US: Final = 30
-"""So much rest for each message that the last deliveries brought."""
-LEAST_US: Final = 200
-"""Less than this is not worth a system call."""
-CALM_NS: Final = 150_000_000
-"""After so long without deliveries nothing is expected any more."""
-FEW: Final = 8
+"""Sleep for each message that the last deliveries brought."""
+MIN_SLEEP_US: Final = 200
+"""A shorter sleep is not worth its system call."""
+ACTIVE_NS: Final = 150_000_000
+"""How long after the last delivery, or the last request, the replica counts as busy, or as an active gateway."""
+SMALL_BUNDLE: Final = 8
 
 
 class WakeupCoalescer:
-    """When one replica rests, and for how long."""
+    """Decides whether, and for how long, a host sleeps at the end of a tick."""
 
-    def __init__(self, most_us: int, sleep: Callable[[float], None] = time.sleep) -> None:
-        self.busy = False
-        """The last deliveries were many, and not long ago."""
-        self._most_us = most_us
+    def __init__(self, limit_us: int, sleep: Callable[[float], None] = time.sleep) -> None:
+        self.is_busy = False
+        """The last deliveries were many, and recent."""
+        self._limit_us = limit_us
         self._sleep = sleep
-        self._counted = 0
-        self._rest_s = 0.0
-        self._until_ns = 0
-        self._serves_ns = 0
+        self._delivered = 0
+        self._sleep_s = 0.0
+        self._busy_until_ns = 0
+        self._gateway_until_ns = 0
 
-    def record_delivery(self, effect: Deliver) -> None:
-        """Something was delivered. Of many messages, each counts once; few may be clients' batches, which hold more."""
-        if effect.message_count > FEW:
-            self._counted += effect.message_count
+    def record_delivery(self, delivery: Deliver) -> None:
+        """Counts delivered messages. A small bundle is opened, because each of its messages may be a client batch."""
+        if delivery.message_count > SMALL_BUNDLE:
+            self._delivered += delivery.message_count
         else:
-            for message in effect.messages():
-                self._counted += batch_size(message.payload)
+            for message in delivery.messages():
+                self._delivered += batch_size(message.payload)
 
     def record_request(self, now: int) -> None:
-        """Clients have asked for something."""
-        self._serves_ns = now + CALM_NS
+        """Marks the replica as a gateway with active clients for the next ACTIVE_NS."""
+        self._gateway_until_ns = now + ACTIVE_NS
 
-    def end_tick(self, now: int, leads: bool = False) -> None:
-        """The end of a tick of a replica that leads its group, or does not."""
-        if self._counted:
-            worth_us = self._counted * PER_MESSAGE_US
-            self._counted = 0
-            self.busy = worth_us >= LEAST_US
-            self._rest_s = min(worth_us, self._most_us) / 1e6
-            self._until_ns = now + CALM_NS
-        elif now > self._until_ns:
-            self.busy = False
-        if self.busy and self._rest_s and (leads or now < self._serves_ns):
-            self._sleep(self._rest_s)
+    def end_tick(self, now: int, is_leader: bool = False) -> None:
+        """Sleeps if the last ticks delivered enough to pay for it and the replica is a leader or an active gateway."""
+        if self._delivered:
+            worth_us = self._delivered * PER_MESSAGE_US
+            self._delivered = 0
+            self.is_busy = worth_us >= MIN_SLEEP_US
+            self._sleep_s = min(worth_us, self._limit_us) / 1e6
+            self._busy_until_ns = now + ACTIVE_NS
+        elif now > self._busy_until_ns:
+            self.is_busy = False
+        if self.is_busy and self._sleep_s and (is_leader or now < self._gateway_until_ns):
+            self._sleep(self._sleep_s)

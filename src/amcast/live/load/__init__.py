@@ -1,1 +1,1 @@
-"""load."""
+"""Load on a live cluster, for benchmarks, demos and tests."""

@@ -1,4 +1,4 @@
-"""Closed-loop traffic of several clients, and a play in stages while it flows: for benchmarks, demos, tests."""
+"""Closed-loop traffic of several clients, with actions at given times: for benchmarks, demos and tests."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ ANSWER_S = 60.0
 
 
 class Traffic:
-    """Keeps so many messages of each client on their way until told to stop, and remembers how long each took."""
+    """Keeps a number of messages of each client unanswered until it is stopped, and records their latencies."""
 
     def __init__(self, choose: Choose, payload: int, outstanding: int) -> None:
         self.done = 0
@@ -24,7 +24,7 @@ class Traffic:
         self.unanswered = 0
         self.latencies_ns: list[int] = []
         self.longest_gap_ns = 0
-        """The longest time in which no receipt came at all."""
+        """The longest time without any receipt."""
         self.stopping = False
         self._choose = choose
         self._payload = bytes(payload)
@@ -32,7 +32,7 @@ class Traffic:
         self._last_ns = 0
 
     async def run(self, clients: Sequence[Client]) -> None:
-        """All clients, until `stopping`."""
+        """Runs all clients until `stopping` is set."""
         self._last_ns = time.perf_counter_ns()
         slots = [self._slot(client) for client in clients for _ in range(self._outstanding)]
         await asyncio.gather(*slots)
@@ -61,9 +61,9 @@ class Traffic:
 async def run_stages(
     clients: Sequence[Client], traffic: Traffic, stages: Sequence[tuple[float, Action]], settle: Action | None = None
 ) -> None:
-    """Connect, let traffic flow, and do each stage's act after its seconds while it flows on; then let it run dry.
+    """Connects, runs traffic, and performs each stage's action after its seconds while it continues; then waits for it.
 
-    `settle` returns when what the traffic left behind has been worked off.
+    `settle` returns when the cluster has processed everything that the traffic left.
     """
     for client in clients:
         await client.__aenter__()

@@ -1,9 +1,9 @@
-"""A load for measurements, and what the replicas delivered under it, read back from them.
+"""Load for measurements, and the deliveries of the replicas under it.
 
-Every connection keeps a number of messages on their way; when one is answered the next is sent. Or it sends so many of
-them together, at a rate: then a message that could not be sent in time, because an earlier one was not answered, is
-late from the time at which it was due. What is counted is taken in windows of half a second, because a machine that
-does other things as well disturbs some and not others.
+Every connection keeps a number of messages unanswered and sends the next one when one is answered. Or it sends that
+number together, at a rate: then the latency of a message that was sent late, because an earlier one was not answered,
+counts from the time at which it was due. Counts are taken in windows of half a second, because other work on the
+machine disturbs some windows and not others.
 """
 
 import asyncio
@@ -15,28 +15,28 @@ from amcast.kernel.errors import CannotTellError
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.live.client.client import Client
 from amcast.live.rpc.client import RpcClient
-from amcast.live.rpc.server import Deliveries, GetProgress, PositionExpired, Progress, Subscribe
+from amcast.live.rpc.messages import Deliveries, GetProgress, PositionExpired, Progress, Subscribe
 
 WINDOW_S: Final = 0.5
 SETTLE_S: Final = 30.0
-"""How long the replicas may take to deliver everywhere what was answered."""
+"""How long the replicas may take to deliver every answered message."""
 CONNECTS_AT_ONCE: Final = 32
-"""Connections that are opened at the same time."""
+"""Number of connections that are opened concurrently."""
 
 
 class Window(NamedTuple):
-    """What happened in a part of a second."""
+    """Counts of one window."""
 
     seconds: float
     multicasts: int
     replicas_s: float
-    """CPU that all replicas used."""
+    """CPU seconds of all replicas."""
     clients_s: float
-    """CPU that the process with the clients used."""
+    """CPU seconds of the process with the clients."""
 
 
 class LoadGenerator:
-    """A closed loop over many connections; with a rate (messages per second and connection), a paced one."""
+    """Closed-loop load over many connections; with a rate (messages per second and connection), a paced one."""
 
     def __init__(self, payload: bytes, outstanding: int, rate: float | None = None) -> None:
         self.done = 0
@@ -45,7 +45,7 @@ class LoadGenerator:
         self._payload = payload
         self._outstanding = outstanding
         self._every_ns = 0 if rate is None else round(1e9 * outstanding / rate)
-        """From one time to the next at which a connection sends; 0: whenever it is answered."""
+        """Interval at which a connection sends; 0: whenever a message is answered."""
         self._stopping = False
 
     async def run(
@@ -56,7 +56,7 @@ class LoadGenerator:
         seconds: float,
         cpus_s: Callable[[], tuple[float, float]],
     ) -> None:
-        """Warm up, count for some seconds, let everything be answered. The n-th client goes to the n-th set."""
+        """Warms up, counts for some seconds, and waits for all answers. The n-th client sends to the n-th set."""
         for start in range(0, len(clients), CONNECTS_AT_ONCE):
             await asyncio.gather(*(client.__aenter__() for client in clients[start : start + CONNECTS_AT_ONCE]))
         tasks = [asyncio.create_task(task) for task in self._tasks(list(zip(clients, sets, strict=True)))]
@@ -70,7 +70,7 @@ class LoadGenerator:
             await asyncio.gather(*(client.__aexit__(None, None, None) for client in clients))
 
     def _tasks(self, places: list[tuple[Client, tuple[GroupId, ...]]]) -> list[Coroutine[Any, Any, None]]:
-        """What loads the cluster; connections with a rate take turns."""
+        """The coroutines that load the cluster; paced connections are staggered."""
         if not self._every_ns:
             return [self._run_closed(*place) for place in places for _ in range(self._outstanding)]
         begin, every_ns = time.perf_counter_ns(), self._every_ns
@@ -99,7 +99,7 @@ class LoadGenerator:
     ) -> None:
         end = time.perf_counter() + seconds
         before = (time.perf_counter(), self.done, *cpus_s())
-        # Timers may end a little early: what is left then is no window.
+        # A timer may end a little early; the remainder is not a window.
         while (left := end - time.perf_counter()) > WINDOW_S / 2 or not self.windows:
             await self._wait_or_fail(left if left < 2 * WINDOW_S else WINDOW_S, tasks)
             after = (time.perf_counter(), self.done, *cpus_s())
@@ -108,64 +108,64 @@ class LoadGenerator:
             before = after
 
     async def _wait_or_fail(self, seconds: float, tasks: Sequence[asyncio.Task[None]]) -> None:
-        """They only end when something is wrong."""
+        """Waits for some seconds; raises the error of a task that ended."""
         ended, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
         for task in ended:
             task.result()
 
 
 class DeliveredPrefix(NamedTuple):
-    """What a replica delivered, from the first position that it still keeps."""
+    """Messages that a replica delivered, from the first position that it still holds."""
 
     first: int
     messages: list[tuple[MessageId, tuple[GroupId, ...]]]
 
 
 async def read_delivered(
-    asker: RpcClient, groups: Mapping[GroupId, Iterable[ProcessId]]
+    rpc: RpcClient, groups: Mapping[GroupId, Iterable[ProcessId]]
 ) -> dict[ProcessId, DeliveredPrefix]:
-    """Wait until the members of each group stand at the same position, and read what each of them keeps."""
+    """Waits until the members of each group are at the same position; reads the deliveries that each still holds."""
     members = [(member, group) for group, some in groups.items() for member in some]
-    await _wait_until_settled(asker, groups)
-    return {member: await _read_prefix(asker, member, group) for member, group in members}
+    await _wait_until_settled(rpc, groups)
+    return {member: await _read_prefix(rpc, member, group) for member, group in members}
 
 
-async def _wait_until_settled(asker: RpcClient, groups: Mapping[GroupId, Iterable[ProcessId]]) -> None:
+async def _wait_until_settled(rpc: RpcClient, groups: Mapping[GroupId, Iterable[ProcessId]]) -> None:
     deadline = time.monotonic() + SETTLE_S
     before: dict[GroupId, set[int]] = {}
     while True:
         now: dict[GroupId, set[int]] = {}
         for group, members in groups.items():
-            now[group] = {(await _fetch_progress(asker, member)).next for member in members}
+            now[group] = {(await _fetch_progress(rpc, member)).next for member in members}
         if now == before and all(len(positions) == 1 for positions in now.values()):
             return
         if time.monotonic() > deadline:
             raise CannotTellError(
-                f"after {SETTLE_S:g} s the members of a group still stand at different positions: {now}"
+                f"after {SETTLE_S:g} s the members of a group are still at different positions: {now}"
             )
         before = now
         await asyncio.sleep(0.1)
 
 
-async def _fetch_progress(asker: RpcClient, member: ProcessId) -> Progress:
-    answer = await asker.request(member, GetProgress())
-    assert isinstance(answer, Progress), f"process {member} answers {answer!r}"
+async def _fetch_progress(rpc: RpcClient, member: ProcessId) -> Progress:
+    answer = await rpc.request(member, GetProgress())
+    assert isinstance(answer, Progress), f"process {member} replied {answer!r}"
     return answer
 
 
-async def _read_prefix(asker: RpcClient, member: ProcessId, group: GroupId) -> DeliveredPrefix:
-    stands = await _fetch_progress(asker, member)
+async def _read_prefix(rpc: RpcClient, member: ProcessId, group: GroupId) -> DeliveredPrefix:
+    progress = await _fetch_progress(rpc, member)
     messages: list[tuple[MessageId, tuple[GroupId, ...]]] = []
-    if stands.next == stands.first:
-        return DeliveredPrefix(stands.first, messages)
-    conversation = await asker.call(member, Subscribe(group, stands.first))
+    if progress.next == progress.first:
+        return DeliveredPrefix(progress.first, messages)
+    call = await rpc.call(member, Subscribe(group, progress.first))
     try:
-        while len(messages) < stands.next - stands.first:
-            answer = await conversation.reply()
+        while len(messages) < progress.next - progress.first:
+            answer = await call.reply()
             if isinstance(answer, PositionExpired):
-                raise CannotTellError(f"process {member} keeps nothing before position {answer.first} any more")
+                raise CannotTellError(f"process {member} no longer holds positions before {answer.first}")
             if isinstance(answer, Deliveries):
                 messages += [(message.id, message.destinations) for message in answer.messages]
     finally:
-        conversation.close()
-    return DeliveredPrefix(stands.first, messages)
+        call.close()
+    return DeliveredPrefix(progress.first, messages)

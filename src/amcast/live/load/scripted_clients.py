@@ -1,4 +1,4 @@
-"""Clients that ask for what somebody else draws: each its own row of messages, so many at a time, to the end."""
+"""Clients with scripted messages: each sends its own sequence, with a limited number unanswered, to the end."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -9,12 +9,12 @@ from amcast.kernel.ids import GroupId
 from amcast.live.client.client import Client
 
 SETTLE_S = 1.0
-"""After connecting, before the first message: lines and leaders come to rest."""
+"""Pause between connecting and the first message, for connections and leaders to settle."""
 ANSWER_S = 120.0
 
 
 class ScriptedMessage(NamedTuple):
-    """What to multicast next, and after which pause."""
+    """The next message, and the pause before it."""
 
     destinations: Sequence[GroupId]
     size: int
@@ -23,7 +23,7 @@ class ScriptedMessage(NamedTuple):
 
 @dataclass
 class ScriptedClient:
-    """One client's part."""
+    """One client and its script."""
 
     client: Client
     next_message: Callable[[], ScriptedMessage]
@@ -32,7 +32,7 @@ class ScriptedClient:
 
 
 async def run_clients(loops: Sequence[ScriptedClient]) -> None:
-    """All of them at once, until everything is answered."""
+    """Runs all clients concurrently until every message is answered."""
     await asyncio.gather(*(_drive(loop) for loop in loops))
 
 

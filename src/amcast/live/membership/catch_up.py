@@ -1,9 +1,9 @@
-"""When has a replica that comes (back) caught up? When it has delivered what its fellows had delivered when it asked.
+"""Catching up: a replica that starts late or again has caught up when it has delivered what its group had delivered.
 
-A new incarnation asks its fellows where they are until enough of them have answered to make a majority together with
-it, and waits until it has come as far as the furthest of them. Fellows that wait to be given their group's state
-themselves do not count: they know of nothing to catch up with. It stays "caught up" for the rest of its incarnation:
-lag that comes later is told by positions (`Stands.next`).
+A new incarnation requests the progress of the other members until enough have answered to form a majority together with
+it, and waits until it has delivered as much as the furthest of them. Members that wait for their group's state
+themselves do not count: they know nothing to catch up with. A replica stays "caught up" for the rest of its
+incarnation; later lag shows in the positions (`Progress.next`).
 """
 
 import asyncio
@@ -22,23 +22,23 @@ POLL_S = 0.1
 async def catch_up(
     recent: RecentDeliveries,
     caught_up: asyncio.Event,
-    asker: RpcClient,
+    rpc: RpcClient,
     me: ProcessId,
-    fellows: Callable[[], Sequence[ProcessId]],
+    other_members: Callable[[], Sequence[ProcessId]],
     joins: bool,
 ) -> None:
-    """Set `caught_up` when it is true; one that does not join a group that ran before has nothing to catch up
-    with. `fellows` are the other members of its group now: it may learn meanwhile that they are others."""
+    """Sets `caught_up` when the replica has caught up; at once if it does not join a group that ran before.
+    `other_members` is called repeatedly, because the members may change meanwhile."""
     if joins:
-        # The records are told first.
+        # The records of the log are replayed first.
         await asyncio.sleep(0)
         while True:
-            standings = await asker.fetch_progress(fellows())
-            if sum(stands.has_state for stands in standings.values()) >= (len(fellows()) + 1) // 2:
+            progress = await rpc.fetch_progress(other_members())
+            if sum(one.has_state for one in progress.values()) >= (len(other_members()) + 1) // 2:
                 break
             await asyncio.sleep(POLL_S)
-        goal = max((stands.next for stands in standings.values()), default=0)
+        goal = max((one.next for one in progress.values()), default=0)
         while recent.next < goal:
-            await recent.changed()
+            await recent.wait_for_delivery()
         log.info("process %d has caught up: it is at position %d", me, recent.next)
     caught_up.set()

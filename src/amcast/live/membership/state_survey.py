@@ -1,16 +1,16 @@
-"""Who holds a group's state, and what to say when too few do.
+"""Survey of the members that have their group's state, and the diagnosis when too few do.
 
-    replica that lost its memory      fellow that has it       fellow that lost its own
-      |---- give me our group's state ---->|                            |
+    replica without state            member with state        another member without state
+      |---- request the group's state ---->|                            |
       |<------------ state ----------------|                            |
-      |---- give me our group's state --------------------------------->|   nobody can: it waits, too
+      |---- request the group's state --------------------------------->|   no answer: it waits as well
 
-A replica that comes back without its records (`durability = "memory"`, a lost disk) has no vote until its group has
-given it its state: it may have promised something. If so many lost theirs that those who are left may miss something,
-the group never answers again. That is as it must be, for whoever guessed could contradict what was acknowledged; but
-from outside it looks like a replica that hangs. So a replica that waits asks its fellows whether they hold the state
-(`Stand`), and so does one that holds it when a fellow has begun a new incarnation. What they find is told by `amcast
-status`, on /ready and in the log; and a client whose message is not answered in time asks the same.
+A replica that restarts without its records (`durability = "memory"`, a lost disk) has no vote until its group has sent
+it the group's state, because it may have made promises. If so many members lost their state that the others may lack a
+promise, the group never answers again. That is required, since a guess could contradict acknowledged messages; but from
+outside it looks like a replica that hangs. So a replica that waits asks the other members whether they have the state
+(`GetProgress`), and so does a replica with state when a member has begun a new incarnation. `amcast status`, /ready and
+the log show the result; a client whose message is not answered in time runs the same survey.
 """
 
 import asyncio
@@ -23,51 +23,51 @@ from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.topology import Topology
 from amcast.live.host.host import Host
 from amcast.live.rpc.client import RpcClient
-from amcast.live.rpc.server import Progress
+from amcast.live.rpc.messages import Progress
 
 log = logging.getLogger("amcast.live")
 
 ANSWER_S: Final = 1.0
-"""Who does not answer within this time is silent."""
-PATIENT_S: Final = 5.0
-"""Being given a state takes less; after so long, the log tells that it is waited for."""
+"""A member that does not answer within this time counts as silent."""
+WARN_AFTER_S: Final = 5.0
+"""Transferring a state takes less; after so long, the log warns."""
 REPEAT_S: Final = 600.0
-"""How often the log tells it again."""
-HURRIED_S: Final = 0.5
-"""A client that has less time for a message has none for questions."""
-FRESH_S: Final = 2.0
-"""What a client asked is so long good enough for its other messages."""
+"""Interval between repeated warnings."""
+MIN_DIAGNOSED_S: Final = 0.5
+"""A multicast with a shorter time-out is not diagnosed."""
+REUSE_S: Final = 2.0
+"""How long a client reuses the answers of one survey."""
 
 GONE: Final = (
-    "it was restarted, and its protocol takes no process back that crashed; a cluster of which too many did must begin"
-    " anew, with empty data folders"
+    "it was restarted, and its protocol does not readmit a crashed process; a cluster in which too many crashed must"
+    " start anew, with empty data folders"
 )
 LOST: Final = (
     "where too few replicas of a group have its state, no restart brings it back, and what was acknowledged may be"
     " lost. To begin anew, stop all nodes of all groups and their clients, empty the data folder of every node (or"
     " choose another one: `data` in cluster.toml), and start them again"
 )
-"""What to do when a group has lost its state."""
-UNCHANGED: Final = ", without [members] in cluster.toml"
-KEPT: Final = '. With durability "os" or "fsync" instead of "memory", replicas come back from their logs'
+"""Advice for a group that has lost its state."""
+WITHOUT_MEMBERS: Final = ", without [members] in cluster.toml"
+USE_LOGS: Final = '. With durability "os" or "fsync" instead of "memory", replicas come back from their logs'
 
 
 class StateCount(NamedTuple):
-    """Who of a group holds its state."""
+    """How many members of a group have its state."""
 
     members: int
     quorum: int
-    """So many must hold it for the group to go on."""
+    """Members that must have the state for the group to continue."""
     holding: int
     lacking: int
-    """They answer, and wait for it themselves."""
+    """Members that answer and wait for the state."""
     silent: int
-    """They do not answer: they may hold it."""
+    """Members that do not answer: they may have the state."""
 
     @property
     def is_lost(self) -> bool:
-        """Whoever is silent may come back with it, and it would not help: there are majorities of which nobody who
-        remembers was a part, so nobody knows what those have promised."""
+        """Whether the state is lost even if all silent members return with it: some majority contains no member with
+        state, so its promises are unknown."""
         return self.holding + self.silent <= self.members - self.quorum
 
     @property
@@ -75,147 +75,150 @@ class StateCount(NamedTuple):
         return self.holding + self.lacking
 
 
-def count_state(topology: Topology, group: GroupId, standings: Mapping[ProcessId, Progress]) -> StateCount:
-    """From what some of its members answered."""
+def count_state(topology: Topology, group: GroupId, progress: Mapping[ProcessId, Progress]) -> StateCount:
+    """Counts the members of a group by their answers."""
     members = topology.members(group)
-    answers = [standings[member] for member in members if member in standings]
-    holding = sum(stands.has_state for stands in answers)
+    answers = [progress[member] for member in members if member in progress]
+    holding = sum(answer.has_state for answer in answers)
     return StateCount(
         len(members), topology.quorum(group), holding, len(answers) - holding, len(members) - len(answers)
     )
 
 
 class StateSurvey:
-    """One replica's knowledge of who holds the state of its group."""
+    """The knowledge of one replica about which members have their group's state."""
 
     def __init__(self, host: Host, durability: str = "") -> None:
         self.count: StateCount | None = None
-        """What was found last; None while there was no reason to look."""
+        """The result of the last survey; None while there was no reason for one."""
         self.durability = durability
-        """The cluster's, if it is known."""
+        """The durability of the cluster, if it is known."""
         self._host = host
         self._surveyed: dict[ProcessId, int] | None = {}
-        """The fellows' incarnations that were begun when all who were there held it; None while some do not."""
-        self._short_since: float | None = None
-        """Since when too few are known to hold it, or this replica does not."""
+        """Incarnations of the other members when all that were up had the state; None while some lack it."""
+        self._lacking_since: float | None = None
+        """When it first became known that this replica or too many others lack the state."""
         self._warned = float("-inf")
 
     def has_state(self) -> bool:
-        """Whether this replica has its group's state, all of it that it may have answered for."""
-        vitals = self._host.process.status()
-        return self._host.steps_taken > 0 and vitals.get("joined", 1) != 0 and int(vitals.get("configuration", 0)) >= 0
+        """Whether this replica has its group's state, including everything that it may have acknowledged."""
+        status = self._host.process.status()
+        return self._host.steps_taken > 0 and status.get("joined", 1) != 0 and int(status.get("configuration", 0)) >= 0
 
-    async def survey(self, asker: RpcClient, fellows: Sequence[ProcessId]) -> None:
-        """Ask, if there is a reason to; complain, if it has been so for long."""
+    async def survey(self, rpc: RpcClient, other_members: Sequence[ProcessId]) -> None:
+        """Surveys the other members if there is a reason to; warns if the state has been missing for long."""
         host = self._host
         group = host.process.group
         if group is None:
             return
-        holds, incarnations = self.has_state(), self._incarnations(fellows)
-        if not holds or incarnations != self._surveyed:
-            standings = await asker.fetch_progress(fellows, ANSWER_S)
-            standings[host.me] = Progress(0, 0, False, host.incarnation, holds)
-            known = self.count = count_state(host.process.topology, group, standings)
-            gone = sum(not host.network.is_up(fellow) for fellow in fellows)
-            self._surveyed = incarnations if not known.lacking and known.silent <= gone else None
+        has_state, incarnations = self.has_state(), self._incarnations(other_members)
+        if not has_state or incarnations != self._surveyed:
+            progress = await rpc.fetch_progress(other_members, ANSWER_S)
+            progress[host.me] = Progress(0, 0, False, host.incarnation, has_state)
+            count = self.count = count_state(host.process.topology, group, progress)
+            gone = sum(not host.network.is_connected(member) for member in other_members)
+            self._surveyed = incarnations if not count.lacking and count.silent <= gone else None
         self._warn(time.monotonic())
 
     def reasons(self) -> list[str]:
-        """Why this replica cannot serve: it waits for its group's state, or too few others have it."""
-        vitals, known = self._host.process.status(), self.count
-        if vitals.get("role") == "gone":
+        """Why this replica cannot serve: it waits for its group's state, or too few members have it."""
+        status, count = self._host.process.status(), self.count
+        if status.get("role") == "gone":
             return [GONE]
-        told = "" if known is None else self._describe_others(known)
-        if int(vitals.get("configuration", 0)) < 0:
+        others = "" if count is None else self._describe_others(count)
+        if int(status.get("configuration", 0)) < 0:
             return [
-                f"it waits for its group to tell its state in topology"
-                f" {self._host.process.topology.configuration}{told}"
+                f"it waits for its group's state in configuration {self._host.process.topology.configuration}{others}"
             ]
-        if vitals.get("joined", 1) == 0:
-            return [f"it lost its memory, and waits for its group to give it its state{told}"]
-        if known is not None and known.lacking and known.holding < known.quorum:
-            return [f"{known.holding} of {known.members} members of its group have its state{told}"]
+        if status.get("joined", 1) == 0:
+            return [f"it lost its memory, and waits for its group to give it its state{others}"]
+        if count is not None and count.lacking and count.holding < count.quorum:
+            return [f"{count.holding} of {count.members} members of its group have its state{others}"]
         return []
 
-    def _describe_others(self, known: StateCount) -> str:
-        """What the others said, for the end of a sentence."""
+    def _describe_others(self, count: StateCount) -> str:
+        """The answers of the other members, for the end of a sentence."""
         topology, home = self._host.process.topology, self._host.home
-        others, answering, holding = known.members - 1, known.answering - 1, known.holding - self.has_state()
+        total, answering, holding = count.members - 1, count.answering - 1, count.holding - self.has_state()
         have = "none has it" if not holding else "1 has it" if holding == 1 else f"{holding} have it"
-        told = f" ({answering} of {others} others answer, {have})"
-        if known.is_lost and home is not None:
-            told += f": group {topology.names.get(home, home)} has lost it for good"
-        return told
+        text = f" ({answering} of {total} others answer, {have})"
+        if count.is_lost and home is not None:
+            text += f": group {topology.names.get(home, home)} has lost it for good"
+        return text
 
     def advice(self) -> list[str]:
-        """What an operator must do, because waiting does not help; the same words at all nodes."""
+        """What the operator must do because waiting does not help; the same words at all nodes."""
         reasons = self.reasons()
         if self.count is None or not self.count.is_lost or not reasons or reasons == [GONE]:
             return []
-        unchanged = UNCHANGED if self._host.process.topology.configuration else ""
-        return [f"{LOST}{unchanged}{KEPT if self.durability == 'memory' else ''}"]
+        without_members = WITHOUT_MEMBERS if self._host.process.topology.configuration else ""
+        return [f"{LOST}{without_members}{USE_LOGS if self.durability == 'memory' else ''}"]
 
     def describe(self) -> dict[str, Any]:
-        """For operators, as plain data."""
-        known = self.count
-        about = {} if known is None else {**known._asdict(), "lost": known.is_lost}
-        return {"has_state": self.has_state(), **about}
+        """The result of the survey, as plain data."""
+        count = self.count
+        described = {} if count is None else {**count._asdict(), "lost": count.is_lost}
+        return {"has_state": self.has_state(), **described}
 
-    def _incarnations(self, fellows: Sequence[ProcessId]) -> dict[ProcessId, int]:
-        """Of those who have begun more than one, as far as links tell."""
+    def _incarnations(self, other_members: Sequence[ProcessId]) -> dict[ProcessId, int]:
+        """Incarnations of members that were restarted, as far as links know."""
         links = self._host.network.links
-        incarnations = {one: link.known[0] for one in fellows if (link := links.get(one)) is not None and link.known}
+        incarnations = {
+            one: link.peer_incarnation[0]
+            for one in other_members
+            if (link := links.get(one)) is not None and link.peer_incarnation
+        }
         return {one: incarnation for one, incarnation in incarnations.items() if incarnation > 0}
 
     def _warn(self, now: float) -> None:
         reasons = self.reasons()
         if not reasons:
             if self._warned > float("-inf"):
-                log.info("process %d and enough of its fellows hold their group's state again", self._host.me)
-            self._short_since, self._warned = None, float("-inf")
+                log.info("process %d and enough other members have their group's state again", self._host.me)
+            self._lacking_since, self._warned = None, float("-inf")
             return
-        if self._short_since is None:
-            self._short_since = now
-        if now - self._short_since >= PATIENT_S and now - self._warned >= REPEAT_S:
+        if self._lacking_since is None:
+            self._lacking_since = now
+        if now - self._lacking_since >= WARN_AFTER_S and now - self._warned >= REPEAT_S:
             self._warned = now
             log.warning("process %d: %s", self._host.me, "; ".join((*reasons, *self.advice())), extra={"kind": "state"})
 
 
 class UnansweredDiagnosis:
-    """What a client may know of groups that do not answer it in time."""
+    """Diagnoses groups that do not answer a client in time."""
 
-    def __init__(self, asker: RpcClient, topology: Callable[[], Topology], genuine: bool) -> None:
-        self._asker = asker
+    def __init__(self, rpc: RpcClient, topology: Callable[[], Topology], genuine: bool) -> None:
+        self._rpc = rpc
         self._topology = topology
         self._genuine = genuine
-        """Only destinations take part in ordering a message."""
+        """Only destination groups take part in ordering a message."""
         self._lock = asyncio.Lock()
-        self._known: dict[ProcessId, Progress] = {}
-        self._asked = float("-inf")
+        self._progress: dict[ProcessId, Progress] = {}
+        self._surveyed_at = float("-inf")
 
     async def describe(self, groups: Sequence[GroupId], within_s: float) -> str:
-        """A sentence for the end of another one, if there is anything to say. Who waited for so short a time is not
-        kept waiting for it."""
-        if within_s < HURRIED_S:
+        """Text for the end of an error message, empty if there is nothing to report. A caller with a short time-out is
+        not delayed."""
+        if within_s < MIN_DIAGNOSED_S:
             return ""
         topology = self._topology()
         async with self._lock:
-            # One asks for all whose time is over at once.
-            if time.monotonic() - self._asked > FRESH_S:
-                self._known = await self._asker.fetch_progress(topology.servers, min(within_s, ANSWER_S))
-                self._asked = time.monotonic()
-        told = [self._describe_group(topology, group) for group in (groups if self._genuine else topology.groups)]
-        return "".join(f"; {one}" for one in told if one)
+            # One survey serves all messages that time out together.
+            if time.monotonic() - self._surveyed_at > REUSE_S:
+                self._progress = await self._rpc.fetch_progress(topology.servers, min(within_s, ANSWER_S))
+                self._surveyed_at = time.monotonic()
+        parts = [self._describe_group(topology, group) for group in (groups if self._genuine else topology.groups)]
+        return "".join(f"; {part}" for part in parts if part)
 
     def _describe_group(self, topology: Topology, group: GroupId) -> str:
-        known = count_state(topology, group, self._known)
+        count = count_state(topology, group, self._progress)
         name = topology.names.get(group, group)
-        answering = f"{known.answering} of {known.members} replicas answer"
-        if known.is_lost:
-            said = f"group {name} has lost its state ({answering}, {known.holding or 'none'} with it)"
-            return f"{said} and cannot go on: see `amcast status`"
-        if known.answering < known.quorum:
+        answering = f"{count.answering} of {count.members} replicas answer"
+        if count.is_lost:
+            text = f"group {name} has lost its state ({answering}, {count.holding or 'none'} with it)"
+            return f"{text} and cannot go on: see `amcast status`"
+        if count.answering < count.quorum:
             return f"of group {name}, {answering}"
-        if known.holding < known.quorum:
-            return f"group {name} waits for its state ({answering}, {known.holding or 'none'} with it)"
+        if count.holding < count.quorum:
+            return f"group {name} waits for its state ({answering}, {count.holding or 'none'} with it)"
         return ""

@@ -1,13 +1,13 @@
-"""A host follows the members of its groups as they change (`parts/membership/reconfigurable.py`).
+"""Follows the members of the groups as they change (`parts/membership/reconfigurable.py`).
 
-The ordered changes tell who is there: a process holds the current topology, and in it the name and the address of
-everybody whom a change added. When that topology turns, the host of a replica or a client meets the new members (opens
-links, believes their certificates) and, after a while, parts from those that left.
+The ordered changes determine the topology: a process holds the current one, with the name and address of every member
+that a change added. When the topology changes, the host of a replica or a client opens links to new members, accepts
+their certificates and, after a while, drops members that left.
 
-A replica keeps what it knows in its data folder (`members`), so that it finds its peers again whichever cluster.toml
-it is started with: the changes win over an older file about who is there, the file about the addresses of those whom it
-names. One that is out of touch with its group asks every replica that it knows who is there now: it may have been
-replaced meanwhile, or all the others may have moved.
+A replica stores the topology in its data folder (`members`), so that it finds its peers again whichever cluster.toml it
+is started with: the changes take precedence over an older file about the members, the file about the addresses of those
+that it names. A replica that lost contact with its group requests the topology from every replica that it knows: it may
+have been replaced meanwhile, or all the others may have moved.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from amcast.kernel.effects import Effect, Send
-from amcast.kernel.errors import UsageError
+from amcast.kernel.errors import Error, UsageError
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.reconfiguration import decode_topology
 from amcast.kernel.topology import Topology
@@ -36,51 +36,53 @@ from amcast.live.wire.peers import Address
 log = logging.getLogger("amcast.live")
 
 REMOVAL_S: Final = 60.0
-"""So long a process that left may come back and hear what it missed; then it is a stranger."""
+"""A member that left may return for so long to receive what it missed; then it is an unknown peer."""
 CHECK_S: Final = 2.0
-"""How often a replica looks whether it is out of touch; ever less often while it is."""
+"""Interval between checks for a lost quorum; it doubles while the quorum is missing."""
 FILE: Final = "members"
 
 
-class RemovedFromGroupError(Exception):
-    """This node is no member of its group any more."""
+class RemovedFromGroupError(Error):
+    """This node was removed from its group."""
 
 
-# What a replica keeps
+# Stored members
 
 
 class Roster(msgspec.Struct):
-    """What a replica's data folder tells about members, over all its incarnations."""
+    """The members as stored in a replica's data folder, over all its incarnations."""
 
     first: dict[str, Any]
-    """The topology in which it began: what the first records of its log are about."""
+    """The topology in which the process began: the first records of its log refer to it."""
     now: dict[str, Any]
-    """The last one that it heard of."""
+    """The newest topology that the process knows."""
     retired: int | None = None
-    """The number of the one that it had to leave in."""
+    """The configuration that removed the process."""
 
     @classmethod
     def read(cls, folder: Path) -> "Roster | None":
-        return read_json(folder / FILE, cls, "what this node wrote there about its cluster's members")
+        return read_json(folder / FILE, cls, "the members that this node stored")
 
     def write(self, folder: Path) -> None:
         write_atomically(folder / FILE, msgspec.json.encode(self))
 
 
 def load_known_members(cluster: Cluster, node: str) -> Cluster:
-    """The cluster as this node last knew it, if that is newer than the file."""
+    """The cluster with the topology that this node stored, if that is newer than the file."""
     me = cluster.process_of(node)
     roster = Roster.read(cluster.data_folder(me))
     if roster is None:
         return cluster
     now = Topology.from_dict(roster.now, str(cluster.data_folder(me) / FILE))
     if roster.retired is not None or (cluster.durability == "memory" and now.group_of(me) is None):
-        number = now.configuration if roster.retired is None else roster.retired
-        raise RemovedFromGroupError(f"{node} was removed from its group by topology {number}; nothing is left to do")
+        removed_by = now.configuration if roster.retired is None else roster.retired
+        raise RemovedFromGroupError(
+            f"{node} was removed from its group by configuration {removed_by}; there is nothing to run"
+        )
     if now.configuration <= cluster.topology.configuration or now.group_of(me) is None:
         return cluster
     log.info(
-        "%s tells topology %d; this node knows %d, and goes on with that",
+        "%s describes configuration %d; this node continues with configuration %d, which it stored",
         cluster.file,
         cluster.topology.configuration,
         now.configuration,
@@ -89,24 +91,25 @@ def load_known_members(cluster: Cluster, node: str) -> Cluster:
 
 
 def load_roster(cluster: Cluster, me: ProcessId, logged: bool) -> tuple[Roster, Topology]:
-    """What this node's folder tells, and the topology that its process begins with; the folder is this process'."""
+    """The stored roster of this node, and the topology that its process begins with. Writes the roster if there is
+    none."""
     folder = cluster.data_folder(me)
     roster = Roster.read(folder)
-    told = cluster.topology
+    configured = cluster.topology
     if roster is None:
-        roster = Roster(told.describe(), told.describe())
+        roster = Roster(configured.describe(), configured.describe())
         roster.write(folder)
-        return roster, told
+        return roster, configured
     first = Topology.from_dict(roster.first, str(folder / FILE))
-    # Without a log there is nothing that an earlier topology would explain.
-    return roster, first if logged and first.configuration < told.configuration else told
+    # Only the records of a log refer to an earlier topology.
+    return roster, first if logged and first.configuration < configured.configuration else configured
 
 
-# While it runs
+# The running process
 
 
 class TopologyFollower:
-    """Keeps what one host knows of its peers in step with the topology of its process."""
+    """Updates links, permissions and the stored roster when the topology of a process changes."""
 
     def __init__(
         self,
@@ -118,29 +121,29 @@ class TopologyFollower:
         on_retired: Callable[[], object] | None = None,
     ) -> None:
         """`roster` is written to `folder` whenever the members change; `on_changed` is called with a new topology;
-        `on_retired` when the process was removed from its group and nobody needs it any more."""
+        `on_retired` when the process was removed from its group and no other process needs it any more."""
         self._host = host
         self._roster = roster
         self._folder = folder or Path()
         self._on_changed = on_changed
         self._on_retired = on_retired
         self._rpc: RpcClient | None = None
-        """Of a replica, since it started."""
+        """The RPC client of a replica, once it has started."""
 
     def topology_to_send(self) -> Topology | None:
-        """Who is there, for whoever asks; None while this process itself waits to be told."""
+        """The topology for processes that request it; None while this process itself waits for it."""
         process = self._host.process
         return None if int(process.status().get("configuration", 0)) < 0 else process.topology
 
     def other_members(self) -> list[ProcessId]:
-        """The other members of this process' group, now."""
+        """The other current members of this process's group."""
         host = self._host
         assert host.home is not None
         return [member for member in host.topology.members(host.home) if member != host.me]
 
     def follow(self, known: Topology, topology: Topology) -> list[Effect]:
-        """The members have changed. Whom the process now speaks to must be known before anything is sent; what it does
-        not say itself, because it does not know who is connected, comes back."""
+        """Adopts a new topology before anything is sent to its members. Returns the sends that inform connected
+        clients, which the process itself does not know."""
         host = self._host
         security = host.network.wiring.security
         if security is not None:
@@ -149,24 +152,26 @@ class TopologyFollower:
         loop = asyncio.get_running_loop()
         for peer in known.servers:
             if topology.group_of(peer) is None and peer != host.me:
-                loop.call_later(REMOVAL_S, self._part, peer)
+                loop.call_later(REMOVAL_S, self._remove_server, peer)
         if topology.group_of(host.me) is None and host.home is not None:
             loop.call_later(REMOVAL_S, lambda: self.retire(topology.configuration, time.time_ns()))
-        log.info("process %d is in topology %d: %s", host.me, topology.configuration, describe_topology(topology))
+        log.info("process %d is in configuration %d: %s", host.me, topology.configuration, describe_topology(topology))
         self._write_roster()
         if self._rpc is not None:
             self._rpc.follow_topology(topology)
         if self._on_changed is not None:
             self._on_changed(topology)
-        news = host.process.client_notice()
+        notice = host.process.client_notice()
         clients = tuple(sorted(peer for peer in host.network.links if peer not in host.servers))
-        return [] if news is None or not clients else [Send(clients, news)]
+        return [] if notice is None or not clients else [Send(clients, notice)]
 
-    def retire(self, number: int, now: int) -> None:
-        """The process is no member any more, since this topology, and nobody needs it."""
+    def retire(self, configuration: int, now: int) -> None:
+        """Retires a process that a configuration removed and that no other process needs any more."""
         if self._host.retire(now):
-            log.info("process %d was removed from its group by topology %d, and leaves", self._host.me, number)
-            self._write_roster(number)
+            log.info(
+                "process %d was removed from its group by configuration %d, and leaves", self._host.me, configuration
+            )
+            self._write_roster(configuration)
             if self._on_retired is not None:
                 self._on_retired()
 
@@ -180,52 +185,52 @@ class TopologyFollower:
         network = self._host.network
         for peer, address in addresses_of(topology, topology.servers):
             if peer not in network.addresses and peer != network.me:
-                network.meet(peer, address)
+                network.add_server(peer, address)
 
-    def _part(self, peer: ProcessId) -> None:
+    def _remove_server(self, peer: ProcessId) -> None:
         if self._host.topology.group_of(peer) is None:
-            self._host.network.part(peer)
+            self._host.network.remove_server(peer)
 
     async def run(
-        self, asker: RpcClient, survey: StateSurvey, recent: RecentDeliveries, caught_up: asyncio.Event
+        self, rpc: RpcClient, survey: StateSurvey, recent: RecentDeliveries, caught_up: asyncio.Event
     ) -> None:
-        """What a replica does beside its protocol: find out when it has caught up, whether its group still holds its
-        state, and whether it is_lost touch."""
+        """Runs beside the protocol: determines when the replica has caught up, whether its group still has its state,
+        and whether the replica lost contact with its group."""
         host = self._host
-        self._rpc = asker
+        self._rpc = rpc
         joins = host.incarnation > 0 or host.topology.configuration > 0
-        catching = asyncio.get_running_loop().create_task(
-            catch_up(recent, caught_up, asker, host.me, self.other_members, joins)
+        catch_up_task = asyncio.get_running_loop().create_task(
+            catch_up(recent, caught_up, rpc, host.me, self.other_members, joins)
         )
         waited, wait = 0.0, CHECK_S
         try:
             while True:
                 await asyncio.sleep(CHECK_S)
-                await survey.survey(asker, self.other_members())
+                await survey.survey(rpc, self.other_members())
                 waited += CHECK_S
                 if not self._lacks_quorum():
                     waited, wait = 0.0, CHECK_S
                 elif waited >= wait:
-                    await self._query_topology(asker)
+                    await self._query_topology(rpc)
                     waited, wait = 0.0, min(2 * wait, REMOVAL_S)
         finally:
-            catching.cancel()
+            catch_up_task.cancel()
 
     def _lacks_quorum(self) -> bool:
-        """With so few of its group it can do nothing; perhaps the group is elsewhere."""
+        """Whether this replica reaches less than a quorum of its group, which may have moved elsewhere."""
         host = self._host
         assert host.home is not None
-        if host.leaving or host.topology.group_of(host.me) is None:
+        if host.is_leaving or host.topology.group_of(host.me) is None:
             return False
-        up = sum(one == host.me or host.network.is_up(one) for one in host.topology.members(host.home))
+        up = sum(one == host.me or host.network.is_connected(one) for one in host.topology.members(host.home))
         return up < host.topology.quorum(host.home)
 
-    async def _query_topology(self, asker: RpcClient) -> None:
+    async def _query_topology(self, rpc: RpcClient) -> None:
         host = self._host
-        newest = await asker.fetch_topology([peer for peer in host.network.addresses if peer != host.me])
+        newest = await rpc.fetch_topology([peer for peer in host.network.addresses if peer != host.me])
         if newest is None:
             return
-        asker.follow_topology(newest)
+        rpc.follow_topology(newest)
         if newest.group_of(host.me) is None and newest.configuration > host.topology.configuration:
             self.retire(newest.configuration, time.time_ns())
             return
@@ -234,41 +239,41 @@ class TopologyFollower:
 
 
 def addresses_of(topology: Topology, processes: Iterable[ProcessId]) -> list[tuple[ProcessId, Address]]:
-    """Where changes say that some processes are; an address that is none (nobody checked it) is nobody's."""
-    found = []
+    """The addresses of processes that changes added. An invalid address is logged and left out."""
+    addresses = []
     for process in processes:
         name, address = topology.endpoints.get(process, ("", ""))
         if address:
             try:
-                found.append((process, parse_address(address, name)))
+                addresses.append((process, parse_address(address, name)))
             except UsageError as error:
                 log.error("process %d cannot be reached: %s", process, error)
-    return found
+    return addresses
 
 
 def describe_topology(topology: Topology) -> str:
-    """The members, for logs."""
+    """Describes the members, for logs."""
     groups = (f"{topology.names.get(g, g)} = {list(topology.members(g))}" for g in topology.groups)
     return ", ".join(groups)
 
 
-async def refresh_cluster(cluster: Cluster, asker: RpcClient) -> Cluster | None:
-    """The cluster as its nodes know it, from whichever of them answer; None if none knows as much as the file."""
+async def refresh_cluster(cluster: Cluster, rpc: RpcClient) -> Cluster | None:
+    """The cluster with the newest topology that its nodes know; None if no answer is as new as the file."""
     known = -1
     while True:
-        newest = await asker.fetch_topology(cluster.addresses)
+        newest = await rpc.fetch_topology(cluster.addresses)
         if newest is None or newest.configuration < cluster.topology.configuration:
             return None
         if newest.configuration == known:
             return cluster
         known = newest.configuration
-        asker.follow_topology(newest)
-        # Of the same number, what was ordered knows more: a file does not tell who left.
+        rpc.follow_topology(newest)
+        # For the same configuration the ordered changes know more: a file does not contain removed members.
         cluster = cluster.with_topology(newest)
 
 
 def parse_topology(data: bytes) -> Topology | None:
-    """What a peer said; None if that is no topology."""
+    """Decodes a topology from a peer; None if it is invalid."""
     try:
         return decode_topology(data)
     except UsageError:

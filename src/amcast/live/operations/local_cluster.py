@@ -1,10 +1,10 @@
 """A local cluster of real operating-system processes: start, wait until ready, stop, kill.
 
-    with Launcher(cluster, command) as running:
-        running.kill("orders/1")            # SIGKILL: no goodbye
+    with LocalCluster(cluster, command) as running:
+        running.kill("orders/1")            # SIGKILL
         running.start("orders/1")
 
-`command` starts one node: it is given the configuration file and the node's name as its last arguments.
+`command` starts one node; the cluster.toml and the name of the node are appended to it.
 """
 
 import asyncio
@@ -29,41 +29,41 @@ from amcast.trace.recorder import Recorder
 
 FIRST_PORT: Final = 20_000
 LAST_PORT: Final = 32_000
-"""Below the ports that the system gives to outgoing connections, which could otherwise take a stopped node's port."""
+"""Below the ephemeral ports of the system, which could otherwise take the port of a stopped node."""
 
 SETTLE_POLL_S: Final = 0.2
 
 
 def find_free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """Ports that nobody listens on now."""
-    chance = random.Random()
-    found: list[int] = []
+    """Ports without a listener."""
+    rng = random.Random()
+    ports: list[int] = []
     tried = 0
-    while len(found) < count:
+    while len(ports) < count:
         tried += 1
         if tried > 1000 + 10 * count:
             raise UsageError(f"no {count} free ports between {FIRST_PORT} and {LAST_PORT}")
-        port = chance.randint(FIRST_PORT, LAST_PORT)
+        port = rng.randint(FIRST_PORT, LAST_PORT)
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((host, port))
             except OSError:
                 continue
-        if port not in found:
-            found.append(port)
-    return found
+        if port not in ports:
+            ports.append(port)
+    return ports
 
 
 def format_local_config(groups: Mapping[str, int], **fields: Any) -> str:
-    """The text of a cluster.toml on loopback: group name -> number of replicas, and any other fields."""
+    """Formats a cluster.toml on loopback: group name -> number of replicas, and any other fields."""
     ports = iter(find_free_ports(sum(groups.values())))
     tables = {name: {"replicas": [f"127.0.0.1:{next(ports)}" for _ in range(n)]} for name, n in groups.items()}
     return format_toml({"name": "local", "security": {"mode": "plain"}, **fields, "groups": tables})
 
 
 class LocalCluster:
-    """The nodes of one cluster, as children of this process."""
+    """Runs the nodes of one cluster as child processes."""
 
     def __init__(self, cluster: Cluster, command: Sequence[str], logs: Path | None = None) -> None:
         self.cluster = cluster
@@ -71,7 +71,7 @@ class LocalCluster:
         self._command = list(command)
         self._children: dict[str, subprocess.Popen[str]] = {}
         self._died: dict[str, tuple[ProcessId, GroupId | None, str, int]] = {}
-        """Nodes that do not run because they were killed, or died: process, group, region, and when."""
+        """Nodes that were killed or died: process, group, region, and time."""
 
     def __enter__(self) -> "LocalCluster":
         try:
@@ -87,7 +87,7 @@ class LocalCluster:
         self.stop(*self._children)
 
     def start(self, *nodes: str, ready_s: float = 60.0) -> None:
-        """Start some nodes and wait until each says that it is ready."""
+        """Starts some nodes and waits until each prints that it is ready."""
         self.logs.mkdir(parents=True, exist_ok=True)
         for node in nodes:
             self.cluster.process_of(node)
@@ -103,14 +103,15 @@ class LocalCluster:
             self._await_ready(node, deadline)
 
     def follow(self, file: Path) -> None:
-        """The cluster's members have changed: nodes are started with this file from now on."""
+        """Uses another cluster.toml for nodes that are started from now on."""
         self.cluster = read_cluster(file)
 
     def pid(self, node: str) -> int:
+        """The operating-system process id of a node."""
         return self._children[node].pid
 
     def cpu_s(self, node: str) -> float:
-        """CPU seconds that a node has used, user and system: to the nanosecond, where the system counts that way."""
+        """CPU seconds used by a node, user and system, in nanosecond precision where the system counts that way."""
         try:
             return sum(int(file.read_text().split()[0]) for file in self._tasks(node)) / 1e9
         except (OSError, ValueError):
@@ -119,17 +120,17 @@ class LocalCluster:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def _tasks(self, node: str) -> list[Path]:
-        found = list(Path(f"/proc/{self.pid(node)}/task").glob("*/schedstat"))
-        if not found:
-            raise OSError("the system does not count so precisely")
-        return found
+        files = list(Path(f"/proc/{self.pid(node)}/task").glob("*/schedstat"))
+        if not files:
+            raise OSError("the system has no schedstat")
+        return files
 
     def signal(self, node: str, number: signal.Signals) -> None:
-        """SIGSTOP and SIGCONT, for example."""
+        """Sends a signal such as SIGSTOP or SIGCONT."""
         self._children[node].send_signal(number)
 
     def kill(self, *nodes: str) -> None:
-        """kill -9."""
+        """Kills nodes with SIGKILL."""
         for node in list(nodes):
             self._children[node].kill()
         for node in list(nodes):
@@ -141,48 +142,50 @@ class LocalCluster:
         self._died[node] = (process, topology.group_of(process), topology.region(process), time.time_ns())
 
     def check(self) -> None:
-        """Complain about nodes that ended by themselves."""
+        """Raises an error if a node exited by itself."""
         for node, child in self._children.items():
             if child.poll() is not None:
-                raise CannotTellError(f"node {node} ended with {child.returncode}: {self.last_log_line(node)}")
+                raise CannotTellError(f"node {node} exited with code {child.returncode}: {self.last_log_line(node)}")
 
     def take_exited(self) -> dict[str, int]:
-        """Nodes that have ended by themselves since the last look, and their exit codes."""
+        """Removes nodes that exited by themselves; returns their exit codes."""
         codes = {node: code for node, child in self._children.items() if (code := child.poll()) is not None}
         return {node: self.wait_for_exit(node, 0.0) for node in codes}
 
     def wait_for_exit(self, node: str, timeout_s: float) -> int:
-        """Wait until a node ends by itself; its exit code."""
+        """Waits until a node exits by itself; returns its exit code."""
         try:
             code = self._children[node].wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise CannotTellError(f"node {node} still runs after {timeout_s} s") from None
+            raise CannotTellError(f"node {node} is still running after {timeout_s} s") from None
         if code:
             self._record_death(node)
         self._reap(node, 0.0)
         return code
 
     def record_dead(self, recorder: Recorder) -> None:
-        """The facts that nodes which died and were not started again cannot record themselves."""
+        """Records the facts of nodes that died and were not restarted, which they cannot record themselves."""
         for process, group, region, died_ns in self._died.values():
             recorder.record_process(process, group, region, died_ns)
 
-    def stop(self, *nodes: str, patience_s: float = 10.0) -> None:
-        """Ask to stop and wait; one that ends otherwise than well is reported with the end of its log."""
+    def stop(self, *nodes: str, timeout_s: float = 10.0) -> None:
+        """Stops nodes gracefully; a node that exits with an error is reported with the end of its log."""
         stopping = list(nodes)
         for node in stopping:
             self._children[node].send_signal(signal.SIGCONT)
             self._children[node].terminate()
-        failed = {node: code for node in stopping if (code := self._reap(node, patience_s)) != 0}
+        failed = {node: code for node in stopping if (code := self._reap(node, timeout_s)) != 0}
         if failed:
             raise CannotTellError(
-                "; ".join(f"node {node} ended with {code}: {self.last_log_line(node)}" for node, code in failed.items())
+                "; ".join(
+                    f"node {node} exited with code {code}: {self.last_log_line(node)}" for node, code in failed.items()
+                )
             )
 
     def wait_until_settled(self, timeout_s: float = 60.0) -> None:
-        """Wait until the nodes that run have caught up, and those of a group stand at the same position.
+        """Waits until the running nodes have caught up and the members of each group are at the same position.
 
-        Without new multicasts this means that everything is delivered everywhere.
+        Without new multicasts this means that every message is delivered everywhere.
         """
         if self._children:
             asyncio.run(self._settle(timeout_s))
@@ -190,23 +193,30 @@ class LocalCluster:
     async def _settle(self, timeout_s: float) -> None:
         cluster = self.cluster
         running = {cluster.process_of(node): node for node in self._children}
-        wiring = cluster.node_transport(next(iter(running.values())))
-        asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, wiring)
+        transport = cluster.node_transport(next(iter(running.values())))
+        rpc = RpcClient(cluster.name, cluster.addresses, cluster.limits, transport)
         deadline = time.monotonic() + timeout_s
         before: dict[ProcessId, int] = {}
         while True:
-            standings = await asker.fetch_progress(running)
-            now = {process: stands.next for process, stands in standings.items()}
-            level = all(
+            progress = await rpc.fetch_progress(running)
+            now = {process: one.next for process, one in progress.items()}
+            is_level = all(
                 len({now[member] for member in cluster.topology.members(group) if member in now}) <= 1
                 for group in cluster.topology.groups
             )
-            if level and now == before and len(now) == len(running) and all(s.caught_up for s in standings.values()):
+            if (
+                is_level
+                and now == before
+                and len(now) == len(running)
+                and all(one.caught_up for one in progress.values())
+            ):
                 return
             if time.monotonic() > deadline:
-                told = ", ".join(f"{node} at {now.get(process, 'no answer')}" for process, node in running.items())
-                moving = "still moving" if now != before else "standing still"
-                raise CannotTellError(f"the nodes are not level after {timeout_s} s, and {moving}: {told}")
+                positions = ", ".join(f"{node} at {now.get(process, 'no answer')}" for process, node in running.items())
+                state = "still delivering" if now != before else "idle"
+                raise CannotTellError(
+                    f"the nodes are not at the same position after {timeout_s} s, and {state}: {positions}"
+                )
             before = now
             await asyncio.sleep(SETTLE_POLL_S)
 
@@ -218,10 +228,10 @@ class LocalCluster:
     def _log(self, node: str) -> Path:
         return self.logs / f"{node.replace('/', '-')}.log"
 
-    def _reap(self, node: str, patience_s: float) -> int:
+    def _reap(self, node: str, timeout_s: float) -> int:
         child = self._children.pop(node)
         try:
-            code = child.wait(patience_s)
+            code = child.wait(timeout_s)
         except subprocess.TimeoutExpired:
             child.kill()
             code = child.wait()

@@ -1,8 +1,7 @@
-"""An operator's change of a group's replicas: what may be asked for, how it is asked for, and the file that follows.
+"""Changes of a group's replicas by an operator: which are valid, and how they are carried out.
 
-A change is a message to all groups (`kernel/reconfiguration.py`). It starts from the topology that the running nodes
-tell, not from a file that may be old; of two operators who start from the same one, the first wins and the other is
-told.
+A change is a message to all groups (`kernel/reconfiguration.py`). It starts from the topology of the running nodes, not
+from a file that may be old; of two operators who start from the same one, the first wins and the other gets "stale".
 """
 
 import asyncio
@@ -23,18 +22,18 @@ from amcast.trace.recorder import Recorder
 
 POLL_S: Final = 0.1
 LEAVE_S: Final = 10.0
-"""How long a removed node is waited for; it leaves when nobody needs it any more."""
+"""How long to wait for a removed node; it leaves when no other process needs it."""
 
 Outcome = Literal["done", "stale"]
 
 
 @dataclass(frozen=True)
 class ReplicaChange:
-    """One replica more, or one fewer."""
+    """One replica to add or to remove."""
 
     node: str
     address: str = ""
-    """Where the new one will be; empty: this one shall go."""
+    """Address of the new replica; empty for a removal."""
     region: str = ""
 
     @property
@@ -43,7 +42,7 @@ class ReplicaChange:
 
 
 def parse_change(add: str, remove: str, region: str = "") -> ReplicaChange:
-    """From what was written on the command line."""
+    """Parses the options of the command line."""
     if bool(add) == bool(remove):
         raise UsageError("expected --add GROUP/NUMBER=HOST:PORT or --remove GROUP/NUMBER: one replica at a time")
     if remove:
@@ -55,81 +54,85 @@ def parse_change(add: str, remove: str, region: str = "") -> ReplicaChange:
     return ReplicaChange(node, address, region)
 
 
-def next_topology(cluster: Cluster, wish: ReplicaChange) -> Topology:
-    """The topology that fulfils a wish, if the cluster as it is now allows that."""
+def next_topology(cluster: Cluster, change: ReplicaChange) -> Topology:
+    """The topology after a change, if the current cluster allows it."""
     topology = cluster.topology
-    home, _, number = wish.node.rpartition("/")
+    home, _, number = change.node.rpartition("/")
     group = cluster.group_id(home)
-    if not wish.is_addition:
-        process = cluster.process_of(wish.node)
+    if not change.is_addition:
+        process = cluster.process_of(change.node)
         if not any(other < STRIDE for other in topology.servers if other != process):
             raise UsageError(
-                f"--remove {wish.node}: it is the last process below {STRIDE}, and only those give clients their"
-                " numbers; expected another one to go"
+                f"--remove {change.node}: it is the last process below {STRIDE}, and only those allocate client"
+                " ids; expected another replica"
             )
-        return change_topology(topology, group, remove=process, endpoint=(wish.node, ""))
+        return change_topology(topology, group, remove=process, endpoint=(change.node, ""))
     if not number.isdigit() or number.startswith("0"):
-        raise UsageError(f"--add {wish.node}: expected {home}/NUMBER, a whole number from 1 on")
-    if wish.node in cluster.names:
-        raise UsageError(f"--add {wish.node}: there is such a node; expected a name that nobody has")
-    address = parse_address(wish.address, f"--add {wish.node}")
+        raise UsageError(f"--add {change.node}: expected {home}/NUMBER, a whole number from 1 on")
+    if change.node in cluster.names:
+        raise UsageError(f"--add {change.node}: the node exists; expected an unused name")
+    address = parse_address(change.address, f"--add {change.node}")
     for name, process in cluster.names.items():
         if cluster.addresses[process] == address:
-            raise UsageError(f"--add {wish.node}: {wish.address} is the address of {name}; expected one of its own")
+            raise UsageError(
+                f"--add {change.node}: {change.address} is the address of {name}; expected an unused address"
+            )
     plain = cluster.security.mode == "plain" and not cluster.security.plain_beyond_loopback
     if plain and not is_loopback(address[0]):
-        raise UsageError(f'--add {wish.node}: {wish.address} with security.mode = "plain"; expected a loopback address')
+        raise UsageError(
+            f'--add {change.node}: {change.address} with security.mode = "plain"; expected a loopback address'
+        )
     return change_topology(
-        topology, group, add=topology.next_process, endpoint=(wish.node, wish.address), region=wish.region
+        topology, group, add=topology.next_process, endpoint=(change.node, change.address), region=change.region
     )
 
 
 def carry_out_change(
     cluster: Cluster,
-    wish: ReplicaChange,
+    change: ReplicaChange,
     topology: Topology,
     client: str | None,
     connect: Callable[..., Client],
     timeout_s: float,
 ) -> tuple[Outcome, bool]:
-    """Make a change, in a client's name; what came of it, and whether a node that was removed has left."""
+    """Carries out a change as a client; returns the outcome, and whether a removed node has left."""
 
     async def carry_out() -> tuple[Outcome, bool]:
-        asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_transport(client))
-        if not wish.is_addition:
-            await check_remaining_quorum(asker, topology, wish)
+        rpc = RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_transport(client))
+        if not change.is_addition:
+            await check_remaining_quorum(rpc, topology, change)
         with _record_change(cluster, topology.configuration) as recorder:
             async with connect(cluster, recorder=recorder) as operator:
-                outcome = await order_change(operator, asker, cluster.topology, topology, timeout_s)
-        gone = (
-            outcome == "done" and not wish.is_addition and await wait_until_left(asker, cluster.process_of(wish.node))
+                outcome = await order_change(operator, rpc, cluster.topology, topology, timeout_s)
+        has_left = (
+            outcome == "done" and not change.is_addition and await wait_until_left(rpc, cluster.process_of(change.node))
         )
-        return outcome, gone
+        return outcome, has_left
 
     return asyncio.run(carry_out())
 
 
-async def check_remaining_quorum(asker: RpcClient, topology: Topology, wish: ReplicaChange) -> None:
-    """Refuse to remove a replica if those that remain could not go on by themselves."""
-    home = wish.node.rpartition("/")[0]
+async def check_remaining_quorum(rpc: RpcClient, topology: Topology, change: ReplicaChange) -> None:
+    """Refuses to remove a replica if fewer than a quorum of the remaining ones answer."""
+    home = change.node.rpartition("/")[0]
     group = next(group for group, name in topology.names.items() if name == home)
-    there = await asker.fetch_progress(topology.members(group))
-    if len(there) < topology.quorum(group):
+    answering = await rpc.fetch_progress(topology.members(group))
+    if len(answering) < topology.quorum(group):
         raise UsageError(
-            f"--remove {wish.node}: of the {len(topology.members(group))} replicas that would remain in {home},"
-            f" {len(there)} answer; expected a majority, {topology.quorum(group)}"
+            f"--remove {change.node}: of the {len(topology.members(group))} replicas that would remain in {home},"
+            f" {len(answering)} answer; expected a majority, {topology.quorum(group)}"
         )
 
 
 @contextmanager
-def _record_change(cluster: Cluster, number: int) -> Iterator[Recorder | None]:
-    """Where the nodes record a trace on this machine, the change is part of it, whatever comes of it."""
+def _record_change(cluster: Cluster, configuration: int) -> Iterator[Recorder | None]:
+    """Opens a recorder if the nodes record a trace on this machine: the change is part of it, whatever its outcome."""
     if cluster.trace_mode == "off" or not cluster.trace_folder.is_dir():
         yield None
         return
     from amcast.live.server.trace_recorder import open_recorder
 
-    recorder = open_recorder(cluster, f"change-{number:05d}")
+    recorder = open_recorder(cluster, f"change-{configuration:05d}")
     try:
         yield recorder
     finally:
@@ -137,38 +140,38 @@ def _record_change(cluster: Cluster, number: int) -> Iterator[Recorder | None]:
 
 
 async def order_change(
-    client: Client, asker: RpcClient, before: Topology, topology: Topology, timeout_s: float
+    client: Client, rpc: RpcClient, before: Topology, topology: Topology, timeout_s: float
 ) -> Outcome:
-    """Multicast a change and wait until every group has delivered it; whether it is the one that counts."""
+    """Multicasts a change and waits until every group has delivered it; returns whether it took effect."""
     try:
         await client.multicast(topology.groups, encode_change(topology), timeout_s)
     except CannotTellError as error:
-        raise CannotTellError(f"{error}; look with `amcast status` before you ask again") from None
+        raise CannotTellError(f"{error}; run `amcast status` before another attempt") from None
     deadline = asyncio.get_running_loop().time() + timeout_s
     while True:
-        newest = await asker.fetch_topology()
+        newest = await rpc.fetch_topology()
         if newest is not None and newest.configuration >= topology.configuration:
             return "done" if _took_effect(before, topology, newest) else "stale"
         if asyncio.get_running_loop().time() > deadline:
-            raise CannotTellError(f"no node says that it is in topology {topology.configuration} after {timeout_s} s")
+            raise CannotTellError(f"no node is in configuration {topology.configuration} after {timeout_s} s")
         await asyncio.sleep(POLL_S)
 
 
 def _took_effect(before: Topology, wanted: Topology, newest: Topology) -> bool:
-    """Whether it was this change that was made, from what came of it or of later ones."""
+    """Whether this change took effect, judged by the newest topology."""
     if newest.configuration == wanted.configuration:
         return newest == wanted
-    came = set(wanted.servers) - set(before.servers)
-    went = set(before.servers) - set(wanted.servers)
-    return all(newest.group_of(process) is None for process in went) and all(
-        newest.endpoints.get(process, ("", ""))[0] == wanted.endpoints[process][0] for process in came
+    added = set(wanted.servers) - set(before.servers)
+    removed = set(before.servers) - set(wanted.servers)
+    return all(newest.group_of(process) is None for process in removed) and all(
+        newest.endpoints.get(process, ("", ""))[0] == wanted.endpoints[process][0] for process in added
     )
 
 
-async def wait_until_left(asker: RpcClient, process: int, patience_s: float = LEAVE_S) -> bool:
-    """Wait until a removed node does not answer any more."""
-    deadline = asyncio.get_running_loop().time() + patience_s
-    while await asker.fetch_progress([process]):
+async def wait_until_left(rpc: RpcClient, process: int, timeout_s: float = LEAVE_S) -> bool:
+    """Waits until a removed node stops answering."""
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    while await rpc.fetch_progress([process]):
         if asyncio.get_running_loop().time() > deadline:
             return False
         await asyncio.sleep(POLL_S)

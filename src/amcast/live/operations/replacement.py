@@ -1,11 +1,12 @@
-"""A dead replica's place, taken by a new machine under the same name.
+"""Replacement of a dead replica by a new machine under the same name.
 
-The newcomer has an empty disk. It may not speak as if it had never been there: what its predecessor promised, it does
-not know. So it begins in a later incarnation than any that its peers have seen, which tells it and them that its memory
-is lost: it has no vote until its group has given it its state and admitted it again (`on_start` in kernel/process.py).
+The new machine has an empty disk and does not know the promises of its predecessor, so it must not act as a fresh
+member. It begins in a later incarnation than any that its peers have seen, which shows that its state is lost: it has
+no vote until its group has sent it the group's state and readmitted it (`on_start` in kernel/process.py).
 
-The peers know the predecessor's last incarnation; this asks them, and leaves the number where the newcomer's first
-start finds it. Groups of protocols that cannot lose a member's memory refuse such a newcomer, and say so.
+The peers know the last incarnation of the predecessor; this module requests it from them and stores it where the first
+start of the new machine finds it. Groups of protocols that do not tolerate the loss of a member's state refuse such a
+member, with a reason.
 """
 
 from typing import Final
@@ -17,34 +18,34 @@ from amcast.live.operations.cluster_status import NodeAnswers, fetch_statuses
 from amcast.live.storage.atomic_files import write_atomically
 
 MARGIN: Final = 16
-"""Incarnations that a predecessor may have begun, and that none of those who answer has seen."""
+"""Margin for incarnations of the predecessor that no answering peer has seen."""
 
 
 def prepare_replacement(cluster: Cluster, node: str, client: str | None, incarnation: int | None = None) -> int:
-    """Make this machine's data folder ready to be that node; says in which incarnation it will begin."""
+    """Prepares the data folder of this machine for the node; returns the incarnation that it will begin with."""
     me = cluster.process_of(node)
     folder = cluster.data_folder(me)
     if folder.exists() and any(folder.iterdir()):
-        raise UsageError(f"{folder} is not empty; expected a machine that never was {node} (or start it as it is)")
+        raise UsageError(f"{folder} is not empty; expected an empty folder (or start the node as it is)")
     if incarnation is None:
         incarnation = _last_seen_incarnation(cluster, node, me, fetch_statuses(cluster, client)) + MARGIN
     if incarnation < 1:
-        raise UsageError(f"incarnation = {incarnation}; expected 1 or more, and more than {node} ever had")
+        raise UsageError(f"incarnation = {incarnation}; expected 1 or more, and later than any incarnation of {node}")
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "incarnation", f"{incarnation - 1}\n".encode())  # what `next_incarnation` adds one to
+    write_atomically(folder / "incarnation", f"{incarnation - 1}\n".encode())  # `next_incarnation` adds one
     return incarnation
 
 
 def _last_seen_incarnation(cluster: Cluster, node: str, me: ProcessId, answers: NodeAnswers) -> int:
     """The last incarnation of a node that its peers have seen."""
     if "error" not in answers[node]:
-        raise UsageError(f"{node} answers at its address: it is alive; expected one that is gone")
+        raise UsageError(f"{node} answers at its address; expected a dead node")
     members = cluster.topology.members(cluster.topology.group_of(me) or 0)
-    fellows = [cluster.name_of(member) for member in members if member != me]
-    silent = [name for name in fellows if "error" in answers[name]]
-    if len(fellows) - len(silent) < len(members) // 2:
+    others = [cluster.name_of(member) for member in members if member != me]
+    silent = [name for name in others if "error" in answers[name]]
+    if len(others) - len(silent) < len(members) // 2:
         raise CannotTellError(
-            f"{', '.join(silent)} do not answer; without a majority of the group nobody can be admitted"
+            f"{', '.join(silent)} do not answer; without a majority of its group no member can be readmitted"
         )
     incarnations: list[int] = [
         link["incarnation"]
@@ -53,5 +54,5 @@ def _last_seen_incarnation(cluster: Cluster, node: str, me: ProcessId, answers: 
         if link["peer"] == me and link["incarnation"] is not None
     ]
     if not incarnations:
-        raise CannotTellError(f"nobody who answers has seen {node}; give --incarnation, more than it ever had")
+        raise CannotTellError(f"no answering node has seen {node}; give --incarnation, later than any that it had")
     return max(incarnations)

@@ -1,6 +1,7 @@
-"""Asking a replica's desk (`live/rpc/server.py`): one question per connection, one answer or a row of them.
+"""Client side of the RPC of replicas (`live/rpc/server.py`): one request per connection, with one reply or several.
 
-Whatever goes wrong on the way (nobody there, hung up, silence, nonsense) is `Unanswered`: ask another replica.
+Every failure on the way (no listener, closed connection, time-out, malformed reply) is a `NoAnswerError`, after which
+the caller may try another replica.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from amcast.kernel.reconfiguration import decode_topology
 from amcast.kernel.topology import Topology
 from amcast.live.errors import BadFrameError, RefusedError
 from amcast.live.limits import KIB, MIB, Limits
-from amcast.live.rpc.server import (
+from amcast.live.rpc.messages import (
     AnyReply,
     AnyRequest,
     CurrentTopology,
@@ -29,129 +30,127 @@ from amcast.live.rpc.server import (
     encode_request,
 )
 from amcast.live.security.tls import parse_subject
-from amcast.live.wire import frames as codec
+from amcast.live.wire import frames
 from amcast.live.wire.frames import HEAD, HEAD_BYTES, WIRE_VERSION
 from amcast.live.wire.transport import PLAIN, TransportOptions
 
 Address = tuple[str, int]
 CONNECT_S: Final = 3.0
 REFUSED: Final = "connection refused"
-"""Nobody listens there."""
+"""The reason of a `NoAnswerError` when no process listens at the address."""
 READ_BYTES: Final = 256 * KIB
-"""What is read ahead of who reads an answer: TCP holds back the rest."""
-
-
+"""Bytes that are read ahead of the consumer of replies; TCP holds back the rest."""
 MAX_STATE_BYTES: Final = 4096 * MIB
-"""A larger state of an application is not taken over."""
+"""A larger application state is refused."""
 
 
 class NoAnswerError(CannotTellError):
-    """This replica did not answer; another one may."""
+    """A replica did not answer; another one may."""
 
 
 class RpcCall:
-    """The asking end of one connection."""
+    """The client's end of one RPC connection."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, who: str, limits: Limits) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: str, limits: Limits) -> None:
         self._reader = reader
         self._writer = writer
-        self._who = who
+        self._peer = peer
         self._limits = limits
 
     async def reply(self, timeout_s: float | None = None) -> AnyReply:
-        """The next answer."""
+        """Reads the next reply."""
         try:
             async with asyncio.timeout(timeout_s or self._limits.heartbeat_timeout_s):
                 return await self._read()
         except (OSError, TimeoutError, EOFError, BadFrameError) as error:
-            why = str(error) or type(error).__name__
-            raise NoAnswerError(f"{self._who} stopped answering: {why}") from None
+            reason = str(error) or type(error).__name__
+            raise NoAnswerError(f"{self._peer} stopped answering: {reason}") from None
 
     async def _read(self) -> AnyReply:
         length, _, kind = HEAD.unpack(await self._reader.readexactly(HEAD_BYTES))
         if not 2 <= length <= self._limits.frame_bytes:
             raise BadFrameError(f"a frame of {length} bytes; expected 2 to {self._limits.frame_bytes}")
         payload = await self._reader.readexactly(length - 2)
-        if kind == codec.REFUSE:
-            raise NoAnswerError(f"{self._who} refuses: {codec.read_refusal(payload).reason}")
-        if kind != codec.RPC_REPLY:
-            raise BadFrameError(f"a frame of kind {kind}; expected {codec.RPC_REPLY}")
+        if kind == frames.REFUSE:
+            raise NoAnswerError(f"{self._peer} refuses: {frames.read_refusal(payload).reason}")
+        if kind != frames.RPC_REPLY:
+            raise BadFrameError(f"a frame of kind {kind}; expected {frames.RPC_REPLY}")
         return decode_reply(payload)
 
     def close(self) -> None:
-        """Hang up."""
+        """Closes the connection."""
         self._writer.transport.abort()
 
     def __del__(self) -> None:
-        """Whoever leaves a subscription in the middle of a loop need not close it."""
+        """Closes a connection whose subscription was abandoned in the middle of a loop."""
         if not self._writer.transport.is_closing():
             with suppress(RuntimeError):
                 self.close()
 
 
 class RpcClient:
-    """Asks the replicas of one cluster."""
+    """Sends requests to the replicas of one cluster."""
 
     def __init__(
         self,
         cluster: str,
         addresses: Mapping[ProcessId, Address],
         limits: Limits | None = None,
-        wiring: TransportOptions = PLAIN,
+        transport: TransportOptions = PLAIN,
     ) -> None:
         self.limits = limits or Limits()
         self._cluster = cluster
         self._addresses = dict(addresses)
-        self._wiring = wiring
+        self._transport = transport
 
-    async def call(self, process: ProcessId, question: AnyRequest) -> RpcCall:
-        """Put a question to one replica; the answers come one by one."""
+    async def call(self, process: ProcessId, request: AnyRequest) -> RpcCall:
+        """Sends a request to one replica; the caller reads the replies one by one."""
         if process not in self._addresses:
             raise NoAnswerError(
-                f"process {process} is nowhere: no configuration and no change of members tells its address"
+                f"the address of process {process} is unknown: neither cluster.toml nor a change of members names it"
             )
         host, port = self._addresses[process]
-        who = f"process {process} at {host}:{port}"
+        peer = f"process {process} at {host}:{port}"
         try:
             async with asyncio.timeout(CONNECT_S):
-                secured = self._wiring.secured
+                secured = self._transport.secured
                 reader, writer = await asyncio.open_connection(host, port, ssl=secured, limit=READ_BYTES)
         except (OSError, TimeoutError) as error:
-            raise NoAnswerError(f"{who} cannot be reached: {_reason(error)}") from None
-        self._check_server(process, who, writer)
-        writer.write(encode_request(RpcEnvelope(WIRE_VERSION, self._cluster, process, question)))
-        return RpcCall(reader, writer, who, self.limits)
+            raise NoAnswerError(f"{peer} cannot be reached: {_reason(error)}") from None
+        self._check_server(process, peer, writer)
+        writer.write(encode_request(RpcEnvelope(WIRE_VERSION, self._cluster, process, request)))
+        return RpcCall(reader, writer, peer, self.limits)
 
-    def _check_server(self, process: ProcessId, who: str, writer: asyncio.StreamWriter) -> None:
-        """Hang up on who answers at a node's address with another's certificate."""
-        security = self._wiring.security
+    def _check_server(self, process: ProcessId, peer: str, writer: asyncio.StreamWriter) -> None:
+        """Closes the connection if the server shows a certificate of another process."""
+        security = self._transport.security
         if security is None:
             return
         try:
             security.permissions.check(parse_subject(writer.get_extra_info("peercert")), process)
         except RefusedError as refused:
             writer.transport.abort()
-            raise NoAnswerError(f"{who} is somebody else: {refused}") from None
+            raise NoAnswerError(f"{peer} is another process: {refused}") from None
 
-    async def request(self, process: ProcessId, question: AnyRequest) -> AnyReply:
-        """A question with one answer."""
-        conversation = await self.call(process, question)
+    async def request(self, process: ProcessId, request: AnyRequest) -> AnyReply:
+        """Sends a request and returns its only reply."""
+        call = await self.call(process, request)
         try:
-            return await conversation.reply()
+            return await call.reply()
         finally:
-            conversation.close()
+            call.close()
 
     def follow_topology(self, topology: Topology) -> None:
-        """The members have changed: ask those who are there now."""
+        """Adds the addresses and names of the members of a new topology."""
         for process, (_, address) in topology.endpoints.items():
             host, _, port = address.rpartition(":")
             if topology.group_of(process) is not None and port.isdigit():
                 self._addresses.setdefault(process, (host.strip("[]"), int(port)))
-        if self._wiring.security is not None:
-            self._wiring.security.permissions.follow_topology(topology)
+        if self._transport.security is not None:
+            self._transport.security.permissions.follow_topology(topology)
 
     async def fetch_topology(self, processes: Iterable[ProcessId] | None = None) -> Topology | None:
-        """The newest topology that any of these replicas knows, or of all; None if none answers."""
+        """The newest topology that any of these replicas (by default: all) knows; None if none answers."""
         newest: Topology | None = None
         for answer in (
             await self._request_all(self._addresses if processes is None else processes, GetTopology())
@@ -165,67 +164,69 @@ class RpcClient:
                     newest = topology
         return newest
 
-    async def notify(self, process: ProcessId, question: AnyRequest) -> None:
-        """A question without an answer: returns when the other side has hung up."""
-        conversation = await self.call(process, question)
+    async def notify(self, process: ProcessId, request: AnyRequest) -> None:
+        """Sends a request without a reply; returns when the server has closed the connection."""
+        call = await self.call(process, request)
         try:
-            await conversation.reply()
+            await call.reply()
         except NoAnswerError:
             pass
         finally:
-            conversation.close()
+            call.close()
 
     async def fetch_state(self, processes: Sequence[ProcessId], position: int) -> tuple[int, bytes]:
-        """The state of an application after at least so many deliveries, from the first of these that has one."""
-        said: list[str] = []
+        """Fetches an application's state after at least `position` deliveries, from the first replica that has one."""
+        failures: list[str] = []
         for process in processes:
             try:
                 return await self._fetch_state_from(process, position)
             except NoAnswerError as error:
-                said.append(str(error))
-        raise NoAnswerError("; ".join(said) or "there is nobody to ask")
+                failures.append(str(error))
+        raise NoAnswerError("; ".join(failures) or "there is no other member")
 
     async def _fetch_state_from(self, process: ProcessId, position: int) -> tuple[int, bytes]:
-        conversation = await self.call(process, FetchState(position))
+        call = await self.call(process, FetchState(position))
         try:
-            taken = await conversation.reply()
+            header = await call.reply()
             if (
-                not isinstance(taken, StateHeader)
-                or taken.position < position
-                or not 0 <= taken.bytes <= MAX_STATE_BYTES
+                not isinstance(header, StateHeader)
+                or header.position < position
+                or not 0 <= header.bytes <= MAX_STATE_BYTES
             ):
-                raise NoAnswerError(f"process {process} answers with {taken!r}")
+                raise NoAnswerError(
+                    f"process {process} replies with {header!r}; expected a StateHeader at position {position} or later"
+                )
             state = bytearray()
-            while len(state) < taken.bytes:
-                piece = await conversation.reply()
-                if not isinstance(piece, StateChunk) or not piece.data or len(state) + len(piece.data) > taken.bytes:
+            while len(state) < header.bytes:
+                chunk = await call.reply()
+                if not isinstance(chunk, StateChunk) or not chunk.data or len(state) + len(chunk.data) > header.bytes:
                     raise NoAnswerError(
-                        f"process {process} tells {len(state)} of {taken.bytes} bytes, then something else"
+                        f"process {process} sent {len(state)} of {header.bytes} bytes of its state, then another reply"
                     )
-                state += piece.data
-            return taken.position, bytes(state)
+                state += chunk.data
+            return header.position, bytes(state)
         finally:
-            conversation.close()
+            call.close()
 
     async def fetch_progress(
         self, processes: Iterable[ProcessId], within_s: float | None = None
     ) -> dict[ProcessId, Progress]:
-        """Where these replicas are; those that do not answer (in this time) are left out."""
-        found = await self._request_all(processes, GetProgress(), within_s)
-        return {process: stands for process, stands in found.items() if isinstance(stands, Progress)}
+        """The progress of these replicas; those that do not answer (within `within_s`) are left out."""
+        replies = await self._request_all(processes, GetProgress(), within_s)
+        return {process: reply for process, reply in replies.items() if isinstance(reply, Progress)}
 
     async def _request_all(
-        self, processes: Iterable[ProcessId], question: AnyRequest, within_s: float | None = None
+        self, processes: Iterable[ProcessId], request: AnyRequest, within_s: float | None = None
     ) -> dict[ProcessId, AnyReply | None]:
-        async def one(process: ProcessId) -> tuple[ProcessId, AnyReply | None]:
+        async def request_one(process: ProcessId) -> tuple[ProcessId, AnyReply | None]:
             try:
                 async with asyncio.timeout(within_s):
-                    return process, await self.request(process, question)
+                    return process, await self.request(process, request)
             except (NoAnswerError, TimeoutError):
                 return process, None
 
-        return dict(await asyncio.gather(*(one(process) for process in processes)))
+        return dict(await asyncio.gather(*(request_one(process) for process in processes)))
 
 
 def _reason(error: OSError | TimeoutError) -> str:
-    return REFUSED if isinstance(error, ConnectionRefusedError) else str(error) or "it takes too long"
+    return REFUSED if isinstance(error, ConnectionRefusedError) else str(error) or "timed out"

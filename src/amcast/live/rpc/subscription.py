@@ -1,17 +1,17 @@
-"""Deliveries of a group, read from outside: in the group's order, each exactly once, whichever replicas come and go.
+"""Deliveries of a group, read by a client: in the group's order, each exactly once, from whichever replicas are up.
 
     async for delivery in client.deliveries("orders"):
         ...
 
 All members of a group deliver the same messages at the same positions, so a subscription is a position: it reads from
-one replica and, when that fails, falls silent or falls behind, goes on at the same position with another one. Each
-replica keeps its last deliveries (`limits.recent_bytes`). A subscription that comes back after they are gone everywhere
-raises `Missed`, which says from where one could go on.
+one replica and, when that replica fails, stops answering or falls behind, continues at the same position with another
+one. Each replica holds its last deliveries (`limits.recent_bytes`). A subscription whose position is no longer held by
+any replica raises `MissedDeliveriesError`, which names the first position that is.
 
-When the group's members change, it follows: the change itself is a message that it reads, and does not tell.
+A subscription follows changes of the group's members: it reads the change, which is a message, and does not pass it on.
 
-Reading is pulled: nothing is read ahead but what the socket buffers, so a slow reader needs no more memory than a
-fast one.
+The consumer pulls: nothing is read ahead except the socket's buffer, so a slow reader needs no more memory than a fast
+one.
 """
 
 import asyncio
@@ -27,53 +27,54 @@ from amcast.kernel.reconfiguration import is_change
 from amcast.live.client_batch import Delivery, message_deliveries
 from amcast.live.host.recent_deliveries import MissedDeliveriesError
 from amcast.live.rpc.client import NoAnswerError, RpcCall, RpcClient
-from amcast.live.rpc.server import Deliveries, KeepAlive, PositionExpired, Progress, Subscribe
+from amcast.live.rpc.messages import Deliveries, KeepAlive, PositionExpired, Progress, Subscribe
 
 TIMEOUT_S: Final = 30.0
-"""Without any replica that answers for so long, a subscription gives up."""
+"""A subscription fails when no replica answers for so long."""
 
 
 class Subscription:
-    """An asynchronous iterator over one group's deliveries; with `async with`, it starts where the group is then."""
+    """An asynchronous iterator over one group's deliveries; `async with` fixes its start at the group's current
+    position."""
 
     def __init__(
         self,
-        asker: RpcClient,
+        rpc: RpcClient,
         group: GroupId,
         members: Sequence[ProcessId],
         *,
         since: int | None = None,
         after: Delivery | None = None,
-        patience_s: float = TIMEOUT_S,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         if since is not None and after is not None:
             raise UsageError("both since and after are given; expected at most one of them")
         if since is not None and since < 0:
             raise UsageError(f"since = {since}; expected a position from 0 on")
         self.switches = 0
-        """How often another replica took over."""
-        self._rpc = asker
+        """Number of changes from one replica to another."""
+        self._rpc = rpc
         self._group = group
         self._members = list(members)
         random.shuffle(self._members)
         self._position: int | None = since if after is None else after.position
         self._last_place = -1 if after is None else after.place
-        """The last place of the first batch that the reader has already."""
-        self._timeout_s = patience_s
+        """The last place of the first batch that the reader already has."""
+        self._timeout_s = timeout_s
         self._ready: deque[Delivery] = deque()
         self._call: RpcCall | None = None
         self.source: ProcessId = -1
-        """The replica that is read from."""
+        """The replica that this subscription reads from."""
         self._refusals: dict[ProcessId, str] = {}
         self._configuration = 0
-        """Of the topology that the members are from."""
+        """The configuration that `_members` is from."""
         self._outdated = False
-        """A change of members went by."""
+        """A change of members was read, so `_members` may be old."""
         self._progress_at = 0.0
 
     @property
     def position(self) -> int | None:
-        """Everything before this position was given to the reader, or is about to be; None before it has begun."""
+        """The next position to read: everything before it was returned or is queued; None before the start."""
         return self._position
 
     async def __aenter__(self) -> "Subscription":
@@ -97,7 +98,7 @@ class Subscription:
         return self._ready.popleft()
 
     def close(self) -> None:
-        """Hang up; iterating on goes on where it was."""
+        """Closes the connection; iterating again continues where it stopped."""
         if self._call is not None:
             self._call.close()
             self._call = None
@@ -105,50 +106,50 @@ class Subscription:
     # Reading
 
     async def _read(self) -> None:
-        """Take one answer, or find another replica."""
+        """Reads one reply, or connects to another replica."""
         if self._outdated:
             await self._follow()
-        conversation = self._call or await self._connect()
+        call = self._call or await self._connect()
         try:
-            answer = await conversation.reply()
+            reply = await call.reply()
         except NoAnswerError as error:
             self._leave(str(error))
             return
-        match answer:
+        match reply:
             case Deliveries():
-                self._accept(answer)
+                self._accept(reply)
             case KeepAlive():
                 await self._check_lag()
             case PositionExpired(first):
-                self._leave(f"deliveries before {first} are no longer kept at process {self.source}")
+                self._leave(f"deliveries before {first} are no longer held by process {self.source}")
             case _:
-                self._leave(f"process {self.source} answers with {type(answer).__name__}")
+                self._leave(f"process {self.source} replied with {type(reply).__name__}")
 
-    def _accept(self, told: Deliveries) -> None:
+    def _accept(self, deliveries: Deliveries) -> None:
         assert self._position is not None
-        if told.position != self._position:
-            self._leave(f"process {self.source} tells position {told.position}; expected {self._position}")
+        if deliveries.position != self._position:
+            self._leave(f"process {self.source} sent position {deliveries.position}; expected {self._position}")
             return
-        for position, message in enumerate(told.messages, told.position):
+        for position, message in enumerate(deliveries.messages, deliveries.position):
             self._outdated = self._outdated or is_change(message)
             for delivery in message_deliveries(message, position):
                 if delivery.place > self._last_place:
                     self._ready.append(delivery)
             self._last_place = -1
-        self._position += len(told.messages)
+        self._position += len(deliveries.messages)
         self._progress_at = asyncio.get_running_loop().time()
 
-    def _leave(self, why: str) -> None:
-        """This replica is of no use any more."""
+    def _leave(self, reason: str) -> None:
+        """Gives up the current replica and moves it to the end of the preference order."""
         self.close()
-        self._refusals[self.source] = why
+        self._refusals[self.source] = reason
         self.switches += 1
         if self.source in self._members:
             self._members.remove(self.source)
             self._members.append(self.source)
 
     async def _follow(self) -> None:
-        """Read from those who are members now."""
+        """Adopts the members of the newest topology."""
         self._outdated = False
         newest = await self._rpc.fetch_topology()
         if newest is None or newest.configuration <= self._configuration or self._group not in newest.groups:
@@ -162,20 +163,20 @@ class Subscription:
     # Choosing a replica
 
     async def _connect(self) -> RpcCall:
-        """Somebody who has what comes next."""
+        """Connects to a replica that can send the next position."""
         assert self._position is not None
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_s
         wait = self._rpc.limits.reconnect_min_s
         while True:
-            standings = await self._rpc.fetch_progress(self._members)
-            conversation = await self._choose(standings, self._position)
-            if conversation is not None:
-                self._call = conversation
+            progress = await self._rpc.fetch_progress(self._members)
+            call = await self._choose(progress, self._position)
+            if call is not None:
+                self._call = call
                 self._progress_at = loop.time()
-                return conversation
-            if standings and all(stands.first > self._position for stands in standings.values()):
-                first = min(stands.first for stands in standings.values())
+                return call
+            if progress and all(one.first > self._position for one in progress.values()):
+                first = min(one.first for one in progress.values())
                 raise MissedDeliveriesError(f"group {self._group}", self._position, first)
             if loop.time() > deadline:
                 raise CannotTellError(self._describe_failures())
@@ -183,46 +184,47 @@ class Subscription:
             await self._follow()
             wait = min(2 * wait, self._rpc.limits.reconnect_max_s)
 
-    async def _choose(self, standings: Mapping[ProcessId, Progress], position: int) -> RpcCall | None:
-        """Of those who keep the position: who has already delivered what comes next, and whom we left longest ago."""
-        able = [member for member in self._members if member in standings and standings[member].first <= position]
-        for member in sorted(able, key=lambda one: standings[one].next <= position):
+    async def _choose(self, progress: Mapping[ProcessId, Progress], position: int) -> RpcCall | None:
+        """Calls a replica that holds the position: first one that has already delivered it, then by order of
+        preference."""
+        able = [member for member in self._members if member in progress and progress[member].first <= position]
+        for member in sorted(able, key=lambda one: progress[one].next <= position):
             try:
-                conversation = await self._rpc.call(member, Subscribe(self._group, position))
+                call = await self._rpc.call(member, Subscribe(self._group, position))
             except NoAnswerError as error:
                 self._refusals[member] = str(error)
             else:
                 self.source = member
-                return conversation
+                return call
         return None
 
     def _describe_failures(self) -> str:
-        said = "".join(f"; {why}" for why in self._refusals.values())
-        return f"no replica of group {self._group} answers for {self._timeout_s} s{said}"
+        reasons = "".join(f"; {reason}" for reason in self._refusals.values())
+        return f"no replica of group {self._group} answered for {self._timeout_s} s{reasons}"
 
     async def _check_lag(self) -> None:
-        """A replica that tells nothing for a while may be behind: leave it if another one is further."""
+        """Leaves a replica that has sent nothing for a while if another member is further."""
         now = asyncio.get_running_loop().time()
         if now - self._progress_at < self._rpc.limits.heartbeat_timeout_s:
             return
         self._progress_at = now
         others = [member for member in self._members if member != self.source]
-        standings = await self._rpc.fetch_progress(others)
+        progress = await self._rpc.fetch_progress(others)
         assert self._position is not None
-        if any(stands.first <= self._position < stands.next for stands in standings.values()):
+        if any(one.first <= self._position < one.next for one in progress.values()):
             self._leave(f"process {self.source} is behind")
 
     async def _current_position(self) -> int:
-        """Where the group is: as far as the furthest of its members that answer, and a majority must."""
+        """The group's current position: the furthest of the members that answer, of which a majority must."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_s
         while True:
-            standings = await self._rpc.fetch_progress(self._members)
-            if 2 * len(standings) > len(self._members):
-                return max(stands.next for stands in standings.values())
+            progress = await self._rpc.fetch_progress(self._members)
+            if 2 * len(progress) > len(self._members):
+                return max(one.next for one in progress.values())
             if loop.time() > deadline:
                 raise CannotTellError(
-                    f"{len(standings)} of {len(self._members)} replicas of group {self._group} answer;"
+                    f"{len(progress)} of {len(self._members)} replicas of group {self._group} answer;"
                     f" expected more than half within {self._timeout_s} s"
                 )
             await asyncio.sleep(0.1)

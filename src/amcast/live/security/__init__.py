@@ -1,1 +1,1 @@
-"""security."""
+"""Identities, permissions and TLS, and the filter for requests of clients."""

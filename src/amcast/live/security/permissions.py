@@ -1,13 +1,13 @@
-"""Who is who, and who may do what: nodes by name, clients by name, and the groups that each client may address.
+"""Identities and permissions: the names of nodes and clients, and the groups that each client may address.
 
 A certificate names its owner with one URI in its subjectAltName, never with an address:
 
     amcast://shop/node/orders/1           the node orders/1 of the cluster shop
     amcast://shop/client/till             the client till
 
-On the wire processes have numbers. A node's number is in cluster.toml; every named client owns a block of numbers, so
-that many programs may share one name and the number alone says whose rights count. A peer that claims a number which
-its certificate does not own is refused.
+On the wire, processes have numeric ids. A node's id is in cluster.toml. Every named client owns a range of ids, so that
+many programs can share one name and the id alone determines the permissions. A peer that claims an id which its
+certificate does not own is refused.
 """
 
 import ipaddress
@@ -25,9 +25,9 @@ from amcast.live.errors import RefusedError
 Mode = Literal["tls", "plain"]
 SCHEME: Final = "amcast://"
 FIRST_CLIENT_ID: Final = 1 << 20
-"""Clients draw a number from here on; those below are for processes that a configuration names."""
+"""The lowest process id of a client; lower ids are reserved for processes that cluster.toml names."""
 IDS_PER_CLIENT: Final = 1 << 22
-"""Numbers that one named client owns."""
+"""Process ids that one named client owns."""
 MAX_CLIENTS: Final = (MAX_SENDER + 1 - FIRST_CLIENT_ID) // IDS_PER_CLIENT
 
 
@@ -35,15 +35,15 @@ class SecurityTable(Config, frozen=True):
     """`[security]` of a cluster.toml."""
 
     mode: Mode = "tls"
-    """"plain" sends everything in the clear and believes every name: loopback only, unless forced below."""
+    """"plain" neither encrypts nor authenticates: loopback addresses only, unless `plain_beyond_loopback` is set."""
     authority: str = "certs/ca.pem"
-    """The certificate authority that all sides trust; relative to the file."""
+    """The certificate of the authority that all sides trust; the path is relative to the file."""
     certificates: str = "certs"
     """The folder with the certificates and keys that `amcast certs` writes: node-orders-1.pem, client-till.key ..."""
     plain_beyond_loopback: bool = False
-    """Allow mode "plain" on addresses that other machines can reach."""
+    """Allows mode "plain" on addresses that other machines can reach."""
     http_beyond_loopback: bool = False
-    """Allow the HTTP address of a node (health, metrics) to be reached by other machines; it is not encrypted."""
+    """Allows a node's HTTP address (health, metrics), which is not encrypted, to be reached by other machines."""
 
 
 class ClientTable(Config, frozen=True):
@@ -52,18 +52,19 @@ class ClientTable(Config, frozen=True):
     groups: tuple[str, ...] | str = ()
     """The groups that this client may address, or "all"."""
     operate: bool = False
-    """It may ask nodes for their status and what blocks a message."""
+    """The client may request the status of nodes and the explanation of a message."""
     subscribe: bool = True
-    """It may read what the groups that it may address deliver."""
+    """The client may subscribe to the groups that it may address."""
     change: bool = False
-    """It may change groups' replicas (`amcast change`); it must be allowed to address all groups."""
+    """The client may change the members of groups (`amcast change`); `groups` must be "all"."""
     id: int | None = None
-    """Its number; by default its place in the file, so add new clients behind the old ones or give numbers."""
+    """Selects the client's range of process ids; by default its place in the file, so add new clients at the end or
+    give ids."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """Whom a certificate names."""
+    """The owner that a certificate names."""
 
     cluster: str
     kind: str
@@ -74,17 +75,17 @@ class Subject:
 
     @property
     def uri(self) -> str:
-        """As it stands in the certificate."""
+        """The URI in the certificate."""
         return f"{SCHEME}{quote(self.cluster, safe='')}/{self.kind}/{quote(self.name)}"
 
     @property
     def file_stem(self) -> str:
-        """The name of its files: node-orders-1, client-till."""
+        """The name of its files without a suffix: node-orders-1, client-till."""
         return f"{self.kind}-{quote(self.name.replace('/', '-'), safe='')}"
 
     @classmethod
     def parse(cls, uris: list[str]) -> "Subject":
-        """The one owner that a certificate names; none, several or something else is refused."""
+        """Reads the owner from a certificate's URIs; none, several or a malformed one is refused."""
         ours = [uri for uri in uris if uri.startswith(SCHEME)]
         if len(ours) != 1:
             raise RefusedError(
@@ -101,7 +102,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class ClientIdentity:
-    """A client that the configuration names."""
+    """A client that cluster.toml names."""
 
     name: str
     id: int
@@ -120,20 +121,20 @@ class ClientIdentity:
 
 
 class Permissions:
-    """What every name may be and do, as one cluster.toml says."""
+    """The permissions of every name in one cluster.toml."""
 
     def __init__(self, cluster: str, nodes: Mapping[str, ProcessId], clients: Mapping[str, ClientIdentity]) -> None:
         self.cluster = cluster
         self.nodes = dict(nodes)
         self.clients = dict(clients)
         self.configuration = -1
-        """Of the topology that this is about."""
+        """The configuration of the last topology that was followed."""
         self.removed: dict[str, ProcessId] = {}
-        """Nodes that were members: they may hear that they are none any more, and that is all."""
+        """Nodes that were removed: they may connect to learn that, and nothing else."""
         self._clients_by_id = {client.id: client for client in clients.values()}
 
     def follow_topology(self, topology: Topology) -> None:
-        """The members have changed: some names are new, and some are those of nobody any more."""
+        """Adopts the names of a newer topology: adds new nodes, and moves removed ones to `removed`."""
         if topology.configuration <= self.configuration:
             return
         self.configuration = topology.configuration
@@ -145,7 +146,7 @@ class Permissions:
             self.removed.pop(name, None)
 
     def check(self, subject: Subject, process: ProcessId) -> None:
-        """Refuse a peer that claims a process which its certificate does not name."""
+        """Refuses a peer that claims a process id which its certificate does not own."""
         client = self.check_known_or_removed(subject)
         if client is None:
             if process != self.nodes.get(subject.name, self.removed.get(subject.name)):
@@ -153,25 +154,25 @@ class Permissions:
         elif not client.first_id <= process <= client.last_id:
             raise RefusedError(
                 f"it claims to be process {process}, but its certificate names {subject},"
-                f" who owns {client.first_id} to {client.last_id}"
+                f" which owns {client.first_id} to {client.last_id}"
             )
 
     def check_known_or_removed(self, subject: Subject) -> "ClientIdentity | None":
-        """The same as `check_known`, but for nodes that were members."""
+        """As `check_known`, but also accepts nodes that were removed."""
         if subject.kind == "node" and subject.name in self.removed:
             self._check_cluster(subject)
             return None
         return self.check_known(subject)
 
     def check_change(self, process: ProcessId) -> None:
-        """Refuse a client that may not change the members of groups."""
+        """Refuses a client that may not change the members of groups."""
         client = self._clients_by_id.get((process - FIRST_CLIENT_ID) // IDS_PER_CLIENT)
         if client is None or not client.change:
             name = self.client_name(process)
             raise RefusedError(f"client {name} may not change groups' members; expected clients.{name}.change = true")
 
     def check_known(self, subject: Subject) -> "ClientIdentity | None":
-        """Refuse whoever is not in the configuration; None for a node."""
+        """Refuses a subject that is not in cluster.toml; returns None for a node."""
         self._check_cluster(subject)
         if subject.kind != "node":
             return self._find_client(subject)
@@ -182,18 +183,18 @@ class Permissions:
         return None
 
     def check_operator(self, subject: Subject) -> None:
-        """Refuse whoever may not look inside: nodes may, and clients with `operate`."""
+        """Refuses a client without `operate`; nodes may request a status."""
         client = self.check_known(subject)
         if client is not None and not client.operate:
-            raise RefusedError(f"{subject} may not ask for status; expected clients.{client.name}.operate = true")
+            raise RefusedError(f"{subject} may not request the status; expected clients.{client.name}.operate = true")
 
     def check_node(self, subject: Subject) -> None:
-        """Refuse whoever is no node of this cluster."""
+        """Refuses a subject that is not a node of this cluster."""
         if self.check_known(subject) is not None:
-            raise RefusedError(f"{subject} is no node; only nodes may copy an application's state")
+            raise RefusedError(f"{subject} is not a node; only nodes may fetch an application's state")
 
     def check_subscriber(self, subject: Subject, group: GroupId) -> None:
-        """Refuse whoever may not read what a group delivers."""
+        """Refuses a client that may not subscribe to a group."""
         client = self.check_known(subject)
         if client is not None and not (client.subscribe and group in client.groups):
             raise RefusedError(
@@ -201,19 +202,19 @@ class Permissions:
             )
 
     def client_id_range(self, subject: Subject) -> tuple[ProcessId, ProcessId]:
-        """First and last of the numbers that a client owns."""
+        """The first and last process id that a client owns."""
         client = self.check_known(subject)
         if client is None:
-            raise RefusedError(f"{subject} has a number already")
+            raise RefusedError(f"{subject} has a process id in cluster.toml already")
         return client.first_id, client.last_id
 
     def allowed_groups(self, process: ProcessId) -> frozenset[GroupId]:
-        """The groups that a client of this number may address."""
+        """The groups that the client with this process id may address."""
         client = self._clients_by_id.get((process - FIRST_CLIENT_ID) // IDS_PER_CLIENT)
         return client.groups if client is not None else frozenset()
 
     def client_name(self, process: ProcessId) -> str:
-        """The client behind a number, for logs."""
+        """The name of the client with this process id, for logs."""
         client = self._clients_by_id.get((process - FIRST_CLIENT_ID) // IDS_PER_CLIENT)
         return client.name if client is not None else f"process {process}"
 
@@ -229,18 +230,18 @@ class Permissions:
 
 
 def parse_clients(tables: Mapping[str, ClientTable], groups: Mapping[str, GroupId]) -> dict[str, ClientIdentity]:
-    """The clients of a cluster.toml; a mistake names the field."""
-    made: dict[str, ClientIdentity] = {}
-    numbers: dict[int, str] = {}
+    """Parses the clients of a cluster.toml; an error names the field."""
+    clients: dict[str, ClientIdentity] = {}
+    names_by_id: dict[int, str] = {}
     for place, (name, table) in enumerate(tables.items()):
-        number = place if table.id is None else table.id
+        id = place if table.id is None else table.id
         if not name or name != name.strip():
             raise UsageError(f"clients: the name {name!r}; expected one without spaces around it")
-        if not 0 <= number < MAX_CLIENTS:
-            raise UsageError(f"clients.{name}.id = {number}; expected 0 to {MAX_CLIENTS - 1}")
-        if number in numbers:
-            raise UsageError(f"clients.{name}.id = {number}; {numbers[number]} has this number already")
-        numbers[number] = name
+        if not 0 <= id < MAX_CLIENTS:
+            raise UsageError(f"clients.{name}.id = {id}; expected 0 to {MAX_CLIENTS - 1}")
+        if id in names_by_id:
+            raise UsageError(f"clients.{name}.id = {id}; {names_by_id[id]} has this id already")
+        names_by_id[id] = name
         wanted = tuple(groups) if table.groups == "all" else table.groups
         if isinstance(wanted, str):
             raise UsageError(f'clients.{name}.groups = {wanted!r}; expected "all" or a list of groups')
@@ -253,12 +254,12 @@ def parse_clients(tables: Mapping[str, ClientTable], groups: Mapping[str, GroupI
                 " of members is a message to all of them"
             )
         addressed = frozenset(groups[group] for group in wanted)
-        made[name] = ClientIdentity(name, number, addressed, table.operate, table.subscribe, table.change)
-    return made
+        clients[name] = ClientIdentity(name, id, addressed, table.operate, table.subscribe, table.change)
+    return clients
 
 
 def is_loopback(host: str) -> bool:
-    """Only this machine can reach it."""
+    """Whether only this machine can reach the host."""
     if host == "localhost":
         return True
     try:
@@ -270,7 +271,7 @@ def is_loopback(host: str) -> bool:
 def check_exposure(
     table: SecurityTable, clients: Mapping[str, ClientTable], hosts: list[str], https: list[str]
 ) -> None:
-    """Refuse what would be open to strangers without having been asked for by name."""
+    """Refuses addresses that would be open to other machines without an explicit setting."""
     if table.mode == "plain":
         for host in hosts:
             if not table.plain_beyond_loopback and not is_loopback(host):
@@ -281,7 +282,7 @@ def check_exposure(
         if clients:
             raise UsageError(
                 f'clients.{next(iter(clients))} with security.mode = "plain"; expected mode "tls",'
-                " because without certificates nobody can tell one client from another"
+                " because without certificates clients cannot be distinguished"
             )
     for host in https:
         if not table.http_beyond_loopback and not is_loopback(host):

@@ -1,4 +1,5 @@
-"""What a server lets clients say: requests, in their own name, for what the topology has. Nothing else gets in."""
+"""Filter of a server for what clients send: only requests, in their own name, for groups that exist and that they may
+address, pass."""
 
 from collections.abc import Set
 from typing import Final
@@ -13,41 +14,42 @@ from amcast.live.errors import RefusedError
 from amcast.live.security.permissions import Permissions
 
 CHANGE_FIRST_BYTE: Final = CHANGE_PREFIX[0]
-"""How the payload of a change begins, and few others."""
+"""The first byte of the payload of a change of members; few other payloads begin with it."""
 MAX_DESTINATION_SETS: Final = 100_000
-"""Sets of destinations that are remembered as sound; beyond that, each is checked anew."""
+"""Destination sets remembered as valid; beyond that, each message is checked in full."""
 
 
 class RequestFilter:
-    """The check at one server's door."""
+    """Checks the bodies of clients at one server."""
 
-    def __init__(self, process: Process, spec: Spec, most_bytes: int, rights: Permissions | None = None) -> None:
+    def __init__(self, process: Process, spec: Spec, max_bytes: int, permissions: Permissions | None = None) -> None:
         self._process = process
         self._spec = spec
-        self._max_bytes = most_bytes
-        self._permissions = rights
+        self._max_bytes = max_bytes
+        self._permissions = permissions
         self._group = process.group
-        """A process that was removed still tells clients so, as one of this group."""
+        """The group of the process when it started: a removed process still answers clients for this group."""
         self._checked: set[tuple[GroupId, ...]] = set()
-        self.checked_destinations: Set[tuple[GroupId, ...]] = self._checked if rights is None else frozenset()
-        """Destinations that were found sound, and that every client may address (`live/wire/client_inbox.py`)."""
+        self.checked_destinations: Set[tuple[GroupId, ...]] = self._checked if permissions is None else frozenset()
+        """Valid destination sets that every client may address (`live/wire/client_inbox.py`)."""
 
     def check(self, peer: ProcessId, bodies: list[Body]) -> None:
-        """Refuse, before the process sees any of them, bodies of which one is not allowed."""
-        rights, sound, most = self._permissions, self._checked, self._max_bytes
-        allowed = None if rights is None else rights.allowed_groups(peer)
+        """Refuses all bodies, before the process sees any of them, if one is not allowed."""
+        permissions, valid, max_bytes = self._permissions, self._checked, self._max_bytes
+        allowed = None if permissions is None else permissions.allowed_groups(peer)
         for body in bodies:
             if type(body) is not Request:
-                raise RefusedError(f"client {peer} says {type(body).__name__}; clients may only send requests")
+                raise RefusedError(f"client {peer} sends {type(body).__name__}; expected Request")
             message = body.message
             if message.sender != peer or message.id // MESSAGES_PER_SENDER != peer:
                 raise RefusedError(f"client {peer} sends message {message.id} in the name of {message.sender}")
             payload = message.payload
-            if len(payload) > most:
+            if len(payload) > max_bytes:
                 raise RefusedError(
-                    f"message {message.id} has {len(payload)} bytes; expected at most {most} (limits.message_bytes)"
+                    f"message {message.id} has {len(payload)} bytes;"
+                    f" expected at most {max_bytes} (limits.message_bytes)"
                 )
-            if message.destinations not in sound:
+            if message.destinations not in valid:
                 self._check_destinations(message)
             if allowed is not None and not allowed.issuperset(message.destinations):
                 self._refuse_groups(peer, message, allowed)
@@ -55,10 +57,10 @@ class RequestFilter:
                 self._check_change(peer, message)
 
     def _check_change(self, peer: ProcessId, message: Message) -> None:
-        """A change of members: a right of its own, and not in every cluster."""
+        """Refuses a change of members where the cluster does not allow changes or the client lacks the permission."""
         if "configuration" not in self._process.status():
             raise RefusedError(
-                f"message {message.id} changes members; this cluster does not (members.change, the protocol)"
+                f"message {message.id} changes members, which members.change or the protocol does not allow"
             )
         if self._permissions is not None:
             self._permissions.check_change(peer)
@@ -79,11 +81,11 @@ class RequestFilter:
             raise RefusedError(f"message {message.id}: {error}") from None
         if proper != message.destinations:
             raise RefusedError(f"message {message.id}: destinations {message.destinations}; expected {proper}")
-        # A client that asks again asks every member of the groups that order its message.
+        # A client that retries sends its request to every member of the groups that order the message.
         ordering = {topology.group_of(contact) for contact in self._spec.contacts(topology, message)}
         if self._group not in ordering | set(proper):
             raise RefusedError(
-                f"message {message.id} to groups {list(proper)} is none of process {self._process.me}'s business"
+                f"message {message.id} to groups {list(proper)} does not concern process {self._process.me}"
             )
         if len(self._checked) < MAX_DESTINATION_SETS:
             self._checked.add(proper)

@@ -1,8 +1,8 @@
 """Mutual TLS: both sides show a certificate of the same authority, and the certificate names its owner.
 
-TLS 1.3 only. Host names are not compared: identity is a name ("orders/1"), not an address, and `Rights.check` compares
-it with what the peer claims in its HELLO. Whoever shows no certificate, or one of another authority, does not get as
-far as a HELLO. Keys stay in their files; no message and no log line ever holds one.
+TLS 1.3 only. Host names are not compared: the identity is a name ("orders/1"), not an address, and `Permissions.check`
+compares it with the process id that the peer claims in its HELLO. A peer without a certificate, or with one of another
+authority, does not get as far as a HELLO. Keys stay in their files; no message and no log line ever contains one.
 """
 
 import contextlib
@@ -15,15 +15,15 @@ from amcast.live.errors import RefusedError
 from amcast.live.security.permissions import Permissions, Subject
 
 HANDSHAKE_ROUNDS: Final = 3
-"""Each side speaks so often, at most, until hands are shaken."""
+"""Upper bound on the flights of each side in a handshake."""
 
 
 class Security:
-    """One process' certificate, the authority that it trusts, and everybody's rights."""
+    """The certificate of one process, the authority that it trusts, and the permissions of the cluster."""
 
-    def __init__(self, authority: Path, folder: Path, me: Subject, rights: Permissions) -> None:
+    def __init__(self, authority: Path, folder: Path, me: Subject, permissions: Permissions) -> None:
         self.me = me
-        self.permissions = rights
+        self.permissions = permissions
         self._authority = authority
         self._certificate = folder / f"{me.file_stem}.pem"
         self._key = folder / f"{me.file_stem}.key"
@@ -33,12 +33,12 @@ class Security:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_REQUIRED
             context.minimum_version = ssl.TLSVersion.TLSv1_3
-        # Tickets would let a connection resume without showing its certificate again.
+        # A session ticket would let a connection resume without a certificate.
         self.server.num_tickets = 0
         self.reload()
 
     def reload(self) -> None:
-        """Read certificate, key and authority again: new connections use them, open ones go on."""
+        """Reads certificate, key and authority again: new connections use them, open ones continue."""
         for file, what in (
             (self._authority, "the authority's certificate (security.authority)"),
             (self._certificate, f"the certificate of {self.me} (security.certificates)"),
@@ -46,8 +46,8 @@ class Security:
         ):
             if not file.is_file():
                 raise UsageError(
-                    f"{file} does not exist; expected {what}; `amcast certs` makes it,"
-                    ' security.mode = "plain" does without'
+                    f"{file} does not exist; expected {what}; `amcast certs` makes it;"
+                    ' security.mode = "plain" needs none'
                 )
         for context in (self.server, self.client):
             try:
@@ -64,22 +64,22 @@ class Security:
         self._verify_own_certificate()
 
     def _verify_own_certificate(self) -> None:
-        """Find out now, not at the first connection, that a certificate names somebody else or is not accepted: shake
-        hands with myself, in memory."""
+        """Shakes hands with itself in memory, so that a certificate that is not accepted or names another owner is
+        reported at start and not at the first connection."""
         there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
-        # A client's certificate cannot serve; a context without a purpose lets it, for this one handshake.
+        # A client's certificate is not valid for a server; a context that verifies nothing accepts it here.
         server = self.server.wrap_bio(there, back, server_side=True)
         client = self._context_without_purpose().wrap_bio(back, there)
         try:
             for _ in range(HANDSHAKE_ROUNDS):
                 _advance_handshake(client)
                 _advance_handshake(server)
-            named = parse_subject(server.getpeercert())
+            owner = parse_subject(server.getpeercert())
         except (ssl.SSLError, RefusedError) as error:
             raise UsageError(f"{self._certificate}: {describe_error(error)}") from None
-        if named != self.me:
+        if owner != self.me:
             raise UsageError(
-                f"{self._certificate} names {named} of cluster {named.cluster!r};"
+                f"{self._certificate} names {owner} of cluster {owner.cluster!r};"
                 f" expected {self.me} of {self.me.cluster!r}"
             )
 
@@ -92,20 +92,20 @@ class Security:
 
 
 def _advance_handshake(end: ssl.SSLObject) -> None:
-    """Go on with a handshake as far as it can."""
+    """Advances a handshake as far as the received bytes allow."""
     with contextlib.suppress(ssl.SSLWantReadError):
         end.do_handshake()
 
 
 def parse_subject(certificate: dict[str, Any] | None) -> Subject:
-    """Whom a peer's verified certificate names."""
+    """The owner that a peer's verified certificate names."""
     if not certificate:
-        raise RefusedError("it shows no certificate")
+        raise RefusedError("it showed no certificate")
     return Subject.parse([value for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"])
 
 
 def describe_error(error: BaseException) -> str:
-    """Why TLS failed, in a few words."""
+    """The reason of a TLS failure, in a few words."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate not accepted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
@@ -116,5 +116,5 @@ def describe_error(error: BaseException) -> str:
 
 
 def _no_password() -> str:
-    """Never ask on the terminal."""
+    """Keeps `ssl` from prompting on the terminal."""
     return ""

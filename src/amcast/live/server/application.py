@@ -1,16 +1,16 @@
-"""A program of the user's on top of a replica: it is handed every delivery, and never misses a state.
+"""Application of a user on top of a replica: it receives every delivery, and its state survives restarts and snapshots.
 
-Three things take deliveries away from a program. A restarted replica begins at the end of what its log still tells; a
-replica that was down for long, or lost its memory, takes over a snapshot of the protocol in the place of deliveries;
-and a machine may die between a delivery and what the program makes of it. A program that can `take` its state as bytes
-and `install` such bytes is safe from all three:
+Three events take deliveries away from an application. A restarted replica begins at the end of its log; a replica that
+was down for long, or lost its state, installs a snapshot of the protocol in the place of deliveries; and a machine may
+fail between a delivery and its effect in the application. An application that can export its state as bytes (`take`)
+and replace it by such bytes (`install`) survives all three:
 
-- with a log on disk, what the log forgets is first written to a journal beside it, with the program's own state in
-  front; a new incarnation installs the last state, hands over the journal, and goes on;
-- when positions are missing, a fellow is asked for the state of its program after those, and that is installed; what
-  was delivered meanwhile follows from `live/host/recent_deliveries.py`.
+- with a log on disk, deliveries that the log is about to drop are first written to a journal beside it, behind a state
+  of the application; a new incarnation installs the last state, delivers the journal, and continues;
+- when positions are missing, the state of the application at another member after those positions is fetched and
+  installed; deliveries since then follow from `live/host/recent_deliveries.py`.
 
-A program without `take` and `install` is told of a hole by `on_missed`, and goes on behind it.
+An application without `take` and `install` is informed of a gap by `on_missed`, and continues behind it.
 """
 
 import asyncio
@@ -37,23 +37,23 @@ log = logging.getLogger("amcast.live")
 Take = Callable[[], bytes]
 Install = Callable[[bytes, int], None]
 Fetch = Callable[[int], Awaitable[tuple[int, bytes]]]
-"""The state of a fellow's program after at least so many deliveries."""
+"""Fetches the state of the application at another member, after at least so many deliveries."""
 JOURNAL_BYTES: Final = 8 * MIB
-"""So much is journalled, or four times the last state if that is more, before the program's state is taken again."""
+"""The journal may grow to this size, or four times the last state, before a new state is taken."""
 CHUNK_BYTES: Final = 128 * KIB
 SEGMENT_BYTES: Final = 2 * MIB
 RETRY_S: Final = 0.5
 
 
 class JournalPage(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Some deliveries, the first at this position."""
+    """Consecutive messages; the first one was delivered at `position`."""
 
     position: int
     messages: list[Message]
 
 
 class JournalState(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """The program after so many deliveries."""
+    """The state of the application after `position` deliveries."""
 
     position: int
     data: bytes
@@ -64,7 +64,7 @@ _decoder: Final = msgspec.msgpack.Decoder(JournalPage | JournalState)
 
 
 class Journal:
-    """What a program was handed, since the last state of it that was taken."""
+    """Messages delivered to an application since the last state of it that was taken."""
 
     def __init__(self, folder: Path, durability: Durability) -> None:
         self._store = LogStore(folder, durability, SEGMENT_BYTES, threaded=False)
@@ -75,8 +75,8 @@ class Journal:
         self._failed: Exception | None = None
         self._store.start(lambda ticket: None, self._fail)
 
-    def replay(self, install: Install, hand: Callable[[int, Message], None]) -> int:
-        """Install the last state, hand over what came after it; the position reached."""
+    def replay(self, install: Install, deliver: Callable[[int, Message], None]) -> int:
+        """Installs the last state and delivers the messages behind it; returns the position reached."""
         position = 0
         for record in self._store.records():
             match _decoder.decode(record):
@@ -85,19 +85,20 @@ class Journal:
                     position = at
                     self._state_bytes = len(data)
                 case JournalPage(position=at, messages=messages):
-                    assert at == position, f"the journal tells position {at} after {position}"
+                    assert at == position, f"the journal continues at position {at}; expected {position}"
                     for message in messages:
-                        hand(position, message)
+                        deliver(position, message)
                         position += 1
                     self._written += len(record)
         self._first = position
         return position
 
     def add(self, message: Message) -> None:
+        """Queues one delivery for the next `write`."""
         self._waiting.append(message)
 
     def write(self) -> None:
-        """Make durable what was added."""
+        """Makes the queued deliveries durable."""
         if self._waiting:
             page = _encoder.encode(JournalPage(self._first, self._waiting))
             self._first += len(self._waiting)
@@ -106,7 +107,7 @@ class Journal:
             self._written += len(page)
 
     def begin_with(self, position: int, state: bytes) -> None:
-        """This state takes the place of everything before."""
+        """Replaces everything before by a state."""
         self._waiting = []
         self._first = position
         self._written = 0
@@ -115,7 +116,7 @@ class Journal:
 
     @property
     def is_long(self) -> bool:
-        """A state would be shorter."""
+        """Whether a state would be shorter than the journal."""
         return self._written > max(JOURNAL_BYTES, 4 * self._state_bytes)
 
     def close(self) -> None:
@@ -134,7 +135,7 @@ class Journal:
 
 
 class Application:
-    """Hands deliveries to a program, each once and in order, over all incarnations of its replica."""
+    """Delivers messages to a user's application, each once and in order, over all incarnations of its replica."""
 
     def __init__(
         self,
@@ -143,13 +144,13 @@ class Application:
         take: Take | None = None,
         install: Install | None = None,
         on_missed: Callable[[int, int], None] | None = None,
-        handed: int = 0,
+        delivered_until: int = 0,
         journal: Journal | None = None,
     ) -> None:
         if (take is None) != (install is None):
             raise UsageError("take and install belong together; expected both or none of them")
-        self.position = handed
-        """The program has everything before."""
+        self.position = delivered_until
+        """The application has received every delivery before this position."""
         self._on_delivery = on_delivery
         self._take = take
         self._install = install
@@ -157,17 +158,18 @@ class Application:
         self._journal = journal
         self._recent: RecentDeliveries | None = None
         self._fetch: Fetch | None = None
-        self._failed: Callable[[Exception], object] = lambda error: None
-        """Told when the program failed while it caught up."""
+        self._on_failed: Callable[[Exception], object] = lambda error: None
+        """Called when the application fails while it catches up."""
         self._catch_up_task: asyncio.Task[None] | None = None
-        self._moved = asyncio.Event()
+        self._position_changed = asyncio.Event()
         if journal is not None and install is not None:
-            self.position = journal.replay(install, self._call_program)
+            self.position = journal.replay(install, self._call_application)
 
-    # What the host calls
+    # Called by the host
 
     def deliver(self, effect: Deliver) -> None:
-        """A delivery; one that comes while a state is awaited is kept elsewhere, and handed over later."""
+        """Delivers one message. While a state is being fetched, messages stay in `RecentDeliveries` and are delivered
+        later."""
         if effect.position < self.position or self._catch_up_task is not None:
             return
         if effect.position > self.position and self.skip_to(effect.position):
@@ -175,7 +177,8 @@ class Application:
         self._deliver(effect.position, effect.message)
 
     def skip_to(self, position: int) -> bool:
-        """Deliveries before this position will not come; True if a state is awaited in their place."""
+        """Skips deliveries before a position, which will not come; returns True if a state is being fetched in their
+        place."""
         if position <= self.position or self._catch_up_task is not None:
             return self._catch_up_task is not None
         if self._install is None:
@@ -183,13 +186,13 @@ class Application:
             if self._on_missed is not None:
                 self._on_missed(first, position)
             elif self._on_delivery is not None:
-                log.warning("the program missed deliveries %d to %d: a snapshot took their place", first, position - 1)
+                log.warning("the application missed deliveries %d to %d: a snapshot replaced them", first, position - 1)
             return False
         self._catch_up_task = asyncio.get_running_loop().create_task(self._run_catch_up(position))
         return True
 
     def save(self) -> None:
-        """The replica's log is about to forget what was handed over."""
+        """Called before the log of the replica drops delivered messages."""
         if self._journal is None:
             return
         if self._journal.is_long:
@@ -199,26 +202,26 @@ class Application:
             self._journal.write()
 
     async def read_state(self, position: int) -> tuple[int, bytes]:
-        """The program's state after at least so many deliveries, for a fellow."""
+        """The application's state after at least so many deliveries, for another member."""
         assert self._take is not None
         while self.position < position or self._catch_up_task is not None:
-            self._moved.clear()
-            await self._moved.wait()
+            self._position_changed.clear()
+            await self._position_changed.wait()
         return self.position, self._take()
 
     @property
     def can_take(self) -> bool:
-        """The program's state can be taken, so fellows may ask for it (`read_state`)."""
+        """Whether the application can export its state, so that other members may fetch it (`read_state`)."""
         return self._take is not None
 
-    def serve(self, host: Host, recent: RecentDeliveries, follower: TopologyFollower, asker: RpcClient) -> None:
-        """Be the application of this host, which has not started."""
+    def serve(self, host: Host, recent: RecentDeliveries, follower: TopologyFollower, rpc: RpcClient) -> None:
+        """Attaches the application to a host that has not started."""
         self._recent = recent
-        self._failed = host.fail
+        self._on_failed = host.fail
 
         async def fetch(position: int) -> tuple[int, bytes]:
-            asker.follow_topology(host.topology)
-            return await asker.fetch_state(follower.other_members(), position)
+            rpc.follow_topology(host.topology)
+            return await rpc.fetch_state(follower.other_members(), position)
 
         self._fetch = fetch
 
@@ -229,16 +232,16 @@ class Application:
         if self._journal is not None:
             self._journal.close()
 
-    # Inside
+    # Internal
 
     def _deliver(self, position: int, message: Message) -> None:
         if self._journal is not None:
             self._journal.add(message)
-        self._call_program(position, message)
+        self._call_application(position, message)
         self.position = position + 1
-        self._moved.set()
+        self._position_changed.set()
 
-    def _call_program(self, position: int, message: Message) -> None:
+    def _call_application(self, position: int, message: Message) -> None:
         if self._on_delivery is not None:
             for delivery in message_deliveries(message, position):
                 self._on_delivery(delivery)
@@ -247,30 +250,30 @@ class Application:
         try:
             await self._catch_up(position)
         except Exception as error:
-            self._failed(error)
+            self._on_failed(error)
 
     async def _catch_up(self, position: int) -> None:
-        """Get a state from a fellow, then hand over what followed; again, if that is gone meanwhile."""
-        kept = self._recent
-        assert kept is not None
+        """Installs the state of another member, then delivers what followed; repeats while that is no longer held."""
+        recent = self._recent
+        assert recent is not None
         assert self._fetch is not None
         assert self._install is not None
         while True:
             try:
-                reached, state = await self._fetch(max(position, kept.first))
+                reached, state = await self._fetch(max(position, recent.first))
             except CannotTellError as error:
-                log.warning("no fellow has the state of its program after %d deliveries: %s", position, error)
+                log.warning("no other member has the application's state after %d deliveries: %s", position, error)
                 await asyncio.sleep(RETRY_S)
                 continue
-            if reached >= kept.first:
+            if reached >= recent.first:
                 break
         self._install(state, reached)
-        log.info("the program took over a fellow's state after %d deliveries", reached)
+        log.info("the application installed another member's state after %d deliveries", reached)
         self.position = reached
         if self._journal is not None:
             self._journal.begin_with(reached, state)
-        while self.position < kept.next:
-            for message in kept.since(self.position, CHUNK_BYTES):
+        while self.position < recent.next:
+            for message in recent.read_from(self.position, CHUNK_BYTES):
                 self._deliver(self.position, message)
         self._catch_up_task = None
-        self._moved.set()
+        self._position_changed.set()

@@ -1,9 +1,9 @@
-"""The node's HTTP answers, for probes and scrapers: small, read-only, and never on the way of a message.
+"""HTTP server of a node, for probes and scrapers: small, read-only, and not on the path of messages.
 
     GET /health      200 while the process runs, 503 when its replica has failed
-    GET /ready       200 when it serves; 503 and why while it catches up, lacks its state, misses majorities or leaves
+    GET /ready       200 when it serves; 503 and the reasons while it catches up, lacks its state or a quorum, or leaves
     GET /metrics     for Prometheus
-    GET /status      JSON: what `amcast status` shows of this node
+    GET /status      JSON: the status that `amcast status` shows
 
 Plain HTTP, on loopback unless `security.http_beyond_loopback` allows more. A request is at most REQUEST_BYTES, must
 come within REQUEST_S, and there are at most MOST_CONNECTIONS at a time.
@@ -37,32 +37,32 @@ _REASONS: Final = {
 }  # fmt: skip
 
 Response = tuple[int, str, bytes]
-"""Status, kind of content, content."""
+"""Status code, content type, content."""
 
 
 class HttpServer:
-    """Answers for one node."""
+    """Serves the status of one node."""
 
-    def __init__(self, watch: StatusReporter) -> None:
-        self._reporter = watch
+    def __init__(self, reporter: StatusReporter) -> None:
+        self._reporter = reporter
         self._server: asyncio.Server | None = None
         self._open = 0
         self._registry: CollectorRegistry | None = None
         self._no_metrics_reason = ""
         try:
-            self._registry = metrics.make_registry(watch)
+            self._registry = metrics.make_registry(reporter)
         except UsageError as error:
             self._no_metrics_reason = str(error)
 
     async def listen(self, host: str, port: int) -> None:
-        """Begin to answer."""
+        """Starts to accept connections."""
         try:
             self._server = await asyncio.start_server(self._accept, host, port, limit=REQUEST_BYTES)
         except OSError as error:
-            raise UsageError(f"node {self._reporter.name} cannot answer HTTP on {host}:{port}: {error}") from None
+            raise UsageError(f"node {self._reporter.name} cannot listen for HTTP on {host}:{port}: {error}") from None
 
     async def close(self) -> None:
-        """Answer no more."""
+        """Stops accepting connections."""
         if self._server is not None:
             self._server.close()
 
@@ -94,7 +94,7 @@ class HttpServer:
         await writer.drain()
 
     def respond(self, line: bytes) -> Response:
-        """To the first line of a request."""
+        """The response to the first line of a request."""
         words = line.split()
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
             return 400, TEXT, b"expected an HTTP request\n"
@@ -105,9 +105,9 @@ class HttpServer:
                 failed = self._reporter.host.ended.done()
                 return (503, TEXT, b"the replica has stopped\n") if failed else (200, TEXT, b"ok\n")
             case b"/ready":
-                missing = self._reporter.reasons_not_ready()
-                said = "\n".join((*missing, *self._reporter.survey.advice()))
-                return (503, TEXT, f"{said}\n".encode()) if missing else (200, TEXT, b"ready\n")
+                reasons = self._reporter.reasons_not_ready()
+                text = "\n".join((*reasons, *self._reporter.survey.advice()))
+                return (503, TEXT, f"{text}\n".encode()) if reasons else (200, TEXT, b"ready\n")
             case b"/status":
                 return 200, JSON, json.dumps(self._reporter.status(), indent=2).encode()
             case b"/metrics":

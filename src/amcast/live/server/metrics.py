@@ -77,7 +77,10 @@ METRICS: Final = (
     _gauge("position", "Messages delivered here over all incarnations.", "protocol_status", "position"),
     _gauge("pending_messages", "Messages known here and not delivered.", "protocol_status", "pending"),
     _gauge(
-        "unanswered_bundles", "Bundles that this gateway sent and that are not answered.", "protocol_status", "asked"
+        "unanswered_bundles",
+        "Bundles that this gateway sent and that are not answered.",
+        "protocol_status",
+        "open_requests",
     ),
     _gauge("unordered_bytes", "Payload bytes in unanswered bundles.", "unordered_bytes"),
     _gauge("clients_paused", "1 if unordered_bytes is over its limit, so that clients wait.", "clients_paused"),

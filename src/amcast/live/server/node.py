@@ -1,10 +1,9 @@
-"""A node of a cluster: one replica as an operating-system process, from its configuration until SIGTERM.
+"""A node of a cluster: one replica as an operating-system process, from its cluster.toml until SIGTERM.
 
-SIGTERM and SIGINT end it in good order (`live/server/leaving.py`); so does its removal from its group
-(`live/membership/topology_follower.py`). A failure ends it with exit code 1. SIGHUP makes it read its certificates
-again.
+SIGTERM and SIGINT stop it gracefully (`drain_and_stop`); so does its removal from its group
+(`live/membership/topology_follower.py`). A failure ends it with exit code 1. SIGHUP makes it reload its certificates.
 
-It says `ready` on its standard output when it listens and has read its log, and `stopped` when it has ended well.
+It prints `ready` on its standard output when it listens and has replayed its log, and `stopped` after a graceful stop.
 """
 
 import asyncio
@@ -27,15 +26,14 @@ from amcast.live.host.host import Host
 from amcast.live.host.skewed_clock import SkewedClock
 from amcast.live.host.step_log import StepLog
 from amcast.live.limits import MIB
-from amcast.live.membership import data_folder as owning
+from amcast.live.membership import data_folder
 from amcast.live.membership.topology_follower import RemovedFromGroupError, load_known_members, load_roster
 from amcast.live.rpc.client import RpcClient
 from amcast.live.server.application import Application
 from amcast.live.server.http import HttpServer
-from amcast.live.server.leaving import drain_and_stop
 from amcast.live.server.replica_runtime import ReplicaRuntime
 from amcast.live.storage.client_ids import ClientIdAllocator
-from amcast.live.storage.store import opened_store
+from amcast.live.storage.store import open_store
 
 if TYPE_CHECKING:
     from amcast.trace.run_folder import FolderRecorder
@@ -45,13 +43,34 @@ log = logging.getLogger("amcast.live")
 READY = "ready"
 STOPPED = "stopped"
 GC_THRESHOLD = 50_000
-"""Objects that live long are many; looking through them often costs a tenth of the CPU."""
+"""Collections are rare, because a node has many long-lived objects: frequent ones cost a tenth of the CPU."""
 _MALLOC: Final = {-1: 64 * MIB, -2: 4 * MIB, -3: 32 * MIB}
-"""malloc.h: from how much on free memory goes back, what is asked for at a time, what is mapped by itself."""
+"""mallopt parameters (malloc.h): trim threshold, top padding, mmap threshold."""
+
+
+DRAIN_S: Final = 2.0
+"""How long a stopping node waits for answers to its gateway's requests."""
+DRAIN_POLL_S: Final = 0.05
+
+
+async def drain_and_stop(host: Host, timeout_s: float = DRAIN_S) -> None:
+    """Announces that the process leaves, and waits until its gateway's requests are answered.
+
+    After the announcement the other members elect another leader and clients choose another gateway at once, without a
+    time-out. The process stays at least for a moment, so that what was on its way to it is served. A host that has
+    failed, or whose protocol has no farewell, just stops.
+    """
+    if not host.announce_leaving():
+        return
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    await asyncio.sleep(DRAIN_POLL_S)
+    while not host.ended.done() and loop.time() < deadline and host.process.status().get("open_requests", 0):
+        await asyncio.sleep(DRAIN_POLL_S)
 
 
 def run_loop(main: Coroutine[Any, Any, None]) -> None:
-    """Run on uvloop where there is one."""
+    """Runs a coroutine on uvloop where it is installed."""
     try:
         import uvloop
 
@@ -72,16 +91,16 @@ def build_replica(
     on_retired: Callable[[], object] | None = None,
     coalesce_us: int = 0,
 ) -> "tuple[ReplicaRuntime, FolderRecorder | None]":
-    """A replica as its configuration says, not started; and its recorder, to be closed at the end."""
+    """Builds a replica from its cluster.toml, not started, and its recorder, which the caller closes at the end."""
     spec.check_topology(cluster.topology)
     logged = any(cluster.data_folder(me).glob("*.log"))
     with contextlib.ExitStack() as undo:
-        store = opened_store(cluster.data_folder(me), cluster.durability)
+        store = open_store(cluster.data_folder(me), cluster.durability)
         undo.callback(store.close)
         wiring = cluster.node_transport(cluster.name_of(me))
         roster, first = load_roster(cluster, me, logged)
         process = spec.process(me, first, spec.configure(protocol_options(cluster, spec)))
-        owning.record_owner(cluster, me)
+        data_folder.record_owner(cluster, me)
         recorder, recorded = open_recorder(cluster, me) if cluster.trace_mode != "off" else (None, 0)
         runtime = ReplicaRuntime(
             process,
@@ -99,14 +118,16 @@ def build_replica(
             coalesce_us=coalesce_us,
             store=store,
             recorder=recorder,
-            steps=None
+            step_log=None
             if steps is None
             else StepLog(steps / f"{me}-{store.incarnation}.steps", spec.name, me, store.incarnation),
             on_deliver=None if application is None else application.deliver,
             on_installed=None if application is None else application.skip_to,
-            before_forgetting=_combine(recorder.flush if recorder else None, application.save if application else None),
-            handed=0 if application is None else application.position,
-            recorded=recorded,
+            before_log_truncation=_combine(
+                recorder.flush if recorder else None, application.save if application else None
+            ),
+            delivered_until=0 if application is None else application.position,
+            recorded_until=recorded,
             skew=None if skew is None else SkewedClock(skew / cluster.name_of(me).replace("/", "-")),
             wiring=wiring,
         )
@@ -118,8 +139,8 @@ def build_replica(
 
 
 def protocol_options(cluster: Cluster, spec: Spec) -> dict[str, Any]:
-    """Of the protocol. Where nothing is kept, one that can do without records makes none; but a trace of packets tells
-    what a process says to itself, too."""
+    """The options of the protocol. With `durability = "memory"`, a protocol that can do without records makes none; but
+    a trace of packets includes those that a process sends to itself."""
     options = dict(cluster.options)
     if options.get("records") is False and cluster.durability != "memory":
         raise UsageError(
@@ -130,28 +151,30 @@ def protocol_options(cluster: Cluster, spec: Spec) -> dict[str, Any]:
     return options
 
 
-def _combine(*acts: Callable[[], None] | None) -> Callable[[], None] | None:
-    """One after the other, those that there are."""
-    wanted = [act for act in acts if act is not None]
+def _combine(*callbacks: Callable[[], None] | None) -> Callable[[], None] | None:
+    """Combines callbacks into one, leaving out None."""
+    wanted = [callback for callback in callbacks if callback is not None]
 
-    def do() -> None:
-        for act in wanted:
-            act()
+    def call_all() -> None:
+        for callback in wanted:
+            callback()
 
-    return do if wanted else None
+    return call_all if wanted else None
 
 
 def open_recorder(cluster: Cluster, me: ProcessId) -> "tuple[FolderRecorder, int]":
-    """A recorder among others in the cluster's run folder, and the first position that it does not have yet."""
-    # Arrow takes its time to load; a node that records nothing starts without it.
-    from amcast.live.server import trace_recorder as tracing
+    """A recorder in the cluster's run folder, and the first position that it has not recorded yet."""
+    # Arrow is slow to load; a node that records nothing starts without it.
+    from amcast.live.server import trace_recorder
 
-    return tracing.open_recorder(cluster, f"process-{me:05d}"), tracing.next_unrecorded_position(cluster, me)
+    return trace_recorder.open_recorder(cluster, f"process-{me:05d}"), trace_recorder.next_unrecorded_position(
+        cluster, me
+    )
 
 
 def retain_freed_memory() -> None:
-    """Keep memory that is free for what comes next. The C library gives it back to the system, and asks for it again,
-    page by page, with every large bundle. Other C libraries than GNU's are left alone."""
+    """Makes malloc retain freed memory. The C library would return it to the system and fetch it again, page by page,
+    with every large bundle. Other C libraries than GNU's are left alone."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
@@ -161,19 +184,19 @@ def retain_freed_memory() -> None:
 
 
 async def serve(cluster: Cluster, node: str, spec: Spec, steps: Path | None = None, skew: Path | None = None) -> None:
-    """Be this node until SIGTERM or SIGINT, or until something fails."""
-    owning.verify_owner(cluster, cluster.process_of(node))
+    """Runs a node until SIGTERM or SIGINT, or until it fails."""
+    data_folder.verify_owner(cluster, cluster.process_of(node))
     cluster = load_known_members(cluster, node)
     me = cluster.process_of(node)
-    asked = asyncio.Event()
+    stop_requested = asyncio.Event()
     runtime, recorder = build_replica(
-        cluster, me, spec, steps=steps, skew=skew, on_retired=asked.set, coalesce_us=cluster.limits.coalesce_us
+        cluster, me, spec, steps=steps, skew=skew, on_retired=stop_requested.set, coalesce_us=cluster.limits.coalesce_us
     )
     host = runtime.host
     http = HttpServer(runtime.status)
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, asked.set)
+        loop.add_signal_handler(name, stop_requested.set)
     loop.add_signal_handler(signal.SIGHUP, reload_certificates, host)
     try:
         await host.listen(cluster.listen_addresses[me])
@@ -185,15 +208,15 @@ async def serve(cluster: Cluster, node: str, spec: Spec, steps: Path | None = No
         gc.set_threshold(GC_THRESHOLD, 50, 50)
         retain_freed_memory()
         print(READY, flush=True)
-        host.ended.add_done_callback(lambda _: asked.set())
-        await asked.wait()
+        host.ended.add_done_callback(lambda _: stop_requested.set())
+        await stop_requested.wait()
         failed = host.ended.exception() if host.ended.done() else None
         await drain_and_stop(host)
     finally:
         await http.close()
         await runtime.stop()
         if recorder is not None:
-            # A disk that is full ends the trace as well: what is whole stays.
+            # A full disk ends the trace as well; the complete files stay.
             with contextlib.suppress(OSError):
                 recorder.close()
     if failed is not None:
@@ -202,20 +225,21 @@ async def serve(cluster: Cluster, node: str, spec: Spec, steps: Path | None = No
 
 
 def reload_certificates(host: Host) -> None:
-    """SIGHUP: read the certificates again; new connections use them."""
+    """Handles SIGHUP: reloads the certificates, which new connections use."""
     security = host.network.wiring.security
     if security is None:
-        log.info("no certificates are in use; there is nothing to read again")
+        log.info("no certificates are in use; there is nothing to reload")
         return
     try:
         security.reload()
-        log.info("the certificates were read again")
+        log.info("the certificates were reloaded")
     except UsageError as error:
         log.error("the old certificates stay in use: %s", error)
 
 
 def main(cluster: Cluster, node: str, spec: Spec, steps: Path | None = None, skew: Path | None = None) -> int:
-    """For the command line: exit code 0 after SIGTERM or a removal, 64 for a wrong configuration, 1 for a failure."""
+    """Entry point of the command line. Exit code 0 after SIGTERM or a removal, 64 for an invalid cluster.toml, 1 for a
+    failure."""
     logs.configure_logging(node, cluster.logs)
     try:
         run_loop(serve(cluster, node, spec, steps, skew))

@@ -55,7 +55,7 @@ class ReplicaRuntime:
     ) -> None:
         """`take_state` returns the application's state after at least so many deliveries; `roster` is written to
         `folder` whenever the members change; `on_retired` is called when the replica was removed from its group and
-        nobody needs it any more. Other options are those of `Host`."""
+        no process needs it any more. Other options are those of `Host`."""
         assert process.group is not None, f"process {process.me} is in no group; expected a replica"
         limits = limits or Limits()
         self.recent = RecentDeliveries(limits.recent_bytes, spec.open_bundle)

@@ -52,7 +52,7 @@ class StatusReporter:
         host = self.host
         if host.ended.done():
             return ["it has stopped"]
-        reasons = ["it is leaving"] if host.leaving else []
+        reasons = ["it is leaving"] if host.is_leaving else []
         state_reasons = self.survey.reasons()
         reasons += state_reasons
         if not state_reasons and not self._caught_up.is_set():
@@ -61,7 +61,7 @@ class StatusReporter:
             reasons.append("it was removed from its group")
         topology = host.process.topology
         for group in topology.groups:
-            up = sum(member == host.me or host.network.is_up(member) for member in topology.members(group))
+            up = sum(member == host.me or host.network.is_connected(member) for member in topology.members(group))
             if up < topology.quorum(group):
                 reasons.append(f"it reaches {up} of {len(topology.members(group))} members of group {group}")
         return reasons
@@ -96,12 +96,12 @@ class StatusReporter:
             "subscribers": self._recent.subscribers,
             "links": [_describe_link(links.get(peer), peer) for peer in topology.servers if peer != host.me],
             "unordered_bytes": host.process.unanswered_bytes(),
-            "clients_paused": host.network.full,
+            "clients_paused": host.network.are_clients_paused,
             "clients": len(clients),
             "slowest_clients": [_describe_link(link, link.peer) for link in slowest if link.queued_bytes],
-            "pending_connections": len(host.network.strangers),
-            "evicted_connections": host.network.strangers.dismissed,
-            "refused_connections": host.network.strangers.refused,
+            "pending_connections": len(host.network.pending),
+            "evicted_connections": host.network.pending.dismissed,
+            "refused_connections": host.network.pending.refused,
             "steps": host.steps_taken,
             "events": host.events_taken,
             "delivered": host.sink.count,
@@ -131,7 +131,7 @@ def _describe_link(link: Link | None, peer: ProcessId) -> dict[str, Any]:
         "peer": peer,
         "up": up,
         "queued_bytes": link.queued_bytes,
-        "congested": link.pressed,
+        "congested": link.is_congested,
         "version": link.version if up else None,
-        "incarnation": None if link.known is None else link.known[0],
+        "incarnation": None if link.peer_incarnation is None else link.peer_incarnation[0],
     }

@@ -1,4 +1,4 @@
-"""How the processes of one cluster share a run folder: each is a writer of its own, and goes on where it stopped."""
+"""Trace of a live cluster: each process writes files of its own into one run folder, and continues after a restart."""
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,8 +11,9 @@ from amcast.trace.run_folder import FolderRecorder
 
 
 def open_recorder(cluster: Cluster, writer: str) -> FolderRecorder:
-    """One writer among others in the cluster's run folder; whoever started the cluster writes run.json."""
-    # The first array makes Arrow import pandas, if it is there: a second that no message should wait for.
+    """Opens the recorder of one writer in the cluster's run folder; the process that started the cluster writes
+    run.json."""
+    # The first array makes Arrow import pandas, if installed: one second, which no message should wait for.
     pa.array([0])
     return FolderRecorder(
         cluster.trace_folder,
@@ -25,7 +26,7 @@ def open_recorder(cluster: Cluster, writer: str) -> FolderRecorder:
 
 
 def next_unrecorded_position(cluster: Cluster, me: ProcessId) -> int:
-    """The first position that an earlier incarnation of this process did not get to its trace."""
+    """The first position that no earlier incarnation of this process recorded."""
     last = -1
     for file in (cluster.trace_folder / "deliveries").glob(f"process-{me:05d}-*.parquet"):
         column = pq.read_table(file, columns=["position"]).column("position")

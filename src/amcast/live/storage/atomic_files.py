@@ -1,4 +1,4 @@
-"""Small files that are there whole or not at all, whenever the machine stops."""
+"""Small files that are written atomically: after a crash the old or the new content is there, never a part."""
 
 import contextlib
 import os
@@ -13,18 +13,18 @@ T = TypeVar("T")
 
 
 def write_atomically(file: Path, data: bytes) -> None:
-    """Write a file, or put it in the place of the old one: on the disk when this returns."""
-    early = file.with_name(f".{file.name}.new")
-    with early.open("wb") as out:
+    """Creates or replaces a file; it is durable when this returns."""
+    temporary = file.with_name(f".{file.name}.new")
+    with temporary.open("wb") as out:
         out.write(data)
         out.flush()
         os.fsync(out.fileno())
-    early.replace(file)
+    temporary.replace(file)
     sync_folder(file.parent)
 
 
 def read_json(file: Path, kind: type[T], expected: str) -> T | None:
-    """What a node wrote there before; None if it did not."""
+    """Reads a file that a node wrote before; None if there is none. The error says what was `expected` in it."""
     if not file.exists():
         return None
     try:
@@ -34,7 +34,7 @@ def read_json(file: Path, kind: type[T], expected: str) -> T | None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make durable which files it has, where the system can."""
+    """Makes the list of files in a folder durable, where the system can."""
     handle = os.open(folder, os.O_RDONLY)
     with contextlib.suppress(OSError):
         os.fsync(handle)

@@ -1,16 +1,16 @@
-"""Numbers for clients: issued by the servers, never the same one to two clients that could be told apart by it.
+"""Client ids: allocated by servers, never the same id to two clients whose messages could be confused.
 
-A message id is its sender's number and a sequence number, and groups recognise a message that they have seen by its id:
-two clients of one number would swallow each other's messages and be told that they were delivered. So a client is given
-its number by a server. Server p issues the numbers that leave the remainder p when divided by STRIDE, so no two servers
-issue the same one; how far it has come is on its disk, some numbers in advance, before it issues any, so a restarted
-server issues none again. This holds in every mode of durability, and needs no agreement: one server is enough.
+A message id consists of its sender's id and a sequence number, and groups recognise a delivered message by its id: two
+clients with one id would have their messages dropped as duplicates and acknowledged. A server therefore gives each
+client its id. Server p allocates the ids that leave the remainder p when divided by STRIDE, so no two servers allocate
+the same one. Ids are reserved on its disk, AHEAD at a time, before any of them is allocated, so a restarted server
+allocates none again. This holds in every mode of durability, and needs no agreement: one server is enough.
 
-A client that ends with nothing unanswered gives its number back, with the incarnation and the sequence number that come
-next. Whoever gets it then goes on from there: its ids are new, and what groups remember for each sender does not grow
-with every short-lived client. A client that dies, or leaves something unanswered, keeps its number for ever: a later
-sequence number would tell groups that all earlier ones were answered. Nobody can give back what was not issued to it: a
-secret goes with each number.
+A client that ends with nothing unanswered releases its id, with the incarnation and the sequence number that come next.
+The next client with this id continues from there: its message ids are new, and the state that groups keep per sender
+does not grow with every short-lived client. A client that dies, or leaves a message unanswered, keeps its id for ever:
+a later sequence number would tell groups that all earlier messages were answered. A secret goes with each id, so only
+its holder can release it.
 """
 
 import secrets
@@ -23,83 +23,86 @@ from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import MESSAGES_PER_SENDER, ProcessId
 from amcast.live.storage.atomic_files import write_atomically
 
+FILE: Final = "client_ids"
 STRIDE: Final = 64
-"""Only processes below this number issue numbers: each 2**16 to every client that has a certificate, 2**25 without."""
+"""Only processes below this number allocate ids: each 2**16 to every client with a certificate, 2**25 without."""
 AHEAD: Final = 64
-"""How many numbers are reserved with one write to the disk."""
-MOST_OUT: Final = 100_000
-"""Issued numbers whose return is waited for; of more, the oldest will not be taken back."""
-MOST_USED: Final = MESSAGES_PER_SENDER * 9 // 10
-"""A number with more messages behind it is not issued again."""
+"""How many ids are reserved with one write to the disk."""
+MAX_HOLDERS: Final = 100_000
+"""Holders whose release is awaited; with more, the id of the oldest cannot be released."""
+MAX_SEQUENCE: Final = MESSAGES_PER_SENDER * 9 // 10
+"""An id whose next sequence number is larger is not allocated again."""
 
 
 class AllocatedId(NamedTuple):
-    """What a client begins with."""
+    """A client's id, its first incarnation and sequence number, and the secret to release it."""
 
-    number: ProcessId
+    process: ProcessId
     incarnation: int
     sequence: int
     secret: bytes
 
 
 class ClientIdAllocator:
-    """The numbers that one server issues, over all its incarnations."""
+    """The ids that one server allocates, over all its incarnations."""
 
     def __init__(self, folder: Path, me: ProcessId, incarnation: int) -> None:
-        self._file = folder / "numbers"
+        self._file = folder / FILE
         self._me = me
-        self._lost = incarnation > 0 and not self._file.exists()
-        """The disk was lost with what was issued: then nothing more is."""
+        self._is_lost = incarnation > 0 and not self._file.exists()
+        """The disk was lost with the reservations: nothing more is allocated."""
         self._reserved: dict[int, int] = self._read()
-        """First of a range -> how many numbers of it the disk knows as issued."""
-        self._issued = dict(self._reserved)
-        self._out: dict[ProcessId, bytes] = {}
-        self._free: dict[int, list[tuple[ProcessId, int, int]]] = {}
-        """First of a range -> (number, incarnation, sequence) that came back."""
+        """First id of a range -> how many ids of it are reserved on the disk."""
+        self._allocated = dict(self._reserved)
+        """First id of a range -> how many ids of it are allocated, or may be."""
+        self._secrets: dict[ProcessId, bytes] = {}
+        """Of allocated ids that were not released, oldest first."""
+        self._released: dict[int, list[tuple[ProcessId, int, int]]] = {}
+        """First id of a range -> released (process, incarnation, sequence)."""
         self._range_of: dict[ProcessId, int] = {}
-        if not self._lost:
+        if not self._is_lost:
             self._write()
 
     def allocate(self, first: ProcessId, last: ProcessId) -> AllocatedId:
-        """A number from this range that nobody else has."""
-        number, incarnation, sequence = self._next(first, last)
+        """Allocates an id from this range that no other client has."""
+        process, incarnation, sequence = self._next(first, last)
         secret = secrets.token_bytes(16)
-        self._out[number] = secret
-        self._range_of[number] = first
-        if len(self._out) > MOST_OUT:
-            oldest = next(iter(self._out))
-            del self._out[oldest], self._range_of[oldest]
-        return AllocatedId(number, incarnation, sequence, secret)
+        self._secrets[process] = secret
+        self._range_of[process] = first
+        if len(self._secrets) > MAX_HOLDERS:
+            oldest = next(iter(self._secrets))
+            del self._secrets[oldest], self._range_of[oldest]
+        return AllocatedId(process, incarnation, sequence, secret)
 
-    def release(self, number: ProcessId, secret: bytes, incarnation: int, sequence: int) -> bool:
-        """Its holder has ended; False if it was not its holder, or the number is used up."""
-        known = self._out.get(number)
+    def release(self, process: ProcessId, secret: bytes, incarnation: int, sequence: int) -> bool:
+        """Takes the id of a client that ended back; False if the secret is wrong, or the id is used up."""
+        known = self._secrets.get(process)
         if known is None or not secrets.compare_digest(known, secret) or incarnation < 0 or sequence < 0:
             return False
-        del self._out[number]
-        first = self._range_of.pop(number)
-        if sequence > MOST_USED:
+        del self._secrets[process]
+        first = self._range_of.pop(process)
+        if sequence > MAX_SEQUENCE:
             return False
-        self._free.setdefault(first, []).append((number, incarnation, sequence))
+        self._released.setdefault(first, []).append((process, incarnation, sequence))
         return True
 
     def _next(self, first: ProcessId, last: ProcessId) -> tuple[ProcessId, int, int]:
-        free = self._free.get(first)
-        if free:
-            return free.pop()
+        released = self._released.get(first)
+        if released:
+            return released.pop()
         if self._me >= STRIDE:
-            raise UsageError(f"process {self._me} issues no numbers; expected a process below {STRIDE} to be asked")
-        if self._lost:
-            raise UsageError(f"{self._file} is lost; expected another process than {self._me} to be asked for numbers")
-        place = self._issued.get(first, 0)
-        number = first + (self._me - first) % STRIDE + place * STRIDE
-        if number > last:
-            raise UsageError(f"process {self._me} has issued all its numbers from {first} to {last}")
+            raise UsageError(f"process {self._me} allocates no client ids; expected a process below {STRIDE}")
+        if self._is_lost:
+            raise UsageError(f"{self._file} is lost; expected another process than {self._me} to allocate client ids")
+        place = self._allocated.get(first, 0)
+        process = first + (self._me - first) % STRIDE + place * STRIDE
+        if process > last:
+            raise UsageError(f"process {self._me} has allocated all its client ids from {first} to {last}")
         if place >= self._reserved.get(first, 0):
             self._reserved[first] = place + AHEAD
             self._write()
-        self._issued[first] = place + 1
-        return number, 0, 0
+        self._allocated[first] = place + 1
+        return process, 0, 0
 
     def _read(self) -> dict[int, int]:
         if not self._file.exists():
@@ -107,9 +110,9 @@ class ClientIdAllocator:
         try:
             return msgspec.json.decode(self._file.read_bytes(), type=dict[int, int])
         except msgspec.MsgspecError as error:
-            raise UsageError(f"{self._file}: {error}; expected how many numbers were issued, by range") from None
+            raise UsageError(f"{self._file}: {error}; expected how many ids are reserved, by range") from None
 
     def _write(self) -> None:
-        """Reservations are on the disk before any number of them is issued."""
+        """Makes reservations durable, before any id of them is allocated."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(self._file, msgspec.json.encode(self._reserved))

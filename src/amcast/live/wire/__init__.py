@@ -1,1 +1,1 @@
-"""wire."""
+"""The wire: frames, links, connections, and the network that owns them."""

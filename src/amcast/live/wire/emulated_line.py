@@ -1,9 +1,9 @@
-"""A wide area on one machine: delays, jitter, bandwidth and loss, inside the links of real processes.
+"""An emulated wide-area network on one machine: delay, jitter, bandwidth and loss inside the links of real processes.
 
-Every process holds back what it writes to a peer as long as a line between their two regions would: no privileges are
-needed, and the protocol, the codec and the sockets are the real ones. A line delivers in order, like the TCP connection
-that it stands in front of: a packet that is "lost" comes later by a retransmission time-out, and everything behind it
-waits for it, which is what loss costs a TCP connection.
+Every process delays its writes to a peer as long as a line between their two regions would. This needs no privileges,
+and protocol, codec and sockets are the real ones. A line delivers in order, like the TCP connection behind it: a "lost"
+packet arrives a retransmission time-out later, and everything behind it waits, which is the cost of loss on a TCP
+connection.
 
     wait until the line is free -> bytes / bandwidth -> delay + jitter (+ time-out if lost) -> not before the last one
 """
@@ -21,14 +21,14 @@ from amcast.kernel.config import Config
 from amcast.kernel.units import MILLISECOND
 
 EARLY_S: Final = 0.000_05
-"""What is due within this time goes along: timers are not more exact than that."""
+"""Packets due within this time are written together: timers are not more exact."""
 
 
 class EmulationTable(Config, frozen=True):
     """`[emulation]` of a cluster.toml; the fields mean what they mean in a plan's [network]."""
 
     matrix_ns: dict[str, dict[str, int]] = field(default_factory=dict)
-    """One way, by region of the source, then of the target. Empty: nothing is imitated."""
+    """One-way delay, by region of the source, then of the target. Empty: nothing is emulated."""
     spread: float = 0.0
     """Standard deviation of a normal distribution, as a share of the delay."""
     bandwidth: int = 0
@@ -36,7 +36,7 @@ class EmulationTable(Config, frozen=True):
     loss: float = 0.0
     retransmit_ns: int = 200 * MILLISECOND
     client_region: str = ""
-    """Where a client is that does not say it."""
+    """Region of clients that state none."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class EmulationTable(Config, frozen=True):
 
 @dataclass(frozen=True)
 class EmulatedLine:
-    """From one region to another, one way."""
+    """One direction between two regions."""
 
     delay_ns: int
     spread: float = 0.0
@@ -72,78 +72,79 @@ class EmulatedNetwork:
     def __init__(self, table: EmulationTable, region: str, salt: int) -> None:
         self.region = region
         self._table = table
-        self._chance = random.Random(table.seed * 1_000_003 + salt)
+        self._rng = random.Random(table.seed * 1_000_003 + salt)
 
     def to(self, region: str) -> EmulatedLine:
-        """The line to a region; whoever does not say where it is stands beside us."""
+        """The line to a region; an unknown region has no delay."""
         table = self._table
         delay_ns = table.matrix_ns.get(self.region, {}).get(region, 0)
         return EmulatedLine(delay_ns, table.spread, table.bandwidth, table.loss, table.retransmit_ns)
 
-    def delayed(self, region: str, write: Callable[[bytes], None]) -> "DelayedWriter":
-        """A connection's way of writing, held back."""
-        return DelayedWriter(self.to(region), write, self._chance)
+    def make_writer(self, region: str, write: Callable[[bytes], None]) -> "DelayedWriter":
+        """A write function for a connection to that region."""
+        return DelayedWriter(self.to(region), write, self._rng)
 
 
 class DelayedWriter:
-    """What is on one line now."""
+    """Delays the writes of one connection: the packets on one line."""
 
-    def __init__(self, line: EmulatedLine, write: Callable[[bytes], None], chance: random.Random) -> None:
+    def __init__(self, line: EmulatedLine, write: Callable[[bytes], None], rng: random.Random) -> None:
         self._line = line
         self._write = write
-        self._chance = chance
+        self._rng = rng
         self._queue: deque[tuple[float, bytes]] = deque()
         self._free_at = 0.0
-        """When the line has taken everything that was written before."""
+        """When the line has taken all earlier packets."""
         self._last_at = 0.0
-        """When the last of it arrives."""
+        """When the last packet arrives."""
         self._timer: asyncio.TimerHandle | None = None
         self.waiting_bytes = 0
+        """Bytes on the line."""
 
     def __call__(self, data: bytes) -> None:
-        """Write, as far as the other end can tell, that much later."""
+        """Puts bytes on the line; they are written to the socket when they arrive."""
         loop = asyncio.get_running_loop()
-        arrival = self._arrival(loop.time(), len(data))
+        arrival = self._compute_arrival(loop.time(), len(data))
         self._queue.append((arrival, data))
         self.waiting_bytes += len(data)
         if self._timer is None:
-            self._timer = loop.call_at(arrival, self._arrive)
+            self._timer = loop.call_at(arrival, self._write_arrived)
 
     def close(self) -> None:
-        """What is on the way never arrives."""
+        """Drops all packets on the line."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._queue.clear()
         self.waiting_bytes = 0
 
-    def finish(self) -> None:
-        """The other end gets at once what is still on its way: somebody hangs up in good order."""
+    def flush(self) -> None:
+        """Writes all packets on the line at once, before the connection is closed in good order."""
         queue, self._queue = self._queue, deque()
         self.close()
         for _, data in queue:
             self._write(data)
 
-    def _arrival(self, now: float, size: int) -> float:
+    def _compute_arrival(self, now: float, size: int) -> float:
         line = self._line
         begin = max(now, self._free_at)
         self._free_at = begin + (size / line.bandwidth if line.bandwidth else 0.0)
         delay_ns = line.delay_ns
         if line.spread:
-            delay_ns = max(0, round(self._chance.gauss(line.delay_ns, line.spread * line.delay_ns)))
-        while line.loss and self._chance.random() < line.loss:
+            delay_ns = max(0, round(self._rng.gauss(line.delay_ns, line.spread * line.delay_ns)))
+        while line.loss and self._rng.random() < line.loss:
             delay_ns += line.retransmit_ns
         self._last_at = max(self._last_at, self._free_at + delay_ns / 1e9)
         return self._last_at
 
-    def _arrive(self) -> None:
+    def _write_arrived(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time() + EARLY_S
         queue = self._queue
         ready: list[bytes] = []
         while queue and queue[0][0] <= now:
             ready.append(queue.popleft()[1])
-        self._timer = loop.call_at(queue[0][0], self._arrive) if queue else None
+        self._timer = loop.call_at(queue[0][0], self._write_arrived) if queue else None
         data = ready[0] if len(ready) == 1 else b"".join(ready)
         self.waiting_bytes -= len(data)
         self._write(data)

@@ -1,26 +1,28 @@
-"""A link: what two processes say to each other, in order, exactly once, within one incarnation of both ends.
+"""A link: an ordered, exactly-once channel between two processes, within one incarnation of both ends.
 
-TCP alone loses what was in flight when a connection breaks. So a link numbers its frames, keeps each one until the
-other end says that it has it, and after a reconnect sends again from where the other end stands. A link outlives its
+TCP alone loses the bytes that were in flight when a connection breaks. A link therefore numbers its frames, keeps each
+one until the peer acknowledges it, and after a reconnect resends from the peer's position. A link outlives its
 connections; one connection carries both directions.
 
-Each end names its side with a mark, (incarnation of the process, number of the link in that incarnation), and remembers
-the mark of the other. The two hellos of a new connection show all four, and there are three cases:
+Each end names its side of the link with a link incarnation, (incarnation of the process, number of the link in that
+incarnation), and remembers the peer's. The two HELLOs of a new connection carry all four, and there are three cases:
 
-- both remember right, or do not know each other yet: the link goes on, nothing is lost;
-- the peer shows another mark than I remember (it was restarted, or its queue overflowed, or it forgot me): what I had
-  for the old one is dropped, numbering begins anew, and my process is told `Peer(peer, incarnation)`;
-- the peer remembers another mark of mine: it does the same on its side; I have nothing to drop.
+- both remember the other's link incarnation, or have never talked: the link continues and nothing is lost;
+- the peer shows another link incarnation than the remembered one (it was restarted, its queue overflowed, or it dropped
+  the link): frames for the old one are dropped, numbering restarts, and the process gets `LinkReset(peer,
+  incarnation)`;
+- the peer remembers another incarnation of this end: the peer resets its side; this end has nothing to drop.
 
-An overflow of the bounded queue ends the link's incarnation: I drop everything and take a new mark, so the peer is told
-at the next hello. Until then what my process sends to it is dropped too: it is told to resynchronise when it can.
+An overflow of the bounded queue ends the link incarnation: the link drops everything and takes a new one, which the
+peer learns from the next HELLO. Until then frames for the peer are dropped too; the process resynchronises with the
+peer when it gets `LinkReset`.
 """
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import MsgspecError
 
@@ -29,13 +31,14 @@ from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body
 from amcast.live.errors import BadFrameError, RefusedError
 from amcast.live.limits import KIB, Limits
-from amcast.live.wire import frames as codec
-from amcast.live.wire.connection import Connection
+from amcast.live.wire import frames
 from amcast.live.wire.fragments import Reassembler, fragment
 from amcast.live.wire.frames import (
     ACK,
     AFTER_LENGTH,
+    BEFORE_SINGLE,
     FRAGMENT,
+    SINGLE,
     U64,
     Codec,
     Frame,
@@ -43,339 +46,368 @@ from amcast.live.wire.frames import (
     LinkIncarnation,
     TopologyVersion,
     pack_front,
+    pack_front_single,
 )
 
 log = logging.getLogger("amcast.live")
 
 ACK_BYTES = 256 * KIB
 ACK_FRAMES = 64
-"""Acknowledge at once after so much, large frames or small; otherwise with the next frame or beat. It only frees the
-sender's memory."""
+"""A link acknowledges at once after this much, large frames or small; otherwise with its next frame or heartbeat. An
+acknowledgement only frees the sender's memory."""
+TRIM_FRAMES = 32
+TRIM_BYTES = 64 * KIB
+"""Acknowledged frames are dropped when there are this many, or the queue is this large: not one by one."""
 
 
-SETTLE_FRAMES = 32
-SETTLE_BYTES = 64 * KIB
-"""Frames that the peer has are forgotten when there are so many, or so much is kept: not one by one."""
+class LinkConnection(Protocol):
+    """What a link needs of the connection that carries it (`live/wire/connection.py`)."""
+
+    is_writing_paused: bool
+    is_reading_paused: bool
+    has_received: bool
+    last_received_at: float
+    write: Callable[[bytes], object]
+
+    def carry_link(self, link: "Link") -> None:
+        """Hands frames to this link from now on."""
+
+    def drop_link(self) -> None:
+        """Hands frames to no link any more."""
+
+    def close(self, reason: str) -> None:
+        """Closes the connection and logs the reason."""
+
+    def finish(self) -> None:
+        """Closes the connection after everything written has been sent."""
+
+    def abort(self) -> None:
+        """Closes the connection at once."""
 
 
 class Link:
-    """My end of the conversation with one peer."""
+    """This process's end of the channel to one peer."""
 
     # fmt: off
     __slots__ = (
-        "_acknowledged", "_beaten", "_coder", "_decode", "_flows", "_held", "_join_bytes", "_joining", "_lead",
-        "_limits", "_many", "_next_mark", "_on_bodies", "_on_frame", "_on_lost", "_on_reset", "_pressure_bytes", "_put",
-        "_queue", "_received", "_relief", "_sent", "_settled", "_unacknowledged_bytes", "abouts", "away_since",
-        "broken", "claimed", "connection", "known", "mark", "parts", "parts_bytes", "peer", "queued_bytes",
-        "serves", "version",
+        "_acknowledged_until", "_codec", "_decode", "_frame_start", "_frame_target_bytes", "_is_flowing",
+        "_last_heartbeat", "_limits", "_next_incarnation", "_on_bodies", "_on_frame", "_on_lost", "_on_reset",
+        "_pressure_bytes", "_queue", "_reassembler", "_relief", "_reported", "_sent", "_trim_from",
+        "_unreported_bytes", "_write", "_written_before_pause", "abouts", "connection", "disconnected_at",
+        "in_fanout", "incarnation", "is_broken", "is_server", "parts", "parts_bytes", "peer", "peer_incarnation",
+        "queued_bytes", "received", "version",
     )
     # fmt: on
 
     def __init__(
         self,
         peer: ProcessId,
-        mark: LinkIncarnation,
-        coder: Codec,
+        codec: Codec,
         limits: Limits,
         on_bodies: Callable[[ProcessId, list[Body]], None],
         on_frame: Callable[[ProcessId, Frame], None],
         on_reset: Callable[[ProcessId, int], None],
         on_lost: Callable[[ProcessId, list[bytes]], None] | None,
-        next_mark: Callable[[], LinkIncarnation],
-        serves: bool,
+        next_incarnation: Callable[[], LinkIncarnation],
+        is_server: bool,
     ) -> None:
+        """`on_bodies` gets the bodies of a frame, `on_frame` a frame of a peer that traces its packets; `on_reset` is
+        called when the link begins anew, `on_lost` with the unacknowledged frames of a link that does."""
         self.peer = peer
-        self.mark = mark
-        self.known: LinkIncarnation | None = None
-        """The peer's mark; None before the first hello, and then nothing was received and nothing acknowledged."""
-        self.connection: Connection | None = None
-        self.away_since = 0.0
+        self.incarnation = next_incarnation()
+        self.peer_incarnation: LinkIncarnation | None = None
+        """None before the first HELLO of this incarnation; then nothing was received and nothing acknowledged."""
+        self.connection: LinkConnection | None = None
+        self.disconnected_at = 0.0
         self.queued_bytes = 0
-        self.version = codec.WIRE_VERSION
-        """What both ends speak, as the last hellos agreed."""
-        self.serves = serves
-        """The peer is a server."""
-        self.claimed = False
-        """In this tick it is told what a fan is told (`live/wire/outbox.py`)."""
-        self.broken = False
-        """My queue overflowed; until the next hello, what I am given is dropped."""
-        self._coder = coder
-        self._decode = coder.decode_bodies
+        """Size of all frames that the peer has not acknowledged."""
+        self.version = frames.WIRE_VERSION
+        """The wire version that the last two HELLOs agreed on."""
+        self.is_server = is_server
+        self.in_fanout = False
+        """A fan-out of this tick includes the peer (`live/wire/outbox.py`)."""
+        self.is_broken = False
+        """The queue overflowed; everything sent is dropped until the next HELLO."""
+        self._codec = codec
+        self._decode = codec.decode_bodies
         self._limits = limits
         self._on_bodies = on_bodies
         self._on_frame = on_frame
         self._on_reset = on_reset
-        self._joining = Reassembler(limits.body_bytes) if serves else None
-        """Where pieces become bodies; None for who may send no pieces."""
         self._on_lost = on_lost
-        """Told which frames were not acknowledged when the link began anew."""
-        self._next_mark = next_mark
+        self._reassembler = Reassembler(limits.body_bytes) if is_server else None
+        """Joins fragments; None for clients, which may not send any."""
+        self._next_incarnation = next_incarnation
         self._sent = 0
         """Number of the last frame made; frames count 1, 2, 3 ..."""
-        self._flows = False
-        """There is a connection, it has had every frame so far, and it takes more."""
-        self._put: Callable[[bytes], object] = _nowhere
-        """Give bytes to the present connection."""
-        self._held = 0
-        """While nothing flows: number of the last frame given to the present connection."""
-        self._settled = 0
+        self._is_flowing = False
+        """The link is connected, the connection has had every frame so far, and it takes more."""
+        self._write: Callable[[bytes], object] = _discard
+        """Writes bytes to the present connection."""
+        self._written_before_pause = 0
+        """While not flowing: number of the last frame written to the present connection."""
+        self._acknowledged_until = 0
         """Number of the last frame that the peer is known to have."""
-        self._many = SETTLE_FRAMES
-        """If the peer has this one, there are many to forget."""
+        self._trim_from = TRIM_FRAMES
+        """An acknowledgement of this frame or a later one trims the queue."""
         self._queue: deque[bytes] = deque()
-        """The frames after that, oldest first."""
-        self._beaten = (0, 0)
-        """What was written and received at the last beat."""
-        self._lead = codec.lead(self.version, codec.BODIES)
-        self._received = 0
-        self._acknowledged = 0
-        """How much the peer knows that I received."""
-        self._unacknowledged_bytes = 0
+        """The frames after `_acknowledged_until`, oldest first."""
+        self._last_heartbeat = (0, 0)
+        """Last frame written and last frame received at the previous heartbeat."""
+        self._frame_start = frames.frame_start(self.version, frames.BODIES)
+        self.received = 0
+        """Number of the last frame received."""
+        self._reported = 0
+        """Number of the last received frame that the peer knows to have arrived."""
+        self._unreported_bytes = 0
         self.parts: list[bytes] = []
-        """Encoded bodies of this tick: `Network` puts them in, `flush` makes frames of them."""
+        """Encoded bodies of this tick, put here by the outbox; `flush` makes frames of them."""
         self.parts_bytes = 0
         self.abouts: list[About] = []
-        """What each is about, while packets are traced."""
-        self._join_bytes = limits.frame_target_bytes
+        """The message that each part is about, while packets are traced."""
+        self._frame_target_bytes = limits.frame_target_bytes
         self._pressure_bytes = limits.backpressure_bytes
         self._relief: asyncio.Event | None = None
 
     def become_server(self) -> None:
-        """The peer, which was taken for a client, is a server: it may send bodies in pieces."""
-        self.serves = True
-        self._joining = self._joining or Reassembler(self._limits.body_bytes)
+        """Records that the peer, known as a client so far, is a server: it may send bodies in fragments."""
+        self.is_server = True
+        self._reassembler = self._reassembler or Reassembler(self._limits.body_bytes)
 
     # Sending
 
     def flush(self, sent_ns: int | None) -> bool:
-        """End of the tick: make frames of what was given, with facts for the trace if `sent_ns` is given, and write.
+        """Makes frames of the parts of this tick, with trace data if `sent_ns` is given, and writes them.
 
-        True if much waits for the peer.
+        Returns True if the peer has more than `limits.backpressure_bytes` to take.
         """
         parts = self.parts
         if not parts:
             return False
         size = self.parts_bytes
         self.parts, self.parts_bytes = [], 0
-        if sent_ns is None and size <= self._join_bytes:
-            tail = codec.tail(parts)
-            return self.post(tail, len(tail) + AFTER_LENGTH)
+        if sent_ns is None and size <= self._frame_target_bytes:
+            tail = frames.join_parts(parts)
+            return self.send_frame(tail, len(tail) + AFTER_LENGTH)
         abouts, self.abouts = self.abouts, []
-        self.hold()
-        for first, last in _shares([len(part) for part in parts], self._join_bytes):
+        self.pause()
+        for first, last in _split_by_size([len(part) for part in parts], self._frame_target_bytes):
             self._enqueue(parts[first:last], abouts[first:last], sent_ns)
         self.write_waiting()
         return self.queued_bytes > self._pressure_bytes
 
-    def post(self, tail: bytes, length: int) -> bool:
-        """One frame with the encoded bodies of this tick (`codec.tail`), written at once. True if much waits."""
-        if self.broken:
+    def send_frame(self, tail: bytes, length: int) -> bool:
+        """Sends one frame with joined parts (`frames.join_parts`). Returns True under back-pressure."""
+        if self.is_broken:
             return False
         number = self._sent = self._sent + 1
-        received = self._acknowledged = self._received
-        frame = pack_front(length, self._lead, number, U64, received) + tail
+        received = self._reported = self.received
+        frame = pack_front(length, self._frame_start, number, U64, received) + tail
         self._queue.append(frame)
         queued = self.queued_bytes = self.queued_bytes + len(frame)
-        if self._flows:
-            self._put(frame)
+        if self._is_flowing:
+            self._write(frame)
         return queued > self._pressure_bytes
 
     def _enqueue(self, parts: list[bytes], abouts: list[About], sent_ns: int | None) -> None:
-        if len(parts[0]) > self._coder.whole_bytes:
-            for piece in fragment(parts[0], self._coder.piece_bytes, sent_ns or 0, abouts[0] if abouts else None):
+        if len(parts[0]) > self._codec.whole_bytes:
+            for piece in fragment(parts[0], self._codec.fragment_bytes, sent_ns or 0, abouts[0] if abouts else None):
                 self._sent += 1
-                self._keep(self._coder.piece(self._sent, self._received, piece, self.version))
+                self._append(self._codec.encode_fragment(self._sent, self.received, piece, self.version))
             return
         self._sent += 1
-        self._acknowledged = self._received
-        self._unacknowledged_bytes = 0
+        self._reported = self.received
+        self._unreported_bytes = 0
         if sent_ns is None:
-            frame = self._coder.frame(self._sent, self._received, parts, self.version)
+            frame = self._codec.encode_frame(self._sent, self.received, parts, self.version)
         else:
-            frame = self._coder.traced(self._sent, self._received, parts, sent_ns, abouts, self.version)
-        self._keep(frame)
+            frame = self._codec.encode_traced(self._sent, self.received, parts, sent_ns, abouts, self.version)
+        self._append(frame)
 
-    def _keep(self, frame: bytes) -> None:
+    def _append(self, frame: bytes) -> None:
         self._queue.append(frame)
         self.queued_bytes += len(frame)
 
     @property
     def _written(self) -> int:
-        """Number of the last frame given to the present connection."""
-        return self._sent if self._flows else self._held
+        """Number of the last frame written to the present connection."""
+        return self._sent if self._is_flowing else self._written_before_pause
 
-    def hold(self) -> None:
-        """The present connection takes no more for now."""
-        self._held = self._written
-        self._flows = False
+    def pause(self) -> None:
+        """Stops writing: the present connection takes no more for now."""
+        self._written_before_pause = self._written
+        self._is_flowing = False
 
     def write_waiting(self) -> None:
-        """Write, at once, all frames that the present connection has not had yet."""
+        """Writes, at once, all frames that the present connection has not had yet."""
         connection = self.connection
-        if self._flows or connection is None or connection.paused:
+        if self._is_flowing or connection is None or connection.is_writing_paused:
             return
-        waiting = self._sent - self._held
-        self._flows = True
+        waiting = self._sent - self._written_before_pause
+        self._is_flowing = True
         if waiting:
-            # Whoever takes no more now says so here (`hold`), and has had all of it.
-            self._put(self._queue[-1] if waiting == 1 else b"".join(list(self._queue)[-waiting:]))
+            # A connection that takes no more now calls `pause` from here, and has had all of it.
+            self._write(self._queue[-1] if waiting == 1 else b"".join(list(self._queue)[-waiting:]))
 
-    def overfull(self) -> bool:
-        """More waits than may. Bodies in pieces count apart: one of them may be larger than a whole queue."""
-        most, size = self._limits, self._coder.whole_bytes
+    def is_overfull(self) -> bool:
+        """More waits than `limits.queue_bytes`. Fragments count apart: one body may be larger than a whole queue."""
+        limits, size = self._limits, self._codec.whole_bytes
         large = sum(len(frame) for frame in self._queue if frame[5] == FRAGMENT)
         large += sum(len(part) for part in self.parts if len(part) > size)
-        return large > 2 * most.body_bytes or self.queued_bytes + self.parts_bytes - large > most.queue_bytes
+        return large > 2 * limits.body_bytes or self.queued_bytes + self.parts_bytes - large > limits.queue_bytes
 
     def overflow(self) -> None:
-        """More waits for this peer than may: the link ends here."""
+        """Ends this incarnation of the link, because its queue is overfull."""
         log.warning(
-            "link with process %d: more than %d bytes are waiting for it; the link ends here and begins anew",
+            "link with process %d: more than %d bytes (limits.queue_bytes) wait to be sent; the link is reset",
             self.peer,
             self._limits.queue_bytes,
         )
-        self.broken = True
-        self.mark = self._next_mark()
-        self.known = None
+        self.is_broken = True
+        self.incarnation = self._next_incarnation()
+        self.peer_incarnation = None
         if self.connection is not None:
-            self.connection.leave()
+            self.connection.drop_link()
             self.connection.abort()
             self.connection = None
-        self._put = _nowhere
-        self.forget()
+        self._write = _discard
+        self.reset()
 
-    def forget(self) -> None:
-        """Nothing sent, nothing received: the first frame either way is number 1 again."""
+    def reset(self) -> None:
+        """Drops all frames and restarts the numbering of both directions at 1."""
         if self._queue and self._on_lost is not None:
             self._on_lost(self.peer, list(self._queue))
-        if self._joining is not None:
-            self._joining.clear()
-        self._sent = self._held = self._settled = self._received = self._acknowledged = 0
-        self._many = SETTLE_FRAMES
-        self._flows = False
+        if self._reassembler is not None:
+            self._reassembler.clear()
+        self._sent = self._written_before_pause = self._acknowledged_until = self.received = self._reported = 0
+        self._trim_from = TRIM_FRAMES
+        self._is_flowing = False
         self._queue.clear()
         self.parts.clear()
         self.abouts.clear()
-        self.queued_bytes = self.parts_bytes = self._unacknowledged_bytes = 0
-        self._relieve()
+        self.queued_bytes = self.parts_bytes = self._unreported_bytes = 0
+        self._signal_relief()
 
     # Back-pressure
 
     @property
-    def pressed(self) -> bool:
-        """The peer is there but slow. One that is away holds nobody up: its queue may fill and overflow."""
+    def is_congested(self) -> bool:
+        """The peer is connected but slow. A disconnected peer holds nobody up: its queue may fill and overflow."""
         return self.connection is not None and self.queued_bytes > self._limits.backpressure_bytes
 
-    async def room(self) -> None:
-        """Wait until the peer has taken enough of what was sent before."""
-        while self.pressed:
+    async def wait_for_capacity(self) -> None:
+        """Waits until the peer has taken enough of what was sent before."""
+        while self.is_congested:
             if self._relief is None:
                 self._relief = asyncio.Event()
             await self._relief.wait()
 
-    def _relieve(self) -> None:
-        gone = self.connection is None
-        if self._relief is not None and (gone or self.queued_bytes <= self._limits.backpressure_bytes // 2):
+    def _signal_relief(self) -> None:
+        is_gone = self.connection is None
+        if self._relief is not None and (is_gone or self.queued_bytes <= self._limits.backpressure_bytes // 2):
             self._relief.set()
             self._relief = None
 
     # Receiving
 
-    def take(self, kind: int, payload: Any) -> None:
+    def handle_frame(self, kind: int, payload: Any) -> None:
+        """Handles an ACK, FRAGMENT or TRACED frame, or a BODIES frame that came with others."""
         if kind == ACK:
-            self._settle(codec.read_ack(payload))
+            self._trim_queue(frames.read_ack(payload))
             return
         if kind == FRAGMENT:
-            self._take_piece(payload)
+            self._handle_fragment(payload)
         else:
-            frame = self._coder.read(kind, payload)
-            self._count(frame.number, frame.ack)
+            frame = self._codec.read(kind, payload)
+            self._count_frame(frame.number, frame.ack)
             self._on_frame(self.peer, frame)
-        self.weigh(len(payload))
+        self.account_received(len(payload))
 
-    def weigh(self, size: int) -> None:
-        """A large frame came."""
-        known = self._acknowledged == self._received - 1
-        self._unacknowledged_bytes = size if known else self._unacknowledged_bytes + size
-        if self._unacknowledged_bytes > ACK_BYTES:
+    def handle_bodies(self, payload: memoryview | bytes) -> None:
+        """Handles a BODIES frame: nearly all frames are of this kind."""
+        try:
+            number, ack, bodies = self._decode(payload)
+        except (MsgspecError, ValueError, RecursionError) as error:
+            raise BadFrameError(f"a BODIES frame that cannot be read: {error}") from None
+        if number != self.received + 1:
+            raise BadFrameError(f"frame {number}; expected {self.received + 1}")
+        self.received = number
+        if ack >= self._trim_from or self.queued_bytes > TRIM_BYTES:
+            self._trim_queue(ack)
+        self._on_bodies(self.peer, bodies)
+        if number - self._reported > ACK_FRAMES:
             self.acknowledge()
 
-    def _count(self, number: int, ack: int) -> None:
-        if number != self._received + 1:
-            raise BadFrameError(f"frame {number}; expected {self._received + 1}")
-        self._received += 1
-        self._settle(ack)
+    def account_received(self, size: int) -> None:
+        """Counts the bytes of a large frame, and acknowledges if many are unreported."""
+        is_first = self._reported == self.received - 1
+        self._unreported_bytes = size if is_first else self._unreported_bytes + size
+        if self._unreported_bytes > ACK_BYTES:
+            self.acknowledge()
 
-    def _take_piece(self, payload: Any) -> None:
-        number, ack, piece = self._coder.read_piece(payload)
-        self._count(number, ack)
-        if self._joining is None:
-            raise BadFrameError("a piece of a body; only servers may send bodies that are so large")
-        data = self._joining.add(piece)
+    def _count_frame(self, number: int, ack: int) -> None:
+        if number != self.received + 1:
+            raise BadFrameError(f"frame {number}; expected {self.received + 1}")
+        self.received += 1
+        self._trim_queue(ack)
+
+    def _handle_fragment(self, payload: Any) -> None:
+        number, ack, piece = self._codec.read_fragment(payload)
+        self._count_frame(number, ack)
+        if self._reassembler is None:
+            raise BadFrameError("a FRAGMENT from a client; only servers may send bodies larger than a frame")
+        data = self._reassembler.add(piece)
         if data is None:
             return
-        body = self._coder.read_whole(data)
+        body = self._codec.read_reassembled(data)
         if piece.sent_ns:
             self._on_frame(self.peer, Frame(number, ack, [body], piece.sent_ns, [piece.about], [len(data)]))
         else:
             self._on_bodies(self.peer, [body])
 
-    def take_bodies(self, payload: memoryview | bytes) -> None:
-        """A BODIES frame: what nearly all frames are."""
-        try:
-            number, ack, bodies = self._decode(payload)
-        except (MsgspecError, ValueError, RecursionError) as error:
-            raise BadFrameError(f"a BODIES frame that cannot be read: {error}") from None
-        if number != self._received + 1:
-            raise BadFrameError(f"frame {number}; expected {self._received + 1}")
-        self._received = number
-        if ack >= self._many or self.queued_bytes > SETTLE_BYTES:
-            self._settle(ack)
-        self._on_bodies(self.peer, bodies)
-        if number - self._acknowledged > ACK_FRAMES:
-            self.acknowledge()
-
-    def _settle(self, ack: int) -> None:
-        """The peer has everything up to here."""
+    def _trim_queue(self, ack: int) -> None:
+        """Drops the frames that the peer has acknowledged."""
         if ack > self._written:
             raise BadFrameError(f"an acknowledgement of frame {ack}; only {self._written} were sent")
-        taken = self._queue.popleft
+        pop = self._queue.popleft
         size = 0
-        for _ in range(ack - self._settled):
-            size += len(taken())
+        for _ in range(ack - self._acknowledged_until):
+            size += len(pop())
         self.queued_bytes -= size
-        self._settled = max(ack, self._settled)
-        self._many = self._settled + SETTLE_FRAMES
+        self._acknowledged_until = max(ack, self._acknowledged_until)
+        self._trim_from = self._acknowledged_until + TRIM_FRAMES
         if self._relief is not None:
-            self._relieve()
+            self._signal_relief()
 
     def acknowledge(self) -> None:
-        """Say what was received."""
-        if self.connection is not None and not self.connection.paused:
-            self._acknowledged = self._received
-            self._unacknowledged_bytes = 0
-            self.connection.write(codec.ack_frame(self._received, self.version))
+        """Sends an ACK of all frames received."""
+        if self.connection is not None and not self.connection.is_writing_paused:
+            self._reported = self.received
+            self._unreported_bytes = 0
+            self.connection.write(frames.encode_ack(self.received, self.version))
 
-    def beat(self, now: float) -> None:
-        """From time to time: show that I live, acknowledge what was received before the last time, if no frame has done
-        so since, and give up a connection that went silent."""
+    def heartbeat(self, now: float) -> None:
+        """Shows that this end is alive, acknowledges frames received before the previous heartbeat if no frame has done
+        so since, and closes a connection that went silent."""
         connection = self.connection
         if connection is None:
             return
-        wrote, heard = self._written != self._beaten[0], self._received != self._beaten[1]
-        forgotten = self._acknowledged < self._beaten[1]
-        self._beaten = (self._written, self._received)
-        if heard or connection.heard:
-            connection.heard = False
-            connection.heard_at = now
-        if now - connection.heard_at > self._limits.heartbeat_timeout_s and not connection.deaf:
-            connection.close(f"process {self.peer} said nothing for {self._limits.heartbeat_timeout_s} s")
-        elif not wrote or forgotten:
+        has_written = self._written != self._last_heartbeat[0]
+        has_received = self.received != self._last_heartbeat[1]
+        is_unreported = self._reported < self._last_heartbeat[1]
+        self._last_heartbeat = (self._written, self.received)
+        if has_received or connection.has_received:
+            connection.has_received = False
+            connection.last_received_at = now
+        timeout_s = self._limits.heartbeat_timeout_s
+        if now - connection.last_received_at > timeout_s and not connection.is_reading_paused:
+            connection.close(f"process {self.peer} sent nothing for {timeout_s} s (limits.heartbeat_timeout_s)")
+        elif not has_written or is_unreported:
             self.acknowledge()
 
-    # Connections come and go
+    # Connections
 
-    def greeting(
+    def make_hello(
         self,
         cluster: str,
         protocol: str,
@@ -383,89 +415,118 @@ class Link:
         version: int,
         oldest: int,
         region: str,
-        standing: TopologyVersion,
+        topology: TopologyVersion,
     ) -> Hello:
+        """The HELLO of this end for a new connection."""
         return Hello(
-            version, cluster, protocol, me, self.peer, *self.mark, self.known, self._received, oldest, region, *standing
-        )
+            version, cluster, protocol, me, self.peer, *self.incarnation, self.peer_incarnation, self.received,
+            oldest, region, *topology,
+        )  # fmt: skip
 
-    def speak(self, version: int) -> None:
-        """Both ends agreed on a version; what waits was made before that was known."""
+    def set_version(self, version: int) -> None:
+        """Uses the wire version that both ends agreed on, also for queued frames, which were made before."""
         if version != self.version:
             self.version = version
-            self._lead = codec.lead(version, codec.BODIES)
-            self._queue = deque(codec.stamped(frame, version) for frame in self._queue)
+            self._frame_start = frames.frame_start(version, frames.BODIES)
+            self._queue = deque(frames.restamp(frame, version) for frame in self._queue)
 
-    def check(self, hello: Hello) -> None:
-        """Refuse what cannot be: an end that went back in time, or one that lost its memory and does not say so."""
-        if self.known is None:
+    def check_hello(self, hello: Hello) -> None:
+        """Refuses a peer that went back in time, or that lost its state and does not say so."""
+        if self.peer_incarnation is None:
             return
-        if (hello.incarnation, hello.link) < self.known:
+        process, link = self.peer_incarnation
+        if (hello.incarnation, hello.link) < self.peer_incarnation:
             raise RefusedError(
-                f"process {self.peer} says incarnation {hello.incarnation}, link {hello.link}, but"
-                f" incarnation {self.known[0]}, link {self.known[1]} was seen before;"
+                f"process {self.peer} has incarnation {hello.incarnation}, link {hello.link}; expected at least"
+                f" incarnation {process}, link {link}, which was seen before;"
                 f" if it lost its disk, start it with a later incarnation"
             )
-        same = (hello.incarnation, hello.link) == self.known
-        fresh = hello.known is None or hello.known != self.mark
-        settled = self._settled
-        if same and fresh and (self._received or settled):
+        is_same = (hello.incarnation, hello.link) == self.peer_incarnation
+        has_forgotten = hello.known is None or hello.known != self.incarnation
+        acknowledged = self._acknowledged_until
+        if is_same and has_forgotten and (self.received or acknowledged):
             raise RefusedError(
-                f"process {self.peer} says incarnation {hello.incarnation} again but has forgotten our link;"
+                f"process {self.peer} has incarnation {hello.incarnation} again but has forgotten the link;"
                 f" if it was restarted, start it with a later incarnation"
             )
-        if same and not fresh and not settled <= hello.received <= self._sent:
+        if is_same and not has_forgotten and not acknowledged <= hello.received <= self._sent:
             raise RefusedError(
-                f"process {self.peer} says it received {hello.received} frames; expected {settled} to {self._sent}"
+                f"process {self.peer} has received {hello.received} frames; expected {acknowledged} to {self._sent}"
             )
 
-    def attach(self, connection: Connection, hello: Hello) -> None:
-        """Both hellos were said (`check` passed, my greeting is on its way): go on, or begin anew."""
-        mark = (hello.incarnation, hello.link)
-        anew = self.broken or (self.known is None and hello.incarnation > 0)
-        if self.known is not None and self.known != mark:
-            anew = True
-            self.forget()
-        self.broken = False
-        self.known = mark
+    def attach(self, connection: LinkConnection, hello: Hello) -> None:
+        """Continues or resets the link on a new connection, after both HELLOs (`check_hello` passed, the HELLO of this
+        end is written)."""
+        incarnation = (hello.incarnation, hello.link)
+        is_reset = self.is_broken or (self.peer_incarnation is None and hello.incarnation > 0)
+        if self.peer_incarnation is not None and self.peer_incarnation != incarnation:
+            is_reset = True
+            self.reset()
+        self.is_broken = False
+        self.peer_incarnation = incarnation
         if self.connection is not None and self.connection is not connection:
-            self.connection.leave()
+            self.connection.drop_link()
             self.connection.abort()
         self.connection = connection
-        self._put = connection.write
-        connection.enter(self)
-        resumed = hello.known == self.mark
-        self._flows = False
-        self._held = hello.received if resumed else 0
-        if anew:
-            log.info("link with process %d begins anew: its incarnation is %d", self.peer, hello.incarnation)
+        self._write = connection.write
+        connection.carry_link(self)
+        is_resumed = hello.known == self.incarnation
+        self._is_flowing = False
+        self._written_before_pause = hello.received if is_resumed else 0
+        if is_reset:
+            log.info("link with process %d is reset: the peer's incarnation is %d", self.peer, hello.incarnation)
             self._on_reset(self.peer, hello.incarnation)
-        self._settle(self._held)
+        self._trim_queue(self._written_before_pause)
         self.write_waiting()
 
-    def detach(self, connection: Connection, now: float) -> None:
+    def detach(self, connection: LinkConnection, now: float) -> None:
+        """Keeps the link without a connection, if this one carried it."""
         if self.connection is connection:
-            connection.leave()
+            connection.drop_link()
             self.connection = None
-            self.away_since = now
-            self._put = _nowhere
-            self._flows = False
-            self._held = self._settled
-            self._relieve()
+            self.disconnected_at = now
+            self._write = _discard
+            self._is_flowing = False
+            self._written_before_pause = self._acknowledged_until
+            self._signal_relief()
 
 
-def _shares(sizes: Sequence[int], limit: int) -> list[tuple[int, int]]:
-    """Cut a row of sizes into runs of at most `limit` each (a larger one alone)."""
-    shares: list[tuple[int, int]] = []
+def fast_send_single_parts(links: list[Link], parts: list[bytes]) -> tuple[list[Link], list[tuple[Link, bytes]]]:
+    """Sends each of many clients one frame with one encoded body, without a call per client.
+
+    The fast twin of `Link.send_frame`; tests/live/wire/test_outbox.py holds them equal. Returns the links under
+    back-pressure, and the pairs that must take the slow way because more is pending for the same client, its connection
+    takes no more, or it is a server.
+    """
+    congested: list[Link] = []
+    left: list[tuple[Link, bytes]] = []
+    for link, part in zip(links, parts, strict=True):
+        if link.parts or not link._is_flowing or link.is_server:
+            left.append((link, part))
+            continue
+        number = link._sent = link._sent + 1
+        received = link._reported = link.received
+        frame = pack_front_single(len(part) + BEFORE_SINGLE, link._frame_start, number, U64, received, SINGLE) + part
+        link._queue.append(frame)
+        queued = link.queued_bytes = link.queued_bytes + len(frame)
+        link._write(frame)
+        if queued > link._pressure_bytes:
+            congested.append(link)
+    return congested, left
+
+
+def _split_by_size(sizes: Sequence[int], limit: int) -> list[tuple[int, int]]:
+    """Splits a row of sizes into runs of at most `limit` each; a larger size is a run of its own."""
+    runs: list[tuple[int, int]] = []
     first = total = 0
     for index, size in enumerate(sizes):
         if index > first and total + size > limit:
-            shares.append((first, index))
+            runs.append((first, index))
             first, total = index, 0
         total += size
-    shares.append((first, len(sizes)))
-    return shares
+    runs.append((first, len(sizes)))
+    return runs
 
 
-def _nowhere(data: bytes) -> None:
-    """There is no connection."""
+def _discard(data: bytes) -> None:
+    """Stands for the write function while there is no connection."""

@@ -1,8 +1,8 @@
-"""The door: where connections come in, and what happens to one before it has said who it is.
+"""The listener: accepts connections, and bounds those that have not identified themselves.
 
-Strangers are few at a time. When one too many comes, the one that has stood longest goes, among those from the address
-that sent the most: who floods the door pushes out its own, and a peer that greets at once gets in whatever else comes.
-With TLS, a stranger does not get past the door before it has shown a certificate of our authority.
+At most `limits.pending_connections` are pending. One more closes the oldest one of the address with the most pending
+connections: a flood evicts its own connections, and a peer that sends its HELLO at once gets through. With TLS, a
+connection does not reach the protocol before it has shown a certificate of the cluster's authority.
 """
 
 import asyncio
@@ -16,59 +16,60 @@ from amcast.live.log_output import warn_rate_limited
 from amcast.live.security.tls import describe_error
 
 BACKLOG: Final = 1024
-AT_ONCE: Final = 64
-"""Connections that are taken in one turn of the event loop; others want a turn too."""
-REST_S: Final = 1.0
-"""After the system had no room for another connection."""
-NO_ROOM: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+ACCEPTS_PER_TURN: Final = 64
+"""Connections accepted in one turn of the event loop, so that other tasks get their turn."""
+PAUSE_S: Final = 1.0
+"""How long the listener pauses when the system is out of resources for connections."""
+OUT_OF_RESOURCES: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class PendingConnection(Protocol):
-    """Somebody at the door."""
+    """A connection that has not identified itself."""
 
     peername: str
 
     def dismiss(self, why: str) -> None:
-        """Hang up."""
+        """Closes the connection."""
 
 
 class PendingConnections:
-    """Those who stand at the door, oldest first."""
+    """All pending connections, oldest first."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._by_host: dict[str, dict[PendingConnection, None]] = {}
         self._count = 0
         self.dismissed = 0
+        """Connections closed because too many were pending."""
         self.refused = 0
-        """Connections that ended because of what they said, strangers' or not."""
+        """Connections closed because of their content, pending or not."""
 
     def __len__(self) -> int:
         return self._count
 
-    def add(self, stranger: PendingConnection) -> None:
-        """One more; if that is too many, the oldest of the most crowded address goes."""
-        self._by_host.setdefault(_host(stranger), {})[stranger] = None
+    def add(self, connection: PendingConnection) -> None:
+        """Adds a connection; if that is too many, dismisses the oldest one of the address with the most."""
+        self._by_host.setdefault(_host_of(connection), {})[connection] = None
         self._count += 1
-        if self._count > self._most:
-            crowd = max(self._by_host.values(), key=len)
-            oldest = next(iter(crowd))
+        if self._count > self._limit:
+            largest = max(self._by_host.values(), key=len)
+            oldest = next(iter(largest))
             self.remove(oldest)
             self.dismissed += 1
-            oldest.dismiss(f"more than {self._most} connections have not said hello (limits.strangers)")
+            oldest.dismiss(f"more than {self._limit} connections have sent no HELLO (limits.pending_connections)")
 
-    def remove(self, stranger: PendingConnection) -> None:
-        """It said who it is, or it left."""
-        crowd = self._by_host.get(_host(stranger))
-        if crowd is not None and stranger in crowd:
-            del crowd[stranger]
+    def remove(self, connection: PendingConnection) -> None:
+        """Removes a connection that has identified itself, or was closed."""
+        pending = self._by_host.get(_host_of(connection))
+        if pending is not None and connection in pending:
+            del pending[connection]
             self._count -= 1
-            if not crowd:
-                del self._by_host[_host(stranger)]
+            if not pending:
+                del self._by_host[_host_of(connection)]
 
 
-def _host(stranger: PendingConnection) -> str:
-    return stranger.peername.rpartition(":")[0]
+def _host_of(connection: PendingConnection) -> str:
+    return connection.peername.rpartition(":")[0]
 
 
 class TlsHandshake:
@@ -78,36 +79,37 @@ class TlsHandshake:
         self.peername = peername
         self.task: asyncio.Task[None] | None = None
         self.why = ""
+        """Why the handshake was cancelled."""
 
     def dismiss(self, why: str) -> None:
-        """Break the handshake off."""
+        """Cancels the handshake."""
         self.why = why
         if self.task is not None:
             self.task.cancel()
 
 
 class Listener:
-    """Listens, and lets connections through to a protocol of their own."""
+    """Accepts connections and gives each a protocol."""
 
     def __init__(
         self,
-        protocol: Callable[[], asyncio.BaseProtocol],
-        strangers: PendingConnections,
+        make_protocol: Callable[[], asyncio.BaseProtocol],
+        pending: PendingConnections,
         context: ssl.SSLContext | None,
-        patience_s: float,
+        handshake_timeout_s: float,
     ) -> None:
         self.sockets: list[socket.socket] = []
-        self._protocol = protocol
-        self._strangers = strangers
+        self._make_protocol = make_protocol
+        self._pending = pending
         self._context = context
-        self._patience_s = patience_s
-        self._guests: set[TlsHandshake] = set()
+        self._handshake_timeout_s = handshake_timeout_s
+        self._handshakes: set[TlsHandshake] = set()
 
     async def open(self, host: str, port: int) -> None:
-        """Listen on every address that the host's name stands for."""
+        """Listens on every address of the host name."""
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, address in dict.fromkeys((info[0], info[4]) for info in found):
+        infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, address in dict.fromkeys((info[0], info[4]) for info in infos):
             listener = socket.socket(family, socket.SOCK_STREAM)
             self.sockets.append(listener)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -119,69 +121,71 @@ class Listener:
             loop.add_reader(listener, self._accept, listener)
 
     def close(self) -> None:
-        """Listen no more, and break off what has not come through."""
+        """Stops listening and cancels unfinished handshakes."""
         loop = asyncio.get_running_loop()
         for listener in self.sockets:
             loop.remove_reader(listener)
             listener.close()
         self.sockets.clear()
-        for guest in list(self._guests):
-            guest.dismiss("this process stops")
+        for handshake in list(self._handshakes):
+            handshake.dismiss("this process stops")
 
     async def wait_closed(self) -> None:
-        """Until nobody stands in the door any more."""
-        await asyncio.gather(*(guest.task for guest in self._guests if guest.task is not None), return_exceptions=True)
+        """Waits until no handshake is left."""
+        tasks = [handshake.task for handshake in self._handshakes if handshake.task is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _accept(self, listener: socket.socket) -> None:
-        for _ in range(AT_ONCE):
+        for _ in range(ACCEPTS_PER_TURN):
             try:
                 accepted, address = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                if error.errno in NO_ROOM:
-                    self._rest(listener, error)
+                if error.errno in OUT_OF_RESOURCES:
+                    self._pause(listener, error)
                 return
             accepted.setblocking(False)
-            guest = TlsHandshake(format_address(address))
-            self._guests.add(guest)
-            guest.task = asyncio.get_running_loop().create_task(self._let_in(guest, accepted))
+            handshake = TlsHandshake(format_address(address))
+            self._handshakes.add(handshake)
+            handshake.task = asyncio.get_running_loop().create_task(self._connect(handshake, accepted))
 
-    def _rest(self, listener: socket.socket, error: OSError) -> None:
-        warn_rate_limited("no room", "no more connections can be accepted for %g s: %s", REST_S, error.strerror)
+    def _pause(self, listener: socket.socket, error: OSError) -> None:
+        warn_rate_limited("no room", "no connections are accepted for %g s: %s", PAUSE_S, error.strerror)
         loop = asyncio.get_running_loop()
         loop.remove_reader(listener)
 
-        def go_on() -> None:
+        def resume() -> None:
             if listener in self.sockets:
                 loop.add_reader(listener, self._accept, listener)
 
-        loop.call_later(REST_S, go_on)
+        loop.call_later(PAUSE_S, resume)
 
-    async def _let_in(self, guest: TlsHandshake, accepted: socket.socket) -> None:
+    async def _connect(self, handshake: TlsHandshake, accepted: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        secure = self._context is not None
-        if secure:
-            self._strangers.add(guest)
+        is_secure = self._context is not None
+        if is_secure:
+            self._pending.add(handshake)
         try:
             await loop.connect_accepted_socket(
-                self._protocol,
+                self._make_protocol,
                 accepted,
                 ssl=self._context,
-                ssl_handshake_timeout=self._patience_s if secure else None,
+                ssl_handshake_timeout=self._handshake_timeout_s if is_secure else None,
             )
         except asyncio.CancelledError:
-            warn_rate_limited(
-                "handshake", "connection with %s refused: %s", guest.peername, guest.why or "this process stops"
-            )
+            why = handshake.why or "this process stops"
+            warn_rate_limited("handshake", "connection with %s refused: %s", handshake.peername, why)
         except OSError as error:
-            self._strangers.refused += 1
-            warn_rate_limited("handshake", "connection with %s refused: TLS: %s", guest.peername, describe_error(error))
+            self._pending.refused += 1
+            warn_rate_limited(
+                "handshake", "connection with %s refused: TLS: %s", handshake.peername, describe_error(error)
+            )
         finally:
-            self._strangers.remove(guest)
-            self._guests.discard(guest)
+            self._pending.remove(handshake)
+            self._handshakes.discard(handshake)
 
 
 def format_address(address: object) -> str:
-    """An address as logs show it."""
+    """Formats an address for the log."""
     return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else str(address or "?")

@@ -1,8 +1,8 @@
-"""All links of one process: who listens, who dials, who may speak.
+"""The network of one process: its listener, the connections it dials, and the HELLOs that admit peers.
 
-Of two processes exactly one dials: the one whose peer has an address; if both have one, the one with the higher
-number. Clients have no address, so they dial, and replies come back over the connection that they opened. Whoever
-dials keeps dialling, with back-off, for as long as the network incarnations.
+Of two processes exactly one dials: the one whose peer has an address; if both have one, the one with the higher number.
+Clients have no address, so they dial, and replies come back over the connection that they opened. A process that dials
+keeps dialling, with back-off, until the network stops.
 """
 
 import asyncio
@@ -19,33 +19,37 @@ from amcast.kernel.ids import MAX_SENDER, GroupId, ProcessId
 from amcast.kernel.message import Body
 from amcast.kernel.topology import Topology
 from amcast.live.errors import RefusedError
-from amcast.live.wire import frames as codec
-from amcast.live.wire.client_inbox import ClientInbox
-from amcast.live.wire.connection import Connection
+from amcast.live.wire import frames
+from amcast.live.wire.connection import ClientInbox, Connection
 from amcast.live.wire.frames import Codec, Frame, Hello, Refusal, TopologyVersion
 from amcast.live.wire.link import Link
 from amcast.live.wire.listener import Listener, PendingConnections
 from amcast.live.wire.outbox import Outbox
 from amcast.live.wire.peers import Address as Address
+from amcast.live.wire.peers import PeerTable
 from amcast.live.wire.transport import PLAIN, TransportOptions
 
 log = logging.getLogger("amcast.live")
 
 CONNECT_S: Final = 3.0
 """How long one attempt to connect may take."""
-ONE_S: Final = 0.25
-"""How long one server is waited for before another is tried as well."""
-FULL: Final = "has too much unanswered (limits.unordered_bytes); clients wait until their destinations answer"
+NEXT_SERVER_S: Final = 0.25
+"""How long `dial_until_connected` waits for one server before it dials another as well."""
+CLIENTS_PAUSED: Final = (
+    "reads nothing from clients: too many of their bytes are unanswered (limits.unordered_bytes);"
+    " they wait until their destinations answer"
+)
 
 
-class Network(Outbox):
-    """The links of one process in one incarnation."""
+class Network:
+    """Owns the peers, the outbox and the connections of one process in one incarnation."""
 
     # fmt: off
     __slots__ = (
-        "_changed", "_connections", "_deaf", "_ending", "_gone", "_looking", "_on_peer_down", "_on_rpc", "_proposals",
-        "_server", "_tasks", "_topology_version", "cluster", "crowd", "full", "protocol", "refusals", "strangers",
-        "versions", "wiring",
+        "_changed", "_connections", "_dialling", "_down", "_is_lazy", "_is_stopping", "_limits", "_listener",
+        "_on_peer_down", "_on_rpc", "_probing", "_proposed_versions", "_rng", "_tasks", "_topology_version",
+        "are_clients_paused", "client_inbox", "cluster", "is_reading_paused", "links", "me", "outbox", "peers",
+        "pending", "protocol", "refusals", "versions", "wiring",
     )
     # fmt: on
 
@@ -55,131 +59,173 @@ class Network(Outbox):
         incarnation: int,
         cluster: str,
         protocol: str,
-        coder: Codec,
+        codec: Codec,
         *,
         on_bodies: Callable[[ProcessId, list[Body]], None],
         on_frame: Callable[[ProcessId, Frame], None],
         on_link_reset: Callable[[ProcessId, int], None],
-        chance: random.Random,
+        rng: random.Random,
         on_peer_down: Callable[[ProcessId], None] = lambda peer: None,
         on_rpc: Callable[[Connection, Any], None] | None = None,
         on_lost: Callable[[ProcessId, list[bytes]], None] | None = None,
         topology_version: Callable[[], TopologyVersion] = lambda: (-1, 0),
         client_inbox: ClientInbox | None = None,
         wiring: TransportOptions = PLAIN,
-        traces: bool = False,
+        is_traced: bool = False,
     ) -> None:
         """`on_peer_down` is called when a peer's address refuses connections, once until the peer is back; `on_rpc`
-        gets connections that begin with an RPC request (None: they are refused); `on_lost` gets the frames that a link
-        which begins anew had not brought over."""
-        super().__init__(me, incarnation, coder, on_bodies, on_frame, on_link_reset, on_lost, chance, traces)
+        gets connections that begin with an RPC request (None: they are refused); `on_lost` gets the unacknowledged
+        frames of a link that is reset; `topology_version` tells the topology that this process uses; servers have a
+        `client_inbox`."""
+        self.me = me
         self.cluster = cluster
         self.protocol = protocol
         self.wiring = wiring
         self.versions = wiring.versions
+        self.client_inbox = client_inbox
+        self.peers = PeerTable(me, incarnation, codec, on_bodies, on_frame, on_link_reset, on_lost)
+        self.outbox = Outbox(self.peers, codec.limits, self._dial_on_demand, is_traced)
+        self.links = self.peers.links
+        self.pending = PendingConnections(codec.limits.pending_connections)
+        self.is_reading_paused = False
+        """Nothing is read from any peer."""
+        self.are_clients_paused = False
+        """Nothing is read from clients, because too many of their bytes are unanswered."""
+        self.refusals: dict[ProcessId, str] = {}
+        """The reason of each peer that refused the last connection."""
+        self._limits = codec.limits
+        self._rng = rng
         self._on_rpc = on_rpc
         self._on_peer_down = on_peer_down
         self._topology_version = topology_version
-        """The topology that this process goes by."""
-        self.crowd = client_inbox
-        """What clients have sent and nobody has read; those who have no clients have none."""
-        self._gone: set[ProcessId] = set()
-        self._looking: set[asyncio.Task[None]] = set()
-        self._server: Listener | None = None
+        self._down: set[ProcessId] = set()
+        """Peers that `on_peer_down` was called for."""
+        self._listener: Listener | None = None
         self._connections: set[Connection] = set()
-        self.strangers = PendingConnections(self._limits.pending_connections)
-        self._proposals: dict[ProcessId, int] = {}
-        """Peers that refused my newest version, and the one to try next."""
+        self._dialling: dict[ProcessId, asyncio.Task[None]] = {}
+        self._probing: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
-        self._ending = False
-        self._deaf = False
-        self.full = False
-        """Clients asked for more than may be unanswered: they are not listened to."""
+        self._is_lazy = False
+        """Servers are dialled when something is sent to them."""
+        self._proposed_versions: dict[ProcessId, int] = {}
+        """The version to propose next to peers that refused the newest one."""
+        self._is_stopping = False
         self._changed = asyncio.Event()
-        self.refusals: dict[ProcessId, str] = {}
-        """Why a peer would not talk to us, last time we dialled it."""
+        """Set when a link gets or loses its connection."""
 
-    # Incarnation
+    # Start and stop
 
     async def listen(self, address: Address) -> Address:
-        """Accept connections; port 0 lets the system choose. Returns the address that peers should dial."""
+        """Accepts connections; port 0 lets the system choose. Returns the address that peers should dial."""
         security = self.wiring.security
         context = None if security is None else security.server
-        self._server = Listener(
-            lambda: Connection(self, self._limits), self.strangers, context, self._limits.hello_timeout_s
+        self._listener = Listener(
+            lambda: Connection(self, self._limits), self.pending, context, self._limits.hello_timeout_s
         )
         try:
-            await self._server.open(*address)
+            await self._listener.open(*address)
         except OSError as error:
-            self._server.close()
+            self._listener.close()
             raise UsageError(f"process {self.me} cannot listen on {address[0]}:{address[1]}: {error}") from None
-        host, port = self._server.sockets[0].getsockname()[:2]
+        host, port = self._listener.sockets[0].getsockname()[:2]
         return host, port
 
     def start(self, addresses: Mapping[ProcessId, Address], lazy: bool = False) -> None:
-        """Dial those whom it is on us to dial, and keep at it: at once, or each when something is sent to it."""
-        self._addresses = dict(sorted(addresses.items()))
-        self._lazy = lazy
-        for peer in self._addresses:
-            if peer != self.me and self._dials(peer) and not lazy:
+        """Dials the servers that this process must dial: at once, or each when something is sent to it."""
+        self.peers.addresses = dict(sorted(addresses.items()))
+        self._is_lazy = lazy
+        for peer in self.peers.addresses:
+            if peer != self.me and self.peers.dials(peer) and not lazy:
                 self.dial(peer)
-        self._tasks.append(asyncio.create_task(self._keep_beating()))
+        self._tasks.append(asyncio.create_task(self._send_heartbeats()))
 
     def dial(self, peer: ProcessId) -> None:
-        """Begin to dial a peer."""
-        self._dialling[peer] = asyncio.create_task(self._keep_dialling(self.link(peer)))
+        """Starts to dial a peer."""
+        self._dialling[peer] = asyncio.create_task(self._keep_dialling(self.peers.link(peer)))
 
-    async def stop(self, patience_s: float = 1.0) -> None:
-        """Hang up; what was written still goes out if the peers take it within our patience, and they are told what has
-        arrived, so that nobody takes it for lost."""
-        self._hush()
+    def _dial_on_demand(self, peer: ProcessId) -> None:
+        if self._is_lazy:
+            self.dial(peer)
+
+    async def stop(self, timeout_s: float = 1.0) -> None:
+        """Closes all connections. Written frames are still sent if the peers take them in time, and received frames are
+        acknowledged, so that no peer takes them for lost."""
+        self._stop_accepting()
         for link in self.links.values():
             link.acknowledge()
-        await asyncio.gather(*self._tasks, *self._dialling.values(), *self._looking, return_exceptions=True)
-        open_ones = list(self._connections)
-        for connection in open_ones:
+        await asyncio.gather(*self._tasks, *self._dialling.values(), *self._probing, return_exceptions=True)
+        open_connections = list(self._connections)
+        for connection in open_connections:
             connection.finish()
-        if open_ones:
-            await asyncio.wait([connection.closed for connection in open_ones], timeout=patience_s)
+        if open_connections:
+            await asyncio.wait([connection.closed for connection in open_connections], timeout=timeout_s)
         for connection in list(self._connections):
             connection.abort()
-        if self._server is not None:
-            await self._server.wait_closed()
+        if self._listener is not None:
+            await self._listener.wait_closed()
         await asyncio.sleep(0)
 
-    def give_up(self) -> None:
-        """What waits for peers that are away will not arrive."""
+    def discard_unsent(self) -> None:
+        """Drops the frames for disconnected peers, which will not arrive."""
         for link in self.links.values():
             if link.connection is None:
-                link.forget()
+                link.reset()
 
-    def abandon(self) -> None:
-        """Hang up on everybody at once, and neither listen nor dial any more."""
-        self._hush()
+    def abort(self) -> None:
+        """Closes all connections at once, and neither listens nor dials any more."""
+        self._stop_accepting()
         for connection in list(self._connections):
             connection.abort()
 
-    def _hush(self) -> None:
-        self._ending = True
-        if self._server is not None:
-            self._server.close()
-        for task in (*self._tasks, *self._dialling.values(), *self._looking):
+    def _stop_accepting(self) -> None:
+        self._is_stopping = True
+        if self._listener is not None:
+            self._listener.close()
+        for task in (*self._tasks, *self._dialling.values(), *self._probing):
             task.cancel()
 
-    async def connected(self, peers: set[ProcessId], timeout_s: float) -> None:
-        """Wait until links with all of these are up; say who is missing otherwise."""
+    # Servers that come and go
+
+    @property
+    def addresses(self) -> dict[ProcessId, Address]:
+        """The addresses of all servers."""
+        return self.peers.addresses
+
+    def add_server(self, peer: ProcessId, address: Address) -> None:
+        """Adds a server, and dials it if that is up to this process."""
+        if self.peers.add_server(peer, address) and self.peers.dials(peer) and not self._is_lazy:
+            self.dial(peer)
+        self.outbox.add_server()
+
+    def remove_server(self, peer: ProcessId) -> None:
+        """Removes a server that left the cluster, and closes its connection."""
+        self.outbox.remove_peer(peer)
+        dialling = self._dialling.pop(peer, None)
+        if dialling is not None:
+            dialling.cancel()
+        self.peers.remove_server(peer)
+
+    # Waiting for connections
+
+    def is_connected(self, peer: ProcessId) -> bool:
+        """Whether the link with a peer has a connection."""
+        return self.peers.is_connected(peer)
+
+    async def wait_connected(self, peers: set[ProcessId], timeout_s: float) -> None:
+        """Waits for the links with all of these peers; the error names those that are missing."""
         try:
             async with asyncio.timeout(timeout_s):
-                while missing := sorted(p for p in peers if p != self.me and not self.is_up(p)):
+                while missing := sorted(p for p in peers if p != self.me and not self.is_connected(p)):
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
             raise TimeoutError(
-                f"process {self.me} is not connected to {missing} after {timeout_s:.3g} s{self._said(missing)}"
+                f"process {self.me} is not connected to {missing} after {timeout_s:.3g} s"
+                f"{self._describe_refusals(missing)}"
             ) from None
 
-    async def reached_one(self, peers: Iterable[ProcessId], timeout_s: float) -> None:
-        """Dial these one after the other, with some patience for each, until one of them is there."""
+    async def dial_until_connected(self, peers: Iterable[ProcessId], timeout_s: float) -> None:
+        """Dials these peers one after the other until one of them is connected."""
         tried: list[ProcessId] = []
         try:
             async with asyncio.timeout(timeout_s):
@@ -188,213 +234,221 @@ class Network(Outbox):
                     if peer not in self.links:
                         self.dial(peer)
                     with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(ONE_S):
-                            await self._any_up()
+                        async with asyncio.timeout(NEXT_SERVER_S):
+                            await self._wait_any_connected()
                             return
-                await self._any_up()
+                await self._wait_any_connected()
         except TimeoutError:
             raise TimeoutError(
-                f"process {self.me} reaches none of {tried} after {timeout_s:.3g} s{self._said(tried)}"
+                f"process {self.me} reaches none of {tried} after {timeout_s:.3g} s{self._describe_refusals(tried)}"
             ) from None
 
-    async def _any_up(self) -> None:
+    async def _wait_any_connected(self) -> None:
         while not any(link.connection is not None for link in self.links.values()):
             self._changed.clear()
             await self._changed.wait()
 
-    async def reached(self, topology: Topology, timeout_s: float) -> None:
-        """Wait until in every group more than half of the members are connected; say who is missing otherwise."""
+    async def wait_quorums(self, topology: Topology, timeout_s: float) -> None:
+        """Waits until a quorum of every group is connected; the error names the groups that are missing."""
         try:
             async with asyncio.timeout(timeout_s):
-                while silent := [g for g in topology.groups if self._up_in(topology, g) < topology.quorum(g)]:
+                while missing := [g for g in topology.groups if self._count_up(topology, g) < topology.quorum(g)]:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
             raise TimeoutError(
-                f"process {self.me} reaches no majority of groups {silent} after {timeout_s:.3g} s"
-                f"{self._said(topology.servers)}"
+                f"process {self.me} reaches no majority of groups {missing} after {timeout_s:.3g} s"
+                f"{self._describe_refusals(topology.servers)}"
             ) from None
 
-    def _up_in(self, topology: Topology, group: GroupId) -> int:
-        return sum(member == self.me or self.is_up(member) for member in topology.members(group))
+    def _count_up(self, topology: Topology, group: GroupId) -> int:
+        return sum(member == self.me or self.is_connected(member) for member in topology.members(group))
 
-    def _said(self, peers: Iterable[ProcessId]) -> str:
-        return "".join(f"; process {peer} said: {self.refusals[peer]}" for peer in peers if peer in self.refusals)
+    def _describe_refusals(self, peers: Iterable[ProcessId]) -> str:
+        return "".join(f"; process {peer} refused: {self.refusals[peer]}" for peer in peers if peer in self.refusals)
 
-    def is_up(self, peer: ProcessId) -> bool:
-        link = self.links.get(peer)
-        return link is not None and link.connection is not None
-
-    # Listening
+    # Back-pressure
 
     def pause_reading(self, paused: bool) -> None:
-        """Stop or go on taking bytes from every peer; their queues fill instead of our memory."""
-        self._deaf = paused
+        """Stops or resumes reading from every peer; their queues fill instead of this process's memory."""
+        self.is_reading_paused = paused
         for connection in self._connections:
-            self._listen_to(connection)
+            self._apply_pause(connection)
 
-    def fill(self, full: bool) -> None:
-        """The same for clients only."""
-        if full != self.full:
-            self.full = full
-            log.warning("process %d %s", self.me, FULL if full else "takes messages from clients again")
-            self.pause_reading(self._deaf)
+    def pause_clients(self, paused: bool) -> None:
+        """Stops or resumes reading from clients."""
+        if paused != self.are_clients_paused:
+            self.are_clients_paused = paused
+            log.warning("process %d %s", self.me, CLIENTS_PAUSED if paused else "reads from clients again")
+            self.pause_reading(self.is_reading_paused)
 
-    def _listen_to(self, connection: Connection) -> None:
+    def _apply_pause(self, connection: Connection) -> None:
         link = connection.link
-        if self._deaf or (self.full and link is not None and link.peer not in self._addresses):
+        is_client = link is not None and link.peer not in self.peers.addresses
+        if self.is_reading_paused or (self.are_clients_paused and is_client):
             connection.pause_reading()
         else:
             connection.resume_reading()
 
-    # What connections call
+    # Called by connections
 
-    def opened(self, connection: Connection) -> None:
+    def add_connection(self, connection: Connection) -> None:
+        """Sends the HELLO on a connection that this process dialled; another one is pending until it sends its own."""
         self._connections.add(connection)
-        if connection.dials is None:
-            self.strangers.add(connection)
+        if connection.dialled_link is None:
+            self.pending.add(connection)
         else:
-            connection.said = connection.dials.mark
-            connection.write(self._greeting(connection.dials))
+            connection.sent_incarnation = connection.dialled_link.incarnation
+            connection.write(self._encode_hello(connection.dialled_link))
 
-    def greet(self, connection: Connection, hello: Hello) -> None:
-        """The other side said who it is: let it in, or say why not. If it was connected before, what came that way is
-        read first: we say how far that went."""
-        self.read_crowd()
+    def handle_hello(self, connection: Connection, hello: Hello) -> None:
+        """Accepts or refuses a peer. Bytes of its previous connection are handled first, because the answer states how
+        many of its frames have arrived."""
+        self.read_client_inbox()
         try:
-            version = self._check(connection, hello)
-            link = self.link(hello.process)
-            link.check(hello)
+            version = self._check_hello(connection, hello)
+            link = self.peers.link(hello.process)
+            link.check_hello(hello)
         except RefusedError as refused:
             connection.refuse(str(refused))
             return
-        if connection.dials is None:
-            connection.write(self._greeting(link, version))
-        elif connection.said != link.mark:
-            # Meanwhile too much waited for the peer, and the link begins anew: it must hear of that. Dial again.
+        if connection.dialled_link is None:
+            connection.write(self._encode_hello(link, version))
+        elif connection.sent_incarnation != link.incarnation:
+            # The queue overflowed meanwhile and the link was reset: the peer must learn of that. Dial again.
             connection.abort()
             return
-        link.speak(version)
-        connection.greeted(link)
+        link.set_version(version)
+        connection.complete_handshake(link)
         if self.wiring.lines is not None:
-            connection.imitate(self.wiring.lines, hello.region)
-        self.strangers.remove(connection)
+            connection.emulate_line(self.wiring.lines, hello.region)
+        self.pending.remove(connection)
         self.refusals.pop(hello.process, None)
-        self._listen_to(connection)
-        self._gone.discard(hello.process)
+        self._apply_pause(connection)
+        self._down.discard(hello.process)
         link.attach(connection, hello)
         self._changed.set()
 
-    def visited(self, connection: Connection, payload: memoryview) -> None:
-        """Somebody asks instead of greeting; who has a certificate must be in the configuration."""
-        if connection.dials is not None or self._on_rpc is None:
-            raise RefusedError(f"process {self.me} answers no questions")
+    def handle_rpc(self, connection: Connection, payload: memoryview) -> None:
+        """Passes an RPC request on; with TLS, the sender's certificate must be known."""
+        if connection.dialled_link is not None or self._on_rpc is None:
+            raise RefusedError(f"process {self.me} answers no RPC requests")
         if self.wiring.security is not None:
             self.wiring.security.permissions.check_known_or_removed(connection.subject())
-        self.strangers.remove(connection)
-        connection.greeted(None)
+        self.pending.remove(connection)
+        connection.complete_handshake(None)
         self._on_rpc(connection, payload)
 
-    def was_refused(self, connection: Connection, refusal: Refusal) -> None:
-        link = connection.dials
+    def handle_refusal(self, connection: Connection, refusal: Refusal) -> None:
+        """Proposes an older version next time, or records the reason; closes the connection."""
+        link = connection.dialled_link
         if link is not None:
             oldest, newest = self.versions
-            if oldest <= refusal.version < self._proposals.get(link.peer, newest):
-                self._proposals[link.peer] = refusal.version
+            if oldest <= refusal.version < self._proposed_versions.get(link.peer, newest):
+                self._proposed_versions[link.peer] = refusal.version
             elif self.refusals.get(link.peer) != refusal.reason:
                 log.error("process %d at %s refuses us: %s", link.peer, connection.peername, refusal.reason)
             self.refusals[link.peer] = refusal.reason
         connection.abort()
 
-    def read_crowd(self) -> None:
-        """Do not let what clients have sent wait for the tick."""
-        if self.crowd is not None and self.crowd.arrived:
-            self.crowd.take()
+    def read_client_inbox(self) -> None:
+        """Handles all bytes of clients that wait for the next tick."""
+        if self.client_inbox is not None and self.client_inbox.arrived:
+            self.client_inbox.fast_receive()
 
-    def lost(self, connection: Connection) -> None:
+    def remove_connection(self, connection: Connection) -> None:
+        """Detaches the link of a lost connection, and probes the address of a server that dials this process."""
         self._connections.discard(connection)
-        self.strangers.remove(connection)
+        self.pending.remove(connection)
         link = connection.link
         if link is not None:
-            self._proposals.pop(link.peer, None)
+            self._proposed_versions.pop(link.peer, None)
             link.detach(connection, asyncio.get_running_loop().time())
-            if link.peer in self._addresses and not self._dials(link.peer) and not self._ending:
-                # Who dials notices by itself.
-                look = asyncio.create_task(self._look(link))
-                self._looking.add(look)
-                look.add_done_callback(self._looking.discard)
+            if link.peer in self.peers.addresses and not self.peers.dials(link.peer) and not self._is_stopping:
+                # A process that dials notices by itself.
+                probe = asyncio.create_task(self._probe_address(link))
+                self._probing.add(probe)
+                probe.add_done_callback(self._probing.discard)
         self._changed.set()
 
-    # Inside
+    # Admission
 
-    def _greeting(self, link: Link, version: int | None = None) -> bytes:
+    def _encode_hello(self, link: Link, version: int | None = None) -> bytes:
         oldest, newest = self.versions
-        said = version or self._proposals.get(link.peer, newest)
+        stated = version or self._proposed_versions.get(link.peer, newest)
         region = "" if self.wiring.lines is None else self.wiring.lines.region
-        standing = self._topology_version()
-        return codec.hello_frame(link.greeting(self.cluster, self.protocol, self.me, said, oldest, region, standing))
+        topology = self._topology_version()
+        hello = link.make_hello(self.cluster, self.protocol, self.me, stated, oldest, region, topology)
+        return frames.encode_hello(hello)
 
-    def _check(self, connection: Connection, hello: Hello) -> int:
-        """Refuse whom we cannot or must not talk to; else the version to talk in."""
+    def _check_hello(self, connection: Connection, hello: Hello) -> int:
+        """Refuses processes that this one cannot or must not talk to; returns the version to use otherwise."""
         if self.wiring.security is not None:
             self.wiring.security.permissions.check(connection.subject(), hello.process)
-        version = codec.agreed_version(self.versions, hello)
+        version = frames.negotiate_version(self.versions, hello)
         if version is None:
             oldest = hello.oldest or hello.version
             raise RefusedError(
-                f"process {hello.process} speaks wire version {_range(oldest, hello.version)};"
-                f" process {self.me} speaks {_range(*self.versions)}"
+                f"process {hello.process} speaks wire version {_format_range(oldest, hello.version)};"
+                f" process {self.me} speaks {_format_range(*self.versions)}"
             )
-        self._check_target(hello.cluster, hello.target)
-        if hello.process in self._left:
-            raise RefusedError(
-                f"process {hello.process} was removed; it is no member of cluster {self.cluster!r} any more"
-            )
-        if hello.protocol != self.protocol:
-            raise RefusedError(f"this cluster runs protocol {self.protocol!r}, not {hello.protocol!r}")
-        number, members = self._topology_version()
-        if hello.number == number >= 0 and hello.members != members:
-            raise RefusedError(
-                f"process {hello.process} and process {self.me} have different groups or replicas in topology {number}:"
-                f" is cluster.toml the same at both?"
-            )
-        if not 0 <= hello.process <= MAX_SENDER:
-            raise RefusedError(f"it says it is process {hello.process}; expected 0 to {MAX_SENDER}")
-        if hello.process == self.me:
-            raise RefusedError(f"process {self.me} does not talk to itself; is its number used twice?")
-        if connection.dials is not None and hello.process != connection.dials.peer:
-            raise RefusedError(f"expected process {connection.dials.peer}, found {hello.process}")
-        if connection.dials is None and hello.process in self._addresses and self._dials(hello.process):
-            raise RefusedError(f"process {self.me} dials process {hello.process}, not the other way round")
-        if connection.dials is None and hello.process not in self._addresses:
-            self._check_room(hello.process)
+        self._check_target(hello)
+        self._check_topology(hello)
+        self._check_identity(connection, hello)
         return version
 
-    def _check_target(self, cluster: str, target: ProcessId) -> None:
-        if cluster != self.cluster:
-            raise RefusedError(f"this is cluster {self.cluster!r}, not {cluster!r}")
-        if target != self.me:
-            raise RefusedError(f"this is process {self.me}, not {target}")
+    def _check_target(self, hello: Hello) -> None:
+        if hello.cluster != self.cluster:
+            raise RefusedError(f"this is cluster {self.cluster!r}, not {hello.cluster!r}")
+        if hello.target != self.me:
+            raise RefusedError(f"this is process {self.me}, not {hello.target}")
+        if hello.process in self.peers.removed:
+            raise RefusedError(f"process {hello.process} was removed from cluster {self.cluster!r}")
+        if hello.protocol != self.protocol:
+            raise RefusedError(f"this cluster runs protocol {self.protocol!r}, not {hello.protocol!r}")
 
-    def _check_room(self, client: ProcessId) -> None:
-        """Links of clients are few enough, those that linger included."""
-        if client not in self.links and len(self.links) - len(self._addresses) >= self._limits.peers:
+    def _check_topology(self, hello: Hello) -> None:
+        configuration, digest = self._topology_version()
+        if hello.configuration == configuration >= 0 and hello.members_digest != digest:
+            raise RefusedError(
+                f"process {hello.process} and process {self.me} have different groups or replicas in configuration"
+                f" {configuration}: is cluster.toml the same at both?"
+            )
+
+    def _check_identity(self, connection: Connection, hello: Hello) -> None:
+        peer, dialled = hello.process, connection.dialled_link
+        if not 0 <= peer <= MAX_SENDER:
+            raise RefusedError(f"process number {peer}; expected 0 to {MAX_SENDER}")
+        if peer == self.me:
+            raise RefusedError(f"process {self.me} does not talk to itself; is its number used twice?")
+        if dialled is not None and peer != dialled.peer:
+            raise RefusedError(f"expected process {dialled.peer}, found {peer}")
+        if dialled is None and peer in self.peers.addresses and self.peers.dials(peer):
+            raise RefusedError(f"process {self.me} dials process {peer}, not the other way round")
+        if dialled is None and peer not in self.peers.addresses:
+            self._check_capacity(peer)
+
+    def _check_capacity(self, client: ProcessId) -> None:
+        """Refuses a client if `limits.peers` clients have links, disconnected ones included."""
+        if client not in self.links and len(self.links) - len(self.peers.addresses) >= self._limits.peers:
             raise RefusedError(f"{self._limits.peers} clients are connected; limits.peers allows no more")
+
+    # Tasks
 
     async def _keep_dialling(self, link: Link) -> None:
         wait = self._limits.reconnect_min_s
         while True:
-            connection = await self._dial(link)
+            connection = await self._connect(link)
             if connection is not None:
                 await connection.closed
                 if connection.link is not None:
                     wait = self._limits.reconnect_min_s
-            await asyncio.sleep(wait * self._chance.uniform(0.5, 1.0))
+            await asyncio.sleep(wait * self._rng.uniform(0.5, 1.0))
             wait = min(2 * wait, self._limits.reconnect_max_s)
 
-    async def _dial(self, link: Link) -> Connection | None:
+    async def _connect(self, link: Link) -> Connection | None:
         loop = asyncio.get_running_loop()
-        address = self._addresses[link.peer]
+        address = self.peers.addresses[link.peer]
         try:
             async with asyncio.timeout(CONNECT_S):
                 _, connection = await loop.create_connection(
@@ -402,60 +456,66 @@ class Network(Outbox):
                 )
                 return connection
         except ConnectionRefusedError:
-            self._refused(link)
+            self._record_down(link)
         except (OSError, TimeoutError):
             pass
         return None
 
-    async def _look(self, link: Link) -> None:
-        """A peer that dials us is no longer connected: is anybody still at its address? A process that is killed may
-        lose its connections before its door, which lets one more in: look until it is shut, or the peer is back."""
+    async def _probe_address(self, link: Link) -> None:
+        """Finds out whether a disconnected peer, which dials this process, still listens. A killed process may lose its
+        connections before its listening socket, which accepts one more: probe until it refuses, or the peer is back."""
         wait = self._limits.reconnect_min_s
-        while link.connection is None and link.peer in self._addresses:
+        while link.connection is None and link.peer in self.peers.addresses:
             try:
                 async with asyncio.timeout(CONNECT_S):
-                    _, writer = await asyncio.open_connection(*self._addresses[link.peer])
+                    _, writer = await asyncio.open_connection(*self.peers.addresses[link.peer])
                     writer.close()
             except ConnectionRefusedError:
-                self._refused(link)
+                self._record_down(link)
                 return
             except (OSError, TimeoutError):
                 pass
-            await asyncio.sleep(wait * self._chance.uniform(0.5, 1.0))
+            await asyncio.sleep(wait * self._rng.uniform(0.5, 1.0))
             wait = min(2 * wait, self._limits.reconnect_max_s)
 
-    def _refused(self, link: Link) -> None:
-        """Nobody listens at a peer's address: its process died. Servers that boot may just be early."""
-        if (link.known is not None or self.me not in self._addresses) and link.peer not in self._gone:
-            self._gone.add(link.peer)
+    def _record_down(self, link: Link) -> None:
+        """Reports a peer whose address refuses connections: its process died. A server that boots may just be late."""
+        has_connected = link.peer_incarnation is not None
+        if (has_connected or self.me not in self.peers.addresses) and link.peer not in self._down:
+            self._down.add(link.peer)
             self._on_peer_down(link.peer)
 
     def _tls(self) -> dict[str, Any]:
         security = self.wiring.security
         return {} if security is None else {"ssl": security.client, "ssl_handshake_timeout": CONNECT_S}
 
-    async def _keep_beating(self) -> None:
+    async def _send_heartbeats(self) -> None:
         loop, heartbeat_s = asyncio.get_running_loop(), self._limits.heartbeat_s
         last = loop.time()
         while True:
-            # At the same instants of everybody's clock: whoever is awake then hears from all at once. A timer may run
-            # out a little early.
+            # All processes beat at the same instants of their clocks: one that is awake then hears from all at once. A
+            # timer may expire a little early.
             after_s = heartbeat_s - time.time() % heartbeat_s
             await asyncio.sleep(after_s if after_s >= heartbeat_s / 2 else after_s + heartbeat_s)
             now = loop.time()
-            # After a pause of our own, silence proves nothing: the bytes wait in the sockets.
-            awake = now - last < 3 * heartbeat_s
+            # After a pause of this process, silence proves nothing: the bytes wait in the sockets.
+            was_awake = now - last < 3 * heartbeat_s
             last = now
             for peer, link in list(self.links.items()):
                 if link.connection is not None:
-                    link.beat(now if awake else link.connection.heard_at)
-                elif peer not in self._addresses and now - link.away_since > self._limits.client_link_ttl_s:
-                    log.info(
-                        "process %d was away for %g s; its link is forgotten", peer, self._limits.client_link_ttl_s
-                    )
-                    self.unlearn()
-                    del self.links[peer]
+                    link.heartbeat(now if was_awake else link.connection.last_received_at)
+                elif peer not in self.peers.addresses and now - link.disconnected_at > self._limits.client_link_ttl_s:
+                    self._drop_client(peer)
+
+    def _drop_client(self, peer: ProcessId) -> None:
+        log.info(
+            "client %d was disconnected for %g s (limits.client_link_ttl_s); its link is dropped",
+            peer,
+            self._limits.client_link_ttl_s,
+        )
+        self.outbox.invalidate_fanouts()
+        del self.links[peer]
 
 
-def _range(oldest: int, newest: int) -> str:
+def _format_range(oldest: int, newest: int) -> str:
     return str(newest) if oldest == newest else f"{oldest} to {newest}"

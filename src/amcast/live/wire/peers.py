@@ -1,82 +1,87 @@
-"""Whom a network knows: servers and where they are, links, and how servers come and go at run time."""
+"""The peers of one process: the servers with their addresses, and the link to every process it has talked to."""
 
-import asyncio
-from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from amcast.kernel.ids import ProcessId
+from amcast.kernel.message import Body
 from amcast.live.limits import Limits
-
-if TYPE_CHECKING:
-    from amcast.live.wire.link import Link
+from amcast.live.wire.frames import Codec, Frame, LinkIncarnation
+from amcast.live.wire.link import Link
 
 Address = tuple[str, int]
 
 
-class PeerTable(ABC):
-    """The acquaintances of one process in one incarnation; `live/wire/network.py` talks to them."""
+class PeerTable:
+    """Addresses of servers and links to all peers, in one incarnation of a process."""
 
-    # fmt: off
     __slots__ = (
-        "_addresses", "_dialling", "_dirty", "_lazy", "_left", "_limits", "_pressed", "later", "links", "me",
-    )
-    # fmt: on
+        "_codec", "_incarnation", "_last_link", "_limits", "_on_bodies", "_on_frame", "_on_link_reset", "_on_lost",
+        "addresses", "links", "me", "removed",
+    )  # fmt: skip
 
-    def __init__(self, me: ProcessId, limits: Limits) -> None:
+    def __init__(
+        self,
+        me: ProcessId,
+        incarnation: int,
+        codec: Codec,
+        on_bodies: Callable[[ProcessId, list[Body]], None],
+        on_frame: Callable[[ProcessId, Frame], None],
+        on_link_reset: Callable[[ProcessId, int], None],
+        on_lost: Callable[[ProcessId, list[bytes]], None] | None,
+    ) -> None:
         self.me = me
         self.links: dict[ProcessId, Link] = {}
-        self._limits = limits
-        self._addresses: dict[ProcessId, Address] = {}
-        self._left: set[ProcessId] = set()
-        """Those that were servers, and are not talked to any more."""
-        self._dialling: dict[ProcessId, asyncio.Task[None]] = {}
-        self._lazy = False
-        """Dial whom something is sent to, and nobody else."""
-        self._dirty: dict[ProcessId, Link] = {}
-        """Links that something was sent to in this tick."""
-        self.later: dict[ProcessId, Link] = {}
-        """Links that have something which can wait."""
-        self._pressed: dict[ProcessId, Link] = {}
-        """Links with peers that are slow."""
+        self.addresses: dict[ProcessId, Address] = {}
+        """Of all servers."""
+        self.removed: set[ProcessId] = set()
+        """Former servers, which get no link any more."""
+        self._incarnation = incarnation
+        self._last_link = 0
+        self._codec = codec
+        self._limits: Limits = codec.limits
+        self._on_bodies = on_bodies
+        self._on_frame = on_frame
+        self._on_link_reset = on_link_reset
+        self._on_lost = on_lost
 
-    @property
-    def addresses(self) -> dict[ProcessId, Address]:
-        """Where the servers are."""
-        return self._addresses
+    def dials(self, peer: ProcessId) -> bool:
+        """Whether this process dials the peer: of two servers the one with the higher number does."""
+        return self.me not in self.addresses or self.me > peer
 
-    @abstractmethod
-    def dial(self, peer: ProcessId) -> None:
-        """Begin to dial a peer."""
+    def is_connected(self, peer: ProcessId) -> bool:
+        """Whether the link with a peer has a connection."""
+        link = self.links.get(peer)
+        return link is not None and link.connection is not None
 
-    @abstractmethod
-    def unlearn(self) -> None:
-        """Forget what is remembered about sets of links: one of them is going."""
+    def link(self, peer: ProcessId) -> Link:
+        """The link with a peer, made if there is none."""
+        link = self.links.get(peer)
+        if link is None:
+            link = self.links[peer] = Link(
+                peer, self._codec, self._limits, self._on_bodies, self._on_frame, self._on_link_reset, self._on_lost,
+                self._next_incarnation, peer in self.addresses,
+            )  # fmt: skip
+        return link
 
-    def _dials(self, peer: ProcessId) -> bool:
-        return self.me not in self._addresses or self.me > peer
+    def _next_incarnation(self) -> LinkIncarnation:
+        self._last_link += 1
+        return self._incarnation, self._last_link
 
-    def meet(self, peer: ProcessId, address: Address) -> None:
-        """One more server, found at this address."""
-        self._left.discard(peer)
-        self._addresses[peer] = address
+    def add_server(self, peer: ProcessId, address: Address) -> bool:
+        """Adds a server, or records that a client is one; False if its link exists already."""
+        self.removed.discard(peer)
+        self.addresses[peer] = address
         link = self.links.get(peer)
         if link is not None:
             link.become_server()
-        elif self._dials(peer) and not self._lazy:
-            self.dial(peer)
+        return link is None
 
-    def part(self, peer: ProcessId) -> None:
-        """One that is no server any more."""
-        self._left.add(peer)
-        self._addresses.pop(peer, None)
-        self.unlearn()
-        for known in (self._dirty, self._pressed, self.later):
-            known.pop(peer, None)
-        dialling = self._dialling.pop(peer, None)
-        if dialling is not None:
-            dialling.cancel()
+    def remove_server(self, peer: ProcessId) -> None:
+        """Removes a server that left the cluster, and its link."""
+        self.removed.add(peer)
+        self.addresses.pop(peer, None)
         link = self.links.pop(peer, None)
         if link is not None:
-            link.forget()
+            link.reset()
             if link.connection is not None:
                 link.connection.finish()

@@ -1,15 +1,15 @@
-"""How a process talks to others, apart from what it says: in the clear or secured, in which versions, through which
-emulated lines. One object from the configuration down to the sockets; the default is a plain test bench."""
+"""Transport options: plain or TLS, which wire versions, and which emulated network.
+
+One object from the configuration down to the sockets; the default is plain TCP without emulation, for tests.
+"""
 
 import ssl
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from amcast.live.security.tls import Security
+from amcast.live.wire.emulated_line import EmulatedNetwork
 from amcast.live.wire.frames import OLDEST_VERSION, WIRE_VERSION
-
-if TYPE_CHECKING:
-    from amcast.live.security.tls import Security
-    from amcast.live.wire.emulated_line import EmulatedNetwork
 
 Versions = tuple[int, int]
 """Oldest and newest."""
@@ -18,17 +18,17 @@ VERSIONS: Final[Versions] = (OLDEST_VERSION, WIRE_VERSION)
 
 @dataclass(frozen=True)
 class TransportOptions:
-    """Handed to hosts and clients."""
+    """How one host or client talks to others."""
 
-    security: "Security | None" = None
-    """None: plain TCP, and every name is believed."""
+    security: Security | None = None
+    """None: plain TCP, and every process is believed to be who it says."""
     versions: Versions = VERSIONS
-    lines: "EmulatedNetwork | None" = None
-    """Delays, jitter, bandwidth and loss to imitate, from here to every peer."""
+    lines: EmulatedNetwork | None = None
+    """Emulated delay, jitter, bandwidth and loss from here to every peer."""
 
     @property
     def secured(self) -> ssl.SSLContext | None:
-        """For who dials; None in the clear."""
+        """The TLS context for connections that this process dials; None for plain TCP."""
         return None if self.security is None else self.security.client
 
 

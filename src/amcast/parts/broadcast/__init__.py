@@ -1,1 +1,1 @@
-"""broadcast."""
+"""Generic broadcast: total order only between messages that conflict."""

@@ -1,33 +1,33 @@
-"""Generic broadcast to all processes, where only changes conflict: with each other and with everything else.
+"""Generic broadcast to all processes, where only changes conflict: with each other and with every item.
 
 Source: Pedone and Schiper, "Handling message semantics with generic broadcast protocols" (2002), for the conflict
-relation of paper 001, section 3.2. Items (there: bundles) do not conflict with each other: they may be delivered in any
-order, as long as everybody delivers the same ones between the same two changes.
+relation of paper 001, section 3.2. Items (in the paper: bundles) do not conflict with each other: processes may deliver
+them in any order, as long as all deliver the same items between the same two changes.
 
     owner of the stream      all processes
       |--Item----------------->|              without conflict: two delays
-      |<-----------Ack---------|------------> everybody to everybody
+      |<-----------Ack---------|------------> from every process to every process
     deliver                  deliver          once a majority holds it
 
-    somebody                 all processes
-      |--Frozen, with change-->|              with conflict: whoever hears it acknowledges nothing more in this epoch
-      |<---------Frozen--------|------------> and says what it acknowledged, and what it holds by now
-      |        Paxos among all processes      decides what belongs to the epoch, and the changes behind it
+    any process              all processes
+      |--Frozen, with change-->|              with conflict: a receiver acknowledges nothing more in this epoch,
+      |<---------Frozen--------|------------> and reports what it acknowledged, and what it holds by now
+      |        Paxos among all processes      decides where the epoch ends, and the changes after it
 
-A majority must not crash. An item that anybody delivered was acknowledged by a majority, so any majority that reports
-has acknowledged no less. A decision ends the epoch at numbers that (1) a majority holds, so that whoever lacks an item
-can ask, and (2) no member of some majority that reported has acknowledged more than, so that nothing behind them is
-delivered, ever. Items that a single survivor holds are handed on by it until (1) is true of them, and what only the
-dead hold keeps nobody: they are not needed for the majority of (2).
+A majority must not crash. A delivered item was acknowledged by a majority, so any majority of reports contains an
+acknowledgement of it. A decision ends the epoch at numbers (1) that a majority holds, so that a process that lacks an
+item can request it, and (2) above which the members of some majority have reported no acknowledgement, so that nothing
+above them is ever delivered. Items that a single survivor holds are sent by it until (1) holds for them; items that
+only crashed processes hold do not block the decision, because those are not needed for the majority of (2).
 
-The paper asks for n - f with f < n/3, as generic broadcast does where any two messages may conflict and yet be fast.
-Here one kind conflicts with nothing of its own, and the other always goes through consensus: majorities do.
+The paper requires n - f with f < n/3, because there any two messages may conflict and yet be fast. Here items never
+conflict with items, and changes always go through consensus, so majorities suffice.
 
 Every group has one stream of items, numbered 1, 2, 3 ..., which are acknowledged in order: an acknowledgement is one
-number per stream. Changes open and shut streams. A stream that is opened again goes on behind what all open streams
-have completed; what it had said in between belongs to no epoch and is delivered by nobody.
+number per stream. Changes open and close streams. A stream that is opened again continues after what all open streams
+have completed; items that it sent in between belong to no epoch and are never delivered.
 
-Processes do not come back from a crash: nothing here is durable.
+Processes do not recover from a crash: nothing here is durable.
 """
 
 from collections.abc import Iterable
@@ -58,23 +58,23 @@ from amcast.parts.consensus.quorum import MAX_MEMBERS, majority
 
 PAXOS_TIMER: Final = "far"
 ITEMS_PER_REQUEST: Final = 64
-"""How many items are told again at a time."""
+"""The most items that one request is answered with."""
 
 Event = tuple[GroupId, int] | tuple[Change, ...]
-"""What the owner must do next: take the item of this stream and number, or the changes that end an epoch."""
+"""What the owner applies next: the item of this stream and number, or the changes that end an epoch."""
 
 
 Report = tuple[int, Tops, Tops]
-"""Epoch, what its sender acknowledged in it, what it holds by now."""
+"""Epoch, what the sender acknowledged in it, and what it holds by now."""
 
 
 def faults_tolerated(processes: int) -> int:
-    """How many may crash so that a majority remains."""
+    """The number of processes that may crash so that a majority remains."""
     return processes - majority(processes)
 
 
 class WrappedSender(Process):
-    """How Paxos among all processes speaks through its owner: wrapped, about no message, nothing durable."""
+    """The owner of the Paxos among all processes: sends wrapped bodies through the real owner, and persists nothing."""
 
     def __init__(self, owner: Process) -> None:
         super().__init__(owner.me, owner.topology)
@@ -93,26 +93,26 @@ class WrappedSender(Process):
         self._owner.cancel_timer(PAXOS_TIMER)
 
     def persist(self, record: Record, replaces: bool = False, ends: bool = False) -> None:
-        """Processes do not come back."""
+        """Nothing: processes do not recover."""
 
     def note(self, name: str, message: int | None = None, value: float | None = None) -> None:
         self._owner.note(f"far-{name}", message, value)
 
     def on_request(self, message: Message) -> None:
-        raise AssertionError("a voice hears nothing")
+        raise AssertionError("this process only sends")
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
-        raise AssertionError("a voice hears nothing")
+        raise AssertionError("this process only sends")
 
     def snapshot(self) -> State:
-        raise AssertionError("a voice knows nothing")
+        raise AssertionError("this process has no state")
 
     def restore(self, state: State) -> None:
-        raise AssertionError("a voice knows nothing")
+        raise AssertionError("this process has no state")
 
 
 class GenericBroadcast:
-    """One process' share in a generic broadcast."""
+    """One process's part in a generic broadcast."""
 
     def __init__(self, owner: Process, retry_ns: tuple[int, int]) -> None:
         self.owner = owner
@@ -125,40 +125,40 @@ class GenericBroadcast:
         self.quorum = majority(count)
         self.paxos = Paxos(WrappedSender(owner), self.members, PaxosConfig(retry_ns=retry_ns, keep=1_000_000))
         self.epoch = 0
-        """How many times the open streams were changed."""
+        """The number of decided changes of the open streams."""
         self.open: tuple[GroupId, ...] = self.streams
         self.base: dict[GroupId, int] = dict.fromkeys(self.streams, 0)
-        """The last number of each stream that belongs to an earlier epoch (or to none)."""
+        """By stream: the last number that belongs to an earlier epoch, or to none."""
         self.delivered: dict[GroupId, int] = dict.fromkeys(self.streams, 0)
-        """The last number of each stream that was handed up, or passed over."""
+        """By stream: the last number that was returned to the owner, or skipped."""
         self.floor = 0
-        """Numbers up to this one need not be held in order to be handed up: the owner is past them."""
+        """Items up to this number need not be held to be delivered: the owner has passed them."""
         self.installed_progress: tuple[int, Tops] = (0, (0,) * len(self.streams))
-        """An epoch, and up to where somebody whom I believe has handed up its streams: as good as held."""
+        """An epoch, and the numbers delivered in it by the member whose state was installed: they count as held."""
         self.items: dict[GroupId, dict[int, tuple[Message, ...]]] = {stream: {} for stream in self.streams}
         self.newest: dict[GroupId, int] = dict.fromkeys(self.streams, 0)
-        """The highest number of each stream that I ever held."""
+        """By stream: the highest number ever held."""
         self._dropped = 0
-        """Numbers up to this one are forgotten."""
+        """Items up to this number were dropped."""
         self._acks: dict[ProcessId, tuple[int, Tops]] = {}
-        """The latest of each process: epoch and tops. Mine is in it as soon as I decide to send it."""
-        self._frozen: dict[ProcessId, Report] = {}
-        """The latest report of each process, mine among them."""
+        """The latest acknowledgement of each process, this one included: epoch and numbers."""
+        self._reports: dict[ProcessId, Report] = {}
+        """The latest report of each process, this one included."""
         self.requested_changes: set[Change] = set()
         self.is_frozen = False
-        """I acknowledge nothing more in this epoch."""
+        """Whether this process acknowledges nothing more in this epoch."""
         self._decided: list[Value] = []
         """Decisions for this epoch and later ones."""
-        self._news = False
-        """My acknowledgement, or my report, has changed in this step."""
+        self._report_changed = False
+        """Whether the own acknowledgement or report has changed in this step."""
 
-    # What the owner calls
+    # Called by the owner
 
     def begin(self) -> None:
         self.paxos.begin((), 0)
 
     def add_item(self, stream: GroupId, number: int, messages: tuple[Message, ...]) -> bool:
-        """An item is here; False if it was before, or is no longer needed."""
+        """Adds an item; False if it is held already, or no longer needed."""
         if number <= self.floor or number in self.items[stream]:
             return False
         self.items[stream][number] = messages
@@ -166,23 +166,23 @@ class GenericBroadcast:
         return True
 
     def request_change(self, change: Change) -> None:
-        """Ask for a change of the open streams, if it would be one."""
-        if self._sensible(change) and change not in self.requested_changes:
+        """Requests a change of the open streams, unless it has no effect."""
+        if self._has_effect(change) and change not in self.requested_changes:
             self.requested_changes.add(change)
             self._freeze()
 
     def receive(self, sender: ProcessId, body: Body) -> bool:
-        """Handle a body of `bodies.generic.BODIES`; False for others."""
+        """Handles a body of GENERIC_BODIES; False for others."""
         match body:
             case Item(stream, number, messages):
                 self.add_item(stream, number, messages)
             case Ack(epoch, tops):
                 self._acks[sender] = max(self._acks.get(sender, (0, ())), (epoch, tops))
-                self._compare(sender, epoch)
-            case Frozen(epoch, tops, held, wanted):
-                self._hear_frozen(sender, (epoch, tops, held), wanted)
+                self._check_epoch(sender, epoch)
+            case Frozen(epoch, tops, held, changes):
+                self._handle_frozen(sender, (epoch, tops, held), changes)
             case ItemRequest(stream, number):
-                self._answer(sender, stream, number)
+                self._handle_item_request(sender, stream, number)
             case GlobalPaxos(inner):
                 self._decided += [value for _, value in self.paxos.receive(sender, inner)]  # type: ignore[misc]
             case _:
@@ -190,11 +190,11 @@ class GenericBroadcast:
         return True
 
     def collect_events(self) -> list[Event]:
-        """Acknowledge what is here; what can be handed up now, in order."""
+        """Acknowledges held items, and returns what the owner can apply now, in order."""
         events: list[Event] = []
         while True:
             self._acknowledge()
-            limits = self._limits()
+            limits = self._find_limits()
             for stream in self.open:
                 while self.delivered[stream] < limits[stream] and self._holds(stream, self.delivered[stream] + 1):
                     self.delivered[stream] += 1
@@ -204,46 +204,46 @@ class GenericBroadcast:
             events.append(self._end_epoch(self._decided.pop(0)))
 
     def flush(self) -> None:
-        """At the end of every step."""
+        """Ends a step: proposes the end of the epoch, sends the own report, flushes Paxos."""
         if self.is_frozen and self.paxos.can_propose() and self.paxos.next_instance == self.epoch and not self._decided:
             self._propose()
-        if self._news:
-            self._news = False
-            self._report(self.others)
+        if self._report_changed:
+            self._report_changed = False
+            self._send_report(self.others)
         self.paxos.flush()
 
-    def set_leading(self, leads: bool) -> None:
-        """Whether I should lead the Paxos among all processes."""
+    def set_leading(self, is_leader: bool) -> None:
+        """Sets whether this process leads the Paxos among all processes."""
         me = self.owner.me
-        if self.others and leads != (self.paxos.suggested_leader == me):
-            self.paxos.handle_leader(me if leads else self.others[0])
+        if self.others and is_leader != (self.paxos.suggested_leader == me):
+            self.paxos.handle_leader(me if is_leader else self.others[0])
 
     def handle_link_reset(self, peer: ProcessId) -> None:
-        """A link begins anew."""
+        """Sends a peer again what the old link may have lost."""
         self.paxos.handle_link_reset(peer)
         if peer in self.others:
-            self._report((peer,))
+            self._send_report((peer,))
 
     def request_missing(self) -> None:
-        """Nothing has moved for long: say again what I know, ask for what I lack."""
-        self._report(self.others)
-        limits = self._limits()
-        held = self._tops()
+        """Sends the own report again, and requests missing items; called after a long time without progress."""
+        self._send_report(self.others)
+        limits = self._find_limits()
+        held = self._held_tops()
         for place, stream in enumerate(self.streams):
-            next = max(self.delivered[stream], held[place]) + 1
-            needed = max(limits.get(stream, 0), self._reported(place))
-            if stream in self.open and next <= needed and not self._holds(stream, next):
-                self.owner.send_all(self.others, ItemRequest(stream, next))
+            first = max(self.delivered[stream], held[place]) + 1
+            needed = max(limits.get(stream, 0), self._highest_reported(place))
+            if stream in self.open and first <= needed and not self._holds(stream, first):
+                self.owner.send_all(self.others, ItemRequest(stream, first))
 
     def find_late_streams(self, number: int) -> tuple[GroupId, ...]:
-        """Open streams that hold up this number because their next item has not come."""
+        """Open streams that block this number because their next item has not arrived."""
         if self.is_frozen:
             return ()
-        given = self.delivered
-        return tuple(s for s in self.open if given[s] < number and not self._holds(s, given[s] + 1))
+        delivered = self.delivered
+        return tuple(s for s in self.open if delivered[s] < number and not self._holds(s, delivered[s] + 1))
 
     def drop_below(self, floor: int, keep: int) -> None:
-        """The owner is past `floor`; what is `keep` numbers older is forgotten."""
+        """Records that the owner has passed `floor`, and drops items that are `keep` numbers older."""
         self.floor = max(self.floor, floor)
         for number in range(self._dropped + 1, self.floor - keep + 1):
             self._dropped = number
@@ -251,12 +251,12 @@ class GenericBroadcast:
                 items.pop(number, None)
 
     def get_progress(self) -> tuple[int, Tops]:
-        """For a fellow that takes over my state."""
+        """The progress that goes with the owner's state to another member."""
         return (self.epoch, tuple(self.delivered.values()))
 
     def install_progress(self, epoch: int, tops: Tops) -> None:
-        """A fellow's state was taken over, which had handed up this much. To acknowledge on the strength of being
-        past a number would be wrong: the epoch may have ended without it."""
+        """Installs the progress that came with another member's state. The owner's position alone does not permit to
+        acknowledge the numbers before it: the epoch may have ended without them."""
         self.installed_progress = max(self.installed_progress, (epoch, tops))
 
     # Acknowledging
@@ -264,7 +264,7 @@ class GenericBroadcast:
     def _holds(self, stream: GroupId, number: int) -> bool:
         return number <= self.floor or number in self.items[stream]
 
-    def _tops(self) -> Tops:
+    def _held_tops(self) -> Tops:
         known = self._acks.get(self.owner.me, (-1, ()))
         tops = []
         for place, stream in enumerate(self.streams):
@@ -278,94 +278,94 @@ class GenericBroadcast:
         return tuple(tops)
 
     def _acknowledge(self) -> None:
-        """Say what I hold: as an acknowledgement, or where I acknowledge nothing more, for others to know."""
+        """Updates the own acknowledgement; while frozen, the report of what is held."""
         me = self.owner.me
-        mine = (self.epoch, self._tops())
+        own = (self.epoch, self._held_tops())
         if self.is_frozen:
-            report = (*self._acks[me], mine[1])
-            self._news = self._news or self._frozen.get(me) != report
-            self._frozen[me] = report
-        elif self._acks.get(me) != mine:
-            self._acks[me] = mine
-            self._news = True
+            report = (*self._acks[me], own[1])
+            self._report_changed = self._report_changed or self._reports.get(me) != report
+            self._reports[me] = report
+        elif self._acks.get(me) != own:
+            self._acks[me] = own
+            self._report_changed = True
 
-    def _limits(self) -> dict[GroupId, int]:
-        """Up to where each stream may be handed up in this epoch."""
+    def _find_limits(self) -> dict[GroupId, int]:
+        """By stream: the last number that may be delivered in this epoch."""
         if self._decided:
             return {entry.group: entry.timestamp for entry in self._decided[0] if entry.kind == TOP}
         current = [tops for epoch, tops in self._acks.values() if epoch == self.epoch]
-        return {stream: self._ranked(current, place, self.quorum) for place, stream in enumerate(self.streams)}
+        return {stream: self._held_by(current, place, self.quorum) for place, stream in enumerate(self.streams)}
 
-    def _ranked(self, tops: Iterable[Tops], place: int, rank: int) -> int:
-        """What at least `rank` processes hold of the stream in this place."""
-        heights = sorted((top[place] for top in tops), reverse=True)
-        return heights[rank - 1] if len(heights) >= rank else self.base[self.streams[place]]
+    def _held_by(self, tops: Iterable[Tops], place: int, count: int) -> int:
+        """The highest number of the stream in this place that at least `count` processes hold."""
+        numbers = sorted((top[place] for top in tops), reverse=True)
+        return numbers[count - 1] if len(numbers) >= count else self.base[self.streams[place]]
 
-    def _reported(self, place: int) -> int:
-        """The highest number of the stream in this place that anybody says to hold in this epoch."""
+    def _highest_reported(self, place: int) -> int:
+        """The highest number of the stream in this place that any process reports to hold in this epoch."""
         acked = [tops[place] for epoch, tops in self._acks.values() if epoch == self.epoch]
-        held = [held[place] for epoch, _, held in self._frozen.values() if epoch == self.epoch]
+        held = [held[place] for epoch, _, held in self._reports.values() if epoch == self.epoch]
         return max(acked + held, default=0)
 
-    def _compare(self, peer: ProcessId, epoch: int) -> None:
-        """Whoever is epochs behind is taught what was decided."""
+    def _check_epoch(self, peer: ProcessId, epoch: int) -> None:
+        """Exchanges decisions with a peer that is in another epoch."""
         if epoch != self.paxos.log.decided_until:
             self.paxos.log.handle_status(peer, epoch)
 
-    def _report(self, targets: tuple[ProcessId, ...]) -> None:
-        epoch, tops = self._acks.get(self.owner.me, (self.epoch, self._tops()))
+    def _send_report(self, targets: tuple[ProcessId, ...]) -> None:
+        epoch, tops = self._acks.get(self.owner.me, (self.epoch, self._held_tops()))
         if self.is_frozen:
-            self.owner.send_all(targets, Frozen(epoch, tops, self._tops(), tuple(sorted(self.requested_changes))))
+            self.owner.send_all(targets, Frozen(epoch, tops, self._held_tops(), tuple(sorted(self.requested_changes))))
         else:
             self.owner.send_all(targets, Ack(epoch, tops))
 
-    def _answer(self, sender: ProcessId, stream: GroupId, number: int) -> None:
+    def _handle_item_request(self, sender: ProcessId, stream: GroupId, number: int) -> None:
         items = self.items[stream]
         for later in [held for held in sorted(items) if held >= number][:ITEMS_PER_REQUEST]:
             self.owner.send(sender, Item(stream, later, items[later]), tuple(m.id for m in items[later]) or None)
 
     # Changing
 
-    def _sensible(self, change: Change) -> bool:
+    def _has_effect(self, change: Change) -> bool:
         kind, stream = change
         return (kind == CLOSE) == (stream in self.open)
 
     def _freeze(self) -> None:
         self._acknowledge()
         self.is_frozen = True
-        self._news = True
+        self._report_changed = True
         self._acknowledge()
 
-    def _hear_frozen(self, sender: ProcessId, report: Report, wanted: tuple[Change, ...]) -> None:
+    def _handle_frozen(self, sender: ProcessId, report: Report, changes: tuple[Change, ...]) -> None:
         epoch, tops, held = report
         self._acks[sender] = max(self._acks.get(sender, (0, ())), (epoch, tops))
-        self._frozen[sender] = max(self._frozen.get(sender, (0, (), ())), report)
-        self._compare(sender, epoch)
+        self._reports[sender] = max(self._reports.get(sender, (0, (), ())), report)
+        self._check_epoch(sender, epoch)
         if epoch == self.epoch and not self._decided:
-            self.requested_changes.update(change for change in wanted if self._sensible(change))
+            self.requested_changes.update(change for change in changes if self._has_effect(change))
             if self.requested_changes and not self.is_frozen:
                 self._freeze()
-            self._fetch(sender, held)
+            self._request_items(sender, held)
 
-    def _fetch(self, holder: ProcessId, held: Tops) -> None:
-        """Items of a stream that is to be shut may not be on their way to me: who said them is probably lost."""
-        for place, top in enumerate(self._tops()):
+    def _request_items(self, holder: ProcessId, held: Tops) -> None:
+        """Requests items of a stream that is to be closed: its owner is probably lost and will not send them."""
+        for place, top in enumerate(self._held_tops()):
             stream = self.streams[place]
             if held[place] > top and (CLOSE, stream) in self.requested_changes:
                 self.owner.send(holder, ItemRequest(stream, top + 1))
 
     def _propose(self) -> None:
-        ends = self._ends([(tops, held) for epoch, tops, held in self._frozen.values() if epoch == self.epoch])
+        ends = self._find_ends([(tops, held) for epoch, tops, held in self._reports.values() if epoch == self.epoch])
         if ends is not None:
             pairs = zip(self.streams, ends, strict=True)
             value = [Entry(TOP, 0, stream, end) for stream, end in pairs if stream in self.open]
             value += [Entry(kind, 0, stream) for kind, stream in sorted(self.requested_changes)]
             self.paxos.propose(tuple(value))
 
-    def _ends(self, reports: list[tuple[Tops, Tops]]) -> Tops | None:
-        """Where the epoch can end: up to where a majority holds each stream, once a majority acknowledged no more."""
+    def _find_ends(self, reports: list[tuple[Tops, Tops]]) -> Tops | None:
+        """Where the epoch can end: a majority holds each stream so far, and a majority has acknowledged no more."""
         holding = [held for _, held in reports]
-        ends = tuple(self._ranked(holding, place, self.quorum) for place in range(len(self.streams)))
+        ends = tuple(self._held_by(holding, place, self.quorum) for place in range(len(self.streams)))
         within = sum(all(map(le, tops, ends)) for tops, _ in reports)
         return ends if within >= self.quorum else None
 
@@ -374,7 +374,7 @@ class GenericBroadcast:
             if entry.kind == TOP:
                 assert self.delivered[entry.group] == entry.timestamp, (
                     f"epoch {self.epoch} ends at {entry.timestamp} of stream {entry.group}, of which process"
-                    f" {self.owner.me} has handed up {self.delivered[entry.group]}"
+                    f" {self.owner.me} has delivered {self.delivered[entry.group]}"
                 )
                 self.base[entry.group] = entry.timestamp
         completed = min(self.base[stream] for stream in self.open)
@@ -407,7 +407,7 @@ class GenericBroadcast:
             tuple(self.newest.values()),
             self._dropped,
             tuple(sorted(self._acks.items())),
-            tuple(sorted(self._frozen.items())),
+            tuple(sorted(self._reports.items())),
             tuple(sorted(self.requested_changes)),
             self.is_frozen,
             tuple(self._decided),
@@ -418,15 +418,15 @@ class GenericBroadcast:
         self.epoch = state.epoch
         self.open = state.open
         self.base = dict(zip(self.streams, state.base, strict=True))
-        self.delivered = dict(zip(self.streams, state.given, strict=True))
+        self.delivered = dict(zip(self.streams, state.delivered, strict=True))
         self.floor = state.floor
-        self.installed_progress = state.vouched
+        self.installed_progress = state.installed_progress
         self.items = {stream: dict(items) for stream, items in state.items}
         self.newest = dict(zip(self.streams, state.newest, strict=True))
         self._dropped = state.dropped
         self._acks = dict(state.acks)
-        self._frozen = dict(state.frozen)
-        self.requested_changes = set(state.wanted)
-        self.is_frozen = state.closing
+        self._reports = dict(state.reports)
+        self.requested_changes = set(state.requested_changes)
+        self.is_frozen = state.is_frozen
         self._decided = list(state.decided)
         self.paxos.restore(state.paxos)

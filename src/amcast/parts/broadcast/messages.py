@@ -1,7 +1,4 @@
-"""What generic broadcast says, and what a process knows of it.
-
-What FIFO reliable multicast says and knows.
-"""
+"""Bodies and state of generic broadcast."""
 
 from typing import Final
 
@@ -22,21 +19,21 @@ from amcast.parts.consensus.messages import (
 )
 
 TOP: Final = 0
-"""An entry of a decision: the last number of a stream that belongs to the epoch."""
+"""Kind of an entry of a decision: the last number of a stream that belongs to the epoch."""
 CLOSE: Final = 1
-"""Nobody waits for this stream any more."""
+"""Kind of a change: no process waits for this stream any more."""
 OPEN: Final = 2
-"""Everybody waits for this stream again."""
+"""Kind of a change: every process waits for this stream again."""
 
 Change = tuple[int, GroupId]
-"""SHUT or OPEN, and whose stream."""
+"""CLOSE or OPEN, and the group whose stream it is."""
 
 Tops = tuple[int, ...]
-"""One number per stream, in the order of the streams."""
+"""The highest item number per stream, in the order of the streams."""
 
 
 class Item(Body, frozen=True):
-    """The message with this number of a group's stream: what does not conflict."""
+    """The item with this number of a group's stream; items do not conflict with each other."""
 
     stream: GroupId
     number: int
@@ -44,49 +41,51 @@ class Item(Body, frozen=True):
 
 
 class Ack(Body, frozen=True):
-    """In this epoch I hold every item up to these."""
+    """In this epoch the sender holds every item up to these numbers."""
 
     epoch: int
     tops: Tops
 
 
 class Frozen(Body, frozen=True):
-    """I acknowledge nothing more in this epoch; this is what I acknowledged, what I hold by now, and what somebody
-    wants changed."""
+    """The sender acknowledges nothing more in this epoch. It reports the numbers that it acknowledged and those that it
+    holds by now, with the requested changes."""
 
     epoch: int
     tops: Tops
     held: Tops
-    wanted: tuple[Change, ...]
+    requested_changes: tuple[Change, ...]
 
 
 class ItemRequest(Body, frozen=True):
-    """I need the items of a stream from this number on."""
+    """Requests the items of a stream from this number on."""
 
     stream: GroupId
     number: int
 
 
 class GlobalPaxos(Body, frozen=True):
-    """What Paxos among all processes says; the groups' own Paxos says the same things bare."""
+    """Wraps a body of the Paxos among all processes, to tell it from a body of a group's own Paxos."""
 
     body: Prepare | Promise | Nack | Accept | Accepted | LogStatus | Learn | Install | CheckpointReady
 
 
 class GenericState(State, frozen=True):
+    """The fields of `GenericBroadcast`."""
+
     epoch: int
     open: tuple[GroupId, ...]
     base: Tops
-    given: Tops
+    delivered: Tops
     floor: int
-    vouched: tuple[int, Tops]
+    installed_progress: tuple[int, Tops]
     items: tuple[tuple[GroupId, tuple[tuple[int, tuple[Message, ...]], ...]], ...]
     newest: Tops
     dropped: int
     acks: tuple[tuple[ProcessId, tuple[int, Tops]], ...]
-    frozen: tuple[tuple[ProcessId, tuple[int, Tops, Tops]], ...]
-    wanted: tuple[Change, ...]
-    closing: bool
+    reports: tuple[tuple[ProcessId, tuple[int, Tops, Tops]], ...]
+    requested_changes: tuple[Change, ...]
+    is_frozen: bool
     decided: tuple[Value, ...]
     paxos: PaxosState
 

@@ -1,1 +1,1 @@
-"""client."""
+"""Clients: one that retries, and one that sends each message once."""

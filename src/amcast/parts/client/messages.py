@@ -1,7 +1,4 @@
-"""What clients and servers of a session say and know.
-
-What the simplest client knows.
-"""
+"""Settings, bodies and states of clients, and the bodies that servers send to them."""
 
 from amcast.kernel.config import Config
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
@@ -10,10 +7,13 @@ from amcast.kernel.units import MILLISECOND
 
 
 class SessionConfig(Config, frozen=True):
+    """Settings of a client that retries."""
+
     retry_ns: tuple[int, int] = (1000 * MILLISECOND, 2000 * MILLISECOND)
-    """How long a client waits for answers before it asks again, and everybody."""
+    """How long a client waits for replies before it sends a request again, to all members."""
     gateways: bool = False
-    """Ask a gateway (`parts/node/gateway.py`) instead of the protocol's contacts; another one if it does not answer."""
+    """Send to a gateway (`parts/node/gateway.py`) instead of the protocol's contacts; after a timeout to another one.
+    """
 
     def __post_init__(self) -> None:
         low, high = self.retry_ns
@@ -22,49 +22,51 @@ class SessionConfig(Config, frozen=True):
 
 
 class LeaderHint(Body, frozen=True):
-    """A server tells a client whom to ask in its group next time."""
+    """From a server: the leader of its group, the target of later requests."""
 
     group: GroupId
     leader: ProcessId
 
 
 class AbsentGroups(Body, frozen=True):
-    """A server tells a client which groups are out of the view, and are not waited for; a later epoch says better."""
+    """From a server: the lost groups, for which a client need not wait; a later epoch is more recent."""
 
     epoch: int
     groups: tuple[GroupId, ...]
 
 
 class Done(Body, frozen=True):
-    """A gateway tells a client that every destination group has answered for these messages, or need not."""
+    """From a gateway: every destination group has replied for these messages, or need not."""
 
     messages: tuple[MessageId, ...]
 
 
 class Farewell(Body, frozen=True):
-    """I leave now, in good order: do not wait for my silence. Clients ask somebody else."""
+    """From a server that stops: members need not wait for its heartbeats to fail, clients choose another gateway."""
 
     incarnation: int
 
 
 class ConfigurationStarted(Body, frozen=True):
-    """A process, which has passed into this number, tells everybody; clients learn whom to ask."""
+    """From a process that has entered this configuration; clients learn the members from it."""
 
     configuration: int
     topology: bytes
 
 
 class ClientSessionState(State, frozen=True):
-    waiting: tuple[tuple[Message, tuple[GroupId, ...], int], ...]
-    held: tuple[Message, ...]
+    """The fields of `ClientSession`."""
+
+    pending: tuple[tuple[Message, tuple[GroupId, ...], int], ...]
+    blocked: tuple[Message, ...]
     leaders: tuple[tuple[GroupId, ProcessId], ...]
-    armed: bool
-    turn: int = 0
-    view: tuple[int, tuple[GroupId, ...]] = (0, ())
+    timer_set: bool
+    gateway_index: int = 0
+    absent: tuple[int, tuple[GroupId, ...]] = (0, ())
     topology: bytes = b""
-    """Empty while it is the first one."""
-    left: tuple[Message, ...] = ()
+    """Empty in configuration 0."""
+    unacknowledged_lost: tuple[Message, ...] = ()
 
 
 class OneShotState(State, frozen=True):
-    """Nothing."""
+    """Empty: the client has no state."""

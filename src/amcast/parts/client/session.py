@@ -1,37 +1,36 @@
-"""A client that does not give up, and the promise that makes retrying safe.
+"""A client that retries until every destination group has answered, and the window that makes retrying safe.
 
     client                     contacts                 all members
       |--Request------------------>|                        |
-      |        (no answer from some group for a while)      |
+      |     (no reply from some group before the timeout)   |
       |--Request------------------------------------------->|
       |<-Reply (one per destination group is enough)--------|
     resolve
 
-A message is done when every destination group has answered. What was not answered in time is asked for again, from
-every member of the destinations and of the groups that the protocol's contacts belong to; groups may see a message
-twice, and order it once (`parts/ordering/delivered_set.py`). A client never runs more than WINDOW sequence numbers
-ahead of its oldest unanswered message: this is what lets groups forget old sequence numbers.
+A message is done when every destination group has replied. A request without reply is sent again, to every member of
+the destinations and of the groups of the protocol's contacts; groups may receive a message twice, and order it once
+(`parts/ordering/delivered_set.py`). A client never runs more than WINDOW sequence numbers ahead of its oldest
+unanswered message, so that groups can forget old sequence numbers.
 
-A protocol that survives the loss of whole groups says which ones it lost (Absent): what everybody was asked for, and
-only those have not answered by the time of the next retry, is done too, and they are named. Whom a request may not have
-reached is asked once more when its link begins anew: a group that is only out of sight must not miss a message that
-nobody else has.
+A protocol that survives the loss of whole groups reports the lost ones (AbsentGroups). A message that every server was
+sent, and that only lost groups have not answered by the next retry, is done too, and resolves with those groups. It is
+sent once more to a lost group when the link to it is reset: a group that is only unreachable must not miss a message
+that no other group has.
 
-When a group's members change (`parts/membership/reconfigurable.py`), each server tells when it has passed
-into the new number, and is asked again for everything open.
+When a group's members change (`parts/membership/reconfigurable.py`), each server reports that it has entered the new
+configuration (ConfigurationStarted), and is sent every open request again.
 
-Where nodes are gateways (`parts/node/gateway.py`), a client tells one of them instead, which asks in the name of many
-and answers for all groups (Done). It is the first member, who is the leader at first, of one of the destinations, the
-same one for all clients: the more of them meet at one gateway, the larger its bundles. When an answer is late, a client
-goes to the next member, for this and for all later messages.
+Where nodes are gateways (`parts/node/gateway.py`), a client sends to one of them instead, which bundles the requests of
+many clients and replies for all groups (Done). It is the first member, the initial leader, of one of the destinations,
+the same for all clients: the more clients share a gateway, the larger its bundles. After a timeout a client moves to
+the next member, for this message and all later ones.
 """
-
-from collections.abc import Callable
 
 from amcast.kernel.ids import GroupId, MessageId, ProcessId, sequence_of
 from amcast.kernel.message import Body, Message, Reply, Request, State
 from amcast.kernel.process import Process
 from amcast.kernel.reconfiguration import decode_topology, encode_topology
+from amcast.kernel.spec import Contacts
 from amcast.kernel.topology import Topology
 from amcast.parts.client.messages import (
     AbsentGroups,
@@ -44,62 +43,60 @@ from amcast.parts.client.messages import (
 )
 from amcast.parts.ordering.messages import WINDOW
 
-Contact = Callable[[Topology, Message], tuple[ProcessId, ...]]
-
 TIMER = "session"
 
 
 class _PendingMessage:
     """A message that some groups have not answered."""
 
-    __slots__ = ("age", "groups", "message")
+    __slots__ = ("groups", "message", "timeouts")
 
     def __init__(self, message: Message) -> None:
         self.message = message
         self.groups: set[GroupId] = set(message.destinations)
-        self.age = 0
-        """How often the timer ran out; 2 and more: everybody was asked."""
+        self.timeouts = 0
+        """How often the timer ran out, up to 2; from 2 on every possible target was sent the request."""
 
 
 class ClientSession(Process):
-    """A client of any protocol, for one user or for many."""
+    """A client of any protocol, for one caller or many."""
 
-    def __init__(self, me: ProcessId, topology: Topology, contact: Contact, config: SessionConfig) -> None:
+    def __init__(self, me: ProcessId, topology: Topology, contacts: Contacts, config: SessionConfig) -> None:
         super().__init__(me, topology)
-        self._contact = contact
+        self._protocol_contacts = contacts
         self._config = config
-        self._waiting: dict[MessageId, _PendingMessage] = {}
-        """Asked and unanswered, oldest first."""
-        self._held: list[Message] = []
-        """Too far ahead of the oldest; asked when that is answered."""
+        self._pending: dict[MessageId, _PendingMessage] = {}
+        """Sent and unanswered, oldest first."""
+        self._blocked: list[Message] = []
+        """Messages outside the window; sent when the oldest pending message is done."""
         self._leaders: dict[GroupId, ProcessId] = {}
-        self._armed = False
-        self._turn = 0
-        """How often an answer was late: where I stand in the row of gateways."""
-        self._view: tuple[int, tuple[GroupId, ...]] = (0, ())
-        """The groups that servers do not wait for, as of which epoch."""
-        self._left: dict[MessageId, Message] = {}
-        """Done because all destinations are lost, as far as is known: nobody has answered."""
+        self._timer_set = False
+        self._gateway_index = 0
+        """The number of changes of gateway: the index, modulo the group size, of the member that is the gateway."""
+        self._absent: tuple[int, tuple[GroupId, ...]] = (0, ())
+        """The epoch and the groups of the latest AbsentGroups."""
+        self._unacknowledged_lost: dict[MessageId, Message] = {}
+        """Messages that are done because all their destinations are lost; no group has answered."""
 
     def on_submit(self, message: Message) -> None:
-        if self._waiting:
-            oldest = next(iter(self._waiting))
-            if self._held or sequence_of(message.id) - sequence_of(oldest) >= WINDOW:
-                self._held.append(message)
+        if self._pending:
+            oldest = next(iter(self._pending))
+            if self._blocked or sequence_of(message.id) - sequence_of(oldest) >= WINDOW:
+                self._blocked.append(message)
                 return
-        waiting = self._waiting[message.id] = _PendingMessage(message)
+        pending = self._pending[message.id] = _PendingMessage(message)
         contacts = self.contacts(message)
-        if not self._config.gateways and not waiting.groups.isdisjoint(self._view[1]):
-            waiting.age = 2
-            contacts = self._everybody(message)
+        if not self._config.gateways and not pending.groups.isdisjoint(self._absent[1]):
+            pending.timeouts = 2
+            contacts = self._all_targets(message)
         self.send_all(contacts, Request(message), message.id)
 
     def contacts(self, message: Message) -> tuple[ProcessId, ...]:
-        """My gateway; or those of the protocol, but for the leaders that changed."""
+        """The gateway; or the protocol's contacts, with the leaders that hints named."""
         if self._config.gateways:
             groups = message.destinations
-            return (self._gateway(groups[sum(groups) % len(groups)]),)
-        contacts = self._contact(self.topology, message)
+            return (self._choose_gateway(groups[sum(groups) % len(groups)]),)
+        contacts = self._protocol_contacts(self.topology, message)
         if not self._leaders:
             return contacts
         homes = [self.topology.group_of(contact) for contact in contacts]
@@ -110,10 +107,10 @@ class ClientSession(Process):
             for contact, group in zip(contacts, homes, strict=True)
         )
 
-    def _gateway(self, group: GroupId) -> ProcessId:
-        """Whom to ask in a group."""
+    def _choose_gateway(self, group: GroupId) -> ProcessId:
+        """The member of a group that is the gateway."""
         members = self.topology.members(group)
-        return members[self._turn % len(members)]
+        return members[self._gateway_index % len(members)]
 
     def on_request(self, message: Message) -> None:
         raise AssertionError(f"process {self.me} is a client and no contact of message {message.id}")
@@ -121,7 +118,7 @@ class ClientSession(Process):
     def on_receive(self, sender: ProcessId, body: Body) -> None:
         match body:
             case Reply(message, group):
-                self._answered(message, group)
+                self._handle_reply(message, group)
             case Done(messages):
                 for message in messages:
                     self._finish(message)
@@ -130,151 +127,151 @@ class ClientSession(Process):
             case Farewell():
                 self.on_peer_down(sender)
             case AbsentGroups(epoch, groups):
-                if epoch >= self._view[0]:
-                    self._view = (epoch, groups)
-            case ConfigurationStarted(number, topology):
-                if number > self.topology.configuration:
+                if epoch >= self._absent[0]:
+                    self._absent = (epoch, groups)
+            case ConfigurationStarted(configuration, topology):
+                if configuration > self.topology.configuration:
                     self.topology = decode_topology(topology)
                     self._leaders = {}
-                    self._view = (0, ())  # epochs are counted anew under each number
-                if number == self.topology.configuration:
-                    self._ask(sender)
-                    self._move_from(sender)
+                    self._absent = (0, ())  # every configuration counts epochs from 0
+                if configuration == self.topology.configuration:
+                    self._resend_to(sender)
+                    self._leave_removed_gateway(sender)
             case _:
-                raise AssertionError(f"nobody tells a client {body!r}")
+                raise AssertionError(f"{body!r} is no body for a client")
 
     def on_peer_down(self, peer: ProcessId) -> None:
-        """A gateway says that it leaves, or its address is silent: ask the next one for what it was asked, at once."""
+        """Sends the requests of a gateway that stopped, or does not respond, to the next one at once."""
         group = self.topology.group_of(peer)
-        self._move_from(peer)
-        if not self._config.gateways or group is None or self._gateway(group) != peer:
+        self._leave_removed_gateway(peer)
+        if not self._config.gateways or group is None or self._choose_gateway(group) != peer:
             return
-        moved = [waiting for waiting in self._waiting.values() if peer in self.contacts(waiting.message)]
-        self._turn += 1
-        for waiting in moved:
-            self.send_all(self.contacts(waiting.message), Request(waiting.message), waiting.message.id)
+        affected = [pending for pending in self._pending.values() if peer in self.contacts(pending.message)]
+        self._gateway_index += 1
+        for pending in affected:
+            self.send_all(self.contacts(pending.message), Request(pending.message), pending.message.id)
 
-    def _move_from(self, peer: ProcessId) -> None:
-        """A gateway that was removed serves nobody: whatever it may have been asked for, its successors are asked."""
+    def _leave_removed_gateway(self, peer: ProcessId) -> None:
+        """Sends every request again if the peer is a gateway that was removed from its group."""
         if self._config.gateways and self.topology.group_of(peer) is None:
-            for waiting in self._waiting.values():
-                self.send_all(self.contacts(waiting.message), Request(waiting.message), waiting.message.id)
+            for pending in self._pending.values():
+                self.send_all(self.contacts(pending.message), Request(pending.message), pending.message.id)
 
     def unanswered_groups(self, message: MessageId) -> tuple[GroupId, ...]:
         """The groups that have not answered a message."""
-        waiting = self._waiting.get(message)
-        return () if waiting is None else tuple(sorted(waiting.groups))
+        pending = self._pending.get(message)
+        return () if pending is None else tuple(sorted(pending.groups))
 
-    def _answered(self, message: MessageId, group: GroupId) -> None:
-        epoch, lost = self._view
-        if group in lost:  # it is back; should this answer be an old one, a retry is answered with the view
-            self._view = (epoch, tuple(other for other in lost if other != group))
-        waiting = self._waiting.get(message)
-        if waiting is None:
-            self._left.pop(message, None)
+    def _handle_reply(self, message: MessageId, group: GroupId) -> None:
+        epoch, lost = self._absent
+        if group in lost:  # the group is back; if the reply is an old one, the next retry is answered with AbsentGroups
+            self._absent = (epoch, tuple(other for other in lost if other != group))
+        pending = self._pending.get(message)
+        if pending is None:
+            self._unacknowledged_lost.pop(message, None)
             return
-        waiting.groups.discard(group)
-        if not waiting.groups:
+        pending.groups.discard(group)
+        if not pending.groups:
             self._finish(message)
-        elif self._config.gateways and waiting.age < 2:
-            # A gateway answers for its group alone if another, which must have died, asked before: ask in the others.
-            waiting.age = 2
-            self.send_all(self._again(waiting), Request(waiting.message), waiting.message.id)
+        elif self._config.gateways and pending.timeouts < 2:
+            # A gateway replies for its group alone if another gateway, since crashed, sent the request before.
+            pending.timeouts = 2
+            self.send_all(self._retry_targets(pending), Request(pending.message), pending.message.id)
 
     def _finish(self, message: MessageId, absent: tuple[GroupId, ...] = ()) -> None:
-        if self._waiting.pop(message, None) is None:
+        if self._pending.pop(message, None) is None:
             return
         self.resolve(message, absent)
-        if self._held:
-            held, self._held = self._held, []
-            for later in held:
+        if self._blocked:
+            blocked, self._blocked = self._blocked, []
+            for later in blocked:
                 self.on_submit(later)
 
-    def _give_up(self) -> None:
-        """What only groups that are lost have not answered, for long, is done: the user is told which those are."""
-        lost = self._view[1]
-        for waiting in [w for w in self._waiting.values() if w.age > 1 and w.groups.issubset(lost)]:
-            absent = tuple(sorted(waiting.groups))
-            if absent == waiting.message.destinations:
-                self._leave(waiting.message)
+    def _resolve_lost(self) -> None:
+        """Resolves messages that only lost groups have not answered, with those groups."""
+        lost = self._absent[1]
+        for pending in [p for p in self._pending.values() if p.timeouts > 1 and p.groups.issubset(lost)]:
+            absent = tuple(sorted(pending.groups))
+            if absent == pending.message.destinations:
+                self._remember_lost(pending.message)
             for group in absent:
-                self.note("absent", waiting.message.id, float(group))
-            self._finish(waiting.message.id, absent)
+                self.note("absent", pending.message.id, float(group))
+            self._finish(pending.message.id, absent)
 
-    def _leave(self, message: Message) -> None:
-        """What is too old for groups to tell whether they have seen it is not asked for again."""
-        self._left[message.id] = message
-        for id in [id for id in self._left if sequence_of(message.id) - sequence_of(id) >= WINDOW]:
-            del self._left[id]
+    def _remember_lost(self, message: Message) -> None:
+        """Remembers a message of lost groups for a link reset, while it is within the window."""
+        self._unacknowledged_lost[message.id] = message
+        for id in [id for id in self._unacknowledged_lost if sequence_of(message.id) - sequence_of(id) >= WINDOW]:
+            del self._unacknowledged_lost[id]
 
     def on_timer(self, name: str) -> None:
-        self._armed = False
-        if self._view[1]:
-            self._give_up()
-        if any(waiting.age for waiting in self._waiting.values()):
-            self._turn += 1
-        for waiting in self._waiting.values():
-            if waiting.age:
-                self.note("retried", waiting.message.id)
-                self.send_all(self._again(waiting), Request(waiting.message), waiting.message.id)
-            waiting.age = min(waiting.age + 1, 2)
+        self._timer_set = False
+        if self._absent[1]:
+            self._resolve_lost()
+        if any(pending.timeouts for pending in self._pending.values()):
+            self._gateway_index += 1
+        for pending in self._pending.values():
+            if pending.timeouts:
+                self.note("retried", pending.message.id)
+                self.send_all(self._retry_targets(pending), Request(pending.message), pending.message.id)
+            pending.timeouts = min(pending.timeouts + 1, 2)
 
-    def _again(self, waiting: _PendingMessage) -> tuple[ProcessId, ...]:
-        """Whom to ask for what was not answered: a gateway in every group that is silent, or everybody."""
+    def _retry_targets(self, pending: _PendingMessage) -> tuple[ProcessId, ...]:
+        """The targets of a retry: a gateway in every group that has not replied, or all members."""
         if self._config.gateways:
-            return tuple(self._gateway(group) for group in sorted(waiting.groups))
-        return self._everybody(waiting.message)
+            return tuple(self._choose_gateway(group) for group in sorted(pending.groups))
+        return self._all_targets(pending.message)
 
     def on_link_reset(self, peer: ProcessId, incarnation: int) -> None:
-        self._ask(peer)
+        self._resend_to(peer)
 
-    def _ask(self, peer: ProcessId) -> None:
-        """What I told it before is lost, or it has begun another number since: tell it again."""
-        for waiting in self._waiting.values():
-            if peer in self.contacts(waiting.message):
-                self.send(peer, Request(waiting.message), waiting.message.id)
-        for message in self._left.values():
+    def _resend_to(self, peer: ProcessId) -> None:
+        """Sends requests again to a peer that may have lost them, or has entered another configuration."""
+        for pending in self._pending.values():
+            if peer in self.contacts(pending.message):
+                self.send(peer, Request(pending.message), pending.message.id)
+        for message in self._unacknowledged_lost.values():
             if self.topology.group_of(peer) in message.destinations:
                 self.send(peer, Request(message), message.id)
 
-    def _everybody(self, message: Message) -> tuple[ProcessId, ...]:
-        """All members of the contacts' groups, who order, and of the destinations, who answer."""
+    def _all_targets(self, message: Message) -> tuple[ProcessId, ...]:
+        """All members of the contacts' groups, which order, and of the destinations, which reply."""
         groups = set(message.destinations)
-        for contact in self._contact(self.topology, message):
+        for contact in self._protocol_contacts(self.topology, message):
             group = self.topology.group_of(contact)
             if group is not None:
                 groups.add(group)
         return self.topology.processes_of(tuple(sorted(groups)))
 
     def on_step_end(self) -> None:
-        if self._waiting and not self._armed:
-            self._armed = True  # and never cancelled: the next message is asked for long before it runs out
+        if self._pending and not self._timer_set:
+            self._timer_set = True  # and never cancelled: under load the next message comes long before it runs out
             self.set_timer(TIMER, self._config.retry_ns)
 
     def snapshot(self) -> ClientSessionState:
         return ClientSessionState(
-            tuple((w.message, tuple(sorted(w.groups)), w.age) for w in self._waiting.values()),
-            tuple(self._held),
+            tuple((p.message, tuple(sorted(p.groups)), p.timeouts) for p in self._pending.values()),
+            tuple(self._blocked),
             tuple(sorted(self._leaders.items())),
-            self._armed,
-            self._turn,
-            self._view,
+            self._timer_set,
+            self._gateway_index,
+            self._absent,
             encode_topology(self.topology) if self.topology.configuration else b"",
-            tuple(self._left.values()),
+            tuple(self._unacknowledged_lost.values()),
         )
 
     def restore(self, state: State) -> None:
         assert isinstance(state, ClientSessionState)
-        self._waiting = {}
-        for message, groups, age in state.waiting:
-            waiting = self._waiting[message.id] = _PendingMessage(message)
-            waiting.groups = set(groups)
-            waiting.age = age
-        self._held = list(state.held)
+        self._pending = {}
+        for message, groups, timeouts in state.pending:
+            pending = self._pending[message.id] = _PendingMessage(message)
+            pending.groups = set(groups)
+            pending.timeouts = timeouts
+        self._blocked = list(state.blocked)
         self._leaders = dict(state.leaders)
-        self._armed = state.armed
-        self._turn = state.turn
-        self._view = state.view
-        self._left = {message.id: message for message in state.left}
+        self._timer_set = state.timer_set
+        self._gateway_index = state.gateway_index
+        self._absent = state.absent
+        self._unacknowledged_lost = {message.id: message for message in state.unacknowledged_lost}
         if state.topology:
             self.topology = decode_topology(state.topology)

@@ -1,9 +1,9 @@
-"""A group's log as one process knows it: what is decided, in order, and how others are taught it.
+"""The replicated log of a group, as one process knows it.
 
-Values are decided in any order and handed to the owner in theirs. Now and then the owner's state takes the place of
-the log before it: `state` is what the owner was after everything below `upto`. The log below `floor` is forgotten; who
-is behind it gets the state, everybody else gets values. `floor` is the `upto` before the last one, so that somebody
-who is a little late is never sent a whole state.
+Values are decided in any order and returned to the owner in log order. From time to time a checkpoint, the owner's
+encoded state after every instance below `checkpoint_end`, replaces the log before it. Values below `floor` are
+truncated: a peer that needs them gets the checkpoint, every other peer gets values. `floor` is the end of the previous
+checkpoint, so that a peer that is only a little behind never needs a whole state.
 """
 
 from amcast.kernel.ids import ProcessId
@@ -11,31 +11,32 @@ from amcast.kernel.process import Process
 from amcast.parts.consensus.messages import Install, Learn, LogState, LogStatus, Value
 
 VALUES_PER_LEARN = 64
-"""How many values one Learn carries at most."""
+"""The most values that one Learn carries."""
 
 Decided = list[tuple[int, Value | bytes]]
-"""What the owner must do next, in order: apply the value of an instance, or become the state (bytes) that stands for
-everything below the instance."""
+"""What the owner applies next, in order: the value of an instance, or a checkpoint (bytes) that replaces everything
+below the instance."""
 
 
 class Log:
-    """What is decided."""
+    """The decided values, and how peers that lack some of them catch up."""
 
-    def __init__(self, owner: Process, keep: int) -> None:
+    def __init__(self, owner: Process, checkpoint_interval: int) -> None:
         self.owner = owner
-        self.checkpoint_interval = keep
+        self.checkpoint_interval = checkpoint_interval
         self.decided_until = 0
-        """Everything below is decided and was handed up."""
+        """Every instance below is decided and was returned to the owner."""
         self.floor = 0
-        """Everything below is forgotten; never above `upto`."""
+        """Values below are truncated; never above `checkpoint_end`."""
         self.checkpoint_end = 0
+        """The checkpoint covers every instance below."""
         self.checkpoint = b""
         self.retain_from: int | None = None
-        """Nothing at or above may be forgotten, whatever the snapshots say."""
+        """Values at or above are not truncated, whatever the checkpoints cover; None: no restriction."""
         self.known_until = 0
-        """Somebody said to know everything below."""
+        """Some peer has every instance below."""
         self._decided: dict[int, Value] = {}
-        """From `floor` on; above `chosen` with gaps."""
+        """Values from `floor` on; above `decided_until` with gaps."""
 
     def is_decided(self, instance: int) -> bool:
         return instance < self.decided_until or instance in self._decided
@@ -46,7 +47,7 @@ class Log:
             assert known == value, f"instance {instance} of process {self.owner.me}: {known} and {value} were decided"
 
     def collect_ready(self) -> Decided:
-        """What can be handed up now."""
+        """Advances over the decided values that follow without a gap, and returns them."""
         ready: Decided = []
         while (value := self._decided.get(self.decided_until)) is not None:
             ready.append((self.decided_until, value))
@@ -54,26 +55,27 @@ class Log:
         return ready
 
     def is_behind(self) -> bool:
-        """Whether something is decided that is not known here: somebody said so, or a later value is."""
+        """Whether a decided value is missing here: a peer has more, or a later value is known."""
         return self.decided_until < self.known_until or len(self._decided) > self.decided_until - self.floor
 
-    # Teaching
+    # Catching up
 
     def send_status(self, peer: ProcessId) -> None:
         self.owner.send(peer, LogStatus(self.decided_until))
 
-    def handle_status(self, peer: ProcessId, chosen: int) -> None:
-        """A peer said how far it is: teach it, or ask it."""
-        if chosen > self.decided_until:
-            self.known_until = max(self.known_until, chosen)
+    def handle_status(self, peer: ProcessId, decided_until: int) -> None:
+        """Sends a peer that is behind what it lacks, and asks a peer that is ahead."""
+        if decided_until > self.decided_until:
+            self.known_until = max(self.known_until, decided_until)
             self.send_status(peer)
-        elif chosen < self.decided_until:
-            self.send_decided(peer, chosen)
+        elif decided_until < self.decided_until:
+            self.send_decided(peer, decided_until)
 
     def send_decided(self, peer: ProcessId, first: int) -> None:
+        """Sends decided values from `first` on; the checkpoint first, where values are truncated."""
         if first < self.floor:
             if self.owner.topology.group_of(peer) != self.owner.group:
-                return  # a state says what a group has delivered: only its own members may hand it on
+                return  # a checkpoint contains what the group has delivered: it is of use to its own members only
             self.owner.note("transferred", value=float(self.checkpoint_end))
             self.owner.send(peer, Install(self.checkpoint_end, self.checkpoint, *self.retained_values()))
             first = self.checkpoint_end
@@ -87,51 +89,49 @@ class Log:
             self.decide(instance, value)
         return self.collect_ready()
 
-    def handle_learn(self, teacher: ProcessId, body: Learn) -> Decided:
+    def handle_learn(self, sender: ProcessId, body: Learn) -> Decided:
         ready = self.learn(body.values, body.first)
-        if self.decided_until < body.chosen:
-            self.known_until = max(self.known_until, body.chosen)
-            self.send_status(teacher)
+        if self.decided_until < body.decided_until:
+            self.known_until = max(self.known_until, body.decided_until)
+            self.send_status(sender)
         return ready
 
-    def install(self, upto: int, state: bytes, floor: int, values: tuple[Value, ...]) -> Decided:
-        """Take over a state that is ahead of mine, and values from `floor` on that may go beyond it."""
-        if upto <= self.decided_until:
+    def install(self, end: int, checkpoint: bytes, floor: int, values: tuple[Value, ...]) -> Decided:
+        """Adopts a checkpoint that is ahead of this log, and values from `floor` on that may go beyond it."""
+        if end <= self.decided_until:
             return []
         for instance, value in enumerate(values, floor):
             self.decide(instance, value)
-        self.checkpoint_end = self.decided_until = upto
+        self.checkpoint_end = self.decided_until = end
         self.floor = floor
-        self.checkpoint = state
+        self.checkpoint = checkpoint
         self._truncate()
-        return [(upto, state), *self.collect_ready()]
+        return [(end, checkpoint), *self.collect_ready()]
 
     # Truncation
 
     def needs_checkpoint(self) -> bool:
         return self.decided_until - self.checkpoint_end >= self.checkpoint_interval
 
-    def compact(self, upto: int, state: bytes) -> None:
-        """The owner's state at `upto` is safe: forget what nobody should need any more."""
-        if upto <= self.checkpoint_end:
+    def compact(self, end: int, checkpoint: bytes) -> None:
+        """Adopts the owner's checkpoint and truncates the log before the previous one."""
+        if end <= self.checkpoint_end:
             return
-        self.floor = (
-            self.checkpoint_end
-            if self.retain_from is None
-            else max(self.floor, min(self.checkpoint_end, self.retain_from))
-        )
-        self.checkpoint_end = upto
-        self.checkpoint = state
+        if self.retain_from is None:
+            self.floor = self.checkpoint_end
+        else:
+            self.floor = max(self.floor, min(self.checkpoint_end, self.retain_from))
+        self.checkpoint_end = end
+        self.checkpoint = checkpoint
         self._truncate()
 
     def retained_values(self) -> tuple[int, tuple[Value, ...]]:
-        """What the state covers and others still need, if somebody asked to hold it."""
+        """The values that the checkpoint covers and `retain_from` keeps, and the first instance of them."""
         if self.retain_from is None:
             return (self.checkpoint_end, ())
         return (self.floor, tuple(self._decided[instance] for instance in range(self.floor, self.checkpoint_end)))
 
     def values_after_checkpoint(self) -> tuple[Value, ...]:
-        """What was decided after the state."""
         return tuple(self._decided[instance] for instance in range(self.checkpoint_end, self.decided_until))
 
     def _truncate(self) -> None:
@@ -143,9 +143,9 @@ class Log:
         return LogState(self.decided_until, self.floor, self.checkpoint_end, self.checkpoint, self.known_until, decided)
 
     def restore(self, state: LogState) -> None:
-        self.decided_until = state.chosen
+        self.decided_until = state.decided_until
         self.floor = state.floor
-        self.checkpoint_end = state.upto
-        self.checkpoint = state.state
-        self.known_until = state.goal
+        self.checkpoint_end = state.checkpoint_end
+        self.checkpoint = state.checkpoint
+        self.known_until = state.known_until
         self._decided = dict(state.decided)

@@ -1,10 +1,8 @@
-"""What the members of a Paxos group say to each other, make durable and know.
+"""Settings, bodies, records and states of Paxos and Ring Paxos.
 
-A value is a tuple of entries; the empty one is the no-op that fills gaps. Entries are the same few fields for every
+A value is a tuple of entries; the empty value is the no-op that fills gaps. Entries have the same few fields for every
 protocol, so that a value needs no encoding of its own: a kind that the protocol defines, the message's id, a group, a
 timestamp, and the message itself where it must travel.
-
-What travels round a ring.
 """
 
 from msgspec import Struct
@@ -16,7 +14,7 @@ from amcast.kernel.units import MILLISECOND
 
 
 class Entry(Struct, frozen=True, array_like=True, gc=False):
-    """One thing that a group agrees on."""
+    """One item that a group agrees on."""
 
     kind: int
     id: MessageId
@@ -27,16 +25,16 @@ class Entry(Struct, frozen=True, array_like=True, gc=False):
 
 Value = tuple[Entry, ...]
 Vote = tuple[int, int, Value]
-"""Instance, ballot and the value accepted in it."""
+"""Instance, ballot, and the value accepted in that ballot."""
 
 
 class PaxosConfig(Config, frozen=True):
-    """What every protocol over replicated groups can be told."""
+    """Settings of every protocol whose groups agree by Paxos."""
 
     retry_ns: tuple[int, int] = (500 * MILLISECOND, 1000 * MILLISECOND)
-    """How long to wait before something that should have happened is asked for again."""
+    """How long a process waits before it sends again what had no effect, or asks for what did not come."""
     keep: int = 256
-    """After so many decided instances a snapshot is made; the log before the previous one goes."""
+    """Decided instances between two checkpoints; the log before the previous checkpoint is truncated."""
 
     def __post_init__(self) -> None:
         low, high = self.retry_ns
@@ -47,31 +45,31 @@ class PaxosConfig(Config, frozen=True):
 
 
 class Prepare(Body, frozen=True):
-    """Phase 1: who wants to lead under this ballot, or (with a new memory_loss) to be admitted after losing its
-    memory."""
+    """Phase 1a: a candidate's ballot. A member that lost its state also sends it, with the incarnation in which it did
+    (`memory_loss`), to be admitted again."""
 
     ballot: int
     memory_loss: int
 
 
 class Promise(Body, frozen=True):
-    """Nothing lower will be accepted; what was accepted and is not known to be decided; the incarnations of the
-    forgetful."""
+    """Phase 1b: a promise to accept no lower ballot, the accepted values that are not known to be decided, and in which
+    incarnation each member lost its state."""
 
     ballot: int
-    chosen: int
+    decided_until: int
     votes: tuple[Vote, ...]
     memory_losses: tuple[int, ...]
 
 
 class Nack(Body, frozen=True):
-    """A higher ballot was promised."""
+    """The sender has promised this higher ballot."""
 
     ballot: int
 
 
 class Accept(Body, frozen=True):
-    """Phase 2a."""
+    """Phase 2a: a proposal."""
 
     ballot: int
     instance: int
@@ -79,7 +77,7 @@ class Accept(Body, frozen=True):
 
 
 class Accepted(Body, frozen=True):
-    """Phase 2b, for `count` instances from `first` on."""
+    """Phase 2b: votes for `count` instances from `first` on."""
 
     ballot: int
     first: int
@@ -87,47 +85,48 @@ class Accepted(Body, frozen=True):
 
 
 class LogStatus(Body, frozen=True):
-    """I know everything below `chosen`: teach me, or ask me. A leader also says under which ballot it leads, once it
-    knows everything that was proposed under lower ones."""
+    """The sender has every instance below `decided_until`; the receiver sends what the sender lacks, or asks for what
+    it lacks itself. A leader that knows every proposal of lower ballots adds its ballot."""
 
-    chosen: int
+    decided_until: int
     ballot: int = 0
 
 
 class Learn(Body, frozen=True):
-    """Decided values from `first` on; the teacher knows everything below `chosen`."""
+    """Decided values from `first` on; the sender has every instance below `decided_until`."""
 
     first: int
     values: tuple[Value, ...]
-    chosen: int
+    decided_until: int
 
 
 class Install(Body, frozen=True):
-    """What the owner was after everything below `upto`: for who is too far behind to be taught value by value. With
-    the values before it from `floor` on that somebody else still needs."""
+    """A checkpoint, for a member that lacks truncated values: the owner's state after every instance below `end`, and
+    the values from `floor` on that learners still need."""
 
-    upto: int
-    state: bytes
+    end: int
+    checkpoint: bytes
     floor: int
     values: tuple[Value, ...]
 
 
 class CheckpointReady(Body, frozen=True):
-    """To oneself: everything this process delivered before has been handed over, so `upto` may become durable."""
+    """From a process to itself: everything it delivered before the checkpoint at `end` has left its outbox, so the
+    checkpoint may become durable."""
 
-    upto: int
+    end: int
 
 
 class Promised(Record, frozen=True):
-    """A promise that must survive; also the first record of every member's incarnation, to tell memory_loss from lost
-    memory."""
+    """A durable promise. Also the first record of every member's first incarnation: a restarted member that finds no
+    record has lost its state."""
 
     ballot: int
     memory_losses: tuple[int, ...]
 
 
 class Voted(Record, frozen=True):
-    """A vote that must survive. It implies a promise of the same ballot."""
+    """A durable vote. It implies a promise of the same ballot."""
 
     ballot: int
     instance: int
@@ -135,11 +134,11 @@ class Voted(Record, frozen=True):
 
 
 class Snapshot(Record, frozen=True):
-    """Everything: the owner's state at `upto`, what was decided from `floor` on, what this member promised and voted
-    for."""
+    """The whole durable state of a member: the checkpoint at `end`, the decided values from `floor` on, its promise and
+    its votes."""
 
-    upto: int
-    state: bytes
+    end: int
+    checkpoint: bytes
     floor: int
     decided: tuple[Value, ...]
     promised: int
@@ -148,15 +147,19 @@ class Snapshot(Record, frozen=True):
 
 
 class LogState(State, frozen=True):
-    chosen: int
+    """The fields of `Log`."""
+
+    decided_until: int
     floor: int
-    upto: int
-    state: bytes
-    goal: int
+    checkpoint_end: int
+    checkpoint: bytes
+    known_until: int
     decided: tuple[tuple[int, Value], ...]
 
 
 class SlotState(State, frozen=True):
+    """An undecided instance."""
+
     instance: int
     ballot: int
     value: Value
@@ -165,27 +168,27 @@ class SlotState(State, frozen=True):
 
 
 class PaxosState(State, frozen=True):
-    """All a member knows, in the order of the fields of `parts.paxos.Paxos`."""
+    """The fields of `Paxos`, in their order."""
 
     role: str
     incarnation: int
-    believed: int
+    suggested_leader: int
     promised: int
     memory_losses: tuple[int, ...]
     log: LogState
-    marked: tuple[int, bytes] | None
+    pending_checkpoint: tuple[int, bytes] | None
     votes: tuple[Vote, ...]
     slots: tuple[SlotState, ...]
     ballot: int
-    seen: int
+    highest_refusal: int
     promises: tuple[tuple[int, Promise], ...]
-    start: int
-    next: int
-    announced: int
-    armed: bool
-    resend: int
-    turn: int
-    reached: int
+    catch_up_until: int
+    next_instance: int
+    announced_ballot: int
+    timer_set: bool
+    resend_below: int
+    catch_up_index: int
+    last_decided_until: int
 
 
 PAXOS_BODIES: tuple[type[Body], ...] = (
@@ -203,14 +206,11 @@ PAXOS_RECORDS: tuple[type[Record], ...] = (Promised, Voted, Snapshot)
 
 
 class RingAccept(Body, frozen=True):
-    """Phases 2a and 2b in one: a proposal and the votes (bits by place) it has collected."""
+    """Ring Paxos: phases 2a and 2b in one, a proposal and the votes (bits by place) that it has collected."""
 
     ballot: int
     instance: int
     value: Value
     votes: int
     remaining: int
-    """Members that have not seen the value; from 0 down, members that have not seen all votes."""
-
-
-RING_PAXOS_BODIES: tuple[type[Body], ...] = (*PAXOS_BODIES, RingAccept)
+    """Members that have not seen the value; counted down below 0 on the second lap, which carries only the votes."""

@@ -1,10 +1,10 @@
 """Ballots and majorities.
 
-A ballot is one integer that says who leads and orders all attempts to lead: (round, incarnation, member), the round
-weighing most. The incarnation is in it because a restarted member may have forgotten which rounds it used up: two
-incarnations never share a ballot, and so no two values are ever proposed for one instance under one ballot.
+A ballot is one integer that identifies a leader and orders all attempts to lead: (round, incarnation, member), the
+round weighing most. It contains the incarnation because a restarted member may have forgotten which rounds it used:
+two incarnations never share a ballot, so no two values are proposed for one instance under one ballot.
 
-Votes are sets of members, kept as the bits of an integer by the member's place in its group.
+Votes are sets of members, stored as the bits of an integer by the member's place in its group.
 """
 
 from typing import Final
@@ -13,30 +13,30 @@ from amcast.kernel.ids import ProcessId
 from amcast.kernel.topology import Topology
 
 MAX_MEMBERS: Final = 1024
-"""As many as a ballot can tell apart: of one group, or of all groups where all of them vote together (A_dt)."""
+"""The most members that a ballot can tell apart: of one group, or of all groups where they vote together (A_dt)."""
 MAX_INCARNATIONS: Final = 1 << 16
+"""The most incarnations of a member that a ballot can tell apart."""
 
 
 def ballot_of(round: int, incarnation: int, place: int) -> int:
-    """The ballot of a member (by place in its group) in one of its incarnations; ballot 0 is the first member's
-    first."""
+    """The ballot of a member, by its place in the group. Ballot 0 is the first member's in its first incarnation."""
     assert 0 <= place < MAX_MEMBERS, f"place {place}; expected less than {MAX_MEMBERS}"
     assert 0 <= incarnation < MAX_INCARNATIONS, f"incarnation {incarnation}; expected less than {MAX_INCARNATIONS}"
     return (round * MAX_INCARNATIONS + incarnation) * MAX_MEMBERS + place
 
 
 def place_of(ballot: int) -> int:
-    """Who leads in this ballot, by place in its group."""
+    """The place of the member that leads in a ballot."""
     return ballot % MAX_MEMBERS
 
 
 def round_of(ballot: int) -> int:
-    """How often the lead was taken, about: for people."""
+    """The round of a ballot: roughly how many times the leader changed, for display."""
     return ballot // (MAX_MEMBERS * MAX_INCARNATIONS)
 
 
 def next_ballot(above: int, incarnation: int, place: int) -> int:
-    """The lowest ballot of a member that is higher than everything it knows of."""
+    """The lowest ballot of a member that is higher than `above`."""
     return ballot_of(above // (MAX_MEMBERS * MAX_INCARNATIONS) + 1, incarnation, place)
 
 
@@ -46,14 +46,14 @@ def majority(members: int) -> int:
 
 
 def role_of(topology: Topology, process: ProcessId) -> str:
-    """Without an oracle's word the first member of each group leads."""
+    """The role of a process before any leader change: the first member of each group leads."""
     group = topology.group_of(process)
     return "client" if group is None else "leader" if process == topology.members(group)[0] else "follower"
 
 
 class Tally:
-    """Votes for the highest ballot heard of; votes for a lower one no longer matter, because what they may have
-    chosen is proposed again in the higher one."""
+    """Counts the votes for the highest ballot seen. Votes for lower ballots no longer matter: a value that they may
+    have decided is proposed again in the higher ballot."""
 
     __slots__ = ("ballot", "votes")
 
@@ -62,7 +62,7 @@ class Tally:
         self.votes = 0
 
     def count(self, ballot: int, place: int) -> int:
-        """Add a vote; how many votes that ballot has now (0 for a ballot that is out of date)."""
+        """Adds a vote and returns how many votes that ballot has; 0 for an outdated ballot."""
         if ballot < self.ballot:
             return 0
         if ballot > self.ballot:

@@ -1,15 +1,15 @@
-"""Ring Paxos: the same log, but proposals travel round a ring of members and collect votes on the way.
+"""Ring Paxos: the same log, with proposals that travel round a ring of members and collect votes on the way.
 
-    leader -> next -> next -> ... -> leader         Pass, with the value, until everybody has it;
-                                                    who holds it with a majority of votes knows that it is decided,
-    and says so further round the ring              Pass without value, for those that voted before the majority
+    leader -> next -> next -> ... -> leader         RingAccept with the value, until every member has it; a member
+                                                    that sees a majority of votes knows that the value is decided
+           -> next -> ... -> last                   RingAccept without the value, for members that voted before that
 
 Source: Marandi, Primi, Schiper, Pedone, "Ring Paxos" (2010), as used by paper 004 (URingPaxos, section 3.3).
 
 Each process sends each value once, so no link carries more than another: made for throughput, not for latency. A ring
-breaks with any of its members. Then nothing comes back in time, and the leader falls back to plain Paxos for what is
-open (the timer of `Paxos` proposes it again to everybody): a broken ring costs time, never safety. Everything else
-(ballots, promises, recovery, teaching) is inherited.
+breaks with any of its members. Then the votes do not come back in time, and the leader falls back to plain Paxos for
+the undecided instances (the timer of `Paxos` proposes them again to every member): a broken ring costs time, never
+safety. Ballots, promises, recovery and catching up are inherited.
 """
 
 from amcast.kernel.ids import ProcessId
@@ -20,11 +20,11 @@ from amcast.parts.consensus.paxos import Paxos, message_ids
 
 
 class RingPaxos(Paxos):
-    """One member's share in a group's log, over a ring in the order of the group's members."""
+    """One member's part in a group's log, over a ring in the order of the group's members."""
 
     def receive(self, sender: ProcessId, body: Body) -> Decided:
         if type(body) is RingAccept:
-            return self._pass(body)
+            return self._handle_ring_accept(body)
         return super().receive(sender, body)
 
     def _propose(self, instance: int, value: Value) -> None:
@@ -35,16 +35,16 @@ class RingPaxos(Paxos):
             self.owner.me, RingAccept(self.ballot, instance, value, 0, len(self.members)), message_ids((value,))
         )
 
-    def _pass(self, body: RingAccept) -> Decided:
-        """Vote, learn, hand on. A member that refuses or has no vote hands on what it got: it is still a link."""
+    def _handle_ring_accept(self, body: RingAccept) -> Decided:
+        """Votes, learns and forwards. A member that refuses or has no vote forwards too, as part of the ring."""
         votes = body.votes
         if (
-            self._voting()
+            self._can_vote()
             and body.ballot >= self.promised
             and body.instance >= self.log.decided_until
             and body.remaining > 0
         ):
-            self._promise_to(body.ballot)
+            self._raise_promise(body.ballot)
             self._votes[body.instance] = (body.ballot, body.value)
             self.owner.persist(Voted(body.ballot, body.instance, body.value))
             votes |= 1 << self.place
@@ -57,12 +57,12 @@ class RingPaxos(Paxos):
             for place in range(len(self.members)):
                 if votes >> place & 1:
                     slot.tally.count(body.ballot, place)
-            decided = self._judge(body.instance, slot)
-        self._hand_on(body, votes)
+            decided = self._decide_if_quorum(body.instance, slot)
+        self._forward(body, votes)
         return decided
 
-    def _hand_on(self, body: RingAccept, votes: int) -> None:
-        """To the next member: the value on the first lap, the votes alone on the second, until all know them."""
+    def _forward(self, body: RingAccept, votes: int) -> None:
+        """Sends the value on the first lap, and the votes alone on the second, until every member has them."""
         left = body.remaining - 1
         if left <= -len(self.members) + 1:
             return

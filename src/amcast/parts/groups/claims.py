@@ -1,9 +1,9 @@
-"""Claims that follow from how groups are run, and not from the protocol.
+"""Claims that follow from the replication of groups, and not from the protocol.
 
-Where `parts/groups/replicated.py` runs a protocol of single processes in groups of several (`lifted`), groups may lose
-members, forget, and be led by the wrong one, as long as a majority is left; every message delay becomes three, because
-what arrives is ordered by the group's log first (to the leader, to the members, back); channels between groups need
-FIFO links. How many packets that takes is not claimed.
+Where `parts/groups/replicated.py` runs a protocol of single processes in groups of several, members may crash, lose
+their state and suspect each other wrongly, as long as a majority of each group is left; every message delay becomes
+three, because the group's log orders all input first (to the leader, to the members, back); channels between groups
+need FIFO links. The number of packets is not claimed.
 """
 
 from dataclasses import replace
@@ -12,22 +12,22 @@ from typing import Final
 from amcast.kernel.spec import Claims, FaultKind, majorities_survive
 
 LINK_FAULTS: Final[frozenset[FaultKind]] = frozenset({"pause", "slow", "partition", "loss", "skew"})
-"""What a protocol for processes that do not crash survives."""
+"""Faults that a protocol for processes that do not crash survives."""
 CRASH_FAULTS: Final[frozenset[FaultKind]] = LINK_FAULTS | {"leaders", "links", "crash", "recovery", "amnesia"}
-"""What groups survive that agree by majorities and keep what they said on disks."""
+"""Faults that groups survive that agree by majorities and have durable state."""
 MAJORITY_CLAIMS: Final = Claims(genuine="strict", faults=CRASH_FAULTS, tolerates=majorities_survive, ranked=True)
-"""What genuine protocols claim whose groups do so and order by timestamps; how fast they are is their own."""
+"""Claims of genuine protocols whose groups survive these faults and order by timestamps; delays are per protocol."""
 
 
-def replicate_claims(alone: Claims) -> Claims:
-    """The claims for groups of several, from those for groups of one."""
+def replicate_claims(single: Claims) -> Claims:
+    """Derives the claims for replicated groups from those for single processes."""
 
     def delays(role: str, destinations: int, replicas: int) -> int | None:
-        count = alone.delays(role, destinations, replicas)
+        count = single.delays(role, destinations, replicas)
         return None if count is None else 3 * count
 
     return replace(
-        alone,
+        single,
         links="fifo",
         faults=CRASH_FAULTS,
         tolerates=majorities_survive,

@@ -42,7 +42,6 @@ from amcast.parts.groups.messages import (
     OwedTimestamp,
 )
 from amcast.parts.ordering.delivered_set import DeliveredSet
-from amcast.parts.ordering.messages import DeliveredRange
 from amcast.parts.ordering.obligations import Obligations, Rank
 
 REPAIR_TIMER: Final = "repair"
@@ -376,26 +375,22 @@ class LeaderGroupMember(Process, Generic[I]):
             self._highest_epoch = max(self._highest_epoch, ballot)
             self._is_lagging = True
 
-    def _adopt_position(self, position: int, rank: Rank, delivered: tuple[DeliveredRange, ...]) -> None:
-        """Moves to a later position of the group without the deliveries in between."""
-        self.position = self._history_start = position
-        self._last_delivered_rank = rank
-        self._delivered.restore(delivered)
-        self._obligations = Obligations()
-        self._clock = max(self._clock, rank[0])
-        self._checkpoint_due = True
-
     def _adopt_prefix(self, position: int, prefix: DeliveredPrefix) -> None:
         """Moves to a later position of the group without the deliveries in between."""
-        self._adopt_position(position, (prefix.time, prefix.tie), prefix.delivered)
-        self._add_owed(prefix)
+        self.position = self._history_start = position
+        self._restore_prefix(prefix)
+        self._clock = max(self._clock, prefix.time)
+        self._checkpoint_due = True
 
     def _delivered_prefix(self) -> DeliveredPrefix:
         time, tie = self._last_delivered_rank
         owed = tuple([OwedTimestamp(*obligation) for obligation in self._obligations.list_all()])
         return DeliveredPrefix(time, tie, self._delivered.snapshot(), owed)
 
-    def _add_owed(self, prefix: DeliveredPrefix) -> None:
+    def _restore_prefix(self, prefix: DeliveredPrefix) -> None:
+        self._last_delivered_rank = (prefix.time, prefix.tie)
+        self._delivered.restore(prefix.delivered)
+        self._obligations = Obligations()
         for owed in prefix.owed:
             self._obligations.add(owed.id, owed.timestamp, owed.final, owed.groups)
 
@@ -446,17 +441,13 @@ class LeaderGroupMember(Process, Generic[I]):
 
     def _restore_member_checkpoint(self, checkpoint: LeaderGroupCheckpoint) -> None:
         """Restores the durable state, but for the accepted entries, the retained deliveries and the position."""
-        prefix = checkpoint.prefix
         self._promised = checkpoint.promised
         self._epoch = checkpoint.epoch
         self._clock = checkpoint.clock
         self._memory_losses = checkpoint.memory_losses
         self._delivered_until = checkpoint.delivered_until
         self._history_start = checkpoint.history_start
-        self._last_delivered_rank = (prefix.time, prefix.tie)
-        self._delivered.restore(prefix.delivered)
-        self._obligations = Obligations()
-        self._add_owed(prefix)
+        self._restore_prefix(checkpoint.prefix)
 
     def _snapshot_member(self) -> LeaderGroupState:
         return LeaderGroupState(

@@ -2,9 +2,9 @@
 
 Groups with a leader (`parts/groups/leader_group.py`): what their protocols, PrimCast and White-Box, have in common.
 
-What replicated groups say to each other, and know, beyond Paxos.
+Replicated groups (`parts/groups/replicated.py`): the channels between them.
 
-What groups that agree on timestamps say to each other, and what their members know.
+Groups that agree on timestamps (`parts/groups/timestamped.py`): timestamps and confirmations.
 """
 
 from typing import Final, Literal
@@ -126,11 +126,11 @@ class LeaderGroupState(State, frozen=True):
 
 
 class ReplicatedConfig(PaxosConfig, frozen=True):
-    """What a protocol for single processes can be told when it is lifted to groups."""
+    """Settings of a protocol for single processes that runs in replicated groups."""
 
 
 class GroupMessage(Body, frozen=True):
-    """What one group says to another, as its leader's packet: the n-th body on this channel, encoded."""
+    """A body of the inner protocol, encoded, with its number on the channel between two groups."""
 
     group: GroupId
     number: int
@@ -140,56 +140,61 @@ class GroupMessage(Body, frozen=True):
 
 
 class GroupMessageAck(Body, frozen=True):
-    """My group's log has everything below `upto` that yours said."""
+    """The log of the sender's group has every body below `upto` of the receiver's group."""
 
     group: GroupId
     upto: int
 
 
 class ReplicatedCheckpoint(State, frozen=True):
-    """What the log determines, and which outputs other groups may not have taken."""
+    """The state that follows from the log, and the bodies that other groups may not have received."""
 
     position: int
     inner: bytes
-    asked: tuple[DeliveredRange, ...]
+    ordered: tuple[DeliveredRange, ...]
     delivered: tuple[DeliveredRange, ...]
-    taken: tuple[tuple[GroupId, int], ...]
+    received: tuple[tuple[GroupId, int], ...]
     sent: tuple[tuple[GroupId, int], ...]
-    outgoing: tuple[tuple[GroupId, tuple[GroupMessage, ...]], ...]
-    settled: tuple[tuple[GroupId, int], ...]
+    unacknowledged: tuple[tuple[GroupId, tuple[GroupMessage, ...]], ...]
+    acknowledged: tuple[tuple[GroupId, int], ...]
 
 
 class ReplicatedState(State, frozen=True):
-    core: ReplicatedCheckpoint
+    """The fields of `ReplicatedGroup`."""
+
+    checkpoint: ReplicatedCheckpoint
     paxos: PaxosState
-    waiting: tuple[Message, ...]
-    fresh: tuple[MessageId, ...]
-    old: tuple[MessageId, ...]
-    arrived: tuple[tuple[GroupId, tuple[GroupMessage, ...]], ...]
-    next: tuple[tuple[GroupId, int], ...]
-    old_sent: tuple[tuple[GroupId, int], ...]
-    led: int
-    armed: bool
+    requests: tuple[Message, ...]
+    unproposed: tuple[MessageId, ...]
+    overdue_requests: tuple[MessageId, ...]
+    incoming: tuple[tuple[GroupId, tuple[GroupMessage, ...]], ...]
+    next_proposed: tuple[tuple[GroupId, int], ...]
+    overdue_below: tuple[tuple[GroupId, int], ...]
+    led_ballot: int
+    timer_set: bool
 
 
 REPLICATED_BODIES: tuple[type[Body], ...] = (GroupMessage, GroupMessageAck)
 
 
 SET: Final = 0
-"""An entry with a message: give it the group's timestamp."""
+"""Kind of a log entry with a message: the log gives it the group's timestamp."""
 SYNC: Final = 1
-"""An entry with another group's (or the own) timestamp for a message."""
+"""Kind of a log entry with a destination group's timestamp of a message."""
 SOFT: Final = 2
-"""The same, but a guess."""
+"""Kind of a log entry with a guess of a destination group's timestamp."""
 FINAL: Final = 3
-"""An entry with a message's final timestamp."""
+"""Kind of a log entry with a message's final timestamp."""
 
 
 class TimestampConfig(PaxosConfig, frozen=True):
+    """Settings of every protocol whose groups agree on timestamps."""
+
     consensus: Literal["paxos", "ring"] = "paxos"
-    """How a group agrees: everybody tells everybody, or round a ring (what 004 ran on)."""
+    """How a group agrees: plain Paxos, or Ring Paxos (as in 004)."""
     confirmation_batch: int = 64
-    """So many messages are confirmed to another group (or, if delivered ahead of the log, written to it) at a time."""
+    """The number of messages that are confirmed to another group at a time, and of final timestamps that are written at
+    a time to the log of a group that delivers ahead of it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -198,7 +203,8 @@ class TimestampConfig(PaxosConfig, frozen=True):
 
 
 class GroupTimestamp(Body, frozen=True):
-    """SEND-HARD: the timestamp that a group's log gave a message. `ask`: please tell me yours, or that you are done."""
+    """SEND-HARD: the timestamp that a group's log gave a message. `ask` requests the receiver's timestamp, or its
+    confirmation."""
 
     message: MessageId
     group: GroupId
@@ -207,63 +213,66 @@ class GroupTimestamp(Body, frozen=True):
 
 
 class FinalStored(Body, frozen=True):
-    """The final timestamps of these messages are in my group's log: yours need not be remembered for us."""
+    """Confirmation: the final timestamps of these messages are in the log of the sender's group, which will not ask for
+    the receiver's timestamps again."""
 
     messages: tuple[MessageId, ...]
 
 
 class FinalQuery(Body, frozen=True):
-    """To fellow members: do you know the final timestamps of these messages?"""
+    """Asks another member of the group for the final timestamps of these messages."""
 
     messages: tuple[MessageId, ...]
 
 
 class FinalReply(Body, frozen=True):
-    """Final timestamps that I know."""
+    """The final timestamps that the sender knows."""
 
     finals: tuple[tuple[MessageId, int], ...]
 
 
 class TimestampPendingState(State, frozen=True):
-    """What is known of a message that the log stamped, until it is delivered and settled."""
+    """The fields of `TimestampPending`."""
 
     message: Message
     own: int
-    heard: tuple[tuple[GroupId, int], ...]
-    synced: tuple[tuple[GroupId, int], ...]
-    soft: tuple[tuple[GroupId, int], ...]
+    received: tuple[tuple[GroupId, int], ...]
+    logged: tuple[tuple[GroupId, int], ...]
+    guesses: tuple[tuple[GroupId, int], ...]
     final: int
-    settled: bool
-    delivered: bool
-    confirmed: tuple[GroupId, ...]
+    is_final_logged: bool
+    is_delivered: bool
+    confirmed_by: tuple[GroupId, ...]
     committed_ns: int
-    old: bool
-    proposed: int
+    is_overdue: bool
+    proposed_ballot: int
 
 
 class TimestampCheckpoint(State, frozen=True):
-    """What a fellow member needs in order to go on from here."""
+    """The state from which another member of the group can continue."""
 
     position: int
     clock: int
-    last: tuple[int, MessageId]
+    last_delivered: tuple[int, MessageId]
     pending: tuple[TimestampPendingState, ...]
-    seen: tuple[DeliveredRange, ...]
-    kept: tuple[tuple[GroupId, tuple[tuple[MessageId, int], ...]], ...]
-    confirming: tuple[tuple[GroupId, tuple[MessageId, ...]], ...]
+    ordered: tuple[DeliveredRange, ...]
+    unconfirmed: tuple[tuple[GroupId, tuple[tuple[MessageId, int], ...]], ...]
+    unsent_confirmations: tuple[tuple[GroupId, tuple[MessageId, ...]], ...]
 
 
 class TimestampState(State, frozen=True):
-    core: TimestampCheckpoint
+    """The fields of `TimestampedGroup`."""
+
+    checkpoint: TimestampCheckpoint
     paxos: PaxosState
-    waiting: tuple[Message, ...]
-    old: tuple[MessageId, ...]
-    early: tuple[tuple[MessageId, tuple[tuple[GroupId, int], ...]], ...]
-    starting: tuple[MessageId, ...]
-    fresh: tuple[MessageId, ...]
-    ahead: tuple[MessageId, ...]
-    led: int
-    armed: bool
+    requests: tuple[Message, ...]
+    overdue_requests: tuple[MessageId, ...]
+    early_timestamps: tuple[tuple[MessageId, tuple[tuple[GroupId, int], ...]], ...]
+    unproposed_requests: tuple[MessageId, ...]
+    unproposed_timestamps: tuple[MessageId, ...]
+    unproposed_finals: tuple[MessageId, ...]
+    led_ballot: int
+    timer_set: bool
 
 
 TIMESTAMP_BODIES: tuple[type[Body], ...] = (GroupTimestamp, FinalStored, FinalQuery, FinalReply, RingAccept)

@@ -1,22 +1,22 @@
-"""The replicated-group adapter: a protocol for single, correct processes, run by groups of 2f + 1 that may crash.
+"""State machine replication: a protocol for single, correct processes, run by groups of 2f + 1 that may crash.
 
     client    leader of g   members of g         leader of h
       |--Request-->|             |                    |
-      |            |---Paxos-----|                    |     what comes in is ordered by the group's log
-      |         inner step    inner step              |     every member feeds it to its own copy of the protocol
-      |            |--Carry(g, n, body)-------------->|     the leader sends what comes out, numbered per channel
+      |            |---Paxos-----|                    |     the group's log orders all input
+      |         inner step    inner step              |     every member steps its own copy of the inner protocol
+      |            |--GroupMessage(g, n, body)------->|     the leader sends the output, numbered per channel
       |            |                                --Paxos-- ...
-      |            |<-Taken(h, n + 1)-----------------|     to all members: they need not keep it any longer
+      |            |<-GroupMessageAck(h, n + 1)-------|     to all members: they need not retain it any longer
 
 Source: Schneider, "Implementing fault-tolerant services using the state machine approach" (1990); papers 000
-(section 4.4) and 004 (3.2) say no more than that groups do this.
+(section 4.4) and 004 (3.2) only state that groups do this.
 
-The protocol inside sees a topology in which each group is one process, that of its first member, and links between
-them that are FIFO and exactly-once. Both ends of a channel count: whoever leads sends what is not known to be taken,
-again after every change of the leader, after a lost link and after a while; the log of the receiving group takes the
-n-th body only after the one before it and only once. So nothing is lost, doubled or overtaken, whoever crashes.
+The inner protocol sees a topology in which each group is one process, that of its first member, and links between them
+that are FIFO and exactly-once. Both ends of a channel number its bodies: a leader sends the bodies that are not
+acknowledged, and again after a leader change, a link reset and a timeout; the log of the receiving group accepts the
+n-th body only after the one before it, and only once. So no crash loses, duplicates or reorders bodies.
 
-The protocol inside must be deterministic, set no timers and keep nothing durable: its log is its memory.
+The inner protocol must be deterministic, set no timers and persist nothing: the log is its durable state.
 """
 
 from collections import deque
@@ -46,14 +46,19 @@ from amcast.parts.groups.messages import (
 from amcast.parts.ordering.delivered_set import DeliveredSet
 
 ProcessFactory = Callable[[ProcessId, Topology, Any], Process]
+Channels = dict[GroupId, dict[int, GroupMessage]]
+"""Bodies by the group at the other end, and by their number on the channel."""
+SavedChannels = tuple[tuple[GroupId, tuple[GroupMessage, ...]], ...]
 
 RETRY: Final = "adapter"
 REQUEST: Final = 0
+"""Kind of a log entry with a client's message."""
 GROUP_MESSAGE: Final = 1
+"""Kind of a log entry with a body of another group; its number is in the field `timestamp`."""
 
 
 def replicate(make: ProcessFactory, bodies: tuple[type[Body], ...], state: type[State]) -> ProcessFactory:
-    """A protocol's process for any topology: itself where groups are single processes, else lifted to groups."""
+    """Makes a protocol's processes for any topology: bare where every group is a single process, else replicated."""
 
     def process(me: ProcessId, topology: Topology, config: Any) -> Process:
         if all(len(topology.members(group)) == 1 for group in topology.groups):
@@ -66,7 +71,7 @@ def replicate(make: ProcessFactory, bodies: tuple[type[Body], ...], state: type[
 class ReplicatedGroup(Process):
     """One member of one group."""
 
-    sends_replies = True  # where the protocol inside does
+    sends_replies = True  # if the inner protocol does
 
     def __init__(
         self,
@@ -81,48 +86,48 @@ class ReplicatedGroup(Process):
         assert self.group is not None, f"process {me} is a client"
         self.home: GroupId = self.group
         self._config = config
-        self._single = Topology({g: topology.members(g)[:1] for g in topology.groups}, topology.clients)
-        self.inner = make(topology.members(self.home)[0], self._single, config)
+        self._inner_topology = Topology({g: topology.members(g)[:1] for g in topology.groups}, topology.clients)
+        self.inner = make(topology.members(self.home)[0], self._inner_topology, config)
         self._state = state
         self._decoder = msgspec.msgpack.Decoder(Union[bodies])  # noqa: UP007
         self._paxos = Paxos(self, topology.members(self.home), config)
-        # The same at every member after the same prefix of the log
-        self._asked = DeliveredSet()
-        """Clients' messages that the log has."""
+        # Equal at every member after the same prefix of the log
+        self._ordered = DeliveredSet()
+        """Clients' messages in the log."""
         self._delivered = DeliveredSet()
-        self._taken: dict[GroupId, int] = {}
-        """How many bodies of each other group the log has taken."""
+        self._received: dict[GroupId, int] = {}
+        """By group: the number of its bodies in the log."""
         self._sent: dict[GroupId, int] = {}
-        """How many bodies were said to each other group."""
-        # Each member's own
-        self._outgoing: dict[GroupId, dict[int, GroupMessage]] = {}
-        """Said and not known to be taken, by number; only groups with any, so that idle ones cost nothing."""
-        self._settled: dict[GroupId, int] = {}
-        """Known to be taken by each other group; may be ahead of what I know to be said."""
-        self._waiting: dict[MessageId, Message] = {}
-        """Clients asked for it, the log does not have it."""
-        self._fresh: list[MessageId] = []
-        """Those that I, leading, have not proposed."""
-        self._old: set[MessageId] = set()
-        """Those that waited already when the timer was set."""
-        self._arrived: dict[GroupId, dict[int, GroupMessage]] = {}
-        """Other groups said it, the log has not taken it; only groups with any."""
-        self._next: dict[GroupId, int] = {}
-        """The first body of each group that I, leading, have not proposed."""
-        self._old_sent: dict[GroupId, int] = {}
-        """What was said already when the timer was set."""
-        self._led = -1
-        """The ballot in which I last took over."""
-        self._armed = False
-        # Of this step
-        self._news: dict[GroupId, list[MessageId]] = {}
-        """Groups whose bodies were taken, and what these were about."""
+        """By group: the number of bodies that the inner protocol has sent to it."""
+        # Specific to each member
+        self._unacknowledged: Channels = {}
+        """Sent bodies without acknowledgement, by number; only groups with any, so that idle channels cost nothing."""
+        self._acknowledged: dict[GroupId, int] = {}
+        """By group: it has acknowledged every body below; may be ahead of `_sent` at a member that lags."""
+        self._requests: dict[MessageId, Message] = {}
+        """Clients' messages that have arrived and are not in the log."""
+        self._unproposed: list[MessageId] = []
+        """Requests that this member has not proposed in its ballot."""
+        self._overdue_requests: set[MessageId] = set()
+        """Requests that waited already when the timer was set."""
+        self._incoming: Channels = {}
+        """Bodies of other groups that have arrived and are not in the log; only groups with any."""
+        self._next_proposed: dict[GroupId, int] = {}
+        """By group: the first body that this member has not proposed in its ballot."""
+        self._overdue_below: dict[GroupId, int] = {}
+        """By group: bodies below were sent already when the timer was set."""
+        self._led_ballot = -1
+        """The ballot for which `_start_leading` ran."""
+        self._timer_set = False
+        # Of the present step
+        self._unsent_acks: dict[GroupId, list[MessageId]] = {}
+        """Groups whose bodies the log has ordered, and the messages that these were about."""
 
     def contacts(self, message: Message) -> tuple[ProcessId, ...]:
-        return self.topology.processes_of(self._contacted(message))
+        return self.topology.processes_of(self._contacted_groups(message))
 
-    def _contacted(self, message: Message) -> tuple[GroupId, ...]:
-        groups = (self._single.group_of(contact) for contact in self.inner.contacts(message))
+    def _contacted_groups(self, message: Message) -> tuple[GroupId, ...]:
+        groups = (self._inner_topology.group_of(contact) for contact in self.inner.contacts(message))
         return tuple(group for group in groups if group is not None)
 
     def has_delivered(self, message: MessageId) -> bool:
@@ -137,19 +142,20 @@ class ReplicatedGroup(Process):
         self._apply(self._paxos.begin(records, incarnation))
 
     def on_request(self, message: Message) -> None:
-        if message.id not in self._asked and message.id not in self._waiting and self.home in self._contacted(message):
-            self._waiting[message.id] = message
-            self._fresh.append(message.id)
+        is_known = message.id in self._ordered or message.id in self._requests
+        if not is_known and self.home in self._contacted_groups(message):
+            self._requests[message.id] = message
+            self._unproposed.append(message.id)
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
         match body:
             case GroupMessage(group, number):
-                if number < self._taken.get(group, 0):
-                    self.send(sender, GroupMessageAck(self.home, self._taken[group]), body.about)
+                if number < self._received.get(group, 0):
+                    self.send(sender, GroupMessageAck(self.home, self._received[group]), body.about)
                 else:
-                    self._arrived.setdefault(group, {})[number] = body
+                    self._incoming.setdefault(group, {})[number] = body
             case GroupMessageAck(group, upto):
-                self._hear_taken(group, upto)
+                self._handle_group_ack(group, upto)
             case Reply():
                 pass  # this process multicast the message itself
             case _:
@@ -163,129 +169,128 @@ class ReplicatedGroup(Process):
         self._paxos.handle_link_reset(peer)
         group = self.topology.group_of(peer)
         if self._paxos.role == "leading" and group is not None:
-            self._send_again(group, (peer,), self._sent.get(group, 0))
+            self._resend(group, (peer,), self._sent.get(group, 0))
 
     def on_timer(self, name: str) -> None:
         if name == paxos.TIMER:
             self._paxos.handle_timeout()
             return
-        self._armed = False
+        self._timer_set = False
         if self._paxos.suggested_leader != self.me:
-            for id in [id for id in self._waiting if id in self._old]:
-                self.send(self._paxos.suggested_leader, Request(self._waiting[id]), id)
+            for id in [id for id in self._requests if id in self._overdue_requests]:
+                self.send(self._paxos.suggested_leader, Request(self._requests[id]), id)
         if self._paxos.role == "leading":
-            for group, upto in sorted(self._old_sent.items()):
-                self._send_again(group, self.topology.members(group), upto)
+            for group, upto in sorted(self._overdue_below.items()):
+                self._resend(group, self.topology.members(group), upto)
 
     def on_step_end(self) -> None:
         if self._paxos.can_propose():
-            if self._led != self._paxos.ballot:
-                self._take_over()
+            if self._led_ballot != self._paxos.ballot:
+                self._start_leading()
             self._propose()
         if self._paxos.role == "leading":
-            for group, ids in sorted(self._news.items()):
+            for group, ids in sorted(self._unsent_acks.items()):
                 about = tuple(dict.fromkeys(ids))
-                self.send_all(self.topology.members(group), GroupMessageAck(self.home, self._taken[group]), about)
-        self._news = {}
+                self.send_all(self.topology.members(group), GroupMessageAck(self.home, self._received[group]), about)
+        self._unsent_acks = {}
         self._paxos.flush()
         if self._paxos.needs_checkpoint():
-            self._paxos.checkpoint(msgspec.msgpack.encode(self._core()))
-        self._watch()
+            self._paxos.checkpoint(msgspec.msgpack.encode(self._make_checkpoint()))
+        self._update_timer()
 
-    def _watch(self) -> None:
-        """Keep the timer set while something is waited for."""
-        waits = bool(self._waiting) or bool(self._outgoing)
-        if waits != self._armed:
-            self._armed = waits
-            if waits:
-                self._old = set(self._waiting)
-                self._old_sent = {group: self._sent[group] for group in self._outgoing}
+    def _update_timer(self) -> None:
+        """Keeps the timer set while a request or an acknowledgement is outstanding."""
+        is_waiting = bool(self._requests) or bool(self._unacknowledged)
+        if is_waiting != self._timer_set:
+            self._timer_set = is_waiting
+            if is_waiting:
+                self._overdue_requests = set(self._requests)
+                self._overdue_below = {group: self._sent[group] for group in self._unacknowledged}
                 self.set_timer(RETRY, self._config.retry_ns)
             else:
                 self.cancel_timer(RETRY)
 
-    # In: everything passes through the log
+    # Input: everything passes through the log
 
-    def _take_over(self) -> None:
-        """I lead, and know all that was ordered before: propose what waits, say again what may be lost."""
-        self._led = self._paxos.ballot
-        self._fresh = list(self._waiting)
-        self._next = {}
-        for group in sorted(self._outgoing):
+    def _start_leading(self) -> None:
+        """Computes the proposals of a new ballot, and sends again bodies that the last leader may not have sent."""
+        self._led_ballot = self._paxos.ballot
+        self._unproposed = list(self._requests)
+        self._next_proposed = {}
+        for group in sorted(self._unacknowledged):
             self.note("resent")
-            self._send_again(group, self.topology.members(group), self._sent[group])
+            self._resend(group, self.topology.members(group), self._sent[group])
 
     def _propose(self) -> None:
-        value = [Entry(REQUEST, id, message=self._waiting[id]) for id in self._fresh if id in self._waiting]
-        self._fresh = []
-        for group in sorted(self._arrived):
-            arrived = self._arrived[group]
-            number = max(self._next.get(group, 0), self._taken.get(group, 0))
-            while number in arrived:
-                carry = arrived[number]
-                carried = Message(carry.about, 0, (), carry.body)
-                value.append(Entry(GROUP_MESSAGE, carry.about, group, number, carried))
+        value = [Entry(REQUEST, id, message=self._requests[id]) for id in self._unproposed if id in self._requests]
+        self._unproposed = []
+        for group in sorted(self._incoming):
+            incoming = self._incoming[group]
+            number = max(self._next_proposed.get(group, 0), self._received.get(group, 0))
+            while number in incoming:
+                about, body = incoming[number].about, incoming[number].body
+                value.append(Entry(GROUP_MESSAGE, about, group, number, Message(about, 0, (), body)))
                 number += 1
-            self._next[group] = number
+            self._next_proposed[group] = number
         if value:
             self._paxos.propose(tuple(value))
 
     def _apply(self, decided: Decided) -> None:
         for _, value in decided:
             if isinstance(value, bytes):
-                self._install(msgspec.msgpack.decode(value, type=ReplicatedCheckpoint))
+                self._install_checkpoint(msgspec.msgpack.decode(value, type=ReplicatedCheckpoint))
             else:
                 for entry in value:
-                    self._enter(entry)
+                    self._apply_entry(entry)
 
-    def _enter(self, entry: Entry) -> None:
+    def _apply_entry(self, entry: Entry) -> None:
         message = entry.message
-        assert message is not None, f"{entry} says nothing"
+        assert message is not None, f"{entry} has no message"
         if entry.kind == REQUEST:
-            self._waiting.pop(message.id, None)
-            if self._asked.add(message.id):
-                self._feed(Receive(message.sender, Request(message)))
+            self._requests.pop(message.id, None)
+            if self._ordered.add(message.id):
+                self._step_inner(Receive(message.sender, Request(message)))
             else:
                 self.note("repeated", message.id)
             return
         group, number = entry.group, entry.timestamp
-        if number != self._taken.get(group, 0):
-            # Proposed by two leaders, or the one before it was lost with its leader: then both are proposed again.
+        if number != self._received.get(group, 0):
+            # Two leaders proposed it, or the body before it was lost with its leader; then both are proposed again.
             self.note("repeated")
             return
-        self._taken[group] = number + 1
-        arrived = self._arrived.get(group)
-        if arrived is not None:
-            arrived.pop(number, None)
-            if not arrived:
-                del self._arrived[group]
-        self._news.setdefault(group, []).append(entry.id)
-        self._feed(Receive(self._single.members(group)[0], self._decoder.decode(message.payload)))
+        self._received[group] = number + 1
+        incoming = self._incoming.get(group)
+        if incoming is not None:
+            incoming.pop(number, None)
+            if not incoming:
+                del self._incoming[group]
+        self._unsent_acks.setdefault(group, []).append(entry.id)
+        self._step_inner(Receive(self._inner_topology.members(group)[0], self._decoder.decode(message.payload)))
 
-    def _feed(self, event: Event) -> None:
-        """Let the protocol take one step, and then those that it asks of itself."""
+    def _step_inner(self, event: Event) -> None:
+        """Steps the inner protocol with an event, and then with the bodies that it sends to itself."""
         inbox: deque[Event] = deque([event])
         while inbox:
             for effect in self.inner.step([inbox.popleft()], self.now):
                 match effect:
                     case Send():
-                        self._put(effect, inbox)
+                        self._route_send(effect, inbox)
                     case Deliver(message, _, rank_time, rank_tie, committed_ns):
                         self._delivered.add(message.id)
-                        # Not by the verb: what is worth noting about this delivery was noted inside.
+                        # Not by `deliver`: the inner protocol's step has made the notes about this delivery.
                         self._outbox.append(Deliver(message, self.position, rank_time, rank_tie, committed_ns))
                         self.position += 1
                     case Note(name, about, value):
                         self.note(name, about, value)
                     case _:
-                        raise AssertionError(f"a protocol inside the adapter may not ask for {effect!r}")
+                        raise AssertionError(f"a replicated protocol may not use the effect {effect!r}")
 
-    # Out: the leader speaks
+    # Output: the leader sends
 
-    def _put(self, effect: Send, inbox: deque[Event]) -> None:
+    def _route_send(self, effect: Send, inbox: deque[Event]) -> None:
         encoded = b""
         for target in effect.targets:
-            group = self._single.group_of(target)
+            group = self._inner_topology.group_of(target)
             if group is None or type(effect.body) is Reply:
                 if self._paxos.role == "leading":
                     self.send(target, effect.body, effect.about)
@@ -293,161 +298,166 @@ class ReplicatedGroup(Process):
                 inbox.append(Receive(self.inner.me, effect.body))
             else:
                 encoded = encoded or msgspec.msgpack.encode(effect.body)
-                self._carry(group, encoded, effect.about)
+                self._send_to_group(group, encoded, effect.about)
 
-    def _carry(self, group: GroupId, body: bytes, about: About) -> None:
-        assert not isinstance(about, tuple), "a body inside the adapter is about one message"
+    def _send_to_group(self, group: GroupId, body: bytes, about: About) -> None:
+        assert not isinstance(about, tuple), "a body of a replicated protocol is about one message"
         number = self._sent.get(group, 0)
         self._sent[group] = number + 1
-        if number < self._settled.get(group, 0):
+        if number < self._acknowledged.get(group, 0):
             return
-        carry = GroupMessage(self.home, number, -1 if about is None else about, body)
-        self._outgoing.setdefault(group, {})[number] = carry
+        sent = GroupMessage(self.home, number, -1 if about is None else about, body)
+        self._unacknowledged.setdefault(group, {})[number] = sent
         if self._paxos.role == "leading":
-            self.send_all(self.topology.members(group), carry, about)
+            self.send_all(self.topology.members(group), sent, about)
 
-    def _send_again(self, group: GroupId, targets: tuple[ProcessId, ...], upto: int) -> None:
-        for number, carry in sorted(self._outgoing.get(group, {}).items()):
+    def _resend(self, group: GroupId, targets: tuple[ProcessId, ...], upto: int) -> None:
+        for number, sent in sorted(self._unacknowledged.get(group, {}).items()):
             if number < upto:
-                self.send_all(targets, carry, carry.about)
+                self.send_all(targets, sent, sent.about)
 
-    def _hear_taken(self, group: GroupId, upto: int) -> None:
-        settled = self._settled.get(group, 0)
-        if upto > settled:
-            self._settled[group] = upto
-            outgoing = self._outgoing.get(group)
-            if outgoing is not None:
-                for number in [number for number in outgoing if number < upto]:
-                    del outgoing[number]
-                if not outgoing:
-                    del self._outgoing[group]
+    def _handle_group_ack(self, group: GroupId, upto: int) -> None:
+        if upto > self._acknowledged.get(group, 0):
+            self._acknowledged[group] = upto
+            sent = self._unacknowledged.get(group)
+            if sent is not None:
+                for number in [number for number in sent if number < upto]:
+                    del sent[number]
+                if not sent:
+                    del self._unacknowledged[group]
 
     def send(self, target: ProcessId, body: Body, about: About = None) -> None:
-        super().send(target, body, _real(about))
+        super().send(target, body, _drop_placeholders(about))
 
     def send_all(self, targets: tuple[ProcessId, ...], body: Body, about: About = None) -> None:
-        super().send_all(targets, body, _real(about))
+        super().send_all(targets, body, _drop_placeholders(about))
 
     # For operators
 
     def status(self) -> ProcessStatus:
         inner = self.inner.status()
-        pending = len(self._waiting) + int(inner.get("pending", 0))
+        pending = len(self._requests) + int(inner.get("pending", 0))
         role, joined = self._paxos.role, int(self._paxos.has_joined())
         return {**inner, "position": self.position, "role": role, "pending": pending, "joined": joined}
 
     def explain(self, message: MessageId) -> list[Phase]:
-        """What the protocol inside says of it, with groups for processes, between what the group waits for itself."""
+        """The phases of the inner protocol, with groups in place of its processes, and those of the replication."""
         if message in self._delivered:
-            return [Phase("delivered", True, f"process {self.me} has delivered it"), *self._untaken(message)]
-        fellows = tuple(member for member in self.topology.members(self.home) if member != self.me)
-        if message in self._waiting:
+            return [Phase("delivered", True, f"process {self.me} has delivered it"), *self._explain_channels(message)]
+        other_members = tuple(member for member in self.topology.members(self.home) if member != self.me)
+        if message in self._requests:
+            groups = list(self._requests[message].destinations)
             return [
-                Phase("asked", True, f"the message is here, for groups {list(self._waiting[message].destinations)}"),
-                Phase("ordered", False, f"the log of group {self.home} does not have it", fellows),
+                Phase("asked", True, f"the message has arrived; its destinations are groups {groups}"),
+                Phase("ordered", False, f"the log of group {self.home} does not have it", other_members),
             ]
-        told = [
-            Phase(phase.name, phase.is_done, phase.description, self._all_members(phase.waiting_for))
+        phases = [
+            Phase(phase.name, phase.is_done, phase.description, self._members_of_singles(phase.waiting_for))
             for phase in self.inner.explain(message)
         ]
-        arrived = any(carry.about == message for carries in self._arrived.values() for carry in carries.values())
-        if arrived:
-            said = f"other groups said something of it that the log of group {self.home} does not have"
-            told.append(Phase("ordered", False, said, fellows))
-        return told + self._untaken(message)
+        if any(one.about == message for incoming in self._incoming.values() for one in incoming.values()):
+            description = f"other groups have sent bodies about it that the log of group {self.home} does not have"
+            phases.append(Phase("ordered", False, description, other_members))
+        return phases + self._explain_channels(message)
 
-    def _all_members(self, singles: tuple[ProcessId, ...]) -> tuple[ProcessId, ...]:
-        """The members of groups that the protocol inside takes for processes."""
-        groups = (self._single.group_of(single) for single in singles)
+    def _members_of_singles(self, singles: tuple[ProcessId, ...]) -> tuple[ProcessId, ...]:
+        """The members of the groups for which processes of the inner topology stand."""
+        groups = (self._inner_topology.group_of(single) for single in singles)
         return self.topology.processes_of(tuple(group for group in groups if group is not None))
 
-    def _untaken(self, message: MessageId) -> list[Phase]:
-        """Groups that have not taken what this one said to them of a message."""
+    def _explain_channels(self, message: MessageId) -> list[Phase]:
+        """The groups that have not acknowledged bodies about a message."""
         groups = [
             group
-            for group, carries in sorted(self._outgoing.items())
-            if any(carry.about == message for carry in carries.values())
+            for group, unacknowledged in sorted(self._unacknowledged.items())
+            if any(sent.about == message for sent in unacknowledged.values())
         ]
-        said = f"groups {groups} have not taken what group {self.home} said to them"
-        return [Phase("carried", False, said, self.topology.processes_of(tuple(groups)))] if groups else []
+        if not groups:
+            return []
+        description = f"groups {groups} have not acknowledged bodies of group {self.home} about it"
+        return [Phase("carried", False, description, self.topology.processes_of(tuple(groups)))]
 
-    # Memory
+    # Snapshots
 
-    def _core(self) -> ReplicatedCheckpoint:
+    def _make_checkpoint(self) -> ReplicatedCheckpoint:
         return ReplicatedCheckpoint(
             self.position,
             msgspec.msgpack.encode(self.inner.snapshot()),
-            self._asked.snapshot(),
+            self._ordered.snapshot(),
             self._delivered.snapshot(),
-            tuple(sorted(self._taken.items())),
+            tuple(sorted(self._received.items())),
             tuple(sorted(self._sent.items())),
-            _carries(self._outgoing),
-            tuple(sorted(self._settled.items())),
+            _save_channels(self._unacknowledged),
+            tuple(sorted(self._acknowledged.items())),
         )
 
-    def _become(self, core: ReplicatedCheckpoint) -> None:
-        self.inner.restore(msgspec.msgpack.decode(core.inner, type=self._state))
-        self._asked.restore(core.asked)
-        self._delivered.restore(core.delivered)
-        self._taken = dict(core.taken)
-        self._sent = dict(core.sent)
-        self._outgoing = {group: {carry.number: carry for carry in carries} for group, carries in core.outgoing}
+    def _load_checkpoint(self, checkpoint: ReplicatedCheckpoint) -> None:
+        self.inner.restore(msgspec.msgpack.decode(checkpoint.inner, type=self._state))
+        self._ordered.restore(checkpoint.ordered)
+        self._delivered.restore(checkpoint.delivered)
+        self._received = dict(checkpoint.received)
+        self._sent = dict(checkpoint.sent)
+        self._unacknowledged = _restore_channels(checkpoint.unacknowledged)
 
-    def _install(self, core: ReplicatedCheckpoint) -> None:
-        """Become what another member, or I in an earlier incarnation, was."""
-        settled = self._settled
-        self._become(core)
-        self._settled = {}
-        for group, upto in sorted({*core.settled, *settled.items()}):
-            self._hear_taken(group, upto)
-        self._waiting = {id: message for id, message in self._waiting.items() if id not in self._asked}
-        for group, arrived in sorted(self._arrived.items()):
-            taken = self._taken.get(group, 0)
-            self._arrived[group] = {number: carry for number, carry in arrived.items() if number >= taken}
-            if not self._arrived[group]:
-                del self._arrived[group]
-        self.install_position(core.position)
+    def _install_checkpoint(self, checkpoint: ReplicatedCheckpoint) -> None:
+        """Continues from the checkpoint of another member, or of an earlier incarnation."""
+        acknowledged = self._acknowledged
+        self._load_checkpoint(checkpoint)
+        self._acknowledged = {}
+        for group, upto in sorted({*checkpoint.acknowledged, *acknowledged.items()}):
+            self._handle_group_ack(group, upto)
+        self._requests = {id: message for id, message in self._requests.items() if id not in self._ordered}
+        for group, incoming in sorted(self._incoming.items()):
+            received = self._received.get(group, 0)
+            self._incoming[group] = {number: body for number, body in incoming.items() if number >= received}
+            if not self._incoming[group]:
+                del self._incoming[group]
+        self.install_position(checkpoint.position)
 
     def snapshot(self) -> ReplicatedState:
         return ReplicatedState(
-            self._core(),
+            self._make_checkpoint(),
             self._paxos.snapshot(),
-            tuple(self._waiting.values()),
-            tuple(self._fresh),
-            tuple(sorted(self._old)),
-            _carries(self._arrived),
-            tuple(sorted(self._next.items())),
-            tuple(sorted(self._old_sent.items())),
-            self._led,
-            self._armed,
+            tuple(self._requests.values()),
+            tuple(self._unproposed),
+            tuple(sorted(self._overdue_requests)),
+            _save_channels(self._incoming),
+            tuple(sorted(self._next_proposed.items())),
+            tuple(sorted(self._overdue_below.items())),
+            self._led_ballot,
+            self._timer_set,
         )
 
     def restore(self, state: State) -> None:
         assert isinstance(state, ReplicatedState)
-        self._become(state.core)
-        self.position = state.core.position
-        self._settled = dict(state.core.settled)
+        self._load_checkpoint(state.checkpoint)
+        self.position = state.checkpoint.position
+        self._acknowledged = dict(state.checkpoint.acknowledged)
         self._paxos.restore(state.paxos)
-        self._waiting = {message.id: message for message in state.waiting}
-        self._fresh = list(state.fresh)
-        self._old = set(state.old)
-        self._arrived = {group: {carry.number: carry for carry in carries} for group, carries in state.arrived}
-        self._next = dict(state.next)
-        self._old_sent = dict(state.old_sent)
-        self._led = state.led
-        self._armed = state.armed
+        self._requests = {message.id: message for message in state.requests}
+        self._unproposed = list(state.unproposed)
+        self._overdue_requests = set(state.overdue_requests)
+        self._incoming = _restore_channels(state.incoming)
+        self._next_proposed = dict(state.next_proposed)
+        self._overdue_below = dict(state.overdue_below)
+        self._led_ballot = state.led_ballot
+        self._timer_set = state.timer_set
 
 
-def _carries(channels: dict[GroupId, dict[int, GroupMessage]]) -> tuple[tuple[GroupId, tuple[GroupMessage, ...]], ...]:
+def _save_channels(channels: Channels) -> SavedChannels:
     return tuple(
-        (group, tuple(carry for _, carry in sorted(carries.items())))
-        for group, carries in sorted(channels.items())
-        if carries
+        (group, tuple(body for _, body in sorted(bodies.items())))
+        for group, bodies in sorted(channels.items())
+        if bodies
     )
 
 
-def _real(about: About) -> About:
-    """Without what stands for no message."""
+def _restore_channels(saved: SavedChannels) -> Channels:
+    return {group: {body.number: body for body in bodies} for group, bodies in saved}
+
+
+def _drop_placeholders(about: About) -> About:
+    """Removes the ids that stand for no message."""
     if isinstance(about, tuple):
         return tuple(message for message in about if message >= 0) or None
     return about if about is not None and about >= 0 else None

@@ -1,18 +1,18 @@
-"""Groups that agree on timestamps: what BaseCast, FastCast and A_ge share.
+"""Groups that agree on timestamps: the common part of BaseCast, FastCast and A_ge.
 
 Each group is a replicated log (`parts/consensus/paxos.py`). The log gives every message a timestamp of the group (SET);
-groups tell each other theirs (Stamp); the highest is final, and messages are delivered in the order of (final
+groups send each other theirs (GroupTimestamp); the highest is final, and messages are delivered in the order of (final
 timestamp, id). A message may be delivered when its final timestamp is known, the group's clock has reached it, so that
-the log will stamp nothing lower any more, and no message that was stamped before can end below it. How a process comes
-to know the final timestamp, and what the log must hold for that, is what the protocols differ in.
+the log will assign nothing lower, and no message with an earlier group timestamp can end below it. The protocols differ
+in how a member comes to know the final timestamp, and in what the log must contain for that.
 
 Nothing is lost with a leader, a member or a link:
-- a message that reached anybody in time is forwarded to the leader, and with the stamp to groups that never got it;
-- a new leader tells again the stamps of everything that is not final;
-- who waits too long asks again. A group therefore remembers its stamp of a message until every other destination has
-  the final timestamp in its log and said so (Settled), many at a time.
-A protocol that delivers ahead of its log writes what it delivered into the log later, many at a time (FINAL); members
-that missed a stamp meanwhile ask each other (Ask, Told).
+- a message that has arrived at any member is forwarded to the leader, and with the timestamp to groups that lack it;
+- a new leader sends again the timestamps of every message that is not final in the log;
+- a leader that waits too long asks again. A group therefore remembers its timestamp of a message until every other
+  destination has confirmed that it has the final one (FinalStored; `parts/groups/timestamp_confirmations.py`).
+A protocol that delivers ahead of its log writes final timestamps to the log later, in batches (FINAL); members that
+missed a timestamp ask each other (FinalQuery, FinalReply).
 """
 
 from abc import abstractmethod
@@ -34,60 +34,34 @@ from amcast.parts.consensus.ring_paxos import RingPaxos
 from amcast.parts.groups.messages import (
     FINAL,
     SET,
+    SYNC,
     FinalQuery,
     FinalReply,
     FinalStored,
     GroupTimestamp,
     TimestampCheckpoint,
     TimestampConfig,
-    TimestampPendingState,
     TimestampState,
 )
+from amcast.parts.groups.pending_timestamps import (
+    TimestampPending,
+    explain_order,
+    explain_text,
+    explain_timestamps,
+    restore_pending,
+)
+from amcast.parts.groups.timestamp_confirmations import Confirmations
 from amcast.parts.ordering.delivered_set import DeliveredSet
 from amcast.parts.ordering.delivery_queue import DeliveryQueue
 
 RETRY: Final = "retry"
 QUERY_BATCH: Final = 64
-"""How many messages are asked about at a time."""
-CONFIRMATION_BATCHES: Final = 8
-"""However many groups a group speaks with, it keeps no more than so many times `settle` confirmations to itself: what
-is remembered and written with every snapshot must not grow with the number of groups."""
-
-
-class TimestampPending:
-    """What is known of a message that the log stamped, until it is delivered and settled."""
-
-    __slots__ = (
-        "committed_ns", "confirmed", "delivered", "final", "heard", "message", "old", "own", "proposed", "settled",
-        "soft", "synced",
-    )  # fmt: skip
-
-    def __init__(self, message: Message, own: int) -> None:
-        self.message = message
-        self.own = own
-        """My group's timestamp; the final one is never lower."""
-        self.heard: dict[GroupId, int] = {}
-        """Timestamps that groups told me: facts, but not everybody here may know them."""
-        self.synced: dict[GroupId, int] = {}
-        """Timestamps in the log."""
-        self.soft: dict[GroupId, int] = {}
-        """Guesses in the log."""
-        self.final = 0
-        """0 while unknown."""
-        self.settled = False
-        """The final timestamp follows from the log alone."""
-        self.delivered = False
-        self.confirmed: set[GroupId] = set()
-        """Groups that settled it before this one did."""
-        self.committed_ns = -1
-        self.old = False
-        """It was pending already when the timer was set."""
-        self.proposed = -1
-        """The ballot in which I, leading, proposed what `_ordering` said."""
+"""The most messages that are forwarded, or asked about, at a time."""
 
 
 class TimestampedGroup(Process):
-    """A member of a group that stamps. Subclasses say what the log must hold before a timestamp is final."""
+    """A member of a group that agrees on timestamps. Subclasses define what the log must contain before a timestamp is
+    final."""
 
     delivers_ahead = False
     """Whether members may know final timestamps that their log does not have."""
@@ -97,62 +71,59 @@ class TimestampedGroup(Process):
         assert self.group is not None, f"process {me} is in no group"
         self.home: GroupId = self.group
         self._config = config
-        self._fellows = tuple(member for member in topology.members(self.home) if member != me)
+        self._other_members = tuple(member for member in topology.members(self.home) if member != me)
         consensus = RingPaxos if config.consensus == "ring" else Paxos
         self._paxos = consensus(self, topology.members(self.home), config)
         self._clock = 0
-        """The highest timestamp the log has given or heard of; what it stamps next is higher."""
+        """The highest timestamp that the log has assigned or contains; it assigns higher ones from now on."""
         self._pending: dict[MessageId, TimestampPending] = {}
         self._queue = DeliveryQueue()
-        """What is stamped and not delivered, by a lower bound of its final (timestamp, id)."""
-        self._last: tuple[int, MessageId] = (0, 0)
-        """The rank of what was delivered last."""
-        self._seen = DeliveredSet()
-        """What the log has stamped."""
-        self._waiting: dict[MessageId, Message] = {}
-        """What was asked for and is not stamped yet."""
-        self._old: set[MessageId] = set()
-        """Those that waited already when the timer was set."""
-        self._early: dict[MessageId, dict[GroupId, int]] = {}
-        """Stamps of other groups for what is not stamped here yet."""
-        self._kept: dict[GroupId, dict[MessageId, int]] = {}
-        """My group's stamps of settled messages, by the groups that have not confirmed them."""
-        self._confirming: dict[GroupId, list[MessageId]] = {}
-        """Settled here, and that group is not told yet."""
-        self._unconfirmed = 0
-        """How many those are in all."""
-        self._ahead: dict[MessageId, None] = {}
-        """Final here, but not by the log alone, and not proposed to it by me in this ballot."""
-        self._starting: list[MessageId] = []
-        """Waiting, and not proposed by me in this ballot."""
-        self._fresh: list[MessageId] = []
-        """Pending, with something for me to propose."""
-        self._led = 0
-        """The ballot for which I took over."""
-        self._armed = False
+        """Messages with a timestamp that are not delivered, by a lower bound of their final (timestamp, id)."""
+        self._last_delivered: tuple[int, MessageId] = (0, 0)
+        """The rank of the last delivery."""
+        self._ordered = DeliveredSet()
+        """Messages to which the log has given a timestamp."""
+        self._confirmations = Confirmations(config.confirmation_batch)
+        self._requests: dict[MessageId, Message] = {}
+        """Messages that have arrived and are not in the log."""
+        self._overdue_requests: set[MessageId] = set()
+        """Requests that waited already when the timer was set."""
+        self._early_timestamps: dict[MessageId, dict[GroupId, int]] = {}
+        """Timestamps of other groups for messages that are not in the log here."""
+        self._unproposed_requests: list[MessageId] = []
+        """Requests that this member has not proposed in its ballot."""
+        self._unproposed_timestamps: list[MessageId] = []
+        """Pending messages whose timestamps this member has not proposed in its ballot."""
+        self._unproposed_finals: dict[MessageId, None] = {}
+        """Messages with a final timestamp that does not follow from the log alone, and that this member has not
+        proposed in its ballot."""
+        self._led_ballot = 0
+        """The ballot for which `_start_leading` ran."""
+        self._timer_set = False
 
-    # What protocols say
+    # Decisions of the protocols
 
     @abstractmethod
-    def _ordering(self, id: MessageId, entry: TimestampPending) -> list[Entry]:
-        """What a leader proposes once every destination's timestamp was heard and the final one is not known."""
+    def _make_timestamp_entries(self, id: MessageId, pending: TimestampPending) -> list[Entry]:
+        """The entries that a leader proposes once every destination's timestamp has arrived and the final one is not
+        known."""
 
-    def _all_heard(self, id: MessageId, entry: TimestampPending) -> None:
-        """Every destination's timestamp was heard."""
+    def _handle_all_timestamps(self, id: MessageId, pending: TimestampPending) -> None:
+        """Called when every destination's timestamp has arrived."""
 
-    def _speaks(self) -> bool:
-        """Whether I tell my group's stamps to the others: the leader does."""
+    def _sends_timestamps(self) -> bool:
+        """Whether this member sends the group's timestamps to other groups: the leader does."""
         return self._paxos.role == "leading"
 
     def has_delivered(self, message: MessageId) -> bool:
-        entry = self._pending.get(message)
-        return message in self._seen if entry is None else entry.delivered
+        pending = self._pending.get(message)
+        return message in self._ordered if pending is None else pending.is_delivered
 
     def delivered_set(self, until: MessageId) -> tuple[State, ...]:
         delivered = DeliveredSet()
-        delivered.restore(self._seen.snapshot())
-        for id, entry in self._pending.items():
-            if not entry.delivered:
+        delivered.restore(self._ordered.snapshot())
+        for id, pending in self._pending.items():
+            if not pending.is_delivered:
                 delivered.forget(id)
         return delivered.snapshot()
 
@@ -163,9 +134,9 @@ class TimestampedGroup(Process):
 
     def on_request(self, message: Message) -> None:
         assert self.group in message.destinations, f"process {self.me} is no destination of message {message.id}"
-        if message.id not in self._waiting and message.id not in self._seen:
-            self._waiting[message.id] = message
-            self._starting.append(message.id)
+        if message.id not in self._requests and message.id not in self._ordered:
+            self._requests[message.id] = message
+            self._unproposed_requests.append(message.id)
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
         if type(body) is Accepted:  # by far the most frequent
@@ -173,18 +144,18 @@ class TimestampedGroup(Process):
             return
         match body:
             case GroupTimestamp(message, group, timestamp, ask):
-                self._hear(message, group, timestamp, ask)
+                self._handle_timestamp(message, group, timestamp, ask)
             case FinalStored(messages):
-                self._confirmed(self.topology.group_of(sender) or 0, messages)
+                self._handle_confirmation(self.topology.group_of(sender) or 0, messages)
             case FinalQuery(messages):
-                known = [(m, e.final) for m in messages if (e := self._pending.get(m)) is not None and e.final]
+                known = [(m, p.final) for m in messages if (p := self._pending.get(m)) is not None and p.final]
                 if known:
                     self.send(sender, FinalReply(tuple(known)), tuple(m for m, _ in known))
             case FinalReply(finals):
                 for message, final in finals:
-                    entry = self._pending.get(message)
-                    if entry is not None and not entry.final:
-                        self._finish(message, entry, final)
+                    pending = self._pending.get(message)
+                    if pending is not None and not pending.final:
+                        self._set_final(message, pending, final)
                 self._deliver_ready()
             case _:
                 self._apply(self._paxos.receive(sender, body))
@@ -196,276 +167,267 @@ class TimestampedGroup(Process):
     def on_link_reset(self, peer: ProcessId, incarnation: int) -> None:
         self._paxos.handle_link_reset(peer)
         group = self.topology.group_of(peer)
-        if group is not None and self._speaks():
-            for id, entry in self._pending.items():
-                if not entry.settled and group in entry.message.destinations and peer != self.me:
-                    self.send(peer, GroupTimestamp(id, self.home, entry.own), id)
+        if group is not None and self._sends_timestamps():
+            for id, pending in self._pending.items():
+                if not pending.is_final_logged and group in pending.message.destinations and peer != self.me:
+                    self.send(peer, GroupTimestamp(id, self.home, pending.own), id)
 
     def on_timer(self, name: str) -> None:
         if name == paxos.TIMER:
             self._paxos.handle_timeout()
             return
-        self._armed = False
-        self._forward()
-        self._ask_again()
+        self._timer_set = False
+        self._forward_requests()
+        self._query_overdue()
 
     def on_step_end(self) -> None:
         if self._paxos.can_propose():
-            self._lead()
-        elif self._starting or self._fresh:
-            self._follow()
+            self._propose()
+        elif self._unproposed_requests or self._unproposed_timestamps:
+            self._drop_proposals()
         self._paxos.flush()
         if self._paxos.needs_checkpoint():
-            self._paxos.checkpoint(msgspec.msgpack.encode(self._core()))
-        if not self._armed and (self._waiting or len(self._queue)):
-            self._armed = True  # and never cancelled: the next message comes long before it runs out
+            self._paxos.checkpoint(msgspec.msgpack.encode(self._make_checkpoint()))
+        if not self._timer_set and (self._requests or len(self._queue)):
+            self._timer_set = True  # and never cancelled: under load the next message comes long before it runs out
             self.set_timer(RETRY, self._config.retry_ns)
 
     # Leading
 
-    def _lead(self) -> None:
-        """Propose everything new, as one value."""
-        if self._led != self._paxos.ballot:
-            self._led = self._paxos.ballot
-            self._take_over()
-        if self._has_news():
-            entries = self._proposals()
+    def _propose(self) -> None:
+        """Proposes everything new as one value."""
+        if self._led_ballot != self._paxos.ballot:
+            self._led_ballot = self._paxos.ballot
+            self._start_leading()
+        if self._has_proposals():
+            entries = self._make_proposals()
             if entries:
                 self._paxos.propose(tuple(entries))
 
-    def _follow(self) -> None:
-        """Somebody else proposes; should I ever lead, I shall look for everything anew."""
-        self._starting = []
-        self._fresh = []
+    def _drop_proposals(self) -> None:
+        """Another member leads. `_start_leading` computes the proposals again if this member ever does."""
+        self._unproposed_requests = []
+        self._unproposed_timestamps = []
 
-    def _has_news(self) -> bool:
-        return bool(self._starting) or bool(self._fresh) or len(self._ahead) >= self._config.confirmation_batch
+    def _has_proposals(self) -> bool:
+        return (
+            bool(self._unproposed_requests)
+            or bool(self._unproposed_timestamps)
+            or len(self._unproposed_finals) >= self._config.confirmation_batch
+        )
 
-    def _take_over(self) -> None:
-        self._starting = list(self._waiting)
-        self._fresh = []
-        self._ahead = {id: None for id, entry in self._pending.items() if entry.final and not entry.settled}
-        for id, entry in self._pending.items():
-            if not entry.settled and len(entry.message.destinations) > 1:
-                self._tell(id, entry)
-                if not entry.final and len(entry.heard) == len(entry.message.destinations):
-                    self._fresh.append(id)
+    def _start_leading(self) -> None:
+        """Computes the proposals of a new ballot, and sends again timestamps that the last leader may not have sent."""
+        self._unproposed_requests = list(self._requests)
+        self._unproposed_timestamps = []
+        self._unproposed_finals = {id: None for id, p in self._pending.items() if p.final and not p.is_final_logged}
+        for id, pending in self._pending.items():
+            if not pending.is_final_logged and len(pending.message.destinations) > 1:
+                self._send_timestamp(id, pending)
+                if not pending.final and len(pending.received) == len(pending.message.destinations):
+                    self._unproposed_timestamps.append(id)
 
-    def _proposals(self) -> list[Entry]:
-        starting, self._starting = self._starting, []
-        fresh, self._fresh = self._fresh, []
-        entries = [Entry(SET, id, message=self._waiting[id]) for id in starting if id in self._waiting]
+    def _make_proposals(self) -> list[Entry]:
+        requests, self._unproposed_requests = self._unproposed_requests, []
+        timestamps, self._unproposed_timestamps = self._unproposed_timestamps, []
+        entries = [Entry(SET, id, message=self._requests[id]) for id in requests if id in self._requests]
         ballot = self._paxos.ballot
-        for id in fresh:
-            entry = self._pending.get(id)
-            if entry is not None and not entry.final and entry.proposed != ballot:
-                entry.proposed = ballot
-                entries += self._ordering(id, entry)
-        if len(self._ahead) >= self._config.confirmation_batch:
-            entries += [Entry(FINAL, id, timestamp=self._pending[id].final) for id in self._ahead]
-            self._ahead = {}
+        for id in timestamps:
+            pending = self._pending.get(id)
+            if pending is not None and not pending.final and pending.proposed_ballot != ballot:
+                pending.proposed_ballot = ballot
+                entries += self._make_timestamp_entries(id, pending)
+        if len(self._unproposed_finals) >= self._config.confirmation_batch:
+            entries += [Entry(FINAL, id, timestamp=self._pending[id].final) for id in self._unproposed_finals]
+            self._unproposed_finals = {}
         return entries
 
-    def _tell(self, id: MessageId, entry: TimestampPending) -> None:
-        self.send_all(
-            self.topology.processes_of(entry.message.destinations), GroupTimestamp(id, self.home, entry.own), id
-        )
+    def _send_timestamp(self, id: MessageId, pending: TimestampPending) -> None:
+        targets = self.topology.processes_of(pending.message.destinations)
+        self.send_all(targets, GroupTimestamp(id, self.home, pending.own), id)
 
     # The log
 
     def _apply(self, decided: Decided) -> None:
         for _, value in decided:
             if type(value) is bytes:
-                self._install(msgspec.msgpack.decode(value, type=TimestampCheckpoint))
+                self._install_checkpoint(msgspec.msgpack.decode(value, type=TimestampCheckpoint))
                 self._deliver_ready()
             else:
                 for entry in value:
-                    self._order(entry)  # type: ignore[arg-type]
+                    self._apply_entry(entry)  # type: ignore[arg-type]
                 self._deliver_ready()
 
-    def _order(self, entry: Entry) -> None:
-        """One entry of the log, in order: the same at every member."""
-        match entry.kind:
-            case 0:
-                assert entry.message is not None
-                self._set(entry.message)
-            case 1:
-                self._sync(entry.id, entry.group, entry.timestamp)
-            case 3:
-                self._settle_at(entry.id, entry.timestamp)
-            case _:
-                raise AssertionError(f"no log of stamps holds {entry!r}")
+    def _apply_entry(self, entry: Entry) -> None:
+        """Applies one entry of the log, in the same order at every member."""
+        if entry.kind == SET:
+            assert entry.message is not None
+            self._apply_set(entry.message)
+        elif entry.kind == SYNC:
+            self._apply_sync(entry.id, entry.group, entry.timestamp)
+        elif entry.kind == FINAL:
+            self._apply_final(entry.id, entry.timestamp)
+        else:
+            raise AssertionError(f"{entry!r} is no entry of a log of timestamps")
 
-    def _set(self, message: Message) -> None:
+    def _apply_set(self, message: Message) -> None:
         id = message.id
-        self._waiting.pop(id, None)
-        if not self._seen.add(id):
+        self._requests.pop(id, None)
+        if not self._ordered.add(id):
             self.note("repeated", id)
             return
         self._clock += 1
-        entry = self._pending[id] = TimestampPending(message, self._clock)
+        pending = self._pending[id] = TimestampPending(message, self._clock)
         self._queue.add(self._clock, id)
         if len(message.destinations) == 1:
-            entry.settled = True
-            self._finish(id, entry, self._clock)
+            pending.is_final_logged = True
+            self._set_final(id, pending, self._clock)
             return
-        entry.heard = self._early.pop(id, {})
-        entry.heard[self.home] = self._clock
-        if self._speaks():
-            self._tell(id, entry)
-        self._check_heard(id, entry)
+        pending.received = self._early_timestamps.pop(id, {})
+        pending.received[self.home] = self._clock
+        if self._sends_timestamps():
+            self._send_timestamp(id, pending)
+        self._check_all_received(id, pending)
 
-    def _sync(self, id: MessageId, group: GroupId, timestamp: int) -> None:
+    def _apply_sync(self, id: MessageId, group: GroupId, timestamp: int) -> None:
         self._raise_clock(timestamp)
-        entry = self._pending.get(id)
-        if entry is None or entry.settled:
+        pending = self._pending.get(id)
+        if pending is None or pending.is_final_logged:
             return
-        entry.synced[group] = timestamp
-        if len(entry.synced) == len(entry.message.destinations):
-            self._settle(id, entry, max(entry.synced.values()))
+        pending.logged[group] = timestamp
+        if len(pending.logged) == len(pending.message.destinations):
+            self._set_final_logged(id, pending, max(pending.logged.values()))
 
-    def _settle_at(self, id: MessageId, timestamp: int) -> None:
+    def _apply_final(self, id: MessageId, timestamp: int) -> None:
         self._raise_clock(timestamp)
-        entry = self._pending.get(id)
-        if entry is not None and not entry.settled:
-            self._settle(id, entry, timestamp)
+        pending = self._pending.get(id)
+        if pending is not None and not pending.is_final_logged:
+            self._set_final_logged(id, pending, timestamp)
 
     def _raise_clock(self, timestamp: int) -> None:
         if timestamp > self._clock:
             self._clock = timestamp
 
-    # Stamps
+    # Timestamps of groups
 
-    def _hear(self, id: MessageId, group: GroupId, timestamp: int, ask: bool) -> None:
-        entry = self._pending.get(id)
-        if entry is not None:
-            if group not in entry.heard:
-                entry.heard[group] = timestamp
-                self._check_heard(id, entry)
+    def _handle_timestamp(self, id: MessageId, group: GroupId, timestamp: int, ask: bool) -> None:
+        pending = self._pending.get(id)
+        if pending is not None:
+            if group not in pending.received:
+                pending.received[group] = timestamp
+                self._check_all_received(id, pending)
                 self._deliver_ready()
-        elif id not in self._seen:
+        elif id not in self._ordered:
             self.note("early", id)
-            self._early.setdefault(id, {})[group] = timestamp
+            self._early_timestamps.setdefault(id, {})[group] = timestamp
             return
         if ask and self._paxos.role == "leading":
-            self._answer(id, entry, group)
+            self._answer_query(id, pending, group)
 
-    def _answer(self, id: MessageId, entry: TimestampPending | None, group: GroupId) -> None:
-        """A group asks for our stamp: it has none, or wonders whether we are done with its own."""
-        own = self._kept.get(group, {}).get(id) if entry is None else entry.own
+    def _answer_query(self, id: MessageId, pending: TimestampPending | None, group: GroupId) -> None:
+        """Answers a group that lacks this group's timestamp, or its confirmation."""
+        own = self._confirmations.get_timestamp(group, id) if pending is None else pending.own
         targets = self.topology.members(group)
         if own is not None:
             self.send_all(targets, GroupTimestamp(id, self.home, own), id)
-        if entry is None or entry.settled:
+        if pending is None or pending.is_final_logged:
             self.send_all(targets, FinalStored((id,)), id)
 
-    def _check_heard(self, id: MessageId, entry: TimestampPending) -> None:
-        if len(entry.heard) < len(entry.message.destinations) or entry.final:
+    def _check_all_received(self, id: MessageId, pending: TimestampPending) -> None:
+        if len(pending.received) < len(pending.message.destinations) or pending.final:
             return
-        self._all_heard(id, entry)
-        if not entry.final:
-            self._fresh.append(id)
+        self._handle_all_timestamps(id, pending)
+        if not pending.final:
+            self._unproposed_timestamps.append(id)
 
     # Final timestamps
 
-    def _finish(self, id: MessageId, entry: TimestampPending, final: int) -> None:
-        """The final timestamp is known here."""
-        assert entry.own <= final, f"message {id}: final {final} is below the group's own {entry.own}"
-        entry.final = final
-        entry.committed_ns = self.now
-        self.end_blocking(entry.message)
+    def _set_final(self, id: MessageId, pending: TimestampPending, final: int) -> None:
+        """Sets the final timestamp as soon as this member knows it."""
+        assert pending.own <= final, f"message {id}: final {final} is below the group's own {pending.own}"
+        pending.final = final
+        pending.committed_ns = self.now
+        self.end_blocking(pending.message)
         self._queue.fix(id, final)
-        if not entry.settled:
-            self._ahead[id] = None
+        if not pending.is_final_logged:
+            self._unproposed_finals[id] = None
 
-    def _settle(self, id: MessageId, entry: TimestampPending, final: int) -> None:
-        """The final timestamp is in the log."""
-        entry.settled = True
-        self._ahead.pop(id, None)
-        if not entry.final:
-            self._finish(id, entry, final)
-        assert entry.final == final, f"message {id}: final timestamps {entry.final} and {final}"
-        for group in entry.message.destinations:
+    def _set_final_logged(self, id: MessageId, pending: TimestampPending, final: int) -> None:
+        """Sets the final timestamp once it follows from the log."""
+        pending.is_final_logged = True
+        self._unproposed_finals.pop(id, None)
+        if not pending.final:
+            self._set_final(id, pending, final)
+        assert pending.final == final, f"message {id}: final timestamps {pending.final} and {final}"
+        for group in pending.message.destinations:
             if group != self.home:
-                self._confirm(id, entry, group)
-        if entry.delivered:
+                self._confirm(id, pending, group)
+        if pending.is_delivered:
             del self._pending[id]
 
-    def _confirm(self, id: MessageId, entry: TimestampPending, group: GroupId) -> None:
-        kept = self._kept.setdefault(group, {})
-        if group not in entry.confirmed:
-            kept[id] = entry.own
-        confirming = self._confirming.setdefault(group, [])
-        confirming.append(id)
-        self._unconfirmed += 1
-        size = self._config.confirmation_batch
-        if len(confirming) >= size:
-            self._tell_settled((group,))
-        elif self._unconfirmed >= CONFIRMATION_BATCHES * size:
-            self._tell_settled(tuple(sorted(self._confirming)))
-        if self._paxos.role == "leading" and len(kept) >= 4 * size and len(kept) % size == 0:
-            # Confirmations were lost with a leader or a link: ask for them.
-            for late, own in list(kept.items())[:size]:
-                self.send_all(self.topology.members(group), GroupTimestamp(late, self.home, own, ask=True), late)
+    def _confirm(self, id: MessageId, pending: TimestampPending, group: GroupId) -> None:
+        """Confirms in batches that the final timestamp is in the log, and asks a group for overdue confirmations."""
+        leads = self._paxos.role == "leading"
+        own = None if group in pending.confirmed_by else pending.own
+        for other in self._confirmations.add(group, id, own):
+            batch = self._confirmations.pop_batch(other)
+            if leads:
+                self.send_all(self.topology.members(other), FinalStored(batch), batch)
+        if leads:
+            for late, timestamp in self._confirmations.list_overdue(group):
+                query = GroupTimestamp(late, self.home, timestamp, ask=True)
+                self.send_all(self.topology.members(group), query, late)
 
-    def _tell_settled(self, groups: tuple[GroupId, ...]) -> None:
-        for group in groups:
-            settled = tuple(self._confirming.pop(group))
-            self._unconfirmed -= len(settled)
-            if self._paxos.role == "leading":
-                self.send_all(self.topology.members(group), FinalStored(settled), settled)
-
-    def _confirmed(self, group: GroupId, messages: tuple[MessageId, ...]) -> None:
-        kept = self._kept.get(group, {})
+    def _handle_confirmation(self, group: GroupId, messages: tuple[MessageId, ...]) -> None:
         for id in messages:
-            kept.pop(id, None)
-            entry = self._pending.get(id)
-            if entry is not None and not entry.settled:
-                entry.confirmed.add(group)
+            self._confirmations.confirm(group, id)
+            pending = self._pending.get(id)
+            if pending is not None and not pending.is_final_logged:
+                pending.confirmed_by.add(group)
 
     def _deliver_ready(self) -> None:
-        while (id := self._queue.first(self._reached())) is not None:
-            entry = self._pending[id]
-            entry.delivered = True
-            self._last = (entry.final, id)
-            if entry.committed_ns < self.now:
+        while (id := self._queue.pop_first(self._delivery_limit())) is not None:
+            pending = self._pending[id]
+            pending.is_delivered = True
+            self._last_delivered = (pending.final, id)
+            if pending.committed_ns < self.now:
                 self.note("waited", id)
-            if entry.settled:
+            if pending.is_final_logged:
                 del self._pending[id]
-            self.deliver(entry.message, entry.final, id, entry.committed_ns)
+            self.deliver(pending.message, pending.final, id, pending.committed_ns)
 
-    def _reached(self) -> int:
-        """Nothing that the log stamps from now on ends at or below."""
+    def _delivery_limit(self) -> int:
+        """The highest timestamp at or below which no message that the log orders from now on can end."""
         return self._clock
 
-    # Asking again
+    # Retries
 
-    def _forward(self) -> None:
+    def _forward_requests(self) -> None:
         leader = self._paxos.suggested_leader
         if leader != self.me:
-            for id in [id for id in self._waiting if id in self._old][:QUERY_BATCH]:
-                self.send(leader, Request(self._waiting[id]), id)
-        self._old = set(self._waiting)
+            for id in [id for id in self._requests if id in self._overdue_requests][:QUERY_BATCH]:
+                self.send(leader, Request(self._requests[id]), id)
+        self._overdue_requests = set(self._requests)
 
-    def _ask_again(self) -> None:
-        stuck = [id for id, entry in self._pending.items() if entry.old and not entry.delivered][:QUERY_BATCH]
-        unknown = tuple(id for id in stuck if not self._pending[id].final)
+    def _query_overdue(self) -> None:
+        overdue = [id for id, p in self._pending.items() if p.is_overdue and not p.is_delivered][:QUERY_BATCH]
+        unknown = tuple(id for id in overdue if not self._pending[id].final)
         if self._paxos.role == "leading":
             for id in unknown:
-                self._ask_groups(id, self._pending[id])
-        if unknown and self.delivers_ahead and self._fellows:
-            self.send_all(self._fellows, FinalQuery(unknown), unknown)
-        for entry in self._pending.values():
-            entry.old = True
+                self._query_groups(id, self._pending[id])
+        if unknown and self.delivers_ahead and self._other_members:
+            self.send_all(self._other_members, FinalQuery(unknown), unknown)
+        for pending in self._pending.values():
+            pending.is_overdue = True
 
-    def _ask_groups(self, id: MessageId, entry: TimestampPending) -> None:
-        """Groups that did not stamp a message may never have got it."""
-        missing = tuple(group for group in entry.message.destinations if group not in entry.heard)
+    def _query_groups(self, id: MessageId, pending: TimestampPending) -> None:
+        """Asks groups for their timestamps. They may never have received the message, so it is sent again."""
+        missing = tuple(group for group in pending.message.destinations if group not in pending.received)
         if missing:
             self.note("asked", id)
             targets = self.topology.processes_of(missing)
-            self.send_all(targets, Request(entry.message), id)
-            self.send_all(targets, GroupTimestamp(id, self.home, entry.own, ask=True), id)
+            self.send_all(targets, Request(pending.message), id)
+            self.send_all(targets, GroupTimestamp(id, self.home, pending.own, ask=True), id)
 
     # For operators
 
@@ -473,7 +435,7 @@ class TimestampedGroup(Process):
         return {
             "position": self.position,
             "role": self._paxos.role,
-            "pending": len(self._waiting) + sum(not entry.delivered for entry in self._pending.values()),
+            "pending": len(self._requests) + sum(not pending.is_delivered for pending in self._pending.values()),
             "clock": self._clock,
             "joined": int(self._paxos.has_joined()),
         }
@@ -481,154 +443,104 @@ class TimestampedGroup(Process):
     def explain(self, message: MessageId) -> list[Phase]:
         if self.has_delivered(message):
             return [Phase("delivered", True, f"process {self.me} has delivered it")]
-        entry = self._pending.get(message)
-        if entry is not None:
-            groups = list(entry.message.destinations)
+        pending = self._pending.get(message)
+        if pending is not None:
             return [
-                Phase("text", True, f"the message is here, for groups {groups}"),
-                Phase("ordered", True, f"the log of group {self.home} has stamped it {entry.own}"),
-                *self._told_stamps(entry),
-                self._told_first(message, entry),
+                explain_text(pending.message),
+                *explain_timestamps(pending, self.topology, self.home, self._other_members),
+                explain_order(message, self._pending),
             ]
-        if message in self._waiting:
+        if message in self._requests:
+            description = f"the log of group {self.home} has not given it a timestamp"
             return [
-                Phase("text", True, f"the message is here, for groups {list(self._waiting[message].destinations)}"),
-                Phase("ordered", False, f"the log of group {self.home} has not stamped it", self._fellows),
+                explain_text(self._requests[message]),
+                Phase("ordered", False, description, self._other_members),
             ]
-        stamped = sorted(self._early.get(message, ()))
-        if stamped:
-            return [Phase("text", False, f"groups {stamped} have stamped it; the message itself has not come")]
-        return [Phase("text", False, f"process {self.me} has never heard of it")]
-
-    def _told_stamps(self, entry: TimestampPending) -> list[Phase]:
-        if entry.final:
-            return [Phase("stamped", True, "every group has"), Phase("final", True, f"it is {entry.final}")]
-        missing = [group for group in entry.message.destinations if group not in entry.heard]
-        if missing:
-            late = tuple(member for group in missing for member in self.topology.members(group))
-            return [Phase("stamped", False, f"no stamp has come from groups {missing}", late)]
-        said = f"the log of group {self.home} does not have every stamp"
-        return [Phase("stamped", True, "every group has"), Phase("final", False, said, self._fellows)]
-
-    def _told_first(self, message: MessageId, entry: TimestampPending) -> Phase:
-        rank = (entry.final or entry.own, message)
-        older = sorted(
-            id
-            for id, other in self._pending.items()
-            if id != message and not other.delivered and (other.final or other.own, id) < rank
-        )
-        if not older:
-            return Phase("first", True, "nothing that is known comes before it")
-        some = ", ".join(str(id) for id in older[:5])
-        return Phase("first", False, f"{len(older)} messages may come before it and are not delivered: {some}")
+        groups = sorted(self._early_timestamps.get(message, ()))
+        if groups:
+            return [Phase("text", False, f"groups {groups} have sent timestamps; the message has not arrived")]
+        return [Phase("text", False, f"process {self.me} has not received it")]
 
     # Snapshots
 
-    def _core(self) -> TimestampCheckpoint:
+    def _make_checkpoint(self) -> TimestampCheckpoint:
+        confirmations = self._confirmations
         return TimestampCheckpoint(
             self.position,
             self._clock,
-            self._last,
-            tuple(
-                TimestampPendingState(
-                    e.message,
-                    e.own,
-                    tuple(sorted(e.heard.items())),
-                    tuple(sorted(e.synced.items())),
-                    tuple(sorted(e.soft.items())),
-                    e.final,
-                    e.settled,
-                    e.delivered,
-                    tuple(sorted(e.confirmed)),
-                    e.committed_ns,
-                    e.old,
-                    e.proposed,
-                )
-                for _, e in sorted(self._pending.items())
-            ),
-            self._seen.snapshot(),
-            tuple((group, tuple(kept.items())) for group, kept in sorted(self._kept.items())),
-            tuple((group, tuple(ids)) for group, ids in sorted(self._confirming.items())),
+            self._last_delivered,
+            tuple(pending.snapshot() for _, pending in sorted(self._pending.items())),
+            self._ordered.snapshot(),
+            tuple((group, tuple(pairs.items())) for group, pairs in sorted(confirmations.timestamps.items())),
+            tuple((group, tuple(ids)) for group, ids in sorted(confirmations.unsent.items())),
         )
 
-    def _become(self, core: TimestampCheckpoint) -> None:
-        self._clock = core.clock
-        self._last = core.last
-        self._seen.restore(core.seen)
-        self._kept = {group: dict(kept) for group, kept in core.kept}
-        self._confirming = {group: list(ids) for group, ids in core.confirming}
-        self._unconfirmed = sum(len(ids) for _, ids in core.confirming)
+    def _load_checkpoint(self, checkpoint: TimestampCheckpoint) -> None:
+        self._clock = checkpoint.clock
+        self._last_delivered = checkpoint.last_delivered
+        self._ordered.restore(checkpoint.ordered)
+        self._confirmations.restore(checkpoint.unconfirmed, checkpoint.unsent_confirmations)
         self._pending = {}
         self._queue = DeliveryQueue()
-        self._ahead = {}
-        for kept in core.pending:
-            id = kept.message.id
-            entry = self._pending[id] = TimestampPending(kept.message, kept.own)
-            entry.heard = dict(kept.heard)
-            entry.synced = dict(kept.synced)
-            entry.soft = dict(kept.soft)
-            entry.final = kept.final
-            entry.settled = kept.settled
-            entry.delivered = kept.delivered
-            entry.confirmed = set(kept.confirmed)
-            entry.committed_ns = kept.committed_ns
-            entry.old = kept.old
-            entry.proposed = kept.proposed
-            if not entry.delivered:
-                self._queue.add(entry.own, id)
-                if entry.final:
-                    self._queue.fix(id, entry.final)
-            if entry.final and not entry.settled:
-                self._ahead[id] = None
+        self._unproposed_finals = {}
+        for state in checkpoint.pending:
+            id = state.message.id
+            pending = self._pending[id] = restore_pending(state)
+            if not pending.is_delivered:
+                self._queue.add(pending.own, id)
+                if pending.final:
+                    self._queue.fix(id, pending.final)
+            if pending.final and not pending.is_final_logged:
+                self._unproposed_finals[id] = None
 
-    def _install(self, core: TimestampCheckpoint) -> None:
-        """Go on from a fellow's state (or my own of an earlier incarnation). What I delivered ahead of the log stays
-        so."""
-        position, last, mine = self.position, self._last, self._pending
-        self._become(core)
-        for id, entry in list(self._pending.items()):
-            known = mine.get(id)
+    def _install_checkpoint(self, checkpoint: TimestampCheckpoint) -> None:
+        """Continues from the checkpoint of another member, or of an earlier incarnation. Messages that this member has
+        delivered ahead of the log stay delivered."""
+        position, last_delivered, before = self.position, self._last_delivered, self._pending
+        self._load_checkpoint(checkpoint)
+        for id, pending in list(self._pending.items()):
+            known = before.get(id)
             if known is not None:
-                entry.heard = {**known.heard, **entry.heard}
-                if known.final and not entry.final:
-                    self._finish(id, entry, known.final)
-            entry.proposed = -1
-            if entry.final and (entry.final, id) <= last and not entry.delivered:
-                entry.delivered = True
+                pending.received = {**known.received, **pending.received}
+                if known.final and not pending.final:
+                    self._set_final(id, pending, known.final)
+            pending.proposed_ballot = -1
+            if pending.final and (pending.final, id) <= last_delivered and not pending.is_delivered:
+                pending.is_delivered = True
                 self._queue.drop(id)
-                if entry.settled:
+                if pending.is_final_logged:
                     del self._pending[id]
-        self._waiting = {id: message for id, message in self._waiting.items() if id not in self._seen}
-        self._early = {id: heard for id, heard in self._early.items() if id not in self._seen}
-        self._last = max(last, core.last)
-        self._led = -1  # should I lead, what to propose must be looked for anew
-        if core.position > position:
-            self.install_position(core.position)
+        self._requests = {id: message for id, message in self._requests.items() if id not in self._ordered}
+        self._early_timestamps = {id: early for id, early in self._early_timestamps.items() if id not in self._ordered}
+        self._last_delivered = max(last_delivered, checkpoint.last_delivered)
+        self._led_ballot = -1  # a leader must compute its proposals again
+        if checkpoint.position > position:
+            self.install_position(checkpoint.position)
 
     def snapshot(self) -> State:
         return TimestampState(
-            self._core(),
+            self._make_checkpoint(),
             self._paxos.snapshot(),
-            tuple(self._waiting.values()),
-            tuple(sorted(self._old)),
-            tuple((id, tuple(sorted(heard.items()))) for id, heard in sorted(self._early.items())),
-            tuple(self._starting),
-            tuple(self._fresh),
-            tuple(self._ahead),
-            self._led,
-            self._armed,
+            tuple(self._requests.values()),
+            tuple(sorted(self._overdue_requests)),
+            tuple((id, tuple(sorted(early.items()))) for id, early in sorted(self._early_timestamps.items())),
+            tuple(self._unproposed_requests),
+            tuple(self._unproposed_timestamps),
+            tuple(self._unproposed_finals),
+            self._led_ballot,
+            self._timer_set,
         )
 
     def restore(self, state: State) -> None:
         assert isinstance(state, TimestampState)
-        self._become(state.core)
-        self.position = state.core.position
+        self._load_checkpoint(state.checkpoint)
+        self.position = state.checkpoint.position
         self._paxos.restore(state.paxos)
-        self._waiting = {message.id: message for message in state.waiting}
-        self._old = set(state.old)
-        self._early = {id: dict(heard) for id, heard in state.early}
-        self._starting = list(state.starting)
-        self._fresh = list(state.fresh)
-        self._ahead = dict.fromkeys(state.ahead)
-        self._led = state.led
-        self._armed = state.armed
+        self._requests = {message.id: message for message in state.requests}
+        self._overdue_requests = set(state.overdue_requests)
+        self._early_timestamps = {id: dict(early) for id, early in state.early_timestamps}
+        self._unproposed_requests = list(state.unproposed_requests)
+        self._unproposed_timestamps = list(state.unproposed_timestamps)
+        self._unproposed_finals = dict.fromkeys(state.unproposed_finals)
+        self._led_ballot = state.led_ballot
+        self._timer_set = state.timer_set

@@ -1,1 +1,1 @@
-"""Reconfiguration: groups whose members change while traffic flows."""
+"""Reconfiguration: groups whose members change while traffic flows. Read `reconfigurable.py` first."""

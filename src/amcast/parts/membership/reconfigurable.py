@@ -156,7 +156,8 @@ class Reconfigurable(Process):
     def fast_step(self, events: Sequence[Event], now: int) -> list[Effect]:
         """The fast twin of `step`, for events that do not concern membership: bodies of the protocol and multicasts.
         While only configuration 0 exists, they go to the protocol directly, and its effects are returned unchanged
-        unless they may contain a change."""
+        unless they may contain a change. Unlike `step`, it does not hold requests back for a configuration that is
+        known and not reached: their senders retry there anyway."""
         process = self._bare_process
         if process is None:
             self.is_idle = False

@@ -7,8 +7,7 @@
 Clients that have just been answered often send again at once, and would otherwise always miss the bundle that takes the
 messages of the others. So the next bundle leaves when all of them have returned, or after twice the time that the
 answer took, at most 10 ms. If hardly any client returned during the last rounds, the window is a quarter of that time,
-with a full window now and then. So clients that work in rounds share bundles, and clients that come and go delay
-nobody.
+with a full window now and then. So clients that work in rounds share bundles, and passing clients cause no delay.
 
 Many clients on a busy machine need longer than that to return. Then long windows of up to 50 ms may pay: messages wait
 no longer for their answers, or not many fewer are answered. The gateway measures phases with short and with long
@@ -40,8 +39,7 @@ MAX_FAILED_TRIALS: Final = 2
 """Long windows are given up after so many failed trials in a row."""
 TRIAL_INTERVAL: Final = 8
 MAX_TRIAL_INTERVAL: Final = 1024
-"""Phases between two trials. The interval doubles each time that long windows fail, because a trial delays everybody.
-"""
+"""Phases between two trials. The interval doubles each time that long windows fail, because a trial delays clients."""
 
 
 class GatherWindow:

@@ -1,9 +1,9 @@
-"""Which messages were seen, in a few bytes per sender.
+"""A set of message ids, for deduplication, in a few bytes per sender.
 
 A message id is its sender and a sequence number. A sender numbers all its messages, whatever their destinations, so a
-group sees gaps that will never close, and "everything below n" is not enough. But a sender never runs more than
-`WINDOW` numbers ahead of its oldest unanswered message (`parts/client/session.py` holds it to that). So it is enough to
-remember the newest number and, as the bits of one integer, the WINDOW numbers before it: anything older was answered.
+group sees gaps that never close, and "everything below n" is not enough. But a sender never runs more than `WINDOW`
+numbers ahead of its oldest unanswered message (`parts/client/session.py` enforces it). So the set stores the newest
+number and, as the bits of one integer, the WINDOW numbers before it: every older message was answered.
 """
 
 from collections.abc import Sequence
@@ -18,16 +18,16 @@ _MASK = (1 << WINDOW) - 1
 
 
 class DeliveredSet:
-    """A set of message ids that only grows, and never in memory."""
+    """A set of message ids whose size in memory does not grow with its members."""
 
     __slots__ = ("_newest", "_upto")
 
     def __init__(self) -> None:
         self._newest: dict[ProcessId, MessageId] = {}
-        """Sender: its newest message."""
+        """By sender: its newest message."""
         self._upto: dict[ProcessId, tuple[MessageId, int]] = {}
-        """Sender: (a message, bit i set if the one i before it was seen); all that is newer was seen. Most messages
-        come in sequence, and long integers need not change for them."""
+        """By sender: (a message, bit i set if the message i numbers before it is in the set). Every newer message up
+        to the newest is in the set. Most messages come in sequence, and need no change of a long integer."""
 
     def __contains__(self, message: MessageId) -> bool:
         newest = self._newest.get(message // MESSAGES_PER_SENDER)
@@ -37,15 +37,15 @@ class DeliveredSet:
         return message > upto or newest - message >= WINDOW or bits >> upto - message & 1 == 1
 
     def has_any(self, messages: Sequence[MessageId]) -> bool:
-        """Whether some of these were seen. Nearly always all are newer than what their senders sent before, and that is
-        found without the interpreter."""
+        """Whether any of these is in the set. Nearly always all are newer than their senders' newest, which is checked
+        without a loop in the interpreter."""
         senders = map(floordiv, messages, repeat(MESSAGES_PER_SENDER))
         if not any(map(ge, map(self._newest.get, senders, repeat(-1)), messages)):
             return False
         return any(message in self for message in messages)
 
     def add(self, message: MessageId) -> bool:
-        """Remember a message; False if it was seen before (or is older than anything that can be new)."""
+        """Adds a message; False if the set has it already, or it is older than the window."""
         sender = message // MESSAGES_PER_SENDER
         newest = self._newest.get(sender)
         if newest == message - 1:
@@ -64,26 +64,27 @@ class DeliveredSet:
         return True
 
     def add_all(self, messages: Sequence[MessageHeader]) -> tuple[int, ...]:
-        """Remember many; the places of those that were seen before. The same as `add` for each, without its calls."""
+        """Adds many and returns the indexes of those that the set had already. Equals `add` for each, with fewer
+        calls."""
         newest = self._newest
-        again: list[int] = []
-        for place, message in enumerate(messages):
+        repeated: list[int] = []
+        for index, message in enumerate(messages):
             id, sender = message.id, message.sender
             if newest.get(sender) == id - 1:
                 newest[sender] = id
             elif not self.add(id):
-                again.append(place)
-        return tuple(again)
+                repeated.append(index)
+        return tuple(repeated)
 
     def forget(self, message: MessageId) -> None:
-        """Take a message back; what is older than the window stays known."""
+        """Removes a message, unless it is older than the window."""
         sender = message // MESSAGES_PER_SENDER
         newest = self._newest.get(sender)
         if newest is not None and 0 <= newest - message < WINDOW:
             self._put(sender, newest, self._bits(sender) & ~(1 << newest - message))
 
     def merge(self, state: tuple[DeliveredRange, ...]) -> None:
-        """Remember all that another remembers, too."""
+        """Adds every message of another set's snapshot."""
         for other in state:
             theirs = other.sender * MESSAGES_PER_SENDER + other.newest
             newest = self._newest.get(other.sender, theirs)
@@ -97,7 +98,7 @@ class DeliveredSet:
         self._upto[sender] = (newest, bits)
 
     def _bits(self, sender: ProcessId) -> int:
-        """Bit i set if the one i before the newest was seen."""
+        """Bit i set if the message i numbers before the newest is in the set."""
         if sender not in self._newest:
             return 0
         upto, bits = self._upto[sender]

@@ -1,8 +1,8 @@
-"""What waits to be delivered in the order of final (timestamp, id), by lower bounds.
+"""Delivery in the order of final (timestamp, id), from lower bounds.
 
-A message enters with a timestamp that its final one cannot be below; later the final one is fixed. The first message
-may be delivered when it is fixed and nothing that comes can be lower. A heap holds bounds; a bound that proves too low
-is raised when it comes to the top, so that every message costs at most two heap operations more than its own.
+A message enters with a lower bound of its final timestamp; later the final timestamp is fixed. The first message may be
+delivered once it is fixed and no message to come can be lower. A heap holds the bounds; a bound that is below the final
+timestamp is raised when it reaches the top, so that every message costs at most two additional heap operations.
 """
 
 from heapq import heapify, heappop, heappush, heapreplace
@@ -11,7 +11,7 @@ from amcast.kernel.ids import MessageId
 
 
 class DeliveryQueue:
-    """A heap of lower bounds, some of them fixed."""
+    """Undelivered messages, by final timestamp or a lower bound of it."""
 
     __slots__ = ("_fixed", "_heap")
 
@@ -23,15 +23,15 @@ class DeliveryQueue:
         return len(self._heap)
 
     def add(self, bound: int, message: MessageId) -> None:
-        """A message whose final timestamp will be `bound` or higher."""
+        """Adds a message whose final timestamp will be `bound` or higher."""
         heappush(self._heap, (bound, message))
 
     def fix(self, message: MessageId, final: int) -> None:
-        """The final timestamp of a message that was added."""
+        """Fixes the final timestamp of a message in the queue."""
         self._fixed[message] = final
 
-    def first(self, reached: int) -> MessageId | None:
-        """Take out the first message, if it is fixed at `reached` or below and nothing else can be before it."""
+    def pop_first(self, limit: int) -> MessageId | None:
+        """Removes and returns the first message, if it is fixed at `limit` or below and no other can precede it."""
         heap = self._heap
         while heap:
             bound, message = heap[0]
@@ -41,7 +41,7 @@ class DeliveryQueue:
             if final > bound:
                 heapreplace(heap, (final, message))
                 continue
-            if final > reached:
+            if final > limit:
                 return None
             heappop(heap)
             del self._fixed[message]
@@ -49,7 +49,7 @@ class DeliveryQueue:
         return None
 
     def drop(self, message: MessageId) -> None:
-        """Forget a message, wherever it is. Rare: it costs a walk."""
+        """Removes a message at any position. Costs a pass over the heap; rare."""
         self._fixed.pop(message, None)
         self._heap = [pair for pair in self._heap if pair[1] != message]
         heapify(self._heap)

@@ -1,22 +1,22 @@
-"""A group's history: which messages were delivered before which, as far as this group was told.
+"""A group's history: which messages were delivered before which, as far as this group knows.
 
-Source: paper 000, section 4 (strategy (a)); the bookkeeping is ours.
+Source: paper 000, section 4 (strategy (a)); the data structure is not in the paper.
 
-Every group delivers in a line; a `Link` says "right before this message that one was delivered", at some group. Links
-of many groups together make a graph. Three questions are asked of it, and the authors' prototype searches the whole
-graph for each:
+Every group delivers in sequence; a `Link` states that some group delivered one message right before another. The links
+of many groups make a graph. It answers three questions, for each of which the authors' prototype searches the whole
+graph:
 
-- What does a descendant not know yet? Links are kept in a log in the order in which they were learned, with a cursor
+- Which links does a descendant lack? Links are stored in a log in the order in which they were learned, with a cursor
   per descendant: a diff is a slice.
-- Must something be delivered here before x? Only open messages count: addressed to this group and not delivered. All
-  that lies before a delivered message is *settled*: nothing open can be found there, now or ever (that is what the
-  protocol proves), so a search backwards from x never enters it. If the search finds nothing open, x is delivered and
-  everything it visited becomes settled; if it finds something, x need not be asked about again before that is
-  delivered. So a search pays for a delivery, and each link is walked about once in its incarnation: near-constant time.
-- Is there a message to d that k does not get? Counted per pair of groups, not searched for.
+- Must another message be delivered here before x? Only open messages count: addressed to this group and not delivered.
+  Everything before a delivered message is *settled*: nothing open is there, now or later (the protocol proves that), so
+  a search backwards from x never enters it. If the search finds nothing open, x is delivered and everything visited
+  becomes settled; if it finds an open message, x need not be searched again before that message is delivered. So each
+  search pays for a delivery, and each link is visited about once: near-constant time.
+- Is there a message to d that k does not get? Counted per pair of groups, without a search.
 
-Forgetting: when a message to all groups (a flush) is delivered, and its links have been sent to every descendant, all
-that is settled can go.
+Pruning: once a message to all groups (a flush) is delivered, and its links have been sent to every descendant, every
+settled message can be dropped.
 """
 
 from collections.abc import Sequence
@@ -26,40 +26,40 @@ from amcast.parts.ordering.messages import HistoryState, Link, Links, Vertex
 
 
 class _Vertex:
-    """A message that some group delivered."""
+    """A message that some group has delivered."""
 
     __slots__ = ("before", "destinations", "open", "settled", "touched")
 
     def __init__(self, destinations: tuple[GroupId, ...], open: bool) -> None:
         self.destinations = destinations
         self.before: list[MessageId] = []
-        """What came right before it, at the groups that said so."""
+        """The messages delivered right before it, at the groups that reported so."""
         self.open = open
         """Addressed to this group and not delivered here."""
         self.settled = 0
-        """In which version of the history it was found to be delivered here, or before something that is; 0: not."""
+        """The version of the history in which it was delivered here, or before a delivered message; 0: not settled."""
         self.touched = 0
-        """In which version `before` last grew."""
+        """The version of the history in which `before` grew last."""
 
 
 class History:
-    """What one group knows."""
+    """The history that one group knows."""
 
     def __init__(self, group: GroupId, descendants: Sequence[GroupId]) -> None:
         self.group = group
         self._vertices: dict[MessageId, _Vertex] = {}
         self.last: MessageId | None = None
-        """What was delivered here last."""
+        """The last message delivered here."""
         self._log: list[Link] = []
-        """Links that some descendant may not have been told, in the order in which they were learned."""
+        """Links that some descendant may lack, in the order in which they were learned."""
         self._base = 0
         """How many links were dropped from the front of the log."""
         self._cursors: dict[GroupId, int] = dict.fromkeys(descendants, 0)
-        """How many links each descendant was told."""
+        """How many links each descendant was sent."""
         self.version = 0
-        """How many links were ever learned: a version of this history."""
+        """How many links were ever learned."""
         self._to: dict[GroupId, int] = {}
-        """How many messages of the history each group gets; messages to all groups are not counted."""
+        """How many messages of the history are addressed to each group, without those to all groups."""
         self._to_both: dict[tuple[GroupId, GroupId], int] = {}
 
     def __len__(self) -> int:
@@ -71,12 +71,12 @@ class History:
     # Growing
 
     def learn(self, links: Links) -> None:
-        """Take in what another group told."""
+        """Adds links that another group sent."""
         for link in links:
             self._add(link)
 
     def append(self, message: MessageId, destinations: tuple[GroupId, ...]) -> None:
-        """This group delivers a message now: it comes after the last one, and all that lies before it is settled."""
+        """Appends a message that this group delivers now; everything before it becomes settled."""
         self._add(Link(message, destinations, self.last))
         self.last = message
         vertex = self._vertices[message]
@@ -98,7 +98,7 @@ class History:
         self._log.append(link)
 
     def _settle(self, message: MessageId) -> None:
-        """Mark a delivered message and all that lies before it."""
+        """Marks a delivered message and everything before it as settled."""
         stack = [message]
         while stack:
             vertex = self._vertices[stack.pop()]
@@ -109,11 +109,12 @@ class History:
     # Asking
 
     def find_blocker(self, message: MessageId) -> MessageId | None:
-        """Some open message that lies before this one; None if there is none."""
+        """Some open message before this one; None if there is none."""
         return self._search(message)[0]
 
     def last_change(self, message: MessageId) -> int:
-        """A version in or after which what lies before this message last grew; asked when nothing open lies there."""
+        """A version in or after which the part of the history before this message grew last. Valid while no open
+        message is there."""
         return self._search(message)[1]
 
     def _search(self, message: MessageId) -> tuple[MessageId | None, int]:
@@ -141,44 +142,44 @@ class History:
         return (None, version)
 
     def has_message_only_to(self, one: GroupId, others: Sequence[GroupId]) -> bool:
-        """Whether some message of the history goes to `one` and not to all of `others`."""
+        """Whether some message of the history is addressed to `one` and not to all of `others`."""
         known = self._to.get(one, 0)
         return known > 0 and any(self._to_both.get((one, other), 0) < known for other in others)
 
-    # Telling
+    # Diffs
 
     def take_diff(self, descendant: GroupId) -> Links:
-        """What this descendant was not told yet; from now on it counts as told."""
+        """The links that a descendant was not sent yet; they count as sent from now on."""
         start = self._cursors[descendant] - self._base
         self._cursors[descendant] = self._base + len(self._log)
         return tuple(self._log[start:])
 
-    # Forgetting
+    # Pruning
 
     def prune(self) -> None:
-        """The last message went to all groups: what is settled was told to everybody and matters to nobody."""
+        """Drops every settled message. Called after a flush, when every descendant was sent every link."""
         end = self._base + len(self._log)
-        assert all(cursor == end for cursor in self._cursors.values()), "a descendant was not told of the flush"
-        kept = {id: vertex for id, vertex in self._vertices.items() if not vertex.settled or id == self.last}
-        self._vertices = kept
+        assert all(cursor == end for cursor in self._cursors.values()), "a descendant was not sent the flush"
+        remaining = {id: vertex for id, vertex in self._vertices.items() if not vertex.settled or id == self.last}
+        self._vertices = remaining
         self._to = {}
         self._to_both = {}
-        for id, vertex in kept.items():
-            vertex.before = [before for before in vertex.before if before in kept]
+        for id, vertex in remaining.items():
+            vertex.before = [before for before in vertex.before if before in remaining]
             self._count(id, vertex.destinations)
         self._log = []
         self._base = end
 
     def _count(self, id: MessageId, destinations: tuple[GroupId, ...]) -> None:
         if id < 0:
-            return  # a flush: everybody gets it, so it is no reason to ask anybody
+            return  # a flush goes to every group, so it never makes one group differ from another
         for group in destinations:
             self._to[group] = self._to.get(group, 0) + 1
             for other in destinations:
                 if other != group:
                     self._to_both[(group, other)] = self._to_both.get((group, other), 0) + 1
 
-    # Memory
+    # Snapshots
 
     def snapshot(self) -> HistoryState:
         return HistoryState(
@@ -197,14 +198,14 @@ class History:
         self._vertices = {}
         self._to = {}
         self._to_both = {}
-        for kept in state.vertices:
-            vertex = self._vertices[kept.id] = _Vertex(kept.destinations, kept.open)
-            vertex.before = list(kept.before)
-            vertex.settled = kept.settled
-            vertex.touched = kept.touched
-            self._count(kept.id, kept.destinations)
+        for saved in state.vertices:
+            vertex = self._vertices[saved.id] = _Vertex(saved.destinations, saved.open)
+            vertex.before = list(saved.before)
+            vertex.settled = saved.settled
+            vertex.touched = saved.touched
+            self._count(saved.id, saved.destinations)
         self.last = state.last
         self._log = list(state.log)
         self._base = state.base
         self._cursors = dict(state.cursors)
-        self.version = state.learned
+        self.version = state.version

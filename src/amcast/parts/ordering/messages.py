@@ -1,4 +1,4 @@
-"""What a history says to others and knows itself."""
+"""Bodies and states of sets of delivered messages and of histories."""
 
 from typing import Final
 
@@ -8,11 +8,12 @@ from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import State
 
 WINDOW: Final = 1024
-"""How far a client's sequence numbers may run ahead of its oldest unanswered message."""
+"""The most that a client's sequence numbers may run ahead of its oldest unanswered message."""
 
 
 class DeliveredRange(State, frozen=True):
-    """A sender's messages that were seen: the newest sequence number, and as bits how far before it each is."""
+    """The messages of one sender in a DeliveredSet: the newest sequence number, and a big-endian integer whose bit i
+    stands for the number i before it."""
 
     sender: ProcessId
     newest: int
@@ -20,7 +21,7 @@ class DeliveredRange(State, frozen=True):
 
 
 class Link(Struct, frozen=True, array_like=True, gc=False):
-    """Some group delivered this message, and right before it that one (None: nothing)."""
+    """Some group delivered this message right after `before` (None: it was the group's first)."""
 
     id: MessageId
     destinations: tuple[GroupId, ...]
@@ -31,7 +32,7 @@ Links = tuple[Link, ...]
 
 
 class Vertex(State, frozen=True):
-    """A message of a history."""
+    """A message of a history, as `_Vertex` describes it."""
 
     id: MessageId
     destinations: tuple[GroupId, ...]
@@ -42,9 +43,11 @@ class Vertex(State, frozen=True):
 
 
 class HistoryState(State, frozen=True):
+    """The fields of `History`."""
+
     vertices: tuple[Vertex, ...]
     last: MessageId | None
     log: Links
     base: int
     cursors: tuple[tuple[GroupId, int], ...]
-    learned: int
+    version: int

@@ -1,11 +1,11 @@
-"""What a group owes to others about messages that it has delivered.
+"""Answers about delivered messages that other groups may still ask for.
 
-A message to several groups is not over where it is delivered first: somebody elsewhere may have lost a link or its
-memory, and ask what this group said of it. The text of the answer is one number, and it cannot be kept for ever. It is
-kept until a majority of every other destination is known to have delivered the message: from then on whoever lacks it
-there is helped by its own fellows, and no longer asks here.
+A group that has delivered a message to several groups is not done with it: a process of another destination may have
+lost a link or its state, and ask for this group's timestamp. The answer is one number, and it is remembered until a
+majority of every other destination is known to have delivered the message. From then on a process there that lacks the
+message gets it from its own group.
 
-Groups deliver in the order of ranks, so "delivered up to this rank" settles a whole run of debts at once.
+Groups deliver in the order of ranks, so "delivered up to this rank" resolves a whole run of obligations at once.
 """
 
 from collections import deque
@@ -17,18 +17,18 @@ Rank = tuple[int, MessageId]
 
 
 class Obligations:
-    """Answers that other groups may still ask for."""
+    """The answers that one group still owes to others."""
 
     __slots__ = ("answers", "by_group")
 
     def __init__(self) -> None:
         self.answers: dict[MessageId, tuple[int, int, set[GroupId]]] = {}
-        """Delivered: the answer, the final timestamp, and the groups that may still ask."""
+        """By delivered message: the answer, the final timestamp, and the groups that may still ask."""
         self.by_group: dict[GroupId, deque[Rank]] = {}
-        """The same by group, in the order of delivery."""
+        """The ranks of the same messages by group, in the order of delivery."""
 
     def add(self, id: MessageId, answer: int, final: int, groups: tuple[GroupId, ...]) -> None:
-        """A message is delivered here, and no majority of these groups is known to have it."""
+        """Adds a message that was delivered here and is not known to be delivered by a majority of these groups."""
         if groups:
             self.answers[id] = (answer, final, set(groups))
             rank = (final, id)
@@ -38,10 +38,10 @@ class Obligations:
                     owed = self.by_group[group] = deque()
                 owed.append(rank)
 
-    def resolve(self, group: GroupId, mark: Rank) -> None:
-        """A majority of that group has delivered everything up to this rank."""
+    def resolve(self, group: GroupId, rank: Rank) -> None:
+        """Forgets what a group no longer asks for: a majority of it has delivered everything up to this rank."""
         owed = self.by_group.get(group)
-        while owed and owed[0] <= mark:
+        while owed and owed[0] <= rank:
             id = owed.popleft()[1]
             groups = self.answers[id][2]
             groups.discard(group)
@@ -49,10 +49,10 @@ class Obligations:
                 del self.answers[id]
 
     def answer(self, id: MessageId) -> int | None:
-        """What to say to who asks; None if nothing is owed."""
-        fact = self.answers.get(id)
-        return None if fact is None else fact[0]
+        """The answer about a message; None if no group may ask any more."""
+        known = self.answers.get(id)
+        return None if known is None else known[0]
 
     def list_all(self) -> list[tuple[MessageId, int, int, tuple[GroupId, ...]]]:
-        """Every debt as `owe` takes it, in the order of delivery: for records and for fellows."""
+        """Every obligation as arguments of `add`, in the order of delivery: for records and for other members."""
         return [(id, answer, final, tuple(sorted(groups))) for id, (answer, final, groups) in self.answers.items()]

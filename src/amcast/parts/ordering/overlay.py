@@ -1,9 +1,9 @@
-"""Overlays: which group may talk to which.
+"""Overlays: which group may send to which.
 
     order (complete DAG)                     tree
     0 -> 1 -> 2 -> 3                              0
-    \\----\\----\\---^  every group can             / \\
-      reach every later one                    1   2      a group talks to its parent and its children
+    \\----\\----\\---^  every group sends           / \\
+      to every later one                       1   2      a group sends to its parent and its children
                                               / \\
                                              3   4
 
@@ -11,7 +11,7 @@ In an order the lowest common ancestor (lca) of some groups is the first of them
 tree it is the lowest group from which all of them are reached downwards, and may be none of them.
 
 Overlays come as plain data in a protocol's options and are checked against the topology once, when a process is
-built; all questions are then answered from tables.
+built; lookups then use tables.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -24,7 +24,7 @@ from amcast.kernel.topology import Topology
 
 
 class Order:
-    """A complete directed acyclic graph: groups in a line, each with edges to all that come after it."""
+    """A complete directed acyclic graph: groups in a sequence, each with edges to all later ones."""
 
     def __init__(self, groups: Sequence[GroupId]) -> None:
         self.groups: tuple[GroupId, ...] = tuple(groups)
@@ -56,23 +56,23 @@ class Order:
         return frozenset(self.groups[self.rank[group] :])
 
     def edges(self) -> tuple[tuple[GroupId, GroupId], ...]:
-        """All edges, from lower to higher."""
+        """All edges, from the lower to the higher group."""
         return tuple((low, high) for place, low in enumerate(self.groups) for high in self.groups[place + 1 :])
 
 
 def rank_delays(role: str, destinations: int, replicas: int) -> int | None:
-    """Message delays where destinations hear of a lone message one after the other, in the default order."""
+    """Message delays where a lone message reaches its destinations one after the other, in the default order."""
     return destinations if role == "max" else int(role.removeprefix("rank-"))
 
 
 def rank_role(topology: Topology, process: ProcessId) -> str:
-    """A process by its group's place in the default order."""
+    """The role of a process: its group's rank in the default order."""
     group = topology.group_of(process)
     return "client" if group is None else f"rank-{topology.groups.index(group) + 1}"
 
 
 class Tree:
-    """A rooted tree of groups; children are kept in the order of their ids."""
+    """A rooted tree of groups; children are sorted by id."""
 
     def __init__(self, root: GroupId, edges: Iterable[tuple[GroupId, GroupId]]) -> None:
         self.root = root
@@ -90,43 +90,43 @@ class Tree:
 
     def _list_groups(self) -> tuple[GroupId, ...]:
         """Every group once, parents before children."""
-        line = [self.root]
-        for group in line:
+        found = [self.root]
+        for group in found:
             self._children[group].sort()
             for child in self._children[group]:
                 assert child not in self.parent, f"group {child} has two parents or is the root"
                 self.parent[child] = group
                 self.depth[child] = self.depth[group] + 1
-                line.append(child)
-        assert len(line) == len(self._children), "some groups hang on no root"
-        return tuple(line)
+                found.append(child)
+        assert len(found) == len(self._children), "some groups are not reached from the root"
+        return tuple(found)
 
     def children(self, group: GroupId) -> tuple[GroupId, ...]:
         return tuple(self._children[group])
 
     def reach(self, group: GroupId) -> frozenset[GroupId]:
-        """This group and everything below it."""
+        """This group and all groups below it."""
         return self._reach[group]
 
     def children_towards(self, group: GroupId, destinations: tuple[GroupId, ...]) -> tuple[GroupId, ...]:
-        """The children through which some destination is reached."""
+        """The children through which some of the destinations are reached."""
         return tuple(child for child in self._children[group] if not self._reach[child].isdisjoint(destinations))
 
     def ancestors(self, group: GroupId) -> tuple[GroupId, ...]:
-        """From the root down to the parent."""
-        way: list[GroupId] = []
+        """The groups from the root down to the parent."""
+        path: list[GroupId] = []
         above = self.parent[group]
         while above is not None:
-            way.append(above)
+            path.append(above)
             above = self.parent[above]
-        return tuple(reversed(way))
+        return tuple(reversed(path))
 
     def descendants(self, group: GroupId) -> tuple[GroupId, ...]:
-        """Everything below, parents before children."""
+        """All groups below this one, parents before children."""
         return tuple(other for other in self.groups if other != group and other in self._reach[group])
 
     def lca(self, destinations: Iterable[GroupId]) -> GroupId:
-        """The lowest group that reaches them all; a single group is its own."""
+        """The lowest group that reaches all destinations; a single group is its own ancestor."""
         wanted = set(destinations)
         group = next(iter(sorted(wanted)))
         while not wanted <= self._reach[group]:
@@ -141,16 +141,16 @@ class Tree:
 
 
 def parse_order(order: Sequence[GroupId], topology: Topology) -> Order:
-    """The order that the option `order` names, checked; without one the groups in the order of their ids."""
+    """Checks the option `order` against the topology; the default is the order of group ids."""
     if not order:
         return Order(topology.groups)
     if sorted(order) != list(topology.groups):
         missing = [group for group in topology.groups if group not in order]
-        strange = [group for group in order if group not in topology.groups]
+        unknown = [group for group in order if group not in topology.groups]
         twice = sorted({group for group in order if list(order).count(group) > 1})
         wrong = "; ".join(
             f"{what} {groups}"
-            for what, groups in (("missing:", missing), ("unknown:", strange), ("twice:", twice))
+            for what, groups in (("missing:", missing), ("unknown:", unknown), ("twice:", twice))
             if groups
         )
         raise UsageError(f"order = {list(order)}: expected each of {list(topology.groups)} once ({wrong})")
@@ -158,7 +158,8 @@ def parse_order(order: Sequence[GroupId], topology: Topology) -> Order:
 
 
 def parse_tree(edges: Sequence[tuple[GroupId, GroupId]], topology: Topology) -> Tree:
-    """The tree of the option `edges` ([parent, child] pairs), checked; without one a binary tree in order of ids."""
+    """Checks the option `edges` ([parent, child] pairs) against the topology; the default is a binary tree in the order
+    of group ids."""
     groups = topology.groups
     if not edges:
         return Tree(groups[0], binary_edges(groups))
@@ -178,15 +179,15 @@ def parse_tree(edges: Sequence[tuple[GroupId, GroupId]], topology: Topology) -> 
 
 
 def contact_lca(overlay: Callable[[Topology], Order | Tree]) -> Contacts:
-    """The contacts of a protocol whose lowest common ancestor is to be told; the overlay is built once per topology."""
+    """Contacts at the lowest common ancestor of the destinations. The overlay is built once per topology."""
     built: dict[Topology, Order | Tree] = {}
 
     def contact(topology: Topology, message: Message) -> tuple[ProcessId, ...]:
-        found = built.get(topology)
-        if found is None:
+        known = built.get(topology)
+        if known is None:
             built.clear()
-            found = built[topology] = overlay(topology)
-        return topology.members(found.lca(message.destinations))
+            known = built[topology] = overlay(topology)
+        return topology.members(known.lca(message.destinations))
 
     return contact
 

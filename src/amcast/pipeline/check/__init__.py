@@ -1,1 +1,1 @@
-"""check."""
+"""The Spark check: P1 to P8 over traces of any size, with the findings of the plain checker."""

@@ -1,8 +1,8 @@
-"""A small part of a run as the plain checker's evidence: the messages that matter, every row about them, all positions
-as they were. What the plain checker says about these messages is then what it would say about the whole run.
+"""Reduced evidence for the plain checker: the messages that matter, every row about them, all positions unchanged. The
+plain checker's findings about these messages are then those about the whole run.
 
-Why a part is enough: P1, P2 and P3 speak about one message at a time, "precedes" about two, a session about its own
-messages. Leaving other messages out changes nothing about those that stay.
+A part is enough because P1, P2 and P3 concern one message at a time, "precedes" two, and a session its own messages.
+Omitting other messages changes nothing about those that stay.
 """
 
 from dataclasses import dataclass, field
@@ -11,21 +11,21 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from amcast.check.evidence import Evidence, Sequence, evidence_of
-from amcast.check.integrity import agreement, integrity, validity
+from amcast.check.evidence import DeliverySequence, Evidence, collect_evidence
+from amcast.check.integrity import check_agreement, check_integrity, check_validity
 from amcast.check.verdict import MAX_SENTENCES, Finding
-from amcast.pipeline.check.run_view import KeptColumns, View
-from amcast.pipeline.check.survey import Segment, Sent, marked
-from amcast.pipeline.kernels.fingerprints import in_buckets
+from amcast.pipeline.check.run_view import ColumnPackets, RunView
+from amcast.pipeline.check.survey import MulticastSurvey, Segment, select_rows
+from amcast.pipeline.kernels.fingerprints import select_in_buckets
 from amcast.trace.columns import TABLES
 from amcast.trace.run import Columns, Run
 
-Fills = dict[int, tuple[Segment, ...]]
-"""process -> positions that a snapshot stands for, with who recorded them."""
+SnapshotFills = dict[int, tuple[Segment, ...]]
+"""process -> positions that a snapshot stands for, with the process that recorded them."""
 
 
-def standing_evidence(view: View, known: Columns, packets: Columns | None = None) -> Evidence:
-    """Evidence of who is there and what some rows of the multicasts say; nothing delivered yet."""
+def build_base_evidence(view: RunView, known: Columns, packets: Columns | None = None) -> Evidence:
+    """Evidence of the membership and of some rows of the multicasts, without deliveries."""
     processes: Columns = {column.name: [] for column in TABLES["processes"][1:]}
     for process in sorted(view.group_of):
         processes["process"].append(process)
@@ -35,12 +35,12 @@ def standing_evidence(view: View, known: Columns, packets: Columns | None = None
     nothing: dict[str, Columns] = {
         table: {column.name: [] for column in TABLES[table][1:]} for table in ("deliveries", "notes")
     }
-    told = KeptColumns(packets) if packets is not None else None
-    return evidence_of(Run(view.meta, processes, known, nothing["deliveries"], nothing["notes"], told))
+    packet_table = ColumnPackets(packets) if packets is not None else None
+    return collect_evidence(Run(view.meta, processes, known, nothing["deliveries"], nothing["notes"], packet_table))
 
 
-def any_multicast(sent: Sent) -> Columns:
-    """One row of the multicasts, if there is one, for what depends only on whether there is any."""
+def sample_multicast(sent: MulticastSurvey) -> Columns:
+    """One row of the multicasts, if there is one, for checks that depend only on whether there is any."""
     known: Columns = {column.name: [] for column in TABLES["multicasts"][1:]}
     for (sender, message), group in zip(list(sent.of_sender.items())[:1], sent.of_group, strict=False):
         row = {"message": message, "sender": sender, "destinations": [group], "at_ns": 0, "bytes": 0}
@@ -49,42 +49,42 @@ def any_multicast(sent: Sent) -> Columns:
     return known
 
 
-def reduced(
-    view: View,
+def reduce_evidence(
+    view: RunView,
     chosen: NDArray[np.bool_],
     ends: dict[int, int],
-    fills: Fills,
+    fills: SnapshotFills,
     gaps: dict[int, int],
     only: set[int] | None = None,
     packets: Columns | None = None,
 ) -> Evidence:
     """Evidence of the messages in the chosen buckets (of these only `only`, if given)."""
-    evidence = standing_evidence(view, _multicasts(view, chosen, only), packets)
-    rows = {p: marked(view.sequences, p, end, chosen) for p, end in ends.items()}
+    evidence = build_base_evidence(view, _read_multicast_rows(view, chosen, only), packets)
+    rows = {p: select_rows(view.sequences, p, end, chosen) for p, end in ends.items()}
     if only is not None:
-        rows = {process: [row for row in found if row[1] in only] for process, found in rows.items()}
+        rows = {process: [row for row in matching if row[1] in only] for process, matching in rows.items()}
     _fill_installed(rows, fills)
     for process in {*rows, *gaps}:
-        found = sorted(rows.get(process, []), key=lambda row: (row[0], row[2], row[1]))
-        evidence.sequences[process] = Sequence(process, found, gaps.get(process))
+        matching = sorted(rows.get(process, []), key=lambda row: (row[0], row[2], row[1]))
+        evidence.sequences[process] = DeliverySequence(process, matching, gaps.get(process))
     evidence.sequences = dict(sorted(evidence.sequences.items()))
     return evidence
 
 
-def _multicasts(view: View, chosen: NDArray[np.bool_], only: set[int] | None) -> Columns:
+def _read_multicast_rows(view: RunView, chosen: NDArray[np.bool_], only: set[int] | None) -> Columns:
     """The chosen rows of the multicasts, in file order."""
     names = [column.name for column in TABLES["multicasts"][1:]]
-    found: Columns = {name: [] for name in names}
+    matching: Columns = {name: [] for name in names}
     for batch in view.multicasts.batches(names):
-        keep = np.nonzero(in_buckets(_ids(batch), chosen))[0]
+        keep = np.nonzero(select_in_buckets(_ids(batch), chosen))[0]
         part = batch.take(pa.array(keep))
-        mine = range(part.num_rows)
+        rows_of_process = range(part.num_rows)
         if only is not None:
-            mine = [at for at, message in enumerate(part.column("message").to_pylist()) if message in only]  # type: ignore[assignment]
+            rows_of_process = [at for at, message in enumerate(part.column("message").to_pylist()) if message in only]  # type: ignore[assignment]
         for name in names:
             values = part.column(name).to_pylist() if name in part.schema.names else [None] * part.num_rows
-            found[name] += [values[at] for at in mine]
-    return found
+            matching[name] += [values[at] for at in rows_of_process]
+    return matching
 
 
 def _ids(batch: pa.RecordBatch) -> NDArray[np.int64]:
@@ -92,57 +92,61 @@ def _ids(batch: pa.RecordBatch) -> NDArray[np.int64]:
     return ids
 
 
-def _fill_installed(rows: dict[int, list[tuple[int, int, int]]], fills: Fills) -> None:
-    """A snapshot stands for what the group delivered below it, where the process itself recorded nothing."""
-    recorded = {process: list(found) for process, found in rows.items()}
+def _fill_installed(rows: dict[int, list[tuple[int, int, int]]], fills: SnapshotFills) -> None:
+    """Adds the deliveries that a snapshot stands for, where the process itself recorded none."""
+    recorded = {process: list(matching) for process, matching in rows.items()}
     for process, segments in fills.items():
-        mine = rows.setdefault(process, [])
-        known = {(position, message) for position, message, _ in mine}
+        rows_of_process = rows.setdefault(process, [])
+        known = {(position, message) for position, message, _ in rows_of_process}
         for peer, low, high in segments:
             there = [row[:2] for row in recorded.get(peer, []) if low <= row[0] < high]
-            mine += [(position, message, -1) for position, message in there if (position, message) not in known]
+            rows_of_process += [
+                (position, message, -1) for position, message in there if (position, message) not in known
+            ]
 
 
 @dataclass
-class Exact:
+class ExactFindings:
     """P1, P2 and P3 about some messages, row by row."""
 
     findings: list[Finding]
     messages: int
     """Distinct messages that were multicast."""
     delivered: int
-    """Of these, how many somebody delivered."""
+    """How many of these some process delivered."""
     lawful: int
-    """Of these, how many an addressed process delivered."""
+    """How many of these an addressed process delivered."""
     correct: int
-    """How many have a sender that did not crash."""
+    """How many of these have a sender that did not crash."""
     rows: int
-    """Rows of the multicasts about them: a client may have tried again."""
+    """Rows of the multicasts about them: more than messages if a client retried."""
     correct_rows: int
     unlawful: dict[int, list[int]] = field(default_factory=dict)
-    """process -> positions whose delivery integrity does not allow."""
-    unfit: dict[int, list[int]] = field(default_factory=dict)
-    """The same of positions that a snapshot stands for."""
+    """process -> positions of deliveries that integrity does not allow."""
+    unlawful_filled: dict[int, list[int]] = field(default_factory=dict)
+    """The same for positions that a snapshot stands for."""
 
 
-def exact(view: View, chosen: NDArray[np.bool_], ends: dict[int, int], fills: Fills, gaps: dict[int, int]) -> Exact:
-    """What the plain checker says about the messages in the chosen buckets."""
-    evidence = reduced(view, chosen, ends, fills, gaps)
+def check_exactly(
+    view: RunView, chosen: NDArray[np.bool_], ends: dict[int, int], fills: SnapshotFills, gaps: dict[int, int]
+) -> ExactFindings:
+    """The plain checker's findings about the messages in the chosen buckets."""
+    evidence = reduce_evidence(view, chosen, ends, fills, gaps)
     unlawful: dict[int, list[int]] = {}
-    unfit: dict[int, list[int]] = {}
+    unlawful_filled: dict[int, list[int]] = {}
     lawful: set[int] = set()
     for process, sequence in evidence.sequences.items():
-        messages, positions = evidence.lawful(sequence)
+        messages, positions = evidence.lawful_deliveries(sequence)
         if view.group_of.get(process) is not None:
             lawful.update(messages)
         if len(positions) < len(sequence.positions):
             allowed = set(positions)
             for position, _, at_ns in sequence.entries:
                 if position not in allowed:
-                    (unlawful if at_ns >= 0 else unfit).setdefault(process, []).append(position)
+                    (unlawful if at_ns >= 0 else unlawful_filled).setdefault(process, []).append(position)
     delivered = {message for sequence in evidence.sequences.values() for message in sequence.messages}
-    findings = [integrity(evidence), validity(evidence), agreement(evidence)]
-    return Exact(
+    findings = [check_integrity(evidence), check_validity(evidence), check_agreement(evidence)]
+    return ExactFindings(
         findings,
         len(evidence.destinations),
         len(delivered & set(evidence.destinations)),
@@ -151,25 +155,25 @@ def exact(view: View, chosen: NDArray[np.bool_], ends: dict[int, int], fills: Fi
         len(evidence.run.multicasts["sender"]),
         sum(sender not in view.crashed for sender in evidence.run.multicasts["sender"]),
         unlawful,
-        unfit,
+        unlawful_filled,
     )
 
 
-def joined(parts: list[Finding]) -> Finding:
+def join_findings(parts: list[Finding]) -> Finding:
     """One finding about all messages from findings about parts of them."""
     for verdict in ("violated", "unknown"):
-        found = [part for part in parts if part.verdict == verdict]
-        if found:
+        matching = [part for part in parts if part.verdict == verdict]
+        if matching:
             break
     else:
         return parts[0]
-    if len(found) == 1:
-        return found[0]
-    told = [pair for part in found for pair in zip(part.witness, part.story, strict=False)]
-    told.sort(key=lambda pair: tuple(pair[0].get(key, 0) for key in ("process", "position", "message")))
-    count = sum(part.checked[verdict] for part in found)
-    story = [sentence for _, sentence in told[:MAX_SENTENCES]]
+    if len(matching) == 1:
+        return matching[0]
+    sentences = [pair for part in matching for pair in zip(part.witness, part.story, strict=False)]
+    sentences.sort(key=lambda pair: tuple(pair[0].get(key, 0) for key in ("process", "position", "message")))
+    count = sum(part.checked[verdict] for part in matching)
+    story = [sentence for _, sentence in sentences[:MAX_SENTENCES]]
     if count > MAX_SENTENCES:
         story.append(f"and {count - MAX_SENTENCES} more like these")
-    witness = [data for data, _ in told[:MAX_SENTENCES]]
-    return Finding(found[0].property, found[0].verdict, True, {verdict: count}, story, witness)
+    witness = [data for data, _ in sentences[:MAX_SENTENCES]]
+    return Finding(matching[0].property, matching[0].verdict, True, {verdict: count}, story, witness)

@@ -1,21 +1,21 @@
-"""Positions that a process did not record: which they are, what stands for them, and who recorded them instead.
+"""Positions that a process did not record: which they are, what stands for them, and which process recorded them.
 
 A note `installed` says that a snapshot stands for the group's messages below a position: the rows of the other members
 fill these in, each position from the first member that recorded it. A hole that nothing fills is a gap. Before its
-first gap a process' sequence is exact; after it, only what was recorded is certain.
+first gap a process' sequence is exact; after it, only recorded deliveries are certain.
 """
 
 from collections.abc import Sequence
 
-from amcast.pipeline.check.run_view import View
+from amcast.pipeline.check.run_view import RunView
 from amcast.pipeline.check.survey import ChainPlan, Segment
-from amcast.pipeline.kernels.replicas import Replica
+from amcast.pipeline.kernels.replicas import ReplicaComparison
 
 
-class Holes:
-    """The holes of a run."""
+class PositionGaps:
+    """The holes and gaps of a run."""
 
-    def __init__(self, view: View, ends: dict[int, int], replicas: Sequence[Replica] = ()) -> None:
+    def __init__(self, view: RunView, ends: dict[int, int], replicas: Sequence[ReplicaComparison] = ()) -> None:
         self._members = view.members
         self._group_of = view.group_of
         self._notes = view.notes
@@ -23,57 +23,57 @@ class Holes:
         self.ranges: dict[int, tuple[tuple[int, int], ...]] = {}
         """process -> ranges of positions that it did not record."""
         self.fills: dict[int, tuple[Segment, ...]] = {}
-        """process -> what stands for a part of them."""
-        self.gaps: dict[int, int] = {}
+        """process -> the segments of other processes that stand for a part of them."""
+        self.first: dict[int, int] = {}
         """process -> the first position that nothing accounts for."""
         for replica in replicas:
             if replica.holes:
                 self.ranges[replica.process] = self.ranges.get(replica.process, ()) + replica.holes
-        told = sorted({*self.ranges, *self._notes})
-        for process in told:
-            end, reached = ends.get(process, 0), self._installed(process)
-            if reached > end:
-                self.ranges[process] = (*self.ranges.get(process, ()), (end, reached))
-        for process in told:
+        affected = sorted({*self.ranges, *self._notes})
+        for process in affected:
+            end, snapshot_end = ends.get(process, 0), self._snapshot_end(process)
+            if snapshot_end > end:
+                self.ranges[process] = (*self.ranges.get(process, ()), (end, snapshot_end))
+        for process in affected:
             self._account_for(process)
 
-    def _installed(self, process: int) -> int:
-        """How far a process' snapshots reach."""
-        said = self._notes.get(process, [])
-        return max((int(value) for name, value in said if name == "installed" and value is not None), default=0)
+    def _snapshot_end(self, process: int) -> int:
+        """The end of the positions that a process' snapshots stand for."""
+        notes = self._notes.get(process, [])
+        return max((int(value) for name, value in notes if name == "installed" and value is not None), default=0)
 
     def _account_for(self, process: int) -> None:
-        group, reached = self._group_of.get(process), self._installed(process)
+        group, snapshot_end = self._group_of.get(process), self._snapshot_end(process)
         peers = [peer for peer in self._members.get(group, ()) if peer != process] if group is not None else []
         missing: list[int] = []
         for low, high in self.ranges.get(process, ()):
-            filled = self._recorded(peers, low, min(high, reached))
+            filled = self._find_recorders(peers, low, min(high, snapshot_end))
             self.fills[process] = (*self.fills.get(process, ()), *filled)
             at = low
             for _, begin, end in filled:
                 at = end if begin == at else at
             missing += [at] if at < high else []
-        lost = [value for name, value in self._notes.get(process, []) if name == "trace-gap"]
-        whole = max(self._ends.get(process, 0), reached)
-        if None in lost:
+        lost_from = [value for name, value in self._notes.get(process, []) if name == "trace-gap"]
+        known_end = max(self._ends.get(process, 0), snapshot_end)
+        if None in lost_from:
             missing = [0]
-        elif not missing and any(value is not None and not 0 <= int(value) < whole for value in lost):
-            # A note about rows that are there after all, recorded again or filled in, is no gap.
-            missing = [whole]
+        elif not missing and any(value is not None and not 0 <= int(value) < known_end for value in lost_from):
+            # A note about rows that exist after all, recorded again or filled in, is no gap.
+            missing = [known_end]
         if missing:
-            self.gaps[process] = min(missing)
+            self.first[process] = min(missing)
 
-    # Sequences in spite of holes
+    # Sequences in spite of gaps
 
-    def covered(self, group: int) -> ChainPlan:
-        """A group's chain, each part from a member that recorded it; what nobody recorded is left out."""
+    def plan_group_chain(self, group: int) -> ChainPlan:
+        """A group's chain, each part from a member that recorded it; positions that no member recorded are omitted."""
         members = self._members[group]
-        reach = {member: max(self._ends.get(member, 0), self._installed(member)) for member in members}
-        segments = self._recorded(members, 0, max(reach.values(), default=0))
+        reach = {member: max(self._ends.get(member, 0), self._snapshot_end(member)) for member in members}
+        segments = self._find_recorders(members, 0, max(reach.values(), default=0))
         return ChainPlan(group, max(members, key=lambda member: reach[member]), segments)
 
-    def own(self, group: int, member: int) -> ChainPlan:
-        """What one member recorded, its snapshots filled in from the others."""
+    def plan_member_chain(self, group: int, member: int) -> ChainPlan:
+        """The positions that one member recorded, its snapshots filled in from the others."""
         segments, at = list(self.fills.get(member, ())), 0
         for low, high in sorted(self.ranges.get(member, ())):
             segments += [(member, at, low)] if low > at else []
@@ -81,22 +81,22 @@ class Holes:
         if at < self._ends.get(member, 0):
             segments.append((member, at, self._ends[member]))
         in_order = tuple(sorted(segments, key=lambda segment: segment[1]))
-        return ChainPlan(group, member, in_order, self.gaps.get(member))
+        return ChainPlan(group, member, in_order, self.first.get(member))
 
-    def _recorded(self, members: Sequence[int], at: int, end: int) -> tuple[Segment, ...]:
-        """Who recorded the positions at .. end - 1, part by part: each by the first of the members that did."""
+    def _find_recorders(self, members: Sequence[int], at: int, end: int) -> tuple[Segment, ...]:
+        """The members that recorded the positions at .. end - 1, part by part: each from the first member that did."""
         segments: list[Segment] = []
         while at < end:
-            first = next((place for place, member in enumerate(members) if self._until(member, at) > at), None)
-            stop = min([end, *(self._next(member, at, end) for member in members[:first])])
+            first = next((place for place, member in enumerate(members) if self._recorded_until(member, at) > at), None)
+            stop = min([end, *(self._next_recorded(member, at, end) for member in members[:first])])
             if first is not None:
-                stop = min(stop, self._until(members[first], at))
+                stop = min(stop, self._recorded_until(members[first], at))
                 segments.append((members[first], at, stop))
             at = stop
         return tuple(segments)
 
-    def _until(self, process: int, at: int) -> int:
-        """From a position on, how far a process recorded without a hole."""
+    def _recorded_until(self, process: int, at: int) -> int:
+        """The end of the positions that a process recorded from a position on, without a hole."""
         for low, high in sorted(self.ranges.get(process, ())):
             if low <= at < high:
                 return at
@@ -104,6 +104,6 @@ class Holes:
                 return low
         return max(at, self._ends.get(process, 0))
 
-    def _next(self, process: int, at: int, end: int) -> int:
-        """Where a process that did not record a position goes on recording."""
+    def _next_recorded(self, process: int, at: int, end: int) -> int:
+        """The next position that a process recorded, from one that it did not record."""
         return next((min(end, high) for low, high in self.ranges.get(process, ()) if low <= at < high), end)

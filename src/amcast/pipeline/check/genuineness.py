@@ -1,52 +1,51 @@
-"""P6 and P6' of one run: a kernel looks at every packet, the plain checker tells about those that stand out.
+"""P6 and P6' of one run: a kernel reads every packet, the plain checker judges those that may violate them.
 
-Rows that state their message's sender and destinations (`packets.sender`, `packets.destinations`) are judged by
-themselves. For the others a task looks their messages up in the multicasts, some millions of messages at a time.
+Rows that state their message's sender and destinations (`packets.sender`, `packets.destinations`) are judged alone. For
+the others a task looks their messages up in the multicasts, some millions of messages at a time.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from amcast.check.genuineness import genuineness
+from amcast.check.genuineness import check_genuineness
 from amcast.check.verdict import Finding
-from amcast.pipeline.check.evidence import any_multicast, reduced, standing_evidence
-from amcast.pipeline.check.run_view import LOOKUP_MESSAGES, Lookup, Table, View
-from amcast.pipeline.kernels.fingerprints import Ints, buckets_of, in_buckets
-from amcast.pipeline.kernels.packets import Audit, Members
-from amcast.pipeline.rows.sequences import listed, longs
+from amcast.pipeline.check.evidence import build_base_evidence, reduce_evidence, sample_multicast
+from amcast.pipeline.check.run_view import RunView
+from amcast.pipeline.check.runner import Call
+from amcast.pipeline.check.surveyed_run import SurveyedRun
+from amcast.pipeline.kernels.fingerprints import Int64Array, find_buckets, select_in_buckets
+from amcast.pipeline.kernels.packets import PacketAudit, ProcessTable
+from amcast.pipeline.rows.sequences import split_lists, to_int64
+from amcast.pipeline.rows.tables import LOOKUP_MESSAGES, MessageLookup, Table
 from amcast.trace.columns import TABLES
 from amcast.trace.run import Columns
 
-if TYPE_CHECKING:
-    from amcast.pipeline.check.examination import Call, Examination
-
 PACKET_ROWS: Final = 8_000_000
-MAX_TOLD: Final = 100_000
-"""Packets that stand out and are looked at one by one."""
+MAX_FLAGGED: Final = 100_000
+"""Flagged packets that the plain checker judges."""
 
 
-def judged(examination: "Examination") -> list[Finding]:
-    """P6 and P6'."""
-    view, sent = examination.view, examination.sent
-    assert sent is not None
+def judge_genuineness(run: SurveyedRun) -> list[Finding]:
+    """Judges P6 and P6'."""
+    view, sent = run.view, run.multicasts
     if view.packets is None:
-        return list(genuineness(standing_evidence(view, any_multicast(sent))))
-    audit = Audit(Members(view.group_of))
-    for part in examination.runner(calls(examination)):
+        return list(check_genuineness(build_base_evidence(view, sample_multicast(sent))))
+    audit = PacketAudit(ProcessTable(view.group_of))
+    for part in run.runner(audit_calls(view, run.buckets)):
         audit += part
     concerned = {*sent.of_sender, *(p for group in sent.of_group for p in view.members[group])}
-    outsiders = [p for p, there in zip(audit.members.ids.tolist(), audit.took_part, strict=False) if there]
+    outsiders = [p for p, took_part in zip(audit.members.ids.tolist(), audit.took_part, strict=False) if took_part]
     outsiders = [process for process in outsiders if process not in concerned]
     about = {"packets": audit.packets, "about_none": view.packets.rows - audit.packets}
-    if audit.strangers or outsiders or audit.took_part[-1]:
-        findings = _standing_out(examination, concerned)
-    elif audit.packets == 0 and (pair := _travelled(view, examination.ends)) is not None:
-        findings = _told(examination, {pair[1]}, _no_packets(), {pair[0]: examination.ends[pair[0]]})
+    if audit.outsider_pairs or outsiders or audit.took_part[-1]:
+        findings = _examine_flagged(run, concerned)
+    elif audit.packets == 0 and (pair := _find_remote_delivery(view, run.ends)) is not None:
+        findings = _judge_exactly(run, {pair[1]}, _empty_packets(), {pair[0]: run.ends[pair[0]]})
     else:
         findings = [Finding("P6", "holds"), Finding("P6'", "holds")]
     findings[0].checked = {**findings[0].checked, **about, "concerned": len(concerned)}
@@ -54,36 +53,36 @@ def judged(examination: "Examination") -> list[Finding]:
     return findings
 
 
-def calls(examination: "Examination") -> "list[Call]":
-    """The tasks that look at every packet."""
-    view = examination.view
+def audit_calls(view: RunView, buckets: int) -> list[Call]:
+    """The calls that read every packet."""
     assert view.packets is not None
     pieces = view.packets.split(PACKET_ROWS)
-    if view.stated:
-        return [(audit_stated, (piece, view.group_of, view.about_all)) for piece in pieces]
+    if view.packets_state_all:
+        return [(audit_stated, (piece, view.group_of, view.packets_have_messages)) for piece in pieces]
     parts = max(1, -(-view.multicasts.rows // LOOKUP_MESSAGES))
-    buckets = np.array_split(np.arange(examination.buckets), parts)
+    shares = np.array_split(np.arange(buckets), parts)
     return [
-        (audit_known, (piece, view.multicasts, view.group_of, chosen_of(part, examination.buckets), number == 0))
+        (audit_known, (piece, view.multicasts, view.group_of, to_mask(part, buckets), number == 0))
         for piece in pieces
-        for number, part in enumerate(buckets)
+        for number, part in enumerate(shares)
     ]
 
 
-def chosen_of(part: NDArray[np.intp], buckets: int) -> NDArray[np.bool_]:
+def to_mask(part: NDArray[np.intp], buckets: int) -> NDArray[np.bool_]:
+    """Some bucket numbers as a mask over all buckets."""
     chosen = np.zeros(buckets, np.bool_)
     chosen[part] = True
     return chosen
 
 
-def audit_stated(table: Table, group_of: dict[int, int | None], about_all: bool) -> Audit:
-    """Judge packets whose rows state everything; the messages themselves are read only if some have none."""
-    audit = Audit(Members(group_of))
+def audit_stated(table: Table, group_of: dict[int, int | None], all_about_messages: bool) -> PacketAudit:
+    """Judges packets whose rows state everything; reads the messages only if some packets have none."""
+    audit = PacketAudit(ProcessTable(group_of))
     names = ["source", "target", "sender", "destinations"]
-    for batch in table.batches(names if about_all else [*names, "message"]):
-        if not about_all and batch.column("message").null_count:
+    for batch in table.batches(names if all_about_messages else [*names, "message"]):
+        if not all_about_messages and batch.column("message").null_count:
             batch = batch.filter(pc.is_valid(batch.column("message")))
-        offsets, values = listed(batch.column("destinations"))
+        offsets, values = split_lists(batch.column("destinations"))
         source, target, sender = (batch.column(name).to_numpy() for name in ("source", "target", "sender"))
         audit.judge(source, target, sender, offsets, values)
         audit.packets += batch.num_rows
@@ -92,111 +91,119 @@ def audit_stated(table: Table, group_of: dict[int, int | None], about_all: bool)
 
 def audit_known(
     table: Table, multicasts: Table, group_of: dict[int, int | None], chosen: NDArray[np.bool_], first: bool
-) -> Audit:
-    """Judge packets about messages in the chosen buckets, as the multicasts describe them."""
-    known = Lookup.of([multicasts], chosen)
-    audit = Audit(Members(group_of))
+) -> PacketAudit:
+    """Judges packets about messages in the chosen buckets, with the senders and destinations of the multicasts."""
+    known = MessageLookup.build([multicasts], chosen)
+    audit = PacketAudit(ProcessTable(group_of))
     for batch in table.batches(["message", "messages", "source", "target"]):
-        row, message = about(batch)
+        row, message = find_messages(batch)
         if first:
-            # Each packet counts once, whatever the number of messages and of parts.
+            # Each packet counts once, however many messages and parts there are.
             audit.packets += np.unique(row).size
-        _judge(audit, known, batch, row, message, chosen)
+        _judge_batch(audit, known, batch, row, message, chosen)
     return audit
 
 
-def _judge(
-    audit: Audit, known: Lookup, batch: pa.RecordBatch, row: Ints, message: Ints, chosen: NDArray[np.bool_]
+def _judge_batch(
+    audit: PacketAudit,
+    known: MessageLookup,
+    batch: pa.RecordBatch,
+    row: Int64Array,
+    message: Int64Array,
+    chosen: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
-    """Which of the batch's rows break strictness."""
-    mine = in_buckets(message, chosen)
-    row, message = row[mine], message[mine]
-    place = known.places(message)
-    offsets, values, _ = known.of_places(place)
-    nobody = np.iinfo(np.int64).min
-    senders = np.where(place >= 0, known.senders[place], nobody) if known.messages.size else np.full(place.size, nobody)
-    source, target = longs(batch.column("source"))[row], longs(batch.column("target"))[row]
+    """Which rows of the batch violate strictness."""
+    in_chosen = select_in_buckets(message, chosen)
+    row, message = row[in_chosen], message[in_chosen]
+    place = known.find_places(message)
+    offsets, values, _ = known.describe_places(place)
+    no_sender = np.iinfo(np.int64).min
+    senders = (
+        np.where(place >= 0, known.senders[place], no_sender) if known.messages.size else np.full(place.size, no_sender)
+    )
+    source, target = to_int64(batch.column("source"))[row], to_int64(batch.column("target"))[row]
     wrong = audit.judge(source, target, senders, offsets, values)
     flagged = np.zeros(batch.num_rows, np.bool_)
     flagged[row[wrong | (place < 0)]] = True
     return flagged
 
 
-def about(batch: pa.RecordBatch) -> tuple[Ints, Ints]:
+def find_messages(batch: pa.RecordBatch) -> tuple[Int64Array, Int64Array]:
     """(row, message) for every message that a packet of the batch is about."""
     column = batch.column("message")
-    there = np.nonzero(column.is_valid().to_numpy(zero_copy_only=False))[0]
-    single = longs(column.fill_null(0))[there]
+    took_part = np.nonzero(column.is_valid().to_numpy(zero_copy_only=False))[0]
+    single = to_int64(column.fill_null(0))[took_part]
     if "messages" not in batch.schema.names or batch.column("messages").null_count == batch.num_rows:
-        return there, single
+        return took_part, single
     several = batch.column("messages").fill_null(pa.scalar([], pa.list_(pa.int64())))
     rows = np.repeat(np.arange(batch.num_rows), np.diff(several.offsets.to_numpy()))
-    inside = longs(pc.list_flatten(several))
-    return np.concatenate([there, rows]), np.concatenate([single, inside])
+    inside = to_int64(pc.list_flatten(several))
+    return np.concatenate([took_part, rows]), np.concatenate([single, inside])
 
 
-# The few that stand out
+# Packets that are checked exactly
 
 
-def _standing_out(examination: "Examination", concerned: set[int]) -> list[Finding]:
-    view = examination.view
+def _examine_flagged(run: SurveyedRun, concerned: set[int]) -> list[Finding]:
+    view = run.view
     assert view.packets is not None
     pieces = view.packets.split(PACKET_ROWS)
-    call = (view.multicasts, view.group_of, examination.buckets, sorted(concerned))
-    columns: Columns = _no_packets()
-    for part in examination.runner([(flagged, (piece, *call)) for piece in pieces]):
+    call = (view.multicasts, view.group_of, run.buckets, sorted(concerned))
+    columns: Columns = _empty_packets()
+    for part in run.runner([(select_flagged, (piece, *call)) for piece in pieces]):
         for name, values in part.items():
             columns[name] += values
     messages: set[int] = set()
     for one, several in zip(columns["message"], columns["messages"], strict=True):
         messages.update(([one] if one is not None else []) + (several or []))
-    return _told(examination, messages, columns)
+    return _judge_exactly(run, messages, columns)
 
 
-def flagged(
+def select_flagged(
     table: Table, multicasts: Table, group_of: dict[int, int | None], buckets: int, concerned: list[int]
 ) -> Columns:
-    """The packets that break strictness, or have an end that no message of the run concerns."""
+    """The packets that violate strictness, or have an end that no message of the run concerns."""
     names = [column.name for column in TABLES["packets"][1:]]
     found: Columns = {name: [] for name in names}
     allowed = np.array(concerned, np.int64)
     parts = np.array_split(np.arange(buckets), max(1, -(-multicasts.rows // LOOKUP_MESSAGES)))
-    known = [(chosen_of(part, buckets), Lookup.of([multicasts], chosen_of(part, buckets))) for part in parts]
-    audit = Audit(Members(group_of))
+    known = [(to_mask(part, buckets), MessageLookup.build([multicasts], to_mask(part, buckets))) for part in parts]
+    audit = PacketAudit(ProcessTable(group_of))
     for batch in table.batches(names):
-        row, message = about(batch)
+        row, message = find_messages(batch)
         wrong = np.zeros(batch.num_rows, np.bool_)
         for chosen, lookup in known:
-            wrong |= _judge(audit, lookup, batch, row, message, chosen)
+            wrong |= _judge_batch(audit, lookup, batch, row, message, chosen)
         for end in ("source", "target"):
-            wrong[row] |= ~np.isin(longs(batch.column(end))[row], allowed)
+            wrong[row] |= ~np.isin(to_int64(batch.column(end))[row], allowed)
         part = batch.filter(pa.array(wrong))
         for name in names:
             values = part.column(name).to_pylist() if name in part.schema.names else [None] * part.num_rows
-            found[name] += values[: MAX_TOLD - len(found[name])]
+            found[name] += values[: MAX_FLAGGED - len(found[name])]
     return found
 
 
-def _no_packets() -> Columns:
+def _empty_packets() -> Columns:
     return {column.name: [] for column in TABLES["packets"][1:]}
 
 
-def _told(
-    examination: "Examination", messages: set[int], packets: Columns | None, ends: dict[int, int] | None = None
+def _judge_exactly(
+    run: SurveyedRun, messages: set[int], packets: Columns | None, ends: dict[int, int] | None = None
 ) -> list[Finding]:
-    """The plain checker's word about some packets; one message per sender and group says who is concerned."""
-    sent = examination.sent
-    assert sent is not None
+    """The plain checker's findings about some packets; one message per sender and group shows which processes are
+    concerned.
+    """
+    sent = run.multicasts
     only = {*messages, *sent.of_sender.values(), *sent.of_group.values()}
-    chosen = buckets_of(only, examination.buckets)
-    return list(genuineness(reduced(examination.view, chosen, ends or {}, {}, {}, only, packets)))
+    chosen = find_buckets(only, run.buckets)
+    return list(check_genuineness(reduce_evidence(run.view, chosen, ends or {}, {}, {}, only, packets)))
 
 
-def _travelled(view: View, ends: dict[int, int]) -> tuple[int, int] | None:
-    """Some (process, message) such that the process delivered another one's message."""
-    known = Lookup.of([view.multicasts])
-    for process, message in _delivered(view, ends):
-        place = known.places(message)
+def _find_remote_delivery(view: RunView, ends: dict[int, int]) -> tuple[int, int] | None:
+    """Some (process, message) such that the process delivered a message of another process."""
+    known = MessageLookup.build([view.multicasts])
+    for process, message in _read_delivered(view, ends):
+        place = known.find_places(message)
         foreign = place >= 0
         foreign[foreign] = known.senders[place[foreign]] != process
         if foreign.any():
@@ -204,7 +211,7 @@ def _travelled(view: View, ends: dict[int, int]) -> tuple[int, int] | None:
     return None
 
 
-def _delivered(view: View, ends: dict[int, int]) -> Iterator[tuple[int, Ints]]:
+def _read_delivered(view: RunView, ends: dict[int, int]) -> Iterator[tuple[int, Int64Array]]:
     for process, end in sorted(ends.items()):
         for rows in view.sequences.rows(process, 0, end):
             yield process, rows.messages

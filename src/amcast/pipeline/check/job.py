@@ -1,7 +1,8 @@
 """`amcast check DIR --engine spark`: P1 to P8 over traces of any size, many runs at once.
 
 Small runs are judged whole, several in one task. A large run is judged by many tasks, each reading its share; if its
-deliveries are not laid out for that, they are sorted to scratch first. Verdicts and stories are the plain checker's.
+deliveries are not laid out for that, they are sorted to a scratch folder first. Verdicts and stories are the plain
+checker's.
 """
 
 import shutil
@@ -15,190 +16,201 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from amcast.check import judge
-from amcast.check.verdict import EXIT_CODES, Report, Verdict
+from amcast.check.verdict import EXIT_CODES, Report, worst_verdict
 from amcast.kernel.errors import CannotTellError, UsageError
-from amcast.pipeline.check.examination import Call, Examination, PositionGapError, UnsortedRowsError
-from amcast.pipeline.check.run_view import (
-    LOOKUP_MESSAGES,
-    Table,
-    filed_table,
-    filed_view,
-    kept_tables,
-    kept_view,
-    plain_run,
+from amcast.pipeline.check.examination import Examination, PositionGapError, UnsortedRowsError
+from amcast.pipeline.check.run_view import build_file_view, build_memory_view, load_runs, to_plain_run
+from amcast.pipeline.check.runner import Call
+from amcast.pipeline.rows.compaction import count_rows
+from amcast.pipeline.rows.completion import complete_deliveries, sort_deliveries
+from amcast.pipeline.rows.files import (
+    SMALL_BYTES,
+    RowGroup,
+    TraceFolder,
+    find_trace_folders,
+    list_parquet_files,
+    open_parquet,
+    read_row_groups,
+    resolve_filesystem,
+    sum_file_bytes,
 )
-from amcast.pipeline.rows.compaction import footers
-from amcast.pipeline.rows.completion import completed, in_sequence
-from amcast.pipeline.rows.files import SMALL_BYTES, Source, Span, filesystem, opened, parts, size_of, sources, spans
-from amcast.pipeline.rows.schemas import frame
-from amcast.pipeline.rows.sequences import FiledSequences, separate
-from amcast.pipeline.rows.sort import sort_stretch, stretches
-from amcast.pipeline.spark.progress import progress
-from amcast.pipeline.spark.session import is_local, session
-from amcast.pipeline.spark.tasks import spark_runner
+from amcast.pipeline.rows.schemas import read_frame
+from amcast.pipeline.rows.sequences import FileSequences, are_separated
+from amcast.pipeline.rows.sort import sort_stretch, split_stretches
+from amcast.pipeline.rows.tables import LOOKUP_MESSAGES, Table, index_table
+from amcast.pipeline.spark.progress import show_progress
+from amcast.pipeline.spark.session import is_local, open_session
+from amcast.pipeline.spark.tasks import make_spark_runner
 from amcast.trace.meta import Meta
 
 SMALL_ROWS: Final = 3_000_000
 """A folder with fewer rows than this is judged in one task."""
-RAGGED_ROWS: Final = 2_000_000
-"""Up to so many deliveries, a trace with holes goes to the plain checker, which uses every row of it."""
+GAPPED_ROWS: Final = 2_000_000
+"""A trace with gaps and at most this many deliveries goes to the plain checker, which uses every row of it."""
 TASK_ROWS: Final = 1_000_000
 
 
 @dataclass(frozen=True)
 class CheckLimits:
-    """Where small ends. Tests lower it to send small runs down the road of large ones."""
+    """The sizes up to which a run counts as small. Tests lower them to judge small runs in the way of large ones."""
 
     small_rows: int = SMALL_ROWS
-    ragged_rows: int = RAGGED_ROWS
+    gapped_rows: int = GAPPED_ROWS
 
 
 def check(
     folder: str, master: str | None = None, scratch: str | None = None, limits: CheckLimits | None = None
 ) -> dict[str, Any]:
-    """Judge every run at or below a folder.
+    """Judges every run at or below a folder.
 
-    {"verdict": ..., "runs": [report, ...]}: each report is what the plain checker gives as JSON, the runs in order of
-    their folders; the verdict is the worst of them.
+    {"verdict": ..., "runs": [report, ...]}: each report is the plain checker's JSON, the runs in order of their
+    folders; the verdict is the worst of them.
     """
     limits = limits or CheckLimits()
-    found = sources(str(folder))
-    with session(master, brief=size_of(found) < SMALL_BYTES) as spark, progress(spark, "checking"):
-        rows = {folder: sum(tables.values()) for folder, tables in footers(spark, found).items()}
-        small = [source for source in found if rows[source.folder] <= limits.small_rows]
+    folders = find_trace_folders(str(folder))
+    with open_session(master, brief=sum_file_bytes(folders) < SMALL_BYTES) as spark, show_progress(spark, "checking"):
+        rows = {folder: sum(tables.values()) for folder, tables in count_rows(spark, folders).items()}
+        small = [source for source in folders if rows[source.folder] <= limits.small_rows]
         reports = _judge_small(spark, small, rows, limits)
-        for source in found:
+        for source in folders:
             if source.folder not in reports:
-                with _scratch(scratch, source, master) as place:
+                with _scratch_folder(scratch, source, master) as place:
                     reports[source.folder] = _judge_large(spark, source, place, limits)
-    every = [report for source in found for report in reports[source.folder]]
+    every = [report for source in folders for report in reports[source.folder]]
     return {"verdict": worst_verdict([report["verdict"] for report in every]), "runs": every}
 
 
-def worst_verdict(verdicts: list[Verdict]) -> Verdict:
-    """Violated if one is, else unknown if one is, else holds."""
-    for verdict in ("violated", "unknown"):
-        if verdict in verdicts:
-            return verdict
-    return "holds"
-
-
-def exit_code(answer: dict[str, Any]) -> int:
+def exit_code_of(answer: dict[str, Any]) -> int:
     return EXIT_CODES[answer["verdict"]]
+
+
+def load_kernels(_: int) -> None:
+    """Loads the kernels in a worker, so that the first real call does not pay for it: importing this module does."""
 
 
 # Small runs
 
 
 def _judge_small(
-    spark: SparkSession, small: list[Source], rows: dict[str, int], limits: CheckLimits
+    spark: SparkSession, small: list[TraceFolder], rows: dict[str, int], limits: CheckLimits
 ) -> dict[str, list[dict[str, Any]]]:
-    """Judge folders whole: the big ones first, the little ones many to a task."""
+    """Judges folders whole: large ones first, small ones many to a task."""
     if not small:
         return {}
     tasks = max(1, min(len(small), max(4 * spark.sparkContext.defaultParallelism, sum(rows.values()) // TASK_ROWS)))
-    shares: list[tuple[int, list[Source]]] = [(0, []) for _ in range(tasks)]
+    shares: list[tuple[int, list[TraceFolder]]] = [(0, []) for _ in range(tasks)]
     for source in sorted(small, key=lambda source: -rows[source.folder]):
-        load, mine = shares[0]
-        mine.append(source)
-        # A folder costs about as much to open as some thousand rows to judge.
-        shares[0] = (load + rows[source.folder] + 5000, mine)
+        load, own = shares[0]
+        own.append(source)
+        # Opening a folder costs about as much as judging some thousand rows.
+        shares[0] = (load + rows[source.folder] + 5000, own)
         shares.sort(key=lambda share: share[0])
-    calls: list[Call] = [(judge_folders, (mine, limits.ragged_rows)) for _, mine in reversed(shares) if mine]
-    answers = spark_runner(spark)(calls)
+    calls: list[Call] = [(judge_folders, (own, limits.gapped_rows)) for _, own in reversed(shares) if own]
+    answers = make_spark_runner(spark)(calls)
     return {folder: reports for answer in answers for folder, reports in answer.items()}
 
 
-def judge_folders(found: list[Source], ragged_rows: int) -> dict[str, list[dict[str, Any]]]:
+def judge_folders(folders: list[TraceFolder], gapped_rows: int) -> dict[str, list[dict[str, Any]]]:
     """The reports of some small folders."""
     return {
-        source.folder: [judge_kept(source, meta, tables, ragged_rows).as_dict() for meta, tables in kept_tables(source)]
-        for source in found
+        source.folder: [judge_run(source, meta, tables, gapped_rows).as_dict() for meta, tables in load_runs(source)]
+        for source in folders
     }
 
 
-def judge_kept(source: Source, meta: Meta, tables: dict[str, Any], ragged_rows: int) -> Report:
+def judge_run(source: TraceFolder, meta: Meta, tables: dict[str, Any], gapped_rows: int) -> Report:
+    """Judges one run in memory; a run with gaps is left to the plain checker."""
     has_packets = "packets" in source.tables
     try:
-        return Examination(kept_view(meta, tables, has_packets, source.folder), ragged_rows=ragged_rows).report()
+        return Examination(
+            build_memory_view(meta, tables, has_packets, source.folder), gapped_rows=gapped_rows
+        ).report()
     except PositionGapError:
-        return judge(plain_run(meta, tables, has_packets))
+        return judge(to_plain_run(meta, tables, has_packets))
 
 
 # Large runs
 
 
-def _judge_large(spark: SparkSession, source: Source, scratch: str, limits: CheckLimits) -> list[dict[str, Any]]:
+def _judge_large(spark: SparkSession, source: TraceFolder, scratch: str, limits: CheckLimits) -> list[dict[str, Any]]:
     reports = []
     for meta in source.metas:
-        mine = _alone(spark, source, meta, scratch)
+        own = _isolate_run(spark, source, meta, scratch)
         try:
-            report = _examined(spark, mine, meta, scratch, limits)
+            report = _examine(spark, own, meta, scratch, limits)
         except PositionGapError:
-            ((_, tables),) = kept_tables(mine)
-            report = judge(plain_run(meta, tables, "packets" in mine.tables))
+            ((_, tables),) = load_runs(own)
+            report = judge(to_plain_run(meta, tables, "packets" in own.tables))
         reports.append(report.as_dict())
     return reports
 
 
-def _examined(spark: SparkSession, source: Source, meta: Meta, scratch: str, limits: CheckLimits) -> Report:
-    """Judge the files as they are, if they are laid out for it; else, or if that was a mistake, after sorting them."""
-    found = spans(source.tables["deliveries"])
-    filed_table(source, "deliveries", meta.run)
-    if _states_all(source) and separate(found):
+def _examine(spark: SparkSession, source: TraceFolder, meta: Meta, scratch: str, limits: CheckLimits) -> Report:
+    """Judges the files as they are, if they are laid out for it; otherwise, or if their rows are unsorted, after
+    sorting them.
+    """
+    row_groups = read_row_groups(source.tables["deliveries"])
+    index_table(source, "deliveries", meta.run)
+    if _deliveries_state_all(source) and are_separated(row_groups):
         try:
-            view = filed_view(source, meta, FiledSequences(found), in_order=False)
-            return Examination(view, spark_runner(spark), limits.ragged_rows).report()
+            view = build_file_view(source, meta, FileSequences(row_groups), is_sorted=False)
+            return Examination(view, make_spark_runner(spark), limits.gapped_rows).report()
         except UnsortedRowsError:
             pass
-    view = filed_view(source, meta, _sequences(spark, source, meta, found, scratch), in_order=True)
-    return Examination(view, spark_runner(spark), limits.ragged_rows).report()
+    view = build_file_view(source, meta, _prepare_sequences(spark, source, meta, row_groups, scratch), is_sorted=True)
+    return Examination(view, make_spark_runner(spark), limits.gapped_rows).report()
 
 
-def _alone(spark: SparkSession, source: Source, meta: Meta, scratch: str) -> Source:
-    """A folder that holds this run only: itself, or its share of shared tables, written to scratch."""
+def _isolate_run(spark: SparkSession, source: TraceFolder, meta: Meta, scratch: str) -> TraceFolder:
+    """A folder that holds this run only: itself, or its share of shared tables, written to the scratch folder."""
     if len(source.metas) == 1:
         return source
     place = f"{scratch}/alone-{source.metas.index(meta)}"
     for table in source.tables:
-        rows = frame(spark, [source], table)
+        rows = read_frame(spark, [source], table)
         rows.where(rows["run"] == meta.run).write.parquet(f"{place}/{table}")
-    return Source(source.folder, (meta,), {table: parts(f"{place}/{table}") for table in source.tables})
+    return TraceFolder(
+        source.folder, (meta,), {table: list_parquet_files(f"{place}/{table}") for table in source.tables}
+    )
 
 
-def _sequences(spark: SparkSession, source: Source, meta: Meta, found: list[Span], scratch: str) -> FiledSequences:
-    """The run's deliveries sorted to scratch; what they do not state is looked up, or joined by Spark."""
-    multicasts = None if _states_all(source) else filed_table(source, "multicasts", meta.run)
+def _prepare_sequences(
+    spark: SparkSession, source: TraceFolder, meta: Meta, row_groups: list[RowGroup], scratch: str
+) -> FileSequences:
+    """The run's deliveries sorted to the scratch folder; missing columns are looked up, or joined by Spark."""
+    multicasts = None if _deliveries_state_all(source) else index_table(source, "multicasts", meta.run)
     if multicasts is None or multicasts.rows <= LOOKUP_MESSAGES:
-        written = _sorted(spark, found, multicasts, meta, f"{scratch}/sorted")
-        if separate(written):
-            return FiledSequences(written)
-    joined = completed(frame(spark, [source], "deliveries"), frame(spark, [source], "multicasts"))
-    rows = sum(span.rows for span in found)
-    in_sequence(joined, max(1, rows // TASK_ROWS)).write.parquet(f"{scratch}/joined")
-    ready = spans(parts(f"{scratch}/joined"))
-    written = _sorted(spark, ready, None, meta, f"{scratch}/joined-sorted")
-    if not separate(written):
+        written = _sort_to_scratch(spark, row_groups, multicasts, meta, f"{scratch}/sorted")
+        if are_separated(written):
+            return FileSequences(written)
+    joined = complete_deliveries(read_frame(spark, [source], "deliveries"), read_frame(spark, [source], "multicasts"))
+    rows = sum(span.rows for span in row_groups)
+    sort_deliveries(joined, max(1, rows // TASK_ROWS)).write.parquet(f"{scratch}/joined")
+    ready = read_row_groups(list_parquet_files(f"{scratch}/joined"))
+    written = _sort_to_scratch(spark, ready, None, meta, f"{scratch}/joined-sorted")
+    if not are_separated(written):
         raise CannotTellError(
             f"{source.folder}: deliveries cannot be sorted by process and position; is a file changing?"
         )
-    return FiledSequences(written)
+    return FileSequences(written)
 
 
-def _sorted(spark: SparkSession, found: list[Span], multicasts: Table | None, meta: Meta, place: str) -> list[Span]:
-    where, inner = filesystem(place)
+def _sort_to_scratch(
+    spark: SparkSession, row_groups: list[RowGroup], multicasts: Table | None, meta: Meta, place: str
+) -> list[RowGroup]:
+    where, inner = resolve_filesystem(place)
     where.create_dir(inner)
     calls: list[Call] = [
         (sort_stretch, (pieces, multicasts, meta.run, f"{place}/part-{number:05}.parquet"))
-        for number, pieces in enumerate(stretches(found))
+        for number, pieces in enumerate(split_stretches(row_groups))
     ]
-    return [span for answer in spark_runner(spark)(calls) for span in answer]
+    return [span for answer in make_spark_runner(spark)(calls) for span in answer]
 
 
-def _states_all(source: Source) -> bool:
-    """Do all deliveries state destinations and time of multicast?"""
+def _deliveries_state_all(source: TraceFolder) -> bool:
+    """Whether all deliveries state destinations and time of multicast."""
     for path in source.tables["deliveries"]:
-        meta = opened(path).metadata
+        meta = open_parquet(path).metadata
         places = {meta.schema.column(place).path.split(".")[0]: place for place in range(meta.num_columns)}
         if "destinations" not in places or "multicast_ns" not in places:
             return False
@@ -211,23 +223,25 @@ def _states_all(source: Source) -> bool:
 
 
 @contextmanager
-def _scratch(given: str | None, source: Source, master: str | None) -> Iterator[str]:
-    """A place that every worker can write to: given, or on one machine a temporary folder, or beside the run."""
+def _scratch_folder(given: str | None, source: TraceFolder, master: str | None) -> Iterator[str]:
+    """A folder that every worker can write to: the given one, or a temporary one on one machine, or one inside the run
+    folder.
+    """
     if given is None and not is_local(master):
         given = f"{source.folder}/.scratch"
     if given is None:
         with tempfile.TemporaryDirectory(prefix="amcast-check-") as place:
             yield place
         return
-    where, inner = filesystem(given)
+    where, inner = resolve_filesystem(given)
     if where.get_file_info(inner).is_file:
         raise UsageError(f"--scratch {given}: a file; expected a folder")
     place = f"{given}/check-{uuid4().hex[:12]}"
-    where.create_dir(filesystem(place)[1])
+    where.create_dir(resolve_filesystem(place)[1])
     try:
         yield place
     finally:
         if "://" in place:
-            where.delete_dir(filesystem(place)[1])
+            where.delete_dir(resolve_filesystem(place)[1])
         else:
             shutil.rmtree(place, ignore_errors=True)

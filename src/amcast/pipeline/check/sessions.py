@@ -1,96 +1,95 @@
-"""P7 and P8 of one run: a kernel walks every sequence, the plain checker tells about the sessions that stand out.
+"""P7 and P8 of one run: a kernel reads every sequence, the plain checker judges the sessions that may violate them.
 
 Sessions are independent of each other: a task takes those whose hash falls into its part, looks their messages up, and
-walks all sequences once. Memory is that of its part, whatever the length of the trace.
+reads all sequences once. Its memory is that of its part, whatever the length of the trace.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
-from amcast.check.sessions import sessions
+from amcast.check.sessions import check_sessions
 from amcast.check.verdict import Finding
-from amcast.pipeline.check.evidence import any_multicast, reduced, standing_evidence
-from amcast.pipeline.check.run_view import NONE, Table, multicasts_in
-from amcast.pipeline.kernels.fingerprints import Ints, buckets_of, in_buckets
-from amcast.pipeline.kernels.sessions import Numbered, Walk
-from amcast.pipeline.rows.sequences import Sequences, gathered
-
-if TYPE_CHECKING:
-    from amcast.pipeline.check.examination import Examination
+from amcast.pipeline.check.evidence import build_base_evidence, reduce_evidence, sample_multicast
+from amcast.pipeline.check.surveyed_run import SurveyedRun
+from amcast.pipeline.kernels.fingerprints import Int64Array, find_buckets, select_in_buckets
+from amcast.pipeline.kernels.sessions import SessionIndex, SessionWalk
+from amcast.pipeline.rows.sequences import Sequences, reorder_lists
+from amcast.pipeline.rows.tables import NULL_INT, Table, read_multicasts
 
 PART_MESSAGES: Final = 2_000_000
-MAX_TOLD: Final = 200
-"""Sessions that stand out and are told about; the verdict counts them all."""
+MAX_REPORTED: Final = 200
+"""Suspect sessions that the plain checker judges."""
 PARTS: Final = 1 << 10
 
 
-def judged(examination: "Examination") -> list[Finding]:
-    """P7 and P8."""
-    view, sent, holes = examination.view, examination.sent, examination.holes
-    assert sent is not None
+def judge_sessions(run: SurveyedRun) -> list[Finding]:
+    """Judges P7 and P8."""
+    view, sent, gaps = run.view, run.multicasts, run.gaps
     if not sent.sessions:
-        return list(sessions(standing_evidence(view, any_multicast(sent))))
+        return list(check_sessions(build_base_evidence(view, sample_multicast(sent))))
     count = min(PARTS, max(1, -(-sent.sessions // PART_MESSAGES)))
     parts = [np.isin(np.arange(PARTS), piece) for piece in np.array_split(np.arange(PARTS), count)]
-    ends = {p: end for p, end in examination.ends.items() if view.group_of.get(p) is not None}
-    walked = examination.runner(
-        [(walk, (view.sequences, view.multicasts, ends, view.group_of, part)) for part in parts]
+    ends = {p: end for p, end in run.ends.items() if view.group_of.get(p) is not None}
+    walked = run.runner(
+        [(walk_sessions, (view.sequences, view.multicasts, ends, view.group_of, part)) for part in parts]
     )
-    wrong = sorted({name for part in walked for name in part[0]})[:MAX_TOLD]
+    suspects = sorted({name for part in walked for name in part[0]})[:MAX_REPORTED]
     found = [Finding("P7", "holds"), Finding("P8", "holds")]
-    if wrong or holes.gaps:
+    if suspects or gaps.first:
         assert sent.of_session is not None
-        messages = {message for part in walked for name in wrong for message in part[3].get(name, ())}
+        messages = {message for part in walked for name in suspects for message in part[3].get(name, ())}
         messages = messages or {sent.of_session}
-        chosen = buckets_of(messages, examination.buckets)
-        found = list(sessions(reduced(view, chosen, examination.ends, holes.fills, holes.gaps, messages)))
+        chosen = find_buckets(messages, run.buckets)
+        found = list(check_sessions(reduce_evidence(view, chosen, run.ends, gaps.fills, gaps.first, messages)))
     counts = {"deliveries": sum(part[1] for part in walked), "sessions": sum(part[2] for part in walked)}
     for finding in found:
         finding.checked = {**finding.checked, **counts}
     return found
 
 
-def walk(
+def walk_sessions(
     sequences: Sequences,
     multicasts: Table,
     ends: dict[int, int],
     group_of: dict[int, int | None],
     part: "np.typing.NDArray[np.bool_]",
 ) -> tuple[set[int], int, int, dict[int, list[int]]]:
-    """(sessions that stand out, deliveries judged, sessions, the messages of those that stand out)."""
-    message, session, sequence, lengths, values = _of_sessions(multicasts, part)
+    """(suspect sessions, deliveries judged, sessions, the messages of suspect sessions)."""
+    message, session, sequence, lengths, values = _read_session_messages(multicasts, part)
     owner = np.repeat(np.arange(message.size), lengths)
-    numbered = Numbered(message, session, sequence)
-    wrong: set[int] = set()
+    numbered = SessionIndex(message, session, sequence)
+    suspects: set[int] = set()
     deliveries = 0
-    ranks: dict[int | None, Ints] = {}
+    ranks: dict[int | None, Int64Array] = {}
     for process, end in ends.items():
         group = group_of[process]
         if group not in ranks:
             expected = np.zeros(numbered.owner_of_key.size, np.bool_)
             expected[numbered.key[owner[values == group]]] = True
-            ranks[group] = numbered.ranks(expected)
-        steps = Walk(numbered, ranks[group])
+            ranks[group] = numbered.rank_keys(expected)
+        steps = SessionWalk(numbered, ranks[group])
         for rows in sequences.rows(process, 0, end):
             steps.absorb(rows.messages)
         deliveries += steps.judged
-        wrong.update(numbered.names[steps.wrong].tolist())
-    listed = {name: message[session == name].tolist() for name in sorted(wrong)[:MAX_TOLD]}
-    return wrong, deliveries, int(np.unique(session).size), listed
+        suspects.update(numbered.names[steps.is_wrong].tolist())
+    listed = {name: message[session == name].tolist() for name in sorted(suspects)[:MAX_REPORTED]}
+    return suspects, deliveries, int(np.unique(session).size), listed
 
 
-def _of_sessions(
+def _read_session_messages(
     multicasts: Table, part: "np.typing.NDArray[np.bool_]"
-) -> tuple[Ints, Ints, Ints, "np.typing.NDArray[np.int32]", "np.typing.NDArray[np.int32]"]:
-    """The messages of the sessions in a part: message, session, sequence, number of destinations, destinations."""
+) -> tuple[Int64Array, Int64Array, Int64Array, "np.typing.NDArray[np.int32]", "np.typing.NDArray[np.int32]"]:
+    """The messages of the sessions in a part: message, session, sequence number, number of destinations,
+    destinations.
+    """
     found = []
-    for rows in multicasts_in(multicasts):
-        keep = np.nonzero((rows.sessions != NONE) & in_buckets(rows.sessions, part))[0]
-        offsets, values = gathered(rows.offsets, rows.values, keep)
+    for rows in read_multicasts(multicasts):
+        keep = np.nonzero((rows.sessions != NULL_INT) & select_in_buckets(rows.sessions, part))[0]
+        offsets, values = reorder_lists(rows.offsets, rows.values, keep)
         found.append((rows.messages[keep], rows.sessions[keep], rows.sequences[keep], np.diff(offsets), values))
     message, session, sequence, lengths, values = (np.concatenate([piece[at] for piece in found]) for at in range(5))
     _, first = np.unique(message, return_index=True)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    offsets, values = gathered(offsets, values, first)
+    offsets, values = reorder_lists(offsets, values, first)
     return message[first], session[first], sequence[first], np.diff(offsets), values

@@ -1,21 +1,22 @@
-"""What a task does: each function here reads a share of one run and says what it found. No Spark, no verdicts.
+"""The calls of a survey: each function reads a share of one run and returns what it found. No Spark, no verdicts.
 
 A large run is surveyed by many such calls in parallel, a small one by the same calls one after the other.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from amcast.pipeline.check.run_view import NONE, Table, multicasts_in
-from amcast.pipeline.kernels.fingerprints import Fingerprint, Ints, buckets_of, in_buckets
-from amcast.pipeline.kernels.merge import Loose, Merged, Rows, merge
-from amcast.pipeline.kernels.pairs import Common, Commons
-from amcast.pipeline.kernels.replicas import Replica, Slice
-from amcast.pipeline.kernels.unique_ids import Growing
+from amcast.pipeline.check.runner import Call
+from amcast.pipeline.kernels.fingerprints import Fingerprint, Int64Array, find_buckets, select_in_buckets
+from amcast.pipeline.kernels.merge import ChainGap, ChainRows, MergeResult, merge
+from amcast.pipeline.kernels.pairs import SharedEntries, SharedEntriesCounter
+from amcast.pipeline.kernels.replicas import SLICE_POSITIONS, PositionSlice, ReplicaComparison
+from amcast.pipeline.kernels.unique_ids import AscendingIds
 from amcast.pipeline.rows.sequences import Entries, Sequences
+from amcast.pipeline.rows.tables import NULL_INT, Table, read_multicasts
 
 Segment = tuple[int, int, int]
 """(process, low, high): some positions of a chain, as that process recorded them."""
@@ -23,26 +24,46 @@ Segment = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class ChainPlan:
-    """A sequence of a group, or of one of its members: who recorded it, part by part."""
+    """How to read a sequence of a group, or of one of its members: who recorded it, part by part."""
 
     group: int
     process: int
-    """Whose sequence it is."""
+    """The process whose sequence it is."""
     segments: tuple[Segment, ...]
     gap: int | None = None
-    """The first position that nobody recorded: what comes after it is not all that there was."""
+    """The first position that no process recorded: entries may be missing from there on."""
     skipped: int = 0
     """Entries at the beginning that do not matter any more."""
 
     @staticmethod
-    def of(group: int, process: int, end: int) -> "ChainPlan":
-        """What one process recorded."""
+    def of_process(group: int, process: int, end: int) -> "ChainPlan":
+        """The sequence that one process recorded."""
         return ChainPlan(group, process, ((process, 0, end),))
 
 
-def compare(sequences: Sequences, members: tuple[int, ...], ends: dict[int, int], low: int, high: int) -> list[Replica]:
-    """Compare the replicas of a group at the positions low .. high - 1."""
-    piece = Slice(low, high)
+def plan_longest_chain(group: int, members: Iterable[int], ends: dict[int, int]) -> ChainPlan:
+    """A group's chain as its longest member recorded it."""
+    longest = max(members, key=lambda member: ends.get(member, 0))
+    return ChainPlan.of_process(group, longest, ends.get(longest, 0))
+
+
+def comparison_calls(groups: Iterable[tuple[int, ...]], sequences: Sequences, ends: dict[int, int]) -> list[Call]:
+    """Calls of `compare_replicas` that cover every position of every group."""
+    calls: list[Call] = []
+    for members in groups:
+        end = max((ends.get(member, 0) for member in members), default=0)
+        own_ends = {member: ends[member] for member in members if member in ends}
+        for low in range(0, end, SLICE_POSITIONS):
+            arguments = (sequences, members, own_ends, low, min(end, low + SLICE_POSITIONS))
+            calls.append((compare_replicas, arguments))
+    return calls
+
+
+def compare_replicas(
+    sequences: Sequences, members: tuple[int, ...], ends: dict[int, int], low: int, high: int
+) -> list[ReplicaComparison]:
+    """Compares the replicas of a group at the positions low .. high - 1."""
+    piece = PositionSlice(low, high)
     return [
         piece.absorb(member, sequences.rows(member, low, min(high, ends.get(member, 0))), ends.get(member, 0))
         for member in members
@@ -50,47 +71,50 @@ def compare(sequences: Sequences, members: tuple[int, ...], ends: dict[int, int]
     ]
 
 
-def entries_of(sequences: Sequences, plan: ChainPlan) -> Iterator[Entries]:
+def read_entries(sequences: Sequences, plan: ChainPlan) -> Iterator[Entries]:
+    """The entries of a plan, in order."""
     skip = plan.skipped
     for process, low, high in plan.segments:
         for rows in sequences.entries(process, low, high):
             if skip >= rows.messages.size:
                 skip -= rows.messages.size
                 continue
-            yield rows if not skip else rows.after(skip)
+            yield rows if not skip else rows.skip(skip)
             skip = 0
 
 
-def loose(sequences: Sequences, plan: ChainPlan, with_group: int | None = None) -> Loose:
-    """How many entries of a plan come before its hole, and the messages of the others, sorted.
+def find_gap(sequences: Sequences, plan: ChainPlan, with_group: int | None = None) -> ChainGap:
+    """The number of entries of a plan before its gap, and the messages of the others, sorted.
 
-    Of those that are addressed to another group too, if one is given.
+    With `with_group`, only entries that are addressed to that group too.
     """
     certain, late = 0, [np.zeros(0, np.int64)]
-    for rows in entries_of(sequences, plan):
+    for rows in read_entries(sequences, plan):
         assert plan.gap is not None
         common = rows.addressed_to(with_group) if with_group is not None else np.ones(rows.messages.size, np.bool_)
         after = rows.positions >= plan.gap
         certain += int((common & ~after).sum())
         late.append(rows.messages[common & after])
-    return Loose(certain, np.sort(np.concatenate(late)))
+    return ChainGap(certain, np.sort(np.concatenate(late)))
 
 
-def merge_chains(sequences: Sequences, plans: list[ChainPlan], buckets: int) -> tuple[Merged, Fingerprint]:
-    """Merge the groups' chains into one order; on the way, fingerprint what they delivered."""
+def merge_chains(sequences: Sequences, plans: list[ChainPlan], buckets: int) -> tuple[MergeResult, Fingerprint]:
+    """Merges the groups' chains into one order, and fingerprints the deliveries."""
     prints = Fingerprint(buckets)
-    route = Route(plans)
-    holes = {number: loose(sequences, plan) for number, plan in enumerate(plans) if plan.gap is not None}
-    return merge([_counted(sequences, plan, route, prints) for plan in plans], holes), prints
+    route = ChainRouting(plans)
+    holes = {number: find_gap(sequences, plan) for number, plan in enumerate(plans) if plan.gap is not None}
+    return merge([_read_and_fingerprint(sequences, plan, route, prints) for plan in plans], holes), prints
 
 
-def _counted(sequences: Sequences, plan: ChainPlan, route: "Route", prints: Fingerprint) -> Iterator[Rows]:
-    for rows in entries_of(sequences, plan):
-        prints.delivered(rows.messages, rows.offsets, rows.values, rows.sent, plan.group)
-        yield Rows(rows.messages, *route.chains(rows))
+def _read_and_fingerprint(
+    sequences: Sequences, plan: ChainPlan, route: "ChainRouting", prints: Fingerprint
+) -> Iterator[ChainRows]:
+    for rows in read_entries(sequences, plan):
+        prints.add_delivered(rows.messages, rows.offsets, rows.values, rows.sent, plan.group)
+        yield ChainRows(rows.messages, *route.to_chain_numbers(rows))
 
 
-class Route:
+class ChainRouting:
     """From groups to the numbers of their chains: one each, or one per member where the members do not agree."""
 
     def __init__(self, plans: list[ChainPlan]) -> None:
@@ -103,7 +127,7 @@ class Route:
             self.count[plan.group] += 1
         self.single = bool((self.count <= 1).all())
 
-    def chains(self, rows: Entries) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    def to_chain_numbers(self, rows: Entries) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """The destinations of some entries as chain numbers."""
         values = np.where((rows.values >= 0) & (rows.values < self.first.size), rows.values, self.first.size - 1)
         if self.single:
@@ -114,94 +138,111 @@ class Route:
         return ends[rows.offsets].astype(np.int32), (np.repeat(self.first[values], counts) + inside).astype(np.int32)
 
 
-def fingerprint(sequences: Sequences, plan: ChainPlan, buckets: int) -> Fingerprint:
-    """What one process (or chain) delivered."""
+def fingerprint_chain(sequences: Sequences, plan: ChainPlan, buckets: int) -> Fingerprint:
+    """The fingerprint of the deliveries of one process or chain."""
     prints = Fingerprint(buckets)
-    for rows in entries_of(sequences, plan):
-        prints.delivered(rows.messages, rows.offsets, rows.values, rows.sent, plan.group)
+    for rows in read_entries(sequences, plan):
+        prints.add_delivered(rows.messages, rows.offsets, rows.values, rows.sent, plan.group)
     return prints
 
 
-def early(sequences: Sequences, process: int, end: int, buckets: int) -> NDArray[np.bool_]:
+def find_early(sequences: Sequences, process: int, end: int, buckets: int) -> NDArray[np.bool_]:
     """The buckets of messages that a process delivered before they were multicast."""
-    found: list[int] = []
+    messages_found: list[int] = []
     for rows in sequences.rows(process, 0, end):
-        found += rows.messages[rows.at < rows.sent].tolist()
-    return buckets_of(found, buckets)
+        messages_found += rows.messages[rows.at < rows.sent].tolist()
+    return find_buckets(messages_found, buckets)
 
 
-def doubled(sequences: Sequences, process: int, end: int, buckets: int) -> NDArray[np.bool_]:
+def find_doubled(sequences: Sequences, process: int, end: int, buckets: int) -> NDArray[np.bool_]:
     """The buckets of messages that a process delivered at a position where it had delivered another one."""
-    found: list[int] = []
+    messages_found: list[int] = []
     last = (-1, -1)
     for rows in sequences.rows(process, 0, end):
         at = np.concatenate([[last[0]], rows.positions])
         message = np.concatenate([[last[1]], rows.messages])
         again = np.nonzero(at[1:] == at[:-1])[0]
-        found += [*message[again].tolist(), *message[again + 1].tolist()]
+        messages_found += [*message[again].tolist(), *message[again + 1].tolist()]
         last = (int(at[-1]), int(message[-1]))
-    return buckets_of(found, buckets)
+    return find_buckets(messages_found, buckets)
 
 
 @dataclass
-class Sent:
-    """What the multicasts say, in all."""
+class MulticastSurvey:
+    """What a survey of the multicasts found."""
 
     prints: Fingerprint
-    growing: Growing = field(default_factory=Growing)
+    ids: AscendingIds = field(default_factory=AscendingIds)
     rows: int = 0
     correct: int = 0
     """Messages whose sender did not crash for good."""
     sessions: int = 0
-    """Messages that say their session."""
+    """Messages that have a session."""
     of_session: int | None = None
     """One of them."""
     of_sender: dict[int, int] = field(default_factory=dict)
-    """Every sender, with one message of its."""
+    """Every sender, with one of its messages."""
     of_group: dict[int, int] = field(default_factory=dict)
     """Every addressed group, with one message to it."""
-    aimless: int | None = None
+    without_destinations: int | None = None
     """A message without destinations."""
 
-    def follow(self, later: "Sent") -> None:
-        """Add what another task found in the rows after these."""
+    def extend_with(self, later: "MulticastSurvey") -> None:
+        """Adds what another task found in the rows after these."""
         self.prints += later.prints
-        self.growing.follow(later.growing)
+        self.ids.extend_with(later.ids)
         self.rows += later.rows
         self.correct += later.correct
         self.sessions += later.sessions
         self.of_session = self.of_session if self.of_session is not None else later.of_session
         self.of_sender = {**later.of_sender, **self.of_sender}
         self.of_group = {**later.of_group, **self.of_group}
-        self.aimless = self.aimless if self.aimless is not None else later.aimless
+        if self.without_destinations is None:
+            self.without_destinations = later.without_destinations
 
 
-def survey_multicasts(table: Table, crashed: dict[int, int], buckets: int) -> Sent:
-    """Read multicasts once: fingerprint, ids, who sends, who is addressed."""
-    sent = Sent(Fingerprint(buckets))
-    down: Ints = np.array(sorted(crashed), np.int64)
-    for rows in multicasts_in(table):
-        sent.prints.addressed(rows.messages, rows.offsets, rows.values, rows.at)
-        sent.growing.absorb(rows.messages)
+def survey_multicasts(table: Table, crashed: dict[int, int], buckets: int) -> MulticastSurvey:
+    """Reads multicasts once: fingerprint, ids, senders, addressed groups."""
+    sent = MulticastSurvey(Fingerprint(buckets))
+    down: Int64Array = np.array(sorted(crashed), np.int64)
+    for rows in read_multicasts(table):
+        sent.prints.add_addressed(rows.messages, rows.offsets, rows.values, rows.at)
+        sent.ids.absorb(rows.messages)
         sent.rows += rows.messages.size
         sent.correct += int((~np.isin(rows.senders, down)).sum()) if down.size else rows.messages.size
-        served = np.nonzero(rows.sessions != NONE)[0]
-        sent.sessions += served.size
-        if sent.of_session is None and served.size:
-            sent.of_session = int(rows.messages[served[0]])
-        for sender, at in zip(*_firsts(rows.senders), strict=True):
+        with_session = np.nonzero(rows.sessions != NULL_INT)[0]
+        sent.sessions += with_session.size
+        if sent.of_session is None and with_session.size:
+            sent.of_session = int(rows.messages[with_session[0]])
+        for sender, at in zip(*_find_first_places(rows.senders), strict=True):
             sent.of_sender.setdefault(sender, int(rows.messages[at]))
         used = rows.values[rows.offsets[0] : rows.offsets[-1]]
         owner = np.repeat(rows.messages, np.diff(rows.offsets))
-        for group, at in zip(*_firsts(used), strict=True):
+        for group, at in zip(*_find_first_places(used), strict=True):
             sent.of_group.setdefault(group, int(owner[at]))
-        if sent.aimless is None and (np.diff(rows.offsets) == 0).any():
-            sent.aimless = int(rows.messages[np.diff(rows.offsets) == 0][0])
+        if sent.without_destinations is None and (np.diff(rows.offsets) == 0).any():
+            sent.without_destinations = int(rows.messages[np.diff(rows.offsets) == 0][0])
     return sent
 
 
-def _firsts(values: NDArray[np.int32] | Ints) -> tuple[list[int], list[int]]:
-    """Distinct values, and where each comes first."""
+def join_surveys(parts: list[MulticastSurvey], buckets: int) -> MulticastSurvey:
+    """One survey from those of consecutive parts of the table."""
+    if not parts:
+        return MulticastSurvey(Fingerprint(buckets))
+    for later in parts[1:]:
+        parts[0].extend_with(later)
+    return parts[0]
+
+
+def find_repeated(multicasts: Table, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The buckets of messages that were multicast more than once, among the chosen buckets."""
+    ids = [rows.messages[select_in_buckets(rows.messages, chosen)] for rows in read_multicasts(multicasts)]
+    every = np.sort(np.concatenate(ids)) if ids else np.zeros(0, np.int64)
+    return find_buckets(set(every[1:][every[1:] == every[:-1]].tolist()), chosen.size)
+
+
+def _find_first_places(values: NDArray[np.int32] | Int64Array) -> tuple[list[int], list[int]]:
+    """Distinct values, and where each occurs first."""
     low = int(values.min()) if values.size else 0
     if values.size and int(values.max()) - low < 1 << 20:
         place = np.full(int(values.max()) - low + 1, -1, np.int64)
@@ -212,49 +253,51 @@ def _firsts(values: NDArray[np.int32] | Ints) -> tuple[list[int], list[int]]:
     return names.tolist(), at.tolist()
 
 
-def in_common(
+def find_shared_entries(
     sequences: Sequences, plans: list[ChainPlan], number: int, limits: dict[int, int] | None = None
-) -> Common:
-    """What one chain has in common with each of the others, in its order."""
-    route, commons = Route(plans), Commons(number, len(plans), limits)
-    for rows in entries_of(sequences, plans[number]):
-        commons.absorb(Rows(rows.messages, *route.chains(rows)))
-    return commons.found()
+) -> SharedEntries:
+    """The entries that one chain shares with each of the others, in its order."""
+    route, counter = ChainRouting(plans), SharedEntriesCounter(number, len(plans), limits)
+    for rows in read_entries(sequences, plans[number]):
+        counter.absorb(ChainRows(rows.messages, *route.to_chain_numbers(rows)))
+    return counter.result()
 
 
-def stuck_pair(sequences: Sequences, one: ChainPlan, other: ChainPlan) -> tuple[int, int] | None:
-    """Two chains restricted to what is addressed to both: the messages at which their merge stops, if it does."""
+def find_blocked_pair(sequences: Sequences, one: ChainPlan, other: ChainPlan) -> tuple[int, int] | None:
+    """The messages at which the merge of two chains, restricted to messages addressed to both, stops; None if it does
+    not.
+    """
     pair = ((one, other.group), (other, one.group))
-    holes = {at: loose(sequences, plan, group) for at, (plan, group) in enumerate(pair) if plan.gap is not None}
-    merged = merge([_common(sequences, plan, group) for plan, group in pair], holes)
+    holes = {at: find_gap(sequences, plan, group) for at, (plan, group) in enumerate(pair) if plan.gap is not None}
+    merged = merge([_read_shared_rows(sequences, plan, group) for plan, group in pair], holes)
     return (merged.heads[0].message, merged.heads[1].message) if merged.heads else None
 
 
-def _common(sequences: Sequences, plan: ChainPlan, group: int) -> Iterator[Rows]:
-    for rows in entries_of(sequences, plan):
+def _read_shared_rows(sequences: Sequences, plan: ChainPlan, group: int) -> Iterator[ChainRows]:
+    for rows in read_entries(sequences, plan):
         messages = rows.messages[rows.addressed_to(group)]
         both = np.tile(np.array([0, 1], np.int32), messages.size)
-        yield Rows(messages, np.arange(0, both.size + 1, 2, dtype=np.int32), both)
+        yield ChainRows(messages, np.arange(0, both.size + 1, 2, dtype=np.int32), both)
 
 
-def window(sequences: Sequences, plans: list[ChainPlan], size: int) -> set[int]:
-    """The first messages of each chain, `size` of them at most."""
-    found: set[int] = set()
+def collect_first_messages(sequences: Sequences, plans: list[ChainPlan], size: int) -> set[int]:
+    """The first messages of each chain, at most `size` of them."""
+    messages_found: set[int] = set()
     for plan in plans:
         left = size
-        for rows in entries_of(sequences, plan):
-            found.update(rows.messages[:left].tolist())
+        for rows in read_entries(sequences, plan):
+            messages_found.update(rows.messages[:left].tolist())
             left -= rows.messages.size
             if left <= 0:
                 break
-    return found
+    return messages_found
 
 
-def marked(sequences: Sequences, process: int, end: int, chosen: NDArray[np.bool_]) -> list[tuple[int, int, int]]:
+def select_rows(sequences: Sequences, process: int, end: int, chosen: NDArray[np.bool_]) -> list[tuple[int, int, int]]:
     """A process' rows (position, message, at_ns) about messages in the chosen buckets."""
-    found: list[tuple[int, int, int]] = []
+    messages_found: list[tuple[int, int, int]] = []
     for rows in sequences.rows(process, 0, end):
-        keep = in_buckets(rows.messages, chosen)
+        keep = select_in_buckets(rows.messages, chosen)
         columns = (rows.positions[keep], rows.messages[keep], rows.at[keep])
-        found += zip(*(column.tolist() for column in columns), strict=True)
-    return found
+        messages_found += zip(*(column.tolist() for column in columns), strict=True)
+    return messages_found

@@ -1,1 +1,1 @@
-"""The work inside a Spark task: pure functions on Arrow and NumPy arrays, which know nothing of Spark."""
+"""The work inside a Spark task: functions on Arrow and NumPy arrays, without Spark."""

@@ -1,17 +1,18 @@
-"""Is there one order that all groups' sequences agree with? A streaming k-way merge decides it.
+"""Decides whether one order exists that agrees with all groups' sequences: a streaming k-way merge.
 
-Each group is a chain: the messages it delivered, in order. Take away, again and again, a message that is at the head
-of every chain it is addressed to; a chain that has ended counts as passed, because its group delivers the message
-after everything it delivered so far, or never. If everything can be taken away, the order of taking is a total order
-that every chain follows, so "delivered before" has no cycle. If nothing can be taken and chains are left, every head
-waits for another head, and following "waits for" must come back: a cycle.
+Each group is a chain: the messages it delivered, in order. The merge removes, again and again, a message that is at the
+head of every chain it is addressed to; a chain that has ended counts as passed, because its group delivers the message
+after everything it delivered so far, or never. If every message can be removed, the order of removal is a total order
+that every chain follows, so "delivered before" has no cycle. If no message can be removed and chains are left, every
+head waits for another head, and following "waits for" must come back: a cycle.
 
-A chain may have a hole: entries are missing, nobody knows which. Before it the chain is exact. After it only what was
-recorded is certain: a message that is not among the entries after the hole waits for those before it, but not for
-them, because it may have been delivered in the hole.
+A chain may have a gap: entries are missing, and it is unknown which. Before the gap the chain is exact. After it only
+recorded entries are certain: a message that is not among the entries after the gap waits for the entries before it, but
+not for those after it, because it may have been delivered in the gap.
 
 The state is one position per chain plus a buffer that is refilled from sorted files, so memory does not grow with the
-trace (but for the ids of the entries after a hole). Destinations are lists of chain numbers: any number of groups.
+trace (except for the ids of the entries after a gap). Destinations are lists of chain numbers, so there may be any
+number of groups.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,30 +22,30 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from amcast.pipeline.kernels.fingerprints import Ints, Small, compiled
+from amcast.pipeline.kernels.fingerprints import Int32Array, Int64Array, compile_kernel
 
 BUFFER_ENTRIES: Final = 1 << 20
 """Rows buffered over all chains together."""
 
 
-class Rows(NamedTuple):
+class ChainRows(NamedTuple):
     """Some consecutive entries of a chain: messages, and their destinations as one flat list with offsets."""
 
-    messages: Ints
-    offsets: Small
-    values: Small
+    messages: Int64Array
+    offsets: Int32Array
+    values: Int32Array
     """Chain numbers; -1 for a destination that has no chain."""
 
 
-class Loose(NamedTuple):
-    """A chain with a hole: how many entries come before it, and the messages of those after it, sorted."""
+class ChainGap(NamedTuple):
+    """The gap of a chain: the number of entries before it, and the messages of the entries after it, sorted."""
 
     certain: int
-    late: Ints
+    late: Int64Array
 
 
 @dataclass(frozen=True)
-class Head:
+class BlockedHead:
     """An entry at which the merge stopped."""
 
     chain: int
@@ -54,27 +55,27 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Merged:
-    """What the merge found: how many messages it took away, and the heads at which it stopped (none: acyclic)."""
+class MergeResult:
+    """The number of removed messages, and the heads at which the merge stopped (none: acyclic)."""
 
-    taken: int
-    heads: tuple[Head, ...]
+    removed: int
+    heads: tuple[BlockedHead, ...]
 
 
-@compiled
-def _among(late: Any, low: Any, high: Any, message: Any) -> Any:
-    """Is the message between these places of a sorted list?"""
-    stop = high
+@compile_kernel
+def _contains(late: Any, low: Any, high: Any, message: Any) -> Any:
+    """Whether the message is between these places of a sorted list."""
+    end = high
     while low < high:
         middle = (low + high) // 2
         if late[middle] < message:
             low = middle + 1
         else:
             high = middle
-    return low < stop and late[low] == message
+    return low < end and late[low] == message
 
 
-@compiled
+@compile_kernel
 def advance(
     messages: Any,
     offsets: Any,
@@ -88,13 +89,13 @@ def advance(
     late: Any,
     bounds: Any,
 ) -> Any:
-    """Take away all that can be taken until a chain's buffer is empty, its hole is reached, or nothing moves.
+    """Removes messages until a chain's buffer is empty, its gap is reached, or no message can be removed.
 
-    How many were taken. `certain` is the index, in its buffer, of each chain's first entry after a hole; `late` has the
-    sorted messages after the holes, those of a chain between its `bounds`.
+    Returns the number of removed messages. `certain` is the index, in its buffer, of each chain's first entry after a
+    gap; `late` has the sorted messages after the gaps, those of a chain between its `bounds`.
     """
     chains = index.size
-    taken = 0
+    removed = 0
     top = 0
     for chain in range(chains):
         queued[chain] = not done[chain]
@@ -113,58 +114,58 @@ def advance(
             other = values[chain, place]
             if other < 0 or done[other] or messages[other, index[other]] == message:
                 continue
-            if index[other] < certain[other] or _among(late, bounds[other], bounds[other + 1], message):
+            if index[other] < certain[other] or _contains(late, bounds[other], bounds[other + 1], message):
                 ready = False
                 break
         if not ready:
             continue
-        taken += 1
-        stop = False
-        mine = False
+        removed += 1
+        must_stop = False
+        is_addressed = False
         for place in range(low, high):
             other = values[chain, place]
             if other < 0 or done[other] or messages[other, index[other]] != message:
                 continue
-            mine = mine or other == chain
+            is_addressed = is_addressed or other == chain
             index[other] += 1
             if index[other] == end[other] or index[other] == certain[other]:
-                stop = True
+                must_stop = True
             elif not queued[other]:
                 queued[other] = True
                 stack[top] = other
                 top += 1
-        if not mine:
-            # The chain delivered what was not addressed to it: integrity reports that, the merge goes on.
+        if not is_addressed:
+            # The chain delivered a message that is not addressed to it: integrity reports that, the merge goes on.
             index[chain] += 1
-            stop = stop or index[chain] == end[chain] or index[chain] == certain[chain]
-            if not stop and not queued[chain]:
+            must_stop = must_stop or index[chain] == end[chain] or index[chain] == certain[chain]
+            if not must_stop and not queued[chain]:
                 queued[chain] = True
                 stack[top] = chain
                 top += 1
-        if stop:
-            return taken
-    return taken
+        if must_stop:
+            return removed
+    return removed
 
 
-NEVER: Final = np.iinfo(np.int64).max
-"""The index of a hole in a chain that has none."""
+NO_GAP: Final = np.iinfo(np.int64).max
+"""The index of the gap of a chain that has none."""
 
 
-class _Buffers:
-    """The next rows of every chain, in arrays that the compiled loop can walk."""
+class _ChainBuffers:
+    """The next rows of every chain, in arrays that the compiled loop reads."""
 
-    def __init__(self, sources: Sequence[Iterator[Rows]], holes: Mapping[int, Loose]) -> None:
+    def __init__(self, sources: Sequence[Iterator[ChainRows]], holes: Mapping[int, ChainGap]) -> None:
         count = len(sources)
         self.sources = sources
         lists = [holes[chain].late if chain in holes else np.zeros(0, np.int64) for chain in range(count)]
-        self.late: Ints = np.concatenate(lists)
-        self.bounds: Ints = np.concatenate([[0], np.cumsum([part.size for part in lists])]).astype(np.int64)
-        first = [holes[chain].certain if chain in holes else NEVER for chain in range(count)]
-        self.certain: Ints = np.array(first, np.int64)
-        """By index in the buffer, so that it falls as the chain passes by."""
+        self.late: Int64Array = np.concatenate(lists)
+        self.bounds: Int64Array = np.concatenate([[0], np.cumsum([part.size for part in lists])]).astype(np.int64)
+        first = [holes[chain].certain if chain in holes else NO_GAP for chain in range(count)]
+        self.certain: Int64Array = np.array(first, np.int64)
+        """By index in the buffer: it decreases as the chain advances."""
         self.limit = max(64, min(1 << 16, BUFFER_ENTRIES // max(1, count)))
-        self.left: list[Rows | None] = [None] * count
-        """What was read from a source and did not fit its buffer yet."""
+        self.rest: list[ChainRows | None] = [None] * count
+        """Rows that were read from a source and did not fit into its buffer yet."""
         self.messages: NDArray[np.int64] = np.zeros((count, self.limit), np.int64)
         self.offsets: NDArray[np.int32] = np.zeros((count, self.limit + 1), np.int32)
         self.values: NDArray[np.int32] = np.zeros((count, 4 * self.limit), np.int32)
@@ -175,31 +176,31 @@ class _Buffers:
         """Entries of each chain that are no longer in its buffer."""
 
     def refill(self) -> bool:
-        """Give every empty chain its next rows; False when no chain was empty."""
-        moved = False
+        """Gives every empty chain its next rows; False when no chain was empty."""
+        was_empty = False
         for chain in np.nonzero((self.index == self.end) & ~self.done)[0]:
-            moved = True
+            was_empty = True
             rows = self._next(int(chain))
             if rows is None:
                 self.done[chain] = True
             else:
                 self._fill(int(chain), rows)
-        return moved
+        return was_empty
 
-    def _next(self, chain: int) -> Rows | None:
-        rows = self.left[chain]
-        self.left[chain] = None
+    def _next(self, chain: int) -> ChainRows | None:
+        rows = self.rest[chain]
+        self.rest[chain] = None
         while rows is None or rows.messages.size == 0:
             rows = next(self.sources[chain], None)
             if rows is None:
                 return None
         if rows.messages.size > self.limit:
             limit = self.limit
-            self.left[chain] = Rows(rows.messages[limit:], rows.offsets[limit:], rows.values)
-            rows = Rows(rows.messages[:limit], rows.offsets[: limit + 1], rows.values)
+            self.rest[chain] = ChainRows(rows.messages[limit:], rows.offsets[limit:], rows.values)
+            rows = ChainRows(rows.messages[:limit], rows.offsets[: limit + 1], rows.values)
         return rows
 
-    def _fill(self, chain: int, rows: Rows) -> None:
+    def _fill(self, chain: int, rows: ChainRows) -> None:
         size = rows.messages.size
         low, high = int(rows.offsets[0]), int(rows.offsets[-1])
         if high - low > self.values.shape[1]:
@@ -207,7 +208,7 @@ class _Buffers:
             grown[:, : self.values.shape[1]] = self.values
             self.values = grown
         self.passed[chain] += self.end[chain]
-        if self.certain[chain] != NEVER:
+        if self.certain[chain] != NO_GAP:
             self.certain[chain] -= self.end[chain]
         self.messages[chain, :size] = rows.messages
         self.offsets[chain, : size + 1] = rows.offsets - low
@@ -215,10 +216,10 @@ class _Buffers:
         self.index[chain] = 0
         self.end[chain] = size
 
-    def head(self, chain: int) -> Head:
+    def head(self, chain: int) -> BlockedHead:
         row = int(self.index[chain])
         low, high = self.offsets[chain, row], self.offsets[chain, row + 1]
-        return Head(
+        return BlockedHead(
             chain,
             int(self.passed[chain]) + row,
             int(self.messages[chain, row]),
@@ -226,17 +227,19 @@ class _Buffers:
         )
 
 
-def merge(sources: Sequence[Iterator[Rows]], holes: Mapping[int, Loose] | None = None) -> Merged:
-    """Merge the chains; each source yields the rows of one chain in order. Chains with a hole say so."""
+def merge(sources: Sequence[Iterator[ChainRows]], holes: Mapping[int, ChainGap] | None = None) -> MergeResult:
+    """Merges the chains. Each source yields the rows of one chain in order; `holes` has the gaps of chains that have
+    one.
+    """
     if not sources:
-        return Merged(0, ())
-    buffers = _Buffers(sources, holes or {})
+        return MergeResult(0, ())
+    buffers = _ChainBuffers(sources, holes or {})
     stack = np.zeros(len(sources), np.int64)
     queued = np.zeros(len(sources), np.bool_)
-    taken = 0
+    removed = 0
     buffers.refill()
     while not buffers.done.all():
-        fresh = int(
+        newly_removed = int(
             advance(
                 buffers.messages,
                 buffers.offsets,
@@ -251,13 +254,13 @@ def merge(sources: Sequence[Iterator[Rows]], holes: Mapping[int, Loose] | None =
                 buffers.bounds,
             )
         )
-        taken += fresh
-        if not buffers.refill() and not fresh:
-            return Merged(taken, tuple(buffers.head(int(chain)) for chain in np.nonzero(~buffers.done)[0]))
-    return Merged(taken, ())
+        removed += newly_removed
+        if not buffers.refill() and not newly_removed:
+            return MergeResult(removed, tuple(buffers.head(int(chain)) for chain in np.nonzero(~buffers.done)[0]))
+    return MergeResult(removed, ())
 
 
-def head_cycle(heads: Sequence[Head]) -> tuple[Head, ...]:
+def find_head_cycle(heads: Sequence[BlockedHead]) -> tuple[BlockedHead, ...]:
     """A shortest cycle among the heads at which a merge stopped: each waits for the next, the last for the first."""
     at = {head.chain: head for head in heads}
     waits = {
@@ -268,7 +271,7 @@ def head_cycle(heads: Sequence[Head]) -> tuple[Head, ...]:
     }
     best: tuple[int, ...] = ()
     for start in sorted(waits):
-        found = _shortest_back(waits, start, len(best))
+        found = _find_shortest_cycle(waits, start, len(best))
         if found and (not best or len(found) < len(best)):
             best = found
         if len(best) == 2:
@@ -276,8 +279,8 @@ def head_cycle(heads: Sequence[Head]) -> tuple[Head, ...]:
     return tuple(at[chain] for chain in best)
 
 
-def _shortest_back(waits: dict[int, list[int]], start: int, bound: int) -> tuple[int, ...]:
-    """The shortest way from a chain back to itself, by breadth; nothing when it would not be shorter than `bound`."""
+def _find_shortest_cycle(waits: dict[int, list[int]], start: int, bound: int) -> tuple[int, ...]:
+    """The shortest path from a chain back to itself, breadth-first; empty if it would not be shorter than `bound`."""
     before: dict[int, int] = {}
     front, depth = [start], 0
     while front and (not bound or depth + 1 < bound):

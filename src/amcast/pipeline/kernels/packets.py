@@ -1,8 +1,8 @@
-"""Who worked for whom? The genuineness of packets, row by row.
+"""Genuineness of packets, row by row.
 
 Strictly genuine (P6'): a packet about a message runs between processes that are its sender or belong to its
 destinations. At run level (P6): a process that takes part in any packet about a message is concerned by some message of
-the run. A row that states its message's sender and destinations is judged by itself; others need the multicasts.
+the run. A row that states its message's sender and destinations can be judged alone; other rows need the multicasts.
 """
 
 from dataclasses import dataclass, field
@@ -11,29 +11,29 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from amcast.pipeline.kernels.fingerprints import Ints, Small, compiled
+from amcast.pipeline.kernels.fingerprints import Int32Array, Int64Array, compile_kernel
 
-Numbers = NDArray[np.int32] | NDArray[np.int64]
-MAX_TABLE: Final = 1 << 22
+IntArray = NDArray[np.int32] | NDArray[np.int64]
+MAX_TABLE_SIZE: Final = 1 << 22
 
 
-class Members:
+class ProcessTable:
     """Process ids as dense numbers, and the group of each (-1: none)."""
 
     def __init__(self, groups: dict[int, int | None]) -> None:
-        self.ids: Ints = np.array(sorted(groups), np.int64)
+        self.ids: Int64Array = np.array(sorted(groups), np.int64)
         found = [groups[process] for process in self.ids.tolist()]
-        # The last place stands for every process that is not listed.
+        # The last place is for every process that is not listed.
         self.groups: NDArray[np.int32] = np.array([*(-1 if g is None else g for g in found), -1], np.int32)
         low, high = (int(self.ids[0]), int(self.ids[-1])) if self.ids.size else (0, 0)
         self.numbers: NDArray[np.int32] | None = None
         """By id, where ids are small enough for a table."""
-        if low >= 0 and high < MAX_TABLE:
+        if low >= 0 and high < MAX_TABLE_SIZE:
             self.numbers = np.full(high + 1, self.ids.size, np.int32)
             self.numbers[self.ids] = np.arange(self.ids.size, dtype=np.int32)
 
-    def numbered(self, processes: Numbers) -> Numbers:
-        """Ids as the table wants them: as they are, or searched for if there is no table."""
+    def to_dense(self, processes: IntArray) -> IntArray:
+        """Ids as the table expects them: unchanged, or searched if there is no table."""
         if self.numbers is not None:
             return processes
         places = np.searchsorted(self.ids, processes)
@@ -46,41 +46,43 @@ class Members:
 
 
 @dataclass
-class Audit:
-    """What the packets seen so far showed."""
+class PacketAudit:
+    """What the packets read so far showed."""
 
-    members: Members
+    members: ProcessTable
     packets: int = 0
     """Packets about a message."""
-    strangers: int = 0
+    outsider_pairs: int = 0
     """Pairs (packet, message) with an end that is neither the message's sender nor in its destinations."""
     took_part: NDArray[np.bool_] = field(init=False)
-    """Which processes were an end of a packet about a message; the last place is for unknown ones."""
+    """Which processes were an end of a packet about a message; the last place is for unknown processes."""
 
     def __post_init__(self) -> None:
         self.took_part = np.zeros(self.members.ids.size + 1, np.bool_)
 
     def judge(
-        self, sources: Numbers, targets: Numbers, senders: Numbers, offsets: Small, values: Small
+        self, sources: IntArray, targets: IntArray, senders: IntArray, offsets: Int32Array, values: Int32Array
     ) -> NDArray[np.bool_]:
-        """Judge rows about messages with these senders and destinations; which rows are not strictly genuine."""
+        """Judges rows about messages with these senders and destinations; returns which rows are not
+        strictly genuine.
+        """
         members = self.members
-        source, target = members.numbered(sources), members.numbered(targets)
+        source, target = members.to_dense(sources), members.to_dense(targets)
         wrong = np.zeros(sources.size, np.bool_)
         ends = (source, target, sources, targets, senders)
-        _judge(*ends, offsets, values, members.table, members.groups, self.took_part, wrong)
-        self.strangers += int(wrong.sum())
+        _judge_rows(*ends, offsets, values, members.table, members.groups, self.took_part, wrong)
+        self.outsider_pairs += int(wrong.sum())
         return wrong
 
-    def __iadd__(self, other: "Audit") -> "Audit":
+    def __iadd__(self, other: "PacketAudit") -> "PacketAudit":
         self.packets += other.packets
-        self.strangers += other.strangers
+        self.outsider_pairs += other.outsider_pairs
         self.took_part |= other.took_part
         return self
 
 
-@compiled
-def _inside(process: Any, group: Any, sender: Any, values: Any, low: Any, high: Any) -> Any:
+@compile_kernel
+def _is_concerned(process: Any, group: Any, sender: Any, values: Any, low: Any, high: Any) -> Any:
     if process == sender:
         return True
     if group < 0:
@@ -91,8 +93,8 @@ def _inside(process: Any, group: Any, sender: Any, values: Any, low: Any, high: 
     return False
 
 
-@compiled
-def _judge(
+@compile_kernel
+def _judge_rows(
     source: Any,
     target: Any,
     sources: Any,
@@ -105,16 +107,16 @@ def _judge(
     took_part: Any,
     wrong: Any,
 ) -> None:
-    nobody = groups.size - 1
+    unknown = groups.size - 1
     for row in range(source.size):
-        one, other = source[row], target[row]
-        one = table[one] if 0 <= one < table.size else nobody
-        other = table[other] if 0 <= other < table.size else nobody
-        took_part[one] = True
+        source_place, other = source[row], target[row]
+        source_place = table[source_place] if 0 <= source_place < table.size else unknown
+        other = table[other] if 0 <= other < table.size else unknown
+        took_part[source_place] = True
         took_part[other] = True
         low, high = offsets[row], offsets[row + 1]
         sender = senders[row]
         wrong[row] = not (
-            _inside(sources[row], groups[one], sender, values, low, high)
-            and _inside(targets[row], groups[other], sender, values, low, high)
+            _is_concerned(sources[row], groups[source_place], sender, values, low, high)
+            and _is_concerned(targets[row], groups[other], sender, values, low, high)
         )

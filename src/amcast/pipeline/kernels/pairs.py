@@ -1,8 +1,8 @@
-"""Do two chains agree on what is addressed to both? For all pairs at once, in one pass over each chain.
+"""Compares all pairs of chains at once, in one pass over each chain: do both agree on the messages addressed to both?
 
 A chain keeps, for every other chain, how many of its entries are addressed to that one too, and a fingerprint of these
-in their order (two words of 64 bits). Two chains that agree have equal counts and fingerprints, or one of them
-continues where the other has ended; then the fingerprints up to the shorter one are compared.
+entries in their order (two words of 64 bits). Two chains that agree have equal counts and fingerprints, or one of them
+continues where the other has ended; then the fingerprints up to the end of the shorter one are compared.
 """
 
 from dataclasses import dataclass
@@ -10,41 +10,41 @@ from typing import Any
 
 import numpy as np
 
-from amcast.pipeline.kernels.fingerprints import Ints, Words, compiled, mix
-from amcast.pipeline.kernels.merge import NEVER, Rows
+from amcast.pipeline.kernels.fingerprints import Int64Array, Uint64Array, compile_kernel, mix
+from amcast.pipeline.kernels.merge import NO_GAP, ChainRows
 
 
 @dataclass(frozen=True)
-class Common:
-    """What one chain has in common with others: (their numbers, how many entries, fingerprints)."""
+class SharedEntries:
+    """The entries that one chain shares with others: (numbers of the others, counts, fingerprints)."""
 
-    others: Ints
-    counts: Ints
-    words: Words
+    others: Int64Array
+    counts: Int64Array
+    words: Uint64Array
 
 
-class Commons:
-    """One chain, walked in order."""
+class SharedEntriesCounter:
+    """Counts and fingerprints the shared entries of one chain, in order."""
 
     def __init__(self, chain: int, chains: int, limits: dict[int, int] | None = None) -> None:
         self._chain = chain
-        self._counts: Ints = np.zeros(chains, np.int64)
-        self._words: Words = np.zeros((2, chains), np.uint64)
-        self._limits: Ints = np.full(chains, NEVER, np.int64)
-        """How many of the entries in common with each other chain count."""
+        self._counts: Int64Array = np.zeros(chains, np.int64)
+        self._words: Uint64Array = np.zeros((2, chains), np.uint64)
+        self._limits: Int64Array = np.full(chains, NO_GAP, np.int64)
+        """How many of the entries shared with each other chain count."""
         for other, limit in (limits or {}).items():
             self._limits[other] = limit
 
-    def absorb(self, rows: Rows) -> None:
-        """The next entries."""
+    def absorb(self, rows: ChainRows) -> None:
+        """Adds the next entries."""
         _absorb(*rows, self._chain, self._limits, self._counts, self._words)
 
-    def found(self) -> Common:
-        there = np.nonzero(self._counts)[0]
-        return Common(there, self._counts[there], self._words[:, there])
+    def result(self) -> SharedEntries:
+        shared = np.nonzero(self._counts)[0]
+        return SharedEntries(shared, self._counts[shared], self._words[:, shared])
 
 
-@compiled
+@compile_kernel
 def _absorb(messages: Any, offsets: Any, values: Any, chain: Any, limits: Any, counts: Any, words: Any) -> None:
     for row in range(messages.size):
         word = mix(messages[row])
@@ -57,8 +57,8 @@ def _absorb(messages: Any, offsets: Any, values: Any, chain: Any, limits: Any, c
             words[1, other] = mix(words[1, other] ^ mix(word))
 
 
-def unlike(found: dict[int, Common]) -> tuple[set[tuple[int, int]], dict[int, dict[int, int]]]:
-    """(pairs that surely differ in order, chains to walk again with limits: {chain: {other: limit}})."""
+def compare_pairs(found: dict[int, SharedEntries]) -> tuple[set[tuple[int, int]], dict[int, dict[int, int]]]:
+    """(pairs that surely differ in order, chains to read again with limits: {chain: {other: limit}})."""
     table = {
         (chain, other): (count, words)
         for chain, common in found.items()
@@ -67,7 +67,7 @@ def unlike(found: dict[int, Common]) -> tuple[set[tuple[int, int]], dict[int, di
         )
     }
     differ: set[tuple[int, int]] = set()
-    again: dict[int, dict[int, int]] = {}
+    unequal: dict[int, dict[int, int]] = {}
     for (chain, other), (count, words) in table.items():
         if chain > other or (other, chain) not in table:
             continue
@@ -77,11 +77,11 @@ def unlike(found: dict[int, Common]) -> tuple[set[tuple[int, int]], dict[int, di
                 differ.add((chain, other))
         else:
             longer, shorter = (chain, other) if count > count_there else (other, chain)
-            again.setdefault(longer, {})[shorter] = min(count, count_there)
-    return differ, again
+            unequal.setdefault(longer, {})[shorter] = min(count, count_there)
+    return differ, unequal
 
 
-def words_of(common: Common, other: int) -> list[int]:
-    """The fingerprint of what is in common with another chain."""
+def pair_fingerprint(common: SharedEntries, other: int) -> list[int]:
+    """The fingerprint of the entries shared with another chain."""
     words: list[int] = common.words[:, int(np.searchsorted(common.others, other))].tolist()
     return words

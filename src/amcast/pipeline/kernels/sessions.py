@@ -1,7 +1,7 @@
-"""P7 and P8 along one sequence: does every session go through its numbers, without skipping one or repeating one?
+"""P7 and P8 along one sequence: every session must go through its numbers without skipping or repeating one.
 
-The numbers of a session that are addressed to a group are ranked 0, 1, 2 ...; a delivery may have a rank that was
-there before (a retry) or the next one. Two different messages with one number are a repetition.
+The numbers of a session that are addressed to a group are ranked 0, 1, 2 ...; a delivery may have a rank that occurred
+before (a retry) or the next one. Two different messages with one number are a repetition.
 """
 
 from typing import Any
@@ -9,64 +9,64 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from amcast.pipeline.kernels.fingerprints import Ints, compiled
+from amcast.pipeline.kernels.fingerprints import Int64Array, compile_kernel
 
 
-class Numbered:
+class SessionIndex:
     """The messages of some sessions. A key stands for (session, number); keys of one session are neighbours."""
 
-    def __init__(self, messages: Ints, sessions: Ints, sequences: Ints) -> None:
+    def __init__(self, messages: Int64Array, sessions: Int64Array, sequences: Int64Array) -> None:
         order = np.lexsort((sequences, sessions))
         session, sequence = sessions[order], sequences[order]
         fresh = np.ones(order.size, np.bool_)
         fresh[1:] = session[1:] != session[:-1]
         distinct = fresh.copy()
         distinct[1:] |= sequence[1:] != sequence[:-1]
-        keys, owners = np.cumsum(distinct) - 1, np.cumsum(fresh) - 1
+        key, owners = np.cumsum(distinct) - 1, np.cumsum(fresh) - 1
         by_message = np.argsort(messages[order])
-        self.messages: Ints = messages[order][by_message]
-        self.key: Ints = keys[by_message].astype(np.int64)
-        self.owner_of_key: Ints = owners[distinct].astype(np.int64)
-        self.names: Ints = session[fresh]
+        self.messages: Int64Array = messages[order][by_message]
+        self.key: Int64Array = key[by_message].astype(np.int64)
+        self.owner_of_key: Int64Array = owners[distinct].astype(np.int64)
+        self.names: Int64Array = session[fresh]
         """The sessions themselves, by owner number."""
 
-    def places(self, messages: Ints) -> Ints:
+    def find_places(self, messages: Int64Array) -> Int64Array:
         """The places of those messages that belong to the sessions, in order."""
         if not self.messages.size:
             return np.zeros(0, np.int64)
         places = np.searchsorted(self.messages, messages)
         places[places == self.messages.size] = 0
-        mine: Ints = places[self.messages[places] == messages]
-        return mine
+        own: Int64Array = places[self.messages[places] == messages]
+        return own
 
-    def ranks(self, expected: NDArray[np.bool_]) -> Ints:
+    def rank_keys(self, expected: NDArray[np.bool_]) -> Int64Array:
         """By key: its rank among its session's keys that are addressed to a group; -1 for one that is not."""
         ranks = np.full(expected.size, -1, np.int64)
-        there = np.nonzero(expected)[0]
-        owner = self.owner_of_key[there]
-        first = np.ones(there.size, np.bool_)
+        keys = np.nonzero(expected)[0]
+        owner = self.owner_of_key[keys]
+        first = np.ones(keys.size, np.bool_)
         first[1:] = owner[1:] != owner[:-1]
         starts = np.nonzero(first)[0]
-        ranks[there] = np.arange(there.size) - starts[np.cumsum(first) - 1] if there.size else 0
+        ranks[keys] = np.arange(keys.size) - starts[np.cumsum(first) - 1] if keys.size else 0
         return ranks
 
 
-class Walk:
-    """One process' deliveries, walked in order."""
+class SessionWalk:
+    """The deliveries of one process, in order."""
 
-    def __init__(self, numbered: Numbered, ranks: Ints) -> None:
+    def __init__(self, numbered: SessionIndex, ranks: Int64Array) -> None:
         self._numbered = numbered
         self._ranks = ranks
-        self._due: Ints = np.zeros(numbered.names.size, np.int64)
-        self._first: Ints = np.full(ranks.size, -1, np.int64)
-        self.wrong: NDArray[np.bool_] = np.zeros(numbered.names.size, np.bool_)
+        self._due: Int64Array = np.zeros(numbered.names.size, np.int64)
+        self._first: Int64Array = np.full(ranks.size, -1, np.int64)
+        self.is_wrong: NDArray[np.bool_] = np.zeros(numbered.names.size, np.bool_)
         """Sessions in which a number came before a lower one, or as two messages."""
         self.judged = 0
         """Deliveries of expected numbers."""
 
-    def absorb(self, messages: Ints) -> None:
-        """The next messages of the sequence."""
-        places = self._numbered.places(messages)
+    def absorb(self, messages: Int64Array) -> None:
+        """Adds the next messages of the sequence."""
+        places = self._numbered.find_places(messages)
         self.judged += _walk(
             places,
             self._numbered.key,
@@ -74,12 +74,12 @@ class Walk:
             self._ranks,
             self._due,
             self._first,
-            self.wrong,
+            self.is_wrong,
         )
 
 
-@compiled
-def _walk(places: Any, keys: Any, owner_of_key: Any, ranks: Any, due: Any, first: Any, wrong: Any) -> Any:
+@compile_kernel
+def _walk(places: Any, keys: Any, owner_of_key: Any, ranks: Any, due: Any, first: Any, is_wrong: Any) -> Any:
     judged = 0
     for row in range(places.size):
         place = places[row]
@@ -89,10 +89,10 @@ def _walk(places: Any, keys: Any, owner_of_key: Any, ranks: Any, due: Any, first
         if rank >= 0:
             judged += 1
             if rank > due[session]:
-                wrong[session] = True
+                is_wrong[session] = True
             due[session] = max(due[session], rank + 1)
         if first[key] < 0:
             first[key] = place
         elif first[key] != place:
-            wrong[session] = True
+            is_wrong[session] = True
     return judged

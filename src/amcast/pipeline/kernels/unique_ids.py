@@ -1,8 +1,8 @@
-"""Is every message id used once? A proof by order, without sorting or remembering ids.
+"""Proves that every message id is used once, by order, without sorting or remembering ids.
 
-An id is its sender's number times 10^9 plus a count. If, in the order of the files, the ids of every sender only grow,
-then no id comes twice. Senders that do not keep to this are no fault: the question is then open ("unsure") and an exact
-count must answer it.
+An id is its sender's number times 10^9 plus a count. If, in the order of the files, the ids of every sender ascend,
+then no id occurs twice. Senders that do not keep to this violate nothing: the proof fails, and an exact count must
+decide.
 """
 
 from typing import Any, Final
@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amcast.kernel.ids import MESSAGES_PER_SENDER
-from amcast.pipeline.kernels.fingerprints import Ints, compiled
+from amcast.pipeline.kernels.fingerprints import Int64Array, compile_kernel
 
 MAX_SENDERS: Final = 1 << 22
 
 
-@compiled
-def _grow(messages: Any, per: Any, first: Any, last: Any) -> Any:
+@compile_kernel
+def _absorb_ids(messages: Any, per: Any, first: Any, last: Any) -> Any:
     for row in range(messages.size):
         message = messages[row]
         sender = message // per
@@ -29,36 +29,36 @@ def _grow(messages: Any, per: Any, first: Any, last: Any) -> Any:
     return True
 
 
-class Growing:
-    """The first and the last id of every sender over some consecutive rows, as long as they grow."""
+class AscendingIds:
+    """The first and the last id of every sender over some consecutive rows, as long as they ascend."""
 
     def __init__(self) -> None:
-        self.sure = True
-        self.first: Ints = np.full(1024, -1, np.int64)
-        self.last: Ints = np.full(1024, -1, np.int64)
+        self.is_ascending = True
+        self.first: Int64Array = np.full(1024, -1, np.int64)
+        self.last: Int64Array = np.full(1024, -1, np.int64)
 
-    def absorb(self, messages: Ints) -> None:
-        """More rows, in the order of the files."""
-        if not self.sure or not messages.size:
+    def absorb(self, messages: Int64Array) -> None:
+        """Adds more rows, in the order of the files."""
+        if not self.is_ascending or not messages.size:
             return
-        most = int(messages.max()) // MESSAGES_PER_SENDER
-        if int(messages.min()) < 0 or most >= MAX_SENDERS:
-            self.sure = False
+        highest = int(messages.max()) // MESSAGES_PER_SENDER
+        if int(messages.min()) < 0 or highest >= MAX_SENDERS:
+            self.is_ascending = False
             return
-        if most >= self.last.size:
-            self._enlarge(2 * most + 1)
-        self.sure = bool(_grow(messages, MESSAGES_PER_SENDER, self.first, self.last))
+        if highest >= self.last.size:
+            self._enlarge(2 * highest + 1)
+        self.is_ascending = bool(_absorb_ids(messages, MESSAGES_PER_SENDER, self.first, self.last))
 
-    def follow(self, later: "Growing") -> None:
-        """Append what another task saw in the rows after mine."""
-        if not (self.sure and later.sure):
-            self.sure = False
+    def extend_with(self, later: "AscendingIds") -> None:
+        """Appends what another task found in the rows after these."""
+        if not (self.is_ascending and later.is_ascending):
+            self.is_ascending = False
             return
         if later.last.size > self.last.size:
             self._enlarge(later.last.size)
         seen: NDArray[np.intp] = np.nonzero(later.last >= 0)[0]
         if (self.last[seen] >= later.first[seen]).any():
-            self.sure = False
+            self.is_ascending = False
             return
         fresh = seen[self.last[seen] < 0]
         self.first[fresh] = later.first[fresh]

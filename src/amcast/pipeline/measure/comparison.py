@@ -1,6 +1,6 @@
 """One row per run, and one row per setting: the same plan under several seeds, with confidence intervals over them.
 
-Pure and small: it works on what the measures say about each run, never on traces.
+It reads measures of runs, never traces.
 """
 
 import json
@@ -9,7 +9,7 @@ from math import sqrt
 from typing import Any, Final
 
 from amcast.pipeline.measure.transforms.student_t import T95
-from amcast.pipeline.sweep.grid import cell_id, look_up, to_canonical_json
+from amcast.pipeline.sweep.grid import hash_plan, look_up, to_canonical_json
 from amcast.trace.meta import Meta
 
 Row = dict[str, Any]
@@ -18,12 +18,12 @@ SETTING: Final = (
     *("setting", "protocol", "environment", "groups", "replicas", "clients", "workload", "outstanding", "messages"),
     *("faults", "plan"),
 )
-"""What runs of one setting have in common; `plan` is the whole plan but its seed, as JSON."""
+"""The columns that runs of one setting share; `plan` is the whole plan without its seed, as JSON."""
 NUMBERS: Final = (
     *("throughput_per_s", "latency_ns_mean", "latency_ns_p50", "latency_ns_p90", "latency_ns_p95", "latency_ns_p99"),
     *("latency_ns_max", "packets_per_multicast", "bytes_per_multicast"),
 )
-"""What is compared between settings."""
+"""The columns that are compared between settings."""
 FURTHER: Final = (
     *("waited_share", "wait_share_of_latency", "convoy_share_of_latency", "jain_index", "share_for_others"),
     "overhead_max",
@@ -41,7 +41,7 @@ COMPARISON: Final = (
 
 
 def describe_run(meta: Meta, folder: str) -> Row:
-    """What a run's own description says: its setting, its seed."""
+    """The setting and seed in a run's description."""
     plan = meta.config if isinstance(meta.config, dict) else {"protocol": meta.protocol or "", "run": meta.run}
     return {"run": meta.run, "folder": folder, "seed": meta.seed, **describe_setting(plan)}
 
@@ -50,7 +50,7 @@ def describe_setting(plan: Mapping[str, Any]) -> Row:
     """The columns that runs of one setting share."""
     common = {key: value for key, value in plan.items() if key != "seed"}
     return {
-        "setting": cell_id(common),
+        "setting": hash_plan(common),
         "protocol": look_up(common, "protocol"),
         "environment": look_up(common, "topology.environment") or "",
         "groups": look_up(common, "topology.groups"),
@@ -65,13 +65,13 @@ def describe_setting(plan: Mapping[str, Any]) -> Row:
 
 
 def summarize_cells(cells: Iterable[Row]) -> list[Row]:
-    """Summaries of a sweep's cells: what the cells themselves measured."""
+    """Summaries of a sweep's cells, from the numbers that the cells measured."""
     rows = []
     for cell in cells:
         plan = json.loads(cell["plan"])
         count = cell["multicasts"] or 0
         rows.append(
-            _row(
+            _select_columns(
                 {
                     **cell,
                     **describe_setting(plan),
@@ -88,13 +88,13 @@ def summarize_cells(cells: Iterable[Row]) -> list[Row]:
 
 
 def summarize_runs(runs: Iterable[Row], *tables: Mapping[str, Row]) -> list[Row]:
-    """Descriptions of runs with what each table says about them."""
+    """Descriptions of runs with the columns of each table about them."""
     rows = []
     for run in runs:
         merged = dict(run)
         for table in tables:
             merged.update(table.get(run["run"], {}))
-        rows.append(_row(merged, SUMMARY))
+        rows.append(_select_columns(merged, SUMMARY))
     return rows
 
 
@@ -103,7 +103,7 @@ def compare_settings(rows: Iterable[Row]) -> list[Row]:
     settings: dict[str, list[Row]] = {}
     for row in rows:
         settings.setdefault(row["setting"], []).append(row)
-    found = []
+    settings_rows = []
     for runs in settings.values():
         line: Row = {name: runs[0][name] for name in SETTING}
         line["runs"] = len(runs)
@@ -111,12 +111,12 @@ def compare_settings(rows: Iterable[Row]) -> list[Row]:
         for name in NUMBERS:
             values = [float(run[name]) for run in runs if run[name] is not None]
             line[name], line[f"{name}_low"], line[f"{name}_high"] = confidence_interval(values)
-        found.append(_row(line, COMPARISON))
-    return sorted(found, key=_place)
+        settings_rows.append(_select_columns(line, COMPARISON))
+    return sorted(settings_rows, key=_sort_key)
 
 
-def _place(line: Row) -> list[tuple[bool, Any]]:
-    """Where a setting comes: numbers by size, the rest by name, what is unsaid last."""
+def _sort_key(line: Row) -> list[tuple[bool, Any]]:
+    """The place of a setting: numbers by size, the others by name, missing values last."""
     counts = ("groups", "replicas", "clients", "outstanding", "messages")
     return [(line[name] is None, line[name] or 0) if name in counts else (False, str(line[name])) for name in _ORDER]
 
@@ -141,12 +141,12 @@ def confidence_interval(values: Sequence[float]) -> tuple[float | None, float | 
 
 def find_varying_fields(rows: Sequence[Row]) -> list[str]:
     """The fields, as dotted paths, in which some settings differ."""
-    flat = [_flat(json.loads(row["plan"])) for row in rows]
+    flat = [_flatten(json.loads(row["plan"])) for row in rows]
     paths = dict.fromkeys(path for fields in flat for path in fields)
     return [path for path in paths if len({to_canonical_json(fields.get(path)) for fields in flat}) > 1]
 
 
-def _flat(plan: Row) -> Row:
+def _flatten(plan: Row) -> Row:
     fields: Row = {}
     pending = list(plan.items())
     while pending:
@@ -158,7 +158,7 @@ def _flat(plan: Row) -> Row:
     return fields
 
 
-def _row(values: Mapping[str, Any], names: Sequence[str]) -> Row:
+def _select_columns(values: Mapping[str, Any], names: Sequence[str]) -> Row:
     return {name: values.get(name) for name in names}
 
 

@@ -1,14 +1,14 @@
 """Measures: from the traces of one run or of many to small tables, each as Parquet and as CSV.
 
-    with session() as spark:
+    with open_session() as spark:
         measured = measure(spark, "runs/latest", Path("runs/latest/measures"))
 
-docs/RESULTS.md is the legend of every table. Reads, transforms, writes; what a table means is in transforms/.
+docs/RESULTS.md explains every table. This module reads and writes; transforms/ defines the tables.
 """
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,31 +22,41 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.pipeline.measure import comparison as compare
-from amcast.pipeline.measure.transforms.convoy import convoy
-from amcast.pipeline.measure.transforms.fairness import fairness
-from amcast.pipeline.measure.transforms.latency import latency, latency_cdf, routes, views
-from amcast.pipeline.measure.transforms.packets import (
-    audit,
-    concerned,
-    overhead,
-    packets_per_body,
-    packets_per_process,
-    work,
+from amcast.pipeline.measure.transforms.convoy import measure_convoy
+from amcast.pipeline.measure.transforms.fairness import measure_fairness
+from amcast.pipeline.measure.transforms.latency import (
+    build_latency_cdf,
+    build_latency_views,
+    measure_latency,
+    measure_routes,
 )
-from amcast.pipeline.measure.transforms.paths import paths
-from amcast.pipeline.measure.transforms.recovery import faults, recovery
-from amcast.pipeline.measure.transforms.responses import completions, responses
-from amcast.pipeline.measure.transforms.steady import counted, delivered, once, windows
-from amcast.pipeline.measure.transforms.throughput import throughput
-from amcast.pipeline.rows.compaction import Counts, footers, gathered
-from amcast.pipeline.rows.files import Source, sources
-from amcast.pipeline.rows.schemas import frame
-from amcast.pipeline.spark.progress import progress
+from amcast.pipeline.measure.transforms.packets import (
+    audit_processes,
+    count_packets_per_body,
+    count_packets_per_process,
+    find_packet_ends,
+    measure_overhead,
+    measure_work,
+)
+from amcast.pipeline.measure.transforms.paths import measure_paths
+from amcast.pipeline.measure.transforms.recovery import find_faults, measure_recovery
+from amcast.pipeline.measure.transforms.responses import find_completions, find_responses
+from amcast.pipeline.measure.transforms.steady import (
+    deduplicate_processes,
+    find_steady_windows,
+    join_deliveries,
+    summarize_spans,
+)
+from amcast.pipeline.measure.transforms.throughput import measure_throughput
+from amcast.pipeline.rows.compaction import RowCounts, compact_folders, count_rows
+from amcast.pipeline.rows.files import TraceFolder, find_trace_folders
+from amcast.pipeline.rows.schemas import read_frame
+from amcast.pipeline.spark.progress import show_progress
 from amcast.trace.columns import TABLES
 
-EDGE: Final = 0.1
+EDGE_SHARE: Final = 0.1
 EXACT_ROWS: Final = 5_000_000
-"""Up to so many deliveries percentiles are exact; beyond, they come from sketches."""
+"""Up to this many deliveries percentiles are exact; beyond, they come from sketches."""
 SMALL_ROWS: Final = 300_000
 
 MEASURES: Final[dict[str, tuple[str, ...]]] = {
@@ -65,25 +75,25 @@ MEASURES: Final[dict[str, tuple[str, ...]]] = {
     "fairness": ("run", "side", "region"),
     "recovery": ("run", "fault_ns", "fault", "process", "group"),
 }
-"""Every table that comes from traces, with the columns that name its rows and order them."""
-OF_PACKETS: Final = ("packets", "bodies", "overhead", "audit", "work")
-OVER_RUNS: Final = ("summary", "comparison")
+"""Every table that comes from traces, with the columns that identify its rows and order them."""
+PACKET_TABLES: Final = ("packets", "bodies", "overhead", "audit", "work")
+RUN_TABLES: Final = ("summary", "comparison")
 """Tables over whole runs; a sweep without traces has these."""
 
 
 @dataclass
 class MeasureResult:
-    """What was measured."""
+    """The tables that were made."""
 
     out: Path
     runs: int
     method: str
-    """exact, sketch, or cells: what the cells of a sweep without traces said themselves."""
+    """exact, sketch, or cells: the numbers that the cells of a sweep without traces measured themselves."""
     edge: float
     tables: dict[str, int] = field(default_factory=dict)
     """Rows by table."""
     missing: list[str] = field(default_factory=list)
-    """Tables that could not be made, because nobody recorded packets."""
+    """Tables that could not be made, because packets were not recorded."""
 
 
 def measure(
@@ -91,105 +101,112 @@ def measure(
     folder: str,
     out: Path,
     *,
-    edge: float = EDGE,
+    edge: float = EDGE_SHARE,
     order: Sequence[int] | None = None,
     statuses: Mapping[str, str] | None = None,
     exact_rows: int = EXACT_ROWS,
+    only: Collection[str] = tuple(MEASURES),
 ) -> MeasureResult:
-    """Measure every run at or below a folder. `order` ranks destinations, `statuses` says how runs were judged."""
-    found = sources(folder)
-    names = _distinct(found)
-    with progress(spark, f"measuring {len(names)} runs" if len(names) > 1 else "measuring"):
-        return _measured(spark, found, out, edge, order, statuses, exact_rows)
+    """Measures every run at or below a folder: all tables, or `only` some.
+
+    `order` ranks destinations, `statuses` has the verdicts of runs.
+    """
+    folders = find_trace_folders(folder)
+    names = _list_runs(folders)
+    with show_progress(spark, f"measuring {len(names)} runs" if len(names) > 1 else "measuring"):
+        return _measure(spark, folders, out, edge, order, statuses, exact_rows, only)
 
 
-def _measured(
+def _measure(
     spark: SparkSession,
-    found: list[Source],
+    folders: list[TraceFolder],
     out: Path,
     edge: float,
     order: Sequence[int] | None,
     statuses: Mapping[str, str] | None,
     exact_rows: int,
+    only: Collection[str],
 ) -> MeasureResult:
-    counts = footers(spark, found)
-    exact = _rows(counts, ("deliveries",)) <= exact_rows
-    result = MeasureResult(out, len(_distinct(found)), "exact" if exact else "sketch", edge)
+    counts = count_rows(spark, folders)
+    exact = _sum_rows(counts, ("deliveries",)) <= exact_rows
+    result = MeasureResult(out, len(_list_runs(folders)), "exact" if exact else "sketch", edge)
     prepare_folder(out)
-    with tuned(spark, _rows(counts, TABLES)), _gathered(spark, found, counts, out) as easier:
-        frames = {table: frame(spark, easier, table) for table in TABLES}
-        for name, make in _tables(frames, found, edge, order, exact).items():
+    with tune_session(spark, _sum_rows(counts, TABLES)), _compact_folders(spark, folders, counts, out) as compacted:
+        frames = {table: read_frame(spark, compacted, table) for table in TABLES}
+        for name, make in _plan_tables(frames, folders, edge, order, exact).items():
+            if name not in only:
+                continue
             if make is None:
                 result.missing.append(name)
                 continue
-            result.tables[name] = write(make(), out, name)
+            result.tables[name] = write_table(make(), out, name)
         spark.catalog.clearCache()
-    described = [compare.describe_run(meta, source.folder) for source in found for meta in source.metas]
+    described = [compare.describe_run(meta, source.folder) for source in folders for meta in source.metas]
     for run in described:
         run["status"] = (statuses or {}).get(run["run"])
-    write_run_tables(result, compare.summarize_runs(described, *_per_run(out, result)))
+    write_run_tables(result, compare.summarize_runs(described, *_read_run_totals(out, result)))
     return result
 
 
 def measure_cells(cells: Sequence[compare.Row], out: Path) -> MeasureResult:
-    """Measure a sweep without traces: its cells carry their own headline numbers."""
+    """Measures a sweep without traces: its cells carry their own headline numbers."""
     prepare_folder(out)
-    result = MeasureResult(out, len(cells), "cells", EDGE)
+    result = MeasureResult(out, len(cells), "cells", EDGE_SHARE)
     write_run_tables(result, compare.summarize_cells(cells))
     return result
 
 
 def write_run_tables(result: MeasureResult, rows: Sequence[compare.Row]) -> None:
-    """The tables of runs and of settings, and what a reader must know about all of them."""
+    """Writes the tables of runs and of settings, and measures.json, which describes all tables."""
     result.tables["summary"] = write_rows(rows, compare.SUMMARY, result.out, "summary")
     settings = compare.compare_settings(rows)
     result.tables["comparison"] = write_rows(settings, compare.COMPARISON, result.out, "comparison")
-    told = {
+    description = {
         "runs": result.runs,
         "method": result.method,
         "edge_dropped": result.edge,
         "tables": result.tables,
         "missing": result.missing,
     }
-    (result.out / "measures.json").write_text(json.dumps(told, indent=2) + "\n")
+    (result.out / "measures.json").write_text(json.dumps(description, indent=2) + "\n")
 
 
-def _tables(
+def _plan_tables(
     frames: Mapping[str, DataFrame],
-    found: Sequence[Source],
+    folders: Sequence[TraceFolder],
     edge: float,
     order: Sequence[int] | None,
     exact: bool,
 ) -> dict[str, Callable[[], DataFrame] | None]:
     """Every table, not computed yet; None where the packets that it needs were not recorded."""
     processes, multicasts, packets, notes = (frames[t] for t in ("processes", "multicasts", "packets", "notes"))
-    processes = once(processes).persist()
-    spans = windows(multicasts, edge).persist()
-    facts = delivered(frames["deliveries"], multicasts, processes, spans, order).persist()
-    answers = responses(facts).persist()
-    done = completions(answers).persist()
-    counts = views(answers, exact).persist()
-    recorded = [meta.run for source in found if "packets" in source.tables for meta in source.metas]
-    watched = processes.where(F.col("run").isin(recorded)) if len(recorded) < len(_distinct(found)) else processes
-    ends = concerned(packets, multicasts, watched)
+    processes = deduplicate_processes(processes).persist()
+    spans = find_steady_windows(multicasts, edge).persist()
+    facts = join_deliveries(frames["deliveries"], multicasts, processes, spans, order).persist()
+    answers = find_responses(facts).persist()
+    done = find_completions(answers).persist()
+    counts = build_latency_views(answers, exact).persist()
+    recorded = [meta.run for source in folders if "packets" in source.tables for meta in source.metas]
+    watched = processes.where(F.col("run").isin(recorded)) if len(recorded) < len(_list_runs(folders)) else processes
+    ends = find_packet_ends(packets, multicasts, watched)
     tables: dict[str, Callable[[], DataFrame] | None] = {
-        "spans": lambda: counted(spans, facts, done, edge),
-        "latency": lambda: latency(counts, exact),
-        "cdf": lambda: latency_cdf(counts),
-        "routes": lambda: routes(answers, exact),
-        "throughput": lambda: throughput(multicasts, facts, done, spans),
-        "packets": lambda: packets_per_process(packets, watched, spans),
-        "bodies": lambda: packets_per_body(packets, spans),
-        "overhead": lambda: overhead(ends.persist(), facts),
-        "audit": lambda: audit(ends, watched),
-        "work": lambda: work(ends),
-        "convoy": lambda: convoy(facts, notes),
-        "paths": lambda: paths(notes, done, spans),
-        "fairness": lambda: fairness(facts, done, exact),
-        "recovery": lambda: recovery(answers, faults(notes, processes), processes),
+        "spans": lambda: summarize_spans(spans, facts, done, edge),
+        "latency": lambda: measure_latency(counts, exact),
+        "cdf": lambda: build_latency_cdf(counts),
+        "routes": lambda: measure_routes(answers, exact),
+        "throughput": lambda: measure_throughput(multicasts, facts, done, spans),
+        "packets": lambda: count_packets_per_process(packets, watched, spans),
+        "bodies": lambda: count_packets_per_body(packets, spans),
+        "overhead": lambda: measure_overhead(ends.persist(), facts),
+        "audit": lambda: audit_processes(ends, watched),
+        "work": lambda: measure_work(ends),
+        "convoy": lambda: measure_convoy(facts, notes),
+        "paths": lambda: measure_paths(notes, done, spans),
+        "fairness": lambda: measure_fairness(facts, done, exact),
+        "recovery": lambda: measure_recovery(answers, find_faults(notes, processes), processes),
     }
     if not recorded:
-        tables.update(dict.fromkeys(OF_PACKETS))
+        tables.update(dict.fromkeys(PACKET_TABLES))
     assert set(tables) == set(MEASURES)
     return tables
 
@@ -198,7 +215,7 @@ def _tables(
 
 
 def prepare_folder(out: Path) -> None:
-    """An empty folder for tables; tables of an earlier measure go, anything else is left alone and refused."""
+    """An empty folder for tables: tables of an earlier measure are removed, a folder with other content is refused."""
     if out.exists() and not out.is_dir():
         raise UsageError(f"--out {out}: a file; expected a folder")
     if out.is_dir() and any(out.iterdir()) and not (out / "measures.json").is_file():
@@ -206,15 +223,15 @@ def prepare_folder(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
         (out / "measures.json").write_text("{}\n")
-        for name in (*MEASURES, *OVER_RUNS):
+        for name in (*MEASURES, *RUN_TABLES):
             for file in (out / f"{name}.parquet", out / f"{name}.csv"):
                 file.unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(f"--out {out}: cannot be written: {error.strerror}") from None
 
 
-def write(table: DataFrame, out: Path, name: str) -> int:
-    """One table as one Parquet file, in its order, and the same as CSV; how many rows."""
+def write_table(table: DataFrame, out: Path, name: str) -> int:
+    """Writes one table as one Parquet file, in its order, and as CSV; returns the number of rows."""
     early = out / f".{name}"
     table.repartition(1).sortWithinPartitions(*MEASURES[name]).write.mode("overwrite").parquet(str(early))
     parts = sorted(early.glob("part-*.parquet"))
@@ -223,30 +240,30 @@ def write(table: DataFrame, out: Path, name: str) -> int:
     if parts:
         parts[0].rename(out / f"{name}.parquet")
     else:
-        pq.write_table(_empty(table), out / f"{name}.parquet")
+        pq.write_table(_build_empty(table), out / f"{name}.parquet")
     shutil.rmtree(early)
-    return as_csv(out, name)
+    return write_csv(out, name)
 
 
-def _empty(table: DataFrame) -> pa.Table:
+def _build_empty(table: DataFrame) -> pa.Table:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(table.schema).empty_table()
 
 
 def write_rows(rows: Sequence[compare.Row], names: Sequence[str], out: Path, name: str) -> int:
-    """A table that was made without Spark."""
+    """Writes a table that was made without Spark."""
     columns = {column: [row[column] for row in rows] for column in names}
     arrays = [
         pa.array(values) if any(v is not None for v in values) else pa.nulls(len(values), pa.float64())
         for values in columns.values()
     ]
     pq.write_table(pa.table(arrays, names=list(columns)), out / f"{name}.parquet", compression="zstd")
-    return as_csv(out, name)
+    return write_csv(out, name)
 
 
-def as_csv(out: Path, name: str) -> int:
-    """The same rows for spreadsheets, some at a time."""
+def write_csv(out: Path, name: str) -> int:
+    """The same rows as CSV, some at a time."""
     file = pq.ParquetFile(out / f"{name}.parquet")
     with pacsv.CSVWriter(out / f"{name}.csv", file.schema_arrow) as writer:
         for batch in file.iter_batches():
@@ -254,7 +271,7 @@ def as_csv(out: Path, name: str) -> int:
     return int(file.metadata.num_rows)
 
 
-def _per_run(out: Path, result: MeasureResult) -> list[dict[str, compare.Row]]:
+def _read_run_totals(out: Path, result: MeasureResult) -> list[dict[str, compare.Row]]:
     """What the tables say about whole runs, by run."""
 
     def read(name: str) -> list[compare.Row]:
@@ -272,7 +289,7 @@ def _per_run(out: Path, result: MeasureResult) -> list[dict[str, compare.Row]]:
         ("audit", ("share_for_others",), max),
         ("overhead", ("overhead",), max),
     ):
-        for run, values in _grouped(read(name), columns).items():
+        for run, values in _group_values(read(name), columns).items():
             for column, found in values.items():
                 called = "overhead_max" if column == "overhead" else column
                 sums.setdefault(run, {})[called] = merge(found) if found else None
@@ -282,7 +299,7 @@ def _per_run(out: Path, result: MeasureResult) -> list[dict[str, compare.Row]]:
     return [spans, lines, sums]
 
 
-def _grouped(rows: Sequence[compare.Row], columns: Sequence[str]) -> dict[str, dict[str, list[float]]]:
+def _group_values(rows: Sequence[compare.Row], columns: Sequence[str]) -> dict[str, dict[str, list[float]]]:
     found: dict[str, dict[str, list[float]]] = {}
     for row in rows:
         for column in columns:
@@ -296,9 +313,9 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _distinct(found: Sequence[Source]) -> list[str]:
+def _list_runs(folders: Sequence[TraceFolder]) -> list[str]:
     seen: dict[str, str] = {}
-    for source in found:
+    for source in folders:
         for meta in source.metas:
             if meta.run in seen:
                 raise UsageError(
@@ -308,24 +325,28 @@ def _distinct(found: Sequence[Source]) -> list[str]:
     return list(seen)
 
 
-def _rows(counts: Counts, tables: Iterable[str]) -> int:
+def _sum_rows(counts: RowCounts, tables: Iterable[str]) -> int:
     return sum(rows.get(table, 0) for rows in counts.values() for table in tables)
 
 
 @contextmanager
-def _gathered(spark: SparkSession, found: list[Source], counts: Counts, out: Path) -> Iterator[list[Source]]:
-    """The same rows in few files, for as long as they are needed."""
+def _compact_folders(
+    spark: SparkSession, folders: list[TraceFolder], counts: RowCounts, out: Path
+) -> Iterator[list[TraceFolder]]:
+    """The same rows in few files, for as long as the block runs."""
     place = out / ".gathered"
     shutil.rmtree(place, ignore_errors=True)
     try:
-        yield gathered(spark, found, counts, str(place))
+        yield compact_folders(spark, folders, counts, str(place))
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
 
 @contextmanager
-def tuned(spark: SparkSession, rows: int) -> Iterator[None]:
-    """For small traces, Spark's care for large ones costs more than the work: few partitions, no compiled stages."""
+def tune_session(spark: SparkSession, rows: int) -> Iterator[None]:
+    """Settings for small traces, where Spark's settings for large ones cost more than the work: few partitions, no
+    compiled stages.
+    """
     if rows > SMALL_ROWS:
         yield
         return
@@ -340,5 +361,5 @@ def tuned(spark: SparkSession, rows: int) -> Iterator[None]:
     try:
         yield
     finally:
-        for name, kept in before.items():
-            spark.conf.set(name, str(kept))
+        for name, before_value in before.items():
+            spark.conf.set(name, str(before_value))

@@ -1,6 +1,6 @@
-"""Many small folders, made easy to read: their footers read in a few tasks, their rows gathered into a few files.
+"""Compacts many small trace folders: footers are read in a few tasks, and rows are copied into a few files.
 
-Spark opens every file by itself, and the files of a thousand cells cost far more to open than their rows to read.
+Spark opens every file by itself, and opening the files of a thousand cells costs far more than reading their rows.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,28 +10,28 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from amcast.pipeline.check.run_view import loaded, schema_of
-from amcast.pipeline.rows.files import Source, filesystem, opened, parts, validated
-from amcast.pipeline.spark.tasks import spark_runner
+from amcast.pipeline.rows.files import TraceFolder, check_schemas, list_parquet_files, open_parquet, resolve_filesystem
+from amcast.pipeline.rows.tables import arrow_schema, load_table
+from amcast.pipeline.spark.tasks import make_spark_runner
 from amcast.trace.columns import TABLES
 
-MANY: Final = 16
-"""More folders than this are many."""
-SHARE: Final = 50
-"""Folders per task."""
+MANY_FOLDERS: Final = 16
+"""More folders than this are compacted."""
+FOLDERS_PER_TASK: Final = 50
+"""Folders that one task reads."""
 SMALL_ROWS: Final = 500_000
 """A folder with more rows than this is not worth copying."""
 
-Counts = dict[str, dict[str, int]]
+RowCounts = dict[str, dict[str, int]]
 """folder -> table -> rows."""
 
 
-def footers(spark: SparkSession, found: list[Source]) -> Counts:
-    """How many rows each table of each folder has, after refusing what is no table of a trace."""
-    if len(found) <= MANY:
-        return {source.folder: counted([source])[0] for source in found}
-    shares = [found[at : at + SHARE] for at in range(0, len(found), SHARE)]
-    answers = spark_runner(spark)([(counted, (share,)) for share in shares])
+def count_rows(spark: SparkSession, folders: list[TraceFolder]) -> RowCounts:
+    """The number of rows of each table of each folder; refuses files that are no tables of a trace."""
+    if len(folders) <= MANY_FOLDERS:
+        return {source.folder: count_rows_of_share([source])[0] for source in folders}
+    shares = [folders[at : at + FOLDERS_PER_TASK] for at in range(0, len(folders), FOLDERS_PER_TASK)]
+    answers = make_spark_runner(spark)([(count_rows_of_share, (share,)) for share in shares])
     return {
         source.folder: counts
         for share, answer in zip(shares, answers, strict=True)
@@ -39,51 +39,55 @@ def footers(spark: SparkSession, found: list[Source]) -> Counts:
     }
 
 
-def counted(found: list[Source]) -> list[dict[str, int]]:
-    """What a task does for `footers`."""
+def count_rows_of_share(folders: list[TraceFolder]) -> list[dict[str, int]]:
+    """The work of one task of `count_rows`."""
     counts = []
-    for source in found:
-        validated(source)
-        counts.append({t: sum(opened(file).metadata.num_rows for file in files) for t, files in source.tables.items()})
+    for source in folders:
+        check_schemas(source)
+        counts.append(
+            {t: sum(open_parquet(file).metadata.num_rows for file in files) for t, files in source.tables.items()}
+        )
     return counts
 
 
-def gathered(spark: SparkSession, found: list[Source], counts: Counts, place: str) -> list[Source]:
-    """The same rows in fewer files: small folders copied together to a place that all workers see."""
-    small = [source for source in found if sum(counts[source.folder].values()) <= SMALL_ROWS]
-    if len(small) <= MANY:
-        return found
-    where, inner = filesystem(place)
+def compact_folders(
+    spark: SparkSession, folders: list[TraceFolder], counts: RowCounts, place: str
+) -> list[TraceFolder]:
+    """The same rows in fewer files: small folders are copied together to a place that all workers see."""
+    small = [source for source in folders if sum(counts[source.folder].values()) <= SMALL_ROWS]
+    if len(small) <= MANY_FOLDERS:
+        return folders
+    where, path = resolve_filesystem(place)
     for table in TABLES:
-        where.create_dir(f"{inner}/{table}")
-    shares = [small[at : at + SHARE] for at in range(0, len(small), SHARE)]
-    spark_runner(spark)([(gather, (share, place, number)) for number, share in enumerate(shares)])
+        where.create_dir(f"{path}/{table}")
+    shares = [small[at : at + FOLDERS_PER_TASK] for at in range(0, len(small), FOLDERS_PER_TASK)]
+    make_spark_runner(spark)([(compact_share, (share, place, number)) for number, share in enumerate(shares)])
     metas = tuple(meta for source in small for meta in source.metas)
-    tables = {table: files for table in TABLES if (files := parts(f"{place}/{table}"))}
+    tables = {table: files for table in TABLES if (files := list_parquet_files(f"{place}/{table}"))}
     copied = {source.folder for source in small}
-    return [Source(place, metas, tables), *(source for source in found if source.folder not in copied)]
+    return [TraceFolder(place, metas, tables), *(source for source in folders if source.folder not in copied)]
 
 
-def gather(found: list[Source], place: str, number: int) -> None:
-    """What a task does for `gathered`: one file per table."""
+def compact_share(folders: list[TraceFolder], place: str, number: int) -> None:
+    """The work of one task of `compact_folders`: one file per table."""
     for table in TABLES:
-        where, inner = filesystem(f"{place}/{table}/.part-{number:05}.parquet")
-        there = [source for source in found if table in source.tables]
-        if not there:
+        where, path = resolve_filesystem(f"{place}/{table}/.part-{number:05}.parquet")
+        present = [source for source in folders if table in source.tables]
+        if not present:
             continue
-        with pq.ParquetWriter(inner, schema_of(table), filesystem=where, compression="zstd") as writer:
-            for data in _in_bulk(loaded(source, table) for source in there):
+        with pq.ParquetWriter(path, arrow_schema(table), filesystem=where, compression="zstd") as writer:
+            for data in merge_small_tables(load_table(source, table) for source in present):
                 writer.write_table(data)
-        where.move(inner, inner.replace("/.part-", "/part-"))
+        where.move(path, path.replace("/.part-", "/part-"))
 
 
-def _in_bulk(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The same rows in fewer pieces: every piece becomes a row group."""
-    kept: list[pa.Table] = []
+def merge_small_tables(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The same rows in fewer tables: every table becomes a row group."""
+    small_tables: list[pa.Table] = []
     for data in tables:
-        kept.append(data)
-        if sum(part.num_rows for part in kept) >= SMALL_ROWS:
-            yield pa.concat_tables(kept)
-            kept = []
-    if kept:
-        yield pa.concat_tables(kept)
+        small_tables.append(data)
+        if sum(part.num_rows for part in small_tables) >= SMALL_ROWS:
+            yield pa.concat_tables(small_tables)
+            small_tables = []
+    if small_tables:
+        yield pa.concat_tables(small_tables)

@@ -1,14 +1,14 @@
-"""Deliveries that state all they could: for traces whose writer left the optional columns out."""
+"""Adds the optional columns to deliveries whose writer omitted them."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 
-def completed(deliveries: DataFrame, multicasts: DataFrame) -> DataFrame:
-    """Each delivery with its message's destinations and time of multicast, as the multicasts say.
+def complete_deliveries(deliveries: DataFrame, multicasts: DataFrame) -> DataFrame:
+    """Each delivery with its message's destinations and time of multicast, from the multicasts.
 
-    A client that tried again multicast the message at its first try. A message that nobody multicast has no
-    destinations; the check then finds it.
+    If a client retried, the first multicast counts. A message that was never multicast gets no destinations; the check
+    then finds it.
     """
     known = multicasts.groupBy("run", "message").agg(
         F.min("at_ns").alias("multicast_ns"), F.min_by("destinations", "at_ns").alias("destinations")
@@ -25,7 +25,7 @@ def completed(deliveries: DataFrame, multicasts: DataFrame) -> DataFrame:
     )
 
 
-def in_sequence(deliveries: DataFrame, files: int) -> DataFrame:
+def sort_deliveries(deliveries: DataFrame, files: int) -> DataFrame:
     """The same rows, sorted by process and position over a number of partitions that do not overlap."""
     return (
         deliveries.repartitionByRange(files, "process", "position")

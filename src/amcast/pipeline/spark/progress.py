@@ -1,7 +1,7 @@
-"""How far a long job is: a bar on a terminal, a plain line now and then elsewhere, nothing for short jobs.
+"""Progress of a long job: a bar on a terminal, otherwise a line every ten seconds, nothing for short jobs.
 
-Spark's own status tracker knows how many tasks of the running stages are done; a thread asks it twice a second. A job
-that can count something closer to the user than tasks says how.
+Spark's status tracker knows how many tasks of the running stages are done; a thread asks it twice a second. A job can
+pass its own count of something that means more to its user than tasks.
 """
 
 import sys
@@ -22,18 +22,18 @@ LINE_SECONDS: Final = 10.0
 
 
 Count = Callable[[], tuple[int, int]]
-"""How many are done, and how many there are; (0, 0) when nobody can say."""
+"""Returns how many are done, and how many there are; (0, 0) when this is unknown."""
 
 
 @contextmanager
-def progress(
+def show_progress(
     spark: SparkSession, title: str, stream: TextIO | None = None, count: Count | None = None, unit: str = "tasks"
 ) -> Iterator[None]:
-    """Show how far Spark is while the block runs, on standard error."""
+    """Shows the progress of Spark while the block runs, on standard error."""
     stream = stream or sys.stderr
     finished = threading.Event()
-    show = _bar if stream.isatty() else _lines
-    count = count or (lambda: counted(spark))
+    show = _show_bar if stream.isatty() else _print_lines
+    count = count or (lambda: count_tasks(spark))
     thread = threading.Thread(target=show, args=(count, unit, title, stream, finished), daemon=True)
     thread.start()
     try:
@@ -43,10 +43,10 @@ def progress(
         thread.join()
 
 
-def counted(spark: SparkSession) -> tuple[int, int]:
-    """Tasks done and tasks in all, over the stages that are running."""
+def count_tasks(spark: SparkSession) -> tuple[int, int]:
+    """Tasks done and tasks in all, over the running stages."""
     done = total = 0
-    # The JVM may go away while we ask; the job itself reports that.
+    # The JVM may be gone; the job itself reports that.
     with suppress(Exception):
         tracker: Any = spark.sparkContext.statusTracker()
         for stage in tracker.getActiveStageIds():
@@ -57,7 +57,7 @@ def counted(spark: SparkSession) -> tuple[int, int]:
     return done, total
 
 
-def _bar(count: Count, unit: str, title: str, stream: TextIO, finished: threading.Event) -> None:
+def _show_bar(count: Count, unit: str, title: str, stream: TextIO, finished: threading.Event) -> None:
     if finished.wait(QUIET_SECONDS):
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn(f"{{task.completed}}/{{task.total}} {unit}"))
@@ -68,7 +68,7 @@ def _bar(count: Count, unit: str, title: str, stream: TextIO, finished: threadin
             bar.update(shown, completed=done, total=total or None)
 
 
-def _lines(count: Count, unit: str, title: str, stream: TextIO, finished: threading.Event) -> None:
+def _print_lines(count: Count, unit: str, title: str, stream: TextIO, finished: threading.Event) -> None:
     begun = time.monotonic()
     while not finished.wait(LINE_SECONDS):
         done, total = count()

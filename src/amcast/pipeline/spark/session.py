@@ -1,10 +1,10 @@
-"""The one place that builds a Spark session, sized for the machine and silent on the user's screen.
+"""Builds Spark sessions, sized for the machine, with all output of the JVM in a log file.
 
-    with session() as spark: ...                        # local[*], nothing to install
-    with session("spark://host:7077") as spark: ...     # a cluster
+    with open_session() as spark: ...                        # local[*], nothing to install
+    with open_session("spark://host:7077") as spark: ...     # a cluster
 
-Whatever the JVM prints goes to a log file, and every failure is one sentence that names it. A session that is already
-open in this interpreter (a test's, spark-submit's) is used as it is and left open.
+Every failure is one sentence that names the log. A session that is already open in this interpreter (a test's, or
+spark-submit's) is used unchanged and left open.
 """
 
 import logging
@@ -15,7 +15,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -25,13 +25,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from amcast.kernel.errors import CannotTellError, UsageError
-from amcast.pipeline.spark.java import cache_folder, java_home
+from amcast.pipeline.spark.java import cache_folder, find_java_home
 
 MASTERS: Final = ("local", "spark", "yarn", "k8s")
-REACH_SECONDS: Final = 5.0
-KEPT_LOGS: Final = 20
+CONNECT_SECONDS: Final = 5.0
+MAX_LOGS: Final = 20
 HEAP_MIB: Final = (1024, 2048)
-"""The heap grows with the machine between these. Kernels work outside the JVM; shuffles spill to disk."""
+"""The heap grows with the machine's memory between these. Kernels work outside the JVM; shuffles spill to disk."""
 
 LOG4J: Final = """rootLogger.level = warn
 rootLogger.appenderRef.file.ref = file
@@ -43,70 +43,68 @@ appender.file.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
 """
 
 _log: Path | None = None
-"""The log of the JVM of this interpreter: Spark allows one JVM per interpreter, so there is one log."""
+"""The log of this interpreter's JVM: Spark allows one JVM per interpreter, so there is one log."""
 
 
 @contextmanager
-def session(
+def open_session(
     master: str | None = None, *, ui: bool = False, brief: bool = False, settings: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
     """A Spark session for as long as the block runs; inside it, Spark's failures are one-sentence errors.
 
-    `brief` says that the JVM will not have much to do: it then does not spend more on compiling than on working.
+    `brief`: the JVM will not have much to do, and does not spend more time on compiling than on working.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
-        with plain_errors():
+        with translate_errors():
             yield active
         return
-    spark = start(master, ui=ui, brief=brief, settings=settings)
+    spark = start_session(master, ui=ui, brief=brief, settings=settings)
     try:
-        with plain_errors():
+        with translate_errors():
             yield spark
     finally:
-        stop(spark)
+        stop_session(spark)
 
 
-def start(
+def start_session(
     master: str | None = None, *, ui: bool = False, brief: bool = False, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Build the session. Prefer the context manager `session`, which also stops it."""
+    """Builds the session. Prefer the context manager `open_session`, which also stops it."""
     global _log
     if master is not None:
         check_master(master)
-    os.environ["JAVA_HOME"] = str(java_home())
+    os.environ["JAVA_HOME"] = str(find_java_home())
     if _log is None:
-        _log = new_log()
-    hush(_log)
-    chosen = {**defaults(master, ui, _log, brief), **(settings or {})}
+        _log = create_log()
+    redirect_loggers(_log)
+    chosen = {**default_settings(master, ui, _log, brief), **(settings or {})}
     builder: Any = SparkSession.builder.appName("amcast")
     for name, value in chosen.items():
         builder = builder.config(name, value)
     try:
-        with redirected(_log):
+        with redirect_output(_log):
             spark: SparkSession = builder.getOrCreate()
         spark.sparkContext.setLogLevel("WARN")
         return spark
     except (PySparkException, Py4JError, OSError) as error:
-        raise CannotTellError(f"Spark does not start: {reason(error)}; see {_log}") from None
+        raise CannotTellError(f"Spark does not start: {describe_failure(error)}; see {_log}") from None
 
 
-def stop(spark: SparkSession) -> None:
-    """Stop the session; a JVM that is already gone is no error any more."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)
-            spark.stop()
-    except (PySparkException, Py4JError, OSError):
-        SparkSession._instantiatedSession = None
+def stop_session(spark: SparkSession) -> None:
+    """Stops the session; a JVM that is already gone is no error."""
+    with suppress(PySparkException, Py4JError, OSError), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        spark.stop()
 
 
-def defaults(master: str | None, ui: bool, log: Path, brief: bool = False) -> dict[str, str]:
-    """The settings that were measured to pay (docs/spark.md says how much), for this machine or a cluster."""
-    cores = usable_cores()
+def default_settings(master: str | None, ui: bool, log: Path, brief: bool = False) -> dict[str, str]:
+    """The settings that measurements support (docs/spark.md says how much), for this machine or a cluster."""
+    cores = count_usable_cores()
     local = is_local(master)
-    quick = " -XX:TieredStopAtLevel=1" if brief else ""
-    # Python workers of the driver's own interpreter, unless the user ships another environment to the cluster.
+    compiler = " -XX:TieredStopAtLevel=1" if brief else ""
+    log4j = write_log_settings(log)
+    # Python workers use the driver's interpreter, unless the user ships another environment to the cluster.
     os.environ.setdefault("PYSPARK_PYTHON", _python())
     chosen = {
         "spark.ui.enabled": str(ui).lower(),
@@ -115,8 +113,8 @@ def defaults(master: str | None, ui: bool, log: Path, brief: bool = False) -> di
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "amcast-warehouse"),
-        "spark.driver.memory": f"{heap_mib()}m",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log_settings(log)} -XX:+UseParallelGC{quick}",
+        "spark.driver.memory": f"{choose_heap_mib()}m",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j} -XX:+UseParallelGC{compiler}",
         # Traces have billions of small rows and few distinct plans: whole files per task, no speculative copies.
         "spark.sql.files.maxPartitionBytes": "64m",
         "spark.sql.adaptive.enabled": "true",
@@ -125,33 +123,33 @@ def defaults(master: str | None, ui: bool, log: Path, brief: bool = False) -> di
     }
     if master is not None:
         chosen["spark.master"] = master
-    elif not submitted():
-        # local[N] alone would give up at the first lost task; the second number allows retries.
+    elif not is_submitted():
+        # local[N] alone fails at the first lost task; the second number allows retries.
         chosen["spark.master"] = f"local[{cores},4]"
-    if is_local(chosen.get("spark.master")) or loopback(master):
+    if is_local(chosen.get("spark.master")) or is_loopback(master):
         chosen["spark.driver.host"] = "127.0.0.1"
         chosen["spark.driver.bindAddress"] = "127.0.0.1"
     return chosen
 
 
-def submitted() -> bool:
-    """Are we inside spark-submit, which has chosen the master already?"""
+def is_submitted() -> bool:
+    """Whether this process runs inside spark-submit, which has chosen the master already."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def is_local(master: str | None) -> bool:
-    return (master is None and not submitted()) or (master or "").startswith("local")
+    return (master is None and not is_submitted()) or (master or "").startswith("local")
 
 
-def loopback(master: str | None) -> bool:
+def is_loopback(master: str | None) -> bool:
     return urlsplit(master or "").hostname in ("127.0.0.1", "localhost")
 
 
-def usable_cores() -> int:
+def count_usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def heap_mib() -> int:
+def choose_heap_mib() -> int:
     """An eighth of the memory, within bounds: the page cache and the kernels need the rest more."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
     return max(HEAP_MIB[0], min(HEAP_MIB[1], memory // 8))
@@ -164,7 +162,7 @@ def _python() -> str:
 
 
 def check_master(master: str) -> None:
-    """Refuse a URL that Spark would not understand; find out now, not in a minute, that nobody is there."""
+    """Refuses a URL that Spark would not understand, and a standalone master that cannot be reached."""
     kind = re.split(r"[:\[-]", master, maxsplit=1)[0]
     if kind not in MASTERS:
         raise UsageError(f"--master {master}: expected local, local[N], spark://HOST:PORT, yarn or k8s://URL")
@@ -176,25 +174,25 @@ def check_master(master: str) -> None:
         host, colon, port = address.rpartition(":")
         if not master.startswith("spark://") or not colon or not host or not port.isdigit() or int(port) > 65535:
             raise UsageError(f"--master {master}: expected spark://HOST:PORT")
-    if not any(reachable(address) for address in master.removeprefix("spark://").split(",")):
+    if not any(is_reachable(address) for address in master.removeprefix("spark://").split(",")):
         raise CannotTellError(f"--master {master}: no Spark master answers there")
 
 
-def reachable(address: str) -> bool:
+def is_reachable(address: str) -> bool:
     host, _, port = address.rpartition(":")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_SECONDS):
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS):
             return True
     except OSError:
         return False
 
 
-def new_log() -> Path:
-    """A fresh log file in the user's cache; old ones go."""
+def create_log() -> Path:
+    """A new log file in the user's cache; old ones are removed."""
     folder = cache_folder() / "logs"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for old in sorted(folder.glob("spark-*.log"), key=lambda path: path.name)[: -KEPT_LOGS + 1]:
+        for old in sorted(folder.glob("spark-*.log"), key=lambda path: path.name)[: -MAX_LOGS + 1]:
             old.unlink(missing_ok=True)
         log = folder / f"spark-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
         log.touch()
@@ -203,15 +201,15 @@ def new_log() -> Path:
         raise UsageError(f"{folder}: cannot write Spark's log there ({error.strerror}); set XDG_CACHE_HOME") from None
 
 
-def log_settings(log: Path) -> Path:
-    """log4j's configuration: everything into the log, nothing on the screen."""
+def write_log_settings(log: Path) -> Path:
+    """Writes log4j's configuration: everything into the log, nothing on the screen."""
     path = log.with_suffix(".properties")
     path.write_text(LOG4J.format(log=log))
     return path
 
 
-def hush(log: Path) -> None:
-    """Python-side loggers of Spark and py4j write to the log too; by default they would use the screen."""
+def redirect_loggers(log: Path) -> None:
+    """Redirects the Python loggers of Spark and py4j to the log; by default they would use the screen."""
     for name in ("py4j", "pyspark", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logger = logging.getLogger(name)
         if not any(isinstance(handler, logging.FileHandler) for handler in logger.handlers):
@@ -219,11 +217,11 @@ def hush(log: Path) -> None:
             logger.propagate = False
     root = logging.getLogger()
     if not root.handlers:
-        root.addHandler(_Sorted(log, delay=True))
+        root.addHandler(_SparkLogHandler(log, delay=True))
 
 
-class _Sorted(logging.FileHandler):
-    """py4j also uses the root logger: its records go to the log, everybody else's where they would have gone."""
+class _SparkLogHandler(logging.FileHandler):
+    """Writes records that py4j sends to the root logger to the log; others go to the default handler."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if "py4j" in record.pathname or "pyspark" in record.pathname:
@@ -233,24 +231,24 @@ class _Sorted(logging.FileHandler):
 
 
 @contextmanager
-def redirected(log: Path) -> Iterator[None]:
-    """Standard output and error of what is started meanwhile (the JVM, for its whole incarnation) go to the log."""
-    kept = os.dup(1), os.dup(2)
+def redirect_output(log: Path) -> Iterator[None]:
+    """Redirects standard output and error of processes started in the block (the JVM, for its lifetime) to the log."""
+    saved = os.dup(1), os.dup(2)
     target = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         os.dup2(target, 1)
         os.dup2(target, 2)
         yield
     finally:
-        os.dup2(kept[0], 1)
-        os.dup2(kept[1], 2)
-        for descriptor in (target, *kept):
+        os.dup2(saved[0], 1)
+        os.dup2(saved[1], 2)
+        for descriptor in (target, *saved):
             os.close(descriptor)
 
 
 @contextmanager
-def plain_errors() -> Iterator[None]:
-    """Turn Spark's failures into one sentence; the stack trace stays in the log that the sentence names."""
+def translate_errors() -> Iterator[None]:
+    """Turns Spark's failures into one sentence; the stack trace stays in the log that the sentence names."""
     try:
         yield
     except (PySparkException, Py4JError, ConnectionError, EOFError) as error:
@@ -258,11 +256,11 @@ def plain_errors() -> Iterator[None]:
         if _log is not None:
             with _log.open("a") as file:
                 file.write(f"\n{error}\n")
-        raise CannotTellError(f"Spark failed: {reason(error)}{where}") from None
+        raise CannotTellError(f"Spark failed: {describe_failure(error)}{where}") from None
 
 
-def reason(error: Exception) -> str:
-    """The first telling line of an error."""
+def describe_failure(error: Exception) -> str:
+    """The first informative line of an error."""
     text = str(error)
     if "No space left on device" in text:
         return "the disk is full; a shuffle needs about the size of the trace in SPARK_LOCAL_DIRS"
@@ -274,5 +272,5 @@ def reason(error: Exception) -> str:
         line = re.sub(r"^\S*(Exception|Error):\s*", "", line.strip())
         if line and not line.startswith(("An error occurred while calling", "at ", "Traceback", "File ")):
             return line[:300].rstrip(" .;:")
-    # A call that failed without any word from the other side: nobody is there.
+    # A call that failed without a message: the JVM does not answer.
     return "the Java process is gone" if isinstance(error, Py4JError) else type(error).__name__

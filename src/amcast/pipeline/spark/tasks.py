@@ -1,7 +1,7 @@
-"""Calls in Spark tasks: one task per call, the answers back in the order of the calls.
+"""Calls in Spark tasks: one task per call, the answers in the order of the calls.
 
-The tasks read their own files with Arrow; Spark schedules them, retries them when a worker is lost, and moves nothing
-but the calls and their small answers.
+The tasks read their own files with Arrow. Spark schedules them, retries them when a worker is lost, and moves only the
+calls and their small answers.
 """
 
 import gc
@@ -14,18 +14,18 @@ from pyspark.sql import SparkSession
 
 from amcast.kernel.errors import CannotTellError, UsageError
 
-ANSWER: Final = "call long, answer binary"
+ANSWER_SCHEMA: Final = "call long, answer binary"
 _frozen = False
 
 
-def spark_runner(spark: SparkSession) -> Callable[[list[Any]], list[Any]]:
+def make_spark_runner(spark: SparkSession) -> Callable[[list[Any]], list[Any]]:
     """A runner that makes each call in a Spark task of its own."""
 
     def run(calls: list[Any]) -> list[Any]:
         if not calls:
             return []
         packed = spark.sparkContext.broadcast([pickle.dumps(call) for call in calls])
-        frame = spark.range(0, len(calls), 1, len(calls)).mapInArrow(_in_task(packed), ANSWER)
+        frame = spark.range(0, len(calls), 1, len(calls)).mapInArrow(_make_task(packed), ANSWER_SCHEMA)
         answers = {row.call: pickle.loads(row.answer) for row in frame.collect()}
         packed.destroy()
         for answer in answers.values():
@@ -36,12 +36,12 @@ def spark_runner(spark: SparkSession) -> Callable[[list[Any]], list[Any]]:
     return run
 
 
-def _in_task(packed: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _make_task(packed: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle()
+        freeze_garbage()
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                answer = answered(packed.value[number])
+                answer = run_packed_call(packed.value[number])
                 yield pa.RecordBatch.from_arrays(
                     [pa.array([number], pa.int64()), pa.array([answer], pa.binary())], ["call", "answer"]
                 )
@@ -49,8 +49,8 @@ def _in_task(packed: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Re
     return work
 
 
-def answered(packed: bytes) -> bytes:
-    """Make one call; a refusal is an answer too, so that it reaches the user in one sentence."""
+def run_packed_call(packed: bytes) -> bytes:
+    """Makes one call. A refusal is an answer too, so that it reaches the user as one sentence."""
     function, arguments = pickle.loads(packed)
     try:
         answer = function(*arguments)
@@ -59,13 +59,10 @@ def answered(packed: bytes) -> bytes:
     return pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL)
 
 
-def warm(_: int) -> None:
-    """Load the kernels in this worker, so that the first real call does not pay for it."""
-    import amcast.pipeline.check.examination  # noqa: F401
-
-
-def settle() -> None:
-    """Once per Python worker: what is loaded stays; collecting it after every task would cost 20 ms each time."""
+def freeze_garbage() -> None:
+    """Once per Python worker: exempts loaded objects from garbage collection, which would cost 20 ms after
+    every task.
+    """
     global _frozen
     if not _frozen:
         gc.collect()

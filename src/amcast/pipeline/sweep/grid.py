@@ -1,8 +1,8 @@
-"""A sweep's plan file, and the cells that it spans. Pure: data in, data out.
+"""A sweep's plan file, and the cells of its grid. Pure: data in, data out.
 
-A plan file is a plan as `amcast simulate` reads it, and four more tables that say what varies:
+A plan file is a plan as `amcast simulate` reads it, with four more tables that say what varies:
 
-    protocol = "skeen"                     # the base: what every cell starts from
+    protocol = "skeen"                     # the base: every cell starts from it
 
     [workload]
     messages = 1000
@@ -20,12 +20,12 @@ A plan file is a plan as `amcast simulate` reads it, and four more tables that s
     where = { protocol = "skeen" }
     set = { topology.replicas = 1 }
 
-    [[exclude]]                            # cells that match every field are left out; a list matches any of its values
+    [[exclude]]                            # cells that match every field are omitted; a list matches any of its values
     protocol = ["skeen"]
     topology.groups = 8
 
-A cell is one plan, and its name is a hash of that plan: whoever runs it, wherever, whenever, it is the same cell with
-the same result. Equal cells (overrides can make some) are one cell.
+A cell is one plan, and its id is a hash of that plan: equal plans are the same cell and have the same result, on any
+machine at any time. Equal cells (overrides can make some) are one cell.
 """
 
 import copy
@@ -57,12 +57,12 @@ class SweepCell:
     id: str
     plan: Values
     varied: Fields
-    """What tells this cell from the others: the fields of the grid, as the cell has them."""
+    """The fields of the grid with this cell's values: what distinguishes it from the others."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A sweep's plan file, taken apart."""
+    """A sweep's plan file, parsed."""
 
     base: Values
     axes: tuple[tuple[Fields, ...], ...]
@@ -85,16 +85,18 @@ class Grid:
 
 
 def parse_grid(values: Values, where: str = "plan") -> Grid:
-    """Take a plan file's data apart; mistakes name the place, the field, the value and what was expected."""
+    """Parses a plan file's data. Errors name the place, the field, the value and what was expected."""
     base = {key: value for key, value in values.items() if key not in TABLES}
-    axes = [_axis(path, choices, f"{where}: grid.{path}") for path, choices in _leaves(values, "grid", where)]
-    for number, table in enumerate(_list(values, "zip", where)):
-        axes.append(_together(_flat(table), f"{where}: zip[{number}]"))
-    overrides = [
-        _override(table, f"{where}: override[{number}]")
-        for number, table in enumerate(_list(values, "override", where))
+    axes = [
+        _parse_axis(path, choices, f"{where}: grid.{path}") for path, choices in _iterate_leaves(values, "grid", where)
     ]
-    excluded = [_flat(table) for table in _list(values, "exclude", where)]
+    for number, table in enumerate(_get_tables(values, "zip", where)):
+        axes.append(_parse_zip(_flatten(table), f"{where}: zip[{number}]"))
+    overrides = [
+        _parse_override(table, f"{where}: override[{number}]")
+        for number, table in enumerate(_get_tables(values, "override", where))
+    ]
+    excluded = [_flatten(table) for table in _get_tables(values, "exclude", where)]
     for number, fields in enumerate(excluded):
         if not fields:
             raise UsageError(
@@ -106,8 +108,8 @@ def parse_grid(values: Values, where: str = "plan") -> Grid:
     return grid
 
 
-def expand_cells(grid: Grid, normalised: Callable[[Values, str], Values], where: str = "plan") -> list[SweepCell]:
-    """Every cell, in the order of the file. `normalised` checks one plan and fills in what it leaves unsaid."""
+def expand_cells(grid: Grid, normalize: Callable[[Values, str], Values], where: str = "plan") -> list[SweepCell]:
+    """Every cell, in the order of the file. `normalize` checks one plan and fills in its defaults."""
     found: dict[str, SweepCell] = {}
     for choices in product(*grid.axes):
         fields: Fields = {}
@@ -118,22 +120,22 @@ def expand_cells(grid: Grid, normalised: Callable[[Values, str], Values], where:
         for pattern, change in grid.overrides:
             if _matches(grid.base, fields, pattern):
                 fields.update(change)
-        plan = normalised(laid(grid.base, fields), f"{where}, cell {describe_fields(fields)}" if fields else where)
-        id = cell_id(plan)
-        if id not in found:
-            found[id] = SweepCell(id, plan, {path: look_up(plan, path) for path in grid.paths})
+        plan = normalize(set_fields(grid.base, fields), f"{where}, cell {describe_fields(fields)}" if fields else where)
+        cell_id = hash_plan(plan)
+        if cell_id not in found:
+            found[cell_id] = SweepCell(cell_id, plan, {path: look_up(plan, path) for path in grid.paths})
     if not found:
         raise UsageError(f"{where}: every cell is excluded; expected at least one")
     return list(found.values())
 
 
-def cell_id(plan: Values) -> str:
-    """The name of a cell: a hash of its plan, written in one way."""
+def hash_plan(plan: Values) -> str:
+    """The id of a cell: a hash of its plan in canonical JSON."""
     return blake2b(to_canonical_json(plan).encode(), digest_size=10).hexdigest()
 
 
-def identity(cell: SweepCell) -> Fields:
-    """What people look for a cell by; every table about cells begins with these columns."""
+def describe_cell(cell: SweepCell) -> Fields:
+    """The columns that identify a cell; every table about cells begins with them."""
     plan = cell.plan
     return {
         "cell": cell.id,
@@ -157,7 +159,7 @@ def to_canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-def laid(base: Values, fields: Fields) -> Values:
+def set_fields(base: Values, fields: Fields) -> Values:
     """A copy of a plan with fields set by their dotted paths."""
     values = copy.deepcopy(base)
     for path, value in fields.items():
@@ -184,11 +186,11 @@ def describe_fields(fields: Fields) -> str:
     return ", ".join(f"{path} = {json.dumps(value, ensure_ascii=False)}" for path, value in fields.items())
 
 
-def bundles(weights: Sequence[float], slots: int, least: float = 1.0, most: int = 1000) -> list[list[int]]:
-    """Group cells into tasks, given an estimate of each cell's seconds.
+def bundle_cells(weights: Sequence[float], slots: int, least: float = 1.0, most: int = 1000) -> list[list[int]]:
+    """Groups cells into tasks, given an estimate of each cell's seconds.
 
     Long cells come first and alone; short ones share a task, so that a task is worth its cost. Towards the end tasks
-    shrink to a fraction of what is left: nobody waits long for the slowest slot.
+    shrink to a fraction of what is left, so that no slot finishes much later than the others.
     """
     if slots < 1 or least <= 0 or most < 1:
         raise ValueError(f"slots {slots}, least {least}, most {most}: expected 1 or more, above 0, 1 or more")
@@ -206,19 +208,23 @@ def bundles(weights: Sequence[float], slots: int, least: float = 1.0, most: int 
     return tasks
 
 
-# A plan as TOML, for people and for `amcast simulate --plan`
+# A plan as TOML, for readers and for `amcast simulate --plan`
 
 
-def toml(plan: Values) -> str:
-    """A plan as a TOML file. Fields without a value are left out: TOML has none for them."""
+def to_toml(plan: Values) -> str:
+    """A plan as a TOML file. Fields without a value are omitted: TOML has no null."""
     lines = [
-        f"{_key(key)} = {_value(value)}" for key, value in plan.items() if not _is_table(value) and value is not None
+        f"{_format_key(key)} = {_format_value(value)}"
+        for key, value in plan.items()
+        if not _is_table(value) and value is not None
     ]
     pending: list[tuple[tuple[str, ...], Values]] = [((key,), value) for key, value in plan.items() if _is_table(value)]
     while pending:
         path, table = pending.pop(0)
-        lines += ["", f"[{'.'.join(_key(name) for name in path)}]"]
-        lines += [f"{_key(k)} = {_value(v)}" for k, v in table.items() if not _is_table(v) and v is not None]
+        lines += ["", f"[{'.'.join(_format_key(name) for name in path)}]"]
+        lines += [
+            f"{_format_key(k)} = {_format_value(v)}" for k, v in table.items() if not _is_table(v) and v is not None
+        ]
         pending = [((*path, key), value) for key, value in table.items() if _is_table(value)] + pending
     return "\n".join(lines) + "\n"
 
@@ -227,38 +233,40 @@ def _is_table(value: Any) -> bool:
     return isinstance(value, dict) and bool(value)
 
 
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _quoted(name)
+def _format_key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _quote(name)
 
 
-def _value(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """A value as TOML writes it. Nested values go onto one line; they are shallow."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items() if v is not None) + "}"
+        return (
+            "{" + ", ".join(f"{_format_key(k)} = {_format_value(v)}" for k, v in value.items() if v is not None) + "}"
+        )
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_value(item) for item in value) + "]"
+        return "[" + ", ".join(_format_value(item) for item in value) + "]"
     if isinstance(value, float):
         return repr(value)
-    return _quoted(value)
+    return _quote(value)
 
 
-def _quoted(value: Any) -> str:
-    """JSON's strings, numbers and truth values are TOML's, but for one character."""
+def _quote(value: Any) -> str:
+    """JSON's strings, numbers and booleans are TOML's, except for one character."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-# Inside a plan file
+# Parsing a plan file
 
 
-def _leaves(values: Values, name: str, where: str) -> Iterator[tuple[str, Any]]:
+def _iterate_leaves(values: Values, name: str, where: str) -> Iterator[tuple[str, Any]]:
     table = values.get(name, {})
     if not isinstance(table, dict):
         raise UsageError(f"{where}: {name} = {table!r}; expected a table of lists")
-    yield from _flat(table).items()
+    yield from _flatten(table).items()
 
 
-def _flat(table: Values) -> Fields:
-    """`topology.groups = ...` and `"topology.groups" = ...` are the same: tables become dotted paths."""
+def _flatten(table: Values) -> Fields:
+    """Tables as dotted paths: `topology.groups = ...` and `"topology.groups" = ...` are the same."""
     fields: Fields = {}
     pending = list(table.items())
     while pending:
@@ -270,14 +278,14 @@ def _flat(table: Values) -> Fields:
     return fields
 
 
-def _list(values: Values, name: str, where: str) -> Iterable[Values]:
+def _get_tables(values: Values, name: str, where: str) -> Iterable[Values]:
     tables = values.get(name, [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise UsageError(f"{where}: {name} = {tables!r}; expected tables, each written [[{name}]]")
     return tables
 
 
-def _choices(choices: Any, where: str) -> list[Any]:
+def _parse_choices(choices: Any, where: str) -> list[Any]:
     if isinstance(choices, str) and (found := _RANGE.fullmatch(choices)):
         first, last = int(found[1]), int(found[2])
         if last < first or last - first >= MAX_CHOICES:
@@ -291,13 +299,13 @@ def _choices(choices: Any, where: str) -> list[Any]:
     return choices
 
 
-def _axis(path: str, choices: Any, where: str) -> tuple[Fields, ...]:
-    return tuple({path: choice} for choice in _choices(choices, where))
+def _parse_axis(path: str, choices: Any, where: str) -> tuple[Fields, ...]:
+    return tuple({path: choice} for choice in _parse_choices(choices, where))
 
 
-def _together(table: Fields, where: str) -> tuple[Fields, ...]:
+def _parse_zip(table: Fields, where: str) -> tuple[Fields, ...]:
     columns = {
-        path: _choices(choices, f"{where}.{path}") if isinstance(choices, str) else choices
+        path: _parse_choices(choices, f"{where}.{path}") if isinstance(choices, str) else choices
         for path, choices in table.items()
     }
     lengths = {len(column) if isinstance(column, list) else 0 for column in columns.values()}
@@ -306,11 +314,11 @@ def _together(table: Fields, where: str) -> tuple[Fields, ...]:
     return tuple({path: column[place] for path, column in columns.items()} for place in range(lengths.pop()))
 
 
-def _override(table: Values, where: str) -> tuple[Fields, Fields]:
+def _parse_override(table: Values, where: str) -> tuple[Fields, Fields]:
     pattern, change = table.get("where"), table.get("set")
     if set(table) != {"where", "set"} or not isinstance(pattern, dict) or not isinstance(change, dict) or not change:
         raise UsageError(f"{where} = {table!r}; expected two tables, where = {{...}} and set = {{...}}")
-    return _flat(pattern), _flat(change)
+    return _flatten(pattern), _flatten(change)
 
 
 def _matches(base: Values, fields: Fields, pattern: Fields) -> bool:

@@ -1,15 +1,15 @@
 """A sweep: every cell of a plan run in a Spark task, every result one row.
 
-    DIR/sweep.json                         the plan, and how many cells it spans
-    DIR/cells/protocol=NAME/*.parquet      one row per cell: what it was, how it ended, its headline numbers
+    DIR/sweep.json                         the plan, and the number of its cells
+    DIR/cells/protocol=NAME/*.parquet      one row per cell: its setting, its status, its headline numbers
     DIR/timings/*.parquet                  how long each cell took, and where: all that may differ between two sweeps
-    DIR/plans/CELL.toml                    the plan of each cell that did not end well
+    DIR/plans/CELL.toml                    the plan of each cell whose status is not ok
     DIR/runs/CELL/                         traces: of all cells, or of violated ones only
     DIR/journal/*.jsonl                    results that are not in the tables yet
 
-A task appends each result to its journal at once, so an interrupted sweep loses only what was being run; starting it
-again skips what is finished. At the end the journal is merged into the tables, in one order whoever ran what where.
-DIR must be a folder that all workers see.
+A task appends each result to its journal at once, so an interrupted sweep loses only the cells that were running;
+starting it again skips finished cells. At the end the journal is merged into the tables, in one order whichever worker
+ran which cell. DIR must be a folder that all workers see.
 """
 
 import json
@@ -32,16 +32,18 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from amcast.kernel.errors import UsageError
-from amcast.pipeline.spark.progress import progress
-from amcast.pipeline.spark.tasks import settle
-from amcast.pipeline.sweep.grid import SweepCell, Values, bundles, identity, toml
-from amcast.pipeline.sweep.worker import Helper, Outcome
+from amcast.pipeline.spark.progress import show_progress
+from amcast.pipeline.spark.tasks import freeze_garbage
+from amcast.pipeline.sweep.grid import SweepCell, Values, bundle_cells, describe_cell, to_toml
+from amcast.pipeline.sweep.worker import ChildWorker, WorkOutcome
 
 RunCell = Callable[..., dict[str, Any]]
-"""(plan, folder, packets) -> row: handed in, because the pipeline knows no protocol."""
+"""(plan, folder, packets) -> row: passed in, because the pipeline knows no protocol."""
 
 FINISHED: Final = ("ok", "violated", "unknown", "error")
-"""Statuses that are final: the same plan would end so again. The others may be a machine's fault and are tried anew."""
+"""Final statuses: the same plan would end the same way again. The others may be caused by a machine and are tried
+again.
+"""
 STATUSES: Final = (*FINISHED, "timeout", "crash")
 
 _LONG, _DOUBLE, _TEXT = pa.int64(), pa.float64(), pa.string()
@@ -89,7 +91,7 @@ ORDER: Final = (
 
 
 @dataclass(frozen=True)
-class Settings:
+class SweepSettings:
     """How a sweep is run; nothing here changes a result."""
 
     out: Path
@@ -99,24 +101,24 @@ class Settings:
     retry: bool = False
     """Run cells again that ended with an error."""
     least_s: float = 2.0
-    """A task is filled with cells up to about so many seconds: starting one costs 15 ms."""
+    """A task is filled with cells up to about this many seconds: starting one costs 15 ms."""
 
 
 @dataclass
-class Swept:
+class SweepResult:
     """What a sweep did."""
 
     cells: int
     run: int
-    """How many were run now; the others were finished before."""
+    """Cells that were run now; the others were finished before."""
     seconds: float
     statuses: dict[str, int] = field(default_factory=dict)
     failures: list[dict[str, Any]] = field(default_factory=list)
-    """The first few rows that did not end well."""
+    """The first few rows whose status is not ok."""
 
 
-def begin(settings: Settings, grid: Values, cells: Sequence[SweepCell], paths: Sequence[str]) -> None:
-    """Make the folder a sweep's folder, or refuse one that holds something else."""
+def prepare_sweep(settings: SweepSettings, grid: Values, cells: Sequence[SweepCell], paths: Sequence[str]) -> None:
+    """Makes the folder a sweep's folder; refuses one that holds something else."""
     out = settings.out
     if out.exists() and not out.is_dir():
         raise UsageError(f"--out {out}: a file; expected a folder")
@@ -129,27 +131,27 @@ def begin(settings: Settings, grid: Values, cells: Sequence[SweepCell], paths: S
             (out / name).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--out {out}: cannot be written: {error.strerror}") from None
-    said = {"plan": grid, "varied": list(paths), "cells": len(cells), "traces": settings.traces}
+    description = {"plan": grid, "varied": list(paths), "cells": len(cells), "traces": settings.traces}
     early = out / ".sweep.json"
-    early.write_text(json.dumps(said, indent=2, ensure_ascii=False) + "\n")
+    early.write_text(json.dumps(description, indent=2, ensure_ascii=False) + "\n")
     early.rename(out / "sweep.json")
 
 
-def finished(out: Path) -> dict[str, str]:
+def read_statuses(out: Path) -> dict[str, str]:
     """The status of every cell that has one, from the tables and the journals."""
     known: dict[str, str] = {}
-    _restore(out, "cells")
+    _restore_table(out, "cells")
     if (out / "cells").is_dir():
-        table = _read(out, "cells", CELLS)
+        table = _read_table(out, "cells", CELLS)
         known.update(zip(table["cell"].to_pylist(), table["status"].to_pylist(), strict=True))
     for file in sorted((out / "journal").glob("*.jsonl")):
-        known.update((row["cell"], row["status"]) for row in journal_rows(file))
+        known.update((row["cell"], row["status"]) for row in read_journal(file))
     return known
 
 
-def pending(cells: Sequence[SweepCell], settings: Settings) -> list[SweepCell]:
+def find_pending(cells: Sequence[SweepCell], settings: SweepSettings) -> list[SweepCell]:
     """The cells that are still to be run."""
-    known = finished(settings.out)
+    known = read_statuses(settings.out)
     final = [status for status in FINISHED if status != "error" or not settings.retry]
     left = [cell for cell in cells if known.get(cell.id) not in final]
     if settings.traces:
@@ -162,69 +164,71 @@ def pending(cells: Sequence[SweepCell], settings: Settings) -> list[SweepCell]:
     return left
 
 
-def run(
+def run_cells(
     spark: SparkSession,
     cells: Sequence[SweepCell],
     run_cell: RunCell,
-    estimated: Callable[[Values], float],
-    settings: Settings,
+    estimate_seconds: Callable[[Values], float],
+    settings: SweepSettings,
 ) -> None:
-    """Run cells in Spark tasks. Results are in the journal when this returns, or as far as it got."""
+    """Runs cells in Spark tasks. The results are in the journal when this returns, or as far as it got."""
     if not cells:
         return
-    weights = [estimated(cell.plan) for cell in cells]
+    weights = [estimate_seconds(cell.plan) for cell in cells]
     slots = spark.sparkContext.defaultParallelism
-    tasks = [[cells[place] for place in task] for task in bundles(weights, slots, settings.least_s)]
-    # Each task unpacks its own cells only: a worker that unpacked all of them for every task would do little else.
-    packed = spark.sparkContext.broadcast([_packed((task, run_cell, settings)) for task in tasks])
-    written = JournalCount(settings.out / "journal")
-    with progress(spark, "sweeping", count=lambda: (written(), len(cells)), unit="cells"):
-        spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(worker(packed), "cells long").collect()
+    tasks = [[cells[place] for place in task] for task in bundle_cells(weights, slots, settings.least_s)]
+    # Each task unpacks its own cells only: unpacking all of them for every task would take most of the time.
+    packed = spark.sparkContext.broadcast([_pack((task, run_cell, settings)) for task in tasks])
+    written = JournalCounter(settings.out / "journal")
+    with show_progress(spark, "sweeping", count=lambda: (written(), len(cells)), unit="cells"):
+        spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(make_task(packed), "cells long").collect()
     packed.destroy()
 
 
-def _packed(bundle: Any) -> bytes:
+def _pack(bundle: Any) -> bytes:
     dumped: bytes = cloudpickle.dumps(bundle)  # type: ignore[no-untyped-call]
     return dumped
 
 
-def worker(packed: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What a Spark task does: one bundle of cells."""
+def make_task(packed: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function of a Spark task: it runs one bundle of cells."""
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            counts = [in_worker(packed.value[number]) for number in batch.column(0).to_pylist()]
+            counts = [run_packed_bundle(packed.value[number]) for number in batch.column(0).to_pylist()]
             yield pa.RecordBatch.from_pydict({"cells": pa.array(counts, pa.int64())})
 
     return work
 
 
-_helper = Helper()
-"""One per Python worker of Spark; its child outlives the task, as the worker does."""
+_child = ChildWorker()
+"""One per Python worker of Spark; it outlives the task, as the worker does."""
 
 
-def in_worker(packed: bytes) -> int:
-    """Unpack a bundle and run it."""
+def run_packed_bundle(packed: bytes) -> int:
+    """Unpacks a bundle and runs it."""
     cells, run_cell, settings = pickle.loads(packed)
-    settle()
-    return run_bundle(cells, run_cell, settings, _helper)
+    freeze_garbage()
+    return run_bundle(cells, run_cell, settings, _child)
 
 
-def run_bundle(cells: Sequence[SweepCell], run_cell: RunCell, settings: Settings, helper: Helper | None = None) -> int:
-    """Run some cells in a child process and write down each result at once."""
-    mine = helper or Helper()
+def run_bundle(
+    cells: Sequence[SweepCell], run_cell: RunCell, settings: SweepSettings, child: ChildWorker | None = None
+) -> int:
+    """Runs some cells in a child process and appends each result to the journal at once."""
+    own = child or ChildWorker()
     try:
-        return _run_bundle(cells, run_cell, settings, mine)
+        return _run_bundle(cells, run_cell, settings, own)
     finally:
-        if helper is None:
-            mine.end()
+        if child is None:
+            own.stop()
 
 
-def _run_bundle(cells: Sequence[SweepCell], run_cell: RunCell, settings: Settings, helper: Helper) -> int:
+def _run_bundle(cells: Sequence[SweepCell], run_cell: RunCell, settings: SweepSettings, child: ChildWorker) -> int:
     name = blake2b(" ".join(cell.id for cell in cells).encode(), digest_size=10).hexdigest()
     file = settings.out / "journal" / f"{name}.jsonl"
-    # A task that is tried again, after its machine was lost, goes on where it stopped.
-    known = {row["cell"] for row in journal_rows(file) if row["status"] in FINISHED} if file.exists() else set()
+    # A task that is tried again, after its machine was lost, continues where it stopped.
+    known = {row["cell"] for row in read_journal(file) if row["status"] in FINISHED} if file.exists() else set()
     left = [cell for cell in cells if cell.id not in known]
 
     def one(cell: SweepCell) -> dict[str, Any]:
@@ -232,30 +236,30 @@ def _run_bundle(cells: Sequence[SweepCell], run_cell: RunCell, settings: Setting
         return run_cell(cell.plan, folder, settings.packets)
 
     with file.open("a+b") as journal:
-        _mend(journal)
-        for cell, outcome in zip(left, helper.outcomes(one, left, settings.timeout_s), strict=True):
-            row = row_of(cell, outcome)
+        _end_partial_line(journal)
+        for cell, outcome in zip(left, child.run_items(one, left, settings.timeout_s), strict=True):
+            row = build_row(cell, outcome)
             if row["status"] != "ok":
-                (settings.out / "plans" / f"{cell.id}.toml").write_text(toml(cell.plan))
+                (settings.out / "plans" / f"{cell.id}.toml").write_text(to_toml(cell.plan))
             journal.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
             journal.flush()
     return len(left)
 
 
-def row_of(cell: SweepCell, outcome: Outcome) -> dict[str, Any]:
-    """A line of the journal."""
+def build_row(cell: SweepCell, outcome: WorkOutcome) -> dict[str, Any]:
+    """One line of the journal."""
     if outcome.status == "done":
-        told = outcome.value
+        result = outcome.value
     else:
-        told = {"status": outcome.status, "message": outcome.message}
+        result = {"status": outcome.status, "message": outcome.message}
     replay = None
-    if told["status"] != "ok":
+    if result["status"] != "ok":
         replay = f"amcast simulate --plan plans/{cell.id}.toml --seed {cell.plan.get('seed', 0)}"
-    return {**identity(cell), "replay": replay, **told, "seconds": outcome.seconds, "host": platform.node()}
+    return {**describe_cell(cell), "replay": replay, **result, "seconds": outcome.seconds, "host": platform.node()}
 
 
-def journal_rows(file: Path) -> Iterator[dict[str, Any]]:
-    """The whole lines of a journal."""
+def read_journal(file: Path) -> Iterator[dict[str, Any]]:
+    """The complete lines of a journal."""
     with file.open("rb") as lines:
         for line in lines:
             if line.endswith(b"\n"):
@@ -265,8 +269,8 @@ def journal_rows(file: Path) -> Iterator[dict[str, Any]]:
                     continue
 
 
-class JournalCount:
-    """How many lines were added to the journals since this was made; each is read once, and only what is new."""
+class JournalCounter:
+    """Counts the lines added to the journals since it was made; it reads only new bytes."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -285,8 +289,8 @@ class JournalCount:
         return self._lines - self._before
 
 
-def _mend(journal: Any) -> None:
-    """A writer that was killed may have left half a line: end it, so that ours stands alone."""
+def _end_partial_line(journal: Any) -> None:
+    """Ends the last line if a killed writer left it incomplete, so that the next one stands alone."""
     journal.seek(0, os.SEEK_END)
     if journal.tell():
         journal.seek(-1, os.SEEK_END)
@@ -297,43 +301,43 @@ def _mend(journal: Any) -> None:
 # From the journal to the tables
 
 
-def merge(out: Path) -> None:
-    """Bring the journal into the tables. Interrupted anywhere, it can be done again. Equal results, equal bytes."""
-    for left in (out / "runs").glob(".*"):
-        # What a cell that was killed had recorded.
-        shutil.rmtree(left, ignore_errors=True)
+def merge_journal(out: Path) -> None:
+    """Merges the journal into the tables. It can be repeated after an interruption. Equal results, equal bytes."""
+    for partial in (out / "runs").glob(".*"):
+        # The partial trace of a cell that was killed.
+        shutil.rmtree(partial, ignore_errors=True)
     files = sorted((out / "journal").glob("*.jsonl"))
     if not files:
         return
     rows: dict[str, dict[str, Any]] = {}
     for file in files:
-        for row in journal_rows(file):
+        for row in read_journal(file):
             known = rows.get(row["cell"])
-            # A result rather than a timeout or a crash, whichever came first.
+            # A result replaces a timeout or a crash, whichever came first.
             if known is None or known["status"] not in FINISHED:
                 rows[row["cell"]] = row
     for table, schema in (("cells", CELLS), ("timings", TIMINGS)):
-        _restore(out, table)
-        fresh = pa.Table.from_pylist([_plain(row, schema) for row in rows.values()], schema)
+        _restore_table(out, table)
+        fresh = pa.Table.from_pylist([_to_schema(row, schema) for row in rows.values()], schema)
         if (out / table).is_dir():
-            old = _read(out, table, schema)
-            mine = pc.is_in(old["cell"], value_set=pa.array(list(rows), pa.string()))
-            fresh = pa.concat_tables([old.filter(pc.invert(mine)), fresh])
-        _write(fresh, out / f".{table}-new", table)
+            old = _read_table(out, table, schema)
+            own = pc.is_in(old["cell"], value_set=pa.array(list(rows), pa.string()))
+            fresh = pa.concat_tables([old.filter(pc.invert(own)), fresh])
+        _write_table(fresh, out / f".{table}-new", table)
     for table in ("cells", "timings"):
-        _swap(out, table)
+        _swap_table(out, table)
     for file in files:
         file.unlink()
 
 
-def _plain(row: dict[str, Any], schema: pa.Schema) -> dict[str, Any]:
+def _to_schema(row: dict[str, Any], schema: pa.Schema) -> dict[str, Any]:
     plain = {name: row.get(name) for name in schema.names}
     if "notes" in plain:
         plain["notes"] = sorted((row.get("notes") or {}).items())
     return plain
 
 
-def _write(rows: pa.Table, folder: Path, table: str) -> None:
+def _write_table(rows: pa.Table, folder: Path, table: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     if table != "cells":
         folder.mkdir()
@@ -343,12 +347,12 @@ def _write(rows: pa.Table, folder: Path, table: str) -> None:
     for protocol in pc.unique(rows["protocol"]).to_pylist():
         part = folder / f"protocol={protocol}"
         part.mkdir(parents=True)
-        mine = rows.filter(pc.equal(rows["protocol"], protocol)).drop_columns(["protocol"])
-        pq.write_table(mine, part / "part-00000.parquet", compression="zstd")
+        own = rows.filter(pc.equal(rows["protocol"], protocol)).drop_columns(["protocol"])
+        pq.write_table(own, part / "part-00000.parquet", compression="zstd")
 
 
-def _read(out: Path, table: str, schema: pa.Schema) -> pa.Table:
-    # The folder's name says the protocol; left to guess, Arrow would read a protocol called 2 as a number.
+def _read_table(out: Path, table: str, schema: pa.Schema) -> pa.Table:
+    # The folder's name has the protocol; without a type, Arrow would read a protocol called 2 as a number.
     hive = pads.partitioning(pa.schema([("protocol", pa.string())]), flavor="hive") if table == "cells" else None
     try:
         return pads.dataset(out / table, schema=schema, format="parquet", partitioning=hive).to_table()
@@ -356,7 +360,7 @@ def _read(out: Path, table: str, schema: pa.Schema) -> pa.Table:
         raise UsageError(f"{out / table}: {str(error).splitlines()[0]}; expected the tables of a sweep") from None
 
 
-def _swap(out: Path, table: str) -> None:
+def _swap_table(out: Path, table: str) -> None:
     new, now, old = out / f".{table}-new", out / table, out / f".{table}-old"
     if now.is_dir():
         now.rename(old)
@@ -364,8 +368,8 @@ def _swap(out: Path, table: str) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _restore(out: Path, table: str) -> None:
-    """A merge that was interrupted between two renames left the table under its old name."""
+def _restore_table(out: Path, table: str) -> None:
+    """Restores a table that a merge, interrupted between two renames, left under its old name."""
     if not (out / table).is_dir() and (out / f".{table}-old").is_dir():
         (out / f".{table}-old").rename(out / table)
 
@@ -374,13 +378,13 @@ def read_cells(out: Path) -> pa.Table:
     """All rows, in canonical order."""
     if not (out / "cells").is_dir():
         raise UsageError(f"{out}: no table of cells; expected the folder of a sweep with at least one finished cell")
-    return _read(out, "cells", CELLS).sort_by([(name, "ascending") for name in ORDER])
+    return _read_table(out, "cells", CELLS).sort_by([(name, "ascending") for name in ORDER])
 
 
-def swept(cells: Sequence[SweepCell], ran: int, begun: float, out: Path) -> Swept:
-    """Count how the plan's cells ended."""
+def summarize_sweep(cells: Sequence[SweepCell], ran: int, begun: float, out: Path) -> SweepResult:
+    """Counts the statuses of the plan's cells."""
     wanted = {cell.id for cell in cells}
-    result = Swept(len(cells), ran, time.monotonic() - begun)
+    result = SweepResult(len(cells), ran, time.monotonic() - begun)
     for row in read_cells(out).select(["cell", "protocol", "varied", "status", "message", "replay"]).to_pylist():
         if row["cell"] in wanted:
             result.statuses[row["status"]] = result.statuses.get(row["status"], 0) + 1
@@ -390,8 +394,8 @@ def swept(cells: Sequence[SweepCell], ran: int, begun: float, out: Path) -> Swep
     return result
 
 
-def verdict_of(statuses: dict[str, int]) -> str:
-    """Violated if any cell is; unknown if any cell did not end well; else holds."""
+def decide_verdict(statuses: dict[str, int]) -> str:
+    """Violated if any cell is; unknown if any other cell is not ok; else holds."""
     if statuses.get("violated"):
         return "violated"
     return "holds" if set(statuses) == {"ok"} else "unknown"

@@ -1,1 +1,1 @@
-"""watch."""
+"""Watches a run that is still going on."""

@@ -1,8 +1,8 @@
-"""`amcast watch DIR`: a run that is still going on, as Structured Streaming sees its files appear.
+"""`amcast watch DIR`: follows an unfinished run, through Spark's Structured Streaming over its files.
 
-Every second or so: how much was delivered, how fast, which replicas lag, and whether the order is already broken. The
-run may be written by many processes; a file counts when it has its final name. The watch ends when run.json appears and
-every file was read, when the order is violated, or when the caller says so.
+Every second or so it reports how much was delivered, how fast, which replicas lag, and whether the order is violated.
+Many processes may write the run; a file counts when it has its final name. The watch ends when run.json exists and
+every file was read, when the order is violated, or when nothing new arrives for a given time.
 """
 
 import tempfile
@@ -18,23 +18,23 @@ from pyspark.sql import DataFrame, SparkSession
 
 from amcast.check.verdict import Verdict
 from amcast.kernel.errors import UsageError
-from amcast.pipeline.kernels.fingerprints import Ints
+from amcast.pipeline.kernels.fingerprints import Int64Array
 from amcast.pipeline.rows.schemas import SCHEMAS
-from amcast.pipeline.rows.sequences import listed, longs
-from amcast.pipeline.spark.session import plain_errors, session
-from amcast.pipeline.watch.incremental_order import Ongoing
-from amcast.pipeline.watch.window import newly_delivered, newly_multicast
+from amcast.pipeline.rows.sequences import split_lists, to_int64
+from amcast.pipeline.spark.session import open_session, translate_errors
+from amcast.pipeline.watch.incremental_order import IncrementalOrder
+from amcast.pipeline.watch.window import select_deliveries, select_multicasts
 from amcast.trace.columns import TABLES
 from amcast.trace.meta import META_FILE, UNFINISHED_META_FILE
 
 FILES_PER_BATCH: Final = 16
-RECENT: Final = 1_000_000
-"""Multicasts whose times are remembered, for latencies."""
+MAX_RECENT: Final = 1_000_000
+"""Multicasts whose times are kept, for latencies."""
 
 
 @dataclass
-class Snapshot:
-    """What is known of the run so far; rates and latencies are those of the latest batch."""
+class WatchStatus:
+    """The state of the run so far; rates and latencies are those of the latest batch."""
 
     deliveries: int = 0
     multicasts: int = 0
@@ -50,70 +50,70 @@ class Snapshot:
     story: list[str] = field(default_factory=list)
 
 
-class Watch:
-    """Gathers what the streams bring; both call it from threads of their own."""
+class RunWatcher:
+    """Collects the batches of both streams, which call it from threads of their own."""
 
-    def __init__(self, tell: Callable[[Snapshot], None]) -> None:
-        self.snapshot = Snapshot()
+    def __init__(self, on_status: Callable[[WatchStatus], None]) -> None:
+        self.snapshot = WatchStatus()
         self.ended = threading.Event()
-        self._tell = tell
-        self._order = Ongoing()
-        self._batches: list[tuple[Ints, Ints]] = []
+        self._on_status = on_status
+        self._order = IncrementalOrder()
+        self._batches: list[tuple[Int64Array, Int64Array]] = []
         """(message, at_ns) of the latest multicasts, batch by batch."""
-        self._sent: tuple[Ints, Ints] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
+        self._sent: tuple[Int64Array, Int64Array] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
         """The same in one piece, sorted by message."""
         self._unmatched = self._sent
         """(message, at_ns) of deliveries whose multicast was not read yet."""
         self._lock = threading.Lock()
 
-    def multicasts(self, rows: DataFrame, _: int) -> None:
-        data = newly_multicast(rows).toArrow().combine_chunks()
+    def add_multicasts(self, rows: DataFrame, _: int) -> None:
+        data = select_multicasts(rows).toArrow().combine_chunks()
         if not data.num_rows:
             return
-        message, at = (longs(data.column(name).chunk(0)) for name in ("message", "at_ns"))
+        message, at = (to_int64(data.column(name).chunk(0)) for name in ("message", "at_ns"))
         with self._lock:
             self.snapshot.multicasts += message.size
             self._batches.append((message, at))
-            while len(self._batches) > 1 and sum(ids.size for ids, _ in self._batches) > RECENT:
+            while len(self._batches) > 1 and sum(ids.size for ids, _ in self._batches) > MAX_RECENT:
                 del self._batches[0]
             message, at = (np.concatenate([batch[column] for batch in self._batches]) for column in (0, 1))
             order = np.argsort(message, kind="stable")
             self._sent = (message[order], at[order])
             self._look_up(*self._unmatched)
 
-    def deliveries(self, rows: DataFrame, _: int) -> None:
-        data = newly_delivered(rows).toArrow().combine_chunks()
+    def add_deliveries(self, rows: DataFrame, _: int) -> None:
+        data = select_deliveries(rows).toArrow().combine_chunks()
         if not data.num_rows:
             return
         names = ("process", "group", "position", "message", "at_ns")
-        process, group, position, message, at = (longs(data.column(name).chunk(0)) for name in names)
+        process, group, position, message, at = (to_int64(data.column(name).chunk(0)) for name in names)
         with self._lock:
-            self._order.absorb(process, group, position, message, *listed(data.column("destinations").chunk(0)))
+            self._order.absorb(process, group, position, message, *split_lists(data.column("destinations").chunk(0)))
             self._measure(message, at, data)
             self._judge()
-            self._tell(self.snapshot)
+            self._on_status(self.snapshot)
 
-    def _measure(self, message: Ints, at: Ints, data: Any) -> None:
+    def _measure(self, message: Int64Array, at: Int64Array, data: Any) -> None:
         now = self.snapshot
         now.deliveries += message.size
         span = int(at.max() - at.min())
         now.per_second = message.size / (span / 1e9) if span else 0.0
         sent = data.column("multicast_ns").chunk(0)
         if not sent.null_count:
-            self._tell_latency(at - longs(sent))
+            self._update_latency(at - to_int64(sent))
         else:
             early, since = self._unmatched
             self._look_up(np.concatenate([early, message]), np.concatenate([since, at]))
 
-    def _look_up(self, message: Ints, at: Ints) -> None:
-        """Latencies from the multicasts that were read; deliveries that came before theirs wait for them."""
+    def _look_up(self, message: Int64Array, at: Int64Array) -> None:
+        """Latencies from the multicasts read so far; deliveries whose multicast was not read yet stay unmatched."""
         ids, times = self._sent
         place = np.minimum(np.searchsorted(ids, message), max(0, ids.size - 1))
         known = ids[place] == message if ids.size else np.zeros(message.size, np.bool_)
-        self._tell_latency(at[known] - times[place[known]])
-        self._unmatched = (message[~known][-RECENT:], at[~known][-RECENT:])
+        self._update_latency(at[known] - times[place[known]])
+        self._unmatched = (message[~known][-MAX_RECENT:], at[~known][-MAX_RECENT:])
 
-    def _tell_latency(self, latency: Ints) -> None:
+    def _update_latency(self, latency: Int64Array) -> None:
         if latency.size:
             median, tail = (int(value) for value in np.percentile(latency, (50, 99)))
             self.snapshot.latency_ns_p50, self.snapshot.latency_ns_p99 = median, tail
@@ -130,35 +130,37 @@ class Watch:
 
 def watch(
     folder: str,
-    tell: Callable[[Snapshot], None],
+    on_status: Callable[[WatchStatus], None],
     master: str | None = None,
     every_seconds: float = 1.0,
     patience_seconds: float | None = None,
-) -> Snapshot:
-    """Watch a run folder until the run is over or its order is violated; `tell` hears of every batch.
+) -> WatchStatus:
+    """Watches a run folder until the run is over or its order is violated; calls `on_status` for every batch.
 
-    With `patience_seconds`, also stop when nothing new has come for so long.
+    With `patience_seconds`, it also stops when nothing new has arrived for that long.
     """
     place = Path(folder)
     if not place.is_dir():
         raise UsageError(f"{folder}: no such folder; expected the folder of a run that is going on")
     if not any((place / name).exists() for name in (META_FILE, UNFINISHED_META_FILE, *TABLES)):
         raise UsageError(f"{folder}: neither {META_FILE} nor a table; expected the folder of a run that is going on")
-    seen = Watch(tell)
+    watcher = RunWatcher(on_status)
     with (
-        session(master) as spark,
+        open_session(master) as spark,
         tempfile.TemporaryDirectory(prefix="amcast-watch-") as notes,
-        _streams(spark, place, seen, notes, every_seconds) as queries,
+        _open_streams(spark, place, watcher, notes, every_seconds) as queries,
     ):
-        _wait(place, seen, queries, patience_seconds)
-    return seen.snapshot
+        _wait_for_end(place, watcher, queries, patience_seconds)
+    return watcher.snapshot
 
 
 @contextmanager
-def _streams(spark: SparkSession, folder: Path, seen: Watch, notes: str, every_seconds: float) -> Iterator[list[Any]]:
+def _open_streams(
+    spark: SparkSession, folder: Path, watcher: RunWatcher, notes: str, every_seconds: float
+) -> Iterator[list[Any]]:
     queries: list[Any] = []
     try:
-        for table, take in (("multicasts", seen.multicasts), ("deliveries", seen.deliveries)):
+        for table, take in (("multicasts", watcher.add_multicasts), ("deliveries", watcher.add_deliveries)):
             (folder / table).mkdir(exist_ok=True)
             rows = (
                 spark.readStream.schema(SCHEMAS[table])
@@ -177,17 +179,17 @@ def _streams(spark: SparkSession, folder: Path, seen: Watch, notes: str, every_s
             query.stop()
 
 
-def _wait(folder: Path, seen: Watch, queries: list[Any], patience_seconds: float | None) -> None:
-    """Until the order is violated, or the run is over and read, or patience ends."""
+def _wait_for_end(folder: Path, watcher: RunWatcher, queries: list[Any], patience_seconds: float | None) -> None:
+    """Waits until the order is violated, or the run is over and read, or patience ends."""
     quiet, rows = 0.0, -1
     step = 0.25
-    while not seen.ended.wait(step):
+    while not watcher.ended.wait(step):
         for query in queries:
             failure = query.exception()
             if failure is not None:
-                with plain_errors():
+                with translate_errors():
                     raise failure
-        total = seen.snapshot.deliveries + seen.snapshot.multicasts
+        total = watcher.snapshot.deliveries + watcher.snapshot.multicasts
         quiet = quiet + step if total == rows else 0.0
         rows = total
         if patience_seconds is not None and quiet >= patience_seconds:

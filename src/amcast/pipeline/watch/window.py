@@ -1,11 +1,11 @@
-"""What a watch needs of each new batch of rows."""
+"""The columns that a watch needs of each new batch of rows."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 
-def newly_delivered(deliveries: DataFrame) -> DataFrame:
-    """Deliveries with what order and latency need."""
+def select_deliveries(deliveries: DataFrame) -> DataFrame:
+    """Deliveries with the columns for order and latency."""
     return deliveries.select(
         F.col("process"),
         F.col("group"),
@@ -17,6 +17,6 @@ def newly_delivered(deliveries: DataFrame) -> DataFrame:
     )
 
 
-def newly_multicast(multicasts: DataFrame) -> DataFrame:
-    """Multicasts with what latency needs."""
+def select_multicasts(multicasts: DataFrame) -> DataFrame:
+    """Multicasts with the columns for latency."""
     return multicasts.select(F.col("message"), F.col("at_ns"))

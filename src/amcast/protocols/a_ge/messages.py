@@ -1,10 +1,11 @@
-"""What A_ge can be told."""
+"""Settings of A_ge and A_ge*."""
 
 from amcast.parts.groups.messages import TimestampConfig
 
 
 class AGeConfig(TimestampConfig, frozen=True):
-    """A_ge has no options of its own; whether stages may be skipped is what tells A_ge from A_ge*."""
+    """Settings of A_ge and A_ge*."""
 
     convoy_free: bool = False
-    """A_ge*: local messages are delivered when the log has them; global ones always pass through all four stages."""
+    """Distinguishes A_ge* from A_ge: local messages are delivered when the log has them, and global messages pass
+    through all four stages."""

@@ -1,1 +1,1 @@
-"""basecast."""
+"""BaseCast: Skeen's protocol between groups, with two consensus instances per global message in each group."""

@@ -1,7 +1,7 @@
-"""What BaseCast can be told."""
+"""Settings of BaseCast."""
 
 from amcast.parts.groups.messages import TimestampConfig
 
 
 class BaseCastConfig(TimestampConfig, frozen=True):
-    """Nothing beyond what all groups that stamp can be told."""
+    """Settings of BaseCast: none beyond those of every group that agrees on timestamps."""

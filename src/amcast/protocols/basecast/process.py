@@ -5,16 +5,16 @@ Source: papers 003 (algorithm 1) and 004 (algorithm 1, section 4.1.1); the idea 
     client     group g: leader, members          group h: leader, members
       |--Request-->|  |--------------------------->|  |          START
       |            |==|  Paxos: SET-HARD           |==|          the log gives the message the group's timestamp
-      |            |---------Stamp---------------->|->|          SEND-HARD, by the leader alone
-      |            |<-|<-------Stamp---------------|
+      |            |-----GroupTimestamp----------->|->|          SEND-HARD, by the leader alone
+      |            |<-|<----GroupTimestamp----------|
       |            |==|  Paxos: SYNC-HARD          |==|          all groups' timestamps enter the log together
-      |          deliver                         deliver         at the highest, once nothing lower can come
+      |          deliver                         deliver         at the highest, once no lower one can come
 
-Claims: genuine; six message delays, local messages three; f crashes in each group of 2f + 1, recovery, lost memory.
+Claims: genuine; six message delays, local messages three; f crashes in each group of 2f + 1, recovery, loss of state.
 
 Deviations from the papers, each with its reason in docs/protocols/basecast.md: pairs (timestamp, id) are compared, not
-timestamps; the clock follows SYNC-HARD, which 004 leaves out; only the leader proposes, and what it has proposed in its
-ballot it does not propose again; watermarks in place of ToOrder and Ordered; stamps are remembered until confirmed.
+timestamps; the clock follows SYNC-HARD, which 004 leaves out; only the leader proposes, and nothing twice in one
+ballot; watermarks in place of ToOrder and Ordered; timestamps are remembered until confirmed.
 """
 
 from dataclasses import replace
@@ -25,26 +25,27 @@ from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS, Entry
 from amcast.parts.consensus.quorum import role_of
 from amcast.parts.groups.claims import MAJORITY_CLAIMS
 from amcast.parts.groups.messages import SYNC, TIMESTAMP_BODIES, TimestampState
-from amcast.parts.groups.timestamped import TimestampedGroup, TimestampPending
+from amcast.parts.groups.pending_timestamps import TimestampPending
+from amcast.parts.groups.timestamped import TimestampedGroup
 from amcast.protocols.basecast.messages import BaseCastConfig
 
 
 class BaseCast(TimestampedGroup):
-    """A member of a group. Everything but this one decision is `parts/groups/timestamped.py`."""
+    """A member of a group. Everything but this decision is in `parts/groups/timestamped.py`."""
 
-    def _ordering(self, id: MessageId, entry: TimestampPending) -> list[Entry]:
-        return [Entry(SYNC, id, group, timestamp) for group, timestamp in sorted(entry.heard.items())]
+    def _make_timestamp_entries(self, id: MessageId, pending: TimestampPending) -> list[Entry]:
+        return [Entry(SYNC, id, group, timestamp) for group, timestamp in sorted(pending.received.items())]
 
 
 def _delays(role: str, destinations: int, replicas: int) -> int | None:
-    """A group of three decides one delay earlier at followers: the leader's vote and their own are a majority."""
+    """Followers in a group of three decide one delay earlier: the leader's vote and their own are a majority."""
     if replicas == 1:
         return None
     return (6 if destinations > 1 else 3) - (1 if role == "follower" and replicas <= 3 else 0)
 
 
 def _packets(destinations: int, replicas: int) -> int | None:
-    """Requests, stamps, and per group and instance one 2a and n 2b to each member."""
+    """Requests, timestamps, and per group and instance one 2a and n 2b to each member."""
     k, n = destinations, replicas
     return k * (k * n + 3 * n + 2 * n * n) if k > 1 else 2 * n + n * n
 
@@ -64,6 +65,6 @@ SPEC = Spec(
         bound=lambda role, skew: 12,
         packets=_packets,
     ),
-    roles=role_of,
+    role_of=role_of,
     goals=("waited", "early", "led", "asked", "admitted"),
 )

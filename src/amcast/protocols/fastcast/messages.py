@@ -1,4 +1,4 @@
-"""What FastCast says beyond BaseCast, and can be told."""
+"""Settings, bodies and states of FastCast beyond BaseCast."""
 
 from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.message import Body, State
@@ -6,6 +6,8 @@ from amcast.parts.groups.messages import TimestampConfig, TimestampState
 
 
 class FastCastConfig(TimestampConfig, frozen=True):
+    """Settings of FastCast."""
+
     wrong_guesses: bool = False
     """Make every guess wrong, so that every global message takes the slow path."""
 
@@ -19,8 +21,10 @@ class SoftTimestamp(Body, frozen=True):
 
 
 class FastCastState(State, frozen=True):
-    stamps: TimestampState
-    guess: int
-    softs: tuple[tuple[MessageId, tuple[tuple[GroupId, int], ...]], ...]
-    guessing: tuple[MessageId, ...]
-    guessed: tuple[MessageId, ...]
+    """The fields of `FastCast`."""
+
+    timestamps: TimestampState
+    guessed_clock: int
+    guesses: tuple[tuple[MessageId, tuple[tuple[GroupId, int], ...]], ...]
+    unproposed_guesses: tuple[MessageId, ...]
+    proposed_guesses: tuple[MessageId, ...]

@@ -1,23 +1,23 @@
-"""FastCast: BaseCast whose leaders guess their groups' timestamps, and are usually right.
+"""FastCast: BaseCast whose leaders guess their groups' timestamps. With a stable leader the guesses are right.
 
 Source: paper 003, algorithm 2.
 
     client     group g: leader, members          group h: leader, members
       |--Request-->|  |--------------------------->|  |          START
       |            |==|  Paxos: SET-HARD           |==|          \\ slow path, at the same time:
-      |            |-------SoftStamp-------------->|->|          / fast path: SEND-SOFT, the leader's guess
+      |            |-----SoftTimestamp------------>|->|          / fast path: SEND-SOFT, the leader's guess
       |            |==|  Paxos: SYNC-SOFT          |==|          all groups' guesses enter the log together
-      |            |---------Stamp---------------->|->|          SEND-HARD, when SET-HARD is decided
+      |            |-----GroupTimestamp----------->|->|          SEND-HARD, when SET-HARD is decided
       |          deliver                         deliver         if every guess was right
-      |            |==|  Paxos: SYNC-HARD          |==|          else the true timestamps enter the log
+      |            |==|  Paxos: SYNC-HARD          |==|          else the timestamps themselves enter the log
 
 Claims: genuine; four message delays while leaders are stable, local messages three; six with wrong guesses; crashes,
-recovery and lost memory as BaseCast.
+recovery and loss of state as BaseCast.
 
-Deviations from the paper, each with its reason in docs/protocols/fastcast.md: a message that the log stamped blocks
-later ones at once (its own timestamp is in B); what is said of a message that is final is ignored; one guess per
-proposal; SYNC-HARD is proposed only for guesses that failed or never came; what was delivered ahead of the log is
-written to it later, so that a restart can find it.
+Deviations from the paper, each with its reason in docs/protocols/fastcast.md: a message with a timestamp in the log
+blocks later ones at once (its own timestamp is in B); guesses and timestamps of a final message are ignored; one guess
+per proposal; SYNC-HARD is proposed only for guesses that were wrong or never came; messages delivered ahead of the log
+are written to it later, so that a restarted member finds them.
 """
 
 from dataclasses import replace
@@ -30,7 +30,8 @@ from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS, Entry
 from amcast.parts.consensus.quorum import role_of
 from amcast.parts.groups.claims import MAJORITY_CLAIMS
 from amcast.parts.groups.messages import SET, SOFT, SYNC, TIMESTAMP_BODIES, TimestampCheckpoint, TimestampState
-from amcast.parts.groups.timestamped import TimestampedGroup, TimestampPending
+from amcast.parts.groups.pending_timestamps import TimestampPending
+from amcast.parts.groups.timestamped import TimestampedGroup
 from amcast.protocols.fastcast.messages import FastCastConfig, FastCastState, SoftTimestamp
 
 
@@ -41,169 +42,170 @@ class FastCast(TimestampedGroup):
 
     def __init__(self, me: ProcessId, topology: Topology, config: FastCastConfig) -> None:
         super().__init__(me, topology, config)
-        self._wrong = config.wrong_guesses
-        self._guess = 0
-        """What the group's clock will be when everything that I proposed is decided."""
-        self._softs: dict[MessageId, dict[GroupId, int]] = {}
-        """Guesses that leaders told me about messages that are not final."""
-        self._guessing: list[MessageId] = []
-        """Messages all of whose guesses I, leading, can propose."""
-        self._guessed: set[MessageId] = set()
-        """Messages whose guesses I proposed in my ballot: they are or will be in the log."""
+        self._guesses_wrongly = config.wrong_guesses
+        self._guessed_clock = 0
+        """The group's clock after everything that this member has proposed is decided."""
+        self._guesses: dict[MessageId, dict[GroupId, int]] = {}
+        """Guesses that leaders have sent for messages that are not final."""
+        self._unproposed_guesses: list[MessageId] = []
+        """Messages for which every guess has arrived and that this member has not proposed."""
+        self._proposed_guesses: set[MessageId] = set()
+        """Messages whose guesses this member proposed in its ballot: they are or will be in the log."""
 
     # Guesses
 
     def on_receive(self, sender: ProcessId, body: Body) -> None:
         if type(body) is SoftTimestamp:
-            self._hear_soft(body.message, body.group, body.timestamp)
+            self._handle_guess(body.message, body.group, body.timestamp)
         else:
             super().on_receive(sender, body)
 
     def on_request(self, message: Message) -> None:
         super().on_request(message)
-        if message.id in self._softs:
-            self._check_softs(message.id)
+        if message.id in self._guesses:
+            self._check_all_guesses(message.id)
 
-    def _hear_soft(self, id: MessageId, group: GroupId, timestamp: int) -> None:
-        entry = self._pending.get(id)
-        if entry.final if entry is not None else id in self._seen:
+    def _handle_guess(self, id: MessageId, group: GroupId, timestamp: int) -> None:
+        if self._is_final(id):
             return
-        self._softs.setdefault(id, {}).setdefault(group, timestamp)
-        self._check_softs(id)
+        self._guesses.setdefault(id, {}).setdefault(group, timestamp)
+        self._check_all_guesses(id)
 
-    def _check_softs(self, id: MessageId) -> None:
-        message = self._message(id)
-        if message is not None and len(self._softs[id]) == len(message.destinations):
-            self._guessing.append(id)
+    def _check_all_guesses(self, id: MessageId) -> None:
+        message = self._find_message(id)
+        if message is not None and len(self._guesses[id]) == len(message.destinations):
+            self._unproposed_guesses.append(id)
 
-    def _message(self, id: MessageId) -> Message | None:
-        entry = self._pending.get(id)
-        return self._waiting.get(id) if entry is None else entry.message
+    def _find_message(self, id: MessageId) -> Message | None:
+        pending = self._pending.get(id)
+        return self._requests.get(id) if pending is None else pending.message
+
+    def _is_final(self, id: MessageId) -> bool:
+        pending = self._pending.get(id)
+        return id in self._ordered if pending is None else pending.final > 0
 
     # Leading
 
-    def _take_over(self) -> None:
-        super()._take_over()
-        self._guess = 0
-        self._guessed = set()
-        self._guessing = []
+    def _start_leading(self) -> None:
+        super()._start_leading()
+        self._guessed_clock = 0
+        self._proposed_guesses = set()
+        self._unproposed_guesses = []
 
-    def _follow(self) -> None:
-        super()._follow()
-        self._guessing = []
+    def _drop_proposals(self) -> None:
+        super()._drop_proposals()
+        self._unproposed_guesses = []
 
-    def _has_news(self) -> bool:
-        return bool(self._guessing) or super()._has_news()
+    def _has_proposals(self) -> bool:
+        return bool(self._unproposed_guesses) or super()._has_proposals()
 
-    def _proposals(self) -> list[Entry]:
-        entries = super()._proposals()
-        guessing, self._guessing = self._guessing, []
-        for id in guessing:
-            message = self._message(id)
-            if message is not None and id in self._softs and id not in self._guessed:
-                self._guessed.add(id)
-                entries += [Entry(SOFT, id, group, guess) for group, guess in sorted(self._softs[id].items())]
-        self._foresee(entries)
+    def _make_proposals(self) -> list[Entry]:
+        entries = super()._make_proposals()
+        unproposed, self._unproposed_guesses = self._unproposed_guesses, []
+        for id in unproposed:
+            message = self._find_message(id)
+            if message is not None and id in self._guesses and id not in self._proposed_guesses:
+                self._proposed_guesses.add(id)
+                entries += [Entry(SOFT, id, group, guess) for group, guess in sorted(self._guesses[id].items())]
+        self._send_guesses(entries)
         return entries
 
-    def _foresee(self, entries: list[Entry]) -> None:
-        """Do to the guess what deciding these entries will do to the clock, and tell what follows from it."""
-        self._guess = max(self._guess, self._clock)
+    def _send_guesses(self, entries: list[Entry]) -> None:
+        """Predicts the clock after these entries are decided, and sends the timestamps that it implies."""
+        self._guessed_clock = max(self._guessed_clock, self._clock)
         for entry in entries:
             if entry.kind != SET:
-                self._guess = max(self._guess, entry.timestamp)
+                self._guessed_clock = max(self._guessed_clock, entry.timestamp)
                 continue
-            self._guess += 1
+            self._guessed_clock += 1
             message = entry.message
             assert message is not None
             if len(message.destinations) > 1:
-                guess = self._guess + 1 if self._wrong else self._guess
+                guess = self._guessed_clock + 1 if self._guesses_wrongly else self._guessed_clock
                 targets = self.topology.processes_of(message.destinations)
                 self.send_all(targets, SoftTimestamp(message.id, self.home, guess), message.id)
 
-    def _ordering(self, id: MessageId, entry: TimestampPending) -> list[Entry]:
-        """The true timestamps, where the guess in the log is wrong or there will be none."""
-        coming = self._softs.get(id, {}) if id in self._guessed else {}
+    def _make_timestamp_entries(self, id: MessageId, pending: TimestampPending) -> list[Entry]:
+        """The timestamps whose guess in the log is wrong, or for which there will be no guess in the log."""
+        proposed = self._guesses.get(id, {}) if id in self._proposed_guesses else {}
         return [
             Entry(SYNC, id, group, timestamp)
-            for group, timestamp in sorted(entry.heard.items())
-            if entry.soft.get(group, coming.get(group)) != timestamp and group not in entry.synced
+            for group, timestamp in sorted(pending.received.items())
+            if pending.guesses.get(group, proposed.get(group)) != timestamp and group not in pending.logged
         ]
 
     # The log
 
-    def _order(self, entry: Entry) -> None:
+    def _apply_entry(self, entry: Entry) -> None:
         if entry.kind == SOFT:
             self._raise_clock(entry.timestamp)
             pending = self._pending.get(entry.id)
             if pending is not None and not pending.final:
-                pending.soft.setdefault(entry.group, entry.timestamp)
-                self._match(entry.id, pending)
+                pending.guesses.setdefault(entry.group, entry.timestamp)
+                self._finish_if_guesses_right(entry.id, pending)
         else:
-            super()._order(entry)
+            super()._apply_entry(entry)
 
-    def _sync(self, id: MessageId, group: GroupId, timestamp: int) -> None:
-        entry = self._pending.get(id)
-        super()._sync(id, group, timestamp)
-        if entry is not None and not entry.final:
-            self._match(id, entry)
+    def _apply_sync(self, id: MessageId, group: GroupId, timestamp: int) -> None:
+        pending = self._pending.get(id)
+        super()._apply_sync(id, group, timestamp)
+        if pending is not None and not pending.final:
+            self._finish_if_guesses_right(id, pending)
 
-    def _all_heard(self, id: MessageId, entry: TimestampPending) -> None:
-        self._match(id, entry)
+    def _handle_all_timestamps(self, id: MessageId, pending: TimestampPending) -> None:
+        self._finish_if_guesses_right(id, pending)
 
-    def _match(self, id: MessageId, entry: TimestampPending) -> None:
-        """Final, if the log has every group's timestamp, be it as a guess that I know to be right."""
+    def _finish_if_guesses_right(self, id: MessageId, pending: TimestampPending) -> None:
+        """Makes a message final if the log has every group's timestamp, or a guess that is known to equal it."""
         final = 0
-        for group in entry.message.destinations:
-            timestamp = entry.synced.get(group)
+        for group in pending.message.destinations:
+            timestamp = pending.logged.get(group)
             if timestamp is None:
-                timestamp = entry.heard.get(group)
-                if timestamp is None or entry.soft.get(group) != timestamp:
+                timestamp = pending.received.get(group)
+                if timestamp is None or pending.guesses.get(group) != timestamp:
                     return
             final = max(final, timestamp)
-        self.note("fast" if not entry.synced else "mended", id)
-        self._finish(id, entry, final)
+        self.note("fast" if not pending.logged else "mended", id)
+        self._set_final(id, pending, final)
 
-    def _settle(self, id: MessageId, entry: TimestampPending, final: int) -> None:
-        if not entry.final:
+    def _set_final_logged(self, id: MessageId, pending: TimestampPending, final: int) -> None:
+        if not pending.final:
             self.note("slow", id)
-        super()._settle(id, entry, final)
+        super()._set_final_logged(id, pending, final)
 
-    def _finish(self, id: MessageId, entry: TimestampPending, final: int) -> None:
-        super()._finish(id, entry, final)
-        self._softs.pop(id, None)
-        self._guessed.discard(id)
+    def _set_final(self, id: MessageId, pending: TimestampPending, final: int) -> None:
+        super()._set_final(id, pending, final)
+        self._guesses.pop(id, None)
+        self._proposed_guesses.discard(id)
 
-    def _install(self, core: TimestampCheckpoint) -> None:
-        super()._install(core)
-        self._softs = {id: softs for id, softs in self._softs.items() if not self._is_final(id)}
+    # Snapshots
 
-    def _is_final(self, id: MessageId) -> bool:
-        entry = self._pending.get(id)
-        return id in self._seen if entry is None else entry.final > 0
+    def _install_checkpoint(self, checkpoint: TimestampCheckpoint) -> None:
+        super()._install_checkpoint(checkpoint)
+        self._guesses = {id: guesses for id, guesses in self._guesses.items() if not self._is_final(id)}
 
     def snapshot(self) -> State:
-        stamps = super().snapshot()
-        assert isinstance(stamps, TimestampState)
+        state = super().snapshot()
+        assert isinstance(state, TimestampState)
         return FastCastState(
-            stamps,
-            self._guess,
-            tuple((id, tuple(sorted(softs.items()))) for id, softs in sorted(self._softs.items())),
-            tuple(self._guessing),
-            tuple(sorted(self._guessed)),
+            state,
+            self._guessed_clock,
+            tuple((id, tuple(sorted(guesses.items()))) for id, guesses in sorted(self._guesses.items())),
+            tuple(self._unproposed_guesses),
+            tuple(sorted(self._proposed_guesses)),
         )
 
     def restore(self, state: State) -> None:
         assert isinstance(state, FastCastState)
-        super().restore(state.stamps)
-        self._guess = state.guess
-        self._softs = {id: dict(softs) for id, softs in state.softs}
-        self._guessing = list(state.guessing)
-        self._guessed = set(state.guessed)
+        super().restore(state.timestamps)
+        self._guessed_clock = state.guessed_clock
+        self._guesses = {id: dict(guesses) for id, guesses in state.guesses}
+        self._unproposed_guesses = list(state.unproposed_guesses)
+        self._proposed_guesses = set(state.proposed_guesses)
 
 
 def _delays(role: str, destinations: int, replicas: int) -> int | None:
-    """A global message waits for the other leaders' stamps everywhere; a local one is decided early at followers."""
+    """A global message waits everywhere for the other leaders' timestamps; followers decide a local one earlier."""
     if replicas == 1:
         return None
     if destinations > 1:
@@ -212,7 +214,7 @@ def _delays(role: str, destinations: int, replicas: int) -> int | None:
 
 
 def _packets(destinations: int, replicas: int) -> int | None:
-    """Paper 002's table 1: requests, soft and hard stamps, two instances of Paxos."""
+    """Paper 002's table 1: requests, soft and hard timestamps, two instances of Paxos."""
     k, n = destinations, replicas
     return k * (2 * k * n + 3 * n + 2 * n * n) if k > 1 else 2 * n + n * n
 
@@ -232,6 +234,6 @@ SPEC = Spec(
         bound=lambda role, skew: 8,
         packets=_packets,
     ),
-    roles=role_of,
+    role_of=role_of,
     goals=("fast", "slow", "waited", "early", "led", "asked", "admitted"),
 )

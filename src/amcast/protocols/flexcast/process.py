@@ -386,7 +386,7 @@ def _packets(destinations: int, replicas: int) -> int:
     return 1 + destinations * (destinations - 1) // 2
 
 
-ALONE = Claims(genuine="run", faults=LINK_FAULTS, delays=rank_delays, packets=_packets)
+UNREPLICATED = Claims(genuine="run", faults=LINK_FAULTS, delays=rank_delays, packets=_packets)
 
 SPEC = Spec(
     name="flexcast",
@@ -397,9 +397,9 @@ SPEC = Spec(
     bodies=(Msg, Ack, Notif, FlushRequest, *REPLICATED_BODIES, *PAXOS_BODIES),
     records=PAXOS_RECORDS,
     states=(FlexCastState, ReplicatedState),
-    claims=replicate_claims(ALONE),
-    alone=ALONE,
-    roles=rank_role,
+    claims=replicate_claims(UNREPLICATED),
+    unreplicated=UNREPLICATED,
+    role_of=rank_role,
     contacts=make_contacts(FlexCastConfig()),
     make_contacts=make_contacts,
     goals=("notified", "blocked", "early"),

@@ -1,4 +1,4 @@
-"""What MultiPaxos says beyond Paxos, and what it knows."""
+"""Settings, bodies and states of MultiPaxos beyond Paxos."""
 
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
@@ -7,31 +7,35 @@ from amcast.parts.ordering.messages import DeliveredRange
 
 
 class MultiPaxosConfig(PaxosConfig, frozen=True):
+    """Settings of MultiPaxos."""
+
     ordering: GroupId | str | None = None
-    """The group that orders everything, by number or by name; none: the first of the topology."""
+    """The group that orders every message, by number or by name; the default is the first of the topology."""
 
 
 class CheckpointStored(Body, frozen=True):
-    """A learner made durable what it was after everything below `upto`."""
+    """From a learner to the ordering group: its checkpoint at `end` is durable."""
 
-    upto: int
+    end: int
 
 
 class MultiPaxosCheckpoint(State, frozen=True):
-    """What the log alone determines; the same at every process after the same prefix."""
+    """The state that follows from the log alone, equal at every process after the same prefix."""
 
-    ordered: int
+    ordered_count: int
     positions: tuple[tuple[GroupId, int], ...]
-    seen: tuple[DeliveredRange, ...]
+    ordered_ids: tuple[DeliveredRange, ...]
 
 
 class MultiPaxosState(State, frozen=True):
+    """The fields of `MultiPaxos`."""
+
     position: int
-    core: MultiPaxosCheckpoint
+    checkpoint: MultiPaxosCheckpoint
     paxos: PaxosState
-    waiting: tuple[Message, ...]
-    old: tuple[MessageId, ...]
-    fresh: tuple[MessageId, ...]
-    led: int
-    stored: tuple[tuple[ProcessId, int], ...]
-    armed: bool
+    requests: tuple[Message, ...]
+    overdue_requests: tuple[MessageId, ...]
+    unproposed: tuple[MessageId, ...]
+    led_ballot: int
+    stored_until: tuple[tuple[ProcessId, int], ...]
+    timer_set: bool

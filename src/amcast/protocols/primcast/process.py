@@ -1377,7 +1377,7 @@ SPEC = Spec(
         bound=lambda role, skew: 5,
         packets=lambda destinations, replicas: destinations * (replicas + destinations * replicas * replicas),
     ),
-    roles=lambda topology, process: (
+    role_of=lambda topology, process: (
         "primary" if process in (topology.members(group)[0] for group in topology.groups) else "member"
     ),
     open_bundle=bundle_messages,

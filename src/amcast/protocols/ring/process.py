@@ -126,7 +126,7 @@ def _packets(destinations: int, replicas: int) -> int:
     return 1 + 2 * (destinations - 1)
 
 
-ALONE = Claims(genuine="strict", links="reordering", faults=LINK_FAULTS, delays=rank_delays, packets=_packets)
+UNREPLICATED = Claims(genuine="strict", links="reordering", faults=LINK_FAULTS, delays=rank_delays, packets=_packets)
 
 SPEC = Spec(
     name="ring",
@@ -137,9 +137,9 @@ SPEC = Spec(
     bodies=(Pass, End, *REPLICATED_BODIES, *PAXOS_BODIES),
     records=PAXOS_RECORDS,
     states=(RingState, ReplicatedState),
-    claims=replicate_claims(ALONE),
-    alone=ALONE,
-    roles=rank_role,
+    claims=replicate_claims(UNREPLICATED),
+    unreplicated=UNREPLICATED,
+    role_of=rank_role,
     contacts=make_contacts(RingConfig()),
     make_contacts=make_contacts,
     goals=("locked",),

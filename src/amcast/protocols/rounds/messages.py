@@ -1,4 +1,4 @@
-"""What round-based protocols (A_ng, A_dt) say between groups, what they know and what they can be told."""
+"""Bodies, snapshots and settings of the round-based protocols, A_ng and A_dt."""
 
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
@@ -14,11 +14,11 @@ class RoundsConfig(PaxosConfig, frozen=True):
     kappa: int = 1
     """Instances between the end of a round and the delivery of its global messages."""
     eta: int = 1
-    """Instances per round: after so many, groups exchange bundles."""
+    """Instances per round; groups exchange batches at the end of each round."""
     pace_ns: int = MILLISECOND
-    """While there is a reason to go on, instances are proposed this far apart."""
+    """The least time between two proposals, while there is a reason to propose."""
     idle_ns: tuple[int, int] = (20 * MILLISECOND, 20 * MILLISECOND)
-    """Without any reason, the next (empty) instance comes after this long."""
+    """The time after which an empty instance is proposed without a reason."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -34,84 +34,85 @@ class RoundsConfig(PaxosConfig, frozen=True):
 
 
 class RoundBatch(Body, frozen=True):
-    """A group's global messages of one round, those for the receiver's group; empty ones count too. `safe`: nobody in
-    the bundle's group will ever need a bundle of a round up to this one again."""
+    """A group's global messages of one round that are addressed to the receiver's group; may be empty."""
 
     round: int
     group: GroupId
     messages: Messages
     safe: int
+    """No member of `group` will need a batch of a round up to this one again."""
 
 
-class Lacking(Body, frozen=True):
-    """I wait for the bundles of this round: to another group, for its own; to fellows, for any, or for their state."""
-
-    round: int
-
-
-class Kept(Body, frozen=True):
-    """To fellows: everything up to this round is durable here."""
+class BatchRequest(Body, frozen=True):
+    """The sender waits for batches of this round: to another group, for its own; to other members of its group, for any
+    batch or their state."""
 
     round: int
 
 
-class Handover(Body, frozen=True):
-    """To a fellow that needs bundles which are forgotten: what I am, which is further than that."""
+class DurableRound(Body, frozen=True):
+    """To the own group: everything up to this round is durable at the sender."""
+
+    round: int
+
+
+class StateTransfer(Body, frozen=True):
+    """The sender's state, for a member of its group that needs dropped batches of rounds before that state."""
 
     state: bytes
 
 
 class RoundsCore(State, frozen=True):
-    """What the group's log and all groups' bundles determine; the same at every member after the same instance."""
+    """The state that the group's log and all groups' batches determine; equal at every member after an instance."""
 
     position: int
     instance: int
     round: int
-    open: Messages
-    own: tuple[tuple[int, Messages], ...]
+    collected: Messages
+    own_batches: tuple[tuple[int, Messages], ...]
     ordered: tuple[DeliveredRange, ...]
     delivered: tuple[DeliveredRange, ...]
-    again: Messages = ()
-    """A_dt: ordered, but the bundle did not count: to be ordered once more."""
-    vouch: tuple[int, tuple[int, ...]] = (0, ())
-    """A_dt: an epoch of the generic broadcast, and what was handed up of each group's stream."""
+    reordered: Messages = ()
+    """A_dt: messages of batches that did not count, which are ordered once more."""
+    broadcast_progress: tuple[int, tuple[int, ...]] = (0, ())
+    """A_dt: an epoch of the generic broadcast, and how much of each group's stream was delivered."""
 
 
 class RoundsState(State, frozen=True):
-    """A member of any round-based protocol, without what is known of other groups."""
+    """The state of a member of any round-based protocol, without what it knows of other groups."""
 
     core: RoundsCore
     paxos: PaxosState
     queue: tuple[tuple[Value, int], ...]
-    waiting: Messages
-    old: tuple[MessageId, ...]
-    fresh: tuple[MessageId, ...]
-    held: tuple[tuple[MessageId, int], ...]
-    led: int
-    last_ns: int
-    armed: str
-    stuck: tuple[int, int]
-    retrying: bool
+    unordered: Messages
+    overdue: tuple[MessageId, ...]
+    unproposed: tuple[MessageId, ...]
+    held_since: tuple[tuple[MessageId, int], ...]
+    led_ballot: int
+    last_proposal_ns: int
+    round_timer: str
+    overdue_round: tuple[int, int]
+    retry_armed: bool
 
 
 class ANgState(State, frozen=True):
     base: RoundsState
-    bundles: tuple[tuple[int, tuple[tuple[GroupId, Messages], ...]], ...]
-    reached: tuple[tuple[GroupId, int], ...]
-    safe: tuple[tuple[GroupId, int], ...]
-    kept: tuple[tuple[ProcessId, int], ...]
-    doors: tuple[tuple[GroupId, ProcessId], ...]
+    batches: tuple[tuple[int, tuple[tuple[GroupId, Messages], ...]], ...]
+    reached_rounds: tuple[tuple[GroupId, int], ...]
+    safe_rounds: tuple[tuple[GroupId, int], ...]
+    durable_rounds: tuple[tuple[ProcessId, int], ...]
+    remote_leaders: tuple[tuple[GroupId, ProcessId], ...]
 
 
 class ADtConfig(RoundsConfig, frozen=True):
-    """A_dt's options beyond those of all rounds."""
+    """The settings of A_dt beyond those of all round-based protocols."""
 
     idle_ns: tuple[int, int] = (50 * MILLISECOND, 50 * MILLISECOND)
     linger: int = 1024
-    """So many rounds after its delivery, a bundle can still be had from everybody. A group that is cut off for longer
-    cannot come back."""
+    """Rounds for which every process retains a batch after its delivery. A group that is cut off for longer cannot
+    return."""
     patience: int = 2
-    """After so many vain retries a group whose bundle is missing is suspected."""
+    """Retries without success after which a group whose batch is missing is suspected."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -124,13 +125,13 @@ class ADtConfig(RoundsConfig, frozen=True):
 class ADtState(State, frozen=True):
     base: RoundsState
     generic: GenericState
-    have: tuple[tuple[int, tuple[GroupId, ...]], ...]
-    busy: tuple[int, ...]
+    counted: tuple[tuple[int, tuple[GroupId, ...]], ...]
+    nonempty_rounds: tuple[int, ...]
     suspected: tuple[GroupId, ...]
-    quiet: tuple[tuple[GroupId, int], ...]
-    wronged: tuple[tuple[GroupId, int], ...]
-    around: tuple[ProcessId, ...]
-    gone: bool
+    silent_retries: tuple[tuple[GroupId, int], ...]
+    wrong_suspicions: tuple[tuple[GroupId, int], ...]
+    seen_members: tuple[ProcessId, ...]
+    has_crashed: bool
 
 
-BODIES: tuple[type[Body], ...] = (RoundBatch, Lacking, Kept, Handover)
+BODIES: tuple[type[Body], ...] = (RoundBatch, BatchRequest, DurableRound, StateTransfer)

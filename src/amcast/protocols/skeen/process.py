@@ -157,7 +157,7 @@ class Skeen(Process):
                 heappush(self._queue, (saved.proposed, saved.id))
 
 
-ALONE = Claims(
+UNREPLICATED = Claims(
     genuine="strict",
     links="reordering",
     faults=LINK_FAULTS,
@@ -175,7 +175,7 @@ SPEC = Spec(
     bodies=(Propose, *REPLICATED_BODIES, *PAXOS_BODIES),
     records=PAXOS_RECORDS,
     states=(SkeenState, SkeenPending, ReplicatedState),
-    claims=replicate_claims(ALONE),
-    alone=ALONE,
+    claims=replicate_claims(UNREPLICATED),
+    unreplicated=UNREPLICATED,
     goals=("waited", "early"),
 )

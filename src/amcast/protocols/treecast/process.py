@@ -169,7 +169,7 @@ def _role(topology: Topology, process: ProcessId) -> str:
     return f"depth-{(topology.groups.index(group) + 1).bit_length() - 1}" if group is not None else "client"
 
 
-ALONE = Claims(genuine="no", faults=LINK_FAULTS, delays=_delays, packets=_packets)
+UNREPLICATED = Claims(genuine="no", faults=LINK_FAULTS, delays=_delays, packets=_packets)
 
 SPEC = Spec(
     name="treecast",
@@ -180,9 +180,9 @@ SPEC = Spec(
     bodies=(Forward, Confirm, *REPLICATED_BODIES, *PAXOS_BODIES),
     records=PAXOS_RECORDS,
     states=(TreeCastState, ReplicatedState),
-    claims=replicate_claims(ALONE),
-    alone=ALONE,
-    roles=_role,
+    claims=replicate_claims(UNREPLICATED),
+    unreplicated=UNREPLICATED,
+    role_of=_role,
     contacts=make_contacts(TreeCastConfig()),
     make_contacts=make_contacts,
     goals=("passed", "confirmed"),

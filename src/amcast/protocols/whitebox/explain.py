@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from amcast.kernel.diagnostics import Phase
 from amcast.kernel.ids import MessageId, ProcessId
 from amcast.kernel.topology import Topology
-from amcast.protocols.whitebox.pending import PendingMulticast
+from amcast.protocols.whitebox.pending_multicast import PendingMulticast
 
 MAX_LISTED = 5
 """Earlier messages that are listed by id."""

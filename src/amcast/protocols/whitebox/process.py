@@ -79,7 +79,7 @@ from amcast.protocols.whitebox.messages import (
     WhiteBoxConfig,
     WhiteBoxState,
 )
-from amcast.protocols.whitebox.pending import PendingMulticast, restore_pending
+from amcast.protocols.whitebox.pending_multicast import PendingMulticast, restore_pending
 
 
 class WhiteBox(LeaderGroupMember[PendingMulticast]):
@@ -867,6 +867,6 @@ SPEC = Spec(
         packets=lambda destinations, replicas: destinations * (1 + 2 * destinations * replicas + replicas),
     ),
     contacts=contact,
-    roles=role_of,
+    role_of=role_of,
     goals=("waited", "epoch", "reproposed", "asked", "caught-up", "nack", "admitted", "forwarded"),
 )

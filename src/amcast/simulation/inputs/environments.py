@@ -30,7 +30,7 @@ SITES = "abcdefghijklmnopqrstuvwxyzABCDE"
 CLIENTS = "/clients"
 
 
-class Facts(Config, frozen=True):
+class EnvironmentFacts(Config, frozen=True):
     """One table of environments.toml, whose head explains the fields."""
 
     summary: str
@@ -94,17 +94,17 @@ class Environment:
 
 
 @cache
-def environments() -> dict[str, Facts]:
+def load_environments() -> dict[str, EnvironmentFacts]:
     """Every environment by its name."""
     tables = tomllib.loads(_read("environments.toml"))
-    return {name: parse_config(Facts, table, f"environments.toml: {name}") for name, table in tables.items()}
+    return {name: parse_config(EnvironmentFacts, table, f"environments.toml: {name}") for name, table in tables.items()}
 
 
-def environment(
+def find_environment(
     name: str, groups: int, replicas: int, clients: int, options: dict[str, Any] | None = None
 ) -> Environment:
     """The environment of this name for these sizes, or a refusal that says what was expected."""
-    known = environments()
+    known = load_environments()
     if name not in known:
         raise UsageError(f"environment {name!r} does not exist; expected one of: {', '.join(known)}")
     chosen = parse_config(EnvironmentOptions, dict(options or {}), f"options of environment {name}")
@@ -123,7 +123,7 @@ def environment(
     return Environment(name, topology, network)
 
 
-def _with_options(name: str, facts: Facts, options: EnvironmentOptions) -> Facts:
+def _with_options(name: str, facts: EnvironmentFacts, options: EnvironmentOptions) -> EnvironmentFacts:
     where = f"options of environment {name}"
     changed: dict[str, Any] = {
         key: value for key in options.__struct_fields__ if (value := getattr(options, key)) is not None
@@ -147,7 +147,7 @@ def _with_options(name: str, facts: Facts, options: EnvironmentOptions) -> Facts
     return facts
 
 
-def _servers(name: str, facts: Facts, topology: Topology) -> dict[ProcessId, str]:
+def _servers(name: str, facts: EnvironmentFacts, topology: Topology) -> dict[ProcessId, str]:
     """The region of every replica."""
     rooms = facts.regions or tuple(f"r{n + 1}" for n in range(len(topology.groups)))
     replicas = len(topology.members(topology.groups[0]))
@@ -178,14 +178,16 @@ def _servers(name: str, facts: Facts, topology: Topology) -> dict[ProcessId, str
     return regions
 
 
-def _first(facts: Facts, rooms: tuple[str, ...], place: int) -> int:
+def _first(facts: EnvironmentFacts, rooms: tuple[str, ...], place: int) -> int:
     """Which region has the first replica, the usual leader, of the group in this place."""
     if facts.leaders == "spread":
         return place % len(rooms)
     return rooms.index(facts.leaders) if facts.leaders in rooms else 0
 
 
-def _clients(name: str, facts: Facts, topology: Topology, servers: dict[ProcessId, str]) -> dict[ProcessId, str]:
+def _clients(
+    name: str, facts: EnvironmentFacts, topology: Topology, servers: dict[ProcessId, str]
+) -> dict[ProcessId, str]:
     """The region of every client."""
     used = sorted(set(servers.values()))
     for region in facts.clients:
@@ -211,7 +213,7 @@ def _beside(topology: Topology, turn: int) -> ProcessId:
     return members[turn // len(topology.groups) % len(members)]
 
 
-def _matrix(facts: Facts, regions: list[str]) -> Delays:
+def _matrix(facts: EnvironmentFacts, regions: list[str]) -> Delays:
     """One-way delays between all the regions that are used."""
     printed = _printed(facts.matrix, facts.regions) if facts.matrix else {}
     for one, other, delay in facts.between_ms:
@@ -223,7 +225,7 @@ def _matrix(facts: Facts, regions: list[str]) -> Delays:
     }
 
 
-def _delay_ms(facts: Facts, printed: dict[str, dict[str, float]], source: str, target: str) -> float:
+def _delay_ms(facts: EnvironmentFacts, printed: dict[str, dict[str, float]], source: str, target: str) -> float:
     here, there = source.removesuffix(CLIENTS), target.removesuffix(CLIENTS)
     if here == there and source != target and facts.client_ms is not None:
         return facts.client_ms
@@ -250,7 +252,7 @@ def _printed(name: str, regions: tuple[str, ...]) -> dict[str, dict[str, float]]
     rows = _printed_file(name)
     if isinstance(rows, dict):
         return {source: dict(rows[source]) for source in regions}
-    names = {number + 1: region for number, region in enumerate(environments()["aws-12"].regions)}
+    names = {number + 1: region for number, region in enumerate(load_environments()["aws-12"].regions)}
     return {
         names[int(row["node"])]: {names[int(key)]: delay for key, delay in row.items() if key != "node"} for row in rows
     }

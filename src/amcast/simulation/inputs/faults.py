@@ -28,26 +28,26 @@ from amcast.simulation.world.actions import (
     Suggest,
     Suspicion,
 )
-from amcast.simulation.world.membership import change, in_force, may_change
+from amcast.simulation.world.membership import can_change, list_topologies_in_force, request_change
 from amcast.simulation.world.world import World
 
 
-class Disturbed(Protocol):
-    """What faults ask of an agenda."""
+class FaultTarget(Protocol):
+    """What faults ask of an scheduler."""
 
     slow: dict[ProcessId, int]
 
-    def resumed(self, process: ProcessId) -> None:
+    def resume(self, process: ProcessId) -> None:
         """A paused process goes on."""
 
-    def healed(self) -> None:
+    def heal_links(self) -> None:
         """Blocked links work again."""
 
-    def lossy(self, loss: float) -> None:
+    def set_loss(self, loss: float) -> None:
         """Links lose this share from now on."""
 
 
-def perform(world: World, agenda: Disturbed, fault: Fault) -> bool:
+def perform_fault(world: World, scheduler: FaultTarget, fault: Fault) -> bool:
     """Let a fault happen, if it still makes sense; says whether it did."""
     if not _sensible(world, fault):
         return False
@@ -61,21 +61,21 @@ def perform(world: World, agenda: Disturbed, fault: Fault) -> bool:
             world.paused.add(process)
         case Resume(process):
             world.paused.discard(process)
-            agenda.resumed(process)
+            scheduler.resume(process)
         case Slow(process, extra_ns):
             if extra_ns:
-                agenda.slow[process] = extra_ns
+                scheduler.slow[process] = extra_ns
             else:
-                agenda.slow.pop(process, None)
+                scheduler.slow.pop(process, None)
         case Block(pairs):
             world.blocked.update(pairs)
         case Heal():
             world.blocked.clear()
-            agenda.healed()
+            scheduler.heal_links()
         case Lossy(loss):
-            agenda.lossy(loss)
+            scheduler.set_loss(loss)
         case Renew(one, other):
-            world.renew(one, other)
+            world.reset_link(one, other)
         case Suggest(process, group, leader):
             world.suggest(process, group, leader)
         case Suspicion(process, group, up):
@@ -83,7 +83,7 @@ def perform(world: World, agenda: Disturbed, fault: Fault) -> bool:
         case Skew(process, offset_ns, drift):
             world.skews[process] = (offset_ns, drift)
         case Change(group, add, remove):
-            change(world, group, add, remove)
+            request_change(world, group, add, remove)
     return True
 
 
@@ -125,14 +125,14 @@ def _sensible(world: World, fault: Fault) -> bool:
         case Suggest(process) | Suspicion(process):
             return process in world.processes and process not in world.paused
         case Change(_, add):
-            return may_change(world, add)
+            return can_change(world, add)
         case Renew(one, other):
             return one != other and one in world.processes and other in world.processes
         case _:
             return True
 
 
-def profile(name: str, claims: Claims, protocol: str) -> frozenset[str]:
+def parse_profile(name: str, claims: Claims, protocol: str) -> frozenset[str]:
     """The kinds of faults of a profile: "none", one kind, several joined by "+", or "all" that the protocol claims."""
     if name == "none":
         return frozenset()
@@ -172,7 +172,7 @@ class FaultInjector:
         self._forgetful: set[ProcessId] = set()
         """Restarted with an empty disk: it may not count for anybody's quorum until it has caught up."""
 
-    def deal(self, world: World) -> tuple[Fault, ...]:
+    def draw(self, world: World) -> tuple[Fault, ...]:
         """The next fault, and what makes it end (to be performed some time later); nothing if none fits now."""
         if not self._kinds:
             return ()
@@ -192,7 +192,7 @@ class FaultInjector:
         }
         return dealers[kind](world)
 
-    def heal(self, world: World) -> list[Fault]:
+    def list_healing(self, world: World) -> list[Fault]:
         """Everything that must happen for the system to be as well as the claims demand."""
         healing: list[Fault] = [Heal(), Lossy(0.0)]
         healing += [Resume(process) for process in sorted(world.paused)]
@@ -202,7 +202,7 @@ class FaultInjector:
         healing += [Recover(process, process in self._forgetful) for process in back]
         return healing
 
-    def leaders(self, world: World) -> list[Fault]:
+    def list_stable_leaders(self, world: World) -> list[Fault]:
         """A stable, correct leader for every group, told to everybody: what an oracle settles on in the end."""
         said: list[Fault] = []
         for group in world.topology.groups:
@@ -211,7 +211,7 @@ class FaultInjector:
                 said += [Suggest(process, group, members[0]) for process in sorted(world.processes)]
         return said
 
-    def trust(self, world: World) -> list[Fault]:
+    def list_true_suspicions(self, world: World) -> list[Fault]:
         """The truth about every group, told to everybody: where wrong suspicions end."""
         said: list[Fault] = []
         for group in world.topology.groups:
@@ -288,7 +288,7 @@ class FaultInjector:
         lost = frozenset(self._gone.union(self._forgetful, doomed))
         return all(
             self._claims.tolerates(topology, lost)
-            for topology in in_force(world, self._topologies or (world.topology,))
+            for topology in list_topologies_in_force(world, self._topologies or (world.topology,))
         )
 
     def _recovery(self, world: World) -> tuple[Fault, ...]:

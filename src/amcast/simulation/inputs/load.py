@@ -15,7 +15,7 @@ Draw = Callable[[ProcessId], tuple[tuple[GroupId, ...], int, int]]
 """A client's next message: destinations, payload bytes, nanoseconds to wait before it may be sent."""
 
 
-class Load:
+class ClientLoad:
     """The multicasts of one run. `ready` lists who may multicast now; `take` gives what."""
 
     def __init__(
@@ -31,29 +31,29 @@ class Load:
         self.senders = senders or topology.clients
         self.outstanding = outstanding
         self.replies = replies
-        self.left = messages
+        self.remaining = messages
         """How many may still be multicast."""
         self.in_flight: dict[ProcessId, int] = dict.fromkeys(self.senders, 0)
         self._draw = draw
         self._sent: dict[ProcessId, int] = dict.fromkeys(self.senders, 0)
 
-    def ready(self, world: World) -> list[ProcessId]:
+    def list_ready(self, world: World) -> list[ProcessId]:
         """Senders that are up and may multicast once more."""
-        if self.left <= 0:
+        if self.remaining <= 0:
             return []
         limit = self.outstanding
         return [p for p in self.senders if self.in_flight[p] < limit and p in world.processes and p not in world.paused]
 
-    def take(self, sender: ProcessId) -> tuple[Message, int]:
+    def next_message(self, sender: ProcessId) -> tuple[Message, int]:
         """The sender's next message, which is now under way, and how long it thinks: the caller submits it then."""
         destinations, size, after_ns = self._draw(sender)
         sequence = self._sent[sender]
         self._sent[sender] = sequence + 1
         self.in_flight[sender] += 1
-        self.left -= 1
+        self.remaining -= 1
         return Message(message_id(sender, sequence), sender, destinations, bytes(size)), after_ns
 
-    def settle(self, world: World) -> list[ProcessId]:
+    def collect_done(self, world: World) -> list[ProcessId]:
         """Who was told that a message is done since the last call."""
         done = world.resolved if self.replies else world.completed
         clients: list[ProcessId] = []

@@ -82,7 +82,7 @@ class _Row(dict[ProcessId, int]):
         self._source = source
 
     def __missing__(self, target: ProcessId) -> int:
-        delay = self[target] = self._network.base(self._source, target)
+        delay = self[target] = self._network.base_delay(self._source, target)
         return delay
 
 
@@ -91,7 +91,7 @@ class Network:
 
     def __init__(self, config: NetworkConfig, topology: Topology, random: Random) -> None:
         self.config = config
-        self.measures = config.bandwidth > 0
+        self.needs_sizes = config.bandwidth > 0
         """Whether sizes matter, so that the world must measure bodies."""
         self._random = random
         self.bases: dict[ProcessId, _Row] = {process: _Row(self, process) for process in topology.processes}
@@ -101,7 +101,9 @@ class Network:
         self._free: dict[tuple[object, object], int] = {}
         self._fifo = config.links == "fifo"
         self.loss = config.loss
-        self.plain = (config.distribution == "constant" or config.spread == 0) and not (config.loss or config.bandwidth)
+        self.is_constant = (config.distribution == "constant" or config.spread == 0) and not (
+            config.loss or config.bandwidth
+        )
         """Nothing is drawn and nothing queues: a constant per pair, which keeps order by itself."""
         self._check_regions()
 
@@ -117,7 +119,7 @@ class Network:
                         f"network.matrix_ns: no delay from region {source!r} to {target!r}; expected one for each pair"
                     )
 
-    def base(self, source: ProcessId, target: ProcessId) -> int:
+    def base_delay(self, source: ProcessId, target: ProcessId) -> int:
         """The undisturbed delay of a pair, from the configuration."""
         if source == target:
             return self.config.self_ns
@@ -125,9 +127,9 @@ class Network:
             return self.config.matrix_ns[self._topology.region(source)][self._topology.region(target)]
         return self.config.delay_ns
 
-    def arrival(self, source: ProcessId, target: ProcessId, size: int, now: int) -> int:
+    def draw_arrival(self, source: ProcessId, target: ProcessId, size: int, now: int) -> int:
         """When a packet that leaves now arrives."""
-        if self.plain:
+        if self.is_constant:
             return now + self.bases[source][target]
         at = now + self._delay(source, target)
         if self.config.bandwidth and source != target:
@@ -140,16 +142,16 @@ class Network:
             at = self._last[pair] = max(at, self._last.get(pair, 0))
         return at
 
-    def lost(self) -> bool:
+    def draw_loss(self) -> bool:
         """On raw links: whether this packet is gone."""
         return self.config.links == "raw" and self.loss > 0 and self._random.random() < self.loss
 
-    def lossy(self, loss: float) -> None:
+    def set_loss(self, loss: float) -> None:
         """From now on this share is lost. What was delayed once keeps its place: the plain path is over for good."""
         self.loss = loss
-        self.plain = False
+        self.is_constant = False
 
-    def doubled(self) -> bool:
+    def draw_duplicate(self) -> bool:
         """On raw links: whether this packet comes twice."""
         return (
             self.config.links == "raw"

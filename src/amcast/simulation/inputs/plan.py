@@ -135,7 +135,7 @@ def read_plan(file: Path) -> dict[str, Any]:
         raise UsageError(f"plan {file}: not TOML: {error}") from None
 
 
-def plan_of(values: dict[str, Any], where: str = "plan") -> Plan:
+def parse_plan(values: dict[str, Any], where: str = "plan") -> Plan:
     """Plain data as a plan; mistakes name the place, the field, the value and what was expected."""
     if "protocol" not in values:
         raise UsageError(f"{where}: protocol is missing; expected a name of `amcast protocols`")
@@ -161,8 +161,8 @@ def _events(faults: Any, where: str) -> Any:
     return {**faults, "events": events}
 
 
-def described(plan: Plan) -> dict[str, Any]:
-    """A plan as plain data that `plan_of` reads back."""
+def describe_plan(plan: Plan) -> dict[str, Any]:
+    """A plan as plain data that `parse_plan` reads back."""
     plain: dict[str, Any] = msgspec.to_builtins(plan)
     plain["faults"]["events"] = [{"at_ns": e["at_ns"], **e["fault"]} for e in plain["faults"]["events"]]
     return plain

@@ -28,11 +28,11 @@ class Calendar:
             self.entries[at] = [entry]
             heappush(self._times, at)
 
-    def next(self) -> int | None:
+    def peek(self) -> int | None:
         """The earliest time at which something is due."""
         return self._times[0] if self._times else None
 
-    def due(self) -> Iterator[Entry]:
+    def pop_due(self) -> Iterator[Entry]:
         """Everything due at the earliest time, what is added meanwhile included. Who stops early leaves the rest."""
         at = self._times[0]
         entries = self.entries[at]

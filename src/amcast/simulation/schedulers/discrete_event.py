@@ -1,4 +1,4 @@
-"""The timed agenda: discrete-event simulation. Everything happens when the network, the CPUs and the disks say.
+"""The timed scheduler: discrete-event simulation. Everything happens when the network, the CPUs and the disks say.
 
 Time is an integer in nanoseconds. The calendar keeps what was offered first before its equals, so links with equal
 delays keep their order without further care. One body that reaches several targets at one time is one entry.
@@ -11,8 +11,8 @@ from typing import Any, Final, cast
 from amcast.kernel.effects import About
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body, Message
-from amcast.simulation.inputs.faults import perform
-from amcast.simulation.inputs.load import Load
+from amcast.simulation.inputs.faults import perform_fault
+from amcast.simulation.inputs.load import ClientLoad
 from amcast.simulation.inputs.network import Network
 from amcast.simulation.schedulers.calendar import Calendar
 from amcast.simulation.world.actions import Action, Fault, Suggest, Suspicion
@@ -59,19 +59,19 @@ class DiscreteEventScheduler:
         self._careful = self._working
         """Processes and links may hold packets back; once true it stays, or a packet could overtake a held one."""
         self._raw = network.config.links == "raw"
-        self._plain = network.plain and not self._raw
+        self._plain = network.is_constant and not self._raw
 
     # Offers
 
     def offer_packet(self, number: int, envelope: Envelope) -> None:
         source, target, body, about, size, now = envelope
-        at = self.network.arrival(source, target, size, now)
+        at = self.network.draw_arrival(source, target, size, now)
         packet = (ARRIVE, number, source, (target,), body, about, size, now)
         if self._raw and source != target and type(body) is not Hello:
-            if self.network.lost():
-                self.world.lose(envelope)
+            if self.network.draw_loss():
+                self.world.lose_packet(envelope)
                 return
-            if self.network.doubled():
+            if self.network.draw_duplicate():
                 self._calendar.add(at, packet)
         self._calendar.add(at, packet)
 
@@ -121,17 +121,17 @@ class DiscreteEventScheduler:
         waiting = self.world.disks[process].waiting
         at = self.world.now + self.network.config.disk_ns
         # One write covers what waits when it begins; the rest goes with the next.
-        number = self._writes[process] = self.world.number()
+        number = self._writes[process] = self.world.next_number()
         self._calendar.add(at, (SYNC, (process, number, len(waiting))))
 
     def link_cut(self, source: ProcessId, target: ProcessId) -> None:
         """The world knows lost packets by their numbers when they come up; those held back would never come up."""
         for packet in [packet for packet in self._held if packet[1][:2] == (source, target)]:
             self._held.remove(packet)
-            self.world.lose(packet[1])
+            self.world.lose_packet(packet[1])
         for kind, what in self._parked.pop(target, []):
             if kind == ARRIVE and what[1][0] == source:
-                self.world.lose(what[1])
+                self.world.lose_packet(what[1])
             else:
                 self._parked.setdefault(target, []).append((kind, what))
 
@@ -141,19 +141,19 @@ class DiscreteEventScheduler:
 
     # The loop
 
-    def run(self, load: Load, until_ns: int, over: Callable[[], bool] = lambda: False) -> None:
+    def run(self, load: ClientLoad, until_ns: int, over: Callable[[], bool] = lambda: False) -> None:
         """Go on until nothing is left to happen, the time has come, or `over` says so (asked now and then)."""
         world = self.world
         calendar = self._calendar
         self._refill(load, load.senders)
         done = world.resolved if load.replies else world.completed
-        reach = world.reach
-        while (at := calendar.next()) is not None:
+        reach = world.fast_arrive
+        while (at := calendar.peek()) is not None:
             if at > until_ns:
                 world.now = until_ns
                 return
             world.now = at
-            for entry in calendar.due():
+            for entry in calendar.pop_due():
                 kind = entry[0]
                 if kind == ARRIVE:
                     if world.lossless and not self._careful:
@@ -169,7 +169,7 @@ class DiscreteEventScheduler:
                     if over():
                         return
                 if done:
-                    self._refill(load, load.settle(world))
+                    self._refill(load, load.collect_done(world))
 
     def _arrive(self, flight: Flight) -> None:
         """One body is at its targets, which may be down, paused, cut off or busy."""
@@ -183,7 +183,7 @@ class DiscreteEventScheduler:
                 world.arrive(number, envelope)
             number += 1
 
-    def _submit(self, load: Load, message: Message) -> None:
+    def _submit(self, load: ClientLoad, message: Message) -> None:
         """A client has thought long enough; a paused one goes on thinking."""
         world = self.world
         sender = message.sender
@@ -195,14 +195,14 @@ class DiscreteEventScheduler:
             world.submit(sender, message)
         self._refill(load, (sender,))
 
-    def _refill(self, load: Load, senders: tuple[ProcessId, ...] | list[ProcessId]) -> None:
+    def _refill(self, load: ClientLoad, senders: tuple[ProcessId, ...] | list[ProcessId]) -> None:
         """Let clients with room in their window multicast again."""
         world = self.world
         for sender in senders:
             if sender in self._pending:
                 continue
-            while load.left > 0 and load.in_flight[sender] < load.outstanding and sender in world.processes:
-                message, after_ns = load.take(sender)
+            while load.remaining > 0 and load.in_flight[sender] < load.outstanding and sender in world.processes:
+                message, after_ns = load.next_message(sender)
                 if after_ns or sender in world.paused:
                     self._pending.add(sender)
                     self._calendar.add(world.now + after_ns, (SUBMIT, message))
@@ -228,7 +228,7 @@ class DiscreteEventScheduler:
             self._parked.setdefault(what.process, []).append((FAULT, what))
         elif isinstance(what, Action):
             self._careful = True
-            perform(world, self, cast(Fault, what))
+            perform_fault(world, self, cast(Fault, what))
         else:
             what()
 
@@ -236,7 +236,7 @@ class DiscreteEventScheduler:
         """`size` effects waited when the write began; make the records among them durable."""
         waiting = self.world.disks[process].waiting
         records = sum(1 for place, effect in enumerate(waiting) if place < size and hasattr(effect, "record"))
-        self.world.durable(process, records)
+        self.world.complete_writes(process, records)
 
     # Processes that take time
 
@@ -287,7 +287,7 @@ class DiscreteEventScheduler:
             self._parked.setdefault(target, []).extend((ARRIVE, packet) for packet in packets)
             return
         before = self.world.packets
-        self.world.burst(target, packets)
+        self.world.arrive_together(target, packets)
         # The first packet's time is over; the others still have to be paid for.
         self._busy[target] = self.world.now + self._cost(target) * (len(packets) - 1)
         self._charge(target, before)
@@ -301,7 +301,7 @@ class DiscreteEventScheduler:
 
     # Faults that end
 
-    def resumed(self, process: ProcessId) -> None:
+    def resume(self, process: ProcessId) -> None:
         """What a paused process missed it takes at once, before anything that waits for its time, and pays later."""
         for kind, what in self._parked.pop(process, []):
             if kind == FIRE:
@@ -309,18 +309,18 @@ class DiscreteEventScheduler:
             elif kind == SUBMIT:
                 self._calendar.add(self.world.now, (SUBMIT, what))
             elif kind == FAULT:
-                perform(self.world, self, what)
+                perform_fault(self.world, self, what)
             else:
                 self._handle(*what)
                 if self._cost(process):
                     self._busy[process] = max(self._busy.get(process, 0), self.world.now) + self._cost(process)
 
-    def healed(self) -> None:
+    def heal_links(self) -> None:
         """What blocked links held back arrives, in order."""
         held, self._held = self._held, []
         for number, envelope in held:
             self._accept(number, envelope)
 
-    def lossy(self, loss: float) -> None:
-        self.network.lossy(loss)
+    def set_loss(self, loss: float) -> None:
+        self.network.set_loss(loss)
         self._plain = False

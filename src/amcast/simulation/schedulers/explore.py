@@ -1,4 +1,4 @@
-"""The enumerated agenda: everything that can happen in a small scope, shortest ways first.
+"""The enumerated scheduler: everything that can happen in a small scope, shortest ways first.
 
 A scope is a topology, a few messages and a budget of faults. The search goes breadth-first from state to state, so the
 way to the first violation is a shortest one. Three questions are asked:
@@ -19,7 +19,7 @@ from amcast.kernel.effects import Persist
 from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import MessageId, ProcessId
 from amcast.simulation.schedulers.fuzz import Status
-from amcast.simulation.schedulers.heal import settle, stuck_story
+from amcast.simulation.schedulers.heal import describe_stuck, run_fair_ending
 from amcast.simulation.schedulers.replay import replay
 from amcast.simulation.schedulers.scope import Budget, Counterexample, Exploration, Scope
 from amcast.simulation.schedulers.script import Script
@@ -110,7 +110,7 @@ class Explorer(BranchingActions):
         super().__init__(scope.topology, scope.make, scope.links)
         self.scope = scope
         self._progress = progress
-        self._multicasts = scope.multicasts()
+        self._multicasts = scope.make_multicasts()
         self._known = _Known()
         self._root: WorldSnapshot
         self._trying: tuple[int, AnyAction | None] = (-1, None)
@@ -131,7 +131,7 @@ class Explorer(BranchingActions):
     def run(self) -> Exploration:
         try:
             self._guarded(self.world.start)
-            self._root = self.picture()
+            self._root = self.take_snapshot()
             left = self.scope.budget
             first = self._known.add(self.fingerprint(self._root, left), -1, None, 0)
             level = {first: _Work(self._root, left)}
@@ -176,7 +176,7 @@ class Explorer(BranchingActions):
         self._transitions += 1
         picture = self._tried(work.picture, move.action)
         self._check(work.picture, picture)
-        left = work.left.spent(move.spends) if move.spends else work.left
+        left = work.left.spend(move.spends) if move.spends else work.left
         sleep = self._asleep(move, tried)
         fingerprint = self.fingerprint(picture, left)
         known = self._known
@@ -197,10 +197,10 @@ class Explorer(BranchingActions):
 
         if type(action) is Arrive:
             source, place = action.packets[0]
-            return self.after(picture, (source, action.target), place, happen)
-        self.show(picture)
+            return self.advance_snapshot(picture, (source, action.target), place, happen)
+        self.restore_snapshot(picture)
         happen()
-        return self.picture()
+        return self.take_snapshot()
 
     def _asleep(self, move: Move, tried: int) -> int:
         """After a move, what was tried before it need not be tried again if the two commute."""
@@ -220,10 +220,10 @@ class Explorer(BranchingActions):
         if before is not None:
             following[number] = before._replace(only=before.only | awake)
             return
-        self.show(self._root)
+        self.restore_snapshot(self._root)
         for action in known.way(number):
             self.apply(action)
-        following[number] = _Work(self.picture(), left, awake)
+        following[number] = _Work(self.take_snapshot(), left, awake)
 
     # What can happen
 
@@ -231,7 +231,7 @@ class Explorer(BranchingActions):
         """Everything but faults."""
         picture = work.picture
         moves = self._multicasting(picture)
-        ordered = self.kind == "fifo"
+        ordered = self.link_kind == "fifo"
         for pair in sorted(picture.links):
             target = pair[1]
             if ordered:
@@ -358,15 +358,15 @@ class Explorer(BranchingActions):
         self._endings.add(tuple(picture.cells[place].history for place in self._servers))
         if any(cell.timers for cell in picture.cells):
             self._unspent += 1
-        self.show(picture)
-        self.branching.recall(picture.multicasts)
-        if not self.world.owed():
+        self.restore_snapshot(picture)
+        self.branching_world.rebuild_undelivered(picture.multicasts)
+        if not self.world.list_due_deliveries():
             return
         ending: list[AnyAction] = []
-        self._guarded(lambda: ending.extend(settle(self, self.scope.claims)))
-        self._judge(self.picture(), ending)
-        if self.world.owed():
-            raise _CounterexampleFoundError("stuck", stuck_story(self, ending))
+        self._guarded(lambda: ending.extend(run_fair_ending(self, self.scope.claims)))
+        self._judge(self.take_snapshot(), ending)
+        if self.world.list_due_deliveries():
+            raise _CounterexampleFoundError("stuck", describe_stuck(self, ending))
 
     # Telling
 
@@ -379,7 +379,7 @@ class Explorer(BranchingActions):
             deepest=self._depth,
             terminals=self._terminals,
             endings=frozenset(self._endings),
-            goals={goal: goal in self.world.noted for goal in self.scope.goals},
+            goals={goal: goal in self.world.note_counts for goal in self.scope.goals},
             limit=f"the limit of {self.scope.max_states} states was reached; there may be more" if full else None,
             unspent=self._unspent,
             counterexample=counterexample,

@@ -1,4 +1,4 @@
-"""The random agenda: a seed draws everything that a run leaves open, faults included, and then demands liveness.
+"""The random scheduler: a seed draws everything that a run leaves open, faults included, and then demands liveness.
 
 The seed also draws how it draws (its style): even or starved links, steps of one event or bursts, how often timers
 overtake messages. A run ends healed: blocked links open, the paused go on, whoever may come back does, and then all
@@ -17,12 +17,12 @@ from amcast.kernel.spec import Claims, Links
 from amcast.kernel.topology import Topology
 from amcast.kernel.units import MILLISECOND
 from amcast.simulation.inputs.faults import FaultInjector
-from amcast.simulation.inputs.load import Draw, Load
-from amcast.simulation.inputs.random_streams import stream
-from amcast.simulation.schedulers.heal import owes
+from amcast.simulation.inputs.load import ClientLoad, Draw
+from amcast.simulation.inputs.random_streams import make_stream
+from amcast.simulation.schedulers.heal import has_due_deliveries
 from amcast.simulation.schedulers.pending_actions import PendingActions
 from amcast.simulation.world.actions import AnyAction, Arrive, Change, Drop, Fault, Fire, Multicast, Repeat, Sync
-from amcast.simulation.world.membership import ahead, changes_done, may_change
+from amcast.simulation.world.membership import are_changes_done, can_change, list_planned_topologies
 from amcast.simulation.world.world import Pair, World
 from amcast.trace.recorder import Recorder
 
@@ -35,7 +35,7 @@ Judge = Callable[[World, Recorder, bool], str | None]
 
 
 @dataclass(frozen=True)
-class Case:
+class FuzzCase:
     """What is fuzzed: everything but the seed."""
 
     topology: Topology
@@ -60,7 +60,7 @@ class Case:
 
 
 @dataclass
-class Outcome:
+class FuzzOutcome:
     """How one seed went."""
 
     seed: int
@@ -72,7 +72,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Style:
+class FuzzStyle:
     """How a seed chooses."""
 
     fault_steps: int
@@ -86,8 +86,8 @@ class Style:
     coded: bool
 
 
-def style_of(random: Random, faulty: bool) -> Style:
-    return Style(
+def draw_style(random: Random, faulty: bool) -> FuzzStyle:
+    return FuzzStyle(
         fault_steps=random.choice((40, 150, 500)),
         fault_rate=random.choice((0.01, 0.04, 0.12)) if faulty else 0.0,
         timer_rate=random.choice((0.0, 0.01, 0.1)),
@@ -101,12 +101,12 @@ def style_of(random: Random, faulty: bool) -> Style:
 class Fuzzer(PendingActions):
     """One run of one seed."""
 
-    def __init__(self, case: Case, seed: int, recorder: Recorder) -> None:
+    def __init__(self, case: FuzzCase, seed: int, recorder: Recorder) -> None:
         super().__init__(case.links)
         self.case = case
         self.seed = seed
-        self._random = stream(seed, "fuzz")
-        self.style = style_of(self._random, bool(case.kinds))
+        self._random = make_stream(seed, "fuzz")
+        self.style = draw_style(self._random, bool(case.kinds))
         self.recorder = recorder
         self.world = World(
             case.topology,
@@ -118,17 +118,23 @@ class Fuzzer(PendingActions):
             operator=case.operator,
         )
         self._changes = list(case.changes)
-        self.load = Load(case.topology, case.draw(seed), case.messages, case.outstanding, case.senders, case.replies)
+        self.load = ClientLoad(
+            case.topology, case.draw(seed), case.messages, case.outstanding, case.senders, case.replies
+        )
         self.script: list[AnyAction] = []
         self._dealer = FaultInjector(
-            case.kinds, case.claims, stream(seed, "faults"), MILLISECOND, ahead(self.world, case.changes)
+            case.kinds,
+            case.claims,
+            make_stream(seed, "faults"),
+            MILLISECOND,
+            list_planned_topologies(self.world, case.changes),
         )
         self._ends: list[tuple[int, Fault]] = []
         """What ends a fault that was dealt, and at which step."""
         self._weights: dict[Pair, float] = {}
         self._lossy = case.links == "raw"
 
-    def run(self, judge: Judge) -> Outcome:
+    def run(self, judge: Judge) -> FuzzOutcome:
         world = self.world
         try:
             world.start()
@@ -156,35 +162,35 @@ class Fuzzer(PendingActions):
     # Phases
 
     def _settled(self) -> bool:
-        if self.load.left > 0 and any(sender in self.world.processes for sender in self.load.senders):
+        if self.load.remaining > 0 and any(sender in self.world.processes for sender in self.load.senders):
             return False
-        return not self._changes and changes_done(self.world) and not owes(self.world)
+        return not self._changes and are_changes_done(self.world) and not has_due_deliveries(self.world)
 
     def _disturb(self) -> None:
         for due in [due for due in self._ends if due[0] <= self.world.steps]:
             self._ends.remove(due)
             self._do(due[1])
         if self._random.random() < self.style.fault_rate:
-            dealt = self._dealer.deal(self.world)
+            dealt = self._dealer.draw(self.world)
             if dealt:
                 self._do(dealt[0])
                 for end in dealt[1:]:
                     self._ends.append((self.world.steps + self._random.randint(1, 120), end))
 
     def _heal(self) -> None:
-        for fault in self._dealer.heal(self.world):
+        for fault in self._dealer.list_healing(self.world):
             self._do(fault)
         if not self.case.replies and self.case.kinds & {"leaders", "crash", "recovery", "amnesia"}:
-            for fault in self._dealer.leaders(self.world):
+            for fault in self._dealer.list_stable_leaders(self.world):
                 self._do(fault)
         if "suspects" in self.case.kinds:
-            for fault in self._dealer.trust(self.world):
+            for fault in self._dealer.list_true_suspicions(self.world):
                 self._do(fault)
 
     def _drain(self) -> None:
         """Let late packets arrive too: what is delivered once must not be delivered again."""
         for _ in range(4 * sum(len(link) for link in self.links.values())):
-            if self.world.violations or not any(self.open(pair) for pair in self.links):
+            if self.world.violations or not any(self.is_open(pair) for pair in self.links):
                 return
             self._one(fair=True)
 
@@ -192,13 +198,13 @@ class Fuzzer(PendingActions):
 
     def _one(self, fair: bool) -> bool:
         """Choose one action and let it happen; False when nothing can."""
-        if self._changes and self._random.random() < 0.05 and may_change(self.world, self._changes[0].add):
+        if self._changes and self._random.random() < 0.05 and can_change(self.world, self._changes[0].add):
             self._do(self._changes.pop(0))
         action = self._choose(fair)
         if action is None:
             return False
         self._do(action)
-        self.load.settle(self.world)
+        self.load.collect_done(self.world)
         return True
 
     def _do(self, action: AnyAction) -> None:
@@ -208,11 +214,11 @@ class Fuzzer(PendingActions):
 
     def _choose(self, fair: bool) -> AnyAction | None:
         random = self._random
-        senders = self.load.ready(self.world)
+        senders = self.load.list_ready(self.world)
         if senders and random.random() < (0.3 if fair else self.style.eager):
             return self._multicast(random.choice(senders))
         if not fair and self.style.timer_rate and random.random() < self.style.timer_rate:
-            timers = self.live_timers()
+            timers = self.list_timers()
             if timers:
                 return Fire(*random.choice(timers))
         syncs = [process for process, disk in self.world.disks.items() if disk.busy]
@@ -229,13 +235,13 @@ class Fuzzer(PendingActions):
         return self._earliest()
 
     def _multicast(self, sender: ProcessId) -> Multicast:
-        message, _ = self.load.take(sender)
+        message, _ = self.load.next_message(sender)
         return Multicast(sender, message.id, message.destinations, len(message.payload))
 
     def _link(self, fair: bool) -> Pair | None:
         links = self.links
         if self.world.paused or self.world.blocked:
-            candidates = [pair for pair in links if self.open(pair)]
+            candidates = [pair for pair in links if self.is_open(pair)]
         else:
             candidates = list(links)
         if not candidates:
@@ -255,8 +261,8 @@ class Fuzzer(PendingActions):
 
     def _packet(self, pair: Pair, fair: bool) -> AnyAction:
         random = self._random
-        place = random.randrange(self.places(pair))
-        if self._lossy and not fair and self.may_lose(pair, place):
+        place = random.randrange(self.count_places(pair))
+        if self._lossy and not fair and self.can_lose(pair, place):
             chance = random.random()
             if chance < 0.05 or chance < self.loss:
                 return Drop(pair[0], pair[1], place)
@@ -270,29 +276,29 @@ class Fuzzer(PendingActions):
         """Any number of what could arrive at a process, each link in its order."""
         packets = []
         for pair in sorted(self.links):
-            if pair[1] == target and self.open(pair):
+            if pair[1] == target and self.is_open(pair):
                 packets += [(pair[0], 0)] * self._random.randint(0, len(self.links[pair]))
         if not packets:
-            pair = next(pair for pair in self.links if pair[1] == target and self.open(pair))
+            pair = next(pair for pair in self.links if pair[1] == target and self.is_open(pair))
             packets = [(pair[0], 0)]
         return Arrive(target, tuple(packets))
 
     def _earliest(self) -> Fire | None:
         """Nothing else can happen: time passes until the first timer."""
-        timers = self.live_timers()
+        timers = self.list_timers()
         if not timers:
             return None
         return Fire(*min(timers, key=lambda key: (self.timers[key][1], key)))
 
     # Telling
 
-    def _outcome(self, status: Status, story: str) -> Outcome:
-        return Outcome(self.seed, status, story, self.script, self.world.steps, self.world.noted)
+    def _outcome(self, status: Status, story: str) -> FuzzOutcome:
+        return FuzzOutcome(self.seed, status, story, self.script, self.world.steps, self.world.note_counts)
 
     def _stuck(self) -> str:
-        owed = self.world.owed()
+        owed = self.world.list_due_deliveries()
         if not owed:
-            return f"{self.load.left} messages could not be multicast: clients never heard that earlier ones were done"
+            return f"{self.load.remaining} messages were not multicast: clients got no reply to earlier ones"
         message, process = owed[0]
         more = f" ({len(owed)} deliveries are owed in all)" if len(owed) > 1 else ""
         return f"process {process} never delivered message {message}, {SETTLE_STEPS} steps after healing{more}"

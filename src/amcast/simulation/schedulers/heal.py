@@ -13,14 +13,14 @@ from amcast.kernel.spec import Claims
 from amcast.simulation.inputs.faults import FaultInjector
 from amcast.simulation.schedulers.pending_actions import PendingActions
 from amcast.simulation.world.actions import AnyAction, Arrive, Fire, Heal, Lossy, Recover, Resume, Sync
-from amcast.simulation.world.membership import present
+from amcast.simulation.world.membership import present_topology
 from amcast.simulation.world.world import World
 
 SETTLE_STEPS: Final = 20_000
 """The liveness bound: so many actions after healing, everything owed must be delivered."""
 
 
-def settle(pool: PendingActions, claims: Claims, bound: int = SETTLE_STEPS) -> list[AnyAction]:
+def run_fair_ending(pool: PendingActions, claims: Claims, bound: int = SETTLE_STEPS) -> list[AnyAction]:
     """Let a run end fairly: until nothing is owed, nothing can happen, or the bound is reached. Says what happened."""
     done: list[AnyAction] = []
     world = pool.world
@@ -28,7 +28,7 @@ def settle(pool: PendingActions, claims: Claims, bound: int = SETTLE_STEPS) -> l
         if pool.apply(action):
             done.append(action)
     fair = _fair(pool)
-    while len(done) < bound and not world.violations and owes(world):
+    while len(done) < bound and not world.violations and has_due_deliveries(world):
         chosen = next(fair, None)
         if chosen is None:
             break
@@ -37,22 +37,22 @@ def settle(pool: PendingActions, claims: Claims, bound: int = SETTLE_STEPS) -> l
     return done
 
 
-def owes(world: World) -> bool:
+def has_due_deliveries(world: World) -> bool:
     """Whether anything is owed (`World.owed`); asked after every step, so it stops at the first."""
     down = world.down
-    for message, missing in world.owing.items():
+    for message, missing in world.undelivered.items():
         if not down:
             return True
-        said = world.senders[message]
+        said = world.undelivered_messages[message]
         promised = said.sender not in down or len(missing) < len(world.topology.processes_of(said.destinations))
         if promised and any(process not in down for process in missing):
             return True
     return False
 
 
-def stuck_story(pool: PendingActions, settled: list[AnyAction]) -> str:
+def describe_stuck(pool: PendingActions, settled: list[AnyAction]) -> str:
     """Who still waits for what, in a sentence."""
-    owed = pool.world.owed()
+    owed = pool.world.list_due_deliveries()
     message, process = owed[0]
     more = f" ({len(owed)} deliveries are owed in all)" if len(owed) > 1 else ""
     end = "within the liveness bound of" if len(settled) >= SETTLE_STEPS else "and nothing more can happen after"
@@ -68,14 +68,14 @@ def _healing(pool: PendingActions, claims: Claims) -> Iterator[AnyAction]:
     for process in sorted(world.paused):
         yield Resume(process)
     lost = world.down.keys() - world.absent
-    if not claims.tolerates(present(world), frozenset(lost)):
+    if not claims.tolerates(present_topology(world), frozenset(lost)):
         for process in sorted(lost):
             yield Recover(process)
     dealer = FaultInjector(frozenset(), claims, Random(0), 1)
     if claims.faults & {"leaders", "crash", "recovery", "amnesia"}:
-        yield from dealer.leaders(world)
+        yield from dealer.list_stable_leaders(world)
     if "suspects" in claims.faults:
-        yield from dealer.trust(world)
+        yield from dealer.list_true_suspicions(world)
 
 
 def _fair(pool: PendingActions) -> Iterator[AnyAction]:
@@ -90,7 +90,7 @@ def _fair(pool: PendingActions) -> Iterator[AnyAction]:
             source, target = min(pool.links, key=lambda pair: pool.links[pair][0][0])
             yield Arrive(target, ((source, 0),))
         else:
-            timers = pool.live_timers()
+            timers = pool.list_timers()
             if not timers:
                 return
             timer = min(timers, key=lambda key: (fired.get(key, 0), pool.timers[key][2], key))

@@ -1,7 +1,7 @@
-"""What untimed agendas share: everything that could happen now, and how a chosen action happens.
+"""The state that untimed schedulers share: every action that could happen now, and how a chosen one is applied.
 
-The random, the enumerated and the scripted agenda differ only in how they choose. Time hardly exists here: each action
-takes a microsecond, and a timer is never too early.
+The random, the exhaustive and the scripted scheduler differ only in how they choose. Time hardly exists here: each
+action takes a microsecond, and a timer may fire at any moment.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from amcast.kernel.effects import About
 from amcast.kernel.ids import MessageId, ProcessId
 from amcast.kernel.message import Body, Message
 from amcast.kernel.spec import Links
-from amcast.simulation.inputs.faults import perform
+from amcast.simulation.inputs.faults import perform_fault
 from amcast.simulation.world.actions import AnyAction, Arrive, Drop, Fire, Multicast, Repeat, Sync
 from amcast.simulation.world.world import Envelope, Hello, Pair, World
 
@@ -26,7 +26,7 @@ class PendingActions:
         self.tick_ns = tick_ns
         """How long each action takes; 0: time stands still, even for timers."""
         self.slow: dict[ProcessId, int] = {}
-        self.kind = links
+        self.link_kind = links
         self.links: dict[Pair, tuple[tuple[int, Envelope], ...]] = {}
         """Links with something in flight, in the order in which it was sent; never changed in place, so that a copy
         of the dictionary is a picture of everything in flight."""
@@ -40,17 +40,17 @@ class PendingActions:
 
     def offer_packet(self, number: int, envelope: Envelope) -> None:
         if envelope[1] in self.world.processes:
-            self.put(number, envelope)
+            self.add_packet(number, envelope)
         else:
             # Whoever is down gets it never: a new incarnation begins with new links.
-            self.world.lose(envelope)
+            self.world.lose_packet(envelope)
 
-    def put(self, number: int, envelope: Envelope) -> None:
+    def add_packet(self, number: int, envelope: Envelope) -> None:
         """Behind everything else that is in flight on this link."""
         pair = (envelope[0], envelope[1])
         self.links[pair] = (*self.links.get(pair, ()), (number, envelope))
 
-    def take(self, pair: Pair, place: int) -> tuple[int, Envelope]:
+    def remove_packet(self, pair: Pair, place: int) -> tuple[int, Envelope]:
         """Out of what is in flight on this link."""
         link = self.links[pair]
         if len(link) == 1:
@@ -77,39 +77,44 @@ class PendingActions:
 
     def link_cut(self, source: ProcessId, target: ProcessId) -> None:
         for _, envelope in self.links.pop((source, target), ()):
-            self.world.lose(envelope)
+            self.world.lose_packet(envelope)
 
     # Faults
 
-    def resumed(self, process: ProcessId) -> None:
+    def resume(self, process: ProcessId) -> None:
         """Nothing to do: what a paused process missed is still in flight."""
 
-    def healed(self) -> None:
+    def heal_links(self) -> None:
         """Nothing to do: what a blocked link held back is still in flight."""
 
-    def lossy(self, loss: float) -> None:
+    def set_loss(self, loss: float) -> None:
         self.loss = loss
 
     # What could happen now
 
-    def open(self, pair: Pair) -> bool:
+    def is_open(self, pair: Pair) -> bool:
         """Whether something could arrive over this link now."""
         world = self.world
         return pair[1] not in world.paused and pair not in world.blocked
 
-    def places(self, pair: Pair) -> int:
+    def count_places(self, pair: Pair) -> int:
         """How many of the packets in flight could be the next: one on a link in order, all on others."""
         link = self.links[pair]
-        if self.kind == "fifo" or type(link[0][1][2]) is Hello:
+        if self.link_kind == "fifo" or type(link[0][1][2]) is Hello:
             return 1
         return len(link)
 
-    def may_lose(self, pair: Pair, place: int) -> bool:
+    def can_lose(self, pair: Pair, place: int) -> bool:
         """Whether a packet may be lost or doubled: not on the way to oneself, and greetings are link control."""
         link = self.links.get(pair, ())
-        return self.kind == "raw" and pair[0] != pair[1] and place < len(link) and type(link[place][1][2]) is not Hello
+        return (
+            self.link_kind == "raw"
+            and pair[0] != pair[1]
+            and place < len(link)
+            and type(link[place][1][2]) is not Hello
+        )
 
-    def live_timers(self) -> list[tuple[ProcessId, str]]:
+    def list_timers(self) -> list[tuple[ProcessId, str]]:
         """Timers that are still set; forgets the others."""
         timers = self.world.timers
         gone = [key for key, (ticket, _, _) in self.timers.items() if timers[key[0]].get(key[1]) != ticket]
@@ -136,14 +141,14 @@ class PendingActions:
             case Sync(process, count):
                 if not self.world.disks[process].busy:
                     return False
-                self.world.durable(process, count)
+                self.world.complete_writes(process, count)
                 return True
             case Drop(source, target, place):
                 return self._drop((source, target), place)
             case Repeat(source, target, place):
                 return self._repeat((source, target), place)
             case _:
-                return perform(self.world, self, action)
+                return perform_fault(self.world, self, action)
 
     def _submit(self, message: Message) -> bool:
         sender = message.sender
@@ -157,11 +162,11 @@ class PendingActions:
         taken = []
         for source, place in packets:
             pair = (source, target)
-            if pair in self.links and self.open(pair) and place < self.places(pair):
-                taken.append(self.take(pair, place))
+            if pair in self.links and self.is_open(pair) and place < self.count_places(pair):
+                taken.append(self.remove_packet(pair, place))
         if not taken:
             return False
-        self.world.burst(target, taken)
+        self.world.arrive_together(target, taken)
         return True
 
     def _fire(self, process: ProcessId, timer: str) -> bool:
@@ -174,13 +179,13 @@ class PendingActions:
         return True
 
     def _drop(self, pair: Pair, place: int) -> bool:
-        if not self.may_lose(pair, place):
+        if not self.can_lose(pair, place):
             return False
-        self.world.lose(self.take(pair, place)[1])
+        self.world.lose_packet(self.remove_packet(pair, place)[1])
         return True
 
     def _repeat(self, pair: Pair, place: int) -> bool:
-        if not self.may_lose(pair, place):
+        if not self.can_lose(pair, place):
             return False
-        self.put(*self.links[pair][place])
+        self.add_packet(*self.links[pair][place])
         return True

@@ -1,4 +1,4 @@
-"""The scripted agenda: a run repeated action by action, and told in words.
+"""The scripted scheduler: a run repeated action by action, and told in words.
 
 Strict: an action that cannot happen is a mistake in the script, and its line is named. Lenient: it is passed over,
 which is what makes scripts shrink. A script that ends with something still owed is followed by a fair ending
@@ -14,9 +14,9 @@ from amcast.kernel.ids import ProcessId
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Links
 from amcast.kernel.topology import Topology
-from amcast.simulation.narration import NarratedProcess, Witnessed, act, told
+from amcast.simulation.narration import NarratedProcess, ObservedStep, describe_action, narrate_action
 from amcast.simulation.schedulers.fuzz import Judge, Status
-from amcast.simulation.schedulers.heal import settle, stuck_story
+from amcast.simulation.schedulers.heal import describe_stuck, run_fair_ending
 from amcast.simulation.schedulers.pending_actions import TICK_NS, PendingActions
 from amcast.simulation.schedulers.script import Script
 from amcast.simulation.world.actions import AnyAction
@@ -27,7 +27,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass
-class Replayed:
+class ReplayResult:
     """How a script went."""
 
     status: Status
@@ -55,7 +55,7 @@ class Replayer(PendingActions):
         operator: ProcessId | None = None,
     ) -> None:
         super().__init__(links, tick_ns)
-        self._log: list[Witnessed] = []
+        self._log: list[ObservedStep] = []
         self._tell = tell
         self._told = 0
         seen = make if tell is None else lambda process: cast(Process, NarratedProcess(make(process), self._log))
@@ -77,7 +77,7 @@ class Replayer(PendingActions):
     def _narrate(self, action: AnyAction) -> None:
         assert self._tell is not None
         self._told += 1
-        self._tell(f"{self._told}. {told(action, self._log)}")
+        self._tell(f"{self._told}. {narrate_action(action, self._log)}")
 
 
 def replay(
@@ -88,14 +88,14 @@ def replay(
     *,
     strict: bool = True,
     tell: Tell | None = None,
-) -> Replayed:
+) -> ReplayResult:
     """Run a script and judge it. `tell` gets one line per step, as it happens."""
     recorder = Recorder()
     player = Replayer(
         script.topology, make, script.links, script.tick_ns, recorder, tell, script.absent, script.operator
     )
-    result = Replayed("holds", "")
-    result.notes = player.world.noted
+    result = ReplayResult("holds", "")
+    result.notes = player.world.note_counts
     try:
         player.world.start()
         _play(script, player, result, strict)
@@ -109,12 +109,14 @@ def replay(
     return result
 
 
-def _play(script: Script, player: Replayer, result: Replayed, strict: bool) -> None:
+def _play(script: Script, player: Replayer, result: ReplayResult, strict: bool) -> None:
     for place, action in enumerate(script.actions):
         result.actions.append(action)
         if not player.apply(action):
             if strict:
-                raise UsageError(f"{script.where(place)} of the script: cannot happen there: {act(action)}")
+                raise UsageError(
+                    f"{script.locate(place)} of the script: cannot happen there: {describe_action(action)}"
+                )
             result.actions.pop()
             result.skipped += 1
         if player.world.violations:
@@ -122,22 +124,22 @@ def _play(script: Script, player: Replayer, result: Replayed, strict: bool) -> N
 
 
 def _judge(
-    player: Replayer, recorder: Recorder, claims: Claims, judge: Judge, result: Replayed, tell: Tell | None
+    player: Replayer, recorder: Recorder, claims: Claims, judge: Judge, result: ReplayResult, tell: Tell | None
 ) -> None:
     world = player.world
-    story = verdict(world, recorder, judge, complete=not world.owed())
-    if story is None and world.owed():
+    story = judge_world(world, recorder, judge, complete=not world.list_due_deliveries())
+    if story is None and world.list_due_deliveries():
         if tell is not None:
             tell("the script is over; everything heals and goes on fairly:")
-        result.ending = settle(player, claims)
-        story = verdict(world, recorder, judge, complete=not world.owed())
+        result.ending = run_fair_ending(player, claims)
+        story = judge_world(world, recorder, judge, complete=not world.list_due_deliveries())
     if story is not None:
         result.status, result.story = "violated", story
-    elif world.owed():
-        result.status, result.story = "stuck", stuck_story(player, result.ending)
+    elif world.list_due_deliveries():
+        result.status, result.story = "stuck", describe_stuck(player, result.ending)
 
 
-def verdict(world: World, recorder: Recorder, judge: Judge, complete: bool) -> str | None:
+def judge_world(world: World, recorder: Recorder, judge: Judge, complete: bool) -> str | None:
     """The first violation; a judge may be asked more than once about one run."""
     recorder.processes.clear()
     return world.violations[0] if world.violations else judge(world, recorder, complete)

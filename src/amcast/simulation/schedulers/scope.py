@@ -33,7 +33,7 @@ class Budget(NamedTuple):
     renewals: int = 0
     suggestions: int = 0
 
-    def spent(self, name: str) -> "Budget":
+    def spend(self, name: str) -> "Budget":
         return self._replace(**{name: getattr(self, name) - 1})
 
 
@@ -80,7 +80,7 @@ class Scope:
         destinations: Any = {row[0]: row[2] for row in recorder.multicasts}
         return self.always(world.history, destinations)
 
-    def multicasts(self) -> tuple[Multicast, ...]:
+    def make_multicasts(self) -> tuple[Multicast, ...]:
         """The messages with their ids."""
         sent: dict[ProcessId, int] = {}
         actions = []
@@ -122,6 +122,6 @@ class Exploration:
     counterexample: Counterexample | None = None
 
     @property
-    def missed(self) -> list[str]:
+    def missed_goals(self) -> list[str]:
         """Goals that were not reached: a reason not to trust this scope."""
         return [goal for goal, reached in self.goals.items() if not reached]

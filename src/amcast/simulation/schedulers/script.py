@@ -41,15 +41,15 @@ from amcast.simulation.world.actions import (
     Suggest,
     Suspicion,
     Sync,
-    action_of,
-    written,
+    encode_actions,
+    parse_action,
 )
 
 FORMAT: Final = 1
 MAX_LINES: Final = 10_000_000
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class ScriptHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The first line."""
 
     script: int
@@ -93,8 +93,8 @@ class Script:
     lines: Sequence[int] = ()
     """Where each action stands in its file; empty if it never was in one."""
 
-    def header(self) -> Header:
-        return Header(
+    def make_header(self) -> ScriptHeader:
+        return ScriptHeader(
             script=FORMAT,
             protocol=self.protocol,
             topology=self.topology.describe(),
@@ -109,17 +109,17 @@ class Script:
             operator=self.operator,
         )
 
-    def text(self) -> str:
-        return msgspec.json.encode(self.header()).decode() + "\n" + written(self.actions)
+    def encode(self) -> str:
+        return msgspec.json.encode(self.make_header()).decode() + "\n" + encode_actions(self.actions)
 
     def write(self, file: Path | str) -> None:
         """Write the file; it appears whole or not at all."""
         file = Path(file)
         early = file.with_name(f".{file.name}")
-        early.write_text(self.text(), encoding="utf-8")
+        early.write_text(self.encode(), encoding="utf-8")
         early.replace(file)
 
-    def where(self, place: int) -> str:
+    def locate(self, place: int) -> str:
         """How to name an action in a complaint."""
         return f"line {self.lines[place]}" if self.lines else f"action {place + 1}"
 
@@ -143,7 +143,7 @@ def read_script(file: Path | str) -> Script:
     topology = Topology.from_dict(header.topology, f"{where}: topology")
     actions = []
     for number, line in lines[1:]:
-        action = action_of(line, f"{file}, line {number}")
+        action = parse_action(line, f"{file}, line {number}")
         check_action(action, topology, f"{file}, line {number}")
         actions.append(action)
     return Script(
@@ -163,11 +163,11 @@ def read_script(file: Path | str) -> Script:
     )
 
 
-def _header(line: str, where: str) -> Header:
+def _header(line: str, where: str) -> ScriptHeader:
     try:
-        header = msgspec.json.decode(line, type=Header)
+        header = msgspec.json.decode(line, type=ScriptHeader)
     except msgspec.DecodeError as error:
-        raise UsageError(f"{where}: {describe_error(error, Header)}; expected the header of a script") from None
+        raise UsageError(f"{where}: {describe_error(error, ScriptHeader)}; expected the header of a script") from None
     if header.script != FORMAT:
         raise UsageError(f"{where}: script = {header.script}; expected format {FORMAT}")
     if header.tick_ns < 0:

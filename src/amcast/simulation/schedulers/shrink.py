@@ -20,10 +20,10 @@ from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import MessageId, ProcessId, message_id
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims
-from amcast.simulation.inputs.random_streams import stream
+from amcast.simulation.inputs.random_streams import make_stream
 from amcast.simulation.schedulers.fuzz import Judge, Status
-from amcast.simulation.schedulers.heal import settle, stuck_story
-from amcast.simulation.schedulers.replay import Replayer, verdict
+from amcast.simulation.schedulers.heal import describe_stuck, run_fair_ending
+from amcast.simulation.schedulers.replay import Replayer, judge_world
 from amcast.simulation.schedulers.script import Script
 from amcast.simulation.world.actions import AnyAction, Arrive, Drop, Multicast, Repeat
 from amcast.simulation.world.world import Hello, Pair
@@ -38,14 +38,14 @@ Label = tuple[str, About]
 """What a packet is: the kind of its body, and which messages it is about."""
 
 
-class Item(NamedTuple):
+class ScriptStep(NamedTuple):
     """An action, and what the packets are that it means."""
 
     action: AnyAction
     labels: tuple[Label, ...] = ()
 
 
-Plan = Callable[[Replayer], Iterable[Item]]
+Plan = Callable[[Replayer], Iterable[ScriptStep]]
 """What to do next, given how the world stands."""
 
 
@@ -57,7 +57,7 @@ class Failure(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Shrunk:
+class ShrinkResult:
     """A smaller script that fails in the same way."""
 
     script: Script
@@ -66,7 +66,7 @@ class Shrunk:
     """What kept it from being minimal, in a sentence."""
 
 
-def kind_of(status: Status, story: str) -> str:
+def classify_failure(status: Status, story: str) -> str:
     """A story without its numbers and details: the property, the exception, or the sentence up to the colon."""
     if status == "stuck":
         return ""
@@ -80,7 +80,7 @@ def shrink(
     judge: Judge,
     progress: Callable[[int, int], None] | None = None,
     max_runs: int = MAX_RUNS,
-) -> Shrunk:
+) -> ShrinkResult:
     """Make a failing script minimal. `progress` hears of runs made and steps left."""
     return _Shrinker(script, make, claims, judge, progress, max_runs).run()
 
@@ -110,9 +110,9 @@ class _Shrinker:
         """Whether the failure shows only after a fair ending."""
         self._wanted: Failure
         self._story = ""
-        self._items: list[Item] = []
+        self._items: list[ScriptStep] = []
 
-    def run(self) -> Shrunk:
+    def run(self) -> ShrinkResult:
         self._begin()
         limit = None
         try:
@@ -124,22 +124,22 @@ class _Shrinker:
             limit = f"the limit of {self._max_runs} runs was reached; it may not be minimal"
         actions = [item.action for item in self._items]
         small = replace(self._script, actions=actions, status=self._wanted.status, story=self._story, lines=())
-        return Shrunk(small, self._runs, limit)
+        return ShrinkResult(small, self._runs, limit)
 
     # Running
 
     def _begin(self) -> None:
         """Run the script as it is: how does it fail?"""
-        self._items = [Item(action) for action in self._script.actions]
+        self._items = [ScriptStep(action) for action in self._script.actions]
         for self._settles in (False, True):
             status, story, items = self._play(lambda player: self._items)
             if status != "holds":
-                self._wanted = Failure(status, kind_of(status, story))
+                self._wanted = Failure(status, classify_failure(status, story))
                 self._story, self._items = story, items
                 return
         raise UsageError(f"the script of {self._script.protocol} does not fail; expected one that does")
 
-    def _fails(self, items: Sequence[Item]) -> bool:
+    def _fails(self, items: Sequence[ScriptStep]) -> bool:
         """Whether these still fail in the same way; if so, what of them happened is what we have now."""
         return self._fails_so(lambda player: items)
 
@@ -147,20 +147,20 @@ class _Shrinker:
         if self._runs >= self._max_runs:
             raise _BudgetSpentError
         status, story, happened = self._play(plan)
-        if Failure(status, kind_of(status, story)) != self._wanted:
+        if Failure(status, classify_failure(status, story)) != self._wanted:
             return False
         self._story, self._items = story, happened
         if self._progress is not None:
             self._progress(self._runs, len(happened))
         return True
 
-    def _play(self, plan: Plan) -> tuple[Status, str, list[Item]]:
+    def _play(self, plan: Plan) -> tuple[Status, str, list[ScriptStep]]:
         self._runs += 1
         recorder = Recorder()
         script = self._script
         player = Replayer(script.topology, self._make, script.links, script.tick_ns, recorder)
         world = player.world
-        happened: list[Item] = []
+        happened: list[ScriptStep] = []
         try:
             world.start()
             for item in plan(player):
@@ -171,16 +171,18 @@ class _Shrinker:
                         happened.pop()
                 if world.violations:
                     break
-            ending = settle(player, self._claims) if self._settles and not world.violations else []
-            story = verdict(world, recorder, self._judge, complete=self._settles and not world.owed())
+            ending = run_fair_ending(player, self._claims) if self._settles and not world.violations else []
+            story = judge_world(
+                world, recorder, self._judge, complete=self._settles and not world.list_due_deliveries()
+            )
         except UsageError:
             raise
         except Exception as error:
             return "error", f"{type(error).__name__}: {error}", happened
         if story is not None:
             return "violated", story, happened
-        if self._settles and world.owed():
-            return "stuck", stuck_story(player, ending), happened
+        if self._settles and world.list_due_deliveries():
+            return "stuck", describe_stuck(player, ending), happened
         return "holds", "", happened
 
     # Ways of making it smaller
@@ -203,7 +205,7 @@ class _Shrinker:
             gone = messages[attempt % len(messages)].message
             kept, story = self._items, self._story
             wanted = [action for action in messages if action.message != gone] or messages
-            random = stream(attempt, "shrink")
+            random = make_stream(attempt, "shrink")
             if self._fails_so(partial(_in_any_order, wanted, random)):
                 self._cut()
                 self._reduce()
@@ -251,12 +253,12 @@ class _Shrinker:
 
     def _split(self) -> None:
         """One packet a step reads better than a burst, if it fails as well."""
-        items: list[Item] = []
+        items: list[ScriptStep] = []
         for item in self._items:
             if isinstance(item.action, Arrive) and len(item.labels) > 1:
                 target = item.action.target
                 pairs = zip(item.action.packets, item.labels, strict=True)
-                items += [Item(Arrive(target, (packet,)), (label,)) for packet, label in pairs]
+                items += [ScriptStep(Arrive(target, (packet,)), (label,)) for packet, label in pairs]
             else:
                 items.append(item)
         if len(items) != len(self._items):
@@ -273,20 +275,20 @@ class _Shrinker:
             self._fails([_renamed(item, names) for item in self._items])
 
 
-def _weight(item: Item) -> int:
+def _weight(item: ScriptStep) -> int:
     return 1 + len(item.labels) + (len(item.action.destinations) if isinstance(item.action, Multicast) else 0)
 
 
-def _in_any_order(multicasts: Sequence[Multicast], random: Random, player: Replayer) -> Iterator[Item]:
+def _in_any_order(multicasts: Sequence[Multicast], random: Random, player: Replayer) -> Iterator[ScriptStep]:
     """These messages, and everything that comes of them, in a random order."""
     left = list(multicasts)
     while left or player.links:
         choice = random.randrange(len(left) + len(player.links))
         if choice < len(left):
-            yield Item(left.pop(0))
+            yield ScriptStep(left.pop(0))
         else:
             pair = list(player.links)[choice - len(left)]
-            yield Item(Arrive(pair[1], ((pair[0], random.randrange(player.places(pair))),)))
+            yield ScriptStep(Arrive(pair[1], ((pair[0], random.randrange(player.count_places(pair))),)))
 
 
 # Packets by what they are
@@ -297,7 +299,7 @@ def _label(packet: tuple[int, tuple[object, ...]]) -> Label:
     return (type(envelope[2]).__name__, envelope[3])  # type: ignore[return-value]
 
 
-def _aimed(player: Replayer, item: Item) -> Item | None:
+def _aimed(player: Replayer, item: ScriptStep) -> ScriptStep | None:
     """The action as it must be said now to mean the same packets; None if none of them can come."""
     action = item.action
     match action:
@@ -308,14 +310,14 @@ def _aimed(player: Replayer, item: Item) -> Item | None:
             found = _find(link, len(link), item.labels[0] if item.labels else None, place)
             if found is None:
                 return None
-            return Item(msgspec.structs.replace(action, place=found), (_label(link[found]),))
+            return ScriptStep(msgspec.structs.replace(action, place=found), (_label(link[found]),))
         case _:
             return item
 
 
 def _aimed_arrival(
     player: Replayer, target: ProcessId, packets: tuple[tuple[ProcessId, int], ...], labels: tuple[Label, ...]
-) -> Item | None:
+) -> ScriptStep | None:
     """A burst takes packets one by one; each changes the places of those behind it."""
     links: dict[Pair, tuple[tuple[int, tuple[object, ...]], ...]] = {}
     aimed: list[tuple[ProcessId, int]] = []
@@ -323,13 +325,13 @@ def _aimed_arrival(
     for number, (source, place) in enumerate(packets):
         pair = (source, target)
         link = links.get(pair, player.links.get(pair, ()))
-        ordered = player.kind == "fifo" or (link and type(link[0][1][2]) is Hello)
+        ordered = player.link_kind == "fifo" or (link and type(link[0][1][2]) is Hello)
         found = _find(link, 1 if ordered else len(link), labels[number] if labels else None, place)
-        if found is not None and player.open(pair):
+        if found is not None and player.is_open(pair):
             aimed.append((source, found))
             meant.append(_label(link[found]))
             links[pair] = link[:found] + link[found + 1 :]
-    return Item(Arrive(target, tuple(aimed)), tuple(meant)) if aimed else None
+    return ScriptStep(Arrive(target, tuple(aimed)), tuple(meant)) if aimed else None
 
 
 def _find(link: Sequence[tuple[int, tuple[object, ...]]], places: int, label: Label | None, place: int) -> int | None:
@@ -341,15 +343,15 @@ def _find(link: Sequence[tuple[int, tuple[object, ...]]], places: int, label: La
 # Messages in a script
 
 
-def _messages(items: Sequence[Item]) -> list[MessageId]:
+def _messages(items: Sequence[ScriptStep]) -> list[MessageId]:
     return sorted(_senders(items), reverse=True)
 
 
-def _senders(items: Sequence[Item]) -> dict[MessageId, ProcessId]:
+def _senders(items: Sequence[ScriptStep]) -> dict[MessageId, ProcessId]:
     return {i.action.message: i.action.sender for i in items if isinstance(i.action, Multicast)}
 
 
-def _without(item: Item, message: MessageId) -> Item | None:
+def _without(item: ScriptStep, message: MessageId) -> ScriptStep | None:
     """An item without what is about one message only."""
     action = item.action
     if isinstance(action, Multicast):
@@ -361,11 +363,11 @@ def _without(item: Item, message: MessageId) -> Item | None:
         return None
     labels = tuple(item.labels[place] for place in kept)
     if isinstance(action, Arrive):
-        return Item(Arrive(action.target, tuple(action.packets[place] for place in kept)), labels)
-    return Item(action, labels)
+        return ScriptStep(Arrive(action.target, tuple(action.packets[place] for place in kept)), labels)
+    return ScriptStep(action, labels)
 
 
-def _narrower(items: list[Item]) -> Iterator[list[Item]]:
+def _narrower(items: list[ScriptStep]) -> Iterator[list[ScriptStep]]:
     """The script with one destination less, or without a payload, for each multicast."""
     for place, item in enumerate(items):
         action = item.action
@@ -378,14 +380,14 @@ def _narrower(items: list[Item]) -> Iterator[list[Item]]:
                 for gone in action.destinations
             ]
         for change in changes:
-            yield [*items[:place], Item(msgspec.structs.replace(action, **change)), *items[place + 1 :]]
+            yield [*items[:place], ScriptStep(msgspec.structs.replace(action, **change)), *items[place + 1 :]]
 
 
-def _renamed(item: Item, names: dict[MessageId, MessageId]) -> Item:
+def _renamed(item: ScriptStep, names: dict[MessageId, MessageId]) -> ScriptStep:
     action = item.action
     if isinstance(action, Multicast):
         action = msgspec.structs.replace(action, message=names[action.message])
-    return Item(action, tuple((kind, _about(about, names)) for kind, about in item.labels))
+    return ScriptStep(action, tuple((kind, _about(about, names)) for kind, about in item.labels))
 
 
 def _about(about: About, names: dict[MessageId, MessageId]) -> About:

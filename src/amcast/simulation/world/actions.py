@@ -162,12 +162,12 @@ _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(AnyAction)
 
 
-def written(actions: Iterable[AnyAction]) -> str:
+def encode_actions(actions: Iterable[AnyAction]) -> str:
     """Actions as JSON lines."""
     return "".join(_encoder.encode(action).decode() + "\n" for action in actions)
 
 
-def action_of(line: str, where: str) -> AnyAction:
+def parse_action(line: str, where: str) -> AnyAction:
     """One JSON line as an action; `where` names the place for the error."""
     try:
         action: AnyAction = _decoder.decode(line)

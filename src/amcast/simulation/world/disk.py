@@ -17,13 +17,13 @@ class Disk:
         """Begins with a Persist that is not durable yet, then everything after it, in order."""
         self.busy = False
 
-    def keep(self, effect: Persist) -> None:
+    def store(self, effect: Persist) -> None:
         """A record is durable."""
         if effect.replaces:
             self.records.clear()
         self.records.append(effect.record)
 
-    def fail(self, kept: int) -> None:
+    def lose_pending(self, kept: int) -> None:
         """The process crashes: of the records that wait the first `kept` made it, unacknowledged. One that ends
         something is not written before what was delivered until then is handed over."""
         handed = True
@@ -33,7 +33,7 @@ class Disk:
             elif type(effect) is Persist:
                 if kept == 0 or (effect.after_deliveries and not handed):
                     break
-                self.keep(effect)
+                self.store(effect)
                 kept -= 1
         self.waiting.clear()
         self.busy = False

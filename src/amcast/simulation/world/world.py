@@ -1,9 +1,9 @@
 """A world: processes, links, timers and disks, and what each action does to them. It chooses nothing.
 
-Every effect that takes time becomes an offer to the agenda (a packet in flight, a timer, a disk write); the agenda
-decides when it happens and calls back `arrive`, `fire` or `durable`. Faults are actions too. Links follow the rule of
-the architecture: FIFO and exactly-once within one incarnation of both ends; when an incarnation ends, what was in
-flight is lost and the peer hears of the new incarnation before anything else comes over the link.
+Every effect that takes time becomes an offer to the scheduler (a packet in flight, a timer, a disk write); the
+scheduler decides when it happens and calls back `arrive`, `fire` or `complete_writes`. Faults are actions, too. Links
+are FIFO and exactly-once within one incarnation of both ends. When an incarnation ends, packets in flight are lost, and
+the peer gets a LinkReset for the new incarnation before any other event from that link.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,14 +20,15 @@ from amcast.kernel.message import Body, Message
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
 from amcast.simulation.world.disk import Disk
-from amcast.simulation.world.membership import install, leave
+from amcast.simulation.world.membership import install_snapshot, remove_member
 from amcast.trace.recorder import Recorder
 
 Envelope = tuple[ProcessId, ProcessId, Body, About, int, int]
 """A body in flight: source, target, body, about, size in bytes (0 if nobody asked), sent_ns."""
 
 Flight = tuple[int, int, ProcessId, Sequence[ProcessId], Body, About, int, int]
-"""A body in flight to several targets: kind of agenda entry, number of the first packet, source, targets, and so on."""
+"""A body in flight to several targets: kind of calendar entry, number of the first packet, source, targets, body,
+about, size, sent_ns."""
 
 Pair = tuple[ProcessId, ProcessId]
 
@@ -39,7 +40,7 @@ class Hello(Body, frozen=True):
 
 
 class Scheduler(Protocol):
-    """Choice without physics. Offers come from the world; the agenda calls the world's actions in its own order."""
+    """Choice without physics. Offers come from the world; the scheduler calls the world's actions in its own order."""
 
     def offer_packet(self, number: int, envelope: Envelope) -> None:
         """A packet is in flight."""
@@ -76,33 +77,33 @@ class World:
         "blocked",
         "changes",
         "completed",
+        "configurations",
         "deliveries",
         "disks",
         "down",
         "history",
         "incarnations",
+        "keeps_history",
         "leaving",
         "lossless",
         "multicasts",
-        "noted",
+        "note_counts",
         "now",
         "operator",
-        "owing",
         "packets",
         "paused",
         "positions",
         "processes",
         "recorder",
-        "remembers",
         "resolved",
         "scheduler",
-        "senders",
         "skews",
         "stale",
         "steps",
         "timers",
         "topology",
-        "turned",
+        "undelivered",
+        "undelivered_messages",
         "violations",
     )
     # fmt: on
@@ -111,17 +112,17 @@ class World:
         self,
         topology: Topology,
         make: Callable[[ProcessId], Process],
-        agenda: Scheduler,
+        scheduler: Scheduler,
         recorder: Recorder | None = None,
         *,
-        measures: bool = False,
+        measures_sizes: bool = False,
         wire: Sequence[type[Body]] = (),
-        remembers: bool = True,
+        keeps_history: bool = True,
         absent: frozenset[ProcessId] = frozenset(),
         operator: ProcessId | None = None,
     ) -> None:
         self.topology = topology
-        self.scheduler = agenda
+        self.scheduler = scheduler
         self.recorder = recorder
         self.now = 0
         self.processes: dict[ProcessId, Process] = {}
@@ -133,7 +134,7 @@ class World:
         """Who is no member yet, or not any more; who is being removed (`simulation/world/membership.py`)."""
         self.operator, self.changes = operator, 0
         """The client that asks for changes of members, and how many it asked for."""
-        self.turned: dict[ProcessId, int] = {}
+        self.configurations: dict[ProcessId, int] = {}
         """The number of the topology that a process has begun, and will not forget unless it forgets everything."""
         self.paused: set[ProcessId] = set()
         self.blocked: set[Pair] = set()
@@ -145,15 +146,15 @@ class World:
         self.stale: set[Pair] = set()
         """(source, target): the source has not heard yet that the target began a new incarnation."""
         self.history: dict[ProcessId, list[MessageId]] = {process: [] for process in topology.servers}
-        """What each process delivered, in order; empty lists when `remembers` is off."""
+        """What each process delivered, in order; empty lists when `keeps_history` is off."""
         self.positions: dict[ProcessId, int] = dict.fromkeys(topology.servers, 0)
-        self.owing: dict[MessageId, set[ProcessId]] = {}
+        self.undelivered: dict[MessageId, set[ProcessId]] = {}
         """Who has not delivered yet, per message that was multicast."""
-        self.senders: dict[MessageId, Message] = {}
+        self.undelivered_messages: dict[MessageId, Message] = {}
         """The messages in `owing`."""
         self.violations: list[str] = []
         """What a process did that no process may do, in sentences."""
-        self.noted: dict[str, int] = {}
+        self.note_counts: dict[str, int] = {}
         """How often each name was noted."""
         self.resolved: list[MessageId] = []
         """What clients were told to be done, since somebody last emptied it."""
@@ -165,16 +166,16 @@ class World:
         self.steps = 0
         self._make = make
         self._number = 0
-        """Rises with everything that is offered to the agenda."""
+        """Rises with everything that is offered to the scheduler."""
         self._cuts: dict[Pair, int] = {}
         """Packets below this number were lost with their link."""
         self._sent_ns: dict[MessageId, int] = {}
         self._held: set[ProcessId] = set()
         """Processes some of whose effects wait for their disk."""
-        self.remembers = remembers
+        self.keeps_history = keeps_history
         self._wants_packets = recorder is not None and recorder.wants_packets
         self._encode: Callable[[Any], bytes] | None = None
-        if measures or self._wants_packets or wire:
+        if measures_sizes or self._wants_packets or wire:
             self._encode = msgspec.msgpack.Encoder().encode
         self._decode: Callable[[bytes], Any] | None = None
         if wire:
@@ -182,8 +183,8 @@ class World:
         self.lossless = not wire
         """Nothing was ever lost: a packet that arrives is received, and that is all."""
 
-    def number(self) -> int:
-        """The next number, for what an agenda adds of its own."""
+    def next_number(self) -> int:
+        """The next number, for what an scheduler adds of its own."""
         self._number += 1
         return self._number
 
@@ -198,14 +199,14 @@ class World:
             self.step(process, (Started(),))
         # Who crashes before its disk is set up at all could not be told from who lost its memory.
         for process in there:
-            self.durable(process)
+            self.complete_writes(process)
 
     def submit(self, process: ProcessId, message: Message) -> None:
         """A user a-multicasts."""
         id = message.id
-        assert id not in self.owing, f"message {id} was multicast before"
-        self.owing[id] = set(self.topology.processes_of(message.destinations)) - self.absent
-        self.senders[id] = message
+        assert id not in self.undelivered, f"message {id} was multicast before"
+        self.undelivered[id] = set(self.topology.processes_of(message.destinations)) - self.absent
+        self.undelivered_messages[id] = message
         self.multicasts += 1
         if self.recorder is not None:
             self._sent_ns[id] = self.now
@@ -219,7 +220,7 @@ class World:
         if event is not None:
             self.step(envelope[1], (event,))
 
-    def reach(self, flight: Flight) -> None:
+    def fast_arrive(self, flight: Flight) -> None:
         """On smooth links: one body reaches several targets, one after the other."""
         _, _, source, targets, body, about, size, sent_ns = flight
         if self._wants_packets:
@@ -228,7 +229,7 @@ class World:
         for target in targets:
             self.step(target, events)
 
-    def burst(self, target: ProcessId, packets: Sequence[tuple[int, Envelope]]) -> None:
+    def arrive_together(self, target: ProcessId, packets: Sequence[tuple[int, Envelope]]) -> None:
         """Several packets reach one target and are taken in one step."""
         events = [event for number, envelope in packets if (event := self._received(number, envelope)) is not None]
         if events:
@@ -241,7 +242,7 @@ class World:
             del timers[name]
             self.step(process, (Timer(name),))
 
-    def durable(self, process: ProcessId, count: int = 0) -> None:
+    def complete_writes(self, process: ProcessId, count: int = 0) -> None:
         """The disk is done with the first `count` records that wait (0: all); what they held back happens now."""
         disk = self.disks[process]
         disk.busy = False
@@ -252,7 +253,7 @@ class World:
                 if left == 0:
                     break
                 left -= 1
-                disk.keep(effect)
+                disk.store(effect)
                 disk.waiting.popleft()
             else:
                 disk.waiting.popleft()
@@ -266,7 +267,7 @@ class World:
     def crash(self, process: ProcessId, kept: int = 0) -> None:
         """A process stops. Of the records that wait for the disk the first `kept` made it, unacknowledged."""
         assert process in self.processes, f"process {process} is down already"
-        self.disks[process].fail(kept)
+        self.disks[process].lose_pending(kept)
         self._held.discard(process)
         del self.processes[process]
         self.timers[process].clear()
@@ -297,7 +298,7 @@ class World:
                     self._begin(process, peer)
         self.step(process, (Started(tuple(self.disks[process].records), self.incarnations[process]),))
 
-    def renew(self, one: ProcessId, other: ProcessId) -> None:
+    def reset_link(self, one: ProcessId, other: ProcessId) -> None:
         """A link overflows: its incarnation ends both ways, and both ends are told."""
         if one in self.processes and other in self.processes:
             self._sever(one, other)
@@ -317,11 +318,11 @@ class World:
 
     # What is owed
 
-    def owed(self) -> list[tuple[MessageId, ProcessId]]:
+    def list_due_deliveries(self) -> list[tuple[MessageId, ProcessId]]:
         """What must still be delivered: messages of correct senders, or delivered by anyone, at whoever is up."""
         pairs = []
-        for message, missing in sorted(self.owing.items()):
-            said = self.senders[message]
+        for message, missing in sorted(self.undelivered.items()):
+            said = self.undelivered_messages[message]
             delivered_by_someone = len(missing) < len(self.topology.processes_of(said.destinations))
             if delivered_by_someone or said.sender not in self.down:
                 pairs += [(message, process) for process in sorted(missing) if process not in self.down]
@@ -408,7 +409,7 @@ class World:
         """Whoever does not know yet that a target began a new incarnation speaks to the old one."""
         for target in effect.targets:
             if (source, target) in self.stale:
-                self.lose((source, target, effect.body, effect.about, size, self.now))
+                self.lose_packet((source, target, effect.body, effect.about, size, self.now))
         return tuple(target for target in effect.targets if (source, target) not in self.stale)
 
     def _deliver(self, process: ProcessId, effect: Deliver) -> None:
@@ -422,10 +423,12 @@ class World:
             if effect.position < position:
                 self._check_replay(process, effect)
                 return
-            self.breaks(process, f"delivered message {message.id} at position {effect.position} after {position - 1}")
+            self.report_violation(
+                process, f"delivered message {message.id} at position {effect.position} after {position - 1}"
+            )
         self.positions[process] = effect.position + 1
         self.deliveries += 1
-        if self.remembers:
+        if self.keeps_history:
             self.history[process].append(message.id)
         if self.recorder is not None:
             self.recorder.record_delivery(
@@ -439,16 +442,16 @@ class World:
                 self._sent_ns.get(message.id),
                 effect.committed_ns,
             )
-        self.settle(process, message.id)
+        self.record_delivered(process, message.id)
 
-    def settle(self, process: ProcessId, message: MessageId) -> None:
+    def record_delivered(self, process: ProcessId, message: MessageId) -> None:
         """This process owes this message no more."""
-        missing = self.owing.get(message)
+        missing = self.undelivered.get(message)
         if missing is not None:
             missing.discard(process)
             if not missing:
-                del self.owing[message]
-                del self.senders[message]
+                del self.undelivered[message]
+                del self.undelivered_messages[message]
                 if self._sent_ns:
                     self._sent_ns.pop(message, None)
                 self.completed.append(message)
@@ -456,25 +459,25 @@ class World:
     def _check_replay(self, process: ProcessId, effect: Deliver) -> None:
         """A restarted process tells its log again: the same messages at the same positions, and nothing new."""
         history = self.history[process]
-        if self.remembers and effect.position < len(history) and history[effect.position] != effect.message.id:
-            self.breaks(
+        if self.keeps_history and effect.position < len(history) and history[effect.position] != effect.message.id:
+            self.report_violation(
                 process,
                 f"delivered message {effect.message.id} at position {effect.position},"
                 f" where it had delivered {history[effect.position]} in an earlier incarnation",
             )
 
     def _note(self, process: ProcessId, name: str, message: MessageId | None, value: float | None) -> None:
-        self.noted[name] = self.noted.get(name, 0) + 1
+        self.note_counts[name] = self.note_counts.get(name, 0) + 1
         if name == "installed" and value is not None:
-            install(self, process, int(value))
+            install_snapshot(self, process, int(value))
         elif name == "turned" and value is not None:
-            self.turned[process] = int(value)
+            self.configurations[process] = int(value)
         elif name == "retired":
-            leave(self, process)
+            remove_member(self, process)
         if self.recorder is not None:
             self.recorder.record_note(process, self.now, name, message, value)
 
-    def breaks(self, process: ProcessId, sentence: str) -> None:
+    def report_violation(self, process: ProcessId, sentence: str) -> None:
         """It did what no process may do."""
         self.violations.append(f"process {process} {sentence}")
 
@@ -483,7 +486,7 @@ class World:
     def _received(self, number: int, envelope: Envelope) -> Event | None:
         source, target, body, about, size, sent_ns = envelope
         if target not in self.processes or (self._cuts and number < self._cuts.get((source, target), 0)):
-            self.lose(envelope)
+            self.lose_packet(envelope)
             return None
         if type(body) is Hello:
             return self._greet(source, target)
@@ -514,7 +517,7 @@ class World:
         self._cuts[(source, target)] = self._number + 1
         self.scheduler.link_cut(source, target)
 
-    def lose(self, envelope: Envelope) -> None:
+    def lose_packet(self, envelope: Envelope) -> None:
         source, target, body, about, size, sent_ns = envelope
         if self._wants_packets and type(body) is not Hello:
             self.recorder.record_packet(about, type(body).__name__, source, target, size, sent_ns, None)  # type: ignore[union-attr]

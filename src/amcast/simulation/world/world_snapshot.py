@@ -30,7 +30,7 @@ _encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
 Packet = tuple[int, Envelope]
 
 
-class Cell(NamedTuple):
+class ProcessSnapshot(NamedTuple):
     """One process, with all that belongs to it alone."""
 
     state: State | None
@@ -47,7 +47,7 @@ class Cell(NamedTuple):
 class WorldSnapshot(NamedTuple):
     """A whole world."""
 
-    cells: tuple[Cell, ...]
+    cells: tuple[ProcessSnapshot, ...]
     """In the order of `topology.processes`."""
     links: dict[Pair, tuple[Packet, ...]]
     stale: frozenset[Pair]
@@ -58,23 +58,23 @@ class WorldSnapshot(NamedTuple):
 class BranchingWorld(World):
     """A world that knows which processes its actions changed."""
 
-    def __init__(self, topology: Topology, make: Callable[[ProcessId], Process], agenda: PendingActions) -> None:
-        super().__init__(topology, make, agenda)
-        self.touched: set[ProcessId] = set()
+    def __init__(self, topology: Topology, make: Callable[[ProcessId], Process], scheduler: PendingActions) -> None:
+        super().__init__(topology, make, scheduler)
+        self.changed: set[ProcessId] = set()
 
     def step(self, process: ProcessId, events: Sequence[Event]) -> None:
-        self.touched.add(process)
+        self.changed.add(process)
         super().step(process, events)
 
-    def durable(self, process: ProcessId, count: int = 0) -> None:
-        self.touched.add(process)
-        super().durable(process, count)
+    def complete_writes(self, process: ProcessId, count: int = 0) -> None:
+        self.changed.add(process)
+        super().complete_writes(process, count)
 
     def crash(self, process: ProcessId, kept: int = 0) -> None:
-        self.touched.add(process)
+        self.changed.add(process)
         super().crash(process, kept)
 
-    def load(self, process: ProcessId, cell: Cell) -> None:
+    def restore_process(self, process: ProcessId, cell: ProcessSnapshot) -> None:
         """Put a process back to what a cell describes; as a new object, so that nothing of another branch is left."""
         if cell.state is None:
             self.processes.pop(process, None)
@@ -93,7 +93,7 @@ class BranchingWorld(World):
         self.history[process] = list(cell.history)
         self.positions[process] = len(cell.history)
 
-    def cell(self, process: ProcessId) -> Cell:
+    def snapshot_process(self, process: ProcessId) -> ProcessSnapshot:
         """A process as it stands."""
         up = self.processes.get(process)
         disk = self.disks[process]
@@ -105,68 +105,68 @@ class BranchingWorld(World):
             tuple(disk.waiting),
             tuple(self.history.get(process, ())),
         )
-        return Cell._make((*parts, _encode(parts)))
+        return ProcessSnapshot._make((*parts, _encode(parts)))
 
-    def forget(self) -> None:
+    def clear_deliveries(self) -> None:
         """Drop what a search does not look at: it can be told again from histories (`recall`)."""
-        self.owing.clear()
-        self.senders.clear()
+        self.undelivered.clear()
+        self.undelivered_messages.clear()
         self.completed.clear()
         self.resolved.clear()
         self._cuts.clear()
 
-    def recall(self, multicasts: Sequence[Message]) -> None:
+    def rebuild_undelivered(self, multicasts: Sequence[Message]) -> None:
         """Who has not delivered what."""
-        self.forget()
+        self.clear_deliveries()
         for message in multicasts:
             addressed = self.topology.processes_of(message.destinations)
             missing = {process for process in addressed if message.id not in self.history[process]}
             if missing:
-                self.owing[message.id] = missing
-                self.senders[message.id] = message
+                self.undelivered[message.id] = missing
+                self.undelivered_messages[message.id] = message
 
 
 class BranchingActions(PendingActions):
-    """An untimed agenda that can take a picture of its world and go back to it."""
+    """An untimed scheduler that can take a picture of its world and go back to it."""
 
     def __init__(self, topology: Topology, make: Callable[[ProcessId], Process], links: Links) -> None:
         super().__init__(links, tick_ns=0)
-        self.branching = BranchingWorld(topology, make, self)
-        self.world = self.branching
+        self.branching_world = BranchingWorld(topology, make, self)
+        self.world = self.branching_world
         self._places = {process: place for place, process in enumerate(topology.processes)}
         self._shown: WorldSnapshot | None = None
         """What the world shows, but for what was touched since."""
         self.offered: list[Packet] = []
         """What was put in flight lately."""
-        self._steps: dict[tuple[ProcessId, ProcessId, bytes, Body], tuple[Cell, tuple[Packet, ...]]] = {}
+        self._steps: dict[tuple[ProcessId, ProcessId, bytes, Body], tuple[ProcessSnapshot, tuple[Packet, ...]]] = {}
         """By target, source, the target's cell and what it heard: its next cell, and what it sent."""
 
-    def picture(self) -> WorldSnapshot:
+    def take_snapshot(self) -> WorldSnapshot:
         """The world as it stands."""
-        world = self.branching
+        world = self.branching_world
         before = self._shown
         if before is None:
-            cells = tuple(world.cell(process) for process in self._places)
+            cells = tuple(world.snapshot_process(process) for process in self._places)
         else:
             changed = list(before.cells)
-            for process in world.touched:
-                changed[self._places[process]] = world.cell(process)
+            for process in world.changed:
+                changed[self._places[process]] = world.snapshot_process(process)
             cells = tuple(changed)
         multicasts = before.multicasts if before is not None else ()
         if len(multicasts) != len(self.multicasts):
             multicasts = tuple(message for _, message in sorted(self.multicasts.items()))
         return WorldSnapshot(cells, self.links.copy(), frozenset(world.stale), multicasts)
 
-    def show(self, picture: WorldSnapshot) -> None:
+    def restore_snapshot(self, picture: WorldSnapshot) -> None:
         """Make the world what it was when the picture was taken."""
-        world = self.branching
+        world = self.branching_world
         before = self._shown
         for process, place in self._places.items():
             cell = picture.cells[place]
-            if before is None or cell is not before.cells[place] or process in world.touched:
+            if before is None or cell is not before.cells[place] or process in world.changed:
                 self._load(process, cell)
-        world.touched.clear()
-        world.forget()
+        world.changed.clear()
+        world.clear_deliveries()
         self.links = picture.links.copy()
         world.stale = set(picture.stale)
         if before is not picture or len(self.multicasts) != len(picture.multicasts):
@@ -177,23 +177,25 @@ class BranchingActions(PendingActions):
         self.offered.append((number, envelope))
         super().offer_packet(number, envelope)
 
-    def after(self, picture: WorldSnapshot, pair: Pair, place: int, happen: Callable[[], None]) -> WorldSnapshot:
+    def advance_snapshot(
+        self, picture: WorldSnapshot, pair: Pair, place: int, happen: Callable[[], None]
+    ) -> WorldSnapshot:
         """The picture after a packet arrived: a process in the same state that hears the same does the same, so each
         such step is taken once (by `happen`, in the world) and remembered."""
         source, target = pair
         body = picture.links[pair][place][1][2]
         at = self._places[target]
         if picture.stale or type(body) is Hello:
-            self.show(picture)
+            self.restore_snapshot(picture)
             happen()
-            return self.picture()
+            return self.take_snapshot()
         key = (target, source, picture.cells[at].code, body)
         known = self._steps.get(key)
         if known is None:
-            self.show(picture)
+            self.restore_snapshot(picture)
             self.offered.clear()
             happen()
-            after = self.picture()
+            after = self.take_snapshot()
             self._steps[key] = (after.cells[at], tuple(self.offered))
             return after
         cell, offered = known
@@ -215,16 +217,16 @@ class BranchingActions(PendingActions):
                 links[goal] = (*links.get(goal, ()), packet)
         return links
 
-    def _load(self, process: ProcessId, cell: Cell) -> None:
+    def _load(self, process: ProcessId, cell: ProcessSnapshot) -> None:
         for name in self.world.timers[process]:
             self.timers.pop((process, name), None)
         for name in cell.timers:
             self.timers[(process, name)] = (0, 0, 0)
-        self.branching.load(process, cell)
+        self.branching_world.restore_process(process, cell)
 
     def fingerprint(self, picture: WorldSnapshot, extra: object = None) -> bytes:
         """Equal for equal worlds, whatever way led there."""
-        ordered = self.kind == "fifo"
+        ordered = self.link_kind == "fifo"
         flight: list[Any] = []
         for pair, link in sorted(picture.links.items()):
             bodies: list[Any] = [packet[1][2] for packet in link]

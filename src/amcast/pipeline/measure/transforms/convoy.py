@@ -1,14 +1,14 @@
-"""Waiting in the order: deliveries that had their place and waited for something older; and the convoy effect.
+"""Waiting in the order: deliveries that had their final place and waited for an older message; and the convoy effect.
 
-The convoy effect is what paper 001 (sections 5 and 7.2) calls so: local messages that wait for global ones. Processes
-note it themselves (`convoy`, nanoseconds, once per delivery): the share is that of the latency of all local messages.
+Convoy effect as in paper 001 (sections 5 and 7.2): local messages that wait for global ones. Processes note it
+themselves (`convoy`, nanoseconds, once per delivery); the share is relative to the latency of all local messages.
 """
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 
-def convoy(delivered: DataFrame, notes: DataFrame) -> DataFrame:
+def measure_convoy(delivered: DataFrame, notes: DataFrame) -> DataFrame:
     """Per run and group, in the steady part: how many deliveries waited, how long, and what share of the latency."""
     keys = ["run", "process", "message"]
     behind = notes.where("name = 'convoy' and value > 0").select(*keys, F.col("value").alias("behind_ns"))

@@ -22,12 +22,12 @@ ERROR = 0.005
 Z95 = 1.96
 STEPS = 200
 TAIL = (0.999, 0.9999)
-"""A CDF is drawn at every step from 0 to 1, and at these."""
+"""A CDF has a point at every step from 0 to 1, and at these."""
 
 
-def histogram(rows: DataFrame, keys: Sequence[str], value: str, exact: bool) -> DataFrame:
+def build_histogram(rows: DataFrame, keys: Sequence[str], value: str, exact: bool) -> DataFrame:
     """keys, batch, value, count, total (the sum of the true values)."""
-    shown = F.col(value).cast("double") if exact else sketched(F.col(value))
+    shown = F.col(value).cast("double") if exact else sketch_value(F.col(value))
     bucketed = rows.select(*keys, "batch", shown.alias("value"), F.col(value).cast("double").alias("true_value"))
     counted = bucketed.groupBy(*keys, "batch", "value").agg(
         F.count("*").alias("count"), F.sum("true_value").alias("total")
@@ -35,18 +35,18 @@ def histogram(rows: DataFrame, keys: Sequence[str], value: str, exact: bool) -> 
     return counted.select(*keys, "batch", "value", "count", "total")
 
 
-def sketched(value: Column) -> Column:
+def sketch_value(value: Column) -> Column:
     """The middle of a value's bucket: within ERROR of it."""
     step = log((1 + ERROR) / (1 - ERROR))
     bucket = F.ceil(F.log(F.greatest(value.cast("double"), F.lit(1.0))) / step)
     return F.when(value < 1, F.lit(0.0)).otherwise(F.exp((bucket - 0.5) * step))
 
 
-def distribution(counts: DataFrame, keys: Sequence[str], unit: str, exact: bool) -> DataFrame:
+def summarize_distribution(counts: DataFrame, keys: Sequence[str], unit: str, exact: bool) -> DataFrame:
     """One row per key: count, mean, percentiles and extremes, with intervals; columns `unit`_p99 and so on."""
     keys = list(keys)
     values = counts.groupBy(*keys, "value").agg(F.sum("count").alias("count"))
-    ranked = _ranked(values, keys)
+    ranked = _rank_values(values, keys)
     columns = [F.max("n").alias("count"), F.min("value").alias(f"{unit}_min")]
     for share in PERCENTILES:
         p = share / 100
@@ -59,7 +59,7 @@ def distribution(counts: DataFrame, keys: Sequence[str], unit: str, exact: bool)
     columns.append(F.max("value").alias(f"{unit}_max"))
     found = ranked.groupBy(*keys).agg(*columns)
     named = [column for column in found.columns if column not in (*keys, "count")]
-    mean = _means(counts, keys, unit)
+    mean = _summarize_means(counts, keys, unit)
     return found.join(mean, keys).select(
         *keys,
         "count",
@@ -71,10 +71,10 @@ def distribution(counts: DataFrame, keys: Sequence[str], unit: str, exact: bool)
     )
 
 
-def cdf(counts: DataFrame, keys: Sequence[str], unit: str) -> DataFrame:
+def build_cdf(counts: DataFrame, keys: Sequence[str], unit: str) -> DataFrame:
     """keys, share, `unit`: the smallest value that at least this share of all values does not exceed."""
     keys = list(keys)
-    ranked = _ranked(counts.groupBy(*keys, "value").agg(F.sum("count").alias("count")), keys)
+    ranked = _rank_values(counts.groupBy(*keys, "value").agg(F.sum("count").alias("count")), keys)
     # A share belongs to the row that its rank falls into; in whole numbers, because 0.07 * 100 is more than 7.
     below, upto, n = F.col("upto") - F.col("count"), F.col("upto"), F.col("n")
     first = F.when(below == 0, F.lit(0)).otherwise(F.floor(below * STEPS / n) + 1)
@@ -86,7 +86,7 @@ def cdf(counts: DataFrame, keys: Sequence[str], unit: str) -> DataFrame:
     return spread.select(*keys, "share", F.col("value").alias(unit))
 
 
-def _ranked(values: DataFrame, keys: list[str]) -> DataFrame:
+def _rank_values(values: DataFrame, keys: list[str]) -> DataFrame:
     """How many values are at most this one, and how many there are."""
     key = Window.partitionBy(*keys)
     upto = key.orderBy("value").rowsBetween(Window.unboundedPreceding, Window.currentRow)
@@ -99,7 +99,7 @@ def _ranked(values: DataFrame, keys: list[str]) -> DataFrame:
     )
 
 
-def _means(counts: DataFrame, keys: list[str], unit: str) -> DataFrame:
+def _summarize_means(counts: DataFrame, keys: list[str], unit: str) -> DataFrame:
     """The mean, and an interval from the means of batches; no interval from fewer than two batches."""
     batches = counts.groupBy(*keys, "batch").agg(F.sum("total").alias("total"), F.sum("count").alias("count"))
     batches = batches.withColumn("mean", F.col("total") / F.col("count"))
@@ -109,7 +109,7 @@ def _means(counts: DataFrame, keys: list[str], unit: str) -> DataFrame:
         F.stddev_samp("mean").alias("sd"),
         F.count("*").alias("batches"),
     )
-    half = t95(F.col("batches") - 1) * F.col("sd") / F.sqrt("batches")
+    half = look_up_t95(F.col("batches") - 1) * F.col("sd") / F.sqrt("batches")
     mean = F.col("total") / F.col("all")
     return found.select(
         *keys,
@@ -119,7 +119,7 @@ def _means(counts: DataFrame, keys: list[str], unit: str) -> DataFrame:
     )
 
 
-def t95(freedom: Column) -> Column:
+def look_up_t95(freedom: Column) -> Column:
     """Student's t; null without a degree of freedom."""
     table = F.array(*[F.lit(value) for value in T95])
     return F.when(freedom >= 1, F.element_at(table, F.least(freedom, F.lit(len(T95))).cast("int")))

@@ -1,4 +1,4 @@
-"""Fairness: what each region waits, as a sender (until every destination delivered) and as a destination."""
+"""Fairness: the latency of each region, as a sender (until every destination delivered) and as a destination."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -8,7 +8,7 @@ from amcast.pipeline.measure.transforms import distribution as D  # noqa: N812
 KEYS = ("run", "side", "region")
 
 
-def fairness(delivered: DataFrame, done: DataFrame, exact: bool) -> DataFrame:
+def measure_fairness(delivered: DataFrame, done: DataFrame, exact: bool) -> DataFrame:
     """Per run, side and region: the distribution of its latencies, and the mean's ratio to the best region's."""
     sides = (
         done.where("steady")
@@ -17,7 +17,7 @@ def fairness(delivered: DataFrame, done: DataFrame, exact: bool) -> DataFrame:
             delivered.where("steady").select("run", F.lit("destination").alias("side"), "region", "latency_ns", "batch")
         )
     )
-    found = D.distribution(D.histogram(sides, KEYS, "latency_ns", exact), KEYS, "latency_ns", exact)
+    found = D.summarize_distribution(D.build_histogram(sides, KEYS, "latency_ns", exact), KEYS, "latency_ns", exact)
     means = F.collect_list("latency_ns_mean")
     best = found.groupBy("run", "side").agg(
         F.min("latency_ns_mean").alias("best"),

@@ -8,10 +8,10 @@ from amcast.pipeline.measure.transforms import distribution as D  # noqa: N812
 KEYS = ("run", "by", "place")
 
 
-def views(answers: DataFrame, exact: bool) -> DataFrame:
+def build_latency_views(answers: DataFrame, exact: bool) -> DataFrame:
     """Histograms of the steady responses, one per run and view: the finest one is counted once and then added up."""
     fine = ("run", "destinations", "rank", "response", "group")
-    counts = D.histogram(answers.where("steady"), fine, "latency_ns", exact)
+    counts = D.build_histogram(answers.where("steady"), fine, "latency_ns", exact)
     seen = F.array(
         *[
             F.struct(F.lit(by).alias("by"), place.cast("int").alias("place"))
@@ -31,17 +31,19 @@ def views(answers: DataFrame, exact: bool) -> DataFrame:
     return added.select(*KEYS, "batch", "value", "count", "total")
 
 
-def latency(counts: DataFrame, exact: bool) -> DataFrame:
+def measure_latency(counts: DataFrame, exact: bool) -> DataFrame:
     """One row per run and view."""
-    return D.distribution(counts, KEYS, "latency_ns", exact)
+    return D.summarize_distribution(counts, KEYS, "latency_ns", exact)
 
 
-def latency_cdf(counts: DataFrame) -> DataFrame:
+def build_latency_cdf(counts: DataFrame) -> DataFrame:
     """The curves of all, by rank and by response."""
-    return D.cdf(counts.where(F.col("by").isin("all", "rank", "response")), KEYS, "latency_ns")
+    return D.build_cdf(counts.where(F.col("by").isin("all", "rank", "response")), KEYS, "latency_ns")
 
 
-def routes(answers: DataFrame, exact: bool) -> DataFrame:
-    """Per run, region of the sender and destination group: how long the way takes."""
+def measure_routes(answers: DataFrame, exact: bool) -> DataFrame:
+    """Per run, region of the sender and destination group: the latency between them."""
     keys = ("run", "sender_region", "group")
-    return D.distribution(D.histogram(answers.where("steady"), keys, "latency_ns", exact), keys, "latency_ns", exact)
+    return D.summarize_distribution(
+        D.build_histogram(answers.where("steady"), keys, "latency_ns", exact), keys, "latency_ns", exact
+    )

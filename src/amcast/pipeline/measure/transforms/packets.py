@@ -1,10 +1,10 @@
-"""Packets: who sent and received how much, by which bodies, and how much of it served messages for somebody else."""
+"""Packets: how many each process sent and received, of which bodies, and how many were about messages of others."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 
-def packets_per_process(packets: DataFrame, processes: DataFrame, spans: DataFrame) -> DataFrame:
+def count_packets_per_process(packets: DataFrame, processes: DataFrame, spans: DataFrame) -> DataFrame:
     """Per process: packets and bytes, per second of the steady part and per multicast of the whole run."""
     bounds = spans.select("run", "low_ns", "high_ns", "multicasts")
     inside = packets.join(F.broadcast(bounds), "run").select(
@@ -50,7 +50,7 @@ def packets_per_process(packets: DataFrame, processes: DataFrame, spans: DataFra
     )
 
 
-def packets_per_body(packets: DataFrame, spans: DataFrame) -> DataFrame:
+def count_packets_per_body(packets: DataFrame, spans: DataFrame) -> DataFrame:
     """Per kind of body: how many, how large, how many per multicast."""
     found = packets.groupBy("run", "body").agg(F.count("*").alias("packets"), F.sum("bytes").alias("bytes"))
     return found.join(F.broadcast(spans.select("run", "multicasts")), "run").select(
@@ -64,7 +64,7 @@ def packets_per_body(packets: DataFrame, spans: DataFrame) -> DataFrame:
     )
 
 
-def concerned(packets: DataFrame, multicasts: DataFrame, processes: DataFrame) -> DataFrame:
+def find_packet_ends(packets: DataFrame, multicasts: DataFrame, processes: DataFrame) -> DataFrame:
     """Per packet, message that it is about, and end: the end's group, and whether the message concerns it."""
     about = packets.select(
         "run",
@@ -99,8 +99,8 @@ def concerned(packets: DataFrame, multicasts: DataFrame, processes: DataFrame) -
     )
 
 
-def audit(ends: DataFrame, processes: DataFrame) -> DataFrame:
-    """Who worked for whom, per process: ends of packets about messages, and those about other people's messages."""
+def audit_processes(ends: DataFrame, processes: DataFrame) -> DataFrame:
+    """Per process: ends of packets about messages, and those about messages that do not concern it."""
     found = ends.groupBy("run", "process").agg(
         F.count("*").alias("worked"),
         F.count(F.when(~F.col("concerned"), 1)).alias("worked_for_others"),
@@ -120,7 +120,7 @@ def audit(ends: DataFrame, processes: DataFrame) -> DataFrame:
     )
 
 
-def work(ends: DataFrame) -> DataFrame:
+def measure_work(ends: DataFrame) -> DataFrame:
     """The audit as a matrix: packets that a group's processes handled about messages for another group."""
     spread = ends.where(F.col("group").isNotNull()).select(
         "run", "group", F.explode("destinations").alias("for_group"), "concerned"
@@ -131,13 +131,13 @@ def work(ends: DataFrame) -> DataFrame:
     return found.select("run", "group", "for_group", "worked", "worked_as_stranger")
 
 
-def overhead(ends: DataFrame, delivered: DataFrame) -> DataFrame:
+def measure_overhead(ends: DataFrame, delivered: DataFrame) -> DataFrame:
     """Payload overhead per group: the share of messages whose payload it received without being a destination."""
     got = ends.where(F.col("got_payload") & F.col("group").isNotNull()).select("run", "group", "message")
     had = delivered.select("run", "group", "message")
     received = got.unionByName(had).distinct().groupBy("run", "group").agg(F.count("*").alias("received"))
-    kept = had.distinct().groupBy("run", "group").agg(F.count("*").alias("delivered"))
-    joined = received.join(kept, ["run", "group"], "left").fillna(0, ["delivered"])
+    own = had.distinct().groupBy("run", "group").agg(F.count("*").alias("delivered"))
+    joined = received.join(own, ["run", "group"], "left").fillna(0, ["delivered"])
     return joined.select(
         "run", "group", "received", "delivered", (1 - F.col("delivered") / F.col("received")).alias("overhead")
     )

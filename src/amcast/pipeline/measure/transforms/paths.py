@@ -1,10 +1,10 @@
-"""Fast and slow paths: what protocols noted about messages, how often, and whether such messages took longer."""
+"""Fast and slow paths: the notes of protocols about messages, how often, and whether such messages took longer."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 
-def paths(notes: DataFrame, done: DataFrame, spans: DataFrame) -> DataFrame:
+def measure_paths(notes: DataFrame, done: DataFrame, spans: DataFrame) -> DataFrame:
     """Per run and name of a note."""
     counted = notes.groupBy("run", "name").agg(
         F.count("*").alias("notes"), F.countDistinct("process").alias("processes")

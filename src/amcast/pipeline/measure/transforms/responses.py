@@ -4,8 +4,10 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 
-def responses(delivered: DataFrame) -> DataFrame:
-    """Per message and destination group, the first replica's delivery: what a client of that group waits for."""
+def find_responses(delivered: DataFrame) -> DataFrame:
+    """Per message and destination group, the first replica's delivery: the response that a client of that group waits
+    for.
+    """
     keys = ["run", "message", "group"]
     first = delivered.groupBy(*keys).agg(
         F.min("at_ns").alias("at_ns"),
@@ -33,7 +35,7 @@ def responses(delivered: DataFrame) -> DataFrame:
     )
 
 
-def completions(answers: DataFrame) -> DataFrame:
+def find_completions(answers: DataFrame) -> DataFrame:
     """Per message whose destination groups all delivered it: how long until the last of them did."""
     per_message = answers.groupBy("run", "message").agg(
         F.count("*").alias("answered"),

@@ -1,7 +1,7 @@
-"""The steady part of a run, and its deliveries with all that is known about their messages.
+"""The steady part of a run, and its deliveries joined with their messages.
 
 A run warms up and drains; both ends are dropped before anything is averaged: the first and the last tenth of its
-messages, in order of their multicast. (By number and not by time, because a burst has no time to speak of.)
+messages, in order of their multicast. (By number and not by time, because a burst takes almost no time.)
 """
 
 from collections.abc import Sequence
@@ -10,40 +10,42 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 BATCHES = 20
-"""The steady part is cut into so many batches: their means are nearly independent, single latencies are not."""
+"""The steady part is cut into this many batches: their means are nearly independent, single latencies are not."""
 
 
-def once(processes: DataFrame) -> DataFrame:
-    """One row per process: who was stopped in good order and started again has told of itself in every incarnation."""
+def deduplicate_processes(processes: DataFrame) -> DataFrame:
+    """One row per process: a process that was stopped cleanly and started again has a row of every incarnation."""
     per_process = processes.groupBy("run", "process").agg(
         F.max("group").alias("group"), F.max("region").alias("region"), F.max("crashed_at_ns").alias("crashed_at_ns")
     )
     return per_process.select("run", "process", "group", "region", "crashed_at_ns")
 
 
-def windows(multicasts: DataFrame, edge: float) -> DataFrame:
-    """Per run: when its steady part begins and ends, and what was multicast."""
+def find_steady_windows(multicasts: DataFrame, edge: float) -> DataFrame:
+    """Per run: when its steady part begins and ends, and how many messages were multicast."""
     per_run = multicasts.groupBy("run").agg(
         F.min("at_ns").alias("first_ns"),
         F.max("at_ns").alias("last_ns"),
         F.count("*").alias("multicasts"),
-        _cut("at_ns", edge).alias("low_ns"),
-        _cut("at_ns", 1 - edge).alias("high_ns"),
+        _find_quantile("at_ns", edge).alias("low_ns"),
+        _find_quantile("at_ns", 1 - edge).alias("high_ns"),
     )
     return per_run.select("run", "first_ns", "last_ns", "multicasts", "low_ns", "high_ns")
 
 
-def _cut(column: str, share: float) -> Column:
+def _find_quantile(column: str, share: float) -> Column:
     """The value below which this share of all values lies."""
     if share in (0.0, 1.0):
         return F.max(column) if share else F.min(column)
     return F.percentile_approx(column, share, 100_000)
 
 
-def counted(spans: DataFrame, facts: DataFrame, done: DataFrame, edge: float) -> DataFrame:
-    """Per run: its steady part, what happened in all, and how fast messages completed, first and last ones apart."""
+def summarize_spans(spans: DataFrame, facts: DataFrame, done: DataFrame, edge: float) -> DataFrame:
+    """Per run: its steady part, total counts, and the rate of completions without the first and last ones."""
     all_of = facts.groupBy("run").agg(F.count("*").alias("deliveries"))
-    ends = done.groupBy("run").agg(_cut("at_ns", edge).alias("begun"), _cut("at_ns", 1 - edge).alias("ended"))
+    ends = done.groupBy("run").agg(
+        _find_quantile("at_ns", edge).alias("begun"), _find_quantile("at_ns", 1 - edge).alias("ended")
+    )
     inside = (F.col("at_ns") > F.col("begun")) & (F.col("at_ns") <= F.col("ended"))
     completed = (
         done.join(F.broadcast(ends), "run")
@@ -66,14 +68,14 @@ def counted(spans: DataFrame, facts: DataFrame, done: DataFrame, edge: float) ->
     )
 
 
-def delivered(
+def join_deliveries(
     deliveries: DataFrame,
     multicasts: DataFrame,
     processes: DataFrame,
     spans: DataFrame,
     order: Sequence[int] | None = None,
 ) -> DataFrame:
-    """Every delivery of a message that was multicast to its group, with its latency and the places of both ends."""
+    """Every delivery of a message that was multicast to its group, with its latency and the regions of both ends."""
     sent = multicasts.select(
         "run",
         "message",

@@ -1,15 +1,15 @@
-"""Throughput over time: what was multicast, delivered and completed in each slice of a run."""
+"""Throughput over time: messages multicast, delivered and completed in each slice of a run."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 SLICES = 50
 PER_SLICE = 10
-"""A slice has about so many messages at least: fewer say more about the slicing than about the run."""
+"""A slice has at least about this many messages: with fewer, the numbers depend mostly on the slicing."""
 
 
-def throughput(multicasts: DataFrame, delivered: DataFrame, done: DataFrame, spans: DataFrame) -> DataFrame:
-    """Per run and slice of time, edges included and marked; a slice that is not steady does not count elsewhere."""
+def measure_throughput(multicasts: DataFrame, delivered: DataFrame, done: DataFrame, spans: DataFrame) -> DataFrame:
+    """Per run and slice of time, with the edges, which are marked as not steady."""
     facts = (
         multicasts.select("run", "at_ns", F.lit("multicast").alias("what"))
         .unionByName(delivered.select("run", "at_ns", F.lit("delivery").alias("what")))

@@ -1,0 +1,195 @@
+"""Requests and replies of the RPC of a replica (`live/rpc/server.py`), and their encoding.
+
+    RPC_REQUEST  [version, cluster, process, request]    the first frame of a connection, in the place of HELLO
+    RPC_REPLY    one reply, or a sequence of them        a refusal is a REFUSE frame, as on every connection
+
+| request | replies |
+|---|---|
+| GetProgress | Progress: the positions it still holds, whether it has caught up, and whether it has its group's state |
+| Subscribe | Deliveries, Deliveries, ... from a position on, KeepAlive when idle; PositionExpired when it is too old |
+| AllocateClientId | ClientId: an unused process id for a new client (`live/storage/client_ids.py`) |
+| ReleaseClientId | none: a client stops and returns its id |
+| GetTopology | CurrentTopology: the newest topology that this replica knows (`live/membership/topology_follower.py`) |
+| GetNodeStatus | NodeStatus: the status of this replica, or what one message waits for; for operators |
+| FetchState | StateHeader, then StateChunks: the state of the application (`live/server/application.py`) |
+"""
+
+from typing import Any, Final, cast
+
+import msgspec
+
+from amcast.kernel.ids import GroupId, ProcessId
+from amcast.kernel.message import Message
+from amcast.live.errors import BadFrameError
+from amcast.live.wire import frames
+
+
+class RpcRequest(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Base of the requests."""
+
+
+class GetProgress(RpcRequest, frozen=True):
+    """Asks how far a replica has delivered."""
+
+
+class Subscribe(RpcRequest, frozen=True):
+    """Asks for the deliveries of a group, from a position on."""
+
+    group: GroupId
+    position: int
+
+
+class AllocateClientId(RpcRequest, frozen=True):
+    """Asks for a process id that no other client uses."""
+
+
+class ReleaseClientId(RpcRequest, frozen=True):
+    """Returns a client's id; its next owner begins with this incarnation and this sequence number."""
+
+    process: ProcessId
+    secret: bytes
+    incarnation: int
+    sequence: int
+
+
+class FetchState(RpcRequest, frozen=True):
+    """Asks for the application's state after at least `position` deliveries."""
+
+    position: int
+
+
+class GetNodeStatus(RpcRequest, frozen=True):
+    """Asks for a node's status; with a message, for what that message waits for at this node."""
+
+    message: int | None = None
+
+
+class GetTopology(RpcRequest, frozen=True):
+    """Asks for the newest topology that a replica knows."""
+
+
+AnyRequest = GetProgress | Subscribe | AllocateClientId | ReleaseClientId | FetchState | GetNodeStatus | GetTopology
+
+
+class RpcEnvelope(msgspec.Struct, frozen=True, array_like=True):
+    """The first frame of an RPC connection. New fields may only be added at the end."""
+
+    version: int
+    cluster: str
+    process: ProcessId
+    """The process that the caller believes it has reached."""
+    request: AnyRequest
+
+
+class RpcReply(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Base of the replies."""
+
+
+class Progress(RpcReply, frozen=True):
+    """The replica holds the deliveries [first, next) and can send them to subscribers."""
+
+    first: int
+    next: int
+    caught_up: bool
+    incarnation: int
+    has_state: bool = True
+    """The replica has its group's state and does not wait to receive it (`live/membership/state_survey.py`)."""
+
+
+class Deliveries(RpcReply, frozen=True):
+    """Consecutive deliveries; the first one is at `position`."""
+
+    position: int
+    messages: list[Message]
+
+
+class KeepAlive(RpcReply, frozen=True):
+    """There is no new delivery; the next one will be at position `next`."""
+
+    next: int
+
+
+class PositionExpired(RpcReply, frozen=True):
+    """The requested position is no longer held; [first, next) is."""
+
+    first: int
+    next: int
+
+
+class ClientId(RpcReply, frozen=True):
+    """A client's process id, its incarnation and first sequence number, and a secret that proves ownership later."""
+
+    process: ProcessId
+    incarnation: int
+    sequence: int
+    secret: bytes
+    topology: bytes = b""
+    """The current topology if the members have changed: the client's cluster.toml may be older."""
+
+
+class StateHeader(RpcReply, frozen=True):
+    """The position and the size of an application's state, which follows in chunks."""
+
+    position: int
+    bytes: int
+
+
+class StateChunk(RpcReply, frozen=True):
+    """The next bytes of the state."""
+
+    data: bytes
+
+
+class NodeStatus(RpcReply, frozen=True):
+    """A status as JSON (`live/server/status.py`)."""
+
+    json: bytes
+
+
+class CurrentTopology(RpcReply, frozen=True):
+    """A topology as `kernel/reconfiguration.py` encodes it."""
+
+    topology: bytes
+
+
+AnyReply = (
+    CurrentTopology
+    | NodeStatus
+    | Progress
+    | Deliveries
+    | KeepAlive
+    | PositionExpired
+    | ClientId
+    | StateHeader
+    | StateChunk
+)
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_envelope_decoder: Final = msgspec.msgpack.Decoder(RpcEnvelope)
+_reply_decoder: Final = msgspec.msgpack.Decoder(AnyReply)
+
+
+def encode_request(envelope: RpcEnvelope) -> bytes:
+    """Encodes the first frame of an RPC connection."""
+    return frames.make_frame(frames.RPC_REQUEST, _encoder.encode(envelope))
+
+
+def decode_request(payload: Any) -> RpcEnvelope:
+    """Decodes the content of an RPC_REQUEST frame."""
+    try:
+        return _envelope_decoder.decode(payload)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise BadFrameError(f"an RPC request that cannot be decoded: {error}") from None
+
+
+def encode_reply(reply: AnyReply) -> bytes:
+    """Encodes one reply as a frame."""
+    return frames.make_frame(frames.RPC_REPLY, _encoder.encode(reply))
+
+
+def decode_reply(payload: Any) -> AnyReply:
+    """Decodes the content of an RPC_REPLY frame."""
+    try:
+        return cast(AnyReply, _reply_decoder.decode(payload))
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise BadFrameError(f"an RPC reply that cannot be decoded: {error}") from None

@@ -1,0 +1,71 @@
+"""The package `amcast`: its names resolve, load lazily, and have types that a type checker sees."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import amcast
+from amcast.kernel.errors import Error
+
+TYPED = """\
+import amcast
+from typing import assert_type
+
+assert_type(amcast.connect("cluster.toml"), amcast.Client)
+assert_type(amcast.connect_blocking("cluster.toml"), amcast.BlockingClient)
+assert_type(amcast.subscribe("cluster.toml", "orders"), amcast.Subscription)
+assert_type(amcast.run_replica("cluster.toml", "orders/1"), amcast.Replica)
+assert_type(amcast.read_cluster("cluster.toml"), amcast.Cluster)
+
+
+async def use(client: amcast.Client) -> amcast.Receipt:
+    async for delivery in client.deliveries("orders"):
+        assert_type(delivery, amcast.Delivery)
+    return await client.multicast({"orders"}, b"x")
+"""
+LAZY = """\
+import sys, amcast
+assert "amcast.live" not in sys.modules and "asyncio" not in sys.modules
+assert "connect" in dir(amcast)
+amcast.connect
+assert "amcast.cluster" in sys.modules
+"""
+
+
+def check_types(folder: Path, text: str) -> str:
+    """Output of `mypy --strict` for a program."""
+    file = folder / "program.py"
+    file.write_text(text)
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(folder / "cache"), str(file)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder).stdout
+
+
+def test_every_exported_name_resolves() -> None:
+    assert sorted(set(amcast.__all__)) == sorted(amcast.__all__)
+    for name in amcast.__all__:
+        assert getattr(amcast, name) is not None
+        assert name in dir(amcast)
+    with pytest.raises(AttributeError, match="nonsense"):
+        amcast.nonsense  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_every_exported_error_is_below_error() -> None:
+    errors = [value for name in amcast.__all__ if isinstance(value := getattr(amcast, name), type)]
+    for error in errors:
+        assert not issubclass(error, Exception) or issubclass(error, Error), error
+    assert issubclass(amcast.DeliveryUnknownError, TimeoutError)
+    assert issubclass(amcast.DeliveryUnknownError, amcast.CannotTellError)
+
+
+def test_the_live_system_loads_on_first_use() -> None:
+    subprocess.run([sys.executable, "-c", LAZY], check=True)
+
+
+def test_mypy_knows_the_types_of_public_functions(tmp_path: Path) -> None:
+    assert "Success" in check_types(tmp_path, TYPED)
+
+
+def test_mypy_rejects_an_unknown_name(tmp_path: Path) -> None:
+    assert 'has no attribute "nonsense"' in check_types(tmp_path, "import amcast\n\namcast.nonsense()\n")

@@ -1,4 +1,4 @@
-"""Proxies between real processes, one in front of each node: they pass bytes on, and cut or freeze when told."""
+"""TCP proxies in front of the nodes of a cluster, which cut or freeze connections between pairs of processes."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -11,7 +11,7 @@ from amcast.live.wire.network import Address
 Pair = frozenset[int]
 
 
-class _Line:
+class _ProxiedConnection:
     """One connection through a proxy."""
 
     def __init__(self, pair: Pair, writers: tuple[asyncio.StreamWriter, asyncio.StreamWriter]) -> None:
@@ -23,52 +23,53 @@ class _Line:
             writer.transport.abort()
 
 
-class Wires:
-    """Everybody reaches a node at the proxy's address; the node listens elsewhere."""
+class Proxies:
+    """Peers dial a node at its proxy's address; the node listens elsewhere."""
 
     def __init__(self, proxies: Mapping[int, Address], nodes: Mapping[int, Address]) -> None:
         self._proxies = proxies
         self._nodes = nodes
         self._servers: list[asyncio.Server] = []
-        self._lines: set[_Line] = set()
+        self._connections: set[_ProxiedConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._cut: set[Pair] = set()
         self._frozen: set[Pair] = set()
         self._thawed = asyncio.Event()
         self.cuts = 0
 
-    async def __aenter__(self) -> "Wires":
+    async def __aenter__(self) -> "Proxies":
         for process, (host, port) in self._proxies.items():
-            self._servers.append(await asyncio.start_server(self._accepting(process), host, port))
+            self._servers.append(await asyncio.start_server(self._make_acceptor(process), host, port))
         return self
 
     async def __aexit__(self, *error: object) -> None:
         for server in self._servers:
             server.close()
-        for line in self._lines:
-            line.cut()
+        for connection in self._connections:
+            connection.cut()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def cut(self, pairs: Iterable[Pair]) -> None:
-        """Break the connections of these pairs, and let them make no new ones."""
+        """Aborts the connections of these pairs, and lets them make no new ones."""
         self._cut |= set(pairs)
-        for line in [line for line in self._lines if line.pair in self._cut]:
+        for connection in [connection for connection in self._connections if connection.pair in self._cut]:
             self.cuts += 1
-            line.cut()
+            connection.cut()
 
     def freeze(self, pairs: Iterable[Pair]) -> None:
-        """Nothing passes, and nobody is told."""
+        """Holds the bytes of these pairs back; their connections stay open."""
         self._frozen |= set(pairs)
 
     def heal(self) -> None:
+        """Ends all cuts and freezes."""
         self._cut.clear()
         self._frozen.clear()
         self._thawed.set()
         self._thawed = asyncio.Event()
 
-    def _accepting(self, process: int):  # type: ignore[no-untyped-def]
+    def _make_acceptor(self, process: int):  # type: ignore[no-untyped-def]
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
             assert task is not None
@@ -89,16 +90,16 @@ class Wires:
         if pair in self._cut:
             return
         other_reader, other_writer = await asyncio.open_connection(*self._nodes[process])
-        line = _Line(pair, (writer, other_writer))
-        self._lines.add(line)
+        connection = _ProxiedConnection(pair, (writer, other_writer))
+        self._connections.add(connection)
         try:
             other_writer.write(head + payload)
-            await asyncio.gather(self._pass(pair, reader, other_writer), self._pass(pair, other_reader, writer))
+            await asyncio.gather(self._forward(pair, reader, other_writer), self._forward(pair, other_reader, writer))
         finally:
-            self._lines.discard(line)
-            line.cut()
+            self._connections.discard(connection)
+            connection.cut()
 
-    async def _pass(self, pair: Pair, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _forward(self, pair: Pair, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(1 << 16):
             while pair in self._frozen:
                 await self._thawed.wait()
@@ -108,5 +109,6 @@ class Wires:
 
 
 def between(some: Iterable[int], others: Iterable[int]) -> list[Pair]:
+    """All pairs of one of these processes and one of the others."""
     others = list(others)
     return [frozenset({one, other}) for one in some for other in others if one != other]

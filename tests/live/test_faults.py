@@ -15,7 +15,7 @@ from amcast.live.config.cluster import format_toml
 from amcast.live.operations.local_cluster import find_free_ports
 from amcast.protocols.catalogue import CATALOGUE
 from tests.live.fault_scene import CAMPAIGN, EVERYBODY, GROUPS, Scene, staged
-from tests.live.proxies import Wires, between
+from tests.live.proxies import Proxies, between
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -122,7 +122,7 @@ def test_cut_and_frozen_links_heal(tmp_path: Path) -> None:
         inside = places[3 * group : 3 * group + 3]
         rows = ", ".join(f'{{ address = "{_said(proxy)}", listen = "{_said(node)}" }}' for proxy, node in inside)
         text += f"[groups.{name}]\nreplicas = [{rows}]\n"
-    wires = Wires({n: places[n][0] for n in SERVERS}, {n: places[n][1] for n in SERVERS})
+    wires = Proxies({n: places[n][0] for n in SERVERS}, {n: places[n][1] for n in SERVERS})
     chance = random.Random(8)
 
     async def play(scene: Scene) -> None:

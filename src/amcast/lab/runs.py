@@ -52,8 +52,7 @@ class PreparedRun:
 
     def make(self, process: ProcessId) -> Process:
         """A fresh process of this run: a replica or a client."""
-        topology = self._first(process) if self.changes else self.topology
-        return self.assembly.make(process, topology)
+        return self.assembly.make(process, self.initial_topology(process))
 
     @cached_property
     def assembly(self) -> Assembly:
@@ -68,8 +67,13 @@ class PreparedRun:
             changes=bool(self.changes),
         )
 
-    def _first(self, process: ProcessId) -> Topology:
-        """The topology that a process begins with: who joins is told the one in which it is a member."""
+    @property
+    def farewell(self) -> Callable[[int], Body] | None:
+        """The body with which a node of this run, in an incarnation, says that it leaves; None for bare processes."""
+        return self.assembly.spec.farewell
+
+    def initial_topology(self, process: ProcessId) -> Topology:
+        """The topology that a process begins with: of a process that joins, the first one with it as a member."""
         topology = self.topology
         for change in self.changes:
             topology = change_topology(topology, change.group, change.add, change.remove)
@@ -133,6 +137,7 @@ class PreparedRun:
             senders=self.senders,
             absent=self.absent,
             operator=self.operator,
+            farewell=self.farewell,
         )
 
     def make_case(self) -> FuzzCase:
@@ -147,10 +152,11 @@ class PreparedRun:
             outstanding=self.outstanding,
             replies=self.nodes,
             links=self.network.links,
-            wire=self.wire_bodies(),
+            wire_bodies=self.wire_bodies(),
             senders=self.senders,
             absent=self.absent,
             operator=self.operator,
+            farewell=self.farewell,
             changes=self.changes,
         )
 

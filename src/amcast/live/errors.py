@@ -8,7 +8,7 @@ class BadFrameError(Error):
 
 
 class RefusedError(Error):
-    """The other side asked for something that is not allowed. The connection ends and the sentence is sent to it."""
+    """The other side sent something that is not allowed. The connection ends and the sentence is sent to it."""
 
 
 class DamagedLogError(UsageError):

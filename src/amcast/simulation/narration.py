@@ -1,4 +1,4 @@
-"""Runs in words: one sentence for each action, with what came of it."""
+"""Narrates runs: one sentence for each action, with its effects."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from amcast.kernel.effects import CancelTimer, Deliver, Effect, Note, Persist, Resolve, Send, SendEach, SetTimer
-from amcast.kernel.events import Event, Leader, LinkReset, PeerDown, Receive, Started, Submit, Suspect, Timer
+from amcast.kernel.events import Event, Leader, LinkReset, PeerDown, Receive, Requests, Started, Submit, Suspect, Timer
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Message, State
 from amcast.kernel.process import Process
@@ -16,10 +16,12 @@ from amcast.simulation.world.actions import (
     Arrive,
     Block,
     Change,
+    Collect,
     Crash,
     Drop,
     Fire,
     Heal,
+    Leave,
     Lossy,
     Multicast,
     Pause,
@@ -32,15 +34,16 @@ from amcast.simulation.world.actions import (
     Suggest,
     Suspicion,
     Sync,
+    Unreachable,
 )
 
 ObservedStep = tuple[ProcessId, Sequence[Event], Sequence[Effect]]
-LONGEST = 400
-"""Characters of one description; what is cut off is marked."""
+MAX_CHARACTERS = 400
+"""Most characters of one description; a longer one ends in "..."."""
 
 
 class NarratedProcess:
-    """Stands before a process and writes down its steps."""
+    """Wraps a process and records its steps."""
 
     def __init__(self, process: Process, log: list[ObservedStep]) -> None:
         self._process = process
@@ -68,18 +71,20 @@ class NarratedProcess:
 
 def narrate_action(action: AnyAction, steps: Sequence[ObservedStep]) -> str:
     """An action and the steps that it caused, as one line."""
-    head = "; then ".join(_heard(process, events) for process, events, _ in steps if _speaks(action))
-    results = "; ".join(text for _, _, effects in steps for text in _effects(effects))
+    head = "; then ".join(
+        _describe_events(process, events) for process, events, _ in steps if _is_clearer_by_events(action)
+    )
+    results = "; ".join(text for _, _, effects in steps for text in _describe_effects(effects))
     return (head or describe_action(action)) + (f" -> {results}" if results else "")
 
 
-def _speaks(action: AnyAction) -> bool:
-    """Whether the events say more than the action does."""
+def _is_clearer_by_events(action: AnyAction) -> bool:
+    """Whether the events say more than the action."""
     return isinstance(action, Arrive)
 
 
 def describe_action(action: AnyAction) -> str:
-    """An action, without what it causes."""
+    """An action, without its effects."""
     match action:
         case Multicast(sender, message, destinations):
             return f"process {sender} multicasts message {message} to {_groups(destinations)}"
@@ -100,10 +105,10 @@ def describe_action(action: AnyAction) -> str:
         case Block(pairs):
             return "links hold back everything: " + _list(f"{source} to {target}" for source, target in pairs)
         case _:
-            return _act_further(action)
+            return _describe_other_action(action)
 
 
-def _act_further(action: AnyAction) -> str:
+def _describe_other_action(action: AnyAction) -> str:
     match action:
         case Heal():
             return "all links work again"
@@ -121,20 +126,26 @@ def _act_further(action: AnyAction) -> str:
             return f"process {process} is told that {leader} leads group {group}"
         case Suspicion(process, group, up):
             return f"process {process} is told that group {group} is {'up' if up else 'down'}"
+        case Unreachable(process, peer):
+            return f"process {process} is told that nobody is at the address of process {peer}"
+        case Leave(process):
+            return f"process {process} tells all others that it leaves"
+        case Collect(process, on):
+            return f"process {process} takes requests of clients " + ("together" if on else "one by one again")
         case Skew(process, offset_ns, drift):
             return f"the clock of process {process} is off by {offset_ns} ns and {drift:+.0%}"
         case Change(group, add, remove):
             who = f"one member more, {add}" if add is not None else f"one member fewer, {remove}"
             return f"the operator asks for a group {group} with {who}"
         case _:
-            raise AssertionError(f"nobody can tell {action!r}")
+            raise AssertionError(f"unknown action {action!r}")
 
 
-def _heard(process: ProcessId, events: Sequence[Event]) -> str:
-    return f"process {process} " + " and ".join(_event(event) for event in events)
+def _describe_events(process: ProcessId, events: Sequence[Event]) -> str:
+    return f"process {process} " + " and ".join(_describe_event(event) for event in events)
 
 
-def _event(event: Event) -> str:
+def _describe_event(event: Event) -> str:
     match event:
         case Receive(sender, body):
             return f"receives {describe_value(body)} from {sender}"
@@ -150,17 +161,19 @@ def _event(event: Event) -> str:
             return f"is told that group {group} is {'up' if up else 'down'}"
         case PeerDown(peer):
             return f"is told that process {peer} is gone"
+        case Requests(messages):
+            return f"receives requests for messages {_list(message.id for message in messages)}"
         case Started(records, incarnation):
             return f"starts (incarnation {incarnation}, {len(records)} records)"
         case _:
             return repr(event)
 
 
-def _effects(effects: Sequence[Effect]) -> list[str]:
+def _describe_effects(effects: Sequence[Effect]) -> list[str]:
     texts = []
     waits = False
     for effect in effects:
-        text = _effect(effect)
+        text = _describe_effect(effect)
         if text:
             held = waits and not isinstance(effect, SetTimer | CancelTimer | Persist)
             texts.append(text + (" (once that is durable)" if held else ""))
@@ -168,7 +181,7 @@ def _effects(effects: Sequence[Effect]) -> list[str]:
     return texts
 
 
-def _effect(effect: Effect) -> str:
+def _describe_effect(effect: Effect) -> str:
     match effect:
         case Send(targets, body):
             return f"sends {describe_value(body)} to {_list(targets)}"
@@ -192,7 +205,7 @@ def _effect(effect: Effect) -> str:
 
 
 def describe_value(value: Any) -> str:
-    """A body, record or field for people: names of fields, messages by id, nothing endless."""
+    """A body, record or field for people: field names, messages by id, long values cut."""
     match value:
         case Message():
             text = str(value.id)
@@ -210,7 +223,7 @@ def describe_value(value: Any) -> str:
             text = f"{len(value)} bytes"
         case _:
             text = repr(value)
-    return text if len(text) <= LONGEST else text[:LONGEST] + "..."
+    return text if len(text) <= MAX_CHARACTERS else text[:MAX_CHARACTERS] + "..."
 
 
 def _groups(groups: Sequence[int]) -> str:

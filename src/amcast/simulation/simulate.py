@@ -1,4 +1,4 @@
-"""One timed run: boot, load, faults, healing, and an end that is either everything delivered or a stated reason."""
+"""A timed run: boot, load, faults, healing, and an end with every delivery done or a stated reason."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -6,6 +6,7 @@ from functools import partial
 from typing import Literal
 
 from amcast.kernel.ids import ProcessId
+from amcast.kernel.message import Body
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims
 from amcast.kernel.topology import Topology
@@ -21,12 +22,12 @@ from amcast.simulation.world.world import World
 from amcast.trace.recorder import Recorder
 
 End = Literal["delivered", "stuck", "cut off"]
-"""Everything owed was delivered; the liveness bound passed; the plan's time was over."""
+"""delivered: no delivery is due; stuck: the liveness bound passed; cut off: the plan's time was over."""
 
 
 @dataclass(frozen=True)
 class SimulationSetup:
-    """What one timed run needs, with every part handed in."""
+    """The inputs of one timed run."""
 
     topology: Topology
     make: Callable[[ProcessId], Process]
@@ -43,14 +44,16 @@ class SimulationSetup:
     until_ns: int = 0
     settle_ns: int = 0
     absent: frozenset[ProcessId] = frozenset()
-    """Who is no member at first, and may join."""
+    """Processes that are no members at first, and may join."""
     operator: ProcessId | None = None
-    """The client that asks for changes of members."""
+    """The client that requests changes of members."""
+    farewell: Callable[[int], Body] | None = None
+    """`Spec.farewell` of the nodes."""
 
 
 @dataclass
 class RunSummary:
-    """How a run went."""
+    """The result of a run."""
 
     end: End
     multicasts: int
@@ -65,12 +68,12 @@ class RunSummary:
 
     @property
     def complete(self) -> bool:
-        """Whether a missing delivery counts: the run was let finish, or its liveness bound passed."""
+        """Whether a missing delivery counts: the run finished, or its liveness bound passed."""
         return self.end != "cut off"
 
 
 class Simulation:
-    """A timed run, in pieces that a caller may watch; `simulate` does it in one go."""
+    """A timed run that a caller may inspect; `simulate` runs it in one call."""
 
     def __init__(self, setup: SimulationSetup, recorder: Recorder | None = None, keeps_history: bool = False) -> None:
         self.setup = setup
@@ -85,61 +88,68 @@ class Simulation:
             keeps_history=keeps_history or setup.operator is not None,
             absent=setup.absent,
             operator=setup.operator,
+            farewell=setup.farewell,
         )
-        self._changing: list[Change] = []
-        """Changes of members that the plan has and that did not happen yet, in order."""
+        self._pending_changes: list[Change] = []
+        """Changes of members of the plan that have not happened yet, in order."""
         self.scheduler.world = self.world
         self.load = ClientLoad(
             setup.topology, setup.draw, setup.messages, setup.outstanding, setup.senders, setup.replies
         )
         self._scale_ns = scale_ns(setup.network)
         self._settle_ns = setup.settle_ns or 2000 * self._scale_ns
-        self._heal_at = 0
-        self._stuck = False
-        self._seen = -1
+        self._heal_at_ns = 0
+        self._is_stuck = False
+        self._deliveries_seen = -1
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> RunSummary:
-        """Run to the end. `progress` is told now and then how many multicasts are done, of how many."""
+        """Runs to the end. `progress` is called now and then with multicasts done, and their total."""
         self._plan_faults()
-        self._watch()
+        self._watch_progress()
         self.world.start()
         if progress is not None:
-            self._report(progress, self.setup.messages)
+            self._report_progress(progress, self.setup.messages)
         until = self.setup.until_ns or 2**62
-        self.scheduler.run(self.load, until, self._over)
+        self.scheduler.run(self.load, until, self._is_over)
         return self._summary(until)
 
-    def _over(self) -> bool:
-        if self._stuck:
+    def _is_over(self) -> bool:
+        if self._is_stuck:
             return True
-        if self._changing or self.world.now < self._heal_at or (self.load.remaining > 0 and self._alive()):
+        if (
+            self._pending_changes
+            or self.world.now < self._heal_at_ns
+            or (self.load.remaining > 0 and self._has_live_sender())
+        ):
             return False
         return are_changes_done(self.world) and (not self.world.undelivered or not self.world.list_due_deliveries())
 
-    def _alive(self) -> bool:
+    def _has_live_sender(self) -> bool:
         return any(sender in self.world.processes for sender in self.load.senders)
 
-    def _watch(self) -> None:
-        """Every liveness bound: was anything delivered since, if anything is owed?"""
+    def _watch_progress(self) -> None:
+        """Once per liveness bound: is the run stuck, with no delivery since the last look though some are due?"""
 
-        def look() -> None:
-            if self.world.now >= self._heal_at + self._settle_ns and self.world.deliveries == self._seen:
-                self._stuck = bool(self.world.list_due_deliveries()) or self.load.remaining > 0 or bool(self._changing)
-                if self._stuck:
+        def check() -> None:
+            if self.world.now >= self._heal_at_ns + self._settle_ns and self.world.deliveries == self._deliveries_seen:
+                self._is_stuck = (
+                    bool(self.world.list_due_deliveries()) or self.load.remaining > 0 or bool(self._pending_changes)
+                )
+                if self._is_stuck:
                     return
-            self._seen = self.world.deliveries
-            if not self._over():
-                self.scheduler.schedule(self.world.now + self._settle_ns, look)
+            self._deliveries_seen = self.world.deliveries
+            if not self._is_over():
+                self.scheduler.schedule(self.world.now + self._settle_ns, check)
 
-        self.scheduler.schedule(self._settle_ns, look)
+        self.scheduler.schedule(self._settle_ns, check)
 
-    def _report(self, progress: Callable[[int, int], None], total: int) -> None:
-        def tell() -> None:
+    def _report_progress(self, progress: Callable[[int, int], None], total: int) -> None:
+        def report() -> None:
             progress(total - self.load.remaining, total)
-            if not self._over():
-                self.scheduler.schedule(self.world.now + 20 * self._scale_ns, tell)
+            if not self._is_over():
+                self.scheduler.schedule(self.world.now + 20 * self._scale_ns, report)
 
-        self.scheduler.schedule(0, tell)
+        self.scheduler.schedule(0, report)
 
     def _plan_faults(self) -> None:
         plan = self.setup.faults
@@ -147,57 +157,57 @@ class Simulation:
         if not self.setup.kinds and not events:
             return
         last = max((event.at_ns for event in events), default=0)
-        self._heal_at = plan.until_ns or max(100 * self._scale_ns, last + self._scale_ns)
+        self._heal_at_ns = plan.until_ns or max(100 * self._scale_ns, last + self._scale_ns)
         for event in events:
             if isinstance(event.fault, Change):
-                self._changing.append(event.fault)
+                self._pending_changes.append(event.fault)
                 self.scheduler.schedule(event.at_ns, partial(self._change, event.fault))
             else:
                 self.scheduler.schedule(event.at_ns, event.fault)
         random = make_stream(self.setup.seed, "faults")
-        dealer = FaultInjector(
+        injector = FaultInjector(
             self.setup.kinds,
             self.setup.claims,
             random,
             self._scale_ns,
-            list_planned_topologies(self.world, self._changing),
+            list_planned_topologies(self.world, self._pending_changes),
         )
 
         def strike() -> None:
-            dealt = dealer.draw(self.world)
-            for fault in dealt[:1]:
+            drawn = injector.draw(self.world)
+            for fault in drawn[:1]:
                 self.scheduler.schedule(self.world.now, fault)
-            for fault in dealt[1:]:
+            for fault in drawn[1:]:
                 self.scheduler.schedule(self.world.now + random.randint(1, 20) * self._scale_ns, fault)
 
-        for at in sorted(random.randrange(self._heal_at) for _ in range(plan.count if self.setup.kinds else 0)):
+        for at in sorted(random.randrange(self._heal_at_ns) for _ in range(plan.count if self.setup.kinds else 0)):
             self.scheduler.schedule(at, strike)
 
         def heal() -> None:
-            for fault in dealer.list_healing(self.world):
+            for fault in injector.list_healing(self.world):
                 self.scheduler.schedule(self.world.now, fault)
-            self.scheduler.schedule(self.world.now, settle)
+            self.scheduler.schedule(self.world.now, tell_truth)
 
-        def settle() -> None:
-            for fault in dealer.list_stable_leaders(self.world) + (
-                dealer.list_true_suspicions(self.world) if "suspects" in self.setup.kinds else []
+        def tell_truth() -> None:
+            for fault in injector.list_stable_leaders(self.world) + (
+                injector.list_true_suspicions(self.world) if "suspects" in self.setup.kinds else []
             ):
                 self.scheduler.schedule(self.world.now, fault)
 
         if self.setup.kinds:
-            self.scheduler.schedule(self._heal_at, heal)
+            self.scheduler.schedule(self._heal_at_ns, heal)
 
     def _change(self, change: Change) -> None:
-        """Changes happen one after the other: one that comes too soon waits."""
-        if self._changing[0] is change and perform_fault(self.world, self.scheduler, change):
-            del self._changing[0]
-        elif not self._stuck:
+        """Requests a change; changes happen one after the other, so one that comes too early waits."""
+        if self._pending_changes[0] is change and perform_fault(self.world, self.scheduler, change):
+            del self._pending_changes[0]
+        elif not self._is_stuck:
             self.scheduler.schedule(self.world.now + 5 * self._scale_ns, partial(self._change, change))
 
     def _summary(self, until: int) -> RunSummary:
         world = self.world
-        owed = world.list_due_deliveries()
-        if not owed and not self._changing and (self.load.remaining <= 0 or not self._alive()):
+        due = world.list_due_deliveries()
+        if not due and not self._pending_changes and (self.load.remaining <= 0 or not self._has_live_sender()):
             end: End = "delivered"
         elif world.now >= until:
             end = "cut off"
@@ -217,7 +227,7 @@ class Simulation:
             world.now,
             dict(world.down),
             world.violations,
-            len(owed),
+            len(due),
             dict(sorted(world.note_counts.items())),
         )
 
@@ -225,5 +235,5 @@ class Simulation:
 def simulate(
     setup: SimulationSetup, recorder: Recorder | None = None, progress: Callable[[int, int], None] | None = None
 ) -> RunSummary:
-    """Run a setup from boot to end, recording as it goes."""
+    """Runs a simulation from boot to end."""
     return Simulation(setup, recorder).run(progress)

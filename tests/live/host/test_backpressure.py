@@ -1,4 +1,4 @@
-"""A group without a majority answers nobody: what clients ask of the others in the meantime is bounded."""
+"""Back-pressure: unanswered requests of clients are bounded while a destination group has no majority."""
 
 import asyncio
 
@@ -16,15 +16,15 @@ from tests.live.cluster import QUICK, Cluster, run
 pytestmark = pytest.mark.live
 
 PRIMCAST = build_node_spec(get_protocol("primcast"), NodeConfig(omega=None, gateway=GatewayConfig()))
-MOST = 20_000
+UNORDERED_BYTES = 20_000
 MESSAGES = 200
 
 
-def test_clients_wait_while_a_destination_is_silent_and_go_on_when_it_is_back() -> None:
+def test_clients_wait_while_a_destination_is_silent_and_resume_when_it_is_back() -> None:
     async def scene() -> None:
         limits = Limits(
             **{name: getattr(QUICK, name) for name in ("heartbeat_s", "heartbeat_timeout_s", "reconnect_max_s")},
-            unordered_bytes=MOST,
+            unordered_bytes=UNORDERED_BYTES,
         )
         there = Cluster(Topology.grid(3, 1), PRIMCAST, limits)
         for me in there.topology.servers:
@@ -33,24 +33,26 @@ def test_clients_wait_while_a_destination_is_silent_and_go_on_when_it_is_back() 
         for me in (0, 1):
             there.replicas[me].start(there.addresses)
 
-        def asking(number: int) -> Session:
+        def make_session(number: int) -> Session:
             return Session(number, there.topology, PRIMCAST.contacts, SessionConfig(gateways=True))
 
         client = there.client(batches=False, lazy=True)
-        client._make_process = asking
+        client._make = make_session
         async with client:
-            asked = []
+            multicasts = []
             for _ in range(MESSAGES):
-                asked.append(asyncio.create_task(client.multicast((0, 2), bytes(1000), timeout_s=30)))
+                multicasts.append(asyncio.create_task(client.multicast((0, 2), bytes(1000), timeout_s=30)))
                 await asyncio.sleep(0.001)
             while not gateway.network.are_clients_paused:
                 await asyncio.sleep(0.01)
-            burden = gateway.process.unanswered_bytes()
+            unanswered = gateway.process.unanswered_bytes()
             await asyncio.sleep(0.2)
-            assert MOST < gateway.process.unanswered_bytes() == burden < MESSAGES * 1000, "it reads no more"
-            assert not any(task.done() for task in asked)
+            assert UNORDERED_BYTES < gateway.process.unanswered_bytes() == unanswered < MESSAGES * 1000, (
+                "it reads no more"
+            )
+            assert not any(task.done() for task in multicasts)
             silent.start(there.addresses)
-            await asyncio.gather(*asked)
+            await asyncio.gather(*multicasts)
             assert gateway.process.unanswered_bytes() == 0
             assert not gateway.network.are_clients_paused
         assert [len(there.delivered[me]) for me in (0, 1, 2)] == [MESSAGES, 0, MESSAGES]

@@ -1,4 +1,4 @@
-"""Persist is a barrier: nothing that follows it happens before the record is durable, and timers do not wait."""
+"""The effect queue: sends and deliveries wait until earlier records are durable; timers and notes do not."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -19,36 +19,36 @@ pytestmark = pytest.mark.live
 
 
 ENDS = 100
-"""Messages from here on end something, and are not delivered."""
+"""Messages with this id or a later one write a record that waits for deliveries, and are not delivered."""
 
 
-class Kept(Record, frozen=True):
+class NumberRecord(Record, frozen=True):
     number: int
 
 
-class Careful(Process):
-    """Persists each message before it sends it to itself, and delivers what it got back."""
+class Persistent(Process):
+    """Persists each message, sets a timer, and delivers the message."""
 
     def __init__(self, me: int, topology: Topology, config: object = None) -> None:
         super().__init__(me, topology)
-        self.known: list[int] = []
-        self.rang: list[str] = []
+        self.persisted: list[int] = []
+        self.expired: list[str] = []
 
     def on_start(self, records: Sequence[Record], incarnation: int) -> None:
-        self.known = [record.number for record in records if isinstance(record, Kept)]
+        self.persisted = [record.number for record in records if isinstance(record, NumberRecord)]
         self.incarnation = incarnation
 
     def on_submit(self, message: Message) -> None:
         if message.id >= ENDS:
-            self.persist(Kept(message.id), after_deliveries=True)
+            self.persist(NumberRecord(message.id), after_deliveries=True)
             return
         self.note("before", message.id)
-        self.persist(Kept(message.id))
+        self.persist(NumberRecord(message.id))
         self.set_timer("soon", (0, 0))
         self.deliver(message)
 
     def on_timer(self, name: str) -> None:
-        self.rang.append(name)
+        self.expired.append(name)
 
     def on_request(self, message: Message) -> None:
         self.deliver(message)
@@ -63,11 +63,11 @@ class Careful(Process):
         raise AssertionError
 
 
-SPEC = Spec("careful", "", "", Careful, Claims("no"), records=(Kept,))
+SPEC = Spec("persistent", "", "", Persistent, Claims("no"), records=(NumberRecord,))
 
 
 class SlowLog(LogStore):
-    """A disk that takes its time: records become durable when the test says so."""
+    """A slow disk: records become durable when the test calls `finish`."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, "os")
@@ -87,13 +87,13 @@ class SlowLog(LogStore):
         return 0
 
 
-def host_of(
+def make_host(
     store: LogStore,
     delivered: list[int],
     recorder: Recorder | None = None,
     before_log_truncation: Callable[[], None] | None = None,
-) -> tuple[Host, Careful]:
-    process = Careful(0, Topology.grid(1, 1))
+) -> tuple[Host, Persistent]:
+    process = Persistent(0, Topology.grid(1, 1))
     return Host(
         process,
         SPEC,
@@ -113,17 +113,17 @@ async def settle() -> None:
         await asyncio.sleep(0.001)
 
 
-def test_deliveries_wait_for_the_disk_and_steps_and_timers_do_not(tmp_path: Path) -> None:
+def test_deliveries_wait_for_the_disk_but_steps_and_timers_do_not(tmp_path: Path) -> None:
     async def main() -> None:
         store, delivered, recorder = SlowLog(tmp_path), [], Recorder()
-        host, process = host_of(store, delivered, recorder)
+        host, process = make_host(store, delivered, recorder)
         host.start({})
         host.submit(message(1))
         await settle()
         host.submit(message(2))
         await settle()
         assert delivered == []
-        assert process.rang == ["soon", "soon"]
+        assert process.expired == ["soon", "soon"]
         assert [row[3] for row in recorder.notes] == [1, 2]
         store.finish(1)
         await settle()
@@ -136,28 +136,28 @@ def test_deliveries_wait_for_the_disk_and_steps_and_timers_do_not(tmp_path: Path
     run(main())
 
 
-def test_a_record_that_ends_something_waits_for_the_deliveries_before_it_and_later_records_for_it(
+def test_record_after_deliveries_waits_for_them_and_holds_later_records(
     tmp_path: Path,
 ) -> None:
-    """Killed at any moment, a process has told its trace what its log will not tell it again."""
+    """Deliveries that the log forgets are in the trace, even if the process is killed at any moment."""
 
     async def main() -> None:
-        store, delivered, told = SlowLog(tmp_path), [], []
-        host, _ = host_of(store, delivered, before_log_truncation=lambda: told.append(list(delivered)))
+        store, delivered, flushed = SlowLog(tmp_path), [], []
+        host, _ = make_host(store, delivered, before_log_truncation=lambda: flushed.append(list(delivered)))
         host.start({})
         for number in (1, ENDS, 2, ENDS + 1, 3):
             host.submit(message(number))
             await settle()
-        assert (store.appended, delivered, told) == (1, [], [])
+        assert (store.appended, delivered, flushed) == (1, [], [])
         store.finish(1)
         await settle()
-        assert (store.appended, delivered, told) == (3, [1], [[1]])
+        assert (store.appended, delivered, flushed) == (3, [1], [[1]])
         store.finish(2)
         await settle()
-        assert (store.appended, delivered, told) == (3, [1], [[1]])
+        assert (store.appended, delivered, flushed) == (3, [1], [[1]])
         store.finish(3)
         await settle()
-        assert (store.appended, delivered, told) == (5, [1, 2], [[1], [1, 2]])
+        assert (store.appended, delivered, flushed) == (5, [1, 2], [[1], [1, 2]])
         store.finish(5)
         await settle()
         assert delivered == [1, 2, 3]
@@ -168,41 +168,41 @@ def test_a_record_that_ends_something_waits_for_the_deliveries_before_it_and_lat
 
 
 @pytest.mark.parametrize("mode", ["fsync", "os"])
-def test_records_that_wait_for_deliveries_reach_the_disk_in_their_order(tmp_path: Path, mode: str) -> None:
+def test_records_that_wait_for_deliveries_reach_the_disk_in_order(tmp_path: Path, mode: str) -> None:
     numbers = (1, ENDS, 2, 3, ENDS + 1, ENDS + 2, 4)
 
     async def main() -> None:
         delivered: list[int] = []
-        told: list[list[int]] = []
+        flushed: list[list[int]] = []
         store = LogStore(tmp_path, mode)  # type: ignore[arg-type]
-        host, _ = host_of(store, delivered, before_log_truncation=lambda: told.append(list(delivered)))
+        host, _ = make_host(store, delivered, before_log_truncation=lambda: flushed.append(list(delivered)))
         host.start({})
         for number in numbers:
             host.submit(message(number), wake=False)
         host.tick()
         while len(delivered) < 4:
             await asyncio.sleep(0.001)
-        assert told == [[1], [1, 2, 3], [1, 2, 3]]
+        assert flushed == [[1], [1, 2, 3], [1, 2, 3]]
         await host.stop()
         later = LogStore(tmp_path, mode)  # type: ignore[arg-type]
-        host, process = host_of(later, [])
+        host, process = make_host(later, [])
         host.start({})
         await settle()
-        assert process.known == list(numbers)
+        assert process.persisted == list(numbers)
         await host.stop()
 
     run(main())
 
 
 @pytest.mark.parametrize("mode", ["fsync", "os"])
-def test_a_later_incarnation_gets_the_records_and_its_number(tmp_path: Path, mode: str) -> None:
+def test_later_incarnation_gets_the_records_and_its_number(tmp_path: Path, mode: str) -> None:
     async def main() -> None:
         for incarnation in range(3):
             delivered: list[int] = []
-            host, process = host_of(LogStore(tmp_path, mode), delivered)  # type: ignore[arg-type]
+            host, process = make_host(LogStore(tmp_path, mode), delivered)  # type: ignore[arg-type]
             host.start({})
             await settle()
-            assert (process.incarnation, process.known) == (incarnation, list(range(incarnation * 10)))
+            assert (process.incarnation, process.persisted) == (incarnation, list(range(incarnation * 10)))
             for number in range(incarnation * 10, incarnation * 10 + 10):
                 host.submit(message(number))
             while len(delivered) < 10:
@@ -213,9 +213,9 @@ def test_a_later_incarnation_gets_the_records_and_its_number(tmp_path: Path, mod
     run(main())
 
 
-def test_a_process_that_fails_stops_alone_and_says_why(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+def test_failed_process_stops_and_logs_the_reason(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     async def main() -> None:
-        host, _ = host_of(LogStore(tmp_path), [])
+        host, _ = make_host(LogStore(tmp_path), [])
         host.start({})
         host.network.outbox.send((0,), b"", None)
         host.enqueue(Request(message(1)))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The same Skeen object that the simulator runs, over TCP: order, trace and replay."""
+"""Hosts over TCP run the process objects of the simulator: order, trace and replay of Skeen's protocol."""
 
 import asyncio
 import random
@@ -21,33 +21,35 @@ pytestmark = pytest.mark.live
 GROUPS = Topology.grid(3, 1)
 
 
-async def chatter(client: Client, count: int, seed: int) -> int:
-    """Multicast to random destinations from several logical clients at once; how many deliveries that must give."""
-    chance = random.Random(seed)
-    plans = [tuple(chance.sample(range(3), chance.randint(1, 3))) for _ in range(count)]
+async def multicast_randomly(client: Client, count: int, seed: int) -> int:
+    """Multicasts to random destinations from several coroutines at once; returns the expected number of deliveries."""
+    rng = random.Random(seed)
+    plans = [tuple(rng.sample(range(3), rng.randint(1, 3))) for _ in range(count)]
 
-    async def logical(share: list[tuple[int, ...]]) -> None:
+    async def multicast_share(share: list[tuple[int, ...]]) -> None:
         for groups in share:
-            receipt = await client.multicast(groups, chance.randbytes(chance.randint(0, 100)))
+            receipt = await client.multicast(groups, rng.randbytes(rng.randint(0, 100)))
             assert receipt.destinations == tuple(sorted(groups))
 
-    await asyncio.gather(*(logical(plans[start::5]) for start in range(5)))
+    await asyncio.gather(*(multicast_share(plans[start::5]) for start in range(5)))
     return sum(map(len, plans))
 
 
-async def crowd(cluster: Cluster, *, batches: bool, clients: int = 3, count: int = 100) -> int:
+async def run_clients(cluster: Cluster, *, batches: bool, clients: int = 3, count: int = 100) -> int:
+    """Runs several clients at once; returns the expected number of deliveries."""
+
     async def one(seed: int) -> int:
         async with cluster.client(batches=batches) as client:
-            return await chatter(client, count, seed)
+            return await multicast_randomly(client, count, seed)
 
     return sum(await asyncio.gather(*(one(seed) for seed in range(clients))))
 
 
 @pytest.mark.parametrize("batches", [False, True])
-def test_concurrent_clients_same_order_and_a_whole_trace(batches: bool) -> None:
+def test_concurrent_clients_see_one_order_and_a_complete_trace(batches: bool) -> None:
     async def main() -> None:
         async with cluster(GROUPS) as made:
-            expected = await crowd(made, batches=batches)
+            expected = await run_clients(made, batches=batches)
             await made.settled(expected)
         trace = made.recorder
         holds(recorded(trace))
@@ -65,7 +67,7 @@ def test_concurrent_clients_same_order_and_a_whole_trace(batches: bool) -> None:
     run(main())
 
 
-def test_packets_are_recorded_once_by_the_receiver_as_many_as_claimed() -> None:
+def test_receiver_records_each_packet_once_as_many_as_claimed() -> None:
     async def main() -> None:
         async with cluster(GROUPS) as made, made.client(me=7, batches=False) as client:
             receipt = await client.multicast({0, 1}, b"x" * 10)
@@ -84,10 +86,10 @@ def test_packets_are_recorded_once_by_the_receiver_as_many_as_claimed() -> None:
     run(main())
 
 
-def test_a_fresh_object_repeats_every_live_step(tmp_path: Path) -> None:
+def test_fresh_process_repeats_every_live_step(tmp_path: Path) -> None:
     async def main() -> None:
         async with cluster(GROUPS, folder=tmp_path) as made:
-            await made.settled(await crowd(made, batches=True))
+            await made.settled(await run_clients(made, batches=True))
         codec = Codec(SKEEN.wire_bodies(), SKEEN.records)
         for me, path in made.steps.items():
             assert replay(path, codec, SKEEN.process(me, GROUPS, SKEEN.configure())) == made.hosts[me].steps_taken
@@ -97,10 +99,10 @@ def test_a_fresh_object_repeats_every_live_step(tmp_path: Path) -> None:
     run(main())
 
 
-def test_replay_tells_a_process_that_behaves_differently(tmp_path: Path) -> None:
+def test_replay_reports_a_process_that_behaves_differently(tmp_path: Path) -> None:
     async def main() -> None:
         async with cluster(GROUPS, folder=tmp_path) as made:
-            await made.settled(await crowd(made, batches=True, clients=1, count=10))
+            await made.settled(await run_clients(made, batches=True, clients=1, count=10))
         wrong = SKEEN.process(0, GROUPS, SKEEN.configure())
         wrong.step([Receive(99, Request(Message(99_000_000_000, 99, (0,))))], 0)
         with pytest.raises(UsageError, match=r"step [0-9]+ differs"):
@@ -109,7 +111,7 @@ def test_replay_tells_a_process_that_behaves_differently(tmp_path: Path) -> None
     run(main())
 
 
-def test_a_message_too_large_is_refused_before_it_is_sent() -> None:
+def test_too_large_message_is_refused_before_it_is_sent() -> None:
     async def main() -> None:
         async with cluster(GROUPS) as made, made.client() as client:
             most = client.limits.message_bytes
@@ -124,7 +126,7 @@ def test_a_message_too_large_is_refused_before_it_is_sent() -> None:
     run(main())
 
 
-def test_what_is_not_bytes_is_refused_and_spoils_nobodys_batch() -> None:
+def test_payload_other_than_bytes_is_refused_and_spoils_no_batch() -> None:
     wrong: list[tuple[Any, str]] = [
         ("text", "payload of type str; expected bytes; encode it first"),
         (None, "payload of type NoneType; expected bytes"),
@@ -151,7 +153,7 @@ def test_what_is_not_bytes_is_refused_and_spoils_nobodys_batch() -> None:
     run(main())
 
 
-def test_no_answer_is_unknown_not_an_error_that_pretends() -> None:
+def test_unanswered_multicast_may_or_may_not_be_delivered() -> None:
     async def main() -> None:
         async with cluster(GROUPS) as made, made.client() as client:
             await made.hosts[1].stop()

@@ -1,4 +1,4 @@
-"""Distances on one machine: lines that hold back, the same plan simulated and live, and network namespaces."""
+"""Emulated networks: delayed lines, clusters across regions, and real network namespaces."""
 
 import asyncio
 import os
@@ -14,19 +14,16 @@ import pytest
 
 from amcast.cluster import connect
 from amcast.kernel.errors import UsageError
-from amcast.lab.simulated_vs_live import Latencies, compare_worlds
 from amcast.live.config.cluster import read_cluster
 from amcast.live.wire.emulated_line import DelayedWriter, EmulatedLine
-from amcast.simulation.inputs.plan import parse_plan, read_plan
-from tests import ROOT
 from tests.live.cluster import run
 from tests.live.secure_cluster import plain, replicas
 
 MS = 1_000_000
 
 
-async def sent_over(line: EmulatedLine, *writes: bytes) -> tuple[list[bytes], list[float]]:
-    """Write at once; what arrives, and after how many milliseconds."""
+async def send_over(line: EmulatedLine, *writes: bytes) -> tuple[list[bytes], list[float]]:
+    """Writes at once; returns the arrivals, and their times in milliseconds."""
     got: list[bytes] = []
     at: list[float] = []
     begin = time.perf_counter()
@@ -44,23 +41,23 @@ async def sent_over(line: EmulatedLine, *writes: bytes) -> tuple[list[bytes], li
     return got, at
 
 
-def test_a_line_delays_keeps_order_and_takes_time_for_bytes() -> None:
+def test_line_delays_in_order_and_by_bandwidth_and_loss() -> None:
     async def main() -> None:
-        got, at = await sent_over(EmulatedLine(20 * MS), b"a", b"b", b"c")
+        got, at = await send_over(EmulatedLine(20 * MS), b"a", b"b", b"c")
         assert b"".join(got) == b"abc"
         assert 19 < at[0] < 500
-        got, at = await sent_over(EmulatedLine(20 * MS, spread=0.5), *(bytes([n]) for n in range(50)))
+        got, at = await send_over(EmulatedLine(20 * MS, spread=0.5), *(bytes([n]) for n in range(50)))
         assert b"".join(got) == bytes(range(50))
         assert at == sorted(at)
-        _, at = await sent_over(EmulatedLine(1 * MS, bandwidth=100_000), *(b"x" * 2000 for _ in range(5)))
+        _, at = await send_over(EmulatedLine(1 * MS, bandwidth=100_000), *(b"x" * 2000 for _ in range(5)))
         assert at[-1] > 99
-        _, at = await sent_over(EmulatedLine(1 * MS, loss=0.5, retransmit_ns=30 * MS), *(b"x" for _ in range(20)))
+        _, at = await send_over(EmulatedLine(1 * MS, loss=0.5, retransmit_ns=30 * MS), *(b"x" for _ in range(20)))
         assert at[-1] > 30
 
     run(main())
 
 
-def test_a_line_that_ends_in_good_order_loses_nothing() -> None:
+def test_flushed_line_loses_nothing() -> None:
     async def main() -> None:
         got: list[bytes] = []
         delayed = DelayedWriter(EmulatedLine(1000 * MS), got.append, random.Random(1))
@@ -79,7 +76,7 @@ FAR = {"near": {"near": 0, "far": 40 * MS}, "far": {"near": 40 * MS, "far": 0}}
 
 
 @pytest.mark.live
-def test_a_cluster_across_regions_takes_as_long_as_its_distances(tmp_path: Path) -> None:
+def test_latency_across_regions_includes_the_emulated_delay(tmp_path: Path) -> None:
     cluster = plain(tmp_path, {"orders": 1, "stock": 1}, emulation={"matrix_ns": FAR, "client_region": "near"})
     text = cluster.file.read_text()
     for place, region in enumerate(("near", "far")):
@@ -103,7 +100,7 @@ def test_a_cluster_across_regions_takes_as_long_as_its_distances(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("[emulation]\nloss = 1.5", "loss = 1.5; expected a probability below 1"),
         ("[emulation.matrix_ns.a]\nb = 1", "matrix_ns.a names ['b']; expected ['a']"),
@@ -113,15 +110,15 @@ def test_a_cluster_across_regions_takes_as_long_as_its_distances(tmp_path: Path)
         ("[emulation]\nwan = 1", "unknown field `wan`"),
     ],
 )
-def test_wrong_distances_are_refused_with_the_field_named(tmp_path: Path, text: str, said: str) -> None:
+def test_wrong_emulation_is_refused_with_the_field_named(tmp_path: Path, text: str, expected: str) -> None:
     file = tmp_path / "cluster.toml"
     file.write_text(f"name = 'x'\n[groups.orders]\nreplicas = ['10.0.0.1:7001']\n{text}\n")
     with pytest.raises(UsageError) as refused:
         read_cluster(file)
-    assert said in str(refused.value)
+    assert expected in str(refused.value)
 
 
-def test_a_region_without_a_line_is_refused(tmp_path: Path) -> None:
+def test_unknown_region_is_refused(tmp_path: Path) -> None:
     cluster = plain(tmp_path, emulation={"matrix_ns": FAR})
     with pytest.raises(
         UsageError, match=r"region '' is not in emulation\.matrix_ns; expected one of \['near', 'far'\]"
@@ -131,54 +128,28 @@ def test_a_region_without_a_line_is_refused(tmp_path: Path) -> None:
         cluster.client_transport(region="moon")
 
 
-@pytest.mark.live
-@pytest.mark.slow
-def test_simulated_and_live_latencies_agree(tmp_path: Path) -> None:
-    """Within 5 % in the median. Other programs may hold the processors up: one good run of three will do."""
-    values = read_plan(ROOT / "plans" / "wan-compare.toml")
-    values["topology"] = {"groups": 2, "replicas": 3, "clients": 2}
-    values["network"] = {"delay_ns": 200 * MS}
-    values["workload"]["messages"] = 8
-    found: list[tuple[Latencies, Latencies]] = []
-    for attempt in range(3):
-        both = compare_worlds(parse_plan(values), tmp_path / str(attempt))
-        found.append((both.simulated, both.live))
-        assert both.live.messages == both.simulated.messages == 8
-        if both.agrees(0.05):
-            return
-    pytest.fail(f"no agreement: {found}")
-
-
-def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
-    for text, said in (
-        ({"network": {"links": "reordering"}, "protocol": "skeen"}, "live links are in order"),
-        ({"faults": {"profile": "crash"}, "protocol": "primcast"}, "a comparison has none"),
-        ({"network": {"distribution": "exponential"}, "protocol": "primcast"}, "expected constant or normal"),
-    ):
-        with pytest.raises(UsageError, match=said):
-            compare_worlds(parse_plan({"workload": {"name": "micro", "messages": 4}, **text}), tmp_path)
-
-
-def root(*words: str) -> None:
+def run_as_root(*words: str) -> None:
     subprocess.run(words, check=True, capture_output=True)
 
 
 @pytest.fixture
 def namespaces() -> Iterator[tuple[str, str]]:
-    """Two hosts with a cable of 25 ms between them."""
+    """Two network namespaces with a delay of 25 ms between them."""
     if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc"):
         pytest.skip("network namespaces need root, ip and tc")
     names = tuple(f"amcast-{os.getpid()}-{end}" for end in "ab")
     cables = tuple(f"amc{os.getpid() % 100_000}{end}" for end in "ab")
     try:
-        root("ip", "link", "add", cables[0], "type", "veth", "peer", "name", cables[1])
+        run_as_root("ip", "link", "add", cables[0], "type", "veth", "peer", "name", cables[1])
         for number, (name, cable) in enumerate(zip(names, cables, strict=True), 1):
-            root("ip", "netns", "add", name)
-            root("ip", "link", "set", cable, "netns", name)
+            run_as_root("ip", "netns", "add", name)
+            run_as_root("ip", "link", "set", cable, "netns", name)
             for words in (("addr", "add", f"10.213.7.{number}/24", "dev", cable), ("link", "set", cable, "up"),
                           ("link", "set", "lo", "up")):  # fmt: skip
-                root("ip", "-n", name, *words)
-            root("ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", cable, "root", "netem", "delay", "25ms")
+                run_as_root("ip", "-n", name, *words)
+            run_as_root(
+                "ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", cable, "root", "netem", "delay", "25ms"
+            )
         yield names  # type: ignore[misc]
     except subprocess.CalledProcessError as error:
         pytest.skip(f"no namespaces with netem on this machine: {error.stderr.decode().strip()}")
@@ -190,7 +161,7 @@ def namespaces() -> Iterator[tuple[str, str]]:
 
 @pytest.mark.live
 @pytest.mark.slow
-def test_the_same_over_a_cable_that_the_kernel_delays(tmp_path: Path, namespaces: tuple[str, str]) -> None:
+def test_latency_over_a_delayed_veth_pair_includes_the_delay(tmp_path: Path, namespaces: tuple[str, str]) -> None:
     file = tmp_path / "cluster.toml"
     file.write_text(
         "name = 'far'\ndurability = 'memory'\n[security]\nmode = 'plain'\nplain_beyond_loopback = true\n"

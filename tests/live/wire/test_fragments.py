@@ -1,4 +1,4 @@
-"""Bodies larger than a frame: whole or not at all, over connections that break, and from servers only."""
+"""Bodies larger than a frame arrive whole or not at all, over broken connections, and from servers only."""
 
 import asyncio
 import random
@@ -17,7 +17,7 @@ from amcast.live.wire.fragments import Reassembler
 from amcast.live.wire.frames import Codec, Fragment, Frame
 from amcast.live.wire.network import Network
 from tests.live.cluster import SKEEN, run
-from tests.live.proxies import Wires, between
+from tests.live.proxies import Proxies, between
 
 SMALL = Limits(
     heartbeat_s=0.05, reconnect_min_s=0.005, reconnect_max_s=0.05, message_bytes=1000, frame_bytes=4000,
@@ -26,25 +26,25 @@ SMALL = Limits(
 
 
 class End:
-    """One process' network, and the sizes of the payloads that came out of it."""
+    """The network of one process, and the sizes of the payloads that it received."""
 
     def __init__(self, me: int) -> None:
         self.me = me
-        self.got: list[int] = []
-        self.peers: list[tuple[int, int]] = []
+        self.received: list[int] = []
+        self.resets: list[tuple[int, int]] = []
         self.codec = Codec(SKEEN.wire_bodies(), limits=SMALL)
         self.network = Network(
-            me, 0, "test", "skeen", self.codec, on_bodies=self._take, on_frame=self._take_traced,
-            on_link_reset=lambda *peer: self.peers.append(peer), rng=random.Random(1),
+            me, 0, "test", "skeen", self.codec, on_bodies=self._receive, on_frame=self._receive_frame,
+            on_link_reset=lambda *peer: self.resets.append(peer), rng=random.Random(1),
         )  # fmt: skip
 
-    def _take(self, peer: int, bodies: list[Body]) -> None:
-        self.got.extend(len(body.message.payload) for body in bodies if isinstance(body, Request))
+    def _receive(self, peer: int, bodies: list[Body]) -> None:
+        self.received.extend(len(body.message.payload) for body in bodies if isinstance(body, Request))
 
-    def _take_traced(self, peer: int, frame: Frame) -> None:
-        self._take(peer, frame.bodies)
+    def _receive_frame(self, peer: int, frame: Frame) -> None:
+        self._receive(peer, frame.bodies)
 
-    def say(self, payload: int, sent_ns: int | None = None) -> None:
+    def send(self, payload: int, sent_ns: int | None = None) -> None:
         body = Request(Message(1, 1, (0,), bytes(payload)))
         self.network.outbox.is_traced = sent_ns is not None
         self.network.outbox.send((1 - self.me,), self.codec.encode(body), 1)
@@ -53,55 +53,55 @@ class End:
 
 @pytest.mark.live
 @pytest.mark.parametrize("sent_ns", [None, 17])
-def test_a_body_larger_than_a_frame_and_a_queue_travels_over_broken_connections(sent_ns: int | None) -> None:
+def test_body_larger_than_a_frame_survives_broken_connections(sent_ns: int | None) -> None:
     async def main() -> None:
         listening, proxied = (("127.0.0.1", port) for port in find_free_ports(2))
         low, high = End(0), End(1)
-        async with Wires({0: proxied}, {0: listening}) as wires:
+        async with Proxies({0: proxied}, {0: listening}) as wires:
             await low.network.listen(listening)
             for end in (low, high):
                 end.network.start({0: proxied, 1: ("127.0.0.1", 1)})
             await high.network.wait_connected({0}, 5)
             for size in (1, 900_000, 2, 1_500_000):
-                high.say(size, sent_ns)
+                high.send(size, sent_ns)
             while wires.cuts < 5:
                 await asyncio.sleep(0.002)
                 wires.cut(between([0], [1]))
                 wires.heal()
-            high.say(3, sent_ns)
-            while len(low.got) < 5:
+            high.send(3, sent_ns)
+            while len(low.received) < 5:
                 await asyncio.sleep(0.002)
-            assert low.got == [1, 900_000, 2, 1_500_000, 3]
-            assert low.peers == high.peers == [], "the link never began anew"
+            assert low.received == [1, 900_000, 2, 1_500_000, 3]
+            assert low.resets == high.resets == [], "the link was never reset"
             with pytest.raises(UsageError, match=r"body Request has \d+ bytes; expected at most 2000000"):
-                high.say(2_000_001)
+                high.send(2_000_001)
             await high.network.stop()
             await low.network.stop()
 
     run(main())
 
 
-def test_pieces_that_make_no_sense_are_refused() -> None:
-    joining = Reassembler(10)
-    assert joining.add(Fragment(0, 2, b"12345", 0, None)) is None
+def test_invalid_fragments_are_refused() -> None:
+    reassembler = Reassembler(10)
+    assert reassembler.add(Fragment(0, 2, b"12345", 0, None)) is None
     with pytest.raises(BadFrameError, match="fragment 0 of 2; expected fragment 1"):
-        joining.add(Fragment(0, 2, b"12345", 0, None))
+        reassembler.add(Fragment(0, 2, b"12345", 0, None))
     with pytest.raises(BadFrameError, match="more than 10 bytes"):
-        joining.add(Fragment(1, 2, b"123456", 0, None))
-    joining.clear()
-    assert joining.add(Fragment(0, 1, b"123", 0, None)) == b"123"
+        reassembler.add(Fragment(1, 2, b"123456", 0, None))
+    reassembler.clear()
+    assert reassembler.add(Fragment(0, 1, b"123", 0, None)) == b"123"
 
 
 @pytest.mark.live
-def test_a_state_larger_than_a_frame_is_transferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_larger_than_a_frame_is_transferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pieces: list[Fragment] = []
-    cut_for_real = Codec.encode_fragment
+    encode = Codec.encode_fragment
 
-    def cut(self: Codec, number: int, ack: int, piece: Fragment, version: int) -> bytes:
+    def record(self: Codec, number: int, ack: int, piece: Fragment, version: int) -> bytes:
         pieces.append(piece)
-        return cut_for_real(self, number, ack, piece, version)
+        return encode(self, number, ack, piece, version)
 
-    monkeypatch.setattr(Codec, "encode_fragment", cut)
+    monkeypatch.setattr(Codec, "encode_fragment", record)
     limits = {"message_bytes": 4000, "frame_bytes": 10_000, "frame_target_bytes": 8000, "heartbeat_s": 0.05}
     file = tmp_path / "cluster.toml"
     file.write_text(format_local_config({"orders": 3}, protocol="primcast", durability="os", limits=limits))

@@ -1,4 +1,4 @@
-"""What members that change say and keep passes the codec of the live cluster unchanged."""
+"""Bodies and records of reconfigurable members pass the live codec unchanged."""
 
 import pytest
 
@@ -16,23 +16,23 @@ from tests.conformance.test_members import MS, hold, planned
 
 
 @pytest.mark.parametrize("name", ["primcast", "multipaxos", "treecast"])
-def test_bodies_and_records_come_back_as_they_were(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bodies_and_records_survive_encoding(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = build_node_spec(build_reconfigurable_spec(CATALOGUE[name]), scale_node(MS))
     coder = Codec(spec.wire_bodies(), spec.records, Limits())
-    told: set[str] = set()
+    seen: set[str] = set()
     right = Node.step
 
     def step(self: Node, events: list[Event], now: int) -> list[Effect]:
         effects = right(self, events, now)
         for effect in effects:
-            if type(effect) is Send and type(effect.body).__name__ not in told:
-                told.add(type(effect.body).__name__)
+            if type(effect) is Send and type(effect.body).__name__ not in seen:
+                seen.add(type(effect.body).__name__)
                 assert coder.decode(coder.encode(effect.body)) == effect.body
         return effects
 
     monkeypatch.setattr(Node, "step", step)
     simulation = hold(planned(name, 1, "several"))
-    assert {"ConfigurationBody", ConfigurationStarted.__name__, ConfigurationInfo.__name__} <= told
+    assert {"ConfigurationBody", ConfigurationStarted.__name__, ConfigurationInfo.__name__} <= seen
     records = [record for disk in simulation.world.disks.values() for record in disk.records]
     assert {ConfigurationRecord, InstanceRecord} <= {type(record).__base__ for record in records} | set(
         map(type, records)

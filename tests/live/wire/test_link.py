@@ -1,4 +1,4 @@
-"""Links: what a broken connection, a restarted peer, a full queue, a stranger and another version do to them."""
+"""Links under broken connections, restarted peers, full queues, invalid bytes and other wire versions."""
 
 import asyncio
 import logging
@@ -27,24 +27,24 @@ LOCAL = ("127.0.0.1", 0)
 
 
 class End:
-    """One process' network, and what came out of it."""
+    """The network of one process, and what it received."""
 
     def __init__(self, me: int, incarnation: int = 0, limits: Limits = QUICK) -> None:
-        self.got: list[int] = []
-        self.peers: list[tuple[int, int]] = []
+        self.received: list[int] = []
+        self.resets: list[tuple[int, int]] = []
         self.down: asyncio.Queue[int] = asyncio.Queue()
         self.codec = Codec(SKEEN.wire_bodies(), limits=limits)
         self.network = Network(
-            me, incarnation, "test", "skeen", self.codec, on_bodies=self._take,
-            on_frame=lambda peer, frame: self._take(peer, frame.bodies),
-            on_link_reset=lambda *peer: self.peers.append(peer),
+            me, incarnation, "test", "skeen", self.codec, on_bodies=self._receive,
+            on_frame=lambda peer, frame: self._receive(peer, frame.bodies),
+            on_link_reset=lambda *peer: self.resets.append(peer),
             on_peer_down=self.down.put_nowait, rng=random.Random(1),
         )  # fmt: skip
 
-    def _take(self, peer: int, bodies: list[Body]) -> None:
-        self.got.extend(body.timestamp for body in bodies if isinstance(body, Propose))
+    def _receive(self, peer: int, bodies: list[Body]) -> None:
+        self.received.extend(body.timestamp for body in bodies if isinstance(body, Propose))
 
-    def say(self, target: int, number: int, payload: int = 0) -> None:
+    def send(self, target: int, number: int, payload: int = 0) -> None:
         body = Request(Message(1, 1, (0,), b"x" * payload)) if payload else Propose(1, 0, number)
         self.network.outbox.send((target,), self.codec.encode(body), None)
 
@@ -52,8 +52,8 @@ class End:
         self.network.outbox.flush(None)
 
 
-class Wire:
-    """Between a dialler and a listener: passes bytes on, and cuts when told."""
+class Proxy:
+    """Forwards bytes between a dialler and a listener, and cuts connections."""
 
     def __init__(self, target: Callable[[], Address]) -> None:
         self._target = target
@@ -74,7 +74,7 @@ class Wire:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def cut(self) -> None:
-        """Both sockets die at once, with whatever they held."""
+        """Aborts all connections, with the bytes they hold."""
         self.cuts += 1
         for writer in self._writers:
             writer.transport.abort()
@@ -88,9 +88,9 @@ class Wire:
         with suppress(OSError):
             far_reader, far_writer = await asyncio.open_connection(*self._target())
             self._writers |= {writer, far_writer}
-            await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
+            await asyncio.gather(self._forward(reader, far_writer), self._forward(far_reader, writer))
 
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             while data := await reader.read(1024):
                 writer.write(data)
@@ -99,21 +99,21 @@ class Wire:
 
 
 @asynccontextmanager
-async def pair(limits: Limits = QUICK) -> AsyncIterator[tuple[End, End, Wire]]:
-    """Process 0 listens, process 1 dials it through a wire."""
+async def pair(limits: Limits = QUICK) -> AsyncIterator[tuple[End, End, Proxy]]:
+    """Process 0 listens, process 1 dials it through a proxy."""
     low, high = End(0, limits=limits), End(1, limits=limits)
     address = await low.network.listen(LOCAL)
-    between = Wire(lambda: address)
-    await between.open()
-    high.network.start({0: between.address})
+    proxy = Proxy(lambda: address)
+    await proxy.open()
+    high.network.start({0: proxy.address})
     low.network.start({})
     await high.network.wait_connected({0}, 5)
     try:
-        yield low, high, between
+        yield low, high, proxy
     finally:
         await high.network.stop()
         await low.network.stop()
-        await between.close()
+        await proxy.close()
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -122,57 +122,55 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_cut_connections_lose_double_and_reorder_nothing(seed: int) -> None:
+def test_cut_connections_lose_duplicate_and_reorder_nothing(seed: int) -> None:
     async def main() -> None:
-        chance = random.Random(seed)
-        async with pair() as (low, high, between):
+        rng = random.Random(seed)
+        async with pair() as (low, high, proxy):
             for number in range(3000):
-                low.say(1, number)
-                high.say(0, number)
-                if chance.random() < 0.1:
+                low.send(1, number)
+                high.send(0, number)
+                if rng.random() < 0.1:
                     low.flush()
                     high.flush()
                     await asyncio.sleep(0)
-                if chance.random() < 0.01:
-                    between.cut()
-                    await asyncio.sleep(chance.random() * 0.02)
+                if rng.random() < 0.01:
+                    proxy.cut()
+                    await asyncio.sleep(rng.random() * 0.02)
             low.flush()
             high.flush()
-            await until(lambda: len(low.got) >= 3000 and len(high.got) >= 3000)
+            await until(lambda: len(low.received) >= 3000 and len(high.received) >= 3000)
             await asyncio.sleep(0.05)
-            assert between.cuts > 10
-            assert low.got == high.got == list(range(3000)), f"seed {seed}"
-            assert low.peers == high.peers == []
+            assert proxy.cuts > 10
+            assert low.received == high.received == list(range(3000)), f"seed {seed}"
+            assert low.resets == high.resets == []
 
     run(main())
 
 
-def test_acknowledged_frames_are_forgotten() -> None:
+def test_acknowledged_frames_are_dropped() -> None:
     async def main() -> None:
         async with pair() as (low, high, _):
             for number in range(100):
-                high.say(0, number)
+                high.send(0, number)
                 high.flush()
             await until(lambda: high.network.links[0].queued_bytes == 0)
-            assert low.got == list(range(100))
+            assert low.received == list(range(100))
 
     run(main())
 
 
-def test_a_beat_acknowledges_what_no_frame_has() -> None:
+def test_heartbeat_acknowledges_frames_that_no_frame_has() -> None:
     async def main() -> None:
         async with pair(Limits(heartbeat_s=60.0)) as (low, high, _):
             link, waiting = low.network.links[1], high.network.links[0]
-            high.say(0, 1)
+            high.send(0, 1)
             high.flush()
-            await until(lambda: low.got == [1])
+            await until(lambda: low.received == [1])
             now = asyncio.get_running_loop().time()
             link._last_heartbeat = (-1, 0)
             link.heartbeat(now)
             await asyncio.sleep(0.1)
-            assert waiting.queued_bytes > 0, (
-                "it has just come, and something was said meanwhile: the next frame will do"
-            )
+            assert waiting.queued_bytes > 0, "it has just arrived, and the next frame will acknowledge it"
             link._last_heartbeat = (-1, link.received)
             link.heartbeat(now)
             await until(lambda: waiting.queued_bytes == 0)
@@ -180,12 +178,12 @@ def test_a_beat_acknowledges_what_no_frame_has() -> None:
     run(main())
 
 
-def test_who_stops_says_what_has_arrived() -> None:
+def test_stopping_process_acknowledges_received_frames() -> None:
     async def main() -> None:
         async with pair(Limits(heartbeat_s=60.0)) as (low, high, _):
-            high.say(0, 1)
+            high.send(0, 1)
             high.flush()
-            await until(lambda: low.got == [1])
+            await until(lambda: low.received == [1])
             assert high.network.links[0].queued_bytes > 0
             await low.network.stop()
             await until(lambda: high.network.links[0].queued_bytes == 0)
@@ -193,42 +191,42 @@ def test_who_stops_says_what_has_arrived() -> None:
     run(main())
 
 
-def test_a_new_incarnation_is_told_and_begins_anew() -> None:
+def test_new_incarnation_resets_the_link() -> None:
     async def main() -> None:
-        async with pair() as (low, high, between):
-            low.say(1, 1)
-            high.say(0, 1)
+        async with pair() as (low, high, proxy):
+            low.send(1, 1)
+            high.send(0, 1)
             low.flush()
             high.flush()
-            await until(lambda: low.got == [1] and high.got == [1])
+            await until(lambda: low.received == [1] and high.received == [1])
             await high.network.stop()
-            low.say(1, 2)
+            low.send(1, 2)
             low.flush()
             again = End(1, incarnation=1)
-            again.say(0, 7)
-            again.network.start({0: between.address})
-            again.say(0, 8)
+            again.send(0, 7)
+            again.network.start({0: proxy.address})
+            again.send(0, 8)
             again.flush()
-            await until(lambda: low.got == [1, 8])
-            low.say(1, 3)
+            await until(lambda: low.received == [1, 8])
+            low.send(1, 3)
             low.flush()
-            await until(lambda: again.got == [3])
-            assert low.peers == [(1, 1)]
-            assert again.peers == []
+            await until(lambda: again.received == [3])
+            assert low.resets == [(1, 1)]
+            assert again.resets == []
             await again.network.stop()
 
     run(main())
 
 
-def test_a_restart_that_hides_its_loss_of_memory_is_refused() -> None:
+def test_restart_with_the_same_incarnation_is_refused() -> None:
     async def main() -> None:
-        async with pair() as (low, high, between):
-            high.say(0, 1)
+        async with pair() as (low, high, proxy):
+            high.send(0, 1)
             high.flush()
-            await until(lambda: low.got == [1])
+            await until(lambda: low.received == [1])
             await high.network.stop()
             again = End(1, incarnation=0)
-            again.network.start({0: between.address})
+            again.network.start({0: proxy.address})
             with pytest.raises(
                 TimeoutError, match=r"incarnation 0 again but has forgotten.*start it with a later incarnation"
             ):
@@ -238,33 +236,33 @@ def test_a_restart_that_hides_its_loss_of_memory_is_refused() -> None:
     run(main())
 
 
-def test_an_overflow_ends_the_incarnation_of_the_link_at_both_ends() -> None:
+def test_overflow_resets_the_link_at_both_ends() -> None:
     async def main() -> None:
         limits = msgspec.structs.replace(QUICK, queue_bytes=100_000, backpressure_bytes=10_000)
-        async with pair(limits) as (low, high, between):
-            between.blocked = True
-            between.cut()
+        async with pair(limits) as (low, high, proxy):
+            proxy.blocked = True
+            proxy.cut()
             await until(lambda: not high.network.is_connected(0) and not low.network.is_connected(1))
-            low.say(1, 5)
+            low.send(1, 5)
             low.flush()
             for number in range(200):
-                high.say(0, number, payload=1000)
+                high.send(0, number, payload=1000)
                 high.flush()
             assert high.network.links[0].queued_bytes == 0
-            assert high.peers == []
-            between.blocked = False
-            await until(lambda: high.peers == [(0, 0)] and low.peers == [(1, 0)])
-            high.say(0, 1)
+            assert high.resets == []
+            proxy.blocked = False
+            await until(lambda: high.resets == [(0, 0)] and low.resets == [(1, 0)])
+            high.send(0, 1)
             high.flush()
-            low.say(1, 2)
+            low.send(1, 2)
             low.flush()
-            await until(lambda: low.got == [1] and high.got == [2])
+            await until(lambda: low.received == [1] and high.received == [2])
 
     run(main())
 
 
-class Handset:
-    """A transport of which nothing comes out."""
+class SilentTransport:
+    """A transport that sends nothing."""
 
     aborted = False
 
@@ -281,29 +279,29 @@ class Handset:
         return None
 
 
-def test_a_link_that_ends_between_the_hellos_of_both_is_dialled_again() -> None:
+def test_link_reset_between_both_hellos_is_dialled_again() -> None:
     async def main() -> None:
         low, high = End(0), End(1)
         link = high.network.peers.link(0)
-        transport = Handset()
+        transport = SilentTransport()
         connection = Connection(high.network, QUICK, link)
         connection.connection_made(transport)  # type: ignore[arg-type]
         answer = low.network.peers.link(1).make_hello("test", "skeen", 0, WIRE_VERSION, OLDEST_VERSION, "", (-1, 0))
         link.overflow()
         high.network.handle_hello(connection, answer)
-        assert transport.aborted, "the peer was told of a link that is no more"
+        assert transport.aborted, "the peer knows the previous link incarnation"
         assert link.connection is None
 
     run(main())
 
 
-def test_whoever_can_wait_waits_for_a_slow_peer() -> None:
+def test_senders_wait_for_a_slow_peer() -> None:
     async def main() -> None:
         limits = msgspec.structs.replace(QUICK, backpressure_bytes=100_000, heartbeat_timeout_s=10.0)
         async with pair(limits) as (low, high, _):
             low.network.pause_reading(True)
             for _ in range(50):
-                high.say(0, 0, payload=10_000)
+                high.send(0, 0, payload=10_000)
                 high.flush()
             assert high.network.outbox.is_congested
             waiter = asyncio.create_task(high.network.outbox.wait_for_capacity())
@@ -322,7 +320,7 @@ def hello_bytes(**changes: object) -> bytes:
     return wire.encode_hello(msgspec.structs.replace(hello, **changes))
 
 
-def test_another_wire_version_gets_a_clear_refusal(caplog: pytest.LogCaptureFixture) -> None:
+def test_other_wire_version_is_refused_with_both_ranges(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with pair() as (low, _, _):
             hello = Hello(99, "test", "skeen", 5, 0, 0, 1, None, 0)
@@ -344,7 +342,7 @@ def test_another_wire_version_gets_a_clear_refusal(caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.parametrize(
-    ("bytes_sent", "said"),
+    ("bytes_sent", "expected"),
     [
         (b"GET / HTTP/1.1\r\n\r\n", "a frame of 1195725856 bytes"),
         (struct.pack("!IBB", 2, WIRE_VERSION, 77), "a frame of kind 77"),
@@ -359,8 +357,8 @@ def test_another_wire_version_gets_a_clear_refusal(caplog: pytest.LogCaptureFixt
         ),
     ],
 )
-def test_garbage_closes_its_connection_and_harms_nobody(
-    bytes_sent: bytes, said: str, caplog: pytest.LogCaptureFixture
+def test_invalid_bytes_close_their_connection_only(
+    bytes_sent: bytes, expected: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
         async with cluster(Topology.grid(2, 1)) as made, made.client() as client:
@@ -376,24 +374,24 @@ def test_garbage_closes_its_connection_and_harms_nobody(
 
     with caplog.at_level(logging.WARNING, "amcast.live"):
         run(main())
-    assert said in caplog.text
+    assert expected in caplog.text
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "expected"),
     [
-        (Propose(1, 0, 1), "expected Request"),
+        (Propose(1, 0, 1), "client 5 sends Propose; expected Request"),
         (Request(Message(5_000_000_000, 6, (0,), b"")), "in the name of 6"),
         (Request(Message(6_000_000_000, 5, (0,), b"")), "in the name of 5"),
         (Request(Message(5_000_000_000, 5, (1, 0), b"")), r"destinations (1, 0); expected (0, 1)"),
         (Request(Message(5_000_000_000, 5, (0, 7), b"")), "group 7 does not exist"),
         (Request(Message(5_000_000_000, 5, (), b"")), "expected at least one group"),
-        (Request(Message(5_000_000_000, 5, (1,), b"")), "does not concern process 0"),
+        (Request(Message(5_000_000_000, 5, (1,), b"")), "to groups [1] does not concern process 0"),
         (Request(Message(5_000_000_000, 5, (0,), b"x" * 2_000_000)), "has 2000000 bytes; expected at most"),
     ],
 )
-def test_a_client_that_asks_for_what_it_may_not_is_told(
-    body: Propose | Request, said: str, caplog: pytest.LogCaptureFixture
+def test_client_with_a_forbidden_body_is_refused_with_the_reason(
+    body: Propose | Request, expected: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
         async with cluster(Topology.grid(2, 1)) as made, made.client() as client:
@@ -402,7 +400,7 @@ def test_a_client_that_asks_for_what_it_may_not_is_told(
             coder = Codec(SKEEN.wire_bodies())
             writer.write(coder.encode_frame(1, 0, [coder.encode(body)]))
             answer = await reader.read()
-            assert said.encode() in answer
+            assert expected.encode() in answer
             writer.close()
             await client.multicast({0, 1}, b"after")
             await made.settled(2)
@@ -410,10 +408,10 @@ def test_a_client_that_asks_for_what_it_may_not_is_told(
 
     with caplog.at_level(logging.WARNING, "amcast.live"):
         run(main())
-    assert said in caplog.text
+    assert expected in caplog.text
 
 
-def test_a_payload_that_is_no_batch_is_delivered_as_it_is_everywhere() -> None:
+def test_payload_without_batch_is_delivered_unchanged_everywhere() -> None:
     async def main() -> None:
         async with cluster(Topology.grid(2, 1)) as made, made.client(batches=False) as client:
             await client.multicast({0, 1}, b"\xc1 not msgpack")
@@ -424,7 +422,7 @@ def test_a_payload_that_is_no_batch_is_delivered_as_it_is_everywhere() -> None:
     run(main())
 
 
-def test_a_client_of_another_cluster_learns_why() -> None:
+def test_client_of_another_cluster_gets_the_reason() -> None:
     async def main() -> None:
         async with cluster(Topology.grid(1, 1)) as made:
             with pytest.raises(CannotTellError, match="process 0 refused: this is cluster 'amcast', not 'elsewhere'"):
@@ -434,22 +432,22 @@ def test_a_client_of_another_cluster_learns_why() -> None:
     run(main())
 
 
-def test_skeen_survives_connections_that_are_cut_again_and_again() -> None:
+def test_skeen_delivers_everything_over_repeatedly_cut_connections() -> None:
     async def main() -> None:
         topology = Topology.grid(3, 1)
         async with cluster(topology) as made, made.client() as client:
-            chance = random.Random(4)
+            rng = random.Random(4)
 
             async def cut() -> None:
                 while True:
                     await asyncio.sleep(0.01)
-                    host = made.hosts[chance.randrange(3)]
+                    host = made.hosts[rng.randrange(3)]
                     up = [link.connection for link in host.network.links.values() if link.connection is not None]
                     if up:
-                        chance.choice(up).abort()
+                        rng.choice(up).abort()
 
             cutter = asyncio.create_task(cut())
-            jobs = [client.multicast(chance.sample(range(3), 2), b"%d" % n, 20) for n in range(100)]
+            jobs = [client.multicast(rng.sample(range(3), 2), b"%d" % n, 20) for n in range(100)]
             for start in range(0, 100, 10):
                 await asyncio.gather(*jobs[start : start + 10])
             cutter.cancel()
@@ -461,7 +459,7 @@ def test_skeen_survives_connections_that_are_cut_again_and_again() -> None:
     run(main())
 
 
-def test_whose_address_refuses_is_gone_and_who_dialled_us_is_looked_for() -> None:
+def test_refused_address_is_reported_down_also_for_a_peer_that_dials() -> None:
     async def scene() -> None:
         low, high = End(0), End(1)
         addresses = {0: await low.network.listen(LOCAL), 1: await high.network.listen(LOCAL)}
@@ -469,7 +467,7 @@ def test_whose_address_refuses_is_gone_and_who_dialled_us_is_looked_for() -> Non
         high.network.start(addresses)
         await high.network.wait_connected({0}, 5)
         await high.network.stop()
-        assert await low.down.get() == 1, "process 1 dials; process 0 looks for it"
+        assert await low.down.get() == 1, "process 1 dials; process 0 probes its address"
 
         again = End(1, incarnation=1)
         await again.network.listen(addresses[1])
@@ -485,7 +483,7 @@ def test_whose_address_refuses_is_gone_and_who_dialled_us_is_looked_for() -> Non
     run(scene())
 
 
-def test_a_peer_that_loses_its_connections_before_its_door_is_gone_when_that_is_shut() -> None:
+def test_peer_is_down_only_when_its_listening_socket_is_closed() -> None:
     async def scene() -> None:
         low, high = End(0), End(1)
         addresses = {0: await low.network.listen(LOCAL), 1: await high.network.listen(LOCAL)}
@@ -499,7 +497,7 @@ def test_a_peer_that_loses_its_connections_before_its_door_is_gone_when_that_is_
         connection.abort()
         await until(lambda: not low.network.is_connected(1))
         await asyncio.sleep(0.1)
-        assert low.down.empty(), "somebody opens"
+        assert low.down.empty(), "its address still accepts"
         await high.network.stop()
         async with asyncio.timeout(5):
             assert await low.down.get() == 1
@@ -508,13 +506,13 @@ def test_a_peer_that_loses_its_connections_before_its_door_is_gone_when_that_is_
     run(scene())
 
 
-def test_a_broken_wire_is_nobodys_end() -> None:
+def test_cut_connection_reports_no_peer_down() -> None:
     async def scene() -> None:
-        async with pair() as (low, high, wire):
-            wire.cut()
-            high.say(0, 1)
+        async with pair() as (low, high, proxy):
+            proxy.cut()
+            high.send(0, 1)
             high.flush()
-            while low.got != [1]:
+            while low.received != [1]:
                 await asyncio.sleep(0.01)
             assert low.down.empty()
             assert high.down.empty()

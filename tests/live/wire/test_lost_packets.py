@@ -1,4 +1,4 @@
-"""Packets that never arrive are in the trace as well."""
+"""Lost packets are in the trace."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from tests.live.cluster import cluster, run
 pytestmark = pytest.mark.live
 
 
-def test_what_a_dead_peer_did_not_take_is_told_as_lost() -> None:
+def test_packets_to_a_dead_peer_are_recorded_as_lost() -> None:
     async def main() -> None:
         async with cluster(Topology.grid(2, 1)) as made:
             async with made.client(me=7, batches=False) as client:
@@ -31,7 +31,7 @@ def test_what_a_dead_peer_did_not_take_is_told_as_lost() -> None:
     run(main())
 
 
-def test_what_a_link_held_when_it_began_anew_is_told_as_lost() -> None:
+def test_unacknowledged_packets_of_a_reset_link_are_recorded_as_lost() -> None:
     async def main() -> None:
         async with cluster(Topology.grid(2, 1)) as made, made.client(me=7, batches=False) as client:
             await client.multicast({0, 1}, b"arrives")

@@ -1,4 +1,4 @@
-"""Fans: whatever sets of peers one tick speaks to, each peer hears all that is for it, in order, in one frame."""
+"""The outbox: whatever sets of targets one tick has, each peer gets all its bodies, in order, in one frame."""
 
 import random
 from itertools import chain
@@ -8,7 +8,7 @@ import pytest
 from amcast.kernel.effects import SendEach
 from amcast.kernel.message import Body
 from amcast.live.limits import Limits
-from amcast.live.wire import outbox as sending
+from amcast.live.wire import outbox
 from amcast.live.wire.frames import Codec
 from amcast.live.wire.link import Link
 from amcast.live.wire.network import Network
@@ -20,11 +20,11 @@ pytestmark = pytest.mark.live
 
 SERVERS = tuple(range(6))
 CLIENTS = (100, 101, 102)
-STRANGER = 999
+UNKNOWN = 999
 
 
 class Socket:
-    """Takes what is written; what a connection would do with it, a codec does here."""
+    """A connection that decodes everything written to it."""
 
     is_writing_paused = is_reading_paused = False
 
@@ -44,8 +44,8 @@ class Socket:
         return found
 
 
-def networked(limits: Limits) -> tuple[Network, dict[int, Socket]]:
-    """Process 0 of six servers, with three clients, all of them connected."""
+def make_network(limits: Limits) -> tuple[Network, dict[int, Socket]]:
+    """Process 0 of six servers, connected to the others and to three clients."""
     codec = Codec(SKEEN.wire_bodies(), limits=limits)
     network = Network(
         0, 0, "test", "skeen", codec, on_bodies=lambda peer, bodies: None, on_frame=lambda peer, frame: None,
@@ -64,32 +64,32 @@ def connect(link: Link, socket: Socket) -> None:
     link._write, link._is_flowing = socket.write, True
 
 
-def targets(chance: random.Random) -> tuple[int, ...]:
-    """As protocols choose them: all, a group, one, clients, or anything at all."""
-    return chance.choice(
+def choose_targets(rng: random.Random) -> tuple[int, ...]:
+    """Targets as protocols choose them: all, a group, one, clients, or any set."""
+    return rng.choice(
         [
             SERVERS,
             SERVERS[:3],
             SERVERS[3:],
-            (chance.choice(SERVERS[1:]),),
-            (chance.choice(CLIENTS),),
+            (rng.choice(SERVERS[1:]),),
+            (rng.choice(CLIENTS),),
             CLIENTS,
-            tuple(chance.sample((*SERVERS, *CLIENTS), chance.randint(1, 5))),
+            tuple(rng.sample((*SERVERS, *CLIENTS), rng.randint(1, 5))),
         ]
     )
 
 
-def say_each(network: Network, peers: tuple[int, ...], number: int) -> None:
-    """As a host does: what cannot be told along with the rest takes the long way."""
+def send_each(network: Network, peers: tuple[int, ...], number: int) -> None:
+    """Sends one body to each peer, as a host does."""
     bodies = tuple(Propose(1, 0, number) for _ in peers)
     for send in network.outbox.fast_send_each(SendEach(peers, bodies, (1,) * len(peers))):
-        nobody = network.outbox.send(send.targets, network.peers._codec.encode(send.body), send.about)
-        assert nobody == (send.targets if send.targets == (STRANGER,) else ())
+        unknown = network.outbox.send(send.targets, network.peers._codec.encode(send.body), send.about)
+        assert unknown == (send.targets if send.targets == (UNKNOWN,) else ())
 
 
-def test_many_clients_are_told_along_but_for_those_with_whom_there_is_more_to_it() -> None:
+def test_single_replies_take_the_fast_way_unless_more_is_pending() -> None:
     async def main() -> None:
-        network, sockets = networked(Limits())
+        network, sockets = make_network(Limits())
         network.outbox.send((CLIENTS[0],), network.peers._codec.encode(Propose(1, 0, 1)), None)
         network.links[CLIENTS[2]].pause()
         network.links[CLIENTS[2]].is_broken = True
@@ -97,36 +97,40 @@ def test_many_clients_are_told_along_but_for_those_with_whom_there_is_more_to_it
         assert network.outbox.fast_send_each(SendEach(CLIENTS, bodies, (7, 8, 9))) == []
         assert sockets[CLIENTS[1]].frames == [], "not before the tick ends"
         network.outbox.flush(None)
-        assert sockets[CLIENTS[0]].frames == [[1, 2]], "one frame for all that a tick says"
+        assert sockets[CLIENTS[0]].frames == [[1, 2]], "one frame for all bodies of a tick"
         assert sockets[CLIENTS[1]].frames == [[3]]
-        assert sockets[CLIENTS[2]].frames == [], "who is told nothing more gets no frame"
-        for others in ((CLIENTS[0], 1), (CLIENTS[0], STRANGER)):
+        assert sockets[CLIENTS[2]].frames == [], "a broken link gets no frame"
+        for others in ((CLIENTS[0], 1), (CLIENTS[0], UNKNOWN)):
             each = SendEach(others, bodies[:2], (7, 8))
-            assert network.outbox.fast_send_each(each) == each.expand(), "a server, or nobody, is told in the usual way"
+            assert network.outbox.fast_send_each(each) == each.expand(), (
+                "a server or an unknown target takes the slow way"
+            )
         network.outbox.is_traced = True
         assert len(network.outbox.fast_send_each(SendEach(CLIENTS, bodies, (7, 8, 9)))) == 3, (
-            "a trace tells all of them"
+            "traced packets take the slow way"
         )
 
     run(main())
 
 
-def test_a_crowd_that_is_told_more_in_one_tick_still_gets_one_frame_each() -> None:
+def test_clients_with_several_bodies_in_one_tick_get_one_frame_each() -> None:
     async def main() -> None:
-        network, sockets = networked(Limits())
-        say_each(network, CLIENTS[:2], 1)
-        say_each(network, CLIENTS[2:], 2)
-        assert [len(links) for links, _ in network.outbox._single_replies] == [2, 1], "several crowds in one tick"
+        network, sockets = make_network(Limits())
+        send_each(network, CLIENTS[:2], 1)
+        send_each(network, CLIENTS[2:], 2)
+        assert [len(links) for links, _ in network.outbox._single_replies] == [2, 1], (
+            "several runs of replies in one tick"
+        )
         network.outbox.flush(None)
         assert [sockets[client].frames for client in CLIENTS] == [[[1]], [[1]], [[2]]]
-        say_each(network, CLIENTS[:2], 3)
-        say_each(network, CLIENTS[1:], 4)
+        send_each(network, CLIENTS[:2], 3)
+        send_each(network, CLIENTS[1:], 4)
         network.outbox.send((CLIENTS[0],), network.peers._codec.encode(Propose(1, 0, 5)), None)
         network.outbox.flush(None)
         assert [sockets[client].frames[-1] for client in CLIENTS] == [[3, 5], [3, 4], [4]]
         assert [len(sockets[client].frames) for client in CLIENTS] == [2, 2, 2]
         network.links[CLIENTS[0]].pause()
-        say_each(network, CLIENTS, 6)
+        send_each(network, CLIENTS, 6)
         network.outbox.flush(None)
         assert len(sockets[CLIENTS[0]].frames) == 2, "its socket takes no more"
         network.links[CLIENTS[0]].write_waiting()
@@ -137,49 +141,49 @@ def test_a_crowd_that_is_told_more_in_one_tick_still_gets_one_frame_each() -> No
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("frame_target_bytes", [64, 1 << 18])
-def test_every_peer_hears_all_in_order_whatever_one_tick_says_to_whom(seed: int, frame_target_bytes: int) -> None:
+def test_every_peer_gets_all_bodies_in_order_for_any_targets(seed: int, frame_target_bytes: int) -> None:
     async def main() -> None:
-        chance = random.Random(seed)
-        network, sockets = networked(Limits(frame_target_bytes=frame_target_bytes))
-        meant: dict[int, list[list[int]]] = {peer: [] for peer in sockets}
+        rng = random.Random(seed)
+        network, sockets = make_network(Limits(frame_target_bytes=frame_target_bytes))
+        expected: dict[int, list[list[int]]] = {peer: [] for peer in sockets}
         number = 0
         for _ in range(300):
             tick: dict[int, list[int]] = {}
-            for _ in range(chance.randint(0, 6)):
+            for _ in range(rng.randint(0, 6)):
                 number += 1
-                chosen = targets(chance)
-                if chance.random() < 0.3:
-                    say_each(network, (*chosen, STRANGER), number)
+                chosen = choose_targets(rng)
+                if rng.random() < 0.3:
+                    send_each(network, (*chosen, UNKNOWN), number)
                 else:
                     assert network.outbox.send(chosen, network.peers._codec.encode(Propose(1, 0, number)), None) == ()
                 for peer in chosen:
                     if peer:
                         tick.setdefault(peer, []).append(number)
-            if chance.random() < 0.05:
+            if rng.random() < 0.05:
                 network.outbox.invalidate_fanouts()
             network.outbox.flush(None)
             for peer, numbers in tick.items():
-                meant[peer].append(numbers)
+                expected[peer].append(numbers)
         for peer, socket in sockets.items():
-            assert list(chain(*socket.frames)) == list(chain(*meant[peer])), f"seed {seed}, process {peer}"
+            assert list(chain(*socket.frames)) == list(chain(*expected[peer])), f"seed {seed}, process {peer}"
             if frame_target_bytes > 1000:
-                assert socket.frames == meant[peer], f"one frame per tick; seed {seed}, process {peer}"
+                assert socket.frames == expected[peer], f"one frame per tick; seed {seed}, process {peer}"
 
     run(main())
 
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("traces", [False, True])
-def test_who_can_wait_hears_all_in_order_too_and_the_others_at_once(seed: int, traces: bool) -> None:
+def test_deferrable_bodies_arrive_in_order_and_urgent_ones_at_once(seed: int, traces: bool) -> None:
     async def main() -> None:
-        chance = random.Random(seed)
-        network, sockets = networked(Limits())
+        rng = random.Random(seed)
+        network, sockets = make_network(Limits())
         network.outbox.is_traced = traces
-        meant: dict[int, list[int]] = {peer: [] for peer in sockets}
+        expected: dict[int, list[int]] = {peer: [] for peer in sockets}
         for number in range(1, 600):
-            chosen = targets(chance)
+            chosen = choose_targets(rng)
             servers = [peer for peer in chosen if 0 < peer < CLIENTS[0]]
-            later = tuple(chance.sample(servers, chance.randint(0, len(servers))))
+            later = tuple(rng.sample(servers, rng.randint(0, len(servers))))
             part = network.peers._codec.encode(Propose(1, 0, number))
             if later:
                 assert network.outbox.send_deferrable(chosen, later, part, None) == ()
@@ -187,13 +191,15 @@ def test_who_can_wait_hears_all_in_order_too_and_the_others_at_once(seed: int, t
                 assert network.outbox.send(chosen, part, None) == ()
             for peer in chosen:
                 if peer:
-                    meant[peer].append(number)
-            if chance.random() < 0.3:
+                    expected[peer].append(number)
+            if rng.random() < 0.3:
                 network.outbox.flush(number if traces else None)
                 for peer in set(chosen) - {0, *later}:
-                    assert list(chain(*sockets[peer].frames)) == meant[peer], f"seed {seed}: at once, and all before it"
+                    assert list(chain(*sockets[peer].frames)) == expected[peer], (
+                        f"seed {seed}: at once, and all before it"
+                    )
                 assert all(len(link.parts) < DEFERRED_BODIES for link in network.links.values())
-            if chance.random() < 0.03:
+            if rng.random() < 0.03:
                 network.outbox.flush(number if traces else None)
                 network.outbox.flush_deferred(number if traces else None)
                 assert not any(link.parts for link in network.links.values())
@@ -201,14 +207,14 @@ def test_who_can_wait_hears_all_in_order_too_and_the_others_at_once(seed: int, t
         network.outbox.flush(600 if traces else None)
         network.outbox.flush_deferred(600 if traces else None)
         for peer, socket in sockets.items():
-            assert list(chain(*socket.frames)) == meant[peer], f"seed {seed}, process {peer}"
+            assert list(chain(*socket.frames)) == expected[peer], f"seed {seed}, process {peer}"
 
     run(main())
 
 
-def test_what_can_wait_costs_no_frame_of_its_own() -> None:
+def test_deferred_bodies_share_a_frame() -> None:
     async def main() -> None:
-        network, sockets = networked(Limits())
+        network, sockets = make_network(Limits())
         for number in range(1, 2 * DEFERRED_BODIES + 1):
             network.outbox.send_deferrable(SERVERS, (4, 5), network.peers._codec.encode(Propose(1, 0, number)), None)
             network.outbox.flush(None)
@@ -220,19 +226,19 @@ def test_what_can_wait_costs_no_frame_of_its_own() -> None:
         network.remove_server(4)
         network.outbox.send((5,), network.peers._codec.encode(Propose(1, 0, 100)), None)
         network.outbox.flush(None)
-        assert sockets[5].frames[-1] == [99, 100], "it rides on what is said next"
-        assert sockets[4].frames[-1][-1] == 2 * DEFERRED_BODIES, "who parts is told nothing more"
+        assert sockets[5].frames[-1] == [99, 100], "it shares the next frame"
+        assert sockets[4].frames[-1][-1] == 2 * DEFERRED_BODIES, "a removed server gets nothing more"
 
     run(main())
 
 
-def test_sets_of_peers_are_forgotten_before_they_become_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "CACHED_TARGETS", 3)
-    test_every_peer_hears_all_in_order_whatever_one_tick_says_to_whom(3, 1 << 18)
-    test_who_can_wait_hears_all_in_order_too_and_the_others_at_once(3, False)
+def test_cached_targets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "CACHED_TARGETS", 3)
+    test_every_peer_gets_all_bodies_in_order_for_any_targets(3, 1 << 18)
+    test_deferrable_bodies_arrive_in_order_and_urgent_ones_at_once(3, False)
 
     async def main() -> None:
-        network, _ = networked(Limits())
+        network, _ = make_network(Limits())
         part = network.peers._codec.encode(Propose(1, 0, 7))
         for peer in SERVERS[1:]:
             for other in SERVERS[1:]:
@@ -250,9 +256,9 @@ def test_sets_of_peers_are_forgotten_before_they_become_too_many(monkeypatch: py
     run(main())
 
 
-def test_nobody_is_told_to_the_sender_and_the_others_hear() -> None:
+def test_unknown_targets_are_returned_and_others_get_the_body() -> None:
     async def main() -> None:
-        network, sockets = networked(Limits())
+        network, sockets = make_network(Limits())
         part = network.peers._codec.encode(Propose(1, 0, 7))
         assert network.outbox.send((1, 2, 999), part, None) == (999,)
         assert network.outbox.send((999,), part, None) == (999,)
@@ -264,9 +270,9 @@ def test_nobody_is_told_to_the_sender_and_the_others_hear() -> None:
     run(main())
 
 
-def test_who_parts_is_told_nothing_more() -> None:
+def test_removed_server_gets_nothing_more() -> None:
     async def main() -> None:
-        network, sockets = networked(Limits())
+        network, sockets = make_network(Limits())
         part = network.peers._codec.encode(Propose(1, 0, 7))
         network.outbox.send(SERVERS, part, None)
         network.links[3].connection = None

@@ -1,4 +1,4 @@
-"""Codec and handshake under fire: arbitrary bytes, and good ones spoiled, from strangers, clients and false servers."""
+"""Fuzzed codec and handshake: arbitrary and mutated bytes from pending connections, clients and false servers."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from amcast.live.errors import BadFrameError
 from amcast.live.wire import frames as wire
 from amcast.live.wire.frames import WIRE_VERSION, Hello
 from tests.live.cluster import run
-from tests.live.wire.wire_fuzz import LIMITS, Target, campaign, mutated, seeds
+from tests.live.wire.wire_fuzz import LIMITS, Target, campaign, mutate, seeds
 
 SETTINGS = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -22,13 +22,13 @@ LARGE = st.integers(-5, 2**62)
 
 @pytest.fixture(autouse=True)
 def silent() -> object:
-    """Every input is complained about."""
+    """Every input would be logged."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
 
 
-def thrown(*inputs: bytes) -> Target:
+def feed(*inputs: bytes) -> Target:
     made: list[Target] = []
 
     async def main() -> None:
@@ -45,21 +45,21 @@ def thrown(*inputs: bytes) -> Target:
 
 @SETTINGS
 @given(st.lists(st.binary(max_size=300), max_size=20))
-def test_arbitrary_bytes_bring_nothing_down(inputs: list[bytes]) -> None:
-    thrown(*inputs)
+def test_arbitrary_bytes_do_not_fail_the_host(inputs: list[bytes]) -> None:
+    feed(*inputs)
 
 
 @SETTINGS
 @given(st.integers(0, 2**32), st.integers(1, 30))
-def test_good_bytes_spoiled_bring_nothing_down(seed: int, count: int) -> None:
-    chance = random.Random(seed)
+def test_mutated_bytes_do_not_fail_the_host(seed: int, count: int) -> None:
+    rng = random.Random(seed)
     corpus = seeds()
-    thrown(*(mutated(chance, corpus) for _ in range(count)))
+    feed(*(mutate(rng, corpus) for _ in range(count)))
 
 
-def test_the_seeds_reach_where_they_should() -> None:
-    """A search is untrusted until the things it must reach were reached."""
-    assert thrown(*seeds()).frames >= 5
+def test_seeds_reach_links() -> None:
+    """A fuzzer whose seeds reach no link would test nothing."""
+    assert feed(*seeds()).frames >= 5
 
 
 @SETTINGS
@@ -76,21 +76,21 @@ def test_any_hello_is_answered_or_refused(
     frame = wire.make_frame(wire.HELLO, wire._encoder.encode(hello))
     honest = wire.make_frame(wire.HELLO, wire._encoder.encode(Hello(
         WIRE_VERSION, "amcast", "primcast", process, 0, incarnation, link, known, received, 1)))  # fmt: skip
-    thrown(b"\x00\x00\x00" + frame, b"\x00\x00\x00" + honest, b"\x00\x00\x00" + honest)
+    feed(b"\x00\x00\x00" + frame, b"\x00\x00\x00" + honest, b"\x00\x00\x00" + honest)
 
 
 @pytest.mark.parametrize("process", [-1, 2**31, 2**40])
-def test_numbers_that_no_process_has_get_no_link(process: int) -> None:
-    """Numbers above those of processes name gateways' bundles: nobody may speak in their name."""
+def test_invalid_process_numbers_get_no_link(process: int) -> None:
+    """Numbers above those of processes name bundles of gateways: no peer may use them."""
     hello = Hello(WIRE_VERSION, "amcast", "primcast", process, 0, 0, 1, None, 0, 1)
-    target = thrown(b"\x00\x00\x00" + wire.encode_hello(hello))
+    target = feed(b"\x00\x00\x00" + wire.encode_hello(hello))
     assert target.frames == 0
     assert process not in target.network.links
 
 
 @SETTINGS
 @given(st.binary(max_size=200))
-def test_whatever_the_codec_cannot_read_it_says_so(data: bytes) -> None:
+def test_unreadable_payload_raises_bad_frame_error(data: bytes) -> None:
     for read in (wire.read_hello, wire.read_ack, wire.read_refusal):
         try:
             read(data)
@@ -98,15 +98,15 @@ def test_whatever_the_codec_cannot_read_it_says_so(data: bytes) -> None:
             continue
 
 
-def test_deep_nesting_and_huge_lengths_cost_nothing() -> None:
+def test_deep_nesting_and_huge_lengths_cost_no_memory() -> None:
     bombs = [b"\x91" * 3000, b"\xdd\xff\xff\xff\xff" * 100, b"\xdf\xff\xff\xff\xff" * 100, b"\xc6\xff\xff\xff\xff\x00"]
     tracemalloc.start()
-    thrown(*(bytes((mode, 0, 0)) + bomb for bomb in bombs for mode in range(7)))
+    feed(*(bytes((mode, 0, 0)) + bomb for bomb in bombs for mode in range(7)))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 20 * LIMITS.frame_bytes + 4_000_000
 
 
-def test_a_short_campaign_grows_no_memory(capsys: pytest.CaptureFixture[str]) -> None:
+def test_short_campaign_grows_no_memory(capsys: pytest.CaptureFixture[str]) -> None:
     run(campaign(5_000, seed=7))
     assert "5000 inputs" in capsys.readouterr().out

@@ -1,6 +1,6 @@
-"""Throw bytes at a node's door: no crash, no hang, no memory that grows, whatever a stranger, a client or a false
-server says. `target` takes one input; `make campaign` throws a million, with atheris if it is installed (it watches
-which lines an input reaches) and else with mutations of its own.
+"""A fuzzer for connections: no input of a pending connection, a client or a false server crashes or hangs a node, or
+grows its memory. `Target.take` takes one input; `make campaign` feeds a million, with atheris if it is installed (it
+measures which lines an input reaches) and else with mutations of its own.
 
     python tests/live/wire_fuzz.py --inputs 1000000 --seed 0
 """
@@ -48,18 +48,18 @@ LIMITS = Limits(
 CLIENT = 1 << 20
 MODES = 7
 FRESH = 20_000
-"""Inputs that one node takes."""
+"""Inputs per node."""
 
 
 class Sink(asyncio.Transport):
-    """A socket that swallows."""
+    """A transport that discards everything written."""
 
     def __init__(self) -> None:
         super().__init__()
         self.written = 0
         self.closing = False
         self.protocol: Any = None
-        """Who reads, if that is not the connection itself."""
+        """The protocol that reads, if not the connection itself."""
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return ("127.0.0.1", 9) if name == "peername" else default
@@ -93,7 +93,7 @@ class Sink(asyncio.Transport):
 
 
 class Target:
-    """A node that runs, without a network, and whoever talks to it."""
+    """A running node without sockets, and its peers."""
 
     def __init__(self) -> None:
         process = SPEC.process(0, TOPOLOGY, SPEC.configure())
@@ -102,19 +102,19 @@ class Target:
         self.replica.start({0: ("127.0.0.1", 1)})
         self.network = self.host.network
         taken = self.network.peers._on_bodies
-        # Servers are believed, a false one is kept out by its certificate: under fire is what reads it, no protocol.
+        # Servers are trusted; certificates keep false ones out. This tests how their frames are read, not the protocol.
         self.network.peers._on_bodies = lambda peer, bodies: taken(peer, bodies) if peer >= CLIENT else None
         self.coder = Codec(SPEC.wire_bodies(), limits=LIMITS)
         self._links = 0
         self.frames = 0
-        """Inputs that got as far as a link."""
+        """Inputs that reached a link."""
 
     def hello(self, process: int = CLIENT) -> bytes:
         self._links += 1
         return wire.encode_hello(Hello(WIRE_VERSION, "amcast", SPEC.name, process, 0, 0, self._links, None, 0, 1))
 
     def take(self, data: bytes) -> None:
-        """One input: its first bytes choose who speaks and where reads are cut, the rest is said."""
+        """Feeds one input: its first bytes choose the peer and the sizes of reads, the rest is received."""
         if len(data) < 3:
             return
         mode, cut, rest = data[0] % MODES, data[1] * 257 + data[2], data[3:]
@@ -127,15 +127,15 @@ class Target:
         connection = Connection(self.network, LIMITS, dials)
         sink = Sink()
         connection.connection_made(sink)
-        said = self._said(mode, rest)
-        for piece in _pieces(said, cut):
+        received = self._make_bytes(mode, rest)
+        for piece in _split(received, cut):
             if sink.protocol is not None and not sink.closing:
                 sink.protocol.data_received(piece)
                 continue
             room = connection.get_buffer(len(piece))
             while piece and not sink.closing:
                 count = min(len(room), len(piece))
-                assert count > 0, f"mode {mode}: no room for what a socket reads"
+                assert count > 0, f"mode {mode}: no space for the next read"
                 room[:count] = piece[:count]
                 piece = piece[count:]
                 connection.buffer_updated(count)
@@ -144,9 +144,9 @@ class Target:
         assert len(connection._buffer) <= LIMITS.frame_bytes + 8 * KIB
         connection.connection_lost(None)
         self.host.tick()
-        assert not self.host.ended.done(), "the process was brought down"
+        assert not self.host.ended.done(), "the host failed"
 
-    def _said(self, mode: int, rest: bytes) -> bytes:
+    def _make_bytes(self, mode: int, rest: bytes) -> bytes:
         match mode:
             case 0:
                 return rest
@@ -165,7 +165,7 @@ class Target:
                 return self.hello(process=1) + rest
 
     def _read(self, rest: bytes) -> None:
-        """What a fellow server might say: the codec alone."""
+        """Decodes an input as a frame of a server: the codec alone."""
         for kind in (wire.BODIES, wire.TRACED):
             try:
                 self.coder.read(kind, rest)
@@ -173,15 +173,15 @@ class Target:
                 continue
 
 
-def _pieces(data: bytes, cut: int) -> Iterator[bytes]:
-    """The same bytes in reads of other sizes."""
+def _split(data: bytes, cut: int) -> Iterator[bytes]:
+    """Splits bytes into reads of a size that `cut` chooses."""
     size = len(data) // (cut % 4 + 1) + cut % 3 + 1
     for start in range(0, len(data), size):
         yield data[start : start + size]
 
 
 def seeds() -> list[bytes]:
-    """Things that mean something: what mutations start from."""
+    """Valid inputs, from which mutations start."""
     target = Codec(SPEC.wire_bodies(), limits=LIMITS)
     message = Message(CLIENT * 10**9, CLIENT, (0, 1), b"payload")
     frame = target.encode_frame(1, 0, [target.encode(Request(message))])
@@ -203,38 +203,38 @@ def seeds() -> list[bytes]:
     ]
 
 
-def mutated(chance: random.Random, corpus: list[bytes]) -> bytes:
-    """A seed with some bytes changed, doubled, dropped, or another seed's bytes behind its own."""
-    data = bytearray(chance.choice(corpus))
-    for _ in range(chance.randint(1, 6)):
-        where = chance.randrange(len(data)) if data else 0
-        match chance.randrange(7):
+def mutate(rng: random.Random, corpus: list[bytes]) -> bytes:
+    """A seed with some bytes changed, duplicated or dropped, or followed by another seed."""
+    data = bytearray(rng.choice(corpus))
+    for _ in range(rng.randint(1, 6)):
+        where = rng.randrange(len(data)) if data else 0
+        match rng.randrange(7):
             case 0 if data:
-                data[where] = chance.randrange(256)
+                data[where] = rng.randrange(256)
             case 1 if data:
-                data[where] ^= 1 << chance.randrange(8)
+                data[where] ^= 1 << rng.randrange(8)
             case 2:
-                data[where:where] = chance.randbytes(chance.randint(1, 8))
+                data[where:where] = rng.randbytes(rng.randint(1, 8))
             case 3:
-                del data[where : where + chance.randint(1, 8)]
+                del data[where : where + rng.randint(1, 8)]
             case 4:
-                data[where:where] = chance.choice((b"\xff\xff\xff\xff", b"\xdd\xff\xff\xff\xff", b"\x00", b"\x91" * 40))
+                data[where:where] = rng.choice((b"\xff\xff\xff\xff", b"\xdd\xff\xff\xff\xff", b"\x00", b"\x91" * 40))
             case 5:
-                data += chance.choice(corpus)[3:]
+                data += rng.choice(corpus)[3:]
             case _ if data:
-                data[0] = chance.randrange(MODES)
+                data[0] = rng.randrange(MODES)
     return bytes(data)
 
 
 async def campaign(inputs: int, seed: int) -> None:
-    """So many inputs; memory is looked at after a tenth of them, and must not have grown since at the end."""
+    """Feeds inputs; memory is measured after a tenth of them, and must not have grown at the end."""
     target = Target()
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     corpus = seeds()
     begin = time.monotonic()
     early = reached = 0
     for number in range(inputs):
-        data = mutated(chance, corpus)
+        data = mutate(rng, corpus)
         try:
             target.take(data)
         except BaseException:
@@ -243,7 +243,7 @@ async def campaign(inputs: int, seed: int) -> None:
         if number % 64 == 0:
             await asyncio.sleep(0)
         if number % FRESH == FRESH - 1:
-            # Good requests to the group that is not there wait for ever, and make every step dearer: begin anew.
+            # Valid requests to the missing group wait for ever and slow every step down: use a fresh node.
             await target.replica.stop()
             reached += target.frames
             target = Target()
@@ -260,15 +260,15 @@ async def campaign(inputs: int, seed: int) -> None:
 
 
 def with_atheris(inputs: int, seed: int) -> None:
-    """Guided by which branches an input reaches."""
+    """Fuzzes with atheris, guided by the branches that an input reaches."""
     import atheris
 
     loop = asyncio.new_event_loop()
 
-    async def made() -> Target:
+    async def make_target() -> Target:
         return Target()
 
-    target = loop.run_until_complete(made())
+    target = loop.run_until_complete(make_target())
 
     async def one(data: bytes) -> None:
         target.take(data)

@@ -266,7 +266,7 @@ def _print_explored(prepared: PreparedRun, found: SearchResult, data: dict[str, 
     if found.counterexample is not None:
         out.print(f"{found.counterexample.status}, shortest way, {data['steps']} steps:", markup=False)
         kept = read_script(data["script"])
-        for line in narrate(kept, prepared.make, prepared.spec.claims, make_judge(prepared, 0)):
+        for line in narrate(kept, prepared.make, prepared.spec.claims, make_judge(prepared, 0), prepared.farewell):
             out.print(f"  {line}", markup=False)
     _print_next(data)
 
@@ -283,7 +283,14 @@ def replay(
     kept = read_script(script)
     prepared = prepare_script(kept, str(script))
     tell = None if quiet or json else lambda line: out.print(line, markup=False)
-    result = play(kept, prepared.make, prepared.spec.claims, make_judge(prepared, kept.seed or 0), tell=tell)
+    result = play(
+        kept,
+        prepared.make,
+        prepared.spec.claims,
+        make_judge(prepared, kept.seed or 0),
+        tell=tell,
+        farewell=prepared.farewell,
+    )
     verdict = "holds" if result.status == "holds" else "violated"
     if json:
         data = {"verdict": verdict, "status": result.status, "story": result.story, "steps": len(result.actions)}
@@ -311,6 +318,7 @@ def shrink(
             prepared.spec.claims,
             make_judge(prepared, kept.seed or 0),
             lambda runs, steps: show(runs),
+            farewell=prepared.farewell,
         )
     target = _keep(small.script, target or script.with_suffix(".small.script"), "")
     data = {
@@ -329,6 +337,8 @@ def shrink(
     out.print(f"{data['steps_before']} steps became {data['steps']} in {small.runs} runs; the small one is in {target}")
     if small.limit:
         out.print(small.limit, markup=False)
-    for line in narrate(small.script, prepared.make, prepared.spec.claims, make_judge(prepared, kept.seed or 0)):
+    for line in narrate(
+        small.script, prepared.make, prepared.spec.claims, make_judge(prepared, kept.seed or 0), prepared.farewell
+    ):
         out.print(f"  {line}", markup=False)
     out.print(f"replay it:  amcast replay {target}", markup=False)

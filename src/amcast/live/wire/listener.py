@@ -151,7 +151,7 @@ class Listener:
             handshake.task = asyncio.get_running_loop().create_task(self._connect(handshake, accepted))
 
     def _pause(self, listener: socket.socket, error: OSError) -> None:
-        warn_rate_limited("no room", "no connections are accepted for %g s: %s", PAUSE_S, error.strerror)
+        warn_rate_limited("resources", "no connections are accepted for %g s: %s", PAUSE_S, error.strerror)
         loop = asyncio.get_running_loop()
         loop.remove_reader(listener)
 

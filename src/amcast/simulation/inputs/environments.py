@@ -1,8 +1,8 @@
-"""Environments by name: who is where, and how long packets take between there.
+"""Environments by name: the region of every process, and the delays between regions.
 
-The facts are in data/environments.toml, as their sources print them; this turns them into a topology with regions and
-the plain form of a `NetworkConfig`. Clients that are farther from their region's replicas than those are from each
-other get a region of their own, "R2/clients": as far from everything else as R2 is.
+The facts are in data/environments.toml, as their sources print them; this module turns them into a topology with
+regions and the plain form of a `NetworkConfig`. Clients that are farther from the replicas of their region than these
+are from each other get a region of their own, "R2/clients", at the distance of R2 from all others.
 """
 
 import csv
@@ -31,7 +31,7 @@ CLIENTS = "/clients"
 
 
 class EnvironmentFacts(Config, frozen=True):
-    """One table of environments.toml, whose head explains the fields."""
+    """One table of environments.toml; the comment at the top of that file explains the fields."""
 
     summary: str
     source: str
@@ -52,12 +52,12 @@ class EnvironmentFacts(Config, frozen=True):
     bandwidth: int = 0
 
     def ns(self, delay_ms: float) -> int:
-        """A printed delay as nanoseconds one way."""
+        """Converts a printed delay to nanoseconds one way."""
         return round(delay_ms * MILLISECOND_NS / (2 if self.delays == "rtt" else 1))
 
 
 class EnvironmentOptions(Config, frozen=True):
-    """What a plan may say differently."""
+    """Options of an environment that a plan may change."""
 
     inside_ms: float | None = None
     """Delay inside a region, as the environment prints it (RTT or one way)."""
@@ -65,12 +65,13 @@ class EnvironmentOptions(Config, frozen=True):
     bandwidth: int | None = None
     """Bytes per second between two regions, each way; 0 is unlimited."""
     leaders: str | None = None
-    """Of replica-per-region: where the first replica of every group is, or "spread": in turn over the regions."""
+    """Of replica-per-region: the region of the first replica of every group, or "spread": round-robin over the
+    regions."""
     regions: tuple[str, ...] | None = None
-    """Which of the environment's regions, in which order."""
+    """The regions to use, in this order."""
     placement: Literal["replica-per-region", "group-per-region"] | None = None
     clients: tuple[str, ...] | None = None
-    """The regions that clients are in, in turn."""
+    """The regions of clients, round-robin."""
 
     def __post_init__(self) -> None:
         for name in ("inside_ms", "sd_percent", "bandwidth"):
@@ -85,7 +86,7 @@ class EnvironmentOptions(Config, frozen=True):
 
 @dataclass(frozen=True)
 class Environment:
-    """What a run needs of its surroundings."""
+    """A topology with regions, and its network."""
 
     name: str
     topology: Topology
@@ -95,7 +96,7 @@ class Environment:
 
 @cache
 def load_environments() -> dict[str, EnvironmentFacts]:
-    """Every environment by its name."""
+    """All environments, by name."""
     tables = tomllib.loads(_read("environments.toml"))
     return {name: parse_config(EnvironmentFacts, table, f"environments.toml: {name}") for name, table in tables.items()}
 
@@ -103,15 +104,15 @@ def load_environments() -> dict[str, EnvironmentFacts]:
 def find_environment(
     name: str, groups: int, replicas: int, clients: int, options: dict[str, Any] | None = None
 ) -> Environment:
-    """The environment of this name for these sizes, or a refusal that says what was expected."""
+    """Builds the environment of this name for these sizes, or raises an error that says what was expected."""
     known = load_environments()
     if name not in known:
         raise UsageError(f"environment {name!r} does not exist; expected one of: {', '.join(known)}")
     chosen = parse_config(EnvironmentOptions, dict(options or {}), f"options of environment {name}")
     facts = _with_options(name, known[name], chosen)
     plain = Topology.grid(groups, replicas, clients)
-    regions = _servers(name, facts, plain)
-    regions.update(_clients(name, facts, plain, regions))
+    regions = _place_servers(name, facts, plain)
+    regions.update(_place_clients(name, facts, plain, regions))
     topology = Topology({g: plain.members(g) for g in plain.groups}, plain.clients, regions)
     network: dict[str, Any] = {
         "matrix_ns": _matrix(facts, sorted(set(regions.values()))),
@@ -147,45 +148,45 @@ def _with_options(name: str, facts: EnvironmentFacts, options: EnvironmentOption
     return facts
 
 
-def _servers(name: str, facts: EnvironmentFacts, topology: Topology) -> dict[ProcessId, str]:
+def _place_servers(name: str, facts: EnvironmentFacts, topology: Topology) -> dict[ProcessId, str]:
     """The region of every replica."""
-    rooms = facts.regions or tuple(f"r{n + 1}" for n in range(len(topology.groups)))
+    regions_used = facts.regions or tuple(f"r{n + 1}" for n in range(len(topology.groups)))
     replicas = len(topology.members(topology.groups[0]))
-    if facts.placement == "replica-per-region" and replicas > len(rooms):
-        raise UsageError(f"environment {name}: {replicas} replicas, one per region; expected 1 to {len(rooms)}")
-    if facts.placement == "group-per-region" and len(topology.groups) > len(rooms):
+    if facts.placement == "replica-per-region" and replicas > len(regions_used):
+        raise UsageError(f"environment {name}: {replicas} replicas, one per region; expected 1 to {len(regions_used)}")
+    if facts.placement == "group-per-region" and len(topology.groups) > len(regions_used):
         raise UsageError(
-            f"environment {name}: {len(topology.groups)} groups, one per region; expected 1 to {len(rooms)}"
+            f"environment {name}: {len(topology.groups)} groups, one per region; expected 1 to {len(regions_used)}"
         )
     listed = {number: region for region, numbers in facts.groups.items() for number in numbers}
     if facts.placement == "listed" and len(topology.groups) > len(listed):
         raise UsageError(f"environment {name}: {len(topology.groups)} groups; it places 1 to {len(listed)}")
     regions = {}
     for place, group in enumerate(topology.groups):
-        first = _first(facts, rooms, place)
+        first = _leader_region(facts, regions_used, place)
         for replica, member in enumerate(topology.members(group)):
             match facts.placement:
                 case "together":
-                    regions[member] = rooms[0]
+                    regions[member] = regions_used[0]
                 case "replica-per-region":
-                    regions[member] = rooms[(first + replica) % len(rooms)]
+                    regions[member] = regions_used[(first + replica) % len(regions_used)]
                 case "listed":
                     regions[member] = listed[place + 1]
                 case "group-per-region":
-                    regions[member] = rooms[place]
+                    regions[member] = regions_used[place]
                 case "replica-per-site":
-                    regions[member] = f"{rooms[place]}/{SITES[replica]}"
+                    regions[member] = f"{regions_used[place]}/{SITES[replica]}"
     return regions
 
 
-def _first(facts: EnvironmentFacts, rooms: tuple[str, ...], place: int) -> int:
-    """Which region has the first replica, the usual leader, of the group in this place."""
+def _leader_region(facts: EnvironmentFacts, regions_used: tuple[str, ...], place: int) -> int:
+    """The index of the region with the first replica, the usual leader, of the n-th group."""
     if facts.leaders == "spread":
-        return place % len(rooms)
-    return rooms.index(facts.leaders) if facts.leaders in rooms else 0
+        return place % len(regions_used)
+    return regions_used.index(facts.leaders) if facts.leaders in regions_used else 0
 
 
-def _clients(
+def _place_clients(
     name: str, facts: EnvironmentFacts, topology: Topology, servers: dict[ProcessId, str]
 ) -> dict[ProcessId, str]:
     """The region of every client."""
@@ -195,42 +196,42 @@ def _clients(
             raise UsageError(f"environment {name}: clients in {region!r}; expected some of: {', '.join(used)}")
     everywhere = used if facts.matrix else facts.regions
     regions = {}
-    for turn, client in enumerate(topology.clients):
+    for index, client in enumerate(topology.clients):
         if facts.clients:
-            region = facts.clients[turn % len(facts.clients)]
+            region = facts.clients[index % len(facts.clients)]
         elif facts.placement == "replica-per-region":
-            region = everywhere[turn % len(everywhere)]
+            region = everywhere[index % len(everywhere)]
         else:
-            region = servers[_beside(topology, turn)]
+            region = servers[_nearest_replica(topology, index)]
         regions[client] = region if facts.client_ms is None else region + CLIENTS
     return regions
 
 
-def _beside(topology: Topology, turn: int) -> ProcessId:
-    """The replica beside which a client incarnations: first one at every group, then one at every second replica ..."""
-    group: GroupId = topology.groups[turn % len(topology.groups)]
+def _nearest_replica(topology: Topology, index: int) -> ProcessId:
+    """The replica next to which the n-th client is placed: first one at every group, then one at every second replica,
+    and so on."""
+    group: GroupId = topology.groups[index % len(topology.groups)]
     members = topology.members(group)
-    return members[turn // len(topology.groups) % len(members)]
+    return members[index // len(topology.groups) % len(members)]
 
 
 def _matrix(facts: EnvironmentFacts, regions: list[str]) -> Delays:
-    """One-way delays between all the regions that are used."""
-    printed = _printed(facts.matrix, facts.regions) if facts.matrix else {}
+    """One-way delays between the regions in use."""
+    delays = _read_delays(facts.matrix, facts.regions) if facts.matrix else {}
     for one, other, delay in facts.between_ms:
-        printed.setdefault(one, {})[other] = delay
-        printed.setdefault(other, {})[one] = delay
+        delays.setdefault(one, {})[other] = delay
+        delays.setdefault(other, {})[one] = delay
     return {
-        source: {target: facts.ns(_delay_ms(facts, printed, source, target)) for target in regions}
-        for source in regions
+        source: {target: facts.ns(_delay_ms(facts, delays, source, target)) for target in regions} for source in regions
     }
 
 
-def _delay_ms(facts: EnvironmentFacts, printed: dict[str, dict[str, float]], source: str, target: str) -> float:
+def _delay_ms(facts: EnvironmentFacts, delays: dict[str, dict[str, float]], source: str, target: str) -> float:
     here, there = source.removesuffix(CLIENTS), target.removesuffix(CLIENTS)
     if here == there and source != target and facts.client_ms is not None:
         return facts.client_ms
-    if there in printed.get(here, {}):
-        return printed[here][there]
+    if there in delays.get(here, {}):
+        return delays[here][there]
     if here == there:
         return facts.inside_ms
     same_region = here.partition("/")[0] == there.partition("/")[0]
@@ -238,7 +239,7 @@ def _delay_ms(facts: EnvironmentFacts, printed: dict[str, dict[str, float]], sou
 
 
 @cache
-def _printed_file(name: str) -> list[dict[str, float]] | dict[str, dict[str, float]]:
+def _read_delay_file(name: str) -> list[dict[str, float]] | dict[str, dict[str, float]]:
     text = _read(name)
     if name.endswith(".json"):
         rows: dict[str, dict[str, float]] = json.loads(text)["rtt_ms"]
@@ -247,9 +248,9 @@ def _printed_file(name: str) -> list[dict[str, float]] | dict[str, dict[str, flo
     return [{key: float(cell) for key, cell in row.items()} for row in csv.DictReader(lines)]
 
 
-def _printed(name: str, regions: tuple[str, ...]) -> dict[str, dict[str, float]]:
-    """A file's delays by region. The CSV numbers its nodes; their names are in environments.toml in that order."""
-    rows = _printed_file(name)
+def _read_delays(name: str, regions: tuple[str, ...]) -> dict[str, dict[str, float]]:
+    """Delays by region from a data file. The CSV numbers its nodes; environments.toml names them in that order."""
+    rows = _read_delay_file(name)
     if isinstance(rows, dict):
         return {source: dict(rows[source]) for source in regions}
     names = {number + 1: region for number, region in enumerate(load_environments()["aws-12"].regions)}

@@ -1,7 +1,7 @@
-"""Faults: what each does to a world, and profiles that deal them at random within what a protocol claims.
+"""Faults: their effects on a world, and profiles that draw them at random within the claims of a protocol.
 
-A run has a fault phase and then heals; a dealer never brings about what the protocol does not claim to survive, so
-that after healing everything that must be delivered is demanded.
+A run has a fault phase and then heals. The fault injector never exceeds what the protocol claims to survive, so after
+healing every due delivery is demanded.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,9 +15,11 @@ from amcast.kernel.topology import Topology
 from amcast.simulation.world.actions import (
     Block,
     Change,
+    Collect,
     Crash,
     Fault,
     Heal,
+    Leave,
     Lossy,
     Pause,
     Recover,
@@ -27,31 +29,32 @@ from amcast.simulation.world.actions import (
     Slow,
     Suggest,
     Suspicion,
+    Unreachable,
 )
 from amcast.simulation.world.membership import can_change, list_topologies_in_force, request_change
 from amcast.simulation.world.world import World
 
 
 class FaultTarget(Protocol):
-    """What faults ask of an scheduler."""
+    """The part of a scheduler that faults act on."""
 
     slow: dict[ProcessId, int]
 
     def resume(self, process: ProcessId) -> None:
-        """A paused process goes on."""
+        """Handles the inputs that waited for a paused process."""
 
     def heal_links(self) -> None:
-        """Blocked links work again."""
+        """Releases packets of blocked links."""
 
     def set_loss(self, loss: float) -> None:
-        """Links lose this share from now on."""
+        """Sets the share of packets that links lose."""
 
 
 def perform_fault(world: World, scheduler: FaultTarget, fault: Fault) -> bool:
-    """Let a fault happen, if it still makes sense; says whether it did."""
-    if not _sensible(world, fault):
+    """Performs a fault if it applies to the state of the world; returns whether it did."""
+    if not _is_applicable(world, fault):
         return False
-    _tell(world, fault)
+    _note_fault(world, fault)
     match fault:
         case Crash(process, kept):
             world.crash(process, kept)
@@ -80,6 +83,12 @@ def perform_fault(world: World, scheduler: FaultTarget, fault: Fault) -> bool:
             world.suggest(process, group, leader)
         case Suspicion(process, group, up):
             world.suspect(process, group, up)
+        case Unreachable(process, peer):
+            world.report_unreachable(process, peer)
+        case Leave(process):
+            world.say_farewell(process)
+        case Collect(process, on):
+            (world.collecting.add if on else world.collecting.discard)(process)
         case Skew(process, offset_ns, drift):
             world.skews[process] = (offset_ns, drift)
         case Change(group, add, remove):
@@ -87,12 +96,12 @@ def perform_fault(world: World, scheduler: FaultTarget, fault: Fault) -> bool:
     return True
 
 
-def _tell(world: World, fault: Fault) -> None:
-    """A note for the trace, so that recovery can be measured; what changes nothing, and oracles, are no news."""
+def _note_fault(world: World, fault: Fault) -> None:
+    """Notes a fault in the trace, so that recovery can be measured. Oracles and faults without effect are not noted."""
     if world.recorder is None:
         return
     match fault:
-        case Suggest() | Suspicion() | Slow(_, 0) | Lossy(0.0):
+        case Suggest() | Suspicion() | Unreachable() | Collect() | Slow(_, 0) | Lossy(0.0):
             return
         case Heal():
             if not world.blocked:
@@ -111,8 +120,8 @@ def _tell(world: World, fault: Fault) -> None:
     world.recorder.record_note(process, world.now, f"fault-{type(fault).__name__.lower()}")
 
 
-def _sensible(world: World, fault: Fault) -> bool:
-    """A process that is down cannot crash, nobody hears an oracle while paused, and so on."""
+def _is_applicable(world: World, fault: Fault) -> bool:
+    """Whether a fault applies: only a running process can crash, no paused process hears an oracle, and so on."""
     match fault:
         case Crash(process):
             return process in world.processes
@@ -122,8 +131,12 @@ def _sensible(world: World, fault: Fault) -> bool:
             return process in world.processes and process not in world.paused
         case Resume(process):
             return process in world.paused or process in world.down
-        case Suggest(process) | Suspicion(process):
+        case Suggest(process) | Suspicion(process) | Unreachable(process):
             return process in world.processes and process not in world.paused
+        case Leave(process):
+            return world.farewell is not None and process in world.processes and process not in world.paused
+        case Collect(process):
+            return world.topology.group_of(process) is not None
         case Change(_, add):
             return can_change(world, add)
         case Renew(one, other):
@@ -133,7 +146,7 @@ def _sensible(world: World, fault: Fault) -> bool:
 
 
 def parse_profile(name: str, claims: Claims, protocol: str) -> frozenset[str]:
-    """The kinds of faults of a profile: "none", one kind, several joined by "+", or "all" that the protocol claims."""
+    """Parses a profile: "none", one kind, several joined by "+", or "all" kinds that the protocol claims."""
     if name == "none":
         return frozenset()
     if name == "all":
@@ -150,7 +163,7 @@ def parse_profile(name: str, claims: Claims, protocol: str) -> frozenset[str]:
 
 
 class FaultInjector:
-    """Deals faults of some kinds, never more than claimed, and knows how to heal them all."""
+    """Draws faults of some kinds, never beyond the claims of the protocol, and the actions that heal them."""
 
     def __init__(
         self,
@@ -166,18 +179,18 @@ class FaultInjector:
         self._scale_ns = scale_ns
         """About one message delay: the unit of durations and skews."""
         self._topologies = topologies
-        """All that there will ever be, where members change (`simulation/world/membership.py`)."""
-        self._gone: set[ProcessId] = set()
-        """Crashed for good."""
-        self._forgetful: set[ProcessId] = set()
-        """Restarted with an empty disk: it may not count for anybody's quorum until it has caught up."""
+        """All topologies of the run, where members change (`simulation/world/membership.py`)."""
+        self._crashed_for_good: set[ProcessId] = set()
+        """Processes that crashed for good."""
+        self._lost_disks: set[ProcessId] = set()
+        """Processes restarted with an empty disk: they count for no quorum until they have caught up."""
 
     def draw(self, world: World) -> tuple[Fault, ...]:
-        """The next fault, and what makes it end (to be performed some time later); nothing if none fits now."""
+        """Draws a fault and the actions that end it (performed some time later); nothing if no fault fits."""
         if not self._kinds:
             return ()
         kind = self._random.choice(self._kinds)
-        dealers: dict[str, Callable[[World], tuple[Fault, ...]]] = {
+        draws: dict[str, Callable[[World], tuple[Fault, ...]]] = {
             "pause": self._pause,
             "slow": self._slow,
             "partition": self._partition,
@@ -190,34 +203,36 @@ class FaultInjector:
             "recovery": self._recovery,
             "amnesia": self._amnesia,
         }
-        return dealers[kind](world)
+        return draws[kind](world)
 
     def list_healing(self, world: World) -> list[Fault]:
-        """Everything that must happen for the system to be as well as the claims demand."""
+        """The actions that bring the system to the state that the claims presume."""
         healing: list[Fault] = [Heal(), Lossy(0.0)]
         healing += [Resume(process) for process in sorted(world.paused)]
         healing += [Slow(process, 0) for process in world.topology.processes]
-        healing += [Crash(process) for process in sorted(self._gone) if process in world.processes]
-        back = sorted(process for process in world.down if process not in self._gone and process not in world.absent)
-        healing += [Recover(process, process in self._forgetful) for process in back]
+        healing += [Crash(process) for process in sorted(self._crashed_for_good) if process in world.processes]
+        back = sorted(
+            process for process in world.down if process not in self._crashed_for_good and process not in world.absent
+        )
+        healing += [Recover(process, process in self._lost_disks) for process in back]
         return healing
 
     def list_stable_leaders(self, world: World) -> list[Fault]:
-        """A stable, correct leader for every group, told to everybody: what an oracle settles on in the end."""
-        said: list[Fault] = []
+        """Suggestions of one running leader per group to every process, as an oracle makes in the end."""
+        suggestions: list[Fault] = []
         for group in world.topology.groups:
             members = [member for member in world.topology.members(group) if member in world.processes]
             if members:
-                said += [Suggest(process, group, members[0]) for process in sorted(world.processes)]
-        return said
+                suggestions += [Suggest(process, group, members[0]) for process in sorted(world.processes)]
+        return suggestions
 
     def list_true_suspicions(self, world: World) -> list[Fault]:
-        """The truth about every group, told to everybody: where wrong suspicions end."""
-        said: list[Fault] = []
+        """Reports of the true state of every group to every process: wrong suspicions end."""
+        suggestions: list[Fault] = []
         for group in world.topology.groups:
             up = any(member in world.processes for member in world.topology.members(group))
-            said += [Suspicion(process, group, up) for process in sorted(world.processes)]
-        return said
+            suggestions += [Suspicion(process, group, up) for process in sorted(world.processes)]
+        return suggestions
 
     def _up(self, world: World) -> list[ProcessId]:
         return [process for process in world.topology.servers if process in world.processes]
@@ -234,7 +249,7 @@ class FaultInjector:
         return (Slow(process, self._random.randint(1, 3) * self._scale_ns), Slow(process, 0))
 
     def _partition(self, world: World) -> tuple[Fault, ...]:
-        """Cut off one side from the other, in one direction or both."""
+        """Blocks the links between two sides, in one direction or both."""
         processes = list(world.topology.processes)
         self._random.shuffle(processes)
         side = set(processes[: self._random.randint(1, max(1, len(processes) // 2))])
@@ -267,46 +282,46 @@ class FaultInjector:
         return (Renew(one, other),)
 
     def _crash(self, world: World) -> tuple[Fault, ...]:
-        process = self._victim(world)
+        process = self._choose_victim(world)
         if process is None:
             return ()
-        doomed = self._doomed(world, process)
-        self._gone.update(doomed)
-        return tuple(Crash(one, self._kept(world, one)) for one in doomed)
+        crashed = self._choose_crashes(world, process)
+        self._crashed_for_good.update(crashed)
+        return tuple(Crash(one, self._draw_kept(world, one)) for one in crashed)
 
-    def _doomed(self, world: World, process: ProcessId) -> tuple[ProcessId, ...]:
-        """Who crashes for good: this process or, where that is claimed to be survived, its whole group."""
+    def _choose_crashes(self, world: World, process: ProcessId) -> tuple[ProcessId, ...]:
+        """The processes that crash for good: one or, where the claims allow it, its whole group."""
         group = world.topology.group_of(process)
         members = () if group is None else world.topology.members(group)
-        alone = self._bearable(world, (process,))
-        if self._bearable(world, members) and (not alone or self._random.random() < 0.5):
+        alone = self._is_tolerated(world, (process,))
+        if self._is_tolerated(world, members) and (not alone or self._random.random() < 0.5):
             return (process, *(member for member in members if member != process and member in world.processes))
         return (process,) if alone else ()
 
-    def _bearable(self, world: World, doomed: Sequence[ProcessId]) -> bool:
-        """Whether these may be lost, too: of the old members, while they are needed, and of all that are to come."""
-        lost = frozenset(self._gone.union(self._forgetful, doomed))
+    def _is_tolerated(self, world: World, crashed: Sequence[ProcessId]) -> bool:
+        """Whether these may crash for good, too: in every topology whose quorums are still needed or to come."""
+        lost = frozenset(self._crashed_for_good.union(self._lost_disks, crashed))
         return all(
             self._claims.tolerates(topology, lost)
             for topology in list_topologies_in_force(world, self._topologies or (world.topology,))
         )
 
     def _recovery(self, world: World) -> tuple[Fault, ...]:
-        process = self._victim(world)
+        process = self._choose_victim(world)
         if process is None:
             return ()
-        return (Crash(process, self._kept(world, process)), Recover(process, process in self._forgetful))
+        return (Crash(process, self._draw_kept(world, process)), Recover(process, process in self._lost_disks))
 
     def _amnesia(self, world: World) -> tuple[Fault, ...]:
-        process = self._victim(world)
-        if process is None or not self._bearable(world, (process,)):
+        process = self._choose_victim(world)
+        if process is None or not self._is_tolerated(world, (process,)):
             return ()
-        self._forgetful.add(process)
+        self._lost_disks.add(process)
         return (Crash(process), Recover(process, True))
 
-    def _victim(self, world: World) -> ProcessId | None:
+    def _choose_victim(self, world: World) -> ProcessId | None:
         up = self._up(world)
         return self._random.choice(up) if up else None
 
-    def _kept(self, world: World, process: ProcessId) -> int:
+    def _draw_kept(self, world: World, process: ProcessId) -> int:
         return self._random.randint(0, len(world.disks[process].waiting))

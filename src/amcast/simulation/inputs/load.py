@@ -1,7 +1,7 @@
-"""Clients with work: who multicasts what next, and when a client may go on.
+"""The load of a run: which client multicasts what next, and when it may go on.
 
-A closed loop keeps a number of messages outstanding per client; a message is done when its client was told so
-(`Resolve`), or, for bare protocols that send no replies, when every destination process delivered it.
+A closed loop keeps a number of messages outstanding per client. A message is done when its client is told so
+(`Resolve`) or, for bare protocols without replies, when every destination process has delivered it.
 """
 
 from collections.abc import Callable
@@ -12,11 +12,11 @@ from amcast.kernel.topology import Topology
 from amcast.simulation.world.world import World
 
 Draw = Callable[[ProcessId], tuple[tuple[GroupId, ...], int, int]]
-"""A client's next message: destinations, payload bytes, nanoseconds to wait before it may be sent."""
+"""The next message of a client: destinations, payload bytes, nanoseconds to wait before it is multicast."""
 
 
 class ClientLoad:
-    """The multicasts of one run. `ready` lists who may multicast now; `take` gives what."""
+    """The multicasts of one run: `list_ready` names clients that may multicast, `next_message` draws the message."""
 
     def __init__(
         self,
@@ -32,20 +32,21 @@ class ClientLoad:
         self.outstanding = outstanding
         self.replies = replies
         self.remaining = messages
-        """How many may still be multicast."""
+        """How many messages may still be multicast."""
         self.in_flight: dict[ProcessId, int] = dict.fromkeys(self.senders, 0)
         self._draw = draw
         self._sent: dict[ProcessId, int] = dict.fromkeys(self.senders, 0)
 
     def list_ready(self, world: World) -> list[ProcessId]:
-        """Senders that are up and may multicast once more."""
+        """Clients that are up and may multicast once more."""
         if self.remaining <= 0:
             return []
         limit = self.outstanding
         return [p for p in self.senders if self.in_flight[p] < limit and p in world.processes and p not in world.paused]
 
     def next_message(self, sender: ProcessId) -> tuple[Message, int]:
-        """The sender's next message, which is now under way, and how long it thinks: the caller submits it then."""
+        """Draws a client's next message, which counts as outstanding from now on, and its think time: the caller
+        submits it after that."""
         destinations, size, after_ns = self._draw(sender)
         sequence = self._sent[sender]
         self._sent[sender] = sequence + 1
@@ -54,7 +55,7 @@ class ClientLoad:
         return Message(message_id(sender, sequence), sender, destinations, bytes(size)), after_ns
 
     def collect_done(self, world: World) -> list[ProcessId]:
-        """Who was told that a message is done since the last call."""
+        """Clients with a message that was done since the last call, once for each message."""
         done = world.resolved if self.replies else world.completed
         clients: list[ProcessId] = []
         for message in done:

@@ -1,7 +1,7 @@
-"""How long a packet takes: delay by pair, jitter, bandwidth with queueing, repair of losses, order.
+"""The simulated network: delay by pair, jitter, bandwidth with queueing, retransmission of lost packets, order.
 
-A link is FIFO and exactly-once unless the configuration says otherwise. A lost packet on such a link is sent again
-after `retransmit_ns`, as TCP would: it comes late, and everything behind it too. On "raw" links it is gone.
+A link is FIFO and exactly-once unless the configuration says otherwise. A packet that is lost on such a link is sent
+again after `retransmit_ns`, as by TCP: it is late, and so is everything behind it. On "raw" links it is lost.
 """
 
 from random import Random
@@ -31,22 +31,24 @@ class NetworkConfig(Config, frozen=True):
     """By region of the source, then of the target; both must list every region that the topology uses."""
     distribution: Literal["constant", "uniform", "normal", "exponential"] = "constant"
     spread: float = 0.0
-    """As a share of the delay. normal: standard deviation; uniform: half the width; exponential: mean of the rest."""
+    """As a share of the delay. normal: standard deviation; uniform: half the width; exponential: mean of the extra
+    delay."""
     bandwidth: int = 0
     """Bytes per second of each pipe, full duplex; 0 is unlimited."""
     pipe: Literal["process", "group", "region"] = "process"
-    """What shares one pipe: each pair of processes, of groups (a client is a group of its own), or of regions."""
+    """Which packets share one pipe: those between two processes, two groups (a client is a group of its own), or two
+    regions."""
     overhead_bytes: int = 0
-    """Added to every packet's size: headers."""
+    """Added to the size of every packet, for headers."""
     loss: float = 0.0
     duplication: float = 0.0
     retransmit_ns: int = 200 * MILLISECOND
     cpu_ns: int = 0
-    """Time to handle one packet at a process; packets queue meanwhile."""
+    """Time that a process needs for one packet; packets queue meanwhile."""
     cpu_send_ns: int = 0
     """Time to send one packet."""
     burst: bool = False
-    """A process that was busy takes everything that waits in one step, as the live host does."""
+    """A busy process handles all queued packets in one step, as a live host does."""
     disk_ns: int = 0
     """Time to make records durable."""
 
@@ -74,7 +76,7 @@ class NetworkConfig(Config, frozen=True):
 
 
 class _Row(dict[ProcessId, int]):
-    """Delays from one process, each looked up once."""
+    """Delays from one process, each computed once."""
 
     def __init__(self, network: "Network", source: ProcessId) -> None:
         super().__init__()
@@ -87,15 +89,15 @@ class _Row(dict[ProcessId, int]):
 
 
 class Network:
-    """Draws when packets arrive. Holds what a network remembers: when pipes are free, what is in order behind what."""
+    """Draws when packets arrive. Its state: when pipes are free, and the last arrival on each FIFO link."""
 
     def __init__(self, config: NetworkConfig, topology: Topology, random: Random) -> None:
         self.config = config
         self.needs_sizes = config.bandwidth > 0
-        """Whether sizes matter, so that the world must measure bodies."""
+        """Whether sizes matter, so that the world must encode bodies."""
         self._random = random
         self.bases: dict[ProcessId, _Row] = {process: _Row(self, process) for process in topology.processes}
-        """Undisturbed delays, by source and target."""
+        """Delays without jitter, by source and target."""
         self._topology = topology
         self._last: dict[tuple[ProcessId, ProcessId], int] = {}
         self._free: dict[tuple[object, object], int] = {}
@@ -104,7 +106,7 @@ class Network:
         self.is_constant = (config.distribution == "constant" or config.spread == 0) and not (
             config.loss or config.bandwidth
         )
-        """Nothing is drawn and nothing queues: a constant per pair, which keeps order by itself."""
+        """No packet is delayed at random or queues: the delay of a pair is constant, which keeps the order."""
         self._check_regions()
 
     def _check_regions(self) -> None:
@@ -120,7 +122,7 @@ class Network:
                     )
 
     def base_delay(self, source: ProcessId, target: ProcessId) -> int:
-        """The undisturbed delay of a pair, from the configuration."""
+        """The delay of a pair without jitter, from the configuration."""
         if source == target:
             return self.config.self_ns
         if self.config.matrix_ns:
@@ -128,7 +130,7 @@ class Network:
         return self.config.delay_ns
 
     def draw_arrival(self, source: ProcessId, target: ProcessId, size: int, now: int) -> int:
-        """When a packet that leaves now arrives."""
+        """When a packet that is sent now arrives."""
         if self.is_constant:
             return now + self.bases[source][target]
         at = now + self._delay(source, target)
@@ -143,16 +145,17 @@ class Network:
         return at
 
     def draw_loss(self) -> bool:
-        """On raw links: whether this packet is gone."""
+        """Whether a packet on a raw link is lost."""
         return self.config.links == "raw" and self.loss > 0 and self._random.random() < self.loss
 
     def set_loss(self, loss: float) -> None:
-        """From now on this share is lost. What was delayed once keeps its place: the plain path is over for good."""
+        """Sets the share of lost packets. Packets that were delayed keep their place, so delays are never constant
+        again."""
         self.loss = loss
         self.is_constant = False
 
     def draw_duplicate(self) -> bool:
-        """On raw links: whether this packet comes twice."""
+        """Whether a packet on a raw link is duplicated."""
         return (
             self.config.links == "raw"
             and self.config.duplication > 0
@@ -175,8 +178,8 @@ class Network:
                 return base
 
     def _queue(self, source: ProcessId, target: ProcessId, size: int, now: int) -> int:
-        """Nanoseconds until the last byte is on the pipe, those before it included."""
-        ends = (self._end(source), self._end(target))
+        """Nanoseconds until the last byte is on the pipe, behind all earlier packets."""
+        ends = (self._pipe_end(source), self._pipe_end(target))
         if ends[0] == ends[1]:
             return 0
         start = max(now, self._free.get(ends, 0))
@@ -184,7 +187,7 @@ class Network:
         self._free[ends] = done
         return done - now
 
-    def _end(self, process: ProcessId) -> object:
+    def _pipe_end(self, process: ProcessId) -> object:
         if self.config.pipe == "process":
             return process
         if self.config.pipe == "region":

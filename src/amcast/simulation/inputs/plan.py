@@ -41,31 +41,31 @@ MAX_MESSAGES = 1_000_000_000
 
 
 class TopologyPlan(Config, frozen=True):
-    """How many of each; or the sizes for an environment."""
+    """Numbers of groups, replicas and clients; or the sizes of an environment."""
 
     groups: int = 3
     replicas: int = 1
     clients: int = 4
     environment: str = ""
-    """Name of a placement with its network, see `amcast environments`; "" is one place with equal delays."""
+    """Name of an environment, see `amcast environments`; "" is one region with equal delays."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the environment."""
 
 
 class FaultEvent(Config, frozen=True):
-    """A fault at a time."""
+    """A fault at a point in time."""
 
     at_ns: int
     fault: Fault
 
 
 class FaultPlan(Config, frozen=True):
-    """What goes wrong: drawn from a profile, written one by one, or both."""
+    """Faults of a run: drawn from a profile, listed one by one, or both."""
 
     profile: str = "none"
     count: int = 8
     until_ns: int = 0
-    """When everything heals; 0 chooses a hundred message delays (or the last written event)."""
+    """When all faults heal; 0 chooses a hundred message delays (or the time of the last listed event)."""
     events: tuple[FaultEvent, ...] = ()
 
     def __post_init__(self) -> None:
@@ -76,12 +76,12 @@ class FaultPlan(Config, frozen=True):
 
 
 class Plan(Config, frozen=True):
-    """One run. Sweeps span many of these."""
+    """The plan of one run. A sweep spans many plans."""
 
     protocol: str
     seed: int = 0
     options: dict[str, Any] = field(default_factory=dict)
-    """The protocol's own options."""
+    """Options of the protocol."""
     topology: TopologyPlan = TopologyPlan()
     network: dict[str, Any] = field(default_factory=dict)
     """Fields of `NetworkConfig`, over those of the environment."""
@@ -89,14 +89,15 @@ class Plan(Config, frozen=True):
     """`name`, `messages`, and the fields of that workload."""
     faults: FaultPlan = FaultPlan()
     nodes: bool | None = None
-    """Whether processes run as whole nodes (leader election, client sessions with retries and replies) or bare;
-    unsaid: as nodes where the protocol claims to survive crashes."""
+    """Whether processes are whole nodes (leader election, client sessions with retries and replies) or bare. Default:
+    nodes if the protocol claims to survive crashes."""
     gateways: bool = False
-    """Nodes that bundle their clients' messages, as in a live cluster; clients ask one of them."""
+    """Whether nodes bundle the messages of their clients, as in a live cluster; clients then ask one node."""
     until_ns: int = 0
-    """Cut the run off at this time, finished or not; 0 lets it finish."""
+    """Ends the run at this time, finished or not; 0 lets it finish."""
     settle_ns: int = 0
-    """The liveness bound: so long without any delivery after healing, with deliveries owed, is stuck. 0 chooses."""
+    """The liveness bound: a run is stuck if nothing is delivered for so long after healing while deliveries are due. 0
+    chooses."""
 
     def __post_init__(self) -> None:
         if not -(2**63) <= self.seed < 2**63:
@@ -117,12 +118,12 @@ class Plan(Config, frozen=True):
         return {key: value for key, value in self.workload.items() if key not in ("name", "messages")}
 
     def network_config(self, environment: dict[str, Any] | None = None) -> NetworkConfig:
-        """The network: the environment's, with what the plan says on top."""
+        """The network of the environment, with the plan's fields on top."""
         return parse_config(NetworkConfig, {**(environment or {}), **self.network}, "network")
 
 
 def read_plan(file: Path) -> dict[str, Any]:
-    """A plan file as plain data, before flags are laid over it."""
+    """Reads a plan file as plain data, before command-line options are laid over it."""
     try:
         text = file.read_bytes().decode()
     except OSError as error:
@@ -136,10 +137,10 @@ def read_plan(file: Path) -> dict[str, Any]:
 
 
 def parse_plan(values: dict[str, Any], where: str = "plan") -> Plan:
-    """Plain data as a plan; mistakes name the place, the field, the value and what was expected."""
+    """Parses plain data as a plan; errors name the place, the field, the value and what was expected."""
     if "protocol" not in values:
         raise UsageError(f"{where}: protocol is missing; expected a name of `amcast protocols`")
-    values = {**values, "faults": _events(values.get("faults", {}), where)}
+    values = {**values, "faults": _nest_events(values.get("faults", {}), where)}
     plan = parse_config(Plan, values, where)
     messages = plan.workload.get("messages", 0)
     if type(messages) is not int or not 0 <= messages <= MAX_MESSAGES:
@@ -149,8 +150,8 @@ def parse_plan(values: dict[str, Any], where: str = "plan") -> Plan:
     return plan
 
 
-def _events(faults: Any, where: str) -> Any:
-    """`{ at_ns = 5, do = "pause", process = 1 }` is easier to write than two nested tables."""
+def _nest_events(faults: Any, where: str) -> Any:
+    """Nests the fields of an event: users write `{ at_ns = 5, do = "pause", process = 1 }` in one table."""
     if not isinstance(faults, dict) or not isinstance(faults.get("events"), list):
         return faults
     events = []
@@ -169,6 +170,6 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
 
 
 def scale_ns(network: NetworkConfig) -> int:
-    """About the longest message delay: the unit for durations that nobody chose."""
+    """About the longest message delay: the unit of durations that a plan leaves open."""
     longest = max([network.delay_ns, *(ns for row in network.matrix_ns.values() for ns in row.values())])
     return max(longest, MILLISECOND // 1000)

@@ -1,7 +1,7 @@
-"""When things happen: what is due at each time, in the order in which it was added.
+"""A calendar queue: entries that are due at each time, in the order in which they were added.
 
 Times repeat: with constant delays whole rounds of packets are due at once. So the heap holds each time once, as a bare
-integer, and a list per time holds what is due; comparing integers is the cheapest order there is.
+integer, and a list per time holds the entries; comparing integers is the cheapest order.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ class Calendar:
     def __init__(self) -> None:
         self._times: list[int] = []
         self.entries: dict[int, list[Entry]] = {}
-        """By time. Who adds often to a time that is there already may append directly."""
+        """By time. A caller that often adds to a time that exists may append directly."""
 
     def add(self, at: int, entry: Entry) -> None:
         if at in self.entries:
@@ -29,11 +29,12 @@ class Calendar:
             heappush(self._times, at)
 
     def peek(self) -> int | None:
-        """The earliest time at which something is due."""
+        """The earliest time with an entry; None if there is none."""
         return self._times[0] if self._times else None
 
     def pop_due(self) -> Iterator[Entry]:
-        """Everything due at the earliest time, what is added meanwhile included. Who stops early leaves the rest."""
+        """Pops the entries of the earliest time, those added meanwhile included. If the caller stops early, the rest
+        stays."""
         at = self._times[0]
         entries = self.entries[at]
         rest = iter(entries)

@@ -1,7 +1,7 @@
-"""The timed scheduler: discrete-event simulation. Everything happens when the network, the CPUs and the disks say.
+"""The discrete-event scheduler: everything happens when the network, the CPUs and the disks say.
 
-Time is an integer in nanoseconds. The calendar keeps what was offered first before its equals, so links with equal
-delays keep their order without further care. One body that reaches several targets at one time is one entry.
+Time is an integer in nanoseconds. Entries of equal times keep the order in which they were added, so links with
+constant delays are FIFO without further care. One body that reaches several targets at one time is one entry.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from amcast.simulation.inputs.faults import perform_fault
 from amcast.simulation.inputs.load import ClientLoad
 from amcast.simulation.inputs.network import Network
 from amcast.simulation.schedulers.calendar import Calendar
-from amcast.simulation.world.actions import Action, Fault, Suggest, Suspicion
+from amcast.simulation.world.actions import Action, Fault, Suggest, Suspicion, Unreachable
 from amcast.simulation.world.world import Envelope, Flight, Hello, World
 
 ARRIVE: Final = 0
@@ -24,7 +24,7 @@ FIRE: Final = 2
 SYNC: Final = 3
 SUBMIT: Final = 4
 FAULT: Final = 5
-TAKE: Final = 6
+BURST: Final = 6
 
 MAX_ROUTES: Final = 10_000
 
@@ -32,7 +32,7 @@ _Leg = tuple[int, tuple[ProcessId, ...], int]
 
 
 class DiscreteEventScheduler:
-    """Chooses by time alone."""
+    """Lets offers happen in the order of time."""
 
     def __init__(self, network: Network, random: Random) -> None:
         self.network = network
@@ -40,26 +40,28 @@ class DiscreteEventScheduler:
         self.slow: dict[ProcessId, int] = {}
         self._random = random
         self._calendar = Calendar()
-        """Entries (kind, what), and flights."""
+        """Entries (kind, argument), and flights."""
         self._routes: dict[ProcessId, dict[Sequence[ProcessId], tuple[_Leg, ...]]] = {}
-        """Plain networks: how the targets of one body part by delay. The same targets come again and again."""
+        """Of networks with constant delays: the targets of one body, split by delay. The same targets come again and
+        again."""
         self._busy: dict[ProcessId, int] = {}
-        """Until when a process handles what it took."""
+        """By process: when its CPU is free."""
         self._inbox: dict[ProcessId, list[tuple[int, Envelope]]] = {}
-        """Burst mode: what waits while a process is busy."""
-        self._parked: dict[ProcessId, list[tuple[int, Any]]] = {}
-        """What a paused process will find."""
-        self._held: list[tuple[int, Envelope]] = []
-        """What blocked links hold back, in order."""
+        """Burst mode: packets that wait for a busy process."""
+        self._paused_entries: dict[ProcessId, list[tuple[int, Any]]] = {}
+        """Entries that wait for a paused process."""
+        self._blocked_packets: list[tuple[int, Envelope]] = []
+        """Packets that blocked links hold back, in order."""
         self._writes: dict[ProcessId, int] = {}
-        """The number of each disk's latest write; earlier ones ended with a crash."""
+        """By process: the number of its latest disk write; earlier ones ended with a crash."""
         self._pending: set[ProcessId] = set()
-        """Senders whose next multicast is on the heap."""
-        self._working = network.config.cpu_ns > 0 or network.config.cpu_send_ns > 0
-        self._careful = self._working
-        """Processes and links may hold packets back; once true it stays, or a packet could overtake a held one."""
+        """Clients whose next multicast is in the calendar."""
+        self._uses_cpu = network.config.cpu_ns > 0 or network.config.cpu_send_ns > 0
+        self._may_hold = self._uses_cpu
+        """Processes or links may hold packets back. Once true it stays: otherwise a packet could overtake a held
+        one."""
         self._raw = network.config.links == "raw"
-        self._plain = network.is_constant and not self._raw
+        self._is_constant = network.is_constant and not self._raw
 
     # Offers
 
@@ -79,7 +81,7 @@ class DiscreteEventScheduler:
         self, number: int, source: ProcessId, targets: Sequence[ProcessId], body: Body, about: About, size: int
     ) -> None:
         now = self.world.now
-        if self._plain:
+        if self._is_constant:
             try:
                 route = self._routes[source][targets]
             except KeyError:
@@ -98,7 +100,7 @@ class DiscreteEventScheduler:
             number += 1
 
     def _route(self, source: ProcessId, targets: Sequence[ProcessId]) -> tuple["_Leg", ...]:
-        """Split targets where the delay changes: (delay, targets of that delay, place of the first)."""
+        """Splits targets where the delay changes: (delay, targets with that delay, place of the first)."""
         delays = self.network.bases[source]
         legs: list[_Leg] = []
         for place, target in enumerate(targets):
@@ -120,32 +122,33 @@ class DiscreteEventScheduler:
     def offer_write(self, process: ProcessId) -> None:
         waiting = self.world.disks[process].waiting
         at = self.world.now + self.network.config.disk_ns
-        # One write covers what waits when it begins; the rest goes with the next.
+        # A write covers the records that wait when it begins; later ones go with the next write.
         number = self._writes[process] = self.world.next_number()
         self._calendar.add(at, (SYNC, (process, number, len(waiting))))
 
     def link_cut(self, source: ProcessId, target: ProcessId) -> None:
-        """The world knows lost packets by their numbers when they come up; those held back would never come up."""
-        for packet in [packet for packet in self._held if packet[1][:2] == (source, target)]:
-            self._held.remove(packet)
+        """Drops packets that wait for a blocked link or a paused process; the world drops those in the calendar by
+        their numbers."""
+        for packet in [packet for packet in self._blocked_packets if packet[1][:2] == (source, target)]:
+            self._blocked_packets.remove(packet)
             self.world.lose_packet(packet[1])
-        for kind, what in self._parked.pop(target, []):
-            if kind == ARRIVE and what[1][0] == source:
-                self.world.lose_packet(what[1])
+        for kind, argument in self._paused_entries.pop(target, []):
+            if kind == ARRIVE and argument[1][0] == source:
+                self.world.lose_packet(argument[1])
             else:
-                self._parked.setdefault(target, []).append((kind, what))
+                self._paused_entries.setdefault(target, []).append((kind, argument))
 
     def schedule(self, at_ns: int, fault: Fault | Callable[[], None]) -> None:
-        """Let a fault (or anything else) happen at a time."""
+        """Adds a fault, or a call, at a time."""
         self._calendar.add(at_ns, (FAULT, fault))
 
     # The loop
 
     def run(self, load: ClientLoad, until_ns: int, over: Callable[[], bool] = lambda: False) -> None:
-        """Go on until nothing is left to happen, the time has come, or `over` says so (asked now and then)."""
+        """Runs until no entry is left, the time is over, or `over` returns True (asked after some entries)."""
         world = self.world
         calendar = self._calendar
-        self._refill(load, load.senders)
+        self._submit_ready(load, load.senders)
         done = world.resolved if load.replies else world.completed
         reach = world.fast_arrive
         while (at := calendar.peek()) is not None:
@@ -156,47 +159,47 @@ class DiscreteEventScheduler:
             for entry in calendar.pop_due():
                 kind = entry[0]
                 if kind == ARRIVE:
-                    if world.lossless and not self._careful:
+                    if world.lossless and not self._may_hold:
                         reach(entry)
                     else:
                         self._arrive(entry)
                 elif kind == SUBMIT:
                     self._submit(load, entry[1])
                 else:
-                    self._other(kind, entry[1])
+                    self._perform(kind, entry[1])
                     if kind == FAULT:
-                        self._refill(load, load.senders)
+                        self._submit_ready(load, load.senders)
                     if over():
                         return
                 if done:
-                    self._refill(load, load.collect_done(world))
+                    self._submit_ready(load, load.collect_done(world))
 
     def _arrive(self, flight: Flight) -> None:
-        """One body is at its targets, which may be down, paused, cut off or busy."""
+        """The slow twin of `World.fast_arrive`: targets may be down, paused, cut off or busy."""
         world = self.world
         _, number, source, targets, body, about, size, sent_ns = flight
         for target in targets:
             envelope = (source, target, body, about, size, sent_ns)
-            if self._careful:
-                self._admit(number, envelope)
+            if self._may_hold:
+                self._pass_link(number, envelope)
             else:
                 world.arrive(number, envelope)
             number += 1
 
     def _submit(self, load: ClientLoad, message: Message) -> None:
-        """A client has thought long enough; a paused one goes on thinking."""
+        """Submits a message after its think time; that of a paused client waits."""
         world = self.world
         sender = message.sender
         if sender in world.paused:
-            self._parked.setdefault(sender, []).append((SUBMIT, message))
+            self._paused_entries.setdefault(sender, []).append((SUBMIT, message))
             return
         self._pending.discard(sender)
         if sender in world.processes:
             world.submit(sender, message)
-        self._refill(load, (sender,))
+        self._submit_ready(load, (sender,))
 
-    def _refill(self, load: ClientLoad, senders: tuple[ProcessId, ...] | list[ProcessId]) -> None:
-        """Let clients with room in their window multicast again."""
+    def _submit_ready(self, load: ClientLoad, senders: tuple[ProcessId, ...] | list[ProcessId]) -> None:
+        """Lets clients with free slots multicast."""
         world = self.world
         for sender in senders:
             if sender in self._pending:
@@ -209,51 +212,51 @@ class DiscreteEventScheduler:
                     break
                 world.submit(sender, message)
 
-    def _other(self, kind: int, what: Any) -> None:
+    def _perform(self, kind: int, argument: Any) -> None:
         world = self.world
         if kind == HANDLE:
-            self._handle(*what)
-        elif kind == TAKE:
-            self._take(what)
+            self._handle(*argument)
+        elif kind == BURST:
+            self._handle_burst(argument)
         elif kind == FIRE:
-            if what[0] in world.paused:
-                self._parked.setdefault(what[0], []).append((FIRE, what))
+            if argument[0] in world.paused:
+                self._paused_entries.setdefault(argument[0], []).append((FIRE, argument))
             else:
-                world.fire(*what)
+                world.fire(*argument)
         elif kind == SYNC:
-            process, write, size = what
+            process, write, size = argument
             if self._writes[process] == write and process in world.processes:
                 self._sync(process, size)
-        elif isinstance(what, Suggest | Suspicion) and what.process in world.paused:
-            self._parked.setdefault(what.process, []).append((FAULT, what))
-        elif isinstance(what, Action):
-            self._careful = True
-            perform_fault(world, self, cast(Fault, what))
+        elif isinstance(argument, Suggest | Suspicion | Unreachable) and argument.process in world.paused:
+            self._paused_entries.setdefault(argument.process, []).append((FAULT, argument))
+        elif isinstance(argument, Action):
+            self._may_hold = True
+            perform_fault(world, self, cast(Fault, argument))
         else:
-            what()
+            argument()
 
     def _sync(self, process: ProcessId, size: int) -> None:
-        """`size` effects waited when the write began; make the records among them durable."""
+        """Makes those records durable that were among the `size` effects that waited when the write began."""
         waiting = self.world.disks[process].waiting
         records = sum(1 for place, effect in enumerate(waiting) if place < size and hasattr(effect, "record"))
         self.world.complete_writes(process, records)
 
     # Processes that take time
 
-    def _admit(self, number: int, envelope: Envelope) -> None:
+    def _pass_link(self, number: int, envelope: Envelope) -> None:
         if self.world.blocked and envelope[:2] in self.world.blocked:
-            self._held.append((number, envelope))
+            self._blocked_packets.append((number, envelope))
         else:
             self._accept(number, envelope)
 
     def _accept(self, number: int, envelope: Envelope) -> None:
-        """A packet is at its target. What came before it and still waits there is handled before it."""
+        """Hands a packet to its target, behind all earlier packets that still wait there."""
         packet = (number, envelope)
         target = envelope[1]
         idle = self._busy.get(target, -1) < self.world.now and target not in self._inbox
         if idle and target in self.world.paused:
-            self._parked.setdefault(target, []).append((ARRIVE, packet))
-        elif idle and not self._working and target not in self.slow:
+            self._paused_entries.setdefault(target, []).append((ARRIVE, packet))
+        elif idle and not self._uses_cpu and target not in self.slow:
             self.world.arrive(number, envelope)
         elif self.network.config.burst:
             self._queue(target, packet)
@@ -268,7 +271,7 @@ class DiscreteEventScheduler:
     def _handle(self, number: int, envelope: Envelope) -> None:
         target = envelope[1]
         if target in self.world.paused:
-            self._parked.setdefault(target, []).append((ARRIVE, (number, envelope)))
+            self._paused_entries.setdefault(target, []).append((ARRIVE, (number, envelope)))
             return
         before = self.world.packets
         self.world.arrive(number, envelope)
@@ -279,16 +282,16 @@ class DiscreteEventScheduler:
         inbox.append(packet)
         if len(inbox) == 1:
             start = max(self.world.now, self._busy.get(target, 0))
-            self._calendar.add(start + self._cost(target), (TAKE, target))
+            self._calendar.add(start + self._cost(target), (BURST, target))
 
-    def _take(self, target: ProcessId) -> None:
+    def _handle_burst(self, target: ProcessId) -> None:
         packets = self._inbox.pop(target, [])
         if target in self.world.paused:
-            self._parked.setdefault(target, []).extend((ARRIVE, packet) for packet in packets)
+            self._paused_entries.setdefault(target, []).extend((ARRIVE, packet) for packet in packets)
             return
         before = self.world.packets
         self.world.arrive_together(target, packets)
-        # The first packet's time is over; the others still have to be paid for.
+        # The CPU time of the first packet has passed; that of the others is charged now.
         self._busy[target] = self.world.now + self._cost(target) * (len(packets) - 1)
         self._charge(target, before)
 
@@ -302,25 +305,26 @@ class DiscreteEventScheduler:
     # Faults that end
 
     def resume(self, process: ProcessId) -> None:
-        """What a paused process missed it takes at once, before anything that waits for its time, and pays later."""
-        for kind, what in self._parked.pop(process, []):
+        """Handles the entries that waited for a paused process at once, before later ones; their CPU time is charged
+        after."""
+        for kind, argument in self._paused_entries.pop(process, []):
             if kind == FIRE:
-                self.world.fire(*what)
+                self.world.fire(*argument)
             elif kind == SUBMIT:
-                self._calendar.add(self.world.now, (SUBMIT, what))
+                self._calendar.add(self.world.now, (SUBMIT, argument))
             elif kind == FAULT:
-                perform_fault(self.world, self, what)
+                perform_fault(self.world, self, argument)
             else:
-                self._handle(*what)
+                self._handle(*argument)
                 if self._cost(process):
                     self._busy[process] = max(self._busy.get(process, 0), self.world.now) + self._cost(process)
 
     def heal_links(self) -> None:
-        """What blocked links held back arrives, in order."""
-        held, self._held = self._held, []
-        for number, envelope in held:
+        """Accepts the packets that blocked links held back, in order."""
+        blocked, self._blocked_packets = self._blocked_packets, []
+        for number, envelope in blocked:
             self._accept(number, envelope)
 
     def set_loss(self, loss: float) -> None:
         self.network.set_loss(loss)
-        self._plain = False
+        self._is_constant = False

@@ -1,15 +1,15 @@
-"""The enumerated scheduler: everything that can happen in a small scope, shortest ways first.
+"""The exhaustive scheduler: every action that can happen in a small scope, shortest paths first.
 
 A scope is a topology, a few messages and a budget of faults. The search goes breadth-first from state to state, so the
-way to the first violation is a shortest one. Three questions are asked:
+path to the first violation is a shortest one. Three properties are checked:
 
-    always      no state breaks the order (a predicate that is handed in), and no process does what none may do;
-    sometimes   the notes that a search worth trusting must have seen were seen;
-    eventually  wherever nothing but faults can happen, everything owed is delivered, after a fair ending if need be.
+    always      no state breaks the order (a predicate that is passed in), and no process takes a forbidden step;
+    sometimes   the notes that a trustworthy search must see were seen;
+    eventually  wherever only faults can happen, every due delivery has happened, after a fair ending if need be.
 
-Steps of different processes commute: whichever comes first, the same state results. Sleep sets (Godefroid) skip the
-other order: every state is still visited, at the same depth, but most ways to it are not tried. A limit that is hit
-makes the verdict unknown, never "holds". What was found is replayed in a world that never looked at a snapshot.
+Steps of different processes commute: the resulting state is the same in either order. Sleep sets (Godefroid) skip the
+other order: every state is still visited, at the same depth, but most paths to it are not tried. A limit that is
+reached makes the verdict unknown, never "holds". A counterexample is replayed in a world that uses no snapshots.
 """
 
 from collections.abc import Callable
@@ -43,24 +43,24 @@ EVERYWHERE: Final = -1
 
 
 class Move(NamedTuple):
-    """Something that can happen now."""
+    """An action that can happen now."""
 
     action: AnyAction
     site: ProcessId = EVERYWHERE
-    """Whose step it is; what concerns more than one process commutes with nothing."""
+    """The process that takes the step; an action that concerns several processes commutes with no other."""
     bit: int = 0
-    """Names the move across states, for sleep sets."""
+    """Identifies the move across states, for sleep sets."""
     spends: str = ""
-    """Whose budget it uses."""
+    """The field of the budget that it uses."""
 
 
 class _Work(NamedTuple):
     """A state whose moves are to be tried."""
 
-    picture: WorldSnapshot
+    snapshot: WorldSnapshot
     left: Budget
     only: int = -1
-    """If not -1: just these moves."""
+    """If not -1: only these moves."""
 
 
 class _CounterexampleFoundError(Exception):
@@ -71,8 +71,8 @@ class _CounterexampleFoundError(Exception):
         self.ending = ending or []
 
 
-class _Known:
-    """The states seen so far, numbered: how each was reached first, and which moves were not tried from it."""
+class _SeenStates:
+    """The states seen so far, numbered: how each was first reached, and which moves were not tried from it."""
 
     def __init__(self) -> None:
         self.numbers: dict[bytes, int] = {}
@@ -89,8 +89,8 @@ class _Known:
         self.expanded.append(0)
         return number
 
-    def way(self, number: int) -> list[AnyAction]:
-        """The actions that lead to a state, first to last."""
+    def path_to(self, number: int) -> list[AnyAction]:
+        """The actions that lead to a state, in order."""
         actions = []
         while (action := self.actions[number]) is not None:
             actions.append(action)
@@ -99,22 +99,23 @@ class _Known:
 
 
 def explore(scope: Scope, progress: Callable[[int, int], None] | None = None) -> Exploration:
-    """Search a scope until a violation, the end, or a limit. `progress` hears of states and depth now and then."""
+    """Searches a scope until a violation, the end, or a limit. `progress` is called now and then with states and
+    depth."""
     return Explorer(scope, progress).run()
 
 
 class Explorer(BranchingActions):
-    """One search."""
+    """One exhaustive search."""
 
     def __init__(self, scope: Scope, progress: Callable[[int, int], None] | None = None) -> None:
         super().__init__(scope.topology, scope.make, scope.links)
         self.scope = scope
         self._progress = progress
         self._multicasts = scope.make_multicasts()
-        self._known = _Known()
+        self._seen = _SeenStates()
         self._root: WorldSnapshot
         self._trying: tuple[int, AnyAction | None] = (-1, None)
-        """The state and the move that is being tried."""
+        """The state and the move that are being tried."""
         self._depth = 0
         self._transitions = 0
         self._terminals = 0
@@ -122,18 +123,18 @@ class Explorer(BranchingActions):
         self._endings: set[tuple[tuple[MessageId, ...], ...]] = set()
         self._servers = [self._places[process] for process in scope.topology.servers]
         self._bits: dict[object, int] = {}
-        self._clashes: dict[ProcessId, int] = dict.fromkeys(scope.topology.processes, 0)
-        """The bits of all moves of a process: among themselves they do not commute."""
-        self._firing = 0
-        """The bits of all timers: they share one budget."""
+        self._process_bits: dict[ProcessId, int] = dict.fromkeys(scope.topology.processes, 0)
+        """By process: the bits of its moves, which do not commute among themselves."""
+        self._timer_bits = 0
+        """The bits of all timers, which share one budget."""
         self._arrivals: dict[tuple[Pair, int], Arrive] = {}
 
     def run(self) -> Exploration:
         try:
-            self._guarded(self.world.start)
+            self._run_guarded(self.world.start)
             self._root = self.take_snapshot()
             left = self.scope.budget
-            first = self._known.add(self.fingerprint(self._root, left), -1, None, 0)
+            first = self._seen.add(self.fingerprint(self._root, left), -1, None, 0)
             level = {first: _Work(self._root, left)}
             while level and not self._full():
                 level = self._next_level(level)
@@ -142,7 +143,7 @@ class Explorer(BranchingActions):
         return self._result(None)
 
     def _next_level(self, level: dict[int, _Work]) -> dict[int, _Work]:
-        """Try everything in all states of one depth; the states that are new, and old ones with more to try."""
+        """Tries all moves of all states of one depth; returns new states, and known ones with more moves to try."""
         following: dict[int, _Work] = {}
         for number, work in level.items():
             self._expand(number, work, following)
@@ -152,17 +153,17 @@ class Explorer(BranchingActions):
         return following
 
     def _full(self) -> bool:
-        return len(self._known.parents) >= self.scope.max_states
+        return len(self._seen.parents) >= self.scope.max_states
 
     def _expand(self, number: int, work: _Work, following: dict[int, _Work]) -> None:
-        """Try every move of a state that no sleep set excuses."""
-        known = self._known
+        """Tries every move of a state that no sleep set excludes."""
+        known = self._seen
         known.expanded[number] = 1
-        moves = self._moves(work)
+        moves = self._list_moves(work)
         if not moves and work.only == -1:
             self._trying = (number, None)
-            self._end(work)
-        moves += self._faults(work)
+            self._check_terminal(work)
+        moves += self._list_faults(work)
         sleep = tried = known.sleeps[number] if self.scope.reduced else 0
         for move in moves:
             wanted = not move.bit & sleep if work.only == -1 else move.bit & work.only
@@ -172,46 +173,47 @@ class Explorer(BranchingActions):
                 tried |= move.bit
 
     def _follow(self, work: _Work, move: Move, tried: int, following: dict[int, _Work]) -> None:
-        """Let a move happen and note the state that it leads to."""
+        """Applies a move and adds the state that it leads to."""
         self._transitions += 1
-        picture = self._tried(work.picture, move.action)
-        self._check(work.picture, picture)
+        snapshot = self._apply_move(work.snapshot, move.action)
+        self._check(work.snapshot, snapshot)
         left = work.left.spend(move.spends) if move.spends else work.left
-        sleep = self._asleep(move, tried)
-        fingerprint = self.fingerprint(picture, left)
-        known = self._known
+        sleep = self._sleep_set(move, tried)
+        fingerprint = self.fingerprint(snapshot, left)
+        known = self._seen
         number = known.numbers.get(fingerprint)
         if number is None:
             number = known.add(fingerprint, *self._trying, sleep)
-            following[number] = _Work(picture, left)
+            following[number] = _Work(snapshot, left)
             if self._progress is not None and number % REPORT_EVERY == 0:
                 self._progress(number, self._depth)
         elif known.sleeps[number] & ~sleep:
-            self._wake(number, sleep, left, following)
+            self._wake_moves(number, sleep, left, following)
 
-    def _tried(self, picture: WorldSnapshot, action: AnyAction) -> WorldSnapshot:
-        """The world after an action."""
+    def _apply_move(self, snapshot: WorldSnapshot, action: AnyAction) -> WorldSnapshot:
+        """The snapshot after an action."""
 
         def happen() -> None:
-            self._guarded(lambda: self.apply(action))
+            self._run_guarded(lambda: self.apply(action))
 
         if type(action) is Arrive:
             source, place = action.packets[0]
-            return self.advance_snapshot(picture, (source, action.target), place, happen)
-        self.restore_snapshot(picture)
+            return self.advance_snapshot(snapshot, (source, action.target), place, happen)
+        self.restore_snapshot(snapshot)
         happen()
         return self.take_snapshot()
 
-    def _asleep(self, move: Move, tried: int) -> int:
-        """After a move, what was tried before it need not be tried again if the two commute."""
+    def _sleep_set(self, move: Move, tried: int) -> int:
+        """The sleep set after a move: moves tried before it that commute with it."""
         if move.site == EVERYWHERE:
             return 0
-        clash = self._clashes[move.site]
-        return tried & ~(clash | self._firing) if move.spends else tried & ~clash
+        clash = self._process_bits[move.site]
+        return tried & ~(clash | self._timer_bits) if move.spends else tried & ~clash
 
-    def _wake(self, number: int, sleep: int, left: Budget, following: dict[int, _Work]) -> None:
-        """A known state was reached by a way that excuses fewer moves: try those that only earlier ways excused."""
-        known = self._known
+    def _wake_moves(self, number: int, sleep: int, left: Budget, following: dict[int, _Work]) -> None:
+        """A known state was reached by a path that excludes fewer moves: tries the moves that only earlier paths
+        excluded."""
+        known = self._seen
         awake = known.sleeps[number] & ~sleep
         known.sleeps[number] &= sleep
         if not known.expanded[number]:
@@ -221,23 +223,23 @@ class Explorer(BranchingActions):
             following[number] = before._replace(only=before.only | awake)
             return
         self.restore_snapshot(self._root)
-        for action in known.way(number):
+        for action in known.path_to(number):
             self.apply(action)
         following[number] = _Work(self.take_snapshot(), left, awake)
 
     # What can happen
 
-    def _moves(self, work: _Work) -> list[Move]:
-        """Everything but faults."""
-        picture = work.picture
-        moves = self._multicasting(picture)
+    def _list_moves(self, work: _Work) -> list[Move]:
+        """All moves but faults."""
+        snapshot = work.snapshot
+        moves = self._list_multicasts(snapshot)
         ordered = self.link_kind == "fifo"
-        for pair in sorted(picture.links):
+        for pair in sorted(snapshot.links):
             target = pair[1]
             if ordered:
                 moves.append(Move(self._arrival(pair, 0), target, self._bit(pair, target)))
                 continue
-            link = picture.links[pair]
+            link = snapshot.links[pair]
             seen = set()
             for place in range(1 if type(link[0][1][2]) is Hello else len(link)):
                 body = link[place][1][2]
@@ -245,22 +247,22 @@ class Explorer(BranchingActions):
                     seen.add(body)
                     moves.append(Move(self._arrival(pair, place), target, self._bit((pair, body), target)))
         for process, place in self._places.items():
-            cell = picture.cells[place]
+            cell = snapshot.cells[place]
             if cell.waiting:
                 moves.append(Move(Sync(process, 1), process, self._bit(("sync", process), process)))
             if cell.timers and work.left.timers:
-                moves += [self._firing_of(process, name) for name in cell.timers]
+                moves += [self._timer_move(process, name) for name in cell.timers]
         return moves
 
-    def _multicasting(self, picture: WorldSnapshot) -> list[Move]:
-        """The next message of each sender that is up."""
-        if len(picture.multicasts) == len(self._multicasts):
+    def _list_multicasts(self, snapshot: WorldSnapshot) -> list[Move]:
+        """The next multicast of each client that is up."""
+        if len(snapshot.multicasts) == len(self._multicasts):
             return []
-        sent = {message.id for message in picture.multicasts}
+        sent = {message.id for message in snapshot.multicasts}
         nexts: dict[ProcessId, Move] = {}
         for action in self._multicasts:
             sender = action.sender
-            if action.message not in sent and picture.cells[self._places[sender]].state is not None:
+            if action.message not in sent and snapshot.cells[self._places[sender]].state is not None:
                 nexts.setdefault(sender, Move(action, sender, self._bit(("multicast", sender), sender)))
         return list(nexts.values())
 
@@ -270,30 +272,30 @@ class Explorer(BranchingActions):
             known = self._arrivals[(pair, place)] = Arrive(pair[1], ((pair[0], place),))
         return known
 
-    def _firing_of(self, process: ProcessId, name: str) -> Move:
+    def _timer_move(self, process: ProcessId, name: str) -> Move:
         bit = self._bit(("fire", process, name), process)
-        self._firing |= bit
+        self._timer_bits |= bit
         return Move(Fire(process, name), process, bit, "timers")
 
     def _bit(self, key: object, site: ProcessId) -> int:
         bit = self._bits.get(key)
         if bit is None:
             bit = self._bits[key] = 1 << len(self._bits)
-            self._clashes[site] |= bit
+            self._process_bits[site] |= bit
         return bit
 
-    def _faults(self, work: _Work) -> list[Move]:
-        """What the budget still allows to go wrong."""
-        picture, left = work.picture, work.left
+    def _list_faults(self, work: _Work) -> list[Move]:
+        """The faults that the budget still allows."""
+        snapshot, left = work.snapshot, work.left
         if not any(left[1:]):
             return []
         moves: list[Move] = []
-        cells = [(process, picture.cells[place]) for process, place in self._places.items()]
+        cells = [(process, snapshot.cells[place]) for process, place in self._places.items()]
         up = [process for process, cell in cells if cell.state is not None]
         servers = [process for process in self.scope.topology.servers if process in up]
         if left.crashes:
             for process in servers:
-                waiting = picture.cells[self._places[process]].waiting
+                waiting = snapshot.cells[self._places[process]].waiting
                 records = sum(isinstance(effect, Persist) for effect in waiting)
                 moves += [Move(Crash(process, kept), spends="crashes") for kept in range(records + 1)]
         if left.recoveries:
@@ -304,15 +306,15 @@ class Explorer(BranchingActions):
             moves += [Move(Renew(a, b), spends="renewals") for a in up for b in up if a < b]
         if left.suggestions:
             topology = self.scope.topology
-            said = [(group, leader) for group in topology.groups for leader in topology.members(group)]
-            moves += [Move(Suggest(p, g, leader), spends="suggestions") for p in servers for g, leader in said]
+            leaders = [(group, leader) for group in topology.groups for leader in topology.members(group)]
+            moves += [Move(Suggest(p, g, leader), spends="suggestions") for p in servers for g, leader in leaders]
         if left.drops or left.repeats:
-            moves += self._losses(picture, left)
+            moves += self._list_losses(snapshot, left)
         return moves
 
-    def _losses(self, picture: WorldSnapshot, left: Budget) -> list[Move]:
+    def _list_losses(self, snapshot: WorldSnapshot, left: Budget) -> list[Move]:
         moves: list[Move] = []
-        for (source, target), link in sorted(picture.links.items()):
+        for (source, target), link in sorted(snapshot.links.items()):
             for place in range(len(link) if source != target else 0):
                 if type(link[place][1][2]) is Hello:
                     continue
@@ -324,8 +326,8 @@ class Explorer(BranchingActions):
 
     # Judging
 
-    def _guarded(self, happen: Callable[[], object]) -> None:
-        """A process that raises is a finding like any other."""
+    def _run_guarded(self, happen: Callable[[], object]) -> None:
+        """Runs a step; an exception or a forbidden step of a process is a counterexample."""
         try:
             happen()
         except UsageError:
@@ -336,7 +338,7 @@ class Explorer(BranchingActions):
             raise _CounterexampleFoundError("violated", self.world.violations.pop(0))
 
     def _check(self, before: WorldSnapshot, after: WorldSnapshot) -> None:
-        """Ask `always`, if anything was delivered."""
+        """Checks `always`, if anything was delivered."""
         for place in self._servers:
             if before.cells[place] is not after.cells[place] and (
                 before.cells[place].history != after.cells[place].history
@@ -344,37 +346,37 @@ class Explorer(BranchingActions):
                 self._judge(after)
                 return
 
-    def _judge(self, picture: WorldSnapshot, ending: list[AnyAction] | None = None) -> None:
-        destinations = {message.id: message.destinations for message in picture.multicasts}
-        histories = {process: picture.cells[self._places[process]].history for process in self.scope.topology.servers}
+    def _judge(self, snapshot: WorldSnapshot, ending: list[AnyAction] | None = None) -> None:
+        destinations = {message.id: message.destinations for message in snapshot.multicasts}
+        histories = {process: snapshot.cells[self._places[process]].history for process in self.scope.topology.servers}
         story = self.scope.always(histories, destinations)
         if story is not None:
             raise _CounterexampleFoundError("violated", story, ending)
 
-    def _end(self, work: _Work) -> None:
-        """Nothing but faults can happen: what is owed must have come, or come when everything heals."""
-        picture = work.picture
+    def _check_terminal(self, work: _Work) -> None:
+        """Checks a state in which only faults can happen: every due delivery has happened, or happens after healing."""
+        snapshot = work.snapshot
         self._terminals += 1
-        self._endings.add(tuple(picture.cells[place].history for place in self._servers))
-        if any(cell.timers for cell in picture.cells):
+        self._endings.add(tuple(snapshot.cells[place].history for place in self._servers))
+        if any(cell.timers for cell in snapshot.cells):
             self._unspent += 1
-        self.restore_snapshot(picture)
-        self.branching_world.rebuild_undelivered(picture.multicasts)
+        self.restore_snapshot(snapshot)
+        self.branching_world.rebuild_undelivered(snapshot.multicasts)
         if not self.world.list_due_deliveries():
             return
         ending: list[AnyAction] = []
-        self._guarded(lambda: ending.extend(run_fair_ending(self, self.scope.claims)))
+        self._run_guarded(lambda: ending.extend(run_fair_ending(self, self.scope.claims)))
         self._judge(self.take_snapshot(), ending)
         if self.world.list_due_deliveries():
             raise _CounterexampleFoundError("stuck", describe_stuck(self, ending))
 
-    # Telling
+    # Results
 
     def _result(self, counterexample: Counterexample | None) -> Exploration:
         full = self._full() and counterexample is None
         return Exploration(
             verdict="violated" if counterexample is not None else "unknown" if full else "holds",
-            states=len(self._known.parents),
+            states=len(self._seen.parents),
             transitions=self._transitions,
             deepest=self._depth,
             terminals=self._terminals,
@@ -387,14 +389,14 @@ class Explorer(BranchingActions):
 
     def _counterexample(self, found: _CounterexampleFoundError) -> Counterexample:
         number, action = self._trying
-        script = self._known.way(number) if number >= 0 else []
+        script = self._seen.path_to(number) if number >= 0 else []
         script += [action] if action is not None else []
         script += found.ending
         self._confirm(found.status, script)
         return Counterexample(found.status, found.story, script)
 
     def _confirm(self, status: Status, actions: list[AnyAction]) -> None:
-        """The same way in a world that never looked at a snapshot must end the same, or a snapshot lacks something."""
+        """Replays the path in a world that uses no snapshots: a different end means that a snapshot lacks something."""
         scope = self.scope
         script = Script("", scope.topology, actions, links=scope.links, tick_ns=0)
         again = replay(script, scope.make, scope.claims, scope.judge)

@@ -1,8 +1,8 @@
-"""The random scheduler: a seed draws everything that a run leaves open, faults included, and then demands liveness.
+"""The random scheduler: a seed draws everything that a run leaves open, faults included; then liveness is demanded.
 
-The seed also draws how it draws (its style): even or starved links, steps of one event or bursts, how often timers
-overtake messages. A run ends healed: blocked links open, the paused go on, whoever may come back does, and then all
-that must be delivered is demanded within a stated number of steps.
+The seed also draws a style of drawing: even or starved links, single events or bursts, how often timers overtake
+messages. A run ends healed: blocked links open, paused processes resume, crashed ones that may come back do, and then
+every due delivery must happen within a stated number of steps.
 """
 
 from collections.abc import Callable
@@ -27,41 +27,43 @@ from amcast.simulation.world.world import Pair, World
 from amcast.trace.recorder import Recorder
 
 SETTLE_STEPS: Final = 60_000
-"""The liveness bound: so many steps after healing, everything owed must be delivered."""
+"""The liveness bound: steps after healing within which every due delivery must happen."""
 
 Status = Literal["holds", "violated", "stuck", "error"]
 Judge = Callable[[World, Recorder, bool], str | None]
-"""World, what it recorded, whether the run is complete: the first violation as a sentence, or None."""
+"""Takes the world, its recorder and whether the run is complete; returns the first violation as a sentence, or None."""
 
 
 @dataclass(frozen=True)
 class FuzzCase:
-    """What is fuzzed: everything but the seed."""
+    """The inputs of a fuzzed run but for its seed."""
 
     topology: Topology
     make: Callable[[ProcessId], Process]
     draw: Callable[[int], Draw]
-    """From a seed, the clients' destinations and sizes."""
+    """From a seed: the draws of clients' messages."""
     claims: Claims
     kinds: frozenset[str]
-    """Kinds of faults."""
+    """Kinds of faults that are drawn."""
     messages: int = 8
     outstanding: int = 2
     replies: bool = False
     senders: tuple[ProcessId, ...] = ()
     links: Links = "fifo"
-    wire: tuple[type[Body], ...] = ()
-    """Pass every body through the codec in some of the runs."""
+    wire_bodies: tuple[type[Body], ...] = ()
+    """Bodies of the run; some seeds pass every body through the codec."""
     absent: frozenset[ProcessId] = frozenset()
-    """Who is no member at first, and may join."""
+    """Processes that are no members at first, and may join."""
     operator: ProcessId | None = None
     changes: tuple[Change, ...] = ()
-    """Changes of members, in this order; the seed draws when."""
+    """Changes of members, in this order; the seed draws when they happen."""
+    farewell: Callable[[int], Body] | None = None
+    """`Spec.farewell` of the nodes."""
 
 
 @dataclass
 class FuzzOutcome:
-    """How one seed went."""
+    """The result of one seed."""
 
     seed: int
     status: Status
@@ -73,17 +75,17 @@ class FuzzOutcome:
 
 @dataclass(frozen=True)
 class FuzzStyle:
-    """How a seed chooses."""
+    """The rates with which a seed draws actions."""
 
     fault_steps: int
     fault_rate: float
     timer_rate: float
     burst_rate: float
-    starved: float
+    starved_share: float
     """Share of links that are chosen a hundred times less often."""
-    eager: float
-    """How readily clients multicast."""
-    coded: bool
+    multicast_rate: float
+    """Probability that a client multicasts, if one may."""
+    uses_codec: bool
 
 
 def draw_style(random: Random, faulty: bool) -> FuzzStyle:
@@ -92,9 +94,9 @@ def draw_style(random: Random, faulty: bool) -> FuzzStyle:
         fault_rate=random.choice((0.01, 0.04, 0.12)) if faulty else 0.0,
         timer_rate=random.choice((0.0, 0.01, 0.1)),
         burst_rate=random.choice((0.0, 0.0, 0.3, 0.9)),
-        starved=random.choice((0.0, 0.2, 0.6)),
-        eager=random.choice((0.02, 0.2, 0.9)),
-        coded=random.random() < 0.1,
+        starved_share=random.choice((0.0, 0.2, 0.6)),
+        multicast_rate=random.choice((0.02, 0.2, 0.9)),
+        uses_codec=random.random() < 0.1,
     )
 
 
@@ -113,16 +115,17 @@ class Fuzzer(PendingActions):
             case.make,
             self,
             recorder,
-            wire=case.wire if self.style.coded else (),
+            wire_bodies=case.wire_bodies if self.style.uses_codec else (),
             absent=case.absent,
             operator=case.operator,
+            farewell=case.farewell,
         )
         self._changes = list(case.changes)
         self.load = ClientLoad(
             case.topology, case.draw(seed), case.messages, case.outstanding, case.senders, case.replies
         )
         self.script: list[AnyAction] = []
-        self._dealer = FaultInjector(
+        self._injector = FaultInjector(
             case.kinds,
             case.claims,
             make_stream(seed, "faults"),
@@ -130,7 +133,7 @@ class Fuzzer(PendingActions):
             list_planned_topologies(self.world, case.changes),
         )
         self._ends: list[tuple[int, Fault]] = []
-        """What ends a fault that was dealt, and at which step."""
+        """Actions that end faults, and at which step."""
         self._weights: dict[Pair, float] = {}
         self._lossy = case.links == "raw"
 
@@ -138,76 +141,76 @@ class Fuzzer(PendingActions):
         world = self.world
         try:
             world.start()
-            while world.steps < self.style.fault_steps and not self._settled():
-                self._disturb()
-                if not self._one(fair=False):
+            while world.steps < self.style.fault_steps and not self._is_finished():
+                self._inject_faults()
+                if not self._step(fair=False):
                     break
                 if world.violations:
                     break
             self._heal()
             bound = world.steps + SETTLE_STEPS
-            while not world.violations and not self._settled() and world.steps < bound and self._one(fair=True):
+            while not world.violations and not self._is_finished() and world.steps < bound and self._step(fair=True):
                 pass
             self._drain()
         except Exception as error:  # a process that raises is a finding like any other
             return self._outcome("error", f"{type(error).__name__}: {error}")
-        complete = self._settled()
+        complete = self._is_finished()
         story = world.violations[0] if world.violations else judge(world, self.recorder, complete)
         if story is not None:
             return self._outcome("violated", story)
         if not complete:
-            return self._outcome("stuck", self._stuck())
+            return self._outcome("stuck", self._describe_stuck())
         return self._outcome("holds", "")
 
     # Phases
 
-    def _settled(self) -> bool:
+    def _is_finished(self) -> bool:
         if self.load.remaining > 0 and any(sender in self.world.processes for sender in self.load.senders):
             return False
         return not self._changes and are_changes_done(self.world) and not has_due_deliveries(self.world)
 
-    def _disturb(self) -> None:
+    def _inject_faults(self) -> None:
         for due in [due for due in self._ends if due[0] <= self.world.steps]:
             self._ends.remove(due)
-            self._do(due[1])
+            self._perform(due[1])
         if self._random.random() < self.style.fault_rate:
-            dealt = self._dealer.draw(self.world)
-            if dealt:
-                self._do(dealt[0])
-                for end in dealt[1:]:
+            drawn = self._injector.draw(self.world)
+            if drawn:
+                self._perform(drawn[0])
+                for end in drawn[1:]:
                     self._ends.append((self.world.steps + self._random.randint(1, 120), end))
 
     def _heal(self) -> None:
-        for fault in self._dealer.list_healing(self.world):
-            self._do(fault)
+        for fault in self._injector.list_healing(self.world):
+            self._perform(fault)
         if not self.case.replies and self.case.kinds & {"leaders", "crash", "recovery", "amnesia"}:
-            for fault in self._dealer.list_stable_leaders(self.world):
-                self._do(fault)
+            for fault in self._injector.list_stable_leaders(self.world):
+                self._perform(fault)
         if "suspects" in self.case.kinds:
-            for fault in self._dealer.list_true_suspicions(self.world):
-                self._do(fault)
+            for fault in self._injector.list_true_suspicions(self.world):
+                self._perform(fault)
 
     def _drain(self) -> None:
-        """Let late packets arrive too: what is delivered once must not be delivered again."""
+        """Lets late packets arrive: no message may be delivered twice."""
         for _ in range(4 * sum(len(link) for link in self.links.values())):
             if self.world.violations or not any(self.is_open(pair) for pair in self.links):
                 return
-            self._one(fair=True)
+            self._step(fair=True)
 
     # Choosing
 
-    def _one(self, fair: bool) -> bool:
-        """Choose one action and let it happen; False when nothing can."""
+    def _step(self, fair: bool) -> bool:
+        """Draws one action and applies it; False if nothing can happen."""
         if self._changes and self._random.random() < 0.05 and can_change(self.world, self._changes[0].add):
-            self._do(self._changes.pop(0))
+            self._perform(self._changes.pop(0))
         action = self._choose(fair)
         if action is None:
             return False
-        self._do(action)
+        self._perform(action)
         self.load.collect_done(self.world)
         return True
 
-    def _do(self, action: AnyAction) -> None:
+    def _perform(self, action: AnyAction) -> None:
         self.script.append(action)
         if not self.apply(action):
             self.script.pop()  # a fault that no longer made sense
@@ -215,8 +218,8 @@ class Fuzzer(PendingActions):
     def _choose(self, fair: bool) -> AnyAction | None:
         random = self._random
         senders = self.load.list_ready(self.world)
-        if senders and random.random() < (0.3 if fair else self.style.eager):
-            return self._multicast(random.choice(senders))
+        if senders and random.random() < (0.3 if fair else self.style.multicast_rate):
+            return self._next_multicast(random.choice(senders))
         if not fair and self.style.timer_rate and random.random() < self.style.timer_rate:
             timers = self.list_timers()
             if timers:
@@ -225,20 +228,20 @@ class Fuzzer(PendingActions):
         if syncs and random.random() < 0.4:
             process = random.choice(syncs)
             return Sync(process, random.choice((0, 0, 1, 2)))
-        pair = self._link(fair)
+        pair = self._choose_link(fair)
         if pair is not None:
-            return self._packet(pair, fair)
+            return self._choose_packet(pair, fair)
         if syncs:
             return Sync(random.choice(syncs))
         if senders:
-            return self._multicast(random.choice(senders))
-        return self._earliest()
+            return self._next_multicast(random.choice(senders))
+        return self._earliest_timer()
 
-    def _multicast(self, sender: ProcessId) -> Multicast:
+    def _next_multicast(self, sender: ProcessId) -> Multicast:
         message, _ = self.load.next_message(sender)
         return Multicast(sender, message.id, message.destinations, len(message.payload))
 
-    def _link(self, fair: bool) -> Pair | None:
+    def _choose_link(self, fair: bool) -> Pair | None:
         links = self.links
         if self.world.paused or self.world.blocked:
             candidates = [pair for pair in links if self.is_open(pair)]
@@ -247,19 +250,19 @@ class Fuzzer(PendingActions):
         if not candidates:
             return None
         random = self._random
-        if fair or not self.style.starved:
+        if fair or not self.style.starved_share:
             return random.choice(candidates)
         pair = random.choice(candidates)
         for _ in range(6):
             weight = self._weights.get(pair)
             if weight is None:
-                weight = self._weights[pair] = 0.01 if random.random() < self.style.starved else 1.0
+                weight = self._weights[pair] = 0.01 if random.random() < self.style.starved_share else 1.0
             if random.random() < weight:
                 return pair
             pair = random.choice(candidates)
         return pair
 
-    def _packet(self, pair: Pair, fair: bool) -> AnyAction:
+    def _choose_packet(self, pair: Pair, fair: bool) -> AnyAction:
         random = self._random
         place = random.randrange(self.count_places(pair))
         if self._lossy and not fair and self.can_lose(pair, place):
@@ -269,11 +272,11 @@ class Fuzzer(PendingActions):
             if chance > 0.95:
                 return Repeat(pair[0], pair[1], place)
         if self.style.burst_rate and random.random() < self.style.burst_rate:
-            return self._burst(pair[1])
+            return self._draw_burst(pair[1])
         return Arrive(pair[1], ((pair[0], place),))
 
-    def _burst(self, target: ProcessId) -> Arrive:
-        """Any number of what could arrive at a process, each link in its order."""
+    def _draw_burst(self, target: ProcessId) -> Arrive:
+        """Any number of packets to a process, each link in its order."""
         packets = []
         for pair in sorted(self.links):
             if pair[1] == target and self.is_open(pair):
@@ -283,19 +286,19 @@ class Fuzzer(PendingActions):
             packets = [(pair[0], 0)]
         return Arrive(target, tuple(packets))
 
-    def _earliest(self) -> Fire | None:
-        """Nothing else can happen: time passes until the first timer."""
+    def _earliest_timer(self) -> Fire | None:
+        """The earliest timer, for when nothing else can happen."""
         timers = self.list_timers()
         if not timers:
             return None
         return Fire(*min(timers, key=lambda key: (self.timers[key][1], key)))
 
-    # Telling
+    # Results
 
     def _outcome(self, status: Status, story: str) -> FuzzOutcome:
         return FuzzOutcome(self.seed, status, story, self.script, self.world.steps, self.world.note_counts)
 
-    def _stuck(self) -> str:
+    def _describe_stuck(self) -> str:
         owed = self.world.list_due_deliveries()
         if not owed:
             return f"{self.load.remaining} messages were not multicast: clients got no reply to earlier ones"

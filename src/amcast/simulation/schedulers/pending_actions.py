@@ -19,22 +19,22 @@ TICK_NS: Final = 1_000
 
 
 class PendingActions:
-    """All that is in flight, by link; all timers; all disks that owe an answer."""
+    """Packets in flight by link, timers, and disks with pending writes."""
 
     def __init__(self, links: Links = "fifo", tick_ns: int = TICK_NS) -> None:
         self.world: World
         self.tick_ns = tick_ns
-        """How long each action takes; 0: time stands still, even for timers."""
+        """How long each action takes; 0: time stands still, also for timers."""
         self.slow: dict[ProcessId, int] = {}
         self.link_kind = links
         self.links: dict[Pair, tuple[tuple[int, Envelope], ...]] = {}
-        """Links with something in flight, in the order in which it was sent; never changed in place, so that a copy
-        of the dictionary is a picture of everything in flight."""
+        """Links with packets in flight, in the order of sending. Tuples are never changed in place, so a copy of the
+        dictionary is a snapshot."""
         self.timers: dict[tuple[ProcessId, str], tuple[int, int, int]] = {}
         """Ticket, earliest and latest time."""
         self.loss = 0.0
         self.multicasts: dict[MessageId, Message] = {}
-        """What was multicast so far."""
+        """Messages that were multicast so far."""
 
     # Offers
 
@@ -42,16 +42,16 @@ class PendingActions:
         if envelope[1] in self.world.processes:
             self.add_packet(number, envelope)
         else:
-            # Whoever is down gets it never: a new incarnation begins with new links.
+            # A crashed process never gets it: a new incarnation begins with new links.
             self.world.lose_packet(envelope)
 
     def add_packet(self, number: int, envelope: Envelope) -> None:
-        """Behind everything else that is in flight on this link."""
+        """Adds a packet behind all others on its link."""
         pair = (envelope[0], envelope[1])
         self.links[pair] = (*self.links.get(pair, ()), (number, envelope))
 
     def remove_packet(self, pair: Pair, place: int) -> tuple[int, Envelope]:
-        """Out of what is in flight on this link."""
+        """Removes a packet from its link."""
         link = self.links[pair]
         if len(link) == 1:
             del self.links[pair]
@@ -73,7 +73,7 @@ class PendingActions:
             self.timers[(process, name)] = (ticket, 0, 0)
 
     def offer_write(self, process: ProcessId) -> None:
-        """Nothing to do: a disk that owes an answer is busy."""
+        """Does nothing: a disk with a pending write is busy."""
 
     def link_cut(self, source: ProcessId, target: ProcessId) -> None:
         for _, envelope in self.links.pop((source, target), ()):
@@ -82,10 +82,10 @@ class PendingActions:
     # Faults
 
     def resume(self, process: ProcessId) -> None:
-        """Nothing to do: what a paused process missed is still in flight."""
+        """Does nothing: packets to a paused process are still in flight."""
 
     def heal_links(self) -> None:
-        """Nothing to do: what a blocked link held back is still in flight."""
+        """Does nothing: packets on a blocked link are still in flight."""
 
     def set_loss(self, loss: float) -> None:
         self.loss = loss
@@ -93,19 +93,19 @@ class PendingActions:
     # What could happen now
 
     def is_open(self, pair: Pair) -> bool:
-        """Whether something could arrive over this link now."""
+        """Whether a packet could arrive over this link now."""
         world = self.world
         return pair[1] not in world.paused and pair not in world.blocked
 
     def count_places(self, pair: Pair) -> int:
-        """How many of the packets in flight could be the next: one on a link in order, all on others."""
+        """How many of the packets in flight could arrive next: one on a FIFO link, all on others."""
         link = self.links[pair]
         if self.link_kind == "fifo" or type(link[0][1][2]) is Hello:
             return 1
         return len(link)
 
     def can_lose(self, pair: Pair, place: int) -> bool:
-        """Whether a packet may be lost or doubled: not on the way to oneself, and greetings are link control."""
+        """Whether a packet may be lost or duplicated: not on the way to its own sender, and never a Hello."""
         link = self.links.get(pair, ())
         return (
             self.link_kind == "raw"
@@ -123,7 +123,7 @@ class PendingActions:
         return [key for key in self.timers if key[0] not in self.world.paused]
 
     def apply(self, action: AnyAction) -> bool:
-        """Let a chosen action happen; False if it cannot happen now (and then nothing did)."""
+        """Applies an action; False if it cannot happen now, and then nothing changes."""
         self.world.now += self.tick_ns
         happened = self._apply(action)
         if not happened:

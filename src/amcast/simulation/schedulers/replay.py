@@ -1,7 +1,7 @@
-"""The scripted scheduler: a run repeated action by action, and told in words.
+"""The scripted scheduler: repeats a run action by action, and narrates it.
 
-Strict: an action that cannot happen is a mistake in the script, and its line is named. Lenient: it is passed over,
-which is what makes scripts shrink. A script that ends with something still owed is followed by a fair ending
+Strict replay: an action that cannot happen is an error in the script, and its line is named. Lenient replay skips it,
+which is what makes scripts shrink. If deliveries are due at the end of a script, a fair ending follows
 (`simulation/schedulers/heal.py`), so that "stuck" can be judged.
 """
 
@@ -11,6 +11,7 @@ from typing import cast
 
 from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import ProcessId
+from amcast.kernel.message import Body
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Links
 from amcast.kernel.topology import Topology
@@ -24,24 +25,26 @@ from amcast.simulation.world.world import World
 from amcast.trace.recorder import Recorder
 
 Tell = Callable[[str], None]
+Farewell = Callable[[int], Body]
+"""`Spec.farewell` of the nodes, for scripts in which one leaves."""
 
 
 @dataclass
 class ReplayResult:
-    """How a script went."""
+    """The result of a replay."""
 
     status: Status
     story: str
     actions: list[AnyAction] = field(default_factory=list)
-    """Those of the script that happened."""
+    """The actions of the script that happened."""
     skipped: int = 0
     ending: list[AnyAction] = field(default_factory=list)
-    """The fair ending that followed, if one was needed."""
+    """The actions of the fair ending, if one was needed."""
     notes: dict[str, int] = field(default_factory=dict)
 
 
 class Replayer(PendingActions):
-    """A world that does as it is told."""
+    """A world driven by a script."""
 
     def __init__(
         self,
@@ -53,13 +56,16 @@ class Replayer(PendingActions):
         tell: Tell | None = None,
         absent: tuple[ProcessId, ...] = (),
         operator: ProcessId | None = None,
+        farewell: Farewell | None = None,
     ) -> None:
         super().__init__(links, tick_ns)
         self._log: list[ObservedStep] = []
         self._tell = tell
-        self._told = 0
+        self._narrated = 0
         seen = make if tell is None else lambda process: cast(Process, NarratedProcess(make(process), self._log))
-        self.world = World(topology, seen, self, recorder, absent=frozenset(absent), operator=operator)
+        self.world = World(
+            topology, seen, self, recorder, absent=frozenset(absent), operator=operator, farewell=farewell
+        )
 
     def apply(self, action: AnyAction) -> bool:
         if self._tell is None:
@@ -76,8 +82,8 @@ class Replayer(PendingActions):
 
     def _narrate(self, action: AnyAction) -> None:
         assert self._tell is not None
-        self._told += 1
-        self._tell(f"{self._told}. {narrate_action(action, self._log)}")
+        self._narrated += 1
+        self._tell(f"{self._narrated}. {narrate_action(action, self._log)}")
 
 
 def replay(
@@ -88,11 +94,12 @@ def replay(
     *,
     strict: bool = True,
     tell: Tell | None = None,
+    farewell: Farewell | None = None,
 ) -> ReplayResult:
-    """Run a script and judge it. `tell` gets one line per step, as it happens."""
+    """Replays a script and judges it. `tell` is called with one line per action, as it happens."""
     recorder = Recorder()
     player = Replayer(
-        script.topology, make, script.links, script.tick_ns, recorder, tell, script.absent, script.operator
+        script.topology, make, script.links, script.tick_ns, recorder, tell, script.absent, script.operator, farewell
     )
     result = ReplayResult("holds", "")
     result.notes = player.world.note_counts
@@ -140,13 +147,19 @@ def _judge(
 
 
 def judge_world(world: World, recorder: Recorder, judge: Judge, complete: bool) -> str | None:
-    """The first violation; a judge may be asked more than once about one run."""
+    """The first violation. A judge may be called more than once for one run."""
     recorder.processes.clear()
     return world.violations[0] if world.violations else judge(world, recorder, complete)
 
 
-def narrate(script: Script, make: Callable[[ProcessId], Process], claims: Claims, judge: Judge) -> Sequence[str]:
-    """A script as a story: numbered steps, and the verdict at the end."""
+def narrate(
+    script: Script,
+    make: Callable[[ProcessId], Process],
+    claims: Claims,
+    judge: Judge,
+    farewell: Farewell | None = None,
+) -> Sequence[str]:
+    """Narrates a script: numbered actions, and the verdict at the end."""
     lines: list[str] = []
-    replay(script, make, claims, judge, strict=False, tell=lines.append)
+    replay(script, make, claims, judge, strict=False, tell=lines.append, farewell=farewell)
     return lines

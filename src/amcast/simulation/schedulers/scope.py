@@ -1,4 +1,4 @@
-"""What an exhaustive search is about, and what it says in the end."""
+"""The scope of an exhaustive search, and its result."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,13 +17,14 @@ from amcast.trace.recorder import Recorder
 MAX_STATES: Final = 1_000_000
 
 Always = Callable[[Mapping[ProcessId, Sequence[MessageId]], Mapping[MessageId, tuple[GroupId, ...]]], str | None]
-"""From what each process delivered and where each message goes: the first violation as a sentence, or None."""
+"""Takes the deliveries of each process and the destinations of each message; returns the first violation as a sentence,
+or None."""
 
 Verdict = Literal["holds", "violated", "unknown"]
 
 
 class Budget(NamedTuple):
-    """How often each thing may happen on one way through the scope."""
+    """How often each kind of action may happen on one path through the scope."""
 
     timers: int = 0
     crashes: int = 0
@@ -42,18 +43,18 @@ NO_FAULTS: Final = Budget()
 
 @dataclass(frozen=True)
 class Scope:
-    """What is explored."""
+    """What an exhaustive search explores."""
 
     topology: Topology
     make: Callable[[ProcessId], Process]
     messages: tuple[tuple[ProcessId, tuple[GroupId, ...]], ...]
-    """Sender and destinations; each sender multicasts its own in this order."""
+    """Sender and destinations; each sender multicasts its messages in this order."""
     always: Always
     claims: Claims
     links: Links = "fifo"
     budget: Budget = NO_FAULTS
     amnesia: bool = False
-    """Whether a process may also come back with an empty disk."""
+    """Whether a crashed process may also come back with an empty disk."""
     goals: tuple[str, ...] = ()
     max_states: int = MAX_STATES
     reduced: bool = True
@@ -76,12 +77,12 @@ class Scope:
                 raise UsageError(f"messages: destinations {destinations}; expected sorted and without repetition")
 
     def judge(self, world: World, recorder: Recorder, complete: bool) -> str | None:
-        """The same `always` for replays and for shrinking."""
+        """Judges a replayed run by `always`."""
         destinations: Any = {row[0]: row[2] for row in recorder.multicasts}
         return self.always(world.history, destinations)
 
     def make_multicasts(self) -> tuple[Multicast, ...]:
-        """The messages with their ids."""
+        """The multicasts, with message ids."""
         sent: dict[ProcessId, int] = {}
         actions = []
         for sender, destinations in self.messages:
@@ -93,7 +94,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Counterexample:
-    """A shortest way into trouble. If it is "stuck", the fair ending that follows the script delivers too little."""
+    """A shortest path to a violation. If it is "stuck", the fair ending after the script delivers too little."""
 
     status: Status
     story: str
@@ -102,23 +103,23 @@ class Counterexample:
 
 @dataclass(frozen=True)
 class Exploration:
-    """What a search found, and how far it looked."""
+    """The result of a search, and how far it looked."""
 
     verdict: Verdict
     states: int
     transitions: int
     deepest: int
-    """Actions on the longest of the shortest ways."""
+    """The depth of the search: actions on the longest of the shortest paths."""
     terminals: int
-    """States in which nothing but faults can happen."""
+    """States in which only faults can happen."""
     endings: frozenset[tuple[tuple[MessageId, ...], ...]]
-    """What the servers had delivered in those states."""
+    """The different deliveries of the servers in those states."""
     goals: dict[str, bool]
     """The `sometimes` of this search: which notes were seen."""
     limit: str | None = None
-    """What kept the search from being exhaustive, in a sentence."""
+    """Why the search was not exhaustive, in a sentence."""
     unspent: int = 0
-    """Terminal states with timers that the budget did not let fire; what was owed there came in a fair ending."""
+    """Terminal states with timers that the budget did not let fire; due deliveries happened there in a fair ending."""
     counterexample: Counterexample | None = None
 
     @property

@@ -1,10 +1,10 @@
-"""A script file: one run, action by action, in JSON lines that a person can read, edit and send to a friend.
+"""A script file: one run, action by action, as JSON lines that people can read, edit and share.
 
     {"script": 1, "protocol": "skeen", "topology": {...}, "links": "reordering", "status": "violated", "story": "..."}
     {"do": "multicast", "sender": 2, "message": 2000000000, "destinations": [0, 1]}
     {"do": "arrive", "target": 0, "packets": [[2, 0]]}
 
-The first line says what runs and what is expected of it; each further line is one action
+The first line says what runs and which result is expected; each further line is one action
 (`simulation/world/actions.py`). Empty lines are allowed.
 """
 
@@ -27,9 +27,11 @@ from amcast.simulation.world.actions import (
     Arrive,
     Block,
     Change,
+    Collect,
     Crash,
     Drop,
     Fire,
+    Leave,
     Multicast,
     Pause,
     Recover,
@@ -41,6 +43,7 @@ from amcast.simulation.world.actions import (
     Suggest,
     Suspicion,
     Sync,
+    Unreachable,
     encode_actions,
     parse_action,
 )
@@ -50,7 +53,7 @@ MAX_LINES: Final = 10_000_000
 
 
 class ScriptHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The first line."""
+    """The first line of a script."""
 
     script: int
     """The version of the format."""
@@ -59,24 +62,24 @@ class ScriptHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     options: dict[str, Any] = {}
     """The protocol's options."""
     plan: dict[str, Any] = {}
-    """What else is needed to build the same processes."""
+    """The plan of the run, from which the same processes are built."""
     links: Links = "fifo"
     tick_ns: int = TICK_NS
-    """How long each action takes; 0 in scripts that a search wrote."""
+    """How long each action takes; 0 in scripts of an exhaustive search."""
     seed: int | None = None
-    """Where the script came from, if it came from a seed."""
+    """The seed of the run, if it was fuzzed."""
     status: Status = "holds"
-    """What is expected."""
+    """The expected result."""
     story: str = ""
     absent: tuple[ProcessId, ...] = ()
-    """Who is no member at first, and may join."""
+    """Processes that are no members at first, and may join."""
     operator: ProcessId | None = None
-    """Who asks for changes of members."""
+    """The client that requests changes of members."""
 
 
 @dataclass(frozen=True)
 class Script:
-    """A run to repeat."""
+    """A run to replay."""
 
     protocol: str
     topology: Topology
@@ -91,7 +94,7 @@ class Script:
     absent: tuple[ProcessId, ...] = ()
     operator: ProcessId | None = None
     lines: Sequence[int] = ()
-    """Where each action stands in its file; empty if it never was in one."""
+    """The line of each action in its file; empty if the script was not read from one."""
 
     def make_header(self) -> ScriptHeader:
         return ScriptHeader(
@@ -113,19 +116,19 @@ class Script:
         return msgspec.json.encode(self.make_header()).decode() + "\n" + encode_actions(self.actions)
 
     def write(self, file: Path | str) -> None:
-        """Write the file; it appears whole or not at all."""
+        """Writes the file, whole or not at all."""
         file = Path(file)
-        early = file.with_name(f".{file.name}")
-        early.write_text(self.encode(), encoding="utf-8")
-        early.replace(file)
+        partial = file.with_name(f".{file.name}")
+        partial.write_text(self.encode(), encoding="utf-8")
+        partial.replace(file)
 
     def locate(self, place: int) -> str:
-        """How to name an action in a complaint."""
+        """Names an action in an error."""
         return f"line {self.lines[place]}" if self.lines else f"action {place + 1}"
 
 
 def read_script(file: Path | str) -> Script:
-    """A script file, or one sentence naming file, line and field of what is wrong with it."""
+    """Reads a script file; errors name file, line and field."""
     file = Path(file)
     if not file.is_file():
         raise UsageError(f"{file}: no such file; expected a script")
@@ -176,14 +179,14 @@ def _header(line: str, where: str) -> ScriptHeader:
 
 
 def check_action(action: AnyAction, topology: Topology, where: str) -> None:
-    """Refuse an action about somebody who does not exist."""
+    """Rejects an action about a process or group that does not exist."""
     match action:
         case Multicast(sender, _, destinations):
             _check_groups(destinations, topology, where)
             named: tuple[ProcessId, ...] = (sender,)
         case Arrive(target, packets):
             named = (target, *(source for source, _ in packets))
-        case Drop(source, target) | Repeat(source, target) | Renew(source, target):
+        case Drop(source, target) | Repeat(source, target) | Renew(source, target) | Unreachable(source, target):
             named = (source, target)
         case Block(pairs):
             named = tuple(process for pair in pairs for process in pair)
@@ -195,7 +198,7 @@ def check_action(action: AnyAction, topology: Topology, where: str) -> None:
             named = (process,)
         case (
             Fire(process) | Sync(process) | Crash(process) | Recover(process)
-            | Pause(process) | Resume(process) | Slow(process) | Skew(process)
+            | Pause(process) | Resume(process) | Slow(process) | Skew(process) | Leave(process) | Collect(process)
         ):  # fmt: skip
             named = (process,)
         case _:

@@ -1,9 +1,9 @@
-"""A failing script made small: as few messages, destinations and steps as still fail in the same way.
+"""Shrinks a failing script: as few messages, destinations and steps as still fail in the same way.
 
 Delta debugging: leave out a part, replay leniently, keep what still fails; first halves, then ever smaller parts, then
-single steps. An arrival stands for a certain packet (what kind, about which message, on which link), not for a place in
-a queue: when the packet is not there, or not first on a link in order, the step is passed over. So leaving out a
-message leaves out everything about it, and what remains means the same as before.
+single steps. An arrival means a certain packet (its kind, message and link), not a place in a queue: if the packet is
+not there, or not first on a FIFO link, the step is skipped. So leaving out a message leaves out everything about it,
+and the remaining steps mean the same as before.
 """
 
 import re
@@ -23,7 +23,7 @@ from amcast.kernel.spec import Claims
 from amcast.simulation.inputs.random_streams import make_stream
 from amcast.simulation.schedulers.fuzz import Judge, Status
 from amcast.simulation.schedulers.heal import describe_stuck, run_fair_ending
-from amcast.simulation.schedulers.replay import Replayer, judge_world
+from amcast.simulation.schedulers.replay import Farewell, Replayer, judge_world
 from amcast.simulation.schedulers.script import Script
 from amcast.simulation.world.actions import AnyAction, Arrive, Drop, Multicast, Repeat
 from amcast.simulation.world.world import Hello, Pair
@@ -35,22 +35,22 @@ ORDERS: Final = 60
 """How many other orders are tried when nothing more can be left out."""
 
 Label = tuple[str, About]
-"""What a packet is: the kind of its body, and which messages it is about."""
+"""A packet: the kind of its body, and the messages that it is about."""
 
 
 class ScriptStep(NamedTuple):
-    """An action, and what the packets are that it means."""
+    """An action, and the packets that it means."""
 
     action: AnyAction
     labels: tuple[Label, ...] = ()
 
 
 Plan = Callable[[Replayer], Iterable[ScriptStep]]
-"""What to do next, given how the world stands."""
+"""The steps to replay, given the state of the world."""
 
 
 class Failure(NamedTuple):
-    """What must stay the same."""
+    """The kind of failure, which must stay the same."""
 
     status: Status
     kind: str
@@ -63,11 +63,11 @@ class ShrinkResult:
     script: Script
     runs: int
     limit: str | None = None
-    """What kept it from being minimal, in a sentence."""
+    """Why it may not be minimal, in a sentence."""
 
 
 def classify_failure(status: Status, story: str) -> str:
-    """A story without its numbers and details: the property, the exception, or the sentence up to the colon."""
+    """The kind of a failure: its story without numbers and details."""
     if status == "stuck":
         return ""
     return re.sub(r"(?<![A-Za-z])\d+", "#", story.split(":")[0])
@@ -80,13 +80,14 @@ def shrink(
     judge: Judge,
     progress: Callable[[int, int], None] | None = None,
     max_runs: int = MAX_RUNS,
+    farewell: Farewell | None = None,
 ) -> ShrinkResult:
-    """Make a failing script minimal. `progress` hears of runs made and steps left."""
-    return _Shrinker(script, make, claims, judge, progress, max_runs).run()
+    """Shrinks a failing script to a minimal one. `progress` is called with runs made and steps left."""
+    return _Shrinker(script, make, claims, judge, progress, max_runs, farewell).run()
 
 
 class _BudgetSpentError(Exception):
-    """No more runs allowed."""
+    """The limit of runs is reached."""
 
 
 class _Shrinker:
@@ -98,6 +99,7 @@ class _Shrinker:
         judge: Judge,
         progress: Callable[[int, int], None] | None,
         max_runs: int,
+        farewell: Farewell | None,
     ) -> None:
         self._script = script
         self._make = make
@@ -105,8 +107,9 @@ class _Shrinker:
         self._judge = judge
         self._progress = progress
         self._max_runs = max_runs
+        self._farewell = farewell
         self._runs = 0
-        self._settles = False
+        self._ends_fairly = False
         """Whether the failure shows only after a fair ending."""
         self._wanted: Failure
         self._story = ""
@@ -129,9 +132,9 @@ class _Shrinker:
     # Running
 
     def _begin(self) -> None:
-        """Run the script as it is: how does it fail?"""
+        """Replays the script unchanged, to find how it fails."""
         self._items = [ScriptStep(action) for action in self._script.actions]
-        for self._settles in (False, True):
+        for self._ends_fairly in (False, True):
             status, story, items = self._play(lambda player: self._items)
             if status != "holds":
                 self._wanted = Failure(status, classify_failure(status, story))
@@ -140,7 +143,7 @@ class _Shrinker:
         raise UsageError(f"the script of {self._script.protocol} does not fail; expected one that does")
 
     def _fails(self, items: Sequence[ScriptStep]) -> bool:
-        """Whether these still fail in the same way; if so, what of them happened is what we have now."""
+        """Whether these steps still fail in the same way; if so, those of them that happened are kept."""
         return self._fails_so(lambda player: items)
 
     def _fails_so(self, plan: Plan) -> bool:
@@ -158,22 +161,22 @@ class _Shrinker:
         self._runs += 1
         recorder = Recorder()
         script = self._script
-        player = Replayer(script.topology, self._make, script.links, script.tick_ns, recorder)
+        player = Replayer(script.topology, self._make, script.links, script.tick_ns, recorder, farewell=self._farewell)
         world = player.world
         happened: list[ScriptStep] = []
         try:
             world.start()
             for item in plan(player):
-                aimed = _aimed(player, item)
-                if aimed is not None:
-                    happened.append(aimed)
-                    if not player.apply(aimed.action):
+                retargeted = _retarget(player, item)
+                if retargeted is not None:
+                    happened.append(retargeted)
+                    if not player.apply(retargeted.action):
                         happened.pop()
                 if world.violations:
                     break
-            ending = run_fair_ending(player, self._claims) if self._settles and not world.violations else []
+            ending = run_fair_ending(player, self._claims) if self._ends_fairly and not world.violations else []
             story = judge_world(
-                world, recorder, self._judge, complete=self._settles and not world.list_due_deliveries()
+                world, recorder, self._judge, complete=self._ends_fairly and not world.list_due_deliveries()
             )
         except UsageError:
             raise
@@ -181,14 +184,14 @@ class _Shrinker:
             return "error", f"{type(error).__name__}: {error}", happened
         if story is not None:
             return "violated", story, happened
-        if self._settles and world.list_due_deliveries():
+        if self._ends_fairly and world.list_due_deliveries():
             return "stuck", describe_stuck(player, ending), happened
         return "holds", "", happened
 
     # Ways of making it smaller
 
     def _reduce(self) -> None:
-        """Leave out and narrow until nothing more can go."""
+        """Leaves out and narrows until nothing more can go."""
         before = -1
         while before != (before := sum(map(_weight, self._items))):
             self._drop_messages()
@@ -197,7 +200,7 @@ class _Shrinker:
             self._split()
 
     def _reschedule(self) -> None:
-        """Leaving out can get stuck where another order of fewer messages would fail too: try some orders."""
+        """Tries some orders of fewer messages: leaving out steps alone can end in a local minimum."""
         if not all(isinstance(item.action, Multicast | Arrive) for item in self._items):
             return
         messages = [item.action for item in self._items if isinstance(item.action, Multicast)]
@@ -206,7 +209,7 @@ class _Shrinker:
             kept, story = self._items, self._story
             wanted = [action for action in messages if action.message != gone] or messages
             random = make_stream(attempt, "shrink")
-            if self._fails_so(partial(_in_any_order, wanted, random)):
+            if self._fails_so(partial(_shuffle, wanted, random)):
                 self._cut()
                 self._reduce()
                 if len(self._items) >= len(kept):
@@ -215,8 +218,8 @@ class _Shrinker:
                     messages = [item.action for item in self._items if isinstance(item.action, Multicast)]
 
     def _cut(self) -> None:
-        """What comes after the failure is not needed: violations stay, so halving finds the shortest failing prefix."""
-        if self._settles:
+        """Cuts the steps after the failure: violations stay, so bisection finds the shortest failing prefix."""
+        if self._ends_fairly:
             return
         low, high = 0, len(self._items)
         whole = list(self._items)
@@ -228,11 +231,11 @@ class _Shrinker:
                 low = middle + 1
 
     def _drop_messages(self) -> None:
-        for message in _messages(self._items):
-            self._fails([kept for item in self._items if (kept := _without(item, message)) is not None])
+        for message in _list_messages(self._items):
+            self._fails([kept for item in self._items if (kept := _drop_message(item, message)) is not None])
 
     def _minimise(self) -> None:
-        """Leave out parts, from halves down to single steps."""
+        """Leaves out parts, from halves down to single steps."""
         parts = 2
         while len(self._items) >= 2:
             size = -(-len(self._items) // parts)
@@ -247,12 +250,12 @@ class _Shrinker:
                 parts = min(len(self._items), parts * 2)
 
     def _narrow(self) -> None:
-        """Fewer destinations, no payload."""
-        while any(self._fails(smaller) for smaller in _narrower(self._items)):
+        """Leaves out destinations and payloads."""
+        while any(self._fails(smaller) for smaller in _list_narrower(self._items)):
             pass
 
     def _split(self) -> None:
-        """One packet a step reads better than a burst, if it fails as well."""
+        """Splits bursts into single arrivals, if these fail as well."""
         items: list[ScriptStep] = []
         for item in self._items:
             if isinstance(item.action, Arrive) and len(item.labels) > 1:
@@ -265,22 +268,22 @@ class _Shrinker:
             self._fails(items)
 
     def _renumber(self) -> None:
-        """Each sender's messages are its 0th, 1st, 2nd ... again."""
+        """Renumbers the messages of each sender from 0 on."""
         names: dict[MessageId, MessageId] = {}
         sent: dict[ProcessId, int] = {}
         for message, sender in sorted(_senders(self._items).items()):
             names[message] = message_id(sender, sent.get(sender, 0))
             sent[sender] = sent.get(sender, 0) + 1
         if any(old != new for old, new in names.items()):
-            self._fails([_renamed(item, names) for item in self._items])
+            self._fails([_rename_messages(item, names) for item in self._items])
 
 
 def _weight(item: ScriptStep) -> int:
     return 1 + len(item.labels) + (len(item.action.destinations) if isinstance(item.action, Multicast) else 0)
 
 
-def _in_any_order(multicasts: Sequence[Multicast], random: Random, player: Replayer) -> Iterator[ScriptStep]:
-    """These messages, and everything that comes of them, in a random order."""
+def _shuffle(multicasts: Sequence[Multicast], random: Random, player: Replayer) -> Iterator[ScriptStep]:
+    """These messages, and all packets that follow from them, in a random order."""
     left = list(multicasts)
     while left or player.links:
         choice = random.randrange(len(left) + len(player.links))
@@ -299,12 +302,12 @@ def _label(packet: tuple[int, tuple[object, ...]]) -> Label:
     return (type(envelope[2]).__name__, envelope[3])  # type: ignore[return-value]
 
 
-def _aimed(player: Replayer, item: ScriptStep) -> ScriptStep | None:
-    """The action as it must be said now to mean the same packets; None if none of them can come."""
+def _retarget(player: Replayer, item: ScriptStep) -> ScriptStep | None:
+    """Retargets an action at the packets that it means; None if none of them can arrive."""
     action = item.action
     match action:
         case Arrive(target, packets):
-            return _aimed_arrival(player, target, packets, item.labels)
+            return _retarget_arrival(player, target, packets, item.labels)
         case Drop(source, target, place) | Repeat(source, target, place):
             link = player.links.get((source, target), ())
             found = _find(link, len(link), item.labels[0] if item.labels else None, place)
@@ -315,23 +318,23 @@ def _aimed(player: Replayer, item: ScriptStep) -> ScriptStep | None:
             return item
 
 
-def _aimed_arrival(
+def _retarget_arrival(
     player: Replayer, target: ProcessId, packets: tuple[tuple[ProcessId, int], ...], labels: tuple[Label, ...]
 ) -> ScriptStep | None:
-    """A burst takes packets one by one; each changes the places of those behind it."""
+    """Retargets a burst: each packet that is taken changes the places of those behind it."""
     links: dict[Pair, tuple[tuple[int, tuple[object, ...]], ...]] = {}
-    aimed: list[tuple[ProcessId, int]] = []
-    meant: list[Label] = []
+    retargeted: list[tuple[ProcessId, int]] = []
+    labels_found: list[Label] = []
     for number, (source, place) in enumerate(packets):
         pair = (source, target)
         link = links.get(pair, player.links.get(pair, ()))
         ordered = player.link_kind == "fifo" or (link and type(link[0][1][2]) is Hello)
         found = _find(link, 1 if ordered else len(link), labels[number] if labels else None, place)
         if found is not None and player.is_open(pair):
-            aimed.append((source, found))
-            meant.append(_label(link[found]))
+            retargeted.append((source, found))
+            labels_found.append(_label(link[found]))
             links[pair] = link[:found] + link[found + 1 :]
-    return ScriptStep(Arrive(target, tuple(aimed)), tuple(meant)) if aimed else None
+    return ScriptStep(Arrive(target, tuple(retargeted)), tuple(labels_found)) if retargeted else None
 
 
 def _find(link: Sequence[tuple[int, tuple[object, ...]]], places: int, label: Label | None, place: int) -> int | None:
@@ -343,7 +346,7 @@ def _find(link: Sequence[tuple[int, tuple[object, ...]]], places: int, label: La
 # Messages in a script
 
 
-def _messages(items: Sequence[ScriptStep]) -> list[MessageId]:
+def _list_messages(items: Sequence[ScriptStep]) -> list[MessageId]:
     return sorted(_senders(items), reverse=True)
 
 
@@ -351,8 +354,8 @@ def _senders(items: Sequence[ScriptStep]) -> dict[MessageId, ProcessId]:
     return {i.action.message: i.action.sender for i in items if isinstance(i.action, Multicast)}
 
 
-def _without(item: ScriptStep, message: MessageId) -> ScriptStep | None:
-    """An item without what is about one message only."""
+def _drop_message(item: ScriptStep, message: MessageId) -> ScriptStep | None:
+    """A step without the packets that are about one message alone; None if nothing is left."""
     action = item.action
     if isinstance(action, Multicast):
         return None if action.message == message else item
@@ -367,8 +370,8 @@ def _without(item: ScriptStep, message: MessageId) -> ScriptStep | None:
     return ScriptStep(action, labels)
 
 
-def _narrower(items: list[ScriptStep]) -> Iterator[list[ScriptStep]]:
-    """The script with one destination less, or without a payload, for each multicast."""
+def _list_narrower(items: list[ScriptStep]) -> Iterator[list[ScriptStep]]:
+    """The scripts with one destination less, or without a payload, for each multicast."""
     for place, item in enumerate(items):
         action = item.action
         if not isinstance(action, Multicast):
@@ -383,14 +386,14 @@ def _narrower(items: list[ScriptStep]) -> Iterator[list[ScriptStep]]:
             yield [*items[:place], ScriptStep(msgspec.structs.replace(action, **change)), *items[place + 1 :]]
 
 
-def _renamed(item: ScriptStep, names: dict[MessageId, MessageId]) -> ScriptStep:
+def _rename_messages(item: ScriptStep, names: dict[MessageId, MessageId]) -> ScriptStep:
     action = item.action
     if isinstance(action, Multicast):
         action = msgspec.structs.replace(action, message=names[action.message])
-    return ScriptStep(action, tuple((kind, _about(about, names)) for kind, about in item.labels))
+    return ScriptStep(action, tuple((kind, _rename_about(about, names)) for kind, about in item.labels))
 
 
-def _about(about: About, names: dict[MessageId, MessageId]) -> About:
+def _rename_about(about: About, names: dict[MessageId, MessageId]) -> About:
     if isinstance(about, tuple):
         return tuple(names.get(message, message) for message in about)
     return None if about is None else names.get(about, about)

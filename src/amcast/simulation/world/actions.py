@@ -1,7 +1,7 @@
-"""Everything that can happen in a world, as data: a script is a list of these, one JSON object a line.
+"""Actions: everything that can happen in a world, as data. A script is a list of actions, one JSON object a line.
 
-An action names what it does in terms that survive the removal of earlier actions: the n-th packet that is in flight
-on a link, not a packet's number. That is what makes scripts shrink.
+An action names its object in terms that survive the removal of earlier actions: the n-th packet in flight on a link,
+not the number of a packet. This is what makes scripts shrink.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ class Action(Struct, frozen=True, tag_field="do", tag=str.lower, forbid_unknown_
 
 
 class Multicast(Action, frozen=True):
-    """A sender a-multicasts."""
+    """A client a-multicasts a message."""
 
     sender: ProcessId
     message: MessageId
@@ -31,28 +31,29 @@ class Multicast(Action, frozen=True):
 
 
 class Arrive(Action, frozen=True):
-    """Packets reach a process, in one step: for each, its source and its place among what is in flight on that link."""
+    """Packets reach a process in one step: for each, its source and its place among the packets in flight on that
+    link."""
 
     target: ProcessId
     packets: tuple[tuple[ProcessId, Count], ...]
 
 
 class Fire(Action, frozen=True):
-    """A timer runs out."""
+    """A timer fires."""
 
     process: ProcessId
     timer: str
 
 
 class Sync(Action, frozen=True):
-    """The disk has made the first `count` waiting records durable (0: all)."""
+    """The disk makes the first `count` waiting records durable (0: all)."""
 
     process: ProcessId
     count: Count = 0
 
 
 class Drop(Action, frozen=True):
-    """A packet is lost, on links that may lose."""
+    """A packet is lost, on links that may lose packets."""
 
     source: ProcessId
     target: ProcessId
@@ -60,7 +61,7 @@ class Drop(Action, frozen=True):
 
 
 class Repeat(Action, frozen=True):
-    """A packet will arrive once more, on links that may double."""
+    """A packet is duplicated, on links that may duplicate packets."""
 
     source: ProcessId
     target: ProcessId
@@ -68,63 +69,63 @@ class Repeat(Action, frozen=True):
 
 
 class Crash(Action, frozen=True):
-    """A process stops; `kept` of the records that waited for its disk made it."""
+    """A process crashes. The first `kept` of the records that waited for its disk are durable."""
 
     process: ProcessId
     kept: Count = 0
 
 
 class Recover(Action, frozen=True):
-    """A process starts again."""
+    """A crashed process begins a new incarnation, with its records or (amnesia) without any."""
 
     process: ProcessId
     amnesia: bool = False
 
 
 class Pause(Action, frozen=True):
-    """A process stops taking steps."""
+    """A process takes no steps until it is resumed."""
 
     process: ProcessId
 
 
 class Resume(Action, frozen=True):
-    """A paused process goes on."""
+    """A paused process takes steps again."""
 
     process: ProcessId
 
 
 class Slow(Action, frozen=True):
-    """A process needs this much longer for each packet (0: as fast as ever)."""
+    """A process needs `extra_ns` more for each packet (0: none)."""
 
     process: ProcessId
     extra_ns: Count
 
 
 class Block(Action, frozen=True):
-    """Links hold everything back."""
+    """Links hold back their packets, by source and target, until a Heal."""
 
     pairs: tuple[tuple[ProcessId, ProcessId], ...]
 
 
 class Heal(Action, frozen=True):
-    """All links work again."""
+    """No link is blocked any more."""
 
 
 class Lossy(Action, frozen=True):
-    """From now on links lose this share of packets (and repair it, if they are links that do)."""
+    """Links lose this share of packets from now on. Links other than raw ones send a lost packet again."""
 
     loss: Annotated[float, Meta(ge=0, lt=1)]
 
 
 class Renew(Action, frozen=True):
-    """A link overflows and begins anew."""
+    """A link begins a new incarnation both ways, as after an overflow: packets in flight are lost."""
 
     one: ProcessId
     other: ProcessId
 
 
 class Suggest(Action, frozen=True):
-    """The leader oracle speaks to a process."""
+    """The leader oracle suggests a leader of a group to a process (a Leader event)."""
 
     process: ProcessId
     group: GroupId
@@ -132,15 +133,35 @@ class Suggest(Action, frozen=True):
 
 
 class Suspicion(Action, frozen=True):
-    """The group oracle speaks to a process."""
+    """The group oracle reports a group as up or down to a process (a Suspect event)."""
 
     process: ProcessId
     group: GroupId
     up: bool
 
 
+class Unreachable(Action, frozen=True):
+    """A process is told that nobody is at a peer's address (a PeerDown event). It may be wrong."""
+
+    process: ProcessId
+    peer: ProcessId
+
+
+class Leave(Action, frozen=True):
+    """A process tells all others that it leaves in good order (`Spec.farewell`). It runs on until a Crash stops it."""
+
+    process: ProcessId
+
+
+class Collect(Action, frozen=True):
+    """A server takes the requests of clients as Requests events, one for all that arrive in one step; or no longer."""
+
+    process: ProcessId
+    on: bool = True
+
+
 class Skew(Action, frozen=True):
-    """A process' clock is off."""
+    """The clock of a process differs from real time by an offset and a drift."""
 
     process: ProcessId
     offset_ns: int
@@ -148,14 +169,31 @@ class Skew(Action, frozen=True):
 
 
 class Change(Action, frozen=True):
-    """The operator asks for one member more or one fewer in a group; who is added boots."""
+    """The operator requests a group with one member more or one fewer. A process that is added boots."""
 
     group: GroupId
     add: ProcessId | None = None
     remove: ProcessId | None = None
 
 
-Fault = Union[Crash, Recover, Pause, Resume, Slow, Block, Heal, Lossy, Renew, Suggest, Suspicion, Skew, Change]  # noqa: UP007
+Fault = Union[  # noqa: UP007
+    Crash,
+    Recover,
+    Pause,
+    Resume,
+    Slow,
+    Block,
+    Heal,
+    Lossy,
+    Renew,
+    Suggest,
+    Suspicion,
+    Unreachable,
+    Leave,
+    Collect,
+    Skew,
+    Change,
+]
 AnyAction = Union[Multicast, Arrive, Fire, Sync, Drop, Repeat, Fault]  # noqa: UP007
 
 _encoder = msgspec.json.Encoder()
@@ -163,12 +201,12 @@ _decoder = msgspec.json.Decoder(AnyAction)
 
 
 def encode_actions(actions: Iterable[AnyAction]) -> str:
-    """Actions as JSON lines."""
+    """Encodes actions as JSON lines."""
     return "".join(_encoder.encode(action).decode() + "\n" for action in actions)
 
 
 def parse_action(line: str, where: str) -> AnyAction:
-    """One JSON line as an action; `where` names the place for the error."""
+    """Parses one JSON line; `where` names the line in errors."""
     try:
         action: AnyAction = _decoder.decode(line)
     except msgspec.DecodeError as error:

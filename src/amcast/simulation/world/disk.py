@@ -1,4 +1,4 @@
-"""A process' disk in a world: what it made durable, and what waits for that."""
+"""The disk of a simulated process: durable records, and effects that wait for records to become durable."""
 
 from collections import deque
 
@@ -7,31 +7,31 @@ from amcast.kernel.message import Record
 
 
 class Disk:
-    """What a process made durable, and what waits for it."""
+    """Records of one process, and the effects behind records that are not durable yet."""
 
     __slots__ = ("busy", "records", "waiting")
 
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.waiting: deque[Effect] = deque()
-        """Begins with a Persist that is not durable yet, then everything after it, in order."""
+        """Empty, or a Persist that is not durable yet and all effects after it, in order."""
         self.busy = False
 
     def store(self, effect: Persist) -> None:
-        """A record is durable."""
+        """Adds a durable record."""
         if effect.replaces:
             self.records.clear()
         self.records.append(effect.record)
 
     def lose_pending(self, kept: int) -> None:
-        """The process crashes: of the records that wait the first `kept` made it, unacknowledged. One that ends
-        something is not written before what was delivered until then is handed over."""
-        handed = True
+        """Crashes the disk: the first `kept` waiting records are durable, though the process never learns it. A record
+        with `after_deliveries` is written only if no delivery waits before it."""
+        delivered = True
         for effect in self.waiting:
             if type(effect) is Deliver:
-                handed = False
+                delivered = False
             elif type(effect) is Persist:
-                if kept == 0 or (effect.after_deliveries and not handed):
+                if kept == 0 or (effect.after_deliveries and not delivered):
                     break
                 self.store(effect)
                 kept -= 1

@@ -14,17 +14,17 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from amcast.kernel.effects import About, CancelTimer, Deliver, Effect, Note, Persist, Resolve, Send, SendEach, SetTimer
-from amcast.kernel.events import Event, Leader, LinkReset, Receive, Started, Submit, Suspect, Timer
+from amcast.kernel.events import Event, Leader, LinkReset, PeerDown, Receive, Requests, Started, Submit, Suspect, Timer
 from amcast.kernel.ids import GroupId, MessageId, ProcessId, sequence_of
-from amcast.kernel.message import Body, Message
+from amcast.kernel.message import Body, Message, Request
 from amcast.kernel.process import Process
+from amcast.kernel.reconfiguration import is_change
 from amcast.kernel.topology import Topology
 from amcast.simulation.world.disk import Disk
-from amcast.simulation.world.membership import install_snapshot, remove_member
 from amcast.trace.recorder import Recorder
 
 Envelope = tuple[ProcessId, ProcessId, Body, About, int, int]
-"""A body in flight: source, target, body, about, size in bytes (0 if nobody asked), sent_ns."""
+"""A packet in flight: source, target, body, about, size in bytes (0 if sizes are not measured), sent_ns."""
 
 Flight = tuple[int, int, ProcessId, Sequence[ProcessId], Body, About, int, int]
 """A body in flight to several targets: kind of calendar entry, number of the first packet, source, targets, body,
@@ -34,53 +34,55 @@ Pair = tuple[ProcessId, ProcessId]
 
 
 class Hello(Body, frozen=True):
-    """The first thing on a link that begins anew. Link control: processes see it as a Peer event."""
+    """The first packet on a link that begins a new incarnation. Processes see it as a LinkReset event."""
 
     incarnation: int
 
 
 class Scheduler(Protocol):
-    """Choice without physics. Offers come from the world; the scheduler calls the world's actions in its own order."""
+    """Chooses when offers of a world happen, and calls the actions of the world in that order."""
 
     def offer_packet(self, number: int, envelope: Envelope) -> None:
-        """A packet is in flight."""
+        """Offers a packet."""
 
     def offer_packets(
         self, number: int, source: ProcessId, targets: Sequence[ProcessId], body: Body, about: About, size: int
     ) -> None:
-        """One body is in flight to several targets; their packets are numbered from `number` on."""
+        """Offers one body to several targets; their packets are numbered from `number` on."""
 
     def offer_timer(self, process: ProcessId, name: str, ticket: int, low_ns: int, high_ns: int) -> None:
-        """A timer was set; `ticket` tells it from earlier ones of the same name."""
+        """Offers a timer; `ticket` distinguishes it from earlier timers of the same name."""
 
     def offer_write(self, process: ProcessId) -> None:
-        """A process waits for its disk."""
+        """Offers a disk write: a process has records that are not durable yet."""
 
     def link_cut(self, source: ProcessId, target: ProcessId) -> None:
-        """What is in flight on this link is lost."""
+        """Drops the packets in flight on a link."""
 
 
 class World:
-    """The state of everything. `make` builds a process; a restarted one is built anew."""
+    """The state of all processes and links. `make` builds a process, also for each new incarnation."""
 
     # fmt: off
     __slots__ = (
-        "_cuts",
+        "_cut_below",
         "_decode",
         "_encode",
-        "_held",
         "_make",
         "_number",
         "_sent_ns",
+        "_waiting_for_disk",
         "_wants_packets",
         "absent",
         "blocked",
         "changes",
+        "collecting",
         "completed",
         "configurations",
         "deliveries",
         "disks",
         "down",
+        "farewell",
         "history",
         "incarnations",
         "keeps_history",
@@ -116,10 +118,11 @@ class World:
         recorder: Recorder | None = None,
         *,
         measures_sizes: bool = False,
-        wire: Sequence[type[Body]] = (),
+        wire_bodies: Sequence[type[Body]] = (),
         keeps_history: bool = True,
         absent: frozenset[ProcessId] = frozenset(),
         operator: ProcessId | None = None,
+        farewell: Callable[[int], Body] | None = None,
     ) -> None:
         self.topology = topology
         self.scheduler = scheduler
@@ -128,81 +131,85 @@ class World:
         self.processes: dict[ProcessId, Process] = {}
         self.incarnations: dict[ProcessId, int] = dict.fromkeys(topology.processes, 0)
         self.down: dict[ProcessId, int] = {}
-        """Who is down, and since when."""
+        """Crashed processes, with the time of the crash."""
         self.absent: set[ProcessId] = set(absent)
         self.leaving: set[ProcessId] = set()
-        """Who is no member yet, or not any more; who is being removed (`simulation/world/membership.py`)."""
+        """Processes that are no members yet or any more; processes that are being removed (`world/membership.py`)."""
         self.operator, self.changes = operator, 0
-        """The client that asks for changes of members, and how many it asked for."""
+        """The client that requests changes of members, and how many it requested."""
         self.configurations: dict[ProcessId, int] = {}
-        """The number of the topology that a process has begun, and will not forget unless it forgets everything."""
+        """The configuration that each process has started and made durable."""
         self.paused: set[ProcessId] = set()
         self.blocked: set[Pair] = set()
-        """Links that hold everything back until they heal."""
+        """Links, by source and target, that hold back packets until they heal."""
+        self.collecting: set[ProcessId] = set()
+        """Servers that take the requests of clients as Requests events."""
+        self.farewell = farewell
+        """The body with which a process, in an incarnation, tells others that it leaves; None if nodes have none."""
         self.skews: dict[ProcessId, tuple[int, float]] = {}
-        """Offset in nanoseconds and drift of a process' clock."""
+        """By process: how far its clock differs from real time, in nanoseconds and as a drift."""
         self.timers: dict[ProcessId, dict[str, int]] = {process: {} for process in topology.processes}
         self.disks: dict[ProcessId, Disk] = {process: Disk() for process in topology.processes}
         self.stale: set[Pair] = set()
-        """(source, target): the source has not heard yet that the target began a new incarnation."""
+        """(source, target): the source has not received the Hello of the target's new incarnation."""
         self.history: dict[ProcessId, list[MessageId]] = {process: [] for process in topology.servers}
-        """What each process delivered, in order; empty lists when `keeps_history` is off."""
+        """Messages that each server delivered, in order; empty without `keeps_history`."""
         self.positions: dict[ProcessId, int] = dict.fromkeys(topology.servers, 0)
         self.undelivered: dict[MessageId, set[ProcessId]] = {}
-        """Who has not delivered yet, per message that was multicast."""
+        """By message: the destination processes that have not delivered it. Messages that all delivered are removed."""
         self.undelivered_messages: dict[MessageId, Message] = {}
-        """The messages in `owing`."""
+        """The messages of `undelivered`, by id."""
         self.violations: list[str] = []
-        """What a process did that no process may do, in sentences."""
+        """Steps that no process may take, as sentences."""
         self.note_counts: dict[str, int] = {}
-        """How often each name was noted."""
+        """How often each note was made, by name."""
         self.resolved: list[MessageId] = []
-        """What clients were told to be done, since somebody last emptied it."""
+        """Messages that clients saw resolved since a scheduler last emptied the list."""
         self.completed: list[MessageId] = []
-        """What every destination process delivered, since somebody last emptied it."""
+        """Messages that every destination process delivered since a scheduler last emptied the list."""
         self.multicasts = 0
         self.packets = 0
         self.deliveries = 0
         self.steps = 0
         self._make = make
         self._number = 0
-        """Rises with everything that is offered to the scheduler."""
-        self._cuts: dict[Pair, int] = {}
-        """Packets below this number were lost with their link."""
+        """The number of the last offer to the scheduler."""
+        self._cut_below: dict[Pair, int] = {}
+        """By link: packets below this number were lost with an earlier incarnation."""
         self._sent_ns: dict[MessageId, int] = {}
-        self._held: set[ProcessId] = set()
-        """Processes some of whose effects wait for their disk."""
+        self._waiting_for_disk: set[ProcessId] = set()
+        """Processes with effects that wait for their disk."""
         self.keeps_history = keeps_history
         self._wants_packets = recorder is not None and recorder.wants_packets
         self._encode: Callable[[Any], bytes] | None = None
-        if measures_sizes or self._wants_packets or wire:
+        if measures_sizes or self._wants_packets or wire_bodies:
             self._encode = msgspec.msgpack.Encoder().encode
         self._decode: Callable[[bytes], Any] | None = None
-        if wire:
-            self._decode = msgspec.msgpack.Decoder(reduce(or_, wire)).decode
-        self.lossless = not wire
-        """Nothing was ever lost: a packet that arrives is received, and that is all."""
+        if wire_bodies:
+            self._decode = msgspec.msgpack.Decoder(reduce(or_, wire_bodies)).decode
+        self.lossless = not wire_bodies
+        """No packet was ever lost or is passed through the codec: `fast_arrive` may be used."""
 
     def next_number(self) -> int:
-        """The next number, for what an scheduler adds of its own."""
+        """Allocates a number for an entry of the scheduler itself."""
         self._number += 1
         return self._number
 
     # Actions
 
     def start(self) -> None:
-        """Boot every process."""
-        there = [process for process in self.topology.processes if process not in self.absent]
+        """Boots every process that is a member."""
+        members = [process for process in self.topology.processes if process not in self.absent]
         self.down.update(dict.fromkeys(sorted(self.absent), 0))
-        self.processes.update((process, self._make(process)) for process in there)
-        for process in there:
+        self.processes.update((process, self._make(process)) for process in members)
+        for process in members:
             self.step(process, (Started(),))
-        # Who crashes before its disk is set up at all could not be told from who lost its memory.
-        for process in there:
+        # A process that crashed before its first write would look like one that lost its disk.
+        for process in members:
             self.complete_writes(process)
 
     def submit(self, process: ProcessId, message: Message) -> None:
-        """A user a-multicasts."""
+        """Lets a client a-multicast."""
         id = message.id
         assert id not in self.undelivered, f"message {id} was multicast before"
         self.undelivered[id] = set(self.topology.processes_of(message.destinations)) - self.absent
@@ -215,13 +222,14 @@ class World:
             self.step(process, (Submit(message),))
 
     def arrive(self, number: int, envelope: Envelope) -> None:
-        """A packet reaches its target, if its link still incarnations."""
-        event = self._received(number, envelope)
+        """A packet reaches its target, unless its link has begun a new incarnation meanwhile."""
+        event = self._receive(number, envelope)
         if event is not None:
-            self.step(envelope[1], (event,))
+            self.step(envelope[1], self._collect(envelope[1], (event,)) if self.collecting else (event,))
 
     def fast_arrive(self, flight: Flight) -> None:
-        """On smooth links: one body reaches several targets, one after the other."""
+        """The fast twin of `arrive` for worlds in which nothing was lost: one body reaches its targets one after the
+        other."""
         _, _, source, targets, body, about, size, sent_ns = flight
         if self._wants_packets:
             self.recorder.record_packets(about, type(body).__name__, source, targets, size, sent_ns, self.now)  # type: ignore[union-attr]
@@ -230,20 +238,20 @@ class World:
             self.step(target, events)
 
     def arrive_together(self, target: ProcessId, packets: Sequence[tuple[int, Envelope]]) -> None:
-        """Several packets reach one target and are taken in one step."""
-        events = [event for number, envelope in packets if (event := self._received(number, envelope)) is not None]
+        """Several packets reach one target and are handled in one step."""
+        events = [event for number, envelope in packets if (event := self._receive(number, envelope)) is not None]
         if events:
-            self.step(target, events)
+            self.step(target, self._collect(target, events) if self.collecting else events)
 
     def fire(self, process: ProcessId, name: str, ticket: int) -> None:
-        """A timer runs out, unless it was cancelled or set again."""
+        """Fires a timer, unless it was cancelled or set again."""
         timers = self.timers[process]
         if timers.get(name) == ticket:
             del timers[name]
             self.step(process, (Timer(name),))
 
     def complete_writes(self, process: ProcessId, count: int = 0) -> None:
-        """The disk is done with the first `count` records that wait (0: all); what they held back happens now."""
+        """Makes the first `count` waiting records durable (0: all) and executes the effects that waited for them."""
         disk = self.disks[process]
         disk.busy = False
         left = count or len(disk.waiting)
@@ -262,24 +270,25 @@ class World:
             disk.busy = True
             self.scheduler.offer_write(process)
         else:
-            self._held.discard(process)
+            self._waiting_for_disk.discard(process)
 
     def crash(self, process: ProcessId, kept: int = 0) -> None:
-        """A process stops. Of the records that wait for the disk the first `kept` made it, unacknowledged."""
+        """Crashes a process. The first `kept` waiting records are durable, though the process never learnt it."""
         assert process in self.processes, f"process {process} is down already"
         self.disks[process].lose_pending(kept)
-        self._held.discard(process)
+        self._waiting_for_disk.discard(process)
         del self.processes[process]
         self.timers[process].clear()
         self.down[process] = self.now
         self.paused.discard(process)
         self.skews.pop(process, None)
         for peer in self.topology.processes:
-            self._sever(process, peer)
-            self._sever(peer, process)
+            self._cut_link(process, peer)
+            self._cut_link(peer, process)
 
     def recover(self, process: ProcessId, amnesia: bool = False) -> None:
-        """A process starts again, with its disk or with an empty one; peers hear of the new incarnation first."""
+        """Starts a new incarnation, with or (amnesia) without its records; peers get a LinkReset before anything
+        else."""
         assert process in self.down, f"process {process} is not down"
         self.incarnations[process] += 1
         if amnesia:
@@ -287,61 +296,94 @@ class World:
         self.boot(process)
 
     def boot(self, process: ProcessId) -> None:
-        """A process that is down begins an incarnation with what is on its disk."""
+        """Starts an incarnation of a crashed or new process from the records on its disk."""
         del self.down[process]
         self.processes[process] = self._make(process)
         for peer in self.topology.processes:
             if peer != process:
                 self.stale.discard((process, peer))
                 if peer in self.processes:
-                    self._sever(peer, process)
-                    self._begin(process, peer)
+                    self._cut_link(peer, process)
+                    self._begin_link(process, peer)
         self.step(process, (Started(tuple(self.disks[process].records), self.incarnations[process]),))
 
     def reset_link(self, one: ProcessId, other: ProcessId) -> None:
-        """A link overflows: its incarnation ends both ways, and both ends are told."""
+        """Begins a new incarnation of a link both ways, as after an overflow; both ends get a LinkReset."""
         if one in self.processes and other in self.processes:
-            self._sever(one, other)
-            self._sever(other, one)
-            self._begin(one, other)
-            self._begin(other, one)
+            self._cut_link(one, other)
+            self._cut_link(other, one)
+            self._begin_link(one, other)
+            self._begin_link(other, one)
 
     def suggest(self, process: ProcessId, group: GroupId, leader: ProcessId) -> None:
-        """The leader oracle speaks to one process."""
+        """Suggests a leader to one process."""
         if process in self.processes:
             self.step(process, (Leader(group, leader),))
 
     def suspect(self, process: ProcessId, group: GroupId, up: bool) -> None:
-        """The group oracle speaks to one process."""
+        """Reports a group as up or down to one process."""
         if process in self.processes:
             self.step(process, (Suspect(group, up),))
 
-    # What is owed
+    def report_unreachable(self, process: ProcessId, peer: ProcessId) -> None:
+        """Tells a process that nobody is at a peer's address, which may be wrong."""
+        if process in self.processes:
+            self.step(process, (PeerDown(peer),))
+
+    def say_farewell(self, process: ProcessId) -> None:
+        """Lets a process tell all others that it leaves in good order; it runs on until it crashes."""
+        assert self.farewell is not None, "nodes of this run have no farewell"
+        others = tuple(peer for peer in self.topology.processes if peer != process and peer in self.processes)
+        self._send(process, Send(others, self.farewell(self.incarnations[process])))
+
+    # Deliveries that are due
 
     def list_due_deliveries(self) -> list[tuple[MessageId, ProcessId]]:
-        """What must still be delivered: messages of correct senders, or delivered by anyone, at whoever is up."""
+        """The deliveries that must still happen: messages of senders that are up, or that somebody delivered, at
+        processes that are up."""
         pairs = []
         for message, missing in sorted(self.undelivered.items()):
-            said = self.undelivered_messages[message]
-            delivered_by_someone = len(missing) < len(self.topology.processes_of(said.destinations))
-            if delivered_by_someone or said.sender not in self.down:
+            message_sent = self.undelivered_messages[message]
+            delivered_by_someone = len(missing) < len(self.topology.processes_of(message_sent.destinations))
+            if delivered_by_someone or message_sent.sender not in self.down:
                 pairs += [(message, process) for process in sorted(missing) if process not in self.down]
         return pairs
 
     # Inside a step
 
+    def _collect(self, target: ProcessId, events: Sequence[Event]) -> Sequence[Event]:
+        """Replaces each run of clients' requests by one Requests event, if the target takes them so. A live node gets
+        the same, but for changes of members, which come one by one."""
+        if target not in self.collecting:
+            return events
+        collected: list[Event] = []
+        for event in events:
+            if not self._is_plain_request(event):
+                collected.append(event)
+            elif collected and type(collected[-1]) is Requests:
+                collected[-1].messages.append(event.body.message)  # type: ignore[attr-defined]
+            else:
+                collected.append(Requests([event.body.message]))  # type: ignore[attr-defined]
+        return collected
+
+    def _is_plain_request(self, event: Event) -> bool:
+        if type(event) is not Receive or type(event.body) is not Request:
+            return False
+        message = event.body.message
+        return message.sender == event.sender in self.topology.clients and not is_change(message)
+
     def step(self, process: ProcessId, events: Sequence[Event]) -> None:
-        """Let a process take events; its effects happen, or wait for its disk."""
+        """Hands events to a process; its effects happen now or wait for its disk."""
         self.steps += 1
-        effects = self.processes[process].step(events, self._local(process) if self.skews else self.now)
+        effects = self.processes[process].step(events, self._local_time(process) if self.skews else self.now)
         if not effects:
             return
         if self._wants_packets:
             effects = self.processes[process].attribute_to_messages(effects)
         for effect in effects:
             kind = type(effect)
-            if self._held and process in self._held:
-                self._admit(process, effect)
+            if self._waiting_for_disk and process in self._waiting_for_disk:
+                self._queue_or_execute(process, effect)
             elif kind is Send:
                 self._send(process, effect)  # type: ignore[arg-type]
             elif kind is Deliver:
@@ -349,22 +391,22 @@ class World:
             elif kind is Note:
                 self._note(process, effect.name, effect.message, effect.value)  # type: ignore[attr-defined]
             else:
-                self._admit(process, effect)
+                self._queue_or_execute(process, effect)
 
-    def _local(self, process: ProcessId) -> int:
-        """What a process' clock shows."""
+    def _local_time(self, process: ProcessId) -> int:
+        """The time that a process' clock shows."""
         offset, drift = self.skews.get(process, (0, 0.0))
         return max(0, self.now + offset + round(self.now * drift))
 
-    def _admit(self, process: ProcessId, effect: Effect) -> None:
-        """Execute an effect now, or behind the records that it must wait for."""
+    def _queue_or_execute(self, process: ProcessId, effect: Effect) -> None:
+        """Executes an effect, or queues it behind the records that it must wait for."""
         disk = self.disks[process]
         kind = type(effect)
         if kind is SendEach:
             for send in effect.expand():  # type: ignore[attr-defined]
-                self._admit(process, send)
+                self._queue_or_execute(process, send)
         elif kind is Persist:
-            self._held.add(process)
+            self._waiting_for_disk.add(process)
             disk.waiting.append(effect)
             if not disk.busy:
                 disk.busy = True
@@ -381,7 +423,7 @@ class World:
             case Deliver():
                 self._deliver(process, effect)
             case SetTimer(name, low, high):
-                if process in self.processes:  # it may just have retired
+                if process in self.processes:  # a removed process stops within its last step
                     self._number += 1
                     self.timers[process][name] = self._number
                     self.scheduler.offer_timer(process, name, self._number, low, high)
@@ -392,21 +434,21 @@ class World:
             case Resolve(message):
                 self.resolved.append(message)
             case _:
-                raise AssertionError(f"no world knows the effect {effect!r}")
+                raise AssertionError(f"unknown effect {effect!r}")
 
     def _send(self, source: ProcessId, effect: Send) -> None:
         body = effect.body
         targets = effect.targets
         size = len(self._encode(body)) if self._encode is not None else 0
         if self.stale:
-            targets = self._to_the_living(source, effect, size)
+            targets = self._drop_stale_targets(source, effect, size)
         first = self._number + 1
         self._number += len(targets)
         self.packets += len(effect.targets)
         self.scheduler.offer_packets(first, source, targets, body, effect.about, size)
 
-    def _to_the_living(self, source: ProcessId, effect: Send, size: int) -> tuple[ProcessId, ...]:
-        """Whoever does not know yet that a target began a new incarnation speaks to the old one."""
+    def _drop_stale_targets(self, source: ProcessId, effect: Send, size: int) -> tuple[ProcessId, ...]:
+        """The targets without those whose new incarnation the source has not learnt; its packets to these are lost."""
         for target in effect.targets:
             if (source, target) in self.stale:
                 self.lose_packet((source, target, effect.body, effect.about, size, self.now))
@@ -445,7 +487,7 @@ class World:
         self.record_delivered(process, message.id)
 
     def record_delivered(self, process: ProcessId, message: MessageId) -> None:
-        """This process owes this message no more."""
+        """Counts a message as delivered by a process; completes it after the last one."""
         missing = self.undelivered.get(message)
         if missing is not None:
             missing.discard(process)
@@ -457,7 +499,7 @@ class World:
                 self.completed.append(message)
 
     def _check_replay(self, process: ProcessId, effect: Deliver) -> None:
-        """A restarted process tells its log again: the same messages at the same positions, and nothing new."""
+        """Checks that a new incarnation replays its log: the same messages at the same positions."""
         history = self.history[process]
         if self.keeps_history and effect.position < len(history) and history[effect.position] != effect.message.id:
             self.report_violation(
@@ -469,30 +511,53 @@ class World:
     def _note(self, process: ProcessId, name: str, message: MessageId | None, value: float | None) -> None:
         self.note_counts[name] = self.note_counts.get(name, 0) + 1
         if name == "installed" and value is not None:
-            install_snapshot(self, process, int(value))
+            self._install_snapshot(process, int(value))
         elif name == "turned" and value is not None:
             self.configurations[process] = int(value)
         elif name == "retired":
-            remove_member(self, process)
+            self._remove_member(process)
         if self.recorder is not None:
             self.recorder.record_note(process, self.now, name, message, value)
 
+    def _remove_member(self, process: ProcessId) -> None:
+        """Stops a process that is no member of its group any more: it owes no delivery."""
+        self.absent.add(process)
+        self.leaving.discard(process)
+        for message in sorted(self.undelivered):
+            self.record_delivered(process, message)
+        self.crash(process)
+
+    def _install_snapshot(self, process: ProcessId, position: int) -> None:
+        """Counts the prefix of a peer's snapshot as delivered."""
+        group = self.topology.group_of(process)
+        if group is None or position <= self.positions[process]:
+            return
+        longest = max(self.topology.members(group), key=lambda member: len(self.history[member]))
+        prefix = self.history[longest][self.positions[process] : position]
+        if self.keeps_history and len(self.history[longest]) < position:
+            self.report_violation(process, f"installed a snapshot of position {position} that no member has reached")
+        self.positions[process] = position
+        if self.keeps_history:
+            self.history[process].extend(prefix)
+        for message in prefix:
+            self.record_delivered(process, message)
+
     def report_violation(self, process: ProcessId, sentence: str) -> None:
-        """It did what no process may do."""
+        """Records that a process took a step that no process may take."""
         self.violations.append(f"process {process} {sentence}")
 
     # Links
 
-    def _received(self, number: int, envelope: Envelope) -> Event | None:
+    def _receive(self, number: int, envelope: Envelope) -> Event | None:
         source, target, body, about, size, sent_ns = envelope
-        if target not in self.processes or (self._cuts and number < self._cuts.get((source, target), 0)):
+        if target not in self.processes or (self._cut_below and number < self._cut_below.get((source, target), 0)):
             self.lose_packet(envelope)
             return None
         if type(body) is Hello:
-            return self._greet(source, target)
+            return self._accept_hello(source, target)
         if self.stale and (target, source) in self.stale:
-            # On a link without order a body overtook the greeting; the process must hear of the new incarnation first.
-            self.step(target, (cast(LinkReset, self._greet(source, target)),))
+            # On a link without order a body overtook the Hello; the LinkReset comes first all the same.
+            self.step(target, (cast(LinkReset, self._accept_hello(source, target)),))
         if self._wants_packets:
             self.recorder.record_packet(about, type(body).__name__, source, target, size, sent_ns, self.now)  # type: ignore[union-attr]
         if self._decode is not None:
@@ -500,21 +565,21 @@ class World:
             body = self._decode(self._encode(body))
         return Receive(source, body)
 
-    def _greet(self, source: ProcessId, target: ProcessId) -> LinkReset | None:
+    def _accept_hello(self, source: ProcessId, target: ProcessId) -> LinkReset | None:
         if (target, source) not in self.stale:
             return None
         self.stale.discard((target, source))
         return LinkReset(source, self.incarnations[source])
 
-    def _begin(self, source: ProcessId, target: ProcessId) -> None:
-        """What the target sends is lost until it hears the greeting that goes out now."""
+    def _begin_link(self, source: ProcessId, target: ProcessId) -> None:
+        """Sends the Hello of a new incarnation; packets of the target are lost until it arrives."""
         self.stale.add((target, source))
         self._number += 1
         self.scheduler.offer_packet(self._number, (source, target, Hello(self.incarnations[source]), None, 0, self.now))
 
-    def _sever(self, source: ProcessId, target: ProcessId) -> None:
+    def _cut_link(self, source: ProcessId, target: ProcessId) -> None:
         self.lossless = False
-        self._cuts[(source, target)] = self._number + 1
+        self._cut_below[(source, target)] = self._number + 1
         self.scheduler.link_cut(source, target)
 
     def lose_packet(self, envelope: Envelope) -> None:

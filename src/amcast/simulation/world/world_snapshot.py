@@ -1,9 +1,9 @@
-"""Pictures of a whole world, to go back to: what makes it possible to try everything that could happen next.
+"""Snapshots of a whole world, from which an exhaustive search tries every action that could happen next.
 
-A picture holds one cell per process (what it knows, its timers, its disk, what it delivered) and everything in flight.
-A step changes one process, so a new picture shares all other cells with the one before it, going back loads only the
-cells that differ, and only the changed cell is encoded anew for the fingerprint. Time stands still at 0: two ways to
-the same knowledge are the same state, however long they took.
+A world snapshot holds one process snapshot per process (its state, timers, disk and deliveries) and all packets in
+flight. A step changes one process, so a new world snapshot shares all others with the one before it, restoring loads
+only those that differ, and only the changed one is encoded anew for the fingerprint. Time stands still at 0: two paths
+to equal states reach the same state, however long they took.
 """
 
 from collections import deque
@@ -31,21 +31,21 @@ Packet = tuple[int, Envelope]
 
 
 class ProcessSnapshot(NamedTuple):
-    """One process, with all that belongs to it alone."""
+    """One process with its timers, disk and deliveries."""
 
     state: State | None
-    """None: it is down."""
+    """None: the process is down."""
     incarnation: int
     timers: tuple[str, ...]
     records: tuple[Record, ...]
     waiting: tuple[Effect, ...]
     history: tuple[MessageId, ...]
     code: bytes
-    """All of the above, encoded."""
+    """All fields above, encoded."""
 
 
 class WorldSnapshot(NamedTuple):
-    """A whole world."""
+    """All processes and all packets in flight."""
 
     cells: tuple[ProcessSnapshot, ...]
     """In the order of `topology.processes`."""
@@ -56,7 +56,7 @@ class WorldSnapshot(NamedTuple):
 
 
 class BranchingWorld(World):
-    """A world that knows which processes its actions changed."""
+    """A world that records which processes its actions changed."""
 
     def __init__(self, topology: Topology, make: Callable[[ProcessId], Process], scheduler: PendingActions) -> None:
         super().__init__(topology, make, scheduler)
@@ -75,7 +75,7 @@ class BranchingWorld(World):
         super().crash(process, kept)
 
     def restore_process(self, process: ProcessId, cell: ProcessSnapshot) -> None:
-        """Put a process back to what a cell describes; as a new object, so that nothing of another branch is left."""
+        """Restores a process from its snapshot, as a new object, so that no state of another branch remains."""
         if cell.state is None:
             self.processes.pop(process, None)
             self.down[process] = 0
@@ -89,12 +89,12 @@ class BranchingWorld(World):
         disk.records = list(cell.records)
         disk.waiting = deque(cell.waiting)
         disk.busy = bool(cell.waiting)
-        (self._held.add if cell.waiting else self._held.discard)(process)
+        (self._waiting_for_disk.add if cell.waiting else self._waiting_for_disk.discard)(process)
         self.history[process] = list(cell.history)
         self.positions[process] = len(cell.history)
 
     def snapshot_process(self, process: ProcessId) -> ProcessSnapshot:
-        """A process as it stands."""
+        """Takes the snapshot of a process."""
         up = self.processes.get(process)
         disk = self.disks[process]
         parts: tuple[Any, ...] = (
@@ -108,15 +108,15 @@ class BranchingWorld(World):
         return ProcessSnapshot._make((*parts, _encode(parts)))
 
     def clear_deliveries(self) -> None:
-        """Drop what a search does not look at: it can be told again from histories (`recall`)."""
+        """Drops bookkeeping that a search does not use; `rebuild_undelivered` restores it from the histories."""
         self.undelivered.clear()
         self.undelivered_messages.clear()
         self.completed.clear()
         self.resolved.clear()
-        self._cuts.clear()
+        self._cut_below.clear()
 
     def rebuild_undelivered(self, multicasts: Sequence[Message]) -> None:
-        """Who has not delivered what."""
+        """Rebuilds `undelivered` from the histories."""
         self.clear_deliveries()
         for message in multicasts:
             addressed = self.topology.processes_of(message.destinations)
@@ -127,24 +127,25 @@ class BranchingWorld(World):
 
 
 class BranchingActions(PendingActions):
-    """An untimed scheduler that can take a picture of its world and go back to it."""
+    """An untimed scheduler that can take and restore snapshots of its world."""
 
     def __init__(self, topology: Topology, make: Callable[[ProcessId], Process], links: Links) -> None:
         super().__init__(links, tick_ns=0)
         self.branching_world = BranchingWorld(topology, make, self)
         self.world = self.branching_world
         self._places = {process: place for place, process in enumerate(topology.processes)}
-        self._shown: WorldSnapshot | None = None
-        """What the world shows, but for what was touched since."""
+        self._restored: WorldSnapshot | None = None
+        """The snapshot that was restored last; only `changed` processes differ from it."""
         self.offered: list[Packet] = []
-        """What was put in flight lately."""
+        """Packets that were sent since the list was last emptied."""
         self._steps: dict[tuple[ProcessId, ProcessId, bytes, Body], tuple[ProcessSnapshot, tuple[Packet, ...]]] = {}
-        """By target, source, the target's cell and what it heard: its next cell, and what it sent."""
+        """By target, source, encoded snapshot of the target and body: the next snapshot of the target, and the packets
+        that it sent."""
 
     def take_snapshot(self) -> WorldSnapshot:
-        """The world as it stands."""
+        """Takes a snapshot of the world."""
         world = self.branching_world
-        before = self._shown
+        before = self._restored
         if before is None:
             cells = tuple(world.snapshot_process(process) for process in self._places)
         else:
@@ -157,85 +158,85 @@ class BranchingActions(PendingActions):
             multicasts = tuple(message for _, message in sorted(self.multicasts.items()))
         return WorldSnapshot(cells, self.links.copy(), frozenset(world.stale), multicasts)
 
-    def restore_snapshot(self, picture: WorldSnapshot) -> None:
-        """Make the world what it was when the picture was taken."""
+    def restore_snapshot(self, snapshot: WorldSnapshot) -> None:
+        """Restores the world from a snapshot."""
         world = self.branching_world
-        before = self._shown
+        before = self._restored
         for process, place in self._places.items():
-            cell = picture.cells[place]
+            cell = snapshot.cells[place]
             if before is None or cell is not before.cells[place] or process in world.changed:
-                self._load(process, cell)
+                self._restore_process(process, cell)
         world.changed.clear()
         world.clear_deliveries()
-        self.links = picture.links.copy()
-        world.stale = set(picture.stale)
-        if before is not picture or len(self.multicasts) != len(picture.multicasts):
-            self.multicasts = {message.id: message for message in picture.multicasts}
-        self._shown = picture
+        self.links = snapshot.links.copy()
+        world.stale = set(snapshot.stale)
+        if before is not snapshot or len(self.multicasts) != len(snapshot.multicasts):
+            self.multicasts = {message.id: message for message in snapshot.multicasts}
+        self._restored = snapshot
 
     def offer_packet(self, number: int, envelope: Envelope) -> None:
         self.offered.append((number, envelope))
         super().offer_packet(number, envelope)
 
     def advance_snapshot(
-        self, picture: WorldSnapshot, pair: Pair, place: int, happen: Callable[[], None]
+        self, snapshot: WorldSnapshot, pair: Pair, place: int, happen: Callable[[], None]
     ) -> WorldSnapshot:
-        """The picture after a packet arrived: a process in the same state that hears the same does the same, so each
-        such step is taken once (by `happen`, in the world) and remembered."""
+        """The snapshot after a packet arrived. A process in the same state that receives the same body takes the same
+        step, so each such step is taken once (by `happen`, in the world) and then looked up."""
         source, target = pair
-        body = picture.links[pair][place][1][2]
+        body = snapshot.links[pair][place][1][2]
         at = self._places[target]
-        if picture.stale or type(body) is Hello:
-            self.restore_snapshot(picture)
+        if snapshot.stale or type(body) is Hello:
+            self.restore_snapshot(snapshot)
             happen()
             return self.take_snapshot()
-        key = (target, source, picture.cells[at].code, body)
+        key = (target, source, snapshot.cells[at].code, body)
         known = self._steps.get(key)
         if known is None:
-            self.restore_snapshot(picture)
+            self.restore_snapshot(snapshot)
             self.offered.clear()
             happen()
             after = self.take_snapshot()
             self._steps[key] = (after.cells[at], tuple(self.offered))
             return after
         cell, offered = known
-        return picture._replace(
-            cells=(*picture.cells[:at], cell, *picture.cells[at + 1 :]),
-            links=self._links_after(picture, pair, place, offered),
+        return snapshot._replace(
+            cells=(*snapshot.cells[:at], cell, *snapshot.cells[at + 1 :]),
+            links=self._links_after(snapshot, pair, place, offered),
         )
 
     def _links_after(
-        self, picture: WorldSnapshot, pair: Pair, place: int, offered: Sequence[Packet]
+        self, snapshot: WorldSnapshot, pair: Pair, place: int, offered: Sequence[Packet]
     ) -> dict[Pair, tuple[Packet, ...]]:
-        links = picture.links.copy()
+        links = snapshot.links.copy()
         link = links.pop(pair)
         if len(link) > 1:
             links[pair] = link[:place] + link[place + 1 :]
         for packet in offered:
             goal = packet[1][:2]
-            if picture.cells[self._places[goal[1]]].state is not None:
+            if snapshot.cells[self._places[goal[1]]].state is not None:
                 links[goal] = (*links.get(goal, ()), packet)
         return links
 
-    def _load(self, process: ProcessId, cell: ProcessSnapshot) -> None:
+    def _restore_process(self, process: ProcessId, cell: ProcessSnapshot) -> None:
         for name in self.world.timers[process]:
             self.timers.pop((process, name), None)
         for name in cell.timers:
             self.timers[(process, name)] = (0, 0, 0)
         self.branching_world.restore_process(process, cell)
 
-    def fingerprint(self, picture: WorldSnapshot, extra: object = None) -> bytes:
-        """Equal for equal worlds, whatever way led there."""
+    def fingerprint(self, snapshot: WorldSnapshot, extra: object = None) -> bytes:
+        """A digest that is equal for equal states, whatever path led there."""
         ordered = self.link_kind == "fifo"
         flight: list[Any] = []
-        for pair, link in sorted(picture.links.items()):
+        for pair, link in sorted(snapshot.links.items()):
             bodies: list[Any] = [packet[1][2] for packet in link]
             if not ordered and len(bodies) > 1:
                 # On links without order, the order of sending makes no difference any more.
                 bodies = sorted(map(_encode, bodies))
             flight.append(pair)
             flight.append(bodies)
-        stale = sorted(picture.stale) if picture.stale else None
-        rest = (flight, stale, [message.id for message in picture.multicasts], extra)
-        text = b"".join([cell.code for cell in picture.cells]) + _encode(rest)
+        stale = sorted(snapshot.stale) if snapshot.stale else None
+        rest = (flight, stale, [message.id for message in snapshot.multicasts], extra)
+        text = b"".join([cell.code for cell in snapshot.cells]) + _encode(rest)
         return blake2b(text, digest_size=FINGERPRINT_BYTES).digest()

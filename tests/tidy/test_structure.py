@@ -12,7 +12,7 @@ MODULES_PER_FOLDER = 15
 LINES_PER_FUNCTION = 70
 LEVELS_BELOW_PROCESS = 2
 SHARED_CLASS_NAMES = 15
-NOUNS = {"ring", "ordering", "replicated", "timestamped"}
+NOUNS = {"ring", "ordering", "pending", "replicated", "timestamped"}
 """Words with the ending of a verb that are terms of the field."""
 STANDARD_PRIVATE = {"_exit", "_fields", "_replace", "_asdict", "_make", "_getframe", "_jvm", "_jsc", "_gateway"}
 """Names with an underscore that Python and PySpark offer to everybody."""

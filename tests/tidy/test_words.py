@@ -16,7 +16,7 @@ BANNED = {
     "vitals": "status",
     "farewells": "Farewell messages",
 }
-PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")])
+PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 
 

@@ -83,7 +83,7 @@ class Meter:
             history = group.history
             most["vertices"] = max(most["vertices"], len(history))
             most["untold"] = max(most["untold"], len(history._log))
-            most["waiting"] = max(most["waiting"], len(group._pending) + len(group._asked))
+            most["waiting"] = max(most["waiting"], len(group._pending) + len(group._notifications))
 
     def _row(self) -> dict[str, Any]:
         assert self.simulation is not None

@@ -26,8 +26,8 @@ from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.topology import Topology
 from amcast.lab.protocol_lookup import find_protocol
 from amcast.parts.groups.replicated import replicate
-from amcast.protocols.flexcast.messages import Ack, FlexCastState, Full, Msg, Notif
-from amcast.protocols.flexcast.process import FlexCast, _Asked
+from amcast.protocols.flexcast.messages import Ack, FlexCastState, FlushRequest, Msg, Notif
+from amcast.protocols.flexcast.process import FlexCast, _Notification
 from amcast.simulation.inputs.network import NetworkConfig
 from amcast.simulation.simulate import Simulation, SimulationSetup
 from amcast.trace.recorder import Recorder
@@ -39,24 +39,24 @@ RULES = ("printed", "all", "next")
 class Printed(FlexCast):
     """Algorithm 3, lines 31 to 40: nothing is remembered about whom was asked, or why."""
 
-    def _knowing(self, destinations: tuple[GroupId, ...], above: tuple[GroupId, ...]) -> list[GroupId]:
+    def _groups_to_notify(self, destinations: tuple[GroupId, ...], higher: tuple[GroupId, ...]) -> list[GroupId]:
         known = self.history._to
-        between = self.order.between(self.home, above[-1]) if above else ()
+        between = self.order.between(self.home, higher[-1]) if higher else ()
         return [group for group in between if group not in destinations and known.get(group, 0)]
 
-    def _answer(self, message: MessageId, asked: _Asked) -> None:
-        for token in asked.tokens:
-            one = _Asked(asked.destinations)
+    def _acknowledge(self, message: MessageId, notification: _Notification) -> None:
+        for token in notification.tokens:
+            one = _Notification(notification.destinations)
             one.tokens.append(token)
-            self._covered.pop(message, None)
-            super()._answer(message, one)
+            self._notified_versions.pop(message, None)
+            super()._acknowledge(message, one)
 
 
 def run(rule: str, groups: int, replicas: int, messages: int, flush_every: int) -> dict[str, Any]:
     topology = Topology.grid(groups, replicas, CLIENTS)
     spec = find_protocol("flexcast").for_topology(topology)
     if rule == "printed":
-        spec = replace(spec, process=replicate(Printed, (Msg, Ack, Notif, Full), FlexCastState))
+        spec = replace(spec, process=replicate(Printed, (Msg, Ack, Notif, FlushRequest), FlexCastState))
     options = {"notify": "next" if rule == "next" else "all", "flush_every": flush_every}
     assembly = assemble_bare(spec, spec.configure(options))
     random = Random(1)

@@ -47,7 +47,7 @@ def test_snapshots_are_canonical_and_restore_the_process(name: str) -> None:
         fuzzer = Fuzzer(prepared.make_case(), every, Recorder())
         world = fuzzer.world
         world.start()
-        while not fuzzer._settled() and fuzzer._one(fair=True):
+        while not fuzzer._is_finished() and fuzzer._step(fair=True):
             if world.steps % every:
                 continue
             for process in world.topology.processes:

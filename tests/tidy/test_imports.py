@@ -53,11 +53,11 @@ def test_import_graph_has_no_cycle_even_for_type_checking() -> None:
     while free := [module for module, needs in waiting.items() if not needs & waiting.keys()]:
         for module in free:
             del waiting[module]
-    assert not waiting, f"modules that import each other in a circle: {_circle(waiting)}"
+    assert not waiting, f"modules that import each other in a cycle: {_find_cycle(waiting)}"
 
 
-def _circle(waiting: dict[str, set[str]]) -> list[str]:
-    """One circle among modules that all wait for each other."""
+def _find_cycle(waiting: dict[str, set[str]]) -> list[str]:
+    """One cycle among modules that all wait for each other."""
     path = [min(waiting)]
     while True:
         step = min(name for name in waiting[path[-1]] if name in waiting)

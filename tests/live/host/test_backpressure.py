@@ -37,7 +37,7 @@ def test_clients_wait_while_a_destination_is_silent_and_resume_when_it_is_back()
             return Session(number, there.topology, PRIMCAST.contacts, SessionConfig(gateways=True))
 
         client = there.client(batches=False, lazy=True)
-        client._make = make_session
+        client._make_process = make_session
         async with client:
             multicasts = []
             for _ in range(MESSAGES):

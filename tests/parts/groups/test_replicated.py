@@ -189,7 +189,7 @@ def test_no_body_or_request_is_retained_in_the_end(name: str) -> None:
     fuzzer = Fuzzer(prepare_run(parse_plan(values), SPECS[name]).make_case(), 1, Recorder())
     assert fuzzer.run(lambda world, recorder, complete: None).status == "holds"
     for _ in range(20_000):
-        if not any(fuzzer.is_open(pair) for pair in fuzzer.links) or not fuzzer._one(fair=True):
+        if not any(fuzzer.is_open(pair) for pair in fuzzer.links) or not fuzzer._step(fair=True):
             break
     for process in TOPOLOGY_OF_NINE.servers:
         node = fuzzer.world.processes[process]

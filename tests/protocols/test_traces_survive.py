@@ -121,8 +121,8 @@ def run_with_kills(name: str, seed: int, keep: int) -> list[int]:
 class UnorderedRecords(TracedWorld):
     """A mutant: records do not wait for earlier deliveries."""
 
-    def _admit(self, process: ProcessId, effect: Effect) -> None:
-        super()._admit(process, Persist(effect.record, effect.replaces) if type(effect) is Persist else effect)
+    def _queue_or_execute(self, process: ProcessId, effect: Effect) -> None:
+        super()._queue_or_execute(process, Persist(effect.record, effect.replaces) if type(effect) is Persist else effect)
 
 
 @pytest.mark.parametrize(("name", "seed"), [("basecast", 3), ("basecast", 11)])

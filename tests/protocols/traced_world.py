@@ -58,10 +58,10 @@ class TracedWorld(World):
         self.traces[process] |= self.unwritten[process]
         self.unwritten[process].clear()
 
-    def _admit(self, process: ProcessId, effect: Effect) -> None:
+    def _queue_or_execute(self, process: ProcessId, effect: Effect) -> None:
         if type(effect) is Persist and effect.replaces:
             self._write(process)
-        super()._admit(process, effect)
+        super()._queue_or_execute(process, effect)
 
     def _deliver(self, process: ProcessId, effect: Deliver) -> None:
         if effect.message_count < 0 and effect.position >= self.recorded[process]:

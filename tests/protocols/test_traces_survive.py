@@ -122,7 +122,9 @@ class UnorderedRecords(TracedWorld):
     """A mutant: records do not wait for earlier deliveries."""
 
     def _queue_or_execute(self, process: ProcessId, effect: Effect) -> None:
-        super()._queue_or_execute(process, Persist(effect.record, effect.replaces) if type(effect) is Persist else effect)
+        super()._queue_or_execute(
+            process, Persist(effect.record, effect.replaces) if type(effect) is Persist else effect
+        )
 
 
 @pytest.mark.parametrize(("name", "seed"), [("basecast", 3), ("basecast", 11)])

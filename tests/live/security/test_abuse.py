@@ -98,7 +98,7 @@ def test_garbage_from_unauthenticated_peers_is_refused(running: Running) -> None
     for words in (
         "refused: TLS: http request",
         "a frame of kind 77",
-        "a HELLO that cannot be read",
+        "a HELLO frame that cannot be read",
         "BODIES before HELLO",
     ):
         assert words in said, words
@@ -153,7 +153,7 @@ def test_slow_pending_connections_do_not_block_others(running: Running) -> None:
                         pass
                     except OSError:
                         gone += 1
-                assert gone == len(slow), f"{len(slow) - gone} slow strangers are still connected"
+                assert gone == len(slow), f"{len(slow) - gone} slow connections are still connected"
 
     run(main(), timeout_s=60)
     assert f"more than {MAX_PENDING} connections have sent no HELLO (limits.pending_connections)" in log_of(nodes)
@@ -185,9 +185,9 @@ def test_replayed_frames_are_not_delivered_twice(running: Running) -> None:
             first = await say(cluster.addresses[0], hello(1) + frame + frame, context)
             assert HEAD.unpack_from(first)[2] == wire.HELLO
             again = await say(cluster.addresses[0], hello(1) + frame, context)
-            assert b"has forgotten our link" in again
+            assert b"has forgotten the link" in again
             older = await say(cluster.addresses[0], hello(9, incarnation=0) + frame, context)
-            assert b"incarnation 1, link 1 was seen before" in older
+            assert b"expected at least incarnation 1, link 1, which was seen before" in older
             await say(cluster.addresses[0], hello(2) + frame + wire.encode_ack(0) * 1000 + frame, context)
             await client.multicast({"orders"}, b"last")
             async with asyncio.timeout(10):
@@ -199,4 +199,4 @@ def test_replayed_frames_are_not_delivered_twice(running: Running) -> None:
     run(main(), timeout_s=60)
     said = log_of(nodes)
     assert "it sent frame 1; expected 2" in said
-    assert "has forgotten our link" in said
+    assert "has forgotten the link" in said

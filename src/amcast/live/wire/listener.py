@@ -175,7 +175,8 @@ class Listener:
             )
         except asyncio.CancelledError:
             why = handshake.why or "this process stops"
-            warn_rate_limited("handshake", "connection with %s refused: %s", handshake.peername, why)
+            # A kind of its own: failed handshakes must not suppress the line that says which limit was reached.
+            warn_rate_limited("dismissed", "connection with %s refused: %s", handshake.peername, why)
         except OSError as error:
             self._pending.refused += 1
             warn_rate_limited(

@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from amcast.kernel.folder import FolderState
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.message import Body, Message, Record, Request
 
@@ -16,6 +17,8 @@ class Started(Event, frozen=True):
 
     records: tuple[Record, ...] = ()
     incarnation: int = 0
+    folder: FolderState | None = None
+    """What the data folder says of itself; None: the driver makes no statement."""
 
 
 class Submit(Event, frozen=True):

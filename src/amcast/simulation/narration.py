@@ -110,8 +110,10 @@ def describe_action(action: AnyAction) -> str:
 
 def _describe_other_action(action: AnyAction) -> str:
     match action:
-        case Heal():
+        case Heal(()):
             return "all links work again"
+        case Heal(pairs):
+            return "links work again: " + _list(f"{source} to {target}" for source, target in pairs)
         case Pause(process):
             return f"process {process} pauses"
         case Resume(process):

@@ -178,7 +178,8 @@ class Simulation:
             for fault in drawn[:1]:
                 self.scheduler.schedule(self.world.now, fault)
             for fault in drawn[1:]:
-                self.scheduler.schedule(self.world.now + random.randint(1, 20) * self._scale_ns, fault)
+                at = self.world.now + random.randint(1, 20) * self._scale_ns
+                self.scheduler.schedule(min(at, self._heal_at_ns - 1), fault)  # nothing is blocked again afterwards
 
         for at in sorted(random.randrange(self._heal_at_ns) for _ in range(plan.count if self.setup.kinds else 0)):
             self.scheduler.schedule(at, strike)

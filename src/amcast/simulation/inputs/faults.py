@@ -12,6 +12,7 @@ from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.spec import FAULTS, Claims
 from amcast.kernel.topology import Topology
+from amcast.simulation.inputs.partitions import draw_partition, find_cut_members
 from amcast.simulation.world.actions import (
     Block,
     Change,
@@ -44,7 +45,7 @@ class FaultTarget(Protocol):
         """Handles the inputs that waited for a paused process."""
 
     def heal_links(self) -> None:
-        """Releases packets of blocked links."""
+        """Releases the packets of links that are no longer blocked."""
 
     def set_loss(self, loss: float) -> None:
         """Sets the share of packets that links lose."""
@@ -72,8 +73,8 @@ def perform_fault(world: World, scheduler: FaultTarget, fault: Fault) -> bool:
                 scheduler.slow.pop(process, None)
         case Block(pairs):
             world.blocked.update(pairs)
-        case Heal():
-            world.blocked.clear()
+        case Heal(links):
+            world.blocked.difference_update(links or tuple(world.blocked))
             scheduler.heal_links()
         case Lossy(loss):
             scheduler.set_loss(loss)
@@ -249,15 +250,23 @@ class FaultInjector:
         return (Slow(process, self._random.randint(1, 3) * self._scale_ns), Slow(process, 0))
 
     def _partition(self, world: World) -> tuple[Fault, ...]:
-        """Blocks the links between two sides, in one direction or both."""
-        processes = list(world.topology.processes)
-        self._random.shuffle(processes)
-        side = set(processes[: self._random.randint(1, max(1, len(processes) // 2))])
-        rest = [process for process in world.topology.processes if process not in side]
-        ways = self._random.choice((1, 2, 3))
-        pairs = [(a, b) for a in sorted(side) for b in rest] if ways & 1 else []
-        pairs += [(b, a) for a in sorted(side) for b in rest] if ways & 2 else []
-        return (Block(tuple(pairs)), Heal())
+        """Blocks links until they heal, or several times. A group whose member lost its majority may be told of another
+        leader: the member's own oracle goes on to suggest it."""
+        links = draw_partition(world.topology, self._random)
+        faults: list[Fault] = [Block(links), Heal(links)] * self._random.choice((1, 1, 1, 3))
+        if "leaders" in self._kinds and self._random.random() < 0.7:
+            faults += self._replace_leaders(world.topology, find_cut_members(world.topology, links))
+        return tuple(faults)
+
+    def _replace_leaders(self, topology: Topology, cut: Sequence[ProcessId]) -> list[Fault]:
+        """Suggestions of one leader to all members that are not cut off, in each group that has some that are."""
+        suggestions: list[Fault] = []
+        for group in topology.groups:
+            connected = [member for member in topology.members(group) if member not in cut]
+            if connected and len(connected) < len(topology.members(group)):
+                leader = self._random.choice(connected)
+                suggestions += [Suggest(member, group, leader) for member in connected]
+        return suggestions
 
     def _skew(self, world: World) -> tuple[Fault, ...]:
         process = self._random.choice(world.topology.processes)

@@ -320,10 +320,10 @@ class DiscreteEventScheduler:
                     self._busy[process] = max(self._busy.get(process, 0), self.world.now) + self._cost(process)
 
     def heal_links(self) -> None:
-        """Accepts the packets that blocked links held back, in order."""
+        """Accepts the packets that links held back and no longer block, in order."""
         blocked, self._blocked_packets = self._blocked_packets, []
         for number, envelope in blocked:
-            self._accept(number, envelope)
+            self._pass_link(number, envelope)
 
     def set_loss(self, loss: float) -> None:
         self.network.set_loss(loss)

@@ -31,6 +31,7 @@ from amcast.simulation.world.actions import (
     Crash,
     Drop,
     Fire,
+    Heal,
     Leave,
     Multicast,
     Pause,
@@ -188,7 +189,7 @@ def check_action(action: AnyAction, topology: Topology, where: str) -> None:
             named = (target, *(source for source, _ in packets))
         case Drop(source, target) | Repeat(source, target) | Renew(source, target) | Unreachable(source, target):
             named = (source, target)
-        case Block(pairs):
+        case Block(pairs) | Heal(pairs):
             named = tuple(process for pair in pairs for process in pair)
         case Change(group, add, remove):
             _check_groups((group,), topology, where)

@@ -108,7 +108,9 @@ class Block(Action, frozen=True):
 
 
 class Heal(Action, frozen=True):
-    """No link is blocked any more."""
+    """Blocked links open again: these, by source and target, or all if none is named."""
+
+    pairs: tuple[tuple[ProcessId, ProcessId], ...] = ()
 
 
 class Lossy(Action, frozen=True):

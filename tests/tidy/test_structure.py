@@ -79,7 +79,7 @@ def test_processes_are_not_spread_over_files_by_inheritance() -> None:
 def test_class_names_are_unique() -> None:
     homes: dict[str, list[str]] = defaultdict(list)
     for module, node in classes():
-        if not module.endswith(".messages") and not node.name.startswith("_"):
+        if not module.endswith("messages") and not node.name.startswith("_"):
             homes[node.name].append(module)
     shared = {name: found for name, found in homes.items() if len(found) > 1}
     assert len(shared) <= SHARED_CLASS_NAMES, f"{len(shared)} class names are used in several modules: {shared}"

@@ -9,7 +9,7 @@ from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body, Message
 from amcast.kernel.spec import Spec
 from amcast.lab.runs import fuzz_seed, prepare_run
-from amcast.parts.groups.messages import Nack
+from amcast.parts.groups.leader_group_messages import Nack
 from amcast.protocols.primcast.messages import Ack, NewState, Promise, Proposal
 from amcast.protocols.primcast.process import HYBRID, SPEC, PrimCast
 from amcast.simulation.inputs.plan import parse_plan

@@ -13,8 +13,8 @@ from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import Entry
 from amcast.parts.consensus.paxos import Paxos
-from amcast.parts.groups.messages import SOFT
 from amcast.parts.groups.pending_timestamps import TimestampPending
+from amcast.parts.groups.timestamped_messages import SOFT
 from amcast.protocols.a_ge import process as genuine
 from amcast.protocols.a_ge.process import AGe
 from amcast.protocols.basecast import process as basecast

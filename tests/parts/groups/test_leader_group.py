@@ -18,7 +18,7 @@ from amcast.parts.groups.leader_group import (
     PendingMessage,
     find_new_losses,
 )
-from amcast.parts.groups.messages import (
+from amcast.parts.groups.leader_group_messages import (
     AdmissionVote,
     DeliveredPrefix,
     JoinRequest,

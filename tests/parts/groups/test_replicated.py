@@ -14,8 +14,8 @@ from amcast.kernel.topology import Topology
 from amcast.lab.delays import measure_delays
 from amcast.lab.runs import fuzz_seed, prepare_run
 from amcast.parts.consensus.messages import Entry
-from amcast.parts.groups.messages import GroupMessage, GroupMessageAck
 from amcast.parts.groups.replicated import GROUP_MESSAGE, REQUEST, ReplicatedGroup
+from amcast.parts.groups.replicated_messages import GroupMessage, GroupMessageAck
 from amcast.parts.node.node import Node
 from amcast.protocols.flexcast import process as flexcast
 from amcast.protocols.ring import process as ring

@@ -19,7 +19,7 @@ from amcast.kernel.message import Body, Message, Record
 from amcast.kernel.topology import Topology
 from amcast.lab import runs
 from amcast.parts.consensus.quorum import next_ballot
-from amcast.parts.groups.messages import DeliveredPrefix, Entry
+from amcast.parts.groups.leader_group_messages import DeliveredPrefix, Entry
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.protocols.primcast.delivery_notices import BATCH_NOTICES, IDLE_NS, MAX_AHEAD, STREAM_NS
 from amcast.protocols.primcast.messages import Ack, DeliveryNotice, Install, NewState, Progress, Propose, Start, Sync

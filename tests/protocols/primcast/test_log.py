@@ -2,7 +2,7 @@
 
 from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
-from amcast.parts.groups.messages import Entry
+from amcast.parts.groups.leader_group_messages import Entry
 from amcast.protocols.primcast.log import GroupLog
 from amcast.protocols.primcast.progress import GroupProgress, PendingMulticast
 

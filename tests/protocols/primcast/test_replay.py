@@ -4,7 +4,7 @@ from amcast.kernel.effects import Deliver
 from amcast.kernel.events import Started
 from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
-from amcast.parts.groups.messages import Entry
+from amcast.parts.groups.leader_group_messages import Entry
 from amcast.protocols.catalogue import get_protocol
 from amcast.protocols.primcast.messages import DeliveryRecord, Progress
 

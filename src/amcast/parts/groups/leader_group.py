@@ -32,7 +32,7 @@ from amcast.kernel.message import Body, Record, State
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.quorum import next_ballot, place_of
-from amcast.parts.groups.messages import (
+from amcast.parts.groups.leader_group_messages import (
     AdmissionVote,
     DeliveredPrefix,
     JoinRequest,

@@ -16,7 +16,7 @@ from amcast.kernel.diagnostics import Phase
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
-from amcast.parts.groups.messages import TimestampPendingState
+from amcast.parts.groups.timestamped_messages import TimestampPendingState
 
 
 class TimestampPending:

@@ -36,7 +36,7 @@ from amcast.parts.consensus import paxos
 from amcast.parts.consensus.log import Decided
 from amcast.parts.consensus.messages import Entry
 from amcast.parts.consensus.paxos import Paxos
-from amcast.parts.groups.messages import (
+from amcast.parts.groups.replicated_messages import (
     GroupMessage,
     GroupMessageAck,
     ReplicatedCheckpoint,

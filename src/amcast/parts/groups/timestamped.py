@@ -31,7 +31,15 @@ from amcast.parts.consensus.log import Decided
 from amcast.parts.consensus.messages import Accepted, Entry
 from amcast.parts.consensus.paxos import Paxos
 from amcast.parts.consensus.ring_paxos import RingPaxos
-from amcast.parts.groups.messages import (
+from amcast.parts.groups.pending_timestamps import (
+    TimestampPending,
+    explain_order,
+    explain_text,
+    explain_timestamps,
+    restore_pending,
+)
+from amcast.parts.groups.timestamp_confirmations import Confirmations
+from amcast.parts.groups.timestamped_messages import (
     FINAL,
     SET,
     SYNC,
@@ -43,14 +51,6 @@ from amcast.parts.groups.messages import (
     TimestampConfig,
     TimestampState,
 )
-from amcast.parts.groups.pending_timestamps import (
-    TimestampPending,
-    explain_order,
-    explain_text,
-    explain_timestamps,
-    restore_pending,
-)
-from amcast.parts.groups.timestamp_confirmations import Confirmations
 from amcast.parts.ordering.delivered_set import DeliveredSet
 from amcast.parts.ordering.delivery_queue import DeliveryQueue
 

@@ -1,6 +1,6 @@
 """Settings of A_ge and A_ge*."""
 
-from amcast.parts.groups.messages import TimestampConfig
+from amcast.parts.groups.timestamped_messages import TimestampConfig
 
 
 class AGeConfig(TimestampConfig, frozen=True):

@@ -27,9 +27,9 @@ from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS, Entry
 from amcast.parts.consensus.quorum import role_of
 from amcast.parts.groups.claims import MAJORITY_CLAIMS
-from amcast.parts.groups.messages import FINAL, TIMESTAMP_BODIES, TimestampState
 from amcast.parts.groups.pending_timestamps import TimestampPending
 from amcast.parts.groups.timestamped import TimestampedGroup
+from amcast.parts.groups.timestamped_messages import FINAL, TIMESTAMP_BODIES, TimestampState
 from amcast.protocols.a_ge.messages import AGeConfig
 
 

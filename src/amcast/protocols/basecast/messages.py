@@ -1,6 +1,6 @@
 """Settings of BaseCast."""
 
-from amcast.parts.groups.messages import TimestampConfig
+from amcast.parts.groups.timestamped_messages import TimestampConfig
 
 
 class BaseCastConfig(TimestampConfig, frozen=True):

@@ -24,9 +24,9 @@ from amcast.kernel.spec import Spec
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS, Entry
 from amcast.parts.consensus.quorum import role_of
 from amcast.parts.groups.claims import MAJORITY_CLAIMS
-from amcast.parts.groups.messages import SYNC, TIMESTAMP_BODIES, TimestampState
 from amcast.parts.groups.pending_timestamps import TimestampPending
 from amcast.parts.groups.timestamped import TimestampedGroup
+from amcast.parts.groups.timestamped_messages import SYNC, TIMESTAMP_BODIES, TimestampState
 from amcast.protocols.basecast.messages import BaseCastConfig
 
 

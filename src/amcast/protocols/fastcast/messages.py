@@ -2,7 +2,7 @@
 
 from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.message import Body, State
-from amcast.parts.groups.messages import TimestampConfig, TimestampState
+from amcast.parts.groups.timestamped_messages import TimestampConfig, TimestampState
 
 
 class FastCastConfig(TimestampConfig, frozen=True):

@@ -29,9 +29,16 @@ from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS, Entry
 from amcast.parts.consensus.quorum import role_of
 from amcast.parts.groups.claims import MAJORITY_CLAIMS
-from amcast.parts.groups.messages import SET, SOFT, SYNC, TIMESTAMP_BODIES, TimestampCheckpoint, TimestampState
 from amcast.parts.groups.pending_timestamps import TimestampPending
 from amcast.parts.groups.timestamped import TimestampedGroup
+from amcast.parts.groups.timestamped_messages import (
+    SET,
+    SOFT,
+    SYNC,
+    TIMESTAMP_BODIES,
+    TimestampCheckpoint,
+    TimestampState,
+)
 from amcast.protocols.fastcast.messages import FastCastConfig, FastCastState, SoftTimestamp
 
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.message import Body, Message, State
-from amcast.parts.groups.messages import ReplicatedConfig
+from amcast.parts.groups.replicated_messages import ReplicatedConfig
 from amcast.parts.ordering.messages import DeliveredRange, HistoryState, Links
 
 Token = tuple[GroupId, int]

@@ -9,7 +9,7 @@ The primary's log defines the order of indexes; timestamps rise with the index. 
 (epoch, length) identifies what it holds.
 """
 
-from amcast.parts.groups.messages import Entry
+from amcast.parts.groups.leader_group_messages import Entry
 from amcast.protocols.primcast.progress import PendingMulticast
 
 

@@ -67,7 +67,7 @@ from amcast.kernel.topology import Topology
 from amcast.parts.consensus.quorum import MAX_MEMBERS, place_of, round_of
 from amcast.parts.groups.claims import MAJORITY_CLAIMS
 from amcast.parts.groups.leader_group import LeaderGroupMember, select_valid_promises
-from amcast.parts.groups.messages import AdmissionVote, Entry, JoinRequest, LeaderGroupState, Nack
+from amcast.parts.groups.leader_group_messages import AdmissionVote, Entry, JoinRequest, LeaderGroupState, Nack
 from amcast.parts.ordering.clocks import QuorumClock, next_hybrid, next_logical
 from amcast.protocols.primcast.delivery_notices import DeliveryNotices
 from amcast.protocols.primcast.explain import (

@@ -30,8 +30,8 @@ from amcast.kernel.spec import Claims, Contacts, Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS
 from amcast.parts.groups.claims import LINK_FAULTS, replicate_claims
-from amcast.parts.groups.messages import REPLICATED_BODIES, ReplicatedState
 from amcast.parts.groups.replicated import replicate
+from amcast.parts.groups.replicated_messages import REPLICATED_BODIES, ReplicatedState
 from amcast.parts.ordering.delivered_set import DeliveredSet
 from amcast.parts.ordering.overlay import Order, contact_lca, parse_order, rank_delays, rank_role
 from amcast.protocols.ring.messages import End, Pass, RingConfig, RingState

@@ -24,8 +24,8 @@ from amcast.kernel.spec import Claims, Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS
 from amcast.parts.groups.claims import LINK_FAULTS, replicate_claims
-from amcast.parts.groups.messages import REPLICATED_BODIES, ReplicatedState
 from amcast.parts.groups.replicated import replicate
+from amcast.parts.groups.replicated_messages import REPLICATED_BODIES, ReplicatedState
 from amcast.protocols.skeen.messages import Propose, SkeenConfig, SkeenPending, SkeenState
 
 

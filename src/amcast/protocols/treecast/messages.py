@@ -2,7 +2,7 @@
 
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
-from amcast.parts.groups.messages import ReplicatedConfig
+from amcast.parts.groups.replicated_messages import ReplicatedConfig
 from amcast.parts.ordering.messages import DeliveredRange
 
 

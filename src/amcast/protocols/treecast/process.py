@@ -29,8 +29,8 @@ from amcast.kernel.spec import Claims, Contacts, Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS
 from amcast.parts.groups.claims import LINK_FAULTS, replicate_claims
-from amcast.parts.groups.messages import REPLICATED_BODIES, ReplicatedState
 from amcast.parts.groups.replicated import replicate
+from amcast.parts.groups.replicated_messages import REPLICATED_BODIES, ReplicatedState
 from amcast.parts.ordering.delivered_set import DeliveredSet
 from amcast.parts.ordering.overlay import Tree, contact_lca, parse_tree
 from amcast.protocols.treecast.messages import Confirm, Forward, TreeCastConfig, TreeCastState, TreeCastWaiting

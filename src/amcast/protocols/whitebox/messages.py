@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.message import Body, Message, State
-from amcast.parts.groups.messages import (
+from amcast.parts.groups.leader_group_messages import (
     AdmissionVote,
     DeliveredPrefix,
     Entry,

@@ -46,7 +46,7 @@ from amcast.kernel.topology import Topology
 from amcast.parts.consensus.quorum import role_of, round_of
 from amcast.parts.groups.claims import MAJORITY_CLAIMS
 from amcast.parts.groups.leader_group import LeaderGroupMember, find_new_losses, select_valid_promises
-from amcast.parts.groups.messages import (
+from amcast.parts.groups.leader_group_messages import (
     AdmissionVote,
     DeliveredPrefix,
     Entry,

@@ -26,6 +26,14 @@ class Phase(NamedTuple):
     """The processes whose contribution is missing."""
 
 
+def explain_delivered(process: ProcessId) -> Phase:
+    return Phase("delivered", True, f"process {process} has delivered it")
+
+
+def explain_unknown(process: ProcessId) -> Phase:
+    return Phase("text", False, f"process {process} does not know the message")
+
+
 PHASES_AFTER_DELIVERY: Final = frozenset({"carried", "confirmed", "passed"})
 """Names of phases that may be open although the message is delivered: other processes have not taken it over yet."""
 

@@ -98,12 +98,11 @@ class ToyMember(LeaderGroupMember[Item]):
             assert isinstance(record, Promised)
             self._promised = record.promised
         super().on_start(records, incarnation)
+        if incarnation == 0:
+            self.persist(Promised(self._promised))
 
     def _sync_request(self, full: bool) -> Body:
         return Position(-1 if self._role == "joining" else self._epoch, full)
-
-    def _persist_progress(self) -> None:
-        self.persist(Promised(self._promised))
 
     def _send_candidacy(self, members: tuple[ProcessId, ...]) -> None:
         self._send_after_persist(members, RequestPromise(self._promised))
@@ -111,7 +110,8 @@ class ToyMember(LeaderGroupMember[Item]):
     def _discard_votes(self, place: int) -> None:
         self.discarded.append(place)
 
-    def _request_missing(self, helper: ProcessId | None, overdue: list[Item]) -> None:
+    def on_timer(self, name: str) -> None:
+        helper, overdue = self._repair_membership(name)
         if helper is not None:
             self._send_after_persist((helper,), self._sync_request(True))
         for item in overdue:

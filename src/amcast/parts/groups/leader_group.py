@@ -23,21 +23,23 @@ each voter reports, with everything it sends, the incarnation in which that memb
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
+from amcast.kernel.diagnostics import ProcessStatus
 from amcast.kernel.effects import About
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Record, State
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
-from amcast.parts.consensus.quorum import next_ballot, place_of
+from amcast.parts.consensus.quorum import next_ballot, place_of, round_of
 from amcast.parts.groups.leader_group_messages import (
     AdmissionVote,
     DeliveredPrefix,
     JoinRequest,
     LeaderGroupCheckpoint,
     LeaderGroupConfig,
+    LeaderGroupProgress,
     LeaderGroupState,
     Nack,
     OwedTimestamp,
@@ -71,7 +73,11 @@ P = TypeVar("P", bound=GivenPromise)
 
 
 class LeaderGroupMember(Process, Generic[I]):
-    """One member of one group. `_role` is "candidate", "member", "joining" or the protocol's name of a leader."""
+    """One member of one group. `_role` is "candidate", "member", "joining" or the protocol's name of a leader.
+
+    A protocol implements `_sync_request`, `_send_candidacy` and `_discard_votes`. Everything else it calls itself, in
+    its own `on_start`, `on_receive`, `on_timer` and `on_step_end`.
+    """
 
     # fmt: off
     __slots__ = (
@@ -187,11 +193,12 @@ class LeaderGroupMember(Process, Generic[I]):
     # Start of an incarnation
 
     def on_start(self, records: Sequence[Record], incarnation: int) -> None:
-        """Starts an incarnation; a protocol has replayed the records before."""
+        """Starts an incarnation. A protocol replays the records before, and persists a first record in the first
+        incarnation, so that an empty disk means lost memory."""
         self._incarnation = incarnation
         if incarnation == 0:
-            self._persist_progress()  # so that an empty disk means lost memory
-        elif not records:
+            return
+        if not records:
             self._start_joining()
         else:
             self._set_durable()
@@ -207,9 +214,23 @@ class LeaderGroupMember(Process, Generic[I]):
 
     # Records
 
-    @abstractmethod
-    def _persist_progress(self) -> None:
-        """Persists what changed since the last record."""
+    def _has_undurable_state(self) -> bool:
+        """Whether clock, promise or known memory losses changed since the last record."""
+        return (
+            self._clock > self._durable_clock
+            or self._promised > self._durable_promised
+            or self._memory_losses != self._durable_memory_losses
+        )
+
+    def _persist_record(self, record: LeaderGroupProgress) -> None:
+        self.persist(record)
+        self._records_since_checkpoint += 1
+        self._set_durable()
+
+    def _replay_member_progress(self, record: LeaderGroupProgress) -> None:
+        self._promised = record.promised
+        self._clock = max(self._clock, record.clock)
+        self._memory_losses = record.memory_losses
 
     def _persist_checkpoint(self, checkpoint: Record) -> None:
         self.persist(checkpoint, replaces=True)
@@ -256,6 +277,15 @@ class LeaderGroupMember(Process, Generic[I]):
             self._promised = ballot
             self._role = "member"
         return ballot > self._epoch
+
+    def _add_promise(self, promises: dict[int, P], sender: ProcessId, promise: P) -> list[P]:
+        """Adds a promise to those of a candidate, by place. Returns the valid ones if they are a majority, else none: a
+        promise that a member gave before it lost its memory is not valid."""
+        self._merge_memory_losses(promise.memory_losses)
+        promises[self._places[sender]] = promise
+        losses = self._memory_losses
+        valid = [one for place, one in sorted(promises.items()) if one.memory_losses[place] == losses[place]]
+        return valid if len(valid) >= self._quorum else []
 
     def _handle_nack(self, ballot: int) -> None:
         """A candidate or leader was rejected. It campaigns above that ballot if the oracle still suggests it."""
@@ -397,7 +427,10 @@ class LeaderGroupMember(Process, Generic[I]):
 
     # Repair timer
 
-    def on_timer(self, name: str) -> None:
+    def _repair_membership(self, name: str) -> tuple[ProcessId | None, list[I]]:
+        """Repeats what a joining member or a candidate waits for. Returns what the protocol requests next: later
+        deliveries and state from the helper, if there is one, and each overdue message from the processes that should
+        have it."""
         assert name == REPAIR_TIMER, f"process {self.me} has no timer {name}"
         self._repair_armed = False
         if self._role == "joining":
@@ -414,14 +447,9 @@ class LeaderGroupMember(Process, Generic[I]):
             self._is_lagging = False
             self._next_helper += 1
             helper = self._other_members[self._next_helper % len(self._other_members)]
-        self._request_missing(helper, overdue[:MAX_REQUESTS])
         for item in self._pending.values():
             item.is_overdue = True
-
-    @abstractmethod
-    def _request_missing(self, helper: ProcessId | None, overdue: list[I]) -> None:
-        """Requests what this member lacks: later deliveries and state from the helper, if there is one, and each
-        overdue message from the processes that should have it."""
+        return helper, overdue[:MAX_REQUESTS]
 
     def _arm_repair_timer(self) -> None:
         """Runs the timer while something is pending. It is never cancelled: most messages are pending for a fraction of
@@ -437,6 +465,21 @@ class LeaderGroupMember(Process, Generic[I]):
         if waits:
             self._repair_armed = True
             self.set_timer(REPAIR_TIMER, self._config.repair_ns)
+
+    # Operators
+
+    def status(self) -> ProcessStatus:
+        return {
+            "position": self.position,
+            "role": self._role,
+            "epoch": round_of(self._epoch),
+            "promised": round_of(self._promised),
+            "leader": self._leader_of(self._epoch),
+            "pending": len(self._pending),
+            "clock": self._clock,
+            "slowest": min(self._positions),
+            "joined": int(self._role != "joining"),
+        }
 
     # Checkpoints and snapshots
 
@@ -481,13 +524,6 @@ class LeaderGroupMember(Process, Generic[I]):
         self._durable_promised, self._durable_clock = state.durable
         self._durable_memory_losses = state.durable_memory_losses
         self._records_since_checkpoint = state.records_since_checkpoint
-
-
-def select_valid_promises(promises: Mapping[int, P], memory_losses: tuple[int, ...]) -> list[P]:
-    """Promises by place, without those that a member gave before it lost its memory."""
-    return [
-        promise for place, promise in sorted(promises.items()) if promise.memory_losses[place] == memory_losses[place]
-    ]
 
 
 def find_new_losses(known: tuple[int, ...], memory_losses: tuple[int, ...]) -> list[int]:

@@ -25,7 +25,7 @@ from typing import Any, Final, Union
 
 import msgspec
 
-from amcast.kernel.diagnostics import Phase, ProcessStatus
+from amcast.kernel.diagnostics import Phase, ProcessStatus, explain_delivered
 from amcast.kernel.effects import About, Deliver, Note, Send
 from amcast.kernel.events import Event, Receive
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
@@ -343,7 +343,7 @@ class ReplicatedGroup(Process):
     def explain(self, message: MessageId) -> list[Phase]:
         """The phases of the inner protocol, with groups in place of its processes, and those of the replication."""
         if message in self._delivered:
-            return [Phase("delivered", True, f"process {self.me} has delivered it"), *self._explain_channels(message)]
+            return [explain_delivered(self.me), *self._explain_channels(message)]
         other_members = tuple(member for member in self.topology.members(self.home) if member != self.me)
         if message in self._requests:
             groups = list(self._requests[message].destinations)

@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from amcast.kernel.diagnostics import Phase, ProcessStatus
+from amcast.kernel.diagnostics import Phase, ProcessStatus, explain_delivered
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record, Request, State
 from amcast.kernel.process import Process
@@ -442,7 +442,7 @@ class TimestampedGroup(Process):
 
     def explain(self, message: MessageId) -> list[Phase]:
         if self.has_delivered(message):
-            return [Phase("delivered", True, f"process {self.me} has delivered it")]
+            return [explain_delivered(self.me)]
         pending = self._pending.get(message)
         if pending is not None:
             return [

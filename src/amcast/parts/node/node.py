@@ -29,7 +29,7 @@ from operator import attrgetter
 from typing import Final
 
 from amcast.kernel.bundle import FIRST_BUNDLE, bundle_messages, gateway_process, is_bundle
-from amcast.kernel.diagnostics import PHASES_AFTER_DELIVERY, Phase, ProcessStatus
+from amcast.kernel.diagnostics import PHASES_AFTER_DELIVERY, Phase, ProcessStatus, explain_delivered
 from amcast.kernel.effects import About, Deliver, Effect, Send
 from amcast.kernel.events import Event, Leader, LinkReset, PeerDown, Receive, Requests, Started, Submit, Timer
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
@@ -487,7 +487,7 @@ class Node(Process):
                     phases.append(Phase("gateway", not groups, description))
         if self.has_delivered(message):
             remaining = [phase for phase in self.protocol.explain(message) if phase.name in PHASES_AFTER_DELIVERY]
-            return [*phases, Phase("delivered", True, f"process {self.me} has delivered it"), *remaining]
+            return [*phases, explain_delivered(self.me), *remaining]
         return phases + self.protocol.explain(message)
 
     def on_request(self, message: Message) -> None:

@@ -58,15 +58,15 @@ from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final
 
 from amcast.kernel.bundle import bundle_headers, bundle_messages, gateway_process, is_bundle
-from amcast.kernel.diagnostics import Phase, ProcessStatus
+from amcast.kernel.diagnostics import Phase, ProcessStatus, explain_delivered, explain_unknown
 from amcast.kernel.effects import About, Deliver, Note, Send
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record, State
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
-from amcast.parts.consensus.quorum import MAX_MEMBERS, place_of, round_of
+from amcast.parts.consensus.quorum import MAX_MEMBERS, place_of
 from amcast.parts.groups.claims import MAJORITY_CLAIMS
-from amcast.parts.groups.leader_group import LeaderGroupMember, select_valid_promises
+from amcast.parts.groups.leader_group import LeaderGroupMember
 from amcast.parts.groups.leader_group_messages import AdmissionVote, Entry, JoinRequest, LeaderGroupState, Nack
 from amcast.parts.ordering.clocks import QuorumClock, next_hybrid, next_logical
 from amcast.protocols.primcast.delivery_notices import DeliveryNotices
@@ -781,7 +781,11 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
 
     def on_timer(self, name: str) -> None:
         if name != NOTICE_TIMER:
-            super().on_timer(name)
+            helper, overdue = self._repair_membership(name)
+            if helper is not None:
+                self._request_catch_up(helper)
+            for pending in overdue:
+                self._request_message(pending)
             return
         notices = self._notices
         notices.is_timer_armed = False
@@ -839,10 +843,8 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
     def _handle_promise(self, sender: ProcessId, body: Promise) -> None:
         if self._role != "candidate" or body.epoch != self._promised or self._sent_state is not None:
             return
-        self._merge_memory_losses(body.memory_losses)
-        self._promises[self._places[sender]] = body
-        valid = select_valid_promises(self._promises, self._memory_losses)
-        if len(valid) < self._quorum:
+        valid = self._add_promise(self._promises, sender, body)
+        if not valid:
             return
         longest = max(valid, key=lambda promise: (promise.current, promise.base + len(promise.entries)))
         clock = max(promise.clock for promise in valid)
@@ -967,13 +969,14 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
 
     def on_start(self, records: Sequence[Record], incarnation: int) -> None:
         for record in records:
-            match record:
-                case Checkpoint():
-                    self._load_checkpoint(record)
-                case Progress():
-                    self._replay_progress(record)
+            if isinstance(record, Checkpoint):
+                self._load_checkpoint(record)
+            elif isinstance(record, Progress):
+                self._replay_progress(record)
         super().on_start(records, incarnation)
-        if records and incarnation > 0:
+        if incarnation == 0:
+            self._persist_progress()
+        elif records:
             self._log.durable_length, self._undurable = self._log.length, []
             self._is_established = False
             self._clock_due = True
@@ -1010,9 +1013,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
 
     def _replay_progress(self, record: Progress) -> None:
         log = self._log
-        self._promised = record.promised
-        self._clock = max(self._clock, record.clock)
-        self._memory_losses = record.memory_losses
+        self._replay_member_progress(record)
         has_gap = record.first > log.length
         if has_gap:
             log.skip_to(record.first)  # the entries between were delivered and trimmed before they were durable
@@ -1054,13 +1055,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
         if self._checkpoint_due or self._records_since_checkpoint >= self._config.keep:
             self._persist_checkpoint(self._build_checkpoint())
             log.durable_length, self._undurable = log.length, []
-        elif (
-            log.length > log.durable_length
-            or self._clock > self._durable_clock
-            or self._undurable
-            or self._promised > self._durable_promised
-            or self._memory_losses != self._durable_memory_losses
-        ):
+        elif log.length > log.durable_length or self._undurable or self._has_undurable_state():
             self._persist_progress()
 
     def _persist_progress(self) -> None:
@@ -1075,10 +1070,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
             if undurable
             else ()
         )
-        promised, clock, memory_losses = self._promised, self._clock, self._memory_losses
-        self.persist(Progress(promised, clock, memory_losses, first, entries, delivered))
-        self._records_since_checkpoint += 1
-        self._durable_promised, self._durable_clock, self._durable_memory_losses = promised, clock, memory_losses
+        self._persist_record(Progress(self._promised, self._clock, self._memory_losses, first, entries, delivered))
         log.durable_length = log.length
         if undurable:
             self._undurable = []
@@ -1201,12 +1193,6 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
             self._observe_timestamp(pending, body.group, body.timestamp)
             self._decide(pending, body.group, body.timestamp)
 
-    def _request_missing(self, helper: ProcessId | None, overdue: list[PendingMulticast]) -> None:
-        if helper is not None:
-            self._request_catch_up(helper)
-        for pending in overdue:
-            self._request_message(pending)
-
     def _request_catch_up(self, helper: ProcessId) -> None:
         """Sends the own progress to the other members; the helper and the primary shall send deliveries too."""
         for member in self._other_members:
@@ -1240,26 +1226,14 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
 
     def status(self) -> ProcessStatus:
         log = self._log
-        return {
-            "position": self.position,
-            "role": self._role,
-            "epoch": round_of(self._epoch),
-            "promised": round_of(self._promised),
-            "leader": self._leader_of(self._epoch),
-            "pending": len(self._pending),
-            "log": log.length - log.base,
-            "undecided": log.length - log.decided,
-            "clock": self._clock,
-            "slowest": min(self._positions),
-            "joined": int(self._role != "joining"),
-        }
+        return {**super().status(), "log": log.length - log.base, "undecided": log.length - log.decided}
 
     def explain(self, message: MessageId) -> list[Phase]:
         if message in self._delivered:
-            return [Phase("delivered", True, f"process {self.me} has delivered it")]
+            return [explain_delivered(self.me)]
         pending = self._pending.get(message) or find_bundle(self._pending.values(), message)
         if pending is None:
-            return [Phase("text", False, f"process {self.me} does not know the message")]
+            return [explain_unknown(self.me)]
         phases = explain_text(pending, message)
         if pending.message is None:
             return phases

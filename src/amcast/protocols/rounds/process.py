@@ -31,7 +31,7 @@ from typing import Final
 
 import msgspec
 
-from amcast.kernel.diagnostics import Phase, ProcessStatus
+from amcast.kernel.diagnostics import Phase, ProcessStatus, explain_delivered, explain_unknown
 from amcast.kernel.effects import About
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record, Request, State
@@ -362,7 +362,7 @@ class RoundGroup(Process):
 
     def explain(self, message: MessageId) -> list[Phase]:
         if message in self._delivered:
-            return [Phase("delivered", True, f"process {self.me} has delivered it")]
+            return [explain_delivered(self.me)]
         if message in self._unordered:
             text = Phase("text", True, f"the message is here, for groups {list(self._unordered[message].destinations)}")
             return [
@@ -377,7 +377,7 @@ class RoundGroup(Process):
             return [Phase("batched", False, sentence, self._other_members)]
         round = self._find_round(message)
         if not round:
-            return [Phase("text", False, f"process {self.me} does not know the message")]
+            return [explain_unknown(self.me)]
         return [Phase("batched", True, f"it is in a batch of round {round}"), self._explain_rounds(round)]
 
     def _explain_rounds(self, last: int) -> Phase:

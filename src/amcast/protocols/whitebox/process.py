@@ -37,15 +37,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush, heapreplace
 
-from amcast.kernel.diagnostics import Phase, ProcessStatus
+from amcast.kernel.diagnostics import Phase, explain_delivered, explain_unknown
 from amcast.kernel.effects import About
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record, State
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
-from amcast.parts.consensus.quorum import role_of, round_of
+from amcast.parts.consensus.quorum import role_of
 from amcast.parts.groups.claims import MAJORITY_CLAIMS
-from amcast.parts.groups.leader_group import LeaderGroupMember, find_new_losses, select_valid_promises
+from amcast.parts.groups.leader_group import LeaderGroupMember, find_new_losses
 from amcast.parts.groups.leader_group_messages import (
     AdmissionVote,
     DeliveredPrefix,
@@ -473,10 +473,8 @@ class WhiteBox(LeaderGroupMember[PendingMulticast]):
     def _handle_new_leader_ack(self, sender: ProcessId, body: NewLeaderAck) -> None:
         if self._role != "candidate" or body.ballot != self._promised or self._new_state is not None:
             return
-        self._merge_memory_losses(body.memory_losses)
-        self._promises[self._places[sender]] = body
-        valid = select_valid_promises(self._promises, self._memory_losses)
-        if len(valid) >= self._quorum:
+        valid = self._add_promise(self._promises, sender, body)
+        if valid:
             self._choose_state(valid)
 
     def _choose_state(self, promises: list[NewLeaderAck]) -> None:
@@ -651,7 +649,8 @@ class WhiteBox(LeaderGroupMember[PendingMulticast]):
         if final is not None:
             self._send_after_persist((target,), Decided(id, final), id)
 
-    def _request_missing(self, helper: ProcessId | None, overdue: list[PendingMulticast]) -> None:
+    def on_timer(self, name: str) -> None:
+        helper, overdue = self._repair_membership(name)
         if helper is not None:
             for member in dict.fromkeys((helper, self._leader_of(self._promised))):
                 if member != self.me:
@@ -679,14 +678,14 @@ class WhiteBox(LeaderGroupMember[PendingMulticast]):
 
     def on_start(self, records: Sequence[Record], incarnation: int) -> None:
         for record in records:
-            match record:
-                case Checkpoint():
-                    self._load_checkpoint(record)
-                case Progress():
-                    self._replay_progress(record)
+            if isinstance(record, Checkpoint):
+                self._load_checkpoint(record)
+            elif isinstance(record, Progress):
+                self._replay_progress(record)
+        self._undurable = []
         super().on_start(records, incarnation)
-        if records and incarnation > 0:
-            self._undurable = []
+        if incarnation == 0:
+            self._persist_progress()
 
     def _load_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Restores the durable state and repeats the deliveries that may not have left the process."""
@@ -706,9 +705,7 @@ class WhiteBox(LeaderGroupMember[PendingMulticast]):
         self.position = checkpoint.history_start + len(checkpoint.history)
 
     def _replay_progress(self, record: Progress) -> None:
-        self._promised = record.promised
-        self._clock = max(self._clock, record.clock)
-        self._memory_losses = record.memory_losses
+        self._replay_member_progress(record)
         for entry in record.accepted:
             if entry.message.id not in self._delivered:
                 self._add_pending(entry.message).accepted = entry.timestamp
@@ -735,21 +732,13 @@ class WhiteBox(LeaderGroupMember[PendingMulticast]):
         if self._checkpoint_due:
             self._persist_checkpoint(self._build_checkpoint())
             self._undurable = []
-        elif (
-            self._accepted
-            or self._undurable
-            or self._clock > self._durable_clock
-            or self._promised > self._durable_promised
-            or self._memory_losses != self._durable_memory_losses
-        ):
+        elif self._accepted or self._undurable or self._has_undurable_state():
             self._persist_progress()
 
     def _persist_progress(self) -> None:
         accepted = tuple(Entry(pending.message, pending.accepted) for pending in dict.fromkeys(self._accepted))
-        self.persist(Progress(self._promised, self._clock, self._memory_losses, accepted, tuple(self._undurable)))
-        self._records_since_checkpoint += 1
-        self._set_durable()
-        self._undurable = []
+        undurable, self._undurable = tuple(self._undurable), []
+        self._persist_record(Progress(self._promised, self._clock, self._memory_losses, accepted, undurable))
         if self._records_since_checkpoint >= self._config.keep and not self._awaits_delivered_until:
             self._awaits_delivered_until = True
             self._send_after_persist((self.me,), DeliveredUntil(self.position))
@@ -797,25 +786,12 @@ class WhiteBox(LeaderGroupMember[PendingMulticast]):
 
     # Diagnostics
 
-    def status(self) -> ProcessStatus:
-        return {
-            "position": self.position,
-            "role": self._role,
-            "epoch": round_of(self._epoch),
-            "promised": round_of(self._promised),
-            "leader": self._leader_of(self._epoch),
-            "pending": len(self._pending),
-            "clock": self._clock,
-            "slowest": min(self._positions),
-            "joined": int(self._role != "joining"),
-        }
-
     def explain(self, message: MessageId) -> list[Phase]:
         if message in self._delivered:
-            return [Phase("delivered", True, f"process {self.me} has delivered it")]
+            return [explain_delivered(self.me)]
         pending = self._pending.get(message)
         if pending is None:
-            return [Phase("text", False, f"process {self.me} does not know the message")]
+            return [explain_unknown(self.me)]
         phases = explain_timestamps(pending, self.topology)
         if not pending.has_all_timestamps():
             return phases

@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint bench campaign clean
+.PHONY: help setup run test lint bench campaign mutation clean
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -39,6 +39,9 @@ campaign: setup  ## hours of searching: a million spoiled inputs at the wire, ev
 		$(BIN)/amcast fuzz --protocol $$name --seeds 0..5000 || exit 1; \
 		$(BIN)/amcast fuzz --plan plans/members.toml --protocol $$name --seeds 0..2000 || [ $$? -eq 2 ] || exit 1; \
 	done
+
+mutation: setup  ## hours of searching: a fixed sample of planted faults, and how many of them fuzzing finds
+	$(BIN)/python -m tests.mutation
 
 clean:  ## remove everything that was made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis runs build dist

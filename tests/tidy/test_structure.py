@@ -127,7 +127,7 @@ def _is_self(node: ast.Attribute) -> bool:
 
 def test_tests_mirror_the_source() -> None:
     """A test folder has the name of a package, or is one of the suites that run everything."""
-    suites = {"conformance", "docs", "external", "mutants", "tidy", "transcripts"}
+    suites = {"conformance", "docs", "external", "mutants", "mutation", "tidy", "transcripts"}
     for folder in {path.parent for path in (ROOT / "tests").rglob("test_*.py")}:
         place = folder.relative_to(ROOT / "tests")
         if place.parts and place.parts[0] not in suites:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amcast.protocols.whitebox.messages import NewLeaderAck
+from amcast.protocols.whitebox.messages import Decided, NewLeaderAck
 from amcast.protocols.whitebox.pending_multicast import PendingMulticast
 from amcast.protocols.whitebox.process import SPEC, WhiteBox
 from tests.mutants.protocols.primcast import WITHOUT_NODES, Mutant
@@ -85,6 +85,23 @@ class NoAdmission(WhiteBox):
         self._is_lagging = True
 
 
+class TrustedDecision(WhiteBox):
+    """A leader commits on the word of another group, without a majority of its own group in its ballot."""
+
+    def _handle_decided(self, body: Decided) -> None:
+        super()._handle_decided(body)
+        pending = self._pending.get(body.id)
+        if pending is not None and self._is_leading() and not pending.is_committed:
+            self._commit(pending, body.final)
+
+
+class IgnoredDecision(WhiteBox):
+    """A leader ignores the word of another group."""
+
+    def _handle_decided(self, body: Decided) -> None:
+        pass
+
+
 MUTANTS = [
     Mutant("first ack only", FirstAckOnly, "merge of one promise", "leaders", WITHOUT_NODES, range(40), SPEC),
     Mutant("patched clock", PatchedClock, "clock by a constant", spec=SPEC, scene=scenes.candidate_with_stale_clock),
@@ -94,4 +111,12 @@ MUTANTS = [
     Mutant("ignored positions", IgnoredPositions, "positions ignored", "links", {}, range(60), SPEC),
     Mutant("no records", NoRecords, "no record before a reply", "recovery", {}, range(40), SPEC),
     Mutant("no admission", NoAdmission, "no re-admission", "amnesia", {}, range(100), SPEC),
+    Mutant(
+        "trusted decision",
+        TrustedDecision,
+        "commit without home",
+        spec=SPEC,
+        scene=scenes.deposed_leader_learns_a_decision,
+    ),
+    Mutant("ignored decision", IgnoredDecision, "no commit", spec=SPEC, scene=scenes.decision_learnt_by_a_successor),
 ]

@@ -40,7 +40,10 @@ def explain_commit(
     message: PendingMulticast, topology: Topology, queue: Sequence[tuple[int, MessageId]]
 ) -> list[Phase]:
     """The last phases at a leader; `queue` holds a lower bound of the rank of each pending message that it proposed."""
-    if message.final < 0:
+    if not message.is_committed:
+        if message.final >= 0:
+            sentence = f"its final timestamp is {message.final}, which no majority of this group has accepted"
+            return [Phase("accepted", False, sentence)]
         sentence = "no majority of every group has accepted the timestamps"
         return [Phase("accepted", False, sentence, message.missing_acks(topology))]
     accepted = Phase("accepted", True, f"its final timestamp is {message.final}")

@@ -51,10 +51,14 @@ class Accept(Body, frozen=True):
     tie: MessageId
     """A majority of the leader's group has delivered everything up to the rank (time, tie)."""
     memory_losses: tuple[int, ...]
+    finals: tuple[tuple[MessageId, int], ...] = ()
+    """Final timestamps that the leader learnt from processes that delivered the messages: its own group accepts them
+    without the timestamps of other groups."""
 
 
 class AcceptAck(Body, frozen=True):
-    """Messages that the sender accepted, each with the ballots of its destinations' leaders."""
+    """Messages that the sender accepted, each with the ballots of its destinations' leaders; with the ballot of its own
+    leader alone if that leader told the final timestamp."""
 
     acks: tuple[tuple[MessageId, tuple[int, ...]], ...]
     position: int
@@ -193,6 +197,7 @@ class PendingState(State, frozen=True):
     accepts: tuple[tuple[GroupId, int, int], ...]
     acks: tuple[tuple[tuple[int, ...], tuple[tuple[GroupId, int], ...]], ...]
     final: int
+    is_committed: bool
     committed_ns: int
     is_ordered: bool
     is_overdue: bool

@@ -18,6 +18,7 @@ class PendingMulticast(PendingMessage):
         "committed_ns",
         "final",
         "id",
+        "is_committed",
         "is_ordered",
         "message",
         "proposed",
@@ -33,9 +34,13 @@ class PendingMulticast(PendingMessage):
         self.accepts: dict[GroupId, tuple[int, int]] = {}
         """Ballot and timestamp proposed by the leader of each group."""
         self.acks: dict[tuple[int, ...], dict[GroupId, int]] = {}
-        """By the leaders' ballots, then by group: the members that accepted the timestamps, as bits by place."""
+        """By the leaders' ballots, then by group: the members that accepted the timestamps, as bits by place. Under the
+        ballot of the own leader alone: the members that accepted the final timestamp."""
         self.final = -1
-        """The final timestamp; -1: not committed."""
+        """The final timestamp, whoever told it; -1: unknown."""
+        self.is_committed = False
+        """A majority of the own group holds the message and its final timestamp under the ballot that this process
+        leads. Until then another leader may have ordered messages before it that this process does not know."""
         self.committed_ns = -1
         self.is_ordered = False
         """This process, as a leader, has ordered its group to deliver the message."""
@@ -73,6 +78,10 @@ class PendingMulticast(PendingMessage):
             return False
         return all(acks.get(group, 0).bit_count() >= topology.quorum(group) for group in self.message.destinations)
 
+    def has_home_quorum(self, ballot: int, home: GroupId, quorum: int) -> bool:
+        """Whether a majority of the own group accepted the final timestamp under its leader's ballot."""
+        return self.acks.get((ballot,), {}).get(home, 0).bit_count() >= quorum
+
     def missing_acks(self, topology: Topology) -> tuple[ProcessId, ...]:
         """Members whose acceptance under the ballots known here has not arrived."""
         acks = self.acks.get(self.ballots(), {})
@@ -88,7 +97,7 @@ class PendingMulticast(PendingMessage):
         self.accepted = self.proposed = 0
         self.accepts.pop(home, None)
         self.acks = {}
-        self.is_ordered = False
+        self.is_committed = self.is_ordered = False
 
     def snapshot(self) -> PendingState:
         return PendingState(
@@ -98,6 +107,7 @@ class PendingMulticast(PendingMessage):
             tuple((group, *accept) for group, accept in sorted(self.accepts.items())),
             tuple((ballots, tuple(sorted(acks.items()))) for ballots, acks in sorted(self.acks.items())),
             self.final,
+            self.is_committed,
             self.committed_ns,
             self.is_ordered,
             self.is_overdue,
@@ -111,6 +121,7 @@ def restore_pending(state: PendingState) -> PendingMulticast:
     pending.accepts = {group: (ballot, timestamp) for group, ballot, timestamp in state.accepts}
     pending.acks = {ballots: dict(acks) for ballots, acks in state.acks}
     pending.final = state.final
+    pending.is_committed = state.is_committed
     pending.committed_ns = state.committed_ns
     pending.is_ordered = state.is_ordered
     pending.is_overdue = state.is_overdue

@@ -13,6 +13,8 @@ Source: Gotsman, Lefort, Chockler, "White-Box Atomic Multicast" (2019), as descr
 
 A leader commits a message at the highest of its timestamps when a majority of every destination accepted it under the
 same ballots, and delivers in the order of (final timestamp, message id) once no timestamp that it proposed is lower.
+A leader that learns the final timestamp from a process that has delivered the message proposes it to its own group, and
+commits when a majority of that group has accepted it under its ballot.
 
 Leader change:
 
@@ -104,6 +106,8 @@ class WhiteBox(LeaderGroupMember[PendingMulticast]):
         """Messages whose proposal is sent at the end of this step."""
         self._accepted: list[PendingMulticast] = []
         """Messages whose acceptance is persisted and sent at the end of this step."""
+        self._confirmed: list[MessageId] = []
+        """Messages whose final timestamp the leader told, accepted or delivered here: the same for them."""
         self._ordered: list[tuple[MessageId, int]] = []
         """Deliveries that are ordered at the end of this step, message and final timestamp each."""
         self._undurable: list[DeliveredMessage] = []
@@ -163,8 +167,15 @@ class WhiteBox(LeaderGroupMember[PendingMulticast]):
             self._order_committed()
         self._committed.clear()
         if not self._is_active():
-            self._proposals, self._accepted, self._ordered = [], [], []
-        if self._sends_after_persist or self._proposals or self._accepted or self._ordered or self._checkpoint_due:
+            self._clear_step_bodies()
+        if (
+            self._sends_after_persist
+            or self._proposals
+            or self._accepted
+            or self._confirmed
+            or self._ordered
+            or self._checkpoint_due
+        ):
             self._persist_changes()
             for targets, body, about in self._sends_after_persist:
                 self.send_all(targets, body, about)
@@ -230,8 +241,13 @@ class WhiteBox(LeaderGroupMember[PendingMulticast]):
         else:
             self._merge_remote_memory_losses(group, body.memory_losses)
             self._update_stable_rank(group, (body.time, body.tie))
+        finals = dict(body.finals) if group == self.home else {}
         for entry in body.entries:
-            self._handle_timestamp(sender, group, body.ballot, entry)
+            final = finals.get(entry.message.id)
+            if final is None:
+                self._handle_timestamp(sender, group, body.ballot, entry)
+            else:
+                self._handle_final(sender, body.ballot, entry, final)
 
     def _handle_timestamp(self, sender: ProcessId, group: GroupId, ballot: int, entry: Entry) -> None:
         id = entry.message.id
@@ -259,6 +275,16 @@ class WhiteBox(LeaderGroupMember[PendingMulticast]):
         self._accepted.append(pending)
         self._try_commit(pending)
 
+    def _handle_final(self, sender: ProcessId, ballot: int, entry: Entry, final: int) -> None:
+        """Accepts a message whose final timestamp its leader knows: the clock is past it from now on."""
+        self._confirmed.append(entry.message.id)
+        if entry.message.id not in self._delivered:
+            self._handle_timestamp(sender, self.home, ballot, entry)
+            pending = self._pending[entry.message.id]
+            pending.accepted = entry.timestamp
+            self._clock = max(self._clock, final)
+            self._learn_final(pending, final)
+
     # Commit
 
     def _handle_accept_ack(self, sender: ProcessId, body: AcceptAck) -> None:
@@ -279,26 +305,41 @@ class WhiteBox(LeaderGroupMember[PendingMulticast]):
                 self._try_commit(pending)
 
     def _try_commit(self, pending: PendingMulticast) -> None:
-        """Commits a message that a majority of every destination accepted under the ballots known here."""
-        if pending.final >= 0 or not self._is_leading() or not pending.has_all_timestamps():
+        """Commits a message that a majority of every destination accepted under the ballots known here, or whose final
+        timestamp is known and a majority of the own group accepted under its ballot."""
+        if pending.is_committed or not self._is_leading():
             return
-        if pending.accepts[self.home][0] == self._epoch and pending.has_ack_quorums(self.topology):
+        if pending.final >= 0 and pending.has_home_quorum(self._epoch, self.home, self._quorum):
+            self._commit(pending, pending.final)
+        elif (
+            pending.has_all_timestamps()
+            and pending.accepts[self.home][0] == self._epoch
+            and pending.has_ack_quorums(self.topology)
+        ):
             self._commit(pending, pending.highest_timestamp())
 
     def _commit(self, pending: PendingMulticast, final: int) -> None:
-        assert pending.final in (-1, final), (
-            f"process {self.me}: message {pending.id} commits at {final} and {pending.final}"
-        )
-        pending.final = final
+        self._learn_final(pending, final)
+        pending.is_committed = True
         pending.committed_ns = self.now
         self.end_blocking(pending.message)
         self._committed.add(pending.id)
 
+    def _learn_final(self, pending: PendingMulticast, final: int) -> None:
+        assert pending.final in (-1, final), (
+            f"process {self.me}: message {pending.id} has final timestamps {final} and {pending.final}"
+        )
+        pending.final = final
+
     def _handle_decided(self, body: Decided) -> None:
+        """Learns a final timestamp. That is true whoever tells it; but only a majority of the own group can tell this
+        leader that no other one has ordered messages before it, so the leader proposes the final timestamp to them."""
         pending = self._pending.get(body.id)
         if pending is not None and pending.final < 0:
             self._clock = max(self._clock, body.final)
-            self._commit(pending, body.final)
+            self._learn_final(pending, body.final)
+            if self._is_leading():
+                self._propose(pending.message)
 
     def _order_committed(self) -> None:
         """A leader orders the delivery of committed messages before which no message that it proposed can come."""
@@ -308,7 +349,7 @@ class WhiteBox(LeaderGroupMember[PendingMulticast]):
             pending = self._pending.get(id)
             if pending is None or pending.is_ordered:
                 heappop(queue)
-            elif pending.final < 0:
+            elif not pending.is_committed:
                 break
             elif pending.final > bound:
                 heapreplace(queue, (pending.final, id))
@@ -420,9 +461,20 @@ class WhiteBox(LeaderGroupMember[PendingMulticast]):
             acks = tuple((pending.id, pending.ballots()) for pending in accepted)
             body = AcceptAck(acks, self.position, *self._last_delivered_rank, self._memory_losses)
             self.send_all(leaders, body, _about([pending.id for pending in accepted]))
+        if self._confirmed:
+            self._send_confirmed()
         if self._ordered:
             self._send_deliveries()
-        self._proposals, self._accepted, self._ordered = [], [], []
+        self._clear_step_bodies()
+
+    def _clear_step_bodies(self) -> None:
+        self._proposals, self._accepted, self._confirmed, self._ordered = [], [], [], []
+
+    def _send_confirmed(self) -> None:
+        ids = list(dict.fromkeys(self._confirmed))
+        acks = tuple([(id, (self._epoch,)) for id in ids])
+        body = AcceptAck(acks, self.position, *self._last_delivered_rank, self._memory_losses)
+        self.send(self._leader_of(self._epoch), body, _about(ids))
 
     def _send_deliveries(self) -> None:
         # Deliveries that an earlier leader ordered may have come from other members since.
@@ -436,7 +488,8 @@ class WhiteBox(LeaderGroupMember[PendingMulticast]):
     def _build_accept(self, proposed: list[PendingMulticast]) -> Accept:
         entries = tuple(Entry(pending.message, pending.proposed) for pending in proposed)
         stable = sorted(self._member_ranks)[len(self._member_ranks) - self._quorum]
-        return Accept(self._epoch, entries, *stable, self._memory_losses)
+        finals = tuple([(pending.id, pending.final) for pending in proposed if pending.final >= 0])
+        return Accept(self._epoch, entries, *stable, self._memory_losses, finals)
 
     # Leader change: the candidate
 
@@ -588,7 +641,7 @@ class WhiteBox(LeaderGroupMember[PendingMulticast]):
         for entry in body.entries:
             if entry.message.id not in self._delivered:
                 self._add_pending(entry.message).accepted = entry.timestamp
-        self._proposals, self._accepted, self._ordered = [], [], []
+        self._clear_step_bodies()
 
     # Delivery history
 
@@ -667,9 +720,11 @@ class WhiteBox(LeaderGroupMember[PendingMulticast]):
         if not self._is_leading():
             self._send_after_persist(self._other_members, Retry(pending.message), pending.id)
             return
-        if pending.final >= 0:
+        if pending.is_committed:
             return
         self._proposals.append(pending)
+        if pending.final >= 0:
+            return
         for group in pending.message.destinations:
             if group != self.home:
                 self._send_after_persist(self.topology.members(group), Retry(pending.message), pending.id)
@@ -732,11 +787,14 @@ class WhiteBox(LeaderGroupMember[PendingMulticast]):
         if self._checkpoint_due:
             self._persist_checkpoint(self._build_checkpoint())
             self._undurable = []
-        elif self._accepted or self._undurable or self._has_undurable_state():
+        elif self._accepted or self._confirmed or self._undurable or self._has_undurable_state():
             self._persist_progress()
 
     def _persist_progress(self) -> None:
-        accepted = tuple(Entry(pending.message, pending.accepted) for pending in dict.fromkeys(self._accepted))
+        confirmed = [self._pending[id] for id in self._confirmed if id in self._pending]
+        accepted = tuple(
+            Entry(pending.message, pending.accepted) for pending in dict.fromkeys([*self._accepted, *confirmed])
+        )
         undurable, self._undurable = tuple(self._undurable), []
         self._persist_record(Progress(self._promised, self._clock, self._memory_losses, accepted, undurable))
         if self._records_since_checkpoint >= self._config.keep and not self._awaits_delivered_until:

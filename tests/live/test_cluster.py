@@ -16,7 +16,7 @@ from amcast.kernel.message import Message
 from amcast.live.config.cluster import Cluster, read_cluster
 from amcast.live.host.step_log import StepLog, read_header, read_steps, replay
 from amcast.live.operations.local_cluster import find_free_ports, format_local_config
-from amcast.live.storage.store import next_incarnation
+from amcast.live.storage.store import open_folder
 from amcast.live.wire.frames import Codec
 from amcast.parts.client.messages import Done
 from amcast.parts.node.messages import NodeConfig
@@ -104,8 +104,8 @@ def test_killed_node_restarts_in_a_new_incarnation(tmp_path: Path) -> None:
         run(talk_to("orders"))
         run(talk_to("stock", "users"))
         assert running.cpu_s("orders/1") > 0
-    assert next_incarnation(cluster.data / "process-00000") == 2
-    assert next_incarnation(cluster.data / "process-00001") == 1
+    assert open_folder(cluster.data / "process-00000", keeps_log=False).incarnation == 2
+    assert open_folder(cluster.data / "process-00001", keeps_log=False).incarnation == 1
 
 
 async def _connect_briefly(cluster: Cluster) -> None:

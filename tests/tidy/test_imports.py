@@ -15,8 +15,9 @@ MAY_IMPORT = {
     "data": {"kernel"},
     "trace": {"kernel"},
     "check": {"kernel", "trace"},
-    "simulation": {"kernel", "trace", "data"},
-    "live": {"kernel", "trace"},
+    "storage": {"kernel"},
+    "simulation": {"kernel", "trace", "data", "storage"},
+    "live": {"kernel", "trace", "storage"},
     "pipeline": {"kernel", "trace", "check"},
     "figures": {"kernel", "trace", "pipeline"},
 }

@@ -1,6 +1,6 @@
 """Errors of the live system that more than one of its packages raises or handles."""
 
-from amcast.kernel.errors import Error, UsageError
+from amcast.kernel.errors import Error
 
 
 class BadFrameError(Error):
@@ -9,7 +9,3 @@ class BadFrameError(Error):
 
 class RefusedError(Error):
     """The other side sent something that is not allowed. The connection ends and the sentence is sent to it."""
-
-
-class DamagedLogError(UsageError):
-    """A log that cannot be trusted. The sentence names the file and the byte; nothing was changed."""

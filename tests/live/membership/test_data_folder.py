@@ -12,6 +12,8 @@ from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.live.config.cluster import format_toml, read_cluster
 from amcast.live.membership.data_folder import FILE
 from amcast.live.operations.local_cluster import find_free_ports, format_local_config
+from amcast.live.storage.system_files import SystemFiles
+from amcast.storage.identity import read_identity
 
 
 def cluster_file(folder: Path, title: str, **fields: str) -> Path:
@@ -74,16 +76,18 @@ def test_folder_of_an_older_format_is_refused(tmp_path: Path, capsys: pytest.Cap
     file = cluster_file(tmp_path, "cluster.toml", durability="memory")
     begun(file)
     owner = tmp_path / "data" / "process-00000" / FILE
-    owner.write_text(owner.read_text().replace(',"format":2', ""))
+    owner.write_text(owner.read_text().replace(',"format":3', ""))
     assert service.main([str(file), "orders/1"]) == 64
-    assert "a data folder of format 1; expected format 2" in capsys.readouterr().err
+    assert "a data folder of format 1; expected format 3" in capsys.readouterr().err
 
 
 def test_log_durability_may_follow_memory_durability(tmp_path: Path) -> None:
     begun(cluster_file(tmp_path, "first.toml", durability="memory"))
     begun(cluster_file(tmp_path, "first.toml", durability="memory"))
     begun(cluster_file(tmp_path, "second.toml", durability="os"))
-    assert (tmp_path / "data" / "process-00000" / "incarnation").read_text() == "2\n", "it knows that it has forgotten"
+    identity = read_identity(SystemFiles(tmp_path / "data" / "process-00000"))
+    assert identity is not None
+    assert identity.incarnation == 2, "it knows that it has forgotten"
 
 
 def edited(file: Path, replicas: list[str]) -> None:

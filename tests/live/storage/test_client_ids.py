@@ -11,7 +11,8 @@ from amcast.kernel.ids import MAX_SENDER, sender_of, sequence_of
 from amcast.live.config.cluster import Cluster, read_cluster
 from amcast.live.operations.local_cluster import format_local_config
 from amcast.live.security.permissions import FIRST_CLIENT_ID, IDS_PER_CLIENT
-from amcast.live.storage.client_ids import AHEAD, MAX_SEQUENCE, STRIDE, ClientIdAllocator
+from amcast.live.storage.system_files import SystemFiles
+from amcast.storage.client_ids import AHEAD, MAX_SEQUENCE, STRIDE, ClientIdAllocator
 from tests.live.cluster import run
 
 WHOLE = (FIRST_CLIENT_ID, MAX_SENDER)
@@ -21,7 +22,7 @@ def test_servers_and_incarnations_never_allocate_an_id_twice(tmp_path: Path) -> 
     seen: set[int] = set()
     for server in (0, 1, 7, STRIDE - 1):
         for incarnation, count in enumerate((3, AHEAD, 1, 2 * AHEAD + 1)):
-            allocator = ClientIdAllocator(tmp_path / str(server), server, incarnation)
+            allocator = ClientIdAllocator(SystemFiles(tmp_path / str(server)).make_folder(), server, incarnation)
             for _ in range(count):
                 allocated = allocator.allocate(*WHOLE)
                 assert allocated.process not in seen
@@ -31,11 +32,11 @@ def test_servers_and_incarnations_never_allocate_an_id_twice(tmp_path: Path) -> 
 
 
 def test_ids_come_from_the_range_of_the_certificate(tmp_path: Path) -> None:
-    allocator = ClientIdAllocator(tmp_path, 3, 0)
+    allocator = ClientIdAllocator(SystemFiles(tmp_path), 3, 0)
     blocks = [(FIRST_CLIENT_ID + n * IDS_PER_CLIENT, FIRST_CLIENT_ID + (n + 1) * IDS_PER_CLIENT - 1) for n in range(3)]
     for first, last in blocks * 5:
         assert first <= allocator.allocate(first, last).process <= last
-    small = ClientIdAllocator(tmp_path / "small", 3, 0)
+    small = ClientIdAllocator(SystemFiles(tmp_path / "small").make_folder(), 3, 0)
     assert [small.allocate(FIRST_CLIENT_ID, FIRST_CLIENT_ID + 324).process - FIRST_CLIENT_ID for _ in range(6)][
         -1
     ] == 323
@@ -44,7 +45,7 @@ def test_ids_come_from_the_range_of_the_certificate(tmp_path: Path) -> None:
 
 
 def test_released_id_continues_its_sequence_and_only_its_holder_releases_it(tmp_path: Path) -> None:
-    allocator = ClientIdAllocator(tmp_path, 0, 0)
+    allocator = ClientIdAllocator(SystemFiles(tmp_path), 0, 0)
     one = allocator.allocate(*WHOLE)
     assert not allocator.release(one.process, b"guessed", 1, 10)
     assert not allocator.release(one.process + STRIDE, one.secret, 1, 10)
@@ -59,12 +60,12 @@ def test_released_id_continues_its_sequence_and_only_its_holder_releases_it(tmp_
 
 def test_server_without_disk_or_with_a_high_number_allocates_nothing(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="client_ids is lost; expected another process than 0"):
-        ClientIdAllocator(tmp_path / "lost", 0, incarnation=4).allocate(*WHOLE)
+        ClientIdAllocator(SystemFiles(tmp_path / "lost").make_folder(), 0, incarnation=4).allocate(*WHOLE)
     with pytest.raises(UsageError, match="process 64 allocates no client ids"):
-        ClientIdAllocator(tmp_path / "high", STRIDE, 0).allocate(*WHOLE)
+        ClientIdAllocator(SystemFiles(tmp_path / "high").make_folder(), STRIDE, 0).allocate(*WHOLE)
     (tmp_path / "client_ids").write_text("?")
-    with pytest.raises(UsageError, match="expected how many ids are reserved"):
-        ClientIdAllocator(tmp_path, 0, 0)
+    with pytest.raises(UsageError, match="client_ids is lost"):
+        ClientIdAllocator(SystemFiles(tmp_path), 0, 0).allocate(*WHOLE)
 
 
 def make_cluster(folder: Path) -> Cluster:

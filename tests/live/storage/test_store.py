@@ -6,14 +6,18 @@ import resource
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from amcast.kernel.errors import UsageError
-from amcast.live.errors import DamagedLogError
-from amcast.live.storage import segments
-from amcast.live.storage.store import Durability, LogStore, MemoryStore, next_incarnation, open_store, verify_log
+from amcast.live.storage import store
+from amcast.live.storage.store import Durability, LogStore, MemoryStore, open_store, verify_log
+from amcast.live.storage.system_files import SystemFiles
+from amcast.storage import segments
+from amcast.storage.errors import DamagedLogError
+from amcast.storage.identity import FILES
 from tests import ROOT
 
 SMALL = 4096
@@ -50,6 +54,10 @@ class Writer:
             assert self._changed.wait_for(lambda: self.durable >= ticket or self.failed, timeout=20)
 
 
+def list_segments(folder: Path) -> list[Path]:
+    return [folder / name for name in segments.list_segments(SystemFiles(folder))]
+
+
 def read_records(folder: Path, mode: Durability = "fsync") -> list[bytes]:
     writer = Writer(folder, mode)
     writer.store.close()
@@ -69,7 +77,7 @@ def test_records_survive_many_segments_and_incarnations_in_order(tmp_path: Path,
             writer.write(*group)
             written += group
         writer.store.close()
-    assert len(segments.list_segments(tmp_path)) > 4
+    assert len(list_segments(tmp_path)) > 4
     assert verify_log(tmp_path).records == len(written)
 
 
@@ -99,10 +107,10 @@ def test_snapshot_replaces_earlier_records_and_removes_their_segments(tmp_path: 
     writer = Writer(tmp_path, mode)
     for number in range(100):
         writer.write(b"x" * 200, b"%d" % number)
-    many = len(segments.list_segments(tmp_path))
+    many = len(list_segments(tmp_path))
     writer.write(b"snapshot", replaces=True)
     assert many > 3
-    assert len(segments.list_segments(tmp_path)) == 1
+    assert len(list_segments(tmp_path)) == 1
     writer.write(b"after")
     writer.store.close()
     assert read_records(tmp_path, mode) == [b"snapshot", b"after"]
@@ -112,7 +120,7 @@ def test_crash_before_old_segments_are_removed_is_harmless(tmp_path: Path) -> No
     writer = Writer(tmp_path)
     for _ in range(40):
         writer.write(b"x" * 200)
-    old = {file: file.read_bytes() for file in segments.list_segments(tmp_path)}
+    old = {file: file.read_bytes() for file in list_segments(tmp_path)}
     assert len(old) > 2
     writer.write(b"snapshot", replaces=True)
     writer.store.close()
@@ -131,54 +139,116 @@ def test_record_larger_than_a_segment_gets_its_own_segment(tmp_path: Path) -> No
 
 
 def write_two_commits(folder: Path) -> tuple[Path, int, int]:
-    """Writes a log of two commits; returns its file, and where the second commit begins and ends."""
+    """Writes a log of two commits, the second of several sectors, and kills the store; returns its file, and where the
+    second commit begins and ends."""
     writer = Writer(folder)
     writer.write(b"first" * 10)
-    (file,) = segments.list_segments(folder)
-    middle = segments.scan_log(folder).end
-    writer.write(b"second" * 10)
+    (file,) = list_segments(folder)
+    middle = segments.scan_log(SystemFiles(folder)).end
+    writer.write(b"second" * 250)
+    image = file.read_bytes()
     writer.store.close()
-    return file, middle, segments.scan_log(folder).end
+    file.write_bytes(image)
+    return file, middle, segments.scan_log(SystemFiles(folder)).end
 
 
-def test_torn_tail_is_truncated_at_any_byte_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    file, middle, end = write_two_commits(tmp_path / "whole")
+def test_power_cut_during_a_commit_leaves_a_torn_tail_that_is_truncated_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, middle, end = write_two_commits(tmp_path)
     whole = file.read_bytes()
-    for cut in range(middle + 1, end - 4):
-        folder = tmp_path / str(cut)
-        folder.mkdir()
-        torn = whole[:cut] + bytes(len(whole) - cut)
-        (folder / file.name).write_bytes(torn)
-        if torn == whole:
-            continue
-        before = verify_log(folder)
-        assert (before.records, before.torn_bytes > 0) == (1, True)
-        assert (folder / file.name).read_bytes() == torn, "verify changes nothing"
-        writer = Writer(folder)
+    places = range(middle, end, segments.SECTOR)
+    assert len(places) == 4
+    for missing in range(1, 1 << len(places)):
+        torn = bytearray(whole)
+        for place in (place for index, place in enumerate(places) if missing >> index & 1):
+            torn[place : place + segments.SECTOR] = bytes(segments.SECTOR)
+        file.write_bytes(torn)
+        caplog.clear()
+        before = verify_log(tmp_path)
+        assert before.records == 1
+        assert file.read_bytes() == torn, "verify changes nothing"
+        writer = Writer(tmp_path)
         assert writer.records == [b"first" * 10]
         writer.write(b"next")
         writer.store.close()
-        assert read_records(folder) == [b"first" * 10, b"next"]
-    assert "a torn tail of" in caplog.text
-    assert "never acknowledged" in caplog.text
+        assert read_records(tmp_path) == [b"first" * 10, b"next"]
+        is_torn = missing != (1 << len(places)) - 1
+        assert ("a torn tail of" in caplog.text and "never acknowledged" in caplog.text) == is_torn
 
 
-def test_damage_before_a_valid_commit_is_refused_at_any_byte(tmp_path: Path) -> None:
-    file, middle, _ = write_two_commits(tmp_path)
+def test_rotten_bit_in_any_commit_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    file, _, end = write_two_commits(tmp_path)
     whole = file.read_bytes()
-    padding = segments._COMMIT.size + 5 + 50 + segments.FIRST_COMMIT
-    for at in range(padding):
+    for at in (*range(0, end, 37), end - 1):
         damaged = bytearray(whole)
-        damaged[at] ^= 0x41
+        damaged[at] ^= 1 << at % 8
         file.write_bytes(damaged)
         with pytest.raises(DamagedLogError, match=str(file)):
             verify_log(tmp_path)
-        with pytest.raises(DamagedLogError):
+        with pytest.raises(DamagedLogError, match="the log was not changed"):
             LogStore(tmp_path)
-        assert file.read_bytes() == damaged, "a refused log is left as it is"
+        assert file.read_bytes() == damaged
     file.write_bytes(whole)
     assert len(read_records(tmp_path)) == 2
-    assert middle > padding - 8
+
+
+def test_missing_sector_before_the_marker_of_a_clean_stop_is_refused(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    writer.write(b"x" * 1000)
+    writer.store.close()
+    (file,) = list_segments(tmp_path)
+    damaged = bytearray(file.read_bytes())
+    damaged[2 * segments.SECTOR : 3 * segments.SECTOR] = bytes(segments.SECTOR)
+    file.write_bytes(damaged)
+    with pytest.raises(DamagedLogError, match="damaged at byte"):
+        LogStore(tmp_path)
+
+
+def test_idle_store_writes_a_marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "IDLE_S", 0.01)
+    writer = Writer(tmp_path)
+    writer.write(b"x")
+    end = segments.FIRST_COMMIT + 2 * segments.SECTOR
+    deadline = time.monotonic() + 20
+    while segments.scan_log(SystemFiles(tmp_path)).end != end and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert segments.scan_log(SystemFiles(tmp_path)).end == end
+    writer.write(b"y")
+    writer.store.close()
+    assert read_records(tmp_path) == [b"x", b"y"]
+
+
+def test_short_writes_and_reads_of_the_system_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, read = os.pwrite, os.pread
+    monkeypatch.setattr(os, "pwrite", lambda file, data, at: write(file, bytes(data)[:300], at))
+    monkeypatch.setattr(os, "pread", lambda file, size, at: read(file, min(size, 300), at))
+    for mode in MODES:
+        writer = Writer(tmp_path / mode, mode)
+        writer.write(b"one" * 400, b"two")
+        writer.write(b"snapshot" * 300, replaces=True)
+        writer.store.close()
+        assert read_records(tmp_path / mode, mode) == [b"snapshot" * 300]
+
+
+def test_system_that_writes_nothing_fails_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for mode in MODES:
+        writer = Writer(tmp_path / mode, mode)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwrite", lambda file, data, at: 0)
+            writer.write(b"record")
+        assert "only 0 of 512 bytes could be written" in str(writer.failed)
+        assert writer.durable == 0
+        writer.store.close()
+        assert read_records(tmp_path / mode, mode) == []
+
+
+def test_only_the_owner_can_read_a_data_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "data" / "process-00000"
+    LogStore(folder).close()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    for file in folder.iterdir():
+        assert file.stat().st_mode & 0o777 == 0o600, file
 
 
 def test_missing_segment_is_refused(tmp_path: Path) -> None:
@@ -186,7 +256,7 @@ def test_missing_segment_is_refused(tmp_path: Path) -> None:
     for _ in range(60):
         writer.write(b"x" * 200)
     writer.store.close()
-    files = segments.list_segments(tmp_path)
+    files = list_segments(tmp_path)
     for missing in (files[0], files[1]):
         data = missing.read_bytes()
         missing.unlink()
@@ -198,11 +268,14 @@ def test_missing_segment_is_refused(tmp_path: Path) -> None:
 
 def test_log_of_an_older_format_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     file, _, _ = write_two_commits(tmp_path)
-    for data in (file.read_bytes(), segments.encode_head(1) + bytes(SMALL)):
-        old = data.replace(segments.MAGIC, b"AMCLOG01")
+    for version in (1, 2):
+        old = (b"AMCLOG%02d" % version) + file.read_bytes()[8:] + bytes(SMALL)
+        old = old[: segments.CONTENT] + b"ABCD" + old[segments.SECTOR :]
         file.write_bytes(old)
         for read in (verify_log, LogStore):
-            with pytest.raises(UsageError, match=r"a log of format 1; expected format 2: .* empty the data folder"):
+            with pytest.raises(
+                UsageError, match=rf"a log of format {version}; expected format 3: .* empty the data folder"
+            ):
                 read(tmp_path)
         assert file.read_bytes() == old
 
@@ -211,7 +284,7 @@ def test_unfinished_segment_is_created_again(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     writer.write(b"one")
     writer.store.close()
-    for beginning in (b"", bytes(SMALL), segments.encode_head(2)[:5]):
+    for beginning in (b"", bytes(SMALL)):
         (tmp_path / "00000002.log").write_bytes(beginning)
         assert read_records(tmp_path) == [b"one"]
     writer = Writer(tmp_path)
@@ -258,15 +331,23 @@ def test_folder_is_locked_by_one_process_at_a_time(tmp_path: Path) -> None:
     open_store(tmp_path, "memory").close()
 
 
-def test_incarnations_increase_and_a_damaged_count_is_refused(tmp_path: Path) -> None:
-    assert [next_incarnation(tmp_path) for _ in range(3)] == [0, 1, 2]
-    store = open_store(tmp_path, "memory")
-    assert isinstance(store, MemoryStore)
-    assert store.incarnation == 3
-    store.close()
-    (tmp_path / "incarnation").write_text("seven")
+def test_incarnations_increase_and_one_of_two_identity_files_is_enough(tmp_path: Path) -> None:
+    folders = set()
+    for incarnation in range(6):
+        if incarnation > 2:
+            damaged = tmp_path / FILES[incarnation % 2]
+            damaged.write_bytes(damaged.read_bytes().replace(b'"incarnation":', b'"incarnation":1'))
+        store = open_store(tmp_path, "memory")
+        assert isinstance(store, MemoryStore)
+        assert store.incarnation == incarnation
+        assert store.folder is not None
+        folders.add(store.folder.folder)
+        store.close()
+    assert len(folders) == 1
+    for name in FILES:
+        (tmp_path / name).write_text("seven")
     for _ in range(2):
-        with pytest.raises(UsageError, match="expected the number of the last incarnation"):
+        with pytest.raises(DamagedLogError, match="both identity files are damaged"):
             open_store(tmp_path, "memory")
 
 

@@ -6,7 +6,7 @@
             ...
 
 The process that sends requests and retries them is the object that the simulator runs, too; the caller passes its
-constructor. Its process id comes from a server (`live/storage/client_ids.py`), unless it is given.
+constructor. Its process id comes from a server (`storage/client_ids.py`), unless it is given.
 """
 
 import asyncio
@@ -32,10 +32,10 @@ from amcast.live.membership.topology_follower import TopologyFollower, addresses
 from amcast.live.rpc.client import REFUSED, NoAnswerError, RpcClient
 from amcast.live.rpc.messages import AllocateClientId, ClientId, ReleaseClientId
 from amcast.live.rpc.subscription import Subscription
-from amcast.live.storage.client_ids import STRIDE
 from amcast.live.storage.store import MemoryStore
 from amcast.live.wire.network import Address
 from amcast.live.wire.transport import PLAIN, TransportOptions
+from amcast.storage.client_ids import STRIDE
 from amcast.trace.recorder import Recorder
 
 log = logging.getLogger("amcast.live")

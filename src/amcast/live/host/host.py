@@ -221,7 +221,7 @@ class Host:
         )
         records = tuple(self.codec.decode_record(record) for record in self._store.records())
         self._is_running = True
-        self._inbox.insert(0, Started(records, self._store.incarnation))
+        self._inbox.insert(0, Started(records, self._store.incarnation, self._store.folder))
         self.network.start(addresses, lazy)
         self._wake()
 

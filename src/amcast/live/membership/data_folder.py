@@ -27,8 +27,8 @@ from amcast.live.config.cluster import Cluster
 from amcast.live.membership.topology_follower import FILE as MEMBERS
 from amcast.live.membership.topology_follower import Roster
 from amcast.live.storage.atomic_files import read_json, write_atomically
-from amcast.live.storage.segments import FORMAT, START_AGAIN
 from amcast.live.wire.frames import named_members
+from amcast.storage.segments import FORMAT, START_AGAIN
 
 FILE: Final = "node"
 

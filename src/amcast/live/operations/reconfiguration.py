@@ -17,7 +17,7 @@ from amcast.live.client.client import Client
 from amcast.live.config.cluster import Cluster, parse_address
 from amcast.live.rpc.client import RpcClient
 from amcast.live.security.permissions import is_loopback
-from amcast.live.storage.client_ids import STRIDE
+from amcast.storage.client_ids import STRIDE
 from amcast.trace.recorder import Recorder
 
 POLL_S: Final = 0.1

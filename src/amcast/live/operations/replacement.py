@@ -15,7 +15,9 @@ from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.ids import ProcessId
 from amcast.live.config.cluster import Cluster
 from amcast.live.operations.cluster_status import NodeAnswers, fetch_statuses
-from amcast.live.storage.atomic_files import write_atomically
+from amcast.live.storage.store import draw_folder
+from amcast.live.storage.system_files import SystemFiles
+from amcast.storage.identity import Identity, write_identity
 
 MARGIN: Final = 16
 """Margin for incarnations of the predecessor that no answering peer has seen."""
@@ -31,8 +33,8 @@ def prepare_replacement(cluster: Cluster, node: str, client: str | None, incarna
         incarnation = _last_seen_incarnation(cluster, node, me, fetch_statuses(cluster, client)) + MARGIN
     if incarnation < 1:
         raise UsageError(f"incarnation = {incarnation}; expected 1 or more, and later than any incarnation of {node}")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "incarnation", f"{incarnation - 1}\n".encode())  # `next_incarnation` adds one
+    # Opening the folder adds one.
+    write_identity(SystemFiles(folder).make_folder(), Identity(draw_folder(), incarnation - 1))
     return incarnation
 
 

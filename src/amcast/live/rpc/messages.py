@@ -7,7 +7,7 @@
 |---|---|
 | GetProgress | Progress: the positions it still holds, whether it has caught up, and whether it has its group's state |
 | Subscribe | Deliveries, Deliveries, ... from a position on, KeepAlive when idle; PositionExpired when it is too old |
-| AllocateClientId | ClientId: an unused process id for a new client (`live/storage/client_ids.py`) |
+| AllocateClientId | ClientId: an unused process id for a new client (`storage/client_ids.py`) |
 | ReleaseClientId | none: a client stops and returns its id |
 | GetTopology | CurrentTopology: the newest topology that this replica knows (`live/membership/topology_follower.py`) |
 | GetNodeStatus | NodeStatus: the status of this replica, or what one message waits for; for operators |

@@ -42,9 +42,9 @@ from amcast.live.rpc.messages import (
     encode_reply,
 )
 from amcast.live.security.permissions import FIRST_CLIENT_ID, Permissions
-from amcast.live.storage.client_ids import ClientIdAllocator
 from amcast.live.wire.connection import Connection
 from amcast.live.wire.frames import WIRE_VERSION
+from amcast.storage.client_ids import ClientIdAllocator
 
 CHUNK_BYTES: Final = 128 * KIB
 """Size of one reply, unless it holds a single larger message."""

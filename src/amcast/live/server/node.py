@@ -32,8 +32,9 @@ from amcast.live.rpc.client import RpcClient
 from amcast.live.server.application import Application
 from amcast.live.server.http import HttpServer
 from amcast.live.server.replica_runtime import ReplicaRuntime
-from amcast.live.storage.client_ids import ClientIdAllocator
 from amcast.live.storage.store import open_store
+from amcast.live.storage.system_files import SystemFiles
+from amcast.storage.client_ids import ClientIdAllocator
 
 if TYPE_CHECKING:
     from amcast.trace.run_folder import FolderRecorder
@@ -110,7 +111,7 @@ def build_replica(
             cluster=cluster.name,
             limits=cluster.limits,
             durability=cluster.durability,
-            client_ids=ClientIdAllocator(cluster.data_folder(me), me, store.incarnation),
+            client_ids=ClientIdAllocator(SystemFiles(cluster.data_folder(me)), me, store.incarnation),
             roster=roster,
             folder=cluster.data_folder(me),
             take_state=application.read_state if application is not None and application.can_take else None,

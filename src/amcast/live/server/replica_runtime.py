@@ -26,10 +26,10 @@ from amcast.live.membership.topology_follower import Roster, TopologyFollower
 from amcast.live.rpc.client import RpcClient
 from amcast.live.rpc.server import RpcServer
 from amcast.live.server.status import StatusReporter
-from amcast.live.storage.client_ids import ClientIdAllocator
 from amcast.live.wire.connection import Connection
 from amcast.live.wire.network import Address
 from amcast.live.wire.transport import PLAIN, TransportOptions
+from amcast.storage.client_ids import ClientIdAllocator
 
 
 class ReplicaRuntime:

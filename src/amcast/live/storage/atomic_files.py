@@ -1,26 +1,23 @@
-"""Small files that are written atomically: after a crash the old or the new content is there, never a part."""
+"""Small files of a live node that are written atomically, by path (`storage/atomic_files.py` has the writing)."""
 
-import contextlib
-import os
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from amcast.kernel.errors import UsageError
+from amcast.live.storage.system_files import SystemFiles
+from amcast.storage import atomic_files
 
 T = TypeVar("T")
 
 
 def write_atomically(file: Path, data: bytes) -> None:
-    """Creates or replaces a file; it is durable when this returns."""
-    temporary = file.with_name(f".{file.name}.new")
-    with temporary.open("wb") as out:
-        out.write(data)
-        out.flush()
-        os.fsync(out.fileno())
-    temporary.replace(file)
-    sync_folder(file.parent)
+    """Creates or replaces a file; it is durable when this returns. A replaced file keeps its permissions."""
+    mode = file.stat().st_mode if file.exists() else None
+    atomic_files.write_atomically(SystemFiles(file.parent), file.name, data)
+    if mode is not None:
+        file.chmod(mode)
 
 
 def read_json(file: Path, kind: type[T], expected: str) -> T | None:
@@ -31,11 +28,3 @@ def read_json(file: Path, kind: type[T], expected: str) -> T | None:
         return msgspec.json.decode(file.read_bytes(), type=kind)
     except msgspec.MsgspecError as error:
         raise UsageError(f"{file}: {error}; expected {expected}") from None
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes the list of files in a folder durable, where the system can."""
-    handle = os.open(folder, os.O_RDONLY)
-    with contextlib.suppress(OSError):
-        os.fsync(handle)
-    os.close(handle)

@@ -6,25 +6,32 @@ waits for the disk, while the next group gathers; then it calls `on_durable(tick
 once: it survives the death of the process, not that of the machine.
 
 A disk that fails, or is full, fails the store for good: a record that was not acknowledged never will be.
+
+The log itself, its recovery and the identity of the folder are in `amcast/storage`, over a file interface.
 """
 
-import fcntl
+import contextlib
 import logging
-import os
+import secrets
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, Protocol
 
 from amcast.kernel.errors import UsageError
-from amcast.live.limits import MIB
-from amcast.live.storage import segments
-from amcast.live.storage.atomic_files import sync_folder, write_atomically
+from amcast.kernel.folder import FolderState
+from amcast.live.storage.system_files import SystemFiles
+from amcast.storage import segments
+from amcast.storage.errors import DamagedLogError
+from amcast.storage.folder import StorageFolder
+from amcast.storage.identity import read_identity
+from amcast.storage.log import SEGMENT_BYTES, Log
 
 log = logging.getLogger("amcast.live")
 
 Durability = Literal["fsync", "os", "memory"]
-SEGMENT_BYTES: Final = 16 * MIB
+IDLE_S: Final = 1.0
+"""After this time without records, a marker proves that all before it was durable."""
 
 
 class Store(Protocol):
@@ -34,6 +41,8 @@ class Store(Protocol):
     """The incarnation that now begins: 0 at the first boot, one more at each later one."""
     keeps: bool
     """Whether records are kept; if not, they need not be encoded."""
+    folder: FolderState | None
+    """What the data folder said of itself when it was opened; None if there is no folder."""
 
     def records(self) -> Sequence[bytes]:
         """The records of earlier incarnations that no snapshot has replaced, oldest first."""
@@ -56,10 +65,11 @@ class MemoryStore:
 
     keeps = False
 
-    def __init__(self, incarnation: int = 0, lock_file: int = -1) -> None:
+    def __init__(self, incarnation: int = 0, storage: StorageFolder | None = None) -> None:
         self.incarnation = incarnation
-        self._lock_file = lock_file
-        """Locked during this incarnation, if there is a folder that counts incarnations; else -1."""
+        self._storage = storage
+        """Locked during this incarnation, if there is a folder that counts incarnations."""
+        self.folder = None if storage is None else storage.state
 
     def records(self) -> Sequence[bytes]:
         return ()
@@ -74,13 +84,13 @@ class MemoryStore:
         return 0
 
     def close(self) -> None:
-        if self._lock_file >= 0:
-            os.close(self._lock_file)
-            self._lock_file = -1
+        if self._storage is not None:
+            self._storage.close()
+            self._storage = None
 
 
 class LogStore:
-    """An append-only, checksummed log in a folder of its own (`live/storage/segments.py` describes the files)."""
+    """An append-only, checksummed log in a folder of its own (`storage/segments.py` describes the files)."""
 
     keeps = True
 
@@ -91,23 +101,22 @@ class LogStore:
         segment_bytes: int = SEGMENT_BYTES,
         *,
         threaded: bool = True,
+        accepts_doubt: bool = False,
     ) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
-        self._lock_file = _lock(folder)
-        self._records: list[bytes] = []
-        """Of earlier incarnations, until `records` returns them."""
-        self._file = -1
-        try:
-            self._syncs = durability == "fsync"
-            self._has_thread = self._syncs and threaded
-            """Otherwise `commit` itself waits for the disk."""
-            self._segment_bytes = segment_bytes
-            self._recover()
-            self.incarnation = next_incarnation(folder)
-        except BaseException:
-            os.close(self._lock_file)
-            raise
+        """Opens a folder. A doubtful log is refused, unless the owner `accepts_doubt` and looks at `folder`."""
+        syncs = durability == "fsync"
+        self._storage = open_folder(folder, syncs=syncs, segment_bytes=segment_bytes)
+        self.folder: FolderState | None = self._storage.state
+        self._has_thread = syncs and threaded
+        """Otherwise `commit` itself waits for the disk."""
+        if self._log.doubt and not accepts_doubt:
+            self._storage.close()
+            raise DamagedLogError(f"{self._log.doubt}; the log was not changed")
+        self.incarnation = self._storage.incarnation
+        if self._log.torn_bytes:
+            log.warning(
+                "%s: a torn tail of %d bytes was truncated; it was never acknowledged", folder, self._log.torn_bytes
+            )
         self._ticket = 0
         self._waiting: list[tuple[bytes, bool]] = []
         self._condition = threading.Condition()
@@ -117,14 +126,18 @@ class LogStore:
         self._on_durable: Callable[[int], object] = lambda ticket: None
         self._on_failed: Callable[[Exception], object] = lambda error: None
 
+    @property
+    def _log(self) -> Log:
+        assert self._storage.log is not None
+        return self._storage.log
+
     def records(self) -> Sequence[bytes]:
-        records, self._records = self._records, []
-        return records
+        return self._log.take_records()
 
     def start(self, on_durable: Callable[[int], object], on_failed: Callable[[Exception], object]) -> None:
         self._on_durable, self._on_failed = on_durable, on_failed
         if self._has_thread:
-            self._thread = threading.Thread(target=self._write_groups, name=f"log {self._folder}", daemon=True)
+            self._thread = threading.Thread(target=self._write_groups, name=f"log {self._storage.path}", daemon=True)
             self._thread.start()
 
     def append(self, record: bytes, replaces: bool = False) -> int:
@@ -143,7 +156,7 @@ class LogStore:
         waiting, self._waiting = self._waiting, []
         try:
             if waiting:
-                self._write(waiting)
+                self._log.write(waiting)
         except OSError as error:
             self._fail(error)
             return 0
@@ -157,8 +170,10 @@ class LogStore:
             self._thread.join()
         elif self._waiting and self._failed is None:
             self.commit()
-        os.close(self._file)
-        os.close(self._lock_file)
+        if self._failed is None and not self._log.doubt:
+            with contextlib.suppress(OSError):  # all records are durable without the marker
+                self._log.mark()
+        self._storage.close()
 
     # Writing
 
@@ -170,90 +185,32 @@ class LogStore:
         """Waits for records and makes them durable together; False when the store is closed or has failed."""
         with self._condition:
             while not self._waiting and not self._closing:
-                self._condition.wait()
+                if not self._condition.wait(None if self._log.is_marked else IDLE_S) and not self._waiting:
+                    break
             waiting, self._waiting = self._waiting, []
             ticket = self._ticket
         if not waiting:
-            return False
+            return not self._closing and self._mark()
         try:
-            self._write(waiting)
+            self._log.write(waiting)
         except OSError as error:
             self._fail(error)
             return False
         self._on_durable(ticket)
         return True
 
-    def _write(self, records: list[tuple[bytes, bool]]) -> None:
-        """Writes records. A snapshot starts a segment of its own, so that all earlier ones can be removed."""
-        last = max((i for i, (_, replaces) in enumerate(records) if replaces), default=None)
-        if last is None:
-            self._write_commit(records)
-            return
-        old = segments.list_segments(self._folder)
-        self._new_segment()
-        self._write_commit(records[last:])
-        for file in old:
-            file.unlink()
-        sync_folder(self._folder)
-
-    def _write_commit(self, records: list[tuple[bytes, bool]]) -> None:
-        data = segments.encode_commit(self._next, records)
-        if self._end + len(data) > self._size:
-            self._new_segment(len(data))
-        os.pwrite(self._file, data, self._end)
-        self._sync()
-        self._end += len(data)
-        self._next += len(records)
-
-    def _sync(self) -> None:
-        if self._syncs:
-            os.fdatasync(self._file)
+    def _mark(self) -> bool:
+        """Marks an idle log; False if the store has failed."""
+        try:
+            self._log.mark()
+        except OSError as error:
+            self._fail(error)
+            return False
+        return True
 
     def _fail(self, error: Exception) -> None:
         self._failed = error
-        self._on_failed(OSError(f"the log in {self._folder} cannot be written any more: {error}"))
-
-    # Segments
-
-    def _recover(self) -> None:
-        scan = segments.scan_log(self._folder)
-        self._records = [entry.record for entry in scan.entries]
-        self._next = scan.next_number
-        self._segment = int(scan.last.stem) if scan.last is not None else 0
-        if scan.last is None:
-            self._new_segment()
-            return
-        if scan.torn_bytes:
-            log.warning(
-                "%s: a torn tail of %d bytes behind byte %d was truncated; it was never acknowledged",
-                scan.last,
-                scan.torn_bytes,
-                scan.end,
-            )
-        self._file = os.open(scan.last, os.O_RDWR)
-        self._size = max(os.fstat(self._file).st_size, self._segment_bytes)
-        self._end = max(scan.end, segments.FIRST_COMMIT)
-        if scan.torn_bytes or scan.end == 0:
-            os.ftruncate(self._file, scan.end)
-        if scan.end == 0:
-            os.pwrite(self._file, segments.encode_head(self._next), 0)
-        os.posix_fallocate(self._file, 0, self._size)
-        self._sync()
-
-    def _new_segment(self, size: int = 0) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-        self._segment += 1
-        path = self._folder / f"{self._segment:08d}.log"
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
-        self._size = max(self._segment_bytes, segments.FIRST_COMMIT + size)
-        os.posix_fallocate(self._file, 0, self._size)
-        os.pwrite(self._file, segments.encode_head(self._next), 0)
-        self._end = segments.FIRST_COMMIT
-        self._sync()
-        if self._syncs:
-            sync_folder(self._folder)
+        self._on_failed(OSError(f"the log in {self._storage.path} cannot be written any more: {error}"))
 
 
 class LogSummary(NamedTuple):
@@ -269,48 +226,33 @@ def verify_log(folder: Path) -> LogSummary:
     """Reads a log without changing anything; raises `DamagedLogError` if it is damaged."""
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder; expected one with a log")
-    scan = segments.scan_log(folder)
+    files = SystemFiles(folder)
+    identity = read_identity(files)
+    scan = segments.scan_log(files, None if identity is None else identity.folder)
     if not scan.files:
         raise UsageError(f"{folder}: no segments (00000001.log ...); expected a log")
-    size = sum(file.stat().st_size for file in scan.files)
-    return LogSummary(len(scan.entries), len(scan.files), size, scan.torn_bytes)
+    if scan.doubt:
+        raise DamagedLogError(f"{scan.doubt}; nothing was changed")
+    size = sum((folder / name).stat().st_size for name in scan.files)
+    return LogSummary(len(scan.records), len(scan.files), size, scan.torn_bytes)
 
 
-def next_incarnation(folder: Path) -> int:
-    """Starts an incarnation: returns its number, which no later one gets."""
-    file = folder / "incarnation"
-    incarnation = 0
-    if file.exists():
-        text = file.read_text()
-        if not text.strip().isdigit():
-            raise UsageError(f"{file}: {text[:40]!r}; expected the number of the last incarnation")
-        incarnation = int(text) + 1
-    write_atomically(file, f"{incarnation}\n".encode())
-    return incarnation
+def open_folder(
+    folder: Path, *, keeps_log: bool = True, syncs: bool = True, segment_bytes: int = SEGMENT_BYTES
+) -> StorageFolder:
+    """Opens a data folder, which begins an incarnation; creates it if there is none."""
+    files = SystemFiles(folder).make_folder()
+    return StorageFolder(files, draw_folder, keeps_log=keeps_log, syncs=syncs, segment_bytes=segment_bytes)
+
+
+def draw_folder() -> int:
+    """Draws the number of a new folder."""
+    return secrets.randbits(63)
 
 
 def open_store(folder: Path, durability: Durability) -> Store:
     """Opens the store of a node's data folder."""
     if durability == "memory":
-        folder.mkdir(parents=True, exist_ok=True)
-        store = MemoryStore(lock_file=_lock(folder))
-        try:
-            store.incarnation = next_incarnation(folder)
-        except BaseException:
-            store.close()
-            raise
-        return store
+        storage = open_folder(folder, keeps_log=False)
+        return MemoryStore(storage.incarnation, storage)
     return LogStore(folder, durability)
-
-
-def _lock(folder: Path) -> int:
-    """Locks the folder, so that no second process writes to it; returns the open lock file."""
-    file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(file)
-        raise UsageError(
-            f"{folder}: in use by another process; expected a folder per process (is this node running already?)"
-        ) from None
-    return file

@@ -11,17 +11,20 @@ The next client with this id continues from there: its message ids are new, and 
 does not grow with every short-lived client. A client that dies, or leaves a message unanswered, keeps its id for ever:
 a later sequence number would tell groups that all earlier messages were answered. A secret goes with each id, so only
 its holder can release it.
+
+The reservations are checksummed. A server that has lost them, or finds them damaged, allocates nothing: others do.
 """
 
 import secrets
-from pathlib import Path
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import msgspec
 
 from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import MESSAGES_PER_SENDER, ProcessId
-from amcast.live.storage.atomic_files import write_atomically
+from amcast.storage.atomic_files import decode_checked, encode_checked, write_atomically
+from amcast.storage.files import Files, read_file
 
 FILE: Final = "client_ids"
 STRIDE: Final = 64
@@ -46,12 +49,21 @@ class AllocatedId(NamedTuple):
 class ClientIdAllocator:
     """The ids that one server allocates, over all its incarnations."""
 
-    def __init__(self, folder: Path, me: ProcessId, incarnation: int) -> None:
-        self._file = folder / FILE
+    def __init__(
+        self,
+        files: Files,
+        me: ProcessId,
+        incarnation: int,
+        draw_secret: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        self._files = files
+        self._path = f"{files.path}/{FILE}"
         self._me = me
-        self._is_lost = incarnation > 0 and not self._file.exists()
-        """The disk was lost with the reservations: nothing more is allocated."""
-        self._reserved: dict[int, int] = self._read()
+        self._draw_secret = draw_secret
+        reserved = self._read()
+        self._is_lost = reserved is None if FILE in files.list() else incarnation > 0
+        """The reservations are gone or damaged: nothing more is allocated."""
+        self._reserved: dict[int, int] = reserved or {}
         """First id of a range -> how many ids of it are reserved on the disk."""
         self._allocated = dict(self._reserved)
         """First id of a range -> how many ids of it are allocated, or may be."""
@@ -61,12 +73,12 @@ class ClientIdAllocator:
         """First id of a range -> released (process, incarnation, sequence)."""
         self._range_of: dict[ProcessId, int] = {}
         if not self._is_lost:
-            self._write()
+            self._write(self._reserved)
 
     def allocate(self, first: ProcessId, last: ProcessId) -> AllocatedId:
         """Allocates an id from this range that no other client has."""
         process, incarnation, sequence = self._next(first, last)
-        secret = secrets.token_bytes(16)
+        secret = self._draw_secret(16)
         self._secrets[process] = secret
         self._range_of[process] = first
         if len(self._secrets) > MAX_HOLDERS:
@@ -92,27 +104,35 @@ class ClientIdAllocator:
             return released.pop()
         if self._me >= STRIDE:
             raise UsageError(f"process {self._me} allocates no client ids; expected a process below {STRIDE}")
-        if self._is_lost:
-            raise UsageError(f"{self._file} is lost; expected another process than {self._me} to allocate client ids")
+        self._check_lost()
         place = self._allocated.get(first, 0)
         process = first + (self._me - first) % STRIDE + place * STRIDE
         if process > last:
             raise UsageError(f"process {self._me} has allocated all its client ids from {first} to {last}")
         if place >= self._reserved.get(first, 0):
-            self._reserved[first] = place + AHEAD
-            self._write()
+            # The file was written when this incarnation began; it is put aside with a log that is discarded.
+            self._is_lost = FILE not in self._files.list()
+            self._check_lost()
+            self._write({**self._reserved, first: place + AHEAD})
         self._allocated[first] = place + 1
         return process, 0, 0
 
-    def _read(self) -> dict[int, int]:
-        if not self._file.exists():
-            return {}
-        try:
-            return msgspec.json.decode(self._file.read_bytes(), type=dict[int, int])
-        except msgspec.MsgspecError as error:
-            raise UsageError(f"{self._file}: {error}; expected how many ids are reserved, by range") from None
+    def _check_lost(self) -> None:
+        if self._is_lost:
+            raise UsageError(f"{self._path} is lost; expected another process than {self._me} to allocate client ids")
 
-    def _write(self) -> None:
+    def _read(self) -> dict[int, int] | None:
+        """The reservations; None if there are none that can be trusted."""
+        data = read_file(self._files, FILE)
+        content = None if data is None else decode_checked(data)
+        if content is None:
+            return None
+        try:
+            return msgspec.json.decode(content, type=dict[int, int])
+        except msgspec.MsgspecError:
+            return None
+
+    def _write(self, reserved: dict[int, int]) -> None:
         """Makes reservations durable, before any id of them is allocated."""
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._file, msgspec.json.encode(self._reserved))
+        write_atomically(self._files, FILE, encode_checked(msgspec.json.encode(reserved)))
+        self._reserved = reserved

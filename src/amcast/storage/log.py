@@ -1,0 +1,142 @@
+"""A durable log over the file interface: recovery, commits, segments (`storage/segments.py` describes the files).
+
+A disk that fails, or is full, makes a write raise; the log must not be used after that. What was written in part is a
+torn tail for the next recovery.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from amcast.storage import segments
+from amcast.storage.files import File, Files, write_all
+
+SEGMENT_BYTES: Final = 16 << 20
+
+
+class Log:
+    """The log of one folder. `first` is the number of its first record, if there is no segment yet."""
+
+    def __init__(
+        self,
+        files: Files,
+        folder: int,
+        first: int = 1,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        syncs: bool = True,
+        must_exist: bool = False,
+    ) -> None:
+        self._files = files
+        self._folder = folder
+        self._segment_bytes = segment_bytes
+        self._syncs = syncs
+        self._file: File | None = None
+        self._size = 0
+        """The size of the last segment."""
+        self.is_marked = True
+        """Nothing was written since the last marker."""
+        scan = segments.scan_log(files, folder)
+        self.records = scan.records
+        """Of earlier incarnations, until `take_records` returns them."""
+        self.doubt = scan.doubt
+        """Why durable records may be missing; such a log has no records and cannot be written."""
+        self.torn_bytes = scan.torn_bytes
+        exists = len(scan.files) > 1 or (len(scan.files) == 1 and scan.end > 0)
+        if must_exist and scan.files and not exists and not self.doubt:
+            self.doubt = f"{files.path}/{scan.files[0]}: its first sector is missing"
+        self.next_number = scan.next_number if exists else first
+        self._chain = scan.chain
+        self._end = scan.end
+        self._segment = int(scan.files[-1][:8]) if scan.files else 0
+        if self.doubt:
+            self.records = []
+        else:
+            self._repair(scan)
+
+    def take_records(self) -> Sequence[bytes]:
+        """Returns the records of earlier incarnations, once."""
+        records, self.records = self.records, []
+        return records
+
+    def write(self, records: Sequence[tuple[bytes, bool]]) -> None:
+        """Makes records durable, each with whether it replaces all before it. A snapshot starts a segment of its own,
+        so that all earlier ones can be removed."""
+        if not any([replaces for _, replaces in records]):  # noqa: C419, a list is faster
+            self._write_commit([record for record, _ in records], replaces=False)
+            return
+        last = max(i for i, (_, replaces) in enumerate(records) if replaces)
+        old = segments.list_segments(self._files)
+        self._write_commit([record for record, _ in records[last:]], replaces=True, skipped=last)
+        self._remove(old)
+
+    def mark(self) -> None:
+        """Writes a commit without records, which proves that all before it was durable; nothing if it is there."""
+        if not self.is_marked:
+            self._write_commit([], replaces=False)
+            self.is_marked = True
+
+    def close(self) -> None:
+        """Closes the last segment."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _write_commit(self, records: Sequence[bytes], replaces: bool, skipped: int = 0) -> None:
+        size = segments.measure_commit(records)
+        if replaces or self._end + size > self._size:
+            self._add_segment(size)
+        assert self._file is not None, "a doubtful or closed log was written"
+        data, chain = segments.encode_commit(self.next_number + skipped, records, replaces, self._chain, self._end)
+        write_all(self._file, data, self._end)
+        if self._syncs:
+            self._file.sync()
+        self._end += len(data)
+        self._chain = chain
+        self.next_number += skipped + len(records)
+        self.is_marked = False
+
+    # Segments
+
+    def _repair(self, scan: segments.Scan) -> None:
+        """Truncates a torn tail and finishes what a crash interrupted."""
+        self._remove(scan.obsolete)
+        if not scan.files:
+            self._add_segment()
+            return
+        self._file = self._files.open(scan.files[-1])
+        self._size = _round_up(max(self._file.size(), self._segment_bytes))
+        if scan.torn_bytes or scan.end == 0:
+            self._file.truncate(scan.end)
+        self._file.allocate(self._size)
+        if scan.end == 0:
+            self._write_head(begins=len(scan.files) == 1)
+        elif self._syncs:
+            self._file.sync()
+
+    def _add_segment(self, size: int = 0) -> None:
+        begins = self._segment == 0
+        self.close()
+        self._segment += 1
+        self._file = self._files.create(f"{self._segment:08d}.log")
+        self._size = _round_up(max(self._segment_bytes, segments.FIRST_COMMIT + size))
+        self._file.allocate(self._size)
+        self._write_head(begins)
+        if self._syncs:
+            self._files.sync()
+
+    def _write_head(self, begins: bool) -> None:
+        assert self._file is not None
+        write_all(self._file, segments.encode_head(self._folder, self.next_number, self._chain, begins), 0)
+        self._end = segments.FIRST_COMMIT
+        if self._syncs:
+            self._file.sync()
+
+    def _remove(self, names: Sequence[str]) -> None:
+        for name in names:
+            self._files.remove(name)
+        if names and self._syncs:
+            self._files.sync()
+
+
+def _round_up(size: int) -> int:
+    return -(-size // segments.SECTOR) * segments.SECTOR

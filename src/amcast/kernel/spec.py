@@ -10,6 +10,7 @@ from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body, Message, Record, Reply, Request, State
 from amcast.kernel.process import Process
+from amcast.kernel.statements import StatementTable
 from amcast.kernel.topology import Topology
 
 Genuine = Literal["strict", "run", "no"]
@@ -120,6 +121,9 @@ class Spec:
     nodes are no gateways."""
     goals: tuple[str, ...] = ()
     """Names of notes that a thorough fuzz campaign must have seen."""
+    statements: Callable[[Topology, Any], StatementTable] | None = None
+    """What the bodies and records of the protocol state, for a topology and the options: a simulated world judges them.
+    None: it judges deliveries only."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """The fixed options of a variant (primcast-hc is primcast with hybrid clocks)."""
 

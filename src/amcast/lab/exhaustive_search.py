@@ -128,6 +128,7 @@ def _scope(prepared: PreparedRun, pattern: Pattern, budget: Budget, max_states: 
         goals=prepared.spec.goals,
         max_states=max_states,
         reduced=reduced,
+        monitoring=prepared.monitoring,
     )
 
 

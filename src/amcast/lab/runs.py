@@ -26,6 +26,7 @@ from amcast.simulation.inputs.faults import parse_profile
 from amcast.simulation.inputs.load import Draw
 from amcast.simulation.inputs.network import NetworkConfig
 from amcast.simulation.inputs.plan import Plan, describe_plan, scale_ns
+from amcast.simulation.monitors.monitors import Monitoring
 from amcast.simulation.schedulers.fuzz import FuzzCase, Fuzzer, FuzzOutcome
 from amcast.simulation.simulate import RunSummary, Simulation, SimulationSetup
 from amcast.simulation.world.actions import Change
@@ -71,6 +72,14 @@ class PreparedRun:
     def farewell(self) -> Callable[[int], Body] | None:
         """The body with which a node of this run, in an incarnation, says that it leaves; None for bare processes."""
         return self.assembly.spec.farewell
+
+    @cached_property
+    def monitoring(self) -> Monitoring | None:
+        """The invariants of the protocol, for searches; None if its Spec states none."""
+        state = self.spec.statements
+        return (
+            None if state is None else Monitoring(state(self.topology, self.config), self.make, self.spec.claims.ranked)
+        )
 
     def initial_topology(self, process: ProcessId) -> Topology:
         """The topology that a process begins with: of a process that joins, the first one with it as a member."""
@@ -158,6 +167,7 @@ class PreparedRun:
             operator=self.operator,
             farewell=self.farewell,
             changes=self.changes,
+            monitoring=self.monitoring,
         )
 
     def wire_bodies(self) -> tuple[type[Body], ...]:

@@ -268,7 +268,8 @@ def _print_explored(prepared: PreparedRun, found: SearchResult, data: dict[str, 
     if found.counterexample is not None:
         out.print(f"{found.counterexample.status}, shortest way, {data['steps']} steps:", markup=False)
         kept = read_script(data["script"])
-        for line in narrate(kept, prepared.make, prepared.spec.claims, make_judge(prepared, 0), prepared.farewell):
+        judged = make_judge(prepared, 0)
+        for line in narrate(kept, prepared.make, prepared.spec.claims, judged, prepared.farewell, prepared.monitoring):
             out.print(f"  {line}", markup=False)
     _print_next(data)
 
@@ -292,6 +293,7 @@ def replay(
         make_judge(prepared, kept.seed or 0),
         tell=tell,
         farewell=prepared.farewell,
+        monitoring=prepared.monitoring,
     )
     verdict = "holds" if result.status == "holds" else "violated"
     if json:
@@ -321,6 +323,7 @@ def shrink(
             make_judge(prepared, kept.seed or 0),
             lambda runs, steps: show(runs),
             farewell=prepared.farewell,
+            monitoring=prepared.monitoring,
         )
     target = _write_script(small.script, target or script.with_suffix(".small.script"), "")
     data = {
@@ -339,8 +342,9 @@ def shrink(
     out.print(f"{data['steps_before']} steps became {data['steps']} in {small.runs} runs; the small one is in {target}")
     if small.limit:
         out.print(small.limit, markup=False)
+    judged = make_judge(prepared, kept.seed or 0)
     for line in narrate(
-        small.script, prepared.make, prepared.spec.claims, make_judge(prepared, kept.seed or 0), prepared.farewell
+        small.script, prepared.make, prepared.spec.claims, judged, prepared.farewell, prepared.monitoring
     ):
         out.print(f"  {line}", markup=False)
     out.print(f"replay it:  amcast replay {target}", markup=False)

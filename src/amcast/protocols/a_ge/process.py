@@ -28,6 +28,7 @@ from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS, Entry
 from amcast.parts.consensus.quorum import role_of
 from amcast.parts.groups.claims import MAJORITY_CLAIMS
 from amcast.parts.groups.pending_timestamps import TimestampPending
+from amcast.parts.groups.statements import build_timestamp_table
 from amcast.parts.groups.timestamped import TimestampedGroup
 from amcast.parts.groups.timestamped_messages import FINAL, TIMESTAMP_BODIES, TimestampState
 from amcast.protocols.a_ge.messages import AGeConfig
@@ -75,6 +76,7 @@ SPEC = Spec(
     config=AGeConfig,
     bodies=(*PAXOS_BODIES, *TIMESTAMP_BODIES),
     records=PAXOS_RECORDS,
+    statements=build_timestamp_table,
     states=(TimestampState,),
     claims=replace(
         MAJORITY_CLAIMS,

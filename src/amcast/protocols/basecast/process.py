@@ -25,6 +25,7 @@ from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS, Entry
 from amcast.parts.consensus.quorum import role_of
 from amcast.parts.groups.claims import MAJORITY_CLAIMS
 from amcast.parts.groups.pending_timestamps import TimestampPending
+from amcast.parts.groups.statements import build_timestamp_table
 from amcast.parts.groups.timestamped import TimestampedGroup
 from amcast.parts.groups.timestamped_messages import SYNC, TIMESTAMP_BODIES, TimestampState
 from amcast.protocols.basecast.messages import BaseCastConfig
@@ -58,6 +59,7 @@ SPEC = Spec(
     config=BaseCastConfig,
     bodies=(*PAXOS_BODIES, *TIMESTAMP_BODIES),
     records=PAXOS_RECORDS,
+    statements=build_timestamp_table,
     states=(TimestampState,),
     claims=replace(
         MAJORITY_CLAIMS,

@@ -27,11 +27,13 @@ from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record, Request, State
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Contacts, Spec, majorities_survive
+from amcast.kernel.statements import Domain, StatementTable
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus import paxos
 from amcast.parts.consensus.log import Decided
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS, CheckpointReady, Entry, Value
 from amcast.parts.consensus.paxos import Paxos
+from amcast.parts.consensus.statements import build_paxos_table
 from amcast.parts.groups.claims import CRASH_FAULTS
 from amcast.parts.ordering.delivered_set import DeliveredSet
 from amcast.protocols.multipaxos.messages import (
@@ -287,6 +289,13 @@ def make_contacts(config: MultiPaxosConfig) -> Contacts:
     return lambda topology, message: topology.members(find_ordering_group(topology, config))
 
 
+def build_statement_table(topology: Topology, config: MultiPaxosConfig) -> StatementTable:
+    """Every server speaks of one log, that of the ordering group."""
+    group = find_ordering_group(topology, config)
+    domain = Domain(f"group {group}", topology.members(group))
+    return build_paxos_table(lambda process: domain)
+
+
 def _delays(role: str, destinations: int, replicas: int) -> int | None:
     """Three at the leader and outside the ordering group; its followers in groups of three need one less."""
     return 3 if role == "max" and replicas > 1 else None
@@ -306,6 +315,7 @@ SPEC = Spec(
     config=MultiPaxosConfig,
     bodies=(*PAXOS_BODIES, CheckpointStored),
     records=PAXOS_RECORDS,
+    statements=build_statement_table,
     states=(MultiPaxosState,),
     claims=Claims(
         genuine="no",

@@ -106,6 +106,7 @@ from amcast.protocols.primcast.messages import (
     Sync,
 )
 from amcast.protocols.primcast.progress import GroupProgress, PendingMulticast, about_messages
+from amcast.protocols.primcast.statements import build_statement_table
 
 NOTICE_TIMER: Final = "notices"
 NO_TIMESTAMPS: Final[Mapping[GroupId, int]] = {}
@@ -1356,6 +1357,7 @@ SPEC = Spec(
     ),
     open_bundle=bundle_messages,
     goals=("waited", "early", "bump", "epoch", "reproposed", "asked", "caught-up", "extended", "nack", "admitted"),
+    statements=build_statement_table,
 )
 
 HYBRID = replace(

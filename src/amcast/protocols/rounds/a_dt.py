@@ -56,6 +56,7 @@ from amcast.protocols.rounds.messages import (
     StateTransfer,
 )
 from amcast.protocols.rounds.process import RoundGroup, about, contact
+from amcast.protocols.rounds.statements import build_a_dt_table
 
 MAX_LENIENCE: Final = 16
 """A group that was often suspected wrongly is given at most this many times the usual number of retries."""
@@ -406,6 +407,7 @@ SPEC = Spec(
     config=ADtConfig,
     bodies=(*PAXOS_BODIES, *GENERIC_BODIES, BatchRequest, StateTransfer, AbsentGroups),
     records=PAXOS_RECORDS,
+    statements=build_a_dt_table,
     states=(ADtState, RoundsState),
     claims=Claims(
         genuine="no",

@@ -46,6 +46,7 @@ from amcast.protocols.rounds.messages import (
     StateTransfer,
 )
 from amcast.protocols.rounds.process import MAX_RESENDS, RoundGroup, about, contact
+from amcast.protocols.rounds.statements import build_a_ng_table
 
 
 class ANg(RoundGroup):
@@ -256,6 +257,7 @@ SPEC = Spec(
     config=RoundsConfig,
     bodies=(*PAXOS_BODIES, *BODIES),
     records=PAXOS_RECORDS,
+    statements=build_a_ng_table,
     states=(ANgState, RoundsState),
     claims=Claims(
         genuine="no",

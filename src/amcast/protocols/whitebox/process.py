@@ -82,6 +82,7 @@ from amcast.protocols.whitebox.messages import (
     WhiteBoxState,
 )
 from amcast.protocols.whitebox.pending_multicast import PendingMulticast, restore_pending
+from amcast.protocols.whitebox.statements import build_statement_table
 
 
 class WhiteBox(LeaderGroupMember[PendingMulticast]):
@@ -903,4 +904,5 @@ SPEC = Spec(
     contacts=contact,
     role_of=role_of,
     goals=("waited", "epoch", "reproposed", "asked", "caught-up", "nack", "admitted", "forwarded"),
+    statements=build_statement_table,
 )

@@ -108,7 +108,7 @@ class Explorer(BranchingActions):
     """One exhaustive search."""
 
     def __init__(self, scope: Scope, progress: Callable[[int, int], None] | None = None) -> None:
-        super().__init__(scope.topology, scope.make, scope.links)
+        super().__init__(scope.topology, scope.make, scope.links, scope.monitoring)
         self.scope = scope
         self._progress = progress
         self._multicasts = scope.make_multicasts()
@@ -399,7 +399,8 @@ class Explorer(BranchingActions):
         """Replays the path in a world that uses no snapshots: a different end means that a snapshot lacks something."""
         scope = self.scope
         script = Script("", scope.topology, actions, links=scope.links, tick_ns=0)
-        again = replay(script, scope.make, scope.claims, scope.judge)
+        monitoring = scope.monitoring if status == "violated" else None
+        again = replay(script, scope.make, scope.claims, scope.judge, monitoring=monitoring)
         assert again.status == status, (
             f"a search found {status!r}, but its {len(actions)} actions lead to {again.status!r} without snapshots:"
             f" the snapshot or the restoring of a process is not complete"

@@ -19,6 +19,7 @@ from amcast.kernel.units import MILLISECOND
 from amcast.simulation.inputs.faults import FaultInjector
 from amcast.simulation.inputs.load import ClientLoad, Draw
 from amcast.simulation.inputs.random_streams import make_stream
+from amcast.simulation.monitors.monitors import Monitoring
 from amcast.simulation.schedulers.heal import has_due_deliveries
 from amcast.simulation.schedulers.pending_actions import PendingActions
 from amcast.simulation.world.actions import AnyAction, Arrive, Change, Drop, Fault, Fire, Multicast, Repeat, Sync
@@ -59,6 +60,8 @@ class FuzzCase:
     """Changes of members, in this order; the seed draws when they happen."""
     farewell: Callable[[int], Body] | None = None
     """`Spec.farewell` of the nodes."""
+    monitoring: Monitoring | None = None
+    """The invariants that are checked in every step; None: deliveries alone are judged."""
 
 
 @dataclass
@@ -119,6 +122,7 @@ class Fuzzer(PendingActions):
             absent=case.absent,
             operator=case.operator,
             farewell=case.farewell,
+            monitoring=case.monitoring,
         )
         self._changes = list(case.changes)
         self.load = ClientLoad(

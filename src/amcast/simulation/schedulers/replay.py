@@ -6,7 +6,7 @@ which is what makes scripts shrink. If deliveries are due at the end of a script
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from amcast.kernel.errors import UsageError
@@ -15,6 +15,7 @@ from amcast.kernel.message import Body
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Links
 from amcast.kernel.topology import Topology
+from amcast.simulation.monitors.monitors import Monitoring
 from amcast.simulation.narration import NarratedProcess, ObservedStep, describe_action, narrate_action
 from amcast.simulation.schedulers.fuzz import Judge, Status
 from amcast.simulation.schedulers.heal import describe_stuck, run_fair_ending
@@ -57,6 +58,7 @@ class Replayer(PendingActions):
         absent: tuple[ProcessId, ...] = (),
         operator: ProcessId | None = None,
         farewell: Farewell | None = None,
+        monitoring: Monitoring | None = None,
     ) -> None:
         super().__init__(links, tick_ns)
         self._log: list[ObservedStep] = []
@@ -64,7 +66,15 @@ class Replayer(PendingActions):
         self._narrated = 0
         seen = make if tell is None else lambda process: cast(Process, NarratedProcess(make(process), self._log))
         self.world = World(
-            topology, seen, self, recorder, absent=frozenset(absent), operator=operator, farewell=farewell
+            topology,
+            seen,
+            self,
+            recorder,
+            absent=frozenset(absent),
+            operator=operator,
+            farewell=farewell,
+            # A shorter script has fewer idle disks: a restart that fails must fail in it, too.
+            monitoring=None if monitoring is None else replace(monitoring, rehearse_every=1),
         )
 
     def apply(self, action: AnyAction) -> bool:
@@ -95,11 +105,21 @@ def replay(
     strict: bool = True,
     tell: Tell | None = None,
     farewell: Farewell | None = None,
+    monitoring: Monitoring | None = None,
 ) -> ReplayResult:
     """Replays a script and judges it. `tell` is called with one line per action, as it happens."""
     recorder = Recorder()
     player = Replayer(
-        script.topology, make, script.links, script.tick_ns, recorder, tell, script.absent, script.operator, farewell
+        script.topology,
+        make,
+        script.links,
+        script.tick_ns,
+        recorder,
+        tell,
+        script.absent,
+        script.operator,
+        farewell,
+        monitoring,
     )
     result = ReplayResult("holds", "")
     result.notes = player.world.note_counts
@@ -158,8 +178,9 @@ def narrate(
     claims: Claims,
     judge: Judge,
     farewell: Farewell | None = None,
+    monitoring: Monitoring | None = None,
 ) -> Sequence[str]:
     """Narrates a script: numbered actions, and the verdict at the end."""
     lines: list[str] = []
-    replay(script, make, claims, judge, strict=False, tell=lines.append, farewell=farewell)
+    replay(script, make, claims, judge, strict=False, tell=lines.append, farewell=farewell, monitoring=monitoring)
     return lines

@@ -9,6 +9,7 @@ from amcast.kernel.ids import GroupId, MessageId, ProcessId, message_id
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Links
 from amcast.kernel.topology import Topology
+from amcast.simulation.monitors.monitors import Monitoring
 from amcast.simulation.schedulers.fuzz import Status
 from amcast.simulation.world.actions import AnyAction, Multicast
 from amcast.simulation.world.world import World
@@ -59,6 +60,9 @@ class Scope:
     max_states: int = MAX_STATES
     reduced: bool = True
     """Skip other orders of steps that commute."""
+    monitoring: Monitoring | None = None
+    """The invariants that are checked. A search visits a state once, whatever path led there, so it checks those that
+    need no history: nothing leaves before its record is durable. The replay of a counterexample checks all."""
 
     def __post_init__(self) -> None:
         if self.max_states < 1:

@@ -21,6 +21,7 @@ from amcast.kernel.ids import MessageId, ProcessId, message_id
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims
 from amcast.simulation.inputs.random_streams import make_stream
+from amcast.simulation.monitors.monitors import Monitoring
 from amcast.simulation.schedulers.fuzz import Judge, Status
 from amcast.simulation.schedulers.heal import describe_stuck, run_fair_ending
 from amcast.simulation.schedulers.replay import Farewell, Replayer, judge_world
@@ -81,9 +82,10 @@ def shrink(
     progress: Callable[[int, int], None] | None = None,
     max_runs: int = MAX_RUNS,
     farewell: Farewell | None = None,
+    monitoring: Monitoring | None = None,
 ) -> ShrinkResult:
     """Shrinks a failing script to a minimal one. `progress` is called with runs made and steps left."""
-    return _Shrinker(script, make, claims, judge, progress, max_runs, farewell).run()
+    return _Shrinker(script, make, claims, judge, progress, max_runs, farewell, monitoring).run()
 
 
 class _BudgetSpentError(Exception):
@@ -100,6 +102,7 @@ class _Shrinker:
         progress: Callable[[int, int], None] | None,
         max_runs: int,
         farewell: Farewell | None,
+        monitoring: Monitoring | None,
     ) -> None:
         self._script = script
         self._make = make
@@ -108,6 +111,7 @@ class _Shrinker:
         self._progress = progress
         self._max_runs = max_runs
         self._farewell = farewell
+        self._monitoring = monitoring
         self._runs = 0
         self._ends_fairly = False
         """Whether the failure shows only after a fair ending."""
@@ -161,7 +165,15 @@ class _Shrinker:
         self._runs += 1
         recorder = Recorder()
         script = self._script
-        player = Replayer(script.topology, self._make, script.links, script.tick_ns, recorder, farewell=self._farewell)
+        player = Replayer(
+            script.topology,
+            self._make,
+            script.links,
+            script.tick_ns,
+            recorder,
+            farewell=self._farewell,
+            monitoring=self._monitoring,
+        )
         world = player.world
         happened: list[ScriptStep] = []
         try:

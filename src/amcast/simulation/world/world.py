@@ -20,6 +20,7 @@ from amcast.kernel.message import Body, Message, Request
 from amcast.kernel.process import Process
 from amcast.kernel.reconfiguration import is_change
 from amcast.kernel.topology import Topology
+from amcast.simulation.monitors.monitors import Monitoring, Monitors
 from amcast.simulation.world.disk import Disk
 from amcast.trace.recorder import Recorder
 
@@ -88,6 +89,7 @@ class World:
         "keeps_history",
         "leaving",
         "lossless",
+        "monitors",
         "multicasts",
         "note_counts",
         "now",
@@ -123,6 +125,7 @@ class World:
         absent: frozenset[ProcessId] = frozenset(),
         operator: ProcessId | None = None,
         farewell: Callable[[int], Body] | None = None,
+        monitoring: Monitoring | None = None,
     ) -> None:
         self.topology = topology
         self.scheduler = scheduler
@@ -189,6 +192,7 @@ class World:
             self._decode = msgspec.msgpack.Decoder(reduce(or_, wire_bodies)).decode
         self.lossless = not wire_bodies
         """No packet was ever lost or is passed through the codec: `fast_arrive` may be used."""
+        self.monitors = None if monitoring is None else Monitors(monitoring, self)
 
     def next_number(self) -> int:
         """Allocates a number for an entry of the scheduler itself."""
@@ -271,6 +275,8 @@ class World:
             self.scheduler.offer_write(process)
         else:
             self._waiting_for_disk.discard(process)
+            if self.monitors is not None and process in self.processes:
+                self.monitors.hear_idle_disk(process, self.incarnations[process], self.now)
 
     def crash(self, process: ProcessId, kept: int = 0) -> None:
         """Crashes a process. The first `kept` waiting records are durable, though the process never learnt it."""
@@ -293,6 +299,8 @@ class World:
         self.incarnations[process] += 1
         if amnesia:
             self.disks[process].records.clear()
+            if self.monitors is not None:
+                self.monitors.hear_memory_loss(process)
         self.boot(process)
 
     def boot(self, process: ProcessId) -> None:
@@ -439,6 +447,8 @@ class World:
     def _send(self, source: ProcessId, effect: Send) -> None:
         body = effect.body
         targets = effect.targets
+        if self.monitors is not None:
+            self.monitors.hear_send(source, effect)
         size = len(self._encode(body)) if self._encode is not None else 0
         if self.stale:
             targets = self._drop_stale_targets(source, effect, size)
@@ -459,6 +469,8 @@ class World:
             for one in effect.expand():
                 self._deliver(process, one)
             return
+        if self.monitors is not None:
+            self.monitors.hear_delivery(process, effect)
         message = effect.message
         position = self.positions[process]
         if effect.position != position:

@@ -8,6 +8,7 @@ to equal states reach the same state, however long they took.
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +21,7 @@ from amcast.kernel.message import Body, Message, Record, State
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Links
 from amcast.kernel.topology import Topology
+from amcast.simulation.monitors.monitors import Monitoring
 from amcast.simulation.schedulers.pending_actions import PendingActions
 from amcast.simulation.world.world import Envelope, Hello, Pair, World
 
@@ -58,8 +60,19 @@ class WorldSnapshot(NamedTuple):
 class BranchingWorld(World):
     """A world that records which processes its actions changed."""
 
-    def __init__(self, topology: Topology, make: Callable[[ProcessId], Process], scheduler: PendingActions) -> None:
-        super().__init__(topology, make, scheduler)
+    def __init__(
+        self,
+        topology: Topology,
+        make: Callable[[ProcessId], Process],
+        scheduler: PendingActions,
+        monitoring: Monitoring | None = None,
+    ) -> None:
+        super().__init__(
+            topology,
+            make,
+            scheduler,
+            monitoring=None if monitoring is None else replace(monitoring, rehearse_every=0),
+        )
         self.changed: set[ProcessId] = set()
 
     def step(self, process: ProcessId, events: Sequence[Event]) -> None:
@@ -129,9 +142,15 @@ class BranchingWorld(World):
 class BranchingActions(PendingActions):
     """An untimed scheduler that can take and restore snapshots of its world."""
 
-    def __init__(self, topology: Topology, make: Callable[[ProcessId], Process], links: Links) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        make: Callable[[ProcessId], Process],
+        links: Links,
+        monitoring: Monitoring | None = None,
+    ) -> None:
         super().__init__(links, tick_ns=0)
-        self.branching_world = BranchingWorld(topology, make, self)
+        self.branching_world = BranchingWorld(topology, make, self, monitoring)
         self.world = self.branching_world
         self._places = {process: place for place, process in enumerate(topology.processes)}
         self._restored: WorldSnapshot | None = None
@@ -168,6 +187,8 @@ class BranchingActions(PendingActions):
                 self._restore_process(process, cell)
         world.changed.clear()
         world.clear_deliveries()
+        if world.monitors is not None:
+            world.monitors.clear()
         self.links = snapshot.links.copy()
         world.stale = set(snapshot.stale)
         if before is not snapshot or len(self.multicasts) != len(snapshot.multicasts):

@@ -1,0 +1,60 @@
+"""What the bodies of the round-based protocols state (`kernel/statements.py`)."""
+
+from dataclasses import replace
+from typing import Any
+
+from amcast.kernel.ids import ProcessId
+from amcast.kernel.message import Body
+from amcast.kernel.statements import Domain, Listener, StateBody, StatementTable
+from amcast.kernel.topology import Topology
+from amcast.parts.broadcast.messages import TOP, Ack, Frozen, GlobalPaxos, Item
+from amcast.parts.consensus.messages import Accept
+from amcast.parts.consensus.statements import build_body_statements, build_group_paxos_table
+from amcast.protocols.rounds.messages import RoundBatch
+
+
+def build_a_ng_table(topology: Topology, config: Any) -> StatementTable:
+    """Groups with logs, which exchange batches."""
+    table = build_group_paxos_table(topology, config)
+
+    def state_batch(listener: Listener, source: ProcessId, body: RoundBatch) -> None:
+        batch = (body.round, body.group, topology.group_of(listener.targets[0]))
+        listener.agree(source, "batch (round, from, to)", batch, tuple([message.id for message in body.messages]))
+
+    return replace(table, bodies={**table.bodies, RoundBatch: state_batch})
+
+
+def build_a_dt_table(topology: Topology, config: Any) -> StatementTable:
+    """Groups with logs, and generic broadcast among all servers. Processes do not recover, so what the broadcast
+    states need not be durable."""
+    table = build_group_paxos_table(topology, config)
+    everybody = Domain("all servers", topology.servers, is_durable=False)
+    places = {stream: place for place, stream in enumerate(topology.groups)}
+    statements = build_body_statements(lambda process: everybody)
+
+    def state_global(listener: Listener, source: ProcessId, body: GlobalPaxos) -> None:
+        inner = body.body
+        state = statements.get(type(inner))
+        if state is not None:
+            state(listener, source, inner)
+        if type(inner) is Accept:
+            ends = {places[entry.group]: entry.timestamp for entry in inner.value if entry.kind == TOP}
+            listener.end_epoch(everybody, source, inner.instance, ends)
+
+    def state_ack(listener: Listener, source: ProcessId, body: Ack) -> None:
+        listener.acknowledge(everybody, source, body.epoch, body.tops)
+
+    def state_frozen(listener: Listener, source: ProcessId, body: Frozen) -> None:
+        listener.freeze(everybody, source, body.epoch, body.tops)
+
+    def state_item(listener: Listener, source: ProcessId, body: Item) -> None:
+        content = tuple([message.id for message in body.messages])
+        listener.agree(source, "item (stream, number)", (body.stream, body.number), content)
+
+    bodies: dict[type[Body], StateBody] = {
+        GlobalPaxos: state_global,
+        Ack: state_ack,
+        Frozen: state_frozen,
+        Item: state_item,
+    }
+    return replace(table, bodies={**table.bodies, **bodies})

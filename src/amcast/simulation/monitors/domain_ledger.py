@@ -1,0 +1,116 @@
+"""What the members of one domain have said: proposals, votes, promises, clocks, and what follows from them."""
+
+from collections.abc import Hashable
+from typing import Any
+
+from amcast.kernel.ids import MessageId
+from amcast.kernel.statements import Domain, Slot
+
+
+class MemberWords:
+    """What one member has said since it last lost its memory."""
+
+    __slots__ = ("clock", "frozen", "held", "promised", "reached", "reported", "reported_below", "votes")
+
+    def __init__(self) -> None:
+        self.promised = -1
+        self.clock = 0
+        self.held = (0, 0)
+        self.votes: dict[Slot, int] = {}
+        """By slot: the highest ballot of a vote."""
+        self.reported: set[Slot] = set()
+        """Slots for which a promise reported a vote."""
+        self.reported_below = 0
+        self.reached: dict[str, Any] = {}
+        self.frozen: tuple[int, tuple[int, ...]] = (-1, ())
+        """Epoch and numbers of the last report of a process that froze."""
+
+
+class DomainLedger:
+    """Everything said by the members of a domain. What they said before they lost their memory still counts for
+    majorities: whoever admits them again must preserve it."""
+
+    def __init__(self, domain: Domain) -> None:
+        self.domain = domain
+        self.words = [MemberWords() for _ in domain.members]
+        self.proposals: dict[tuple[int, Slot], tuple[Hashable, MessageId | None]] = {}
+        self._votes: dict[tuple[int, Slot], int] = {}
+        """By ballot and slot: the members that voted, as bits by place."""
+        self._lengths: dict[int, list[int]] = {}
+        """By ballot, then by place: the length of the log that the member holds."""
+        self._chosen_lengths: dict[int, int] = {}
+        self.chosen: dict[Slot, tuple[int, Hashable, MessageId | None]] = {}
+        """By slot: the lowest known ballot in which a majority voted, the value, and the message it is about."""
+        self.timestamps: dict[MessageId, Hashable] = {}
+        """By message: its chosen value."""
+        self.clocks: dict[int, list[int]] = {}
+        """By ballot, then by place: the highest clock that the member published."""
+        self.reached: dict[str, list[Any]] = {}
+        """By measure, then by place: how far the member ever was."""
+        self.acknowledged: dict[int, list[tuple[int, ...]]] = {}
+        """By epoch of a generic broadcast, then by place: the numbers that the member acknowledged, by stream."""
+        self.ends: dict[int, dict[int, int]] = {}
+        """By epoch, then by place of the stream: the lowest number at which somebody proposed to end the epoch."""
+
+    def count_vote(self, place: int, ballot: int, slot: Slot) -> bool:
+        """Counts a vote; whether it makes the slot's value chosen."""
+        key = (ballot, slot)
+        votes = self._votes.get(key, 0) | 1 << place
+        self._votes[key] = votes
+        return votes.bit_count() == self.domain.quorum
+
+    def count_length(self, place: int, ballot: int, length: int) -> range:
+        """Counts a prefix of a ballot's log; returns the slots that it makes chosen."""
+        lengths = self._lengths.get(ballot)
+        if lengths is None:
+            lengths = self._lengths[ballot] = [0] * len(self.domain.members)
+        if length <= lengths[place]:
+            return range(0)
+        lengths[place] = length
+        before = self._chosen_lengths.get(ballot, 0)
+        after = sorted(lengths)[-self.domain.quorum]
+        if after <= before:
+            return range(0)
+        self._chosen_lengths[ballot] = after
+        return range(before, after)
+
+    def acknowledge(self, place: int, epoch: int, tops: tuple[int, ...]) -> None:
+        acknowledged = self.acknowledged.get(epoch)
+        if acknowledged is None:
+            acknowledged = self.acknowledged[epoch] = [(0,) * len(tops)] * len(self.domain.members)
+        acknowledged[place] = tuple(map(max, acknowledged[place], tops))
+
+    def find_acknowledged(self, epoch: int, stream: int) -> int:
+        """The number of a stream that a majority has acknowledged in an epoch."""
+        tops = self.acknowledged.get(epoch)
+        return 0 if tops is None else sorted(top[stream] for top in tops)[-self.domain.quorum]
+
+    def publish_clock(self, place: int, ballot: int, clock: int) -> None:
+        clocks = self.clocks.get(ballot)
+        if clocks is None:
+            clocks = self.clocks[ballot] = [0] * len(self.domain.members)
+        if clock > clocks[place]:
+            clocks[place] = clock
+
+    def find_majority_clock(self, ballot: int) -> int:
+        """The clock that a majority reached in ballots below this one: every later ballot must know it, because a
+        member of that majority promised it."""
+        if len(self.clocks) < 2 and ballot in self.clocks:
+            return 0
+        highest = [0] * len(self.domain.members)
+        for earlier, clocks in self.clocks.items():
+            if earlier < ballot:
+                highest = list(map(max, highest, clocks))
+        return sorted(highest)[-self.domain.quorum]
+
+    def find_majority_reach(self, measure: str) -> Any:
+        """How far a majority has come; None if no majority has said anything."""
+        values = sorted(value for value in self.reached.get(measure, ()) if value is not None)
+        return values[-self.domain.quorum] if len(values) >= self.domain.quorum else None
+
+    def reach(self, place: int, measure: str, value: Any) -> None:
+        reached = self.reached.get(measure)
+        if reached is None:
+            reached = self.reached[measure] = [None] * len(self.domain.members)
+        if reached[place] is None or value > reached[place]:
+            reached[place] = value

@@ -1,0 +1,381 @@
+"""The rules: what a process says may not contradict what it or others said before, nor run ahead of its records.
+
+    persist before send   a promise, a vote or a clock leaves a process after the record that it depends on is durable
+    promise kept          no vote in a ballot below a promise that was sent
+    nothing forgotten     a promise reports every vote that was sent; clocks, logs and positions never go back. A
+                          restart from the durable records alone is held to the same ("restart")
+    one value             in one ballot, a slot has one value
+    chosen value          no later ballot proposes another value for a slot for which a majority has voted, and nobody
+                          passes on a decision that no majority made
+    ballot's clock        a ballot begins above every clock that a majority published in earlier ballots
+    majority's progress   what needs a majority's progress has it
+    frozen epoch          a process that froze an epoch acknowledges nothing more in it, and the epoch ends nowhere
+                          below what a majority has acknowledged
+    agreement             timestamps, positions, batches and numbered bodies are the same whoever states them
+
+Each rule is a theorem of the protocols that claim to survive the faults of the run: it never fails for a correct one.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any
+
+from amcast.kernel.ids import MessageId, ProcessId
+from amcast.kernel.message import Message
+from amcast.kernel.statements import Domain, Listener, Slot
+from amcast.simulation.monitors.domain_ledger import DomainLedger, MemberWords
+from amcast.simulation.monitors.durable_state import DurableState, MemberRecords
+
+Report = Callable[[ProcessId, str, str], None]
+"""Takes the process, the rule that it broke, and how."""
+
+
+class Ledger(Listener):
+    """Everything that processes have said, and the rules. While `rehearsed` is set, the statements are those of a
+    process that was rebuilt from its records: they are compared with what the real one said, and not remembered."""
+
+    def __init__(
+        self, report: Report, durable: Callable[[ProcessId], DurableState], delivered: Callable[[ProcessId], Any]
+    ) -> None:
+        self._report = report
+        self._durable = durable
+        self._delivered = delivered
+        """The messages that a process has delivered."""
+        self._domains: dict[Domain, DomainLedger] = {}
+        self._facts: dict[tuple[str, Hashable], tuple[Hashable, ProcessId]] = {}
+        self._destinations: dict[MessageId, tuple[int, ...]] = {}
+        self.rehearsed = False
+        self.refuses_promise = False
+        """In a rehearsal: the process was asked for a promise that an earlier one forbids."""
+
+    def forget(self, process: ProcessId) -> None:
+        """A process lost its memory: it may contradict itself from now on, but for what others preserve."""
+        for ledger in self._domains.values():
+            place = ledger.domain.places.get(process)
+            if place is not None:
+                ledger.words[place] = MemberWords()
+
+    def find_promise(self, process: ProcessId) -> int:
+        """The highest promise that a process has sent; -1 if it sent none."""
+        return max(
+            (
+                ledger.words[ledger.domain.places[process]].promised
+                for ledger in self._domains.values()
+                if process in ledger.domain.places and ledger.domain.is_durable
+            ),
+            default=-1,
+        )
+
+    def _of(self, domain: Domain) -> DomainLedger:
+        ledger = self._domains.get(domain)
+        if ledger is None:
+            ledger = self._domains[domain] = DomainLedger(domain)
+        return ledger
+
+    def _records(self, domain: Domain, source: ProcessId) -> MemberRecords | None:
+        """What is durable of a member; None if nothing needs to be."""
+        if not domain.is_durable or self.rehearsed:
+            return None
+        durable = self._durable(source)
+        return durable.of(domain) if durable.has_records else None
+
+    def _break(self, source: ProcessId, rule: str, sentence: str) -> None:
+        self._report(source, "restart" if self.rehearsed else rule, sentence)
+
+    # Votes and promises
+
+    def propose(
+        self,
+        domain: Domain,
+        source: ProcessId,
+        ballot: int,
+        slot: Slot,
+        value: Hashable,
+        message: MessageId | None = None,
+        timestamp: int | None = None,
+    ) -> None:
+        ledger = self._of(domain)
+        key = (ballot, slot)
+        known = ledger.proposals.get(key)
+        if known is not None:
+            if known[0] != value or known[1] != message:
+                sentence = f"states {value} for slot {slot} of {domain.name} in ballot {ballot}, which has {known[0]}"
+                self._break(source, "one value", sentence)
+            return
+        if self.rehearsed:
+            return
+        ledger.proposals[key] = (value, message)
+        chosen = ledger.chosen.get(slot)
+        if chosen is not None and chosen[0] < ballot and (chosen[1] != value or chosen[2] != message):
+            sentence = (
+                f"proposes {value} for slot {slot} of {domain.name} in ballot {ballot},"
+                f" after a majority accepted {chosen[1]} in ballot {chosen[0]}"
+            )
+            self._break(source, "chosen value", sentence)
+        if timestamp is not None and len(ledger.clocks) > 1:
+            passed = ledger.find_majority_clock(ballot)
+            if timestamp <= passed:
+                sentence = (
+                    f"gives timestamp {timestamp} to message {message} in ballot {ballot} of {domain.name},"
+                    f" whose majority had passed {passed} before"
+                )
+                self._break(source, "ballot's clock", sentence)
+
+    def vote(self, domain: Domain, source: ProcessId, ballot: int, slot: Slot) -> None:
+        place = domain.places.get(source)
+        if place is None or self.rehearsed:
+            return
+        records = self._records(domain, source)
+        if records is not None and not records.covers_vote(ballot, slot):
+            sentence = f"sends its vote for slot {slot} of {domain.name} in ballot {ballot}, which is not durable"
+            self._break(source, "persist before send", sentence)
+        ledger = self._of(domain)
+        words = ledger.words[place]
+        said = words.votes.get(slot, -1)
+        if ballot < words.promised and said < ballot and slot >= words.reported_below and slot not in words.reported:
+            sentence = (
+                f"votes for slot {slot} of {domain.name} in ballot {ballot} after its promise of {words.promised}"
+            )
+            self._break(source, "promise kept", sentence)
+        if ballot > said:
+            words.votes[slot] = ballot
+        if ledger.count_vote(place, ballot, slot):
+            self._choose(ledger, source, ballot, slot)
+
+    def hold(self, domain: Domain, source: ProcessId, ballot: int, length: int) -> None:
+        place = domain.places.get(source)
+        if place is None:
+            return
+        ledger = self._of(domain)
+        words = ledger.words[place]
+        held = (ballot, length)
+        self._check_held(words, domain, source, held)
+        if self.rehearsed:
+            return
+        if ballot < words.promised:
+            sentence = f"acknowledges ballot {ballot} of {domain.name} after its promise of {words.promised}"
+            self._break(source, "promise kept", sentence)
+        if held == words.held:
+            return
+        words.held = held
+        records = self._records(domain, source)
+        if records is not None and records.held < held:
+            sentence = (
+                f"acknowledges {length} entries of ballot {ballot} of {domain.name};"
+                f" durable are {records.held[1]} of ballot {records.held[0]}"
+            )
+            self._break(source, "persist before send", sentence)
+        for slot in ledger.count_length(place, ballot, length):
+            self._choose(ledger, source, ballot, slot)
+
+    def _choose(self, ledger: DomainLedger, source: ProcessId, ballot: int, slot: Slot) -> None:
+        """A majority has voted for a slot's value."""
+        proposal = ledger.proposals.get((ballot, slot))
+        if proposal is None:
+            return
+        value, message = proposal
+        known = ledger.chosen.get(slot)
+        if known is None or ballot < known[0]:
+            ledger.chosen[slot] = (ballot, value, message)
+        if known is not None and (known[1] != value or known[2] != message):
+            sentence = (
+                f"completes a majority for {value} in slot {slot} of {ledger.domain.name} in ballot {ballot},"
+                f" after one for {known[1]} in ballot {known[0]}"
+            )
+            self._break(source, "chosen value", sentence)
+        if message is not None:
+            before = ledger.timestamps.setdefault(message, value)
+            if before != value:
+                sentence = f"decides {value} for message {message} in {ledger.domain.name}, after {before}"
+                self._break(source, "chosen value", sentence)
+
+    def promise(self, domain: Domain, source: ProcessId, ballot: int) -> None:
+        place = domain.places.get(source)
+        if place is None:
+            return
+        words = self._of(domain).words[place]
+        if self.rehearsed:
+            if self.refuses_promise:
+                sentence = f"promises ballot {ballot} of {domain.name}; it had promised {words.promised}"
+                self._break(source, "restart", sentence)
+            return
+        records = self._records(domain, source)
+        if records is not None and records.promised < ballot:
+            sentence = f"sends its promise of ballot {ballot} of {domain.name}, which is not durable"
+            self._break(source, "persist before send", sentence)
+        if ballot < words.promised:
+            sentence = f"promises ballot {ballot} of {domain.name} after its promise of {words.promised}"
+            self._break(source, "promise kept", sentence)
+        words.promised = max(words.promised, ballot)
+
+    def report(
+        self, domain: Domain, source: ProcessId, since: int, below: Slot, votes: Iterable[tuple[Slot, int]]
+    ) -> None:
+        place = domain.places.get(source)
+        if place is None:
+            return
+        words = self._of(domain).words[place]
+        reported = dict(votes)
+        for slot, ballot in words.votes.items():
+            if ballot < since or slot < below or reported.get(slot, -1) >= ballot:
+                continue
+            if slot not in self._delivered(source):
+                sentence = f"leaves out of its promise its vote for slot {slot} of {domain.name} in ballot {ballot}"
+                self._break(source, "nothing forgotten", sentence)
+        if not self.rehearsed:
+            words.reported.update(reported)
+            words.reported_below = max(words.reported_below, below)
+
+    def report_log(self, domain: Domain, source: ProcessId, ballot: int, length: int) -> None:
+        place = domain.places.get(source)
+        if place is not None:
+            words = self._of(domain).words[place]
+            self._check_held(words, domain, source, (ballot, length))
+
+    def _check_held(self, words: MemberWords, domain: Domain, source: ProcessId, held: tuple[int, int]) -> None:
+        if held < words.held:
+            sentence = (
+                f"holds {held[1]} entries of ballot {held[0]} of {domain.name};"
+                f" it had acknowledged {words.held[1]} of ballot {words.held[0]}"
+            )
+            self._break(source, "nothing forgotten", sentence)
+
+    # Clocks and progress
+
+    def publish_clock(self, domain: Domain, source: ProcessId, ballot: int, clock: int) -> None:
+        place = domain.places.get(source)
+        if place is None:
+            return
+        words = self._of(domain).words[place]
+        if clock < words.clock:
+            self._break(source, "nothing forgotten", f"states clock {clock} in {domain.name} after {words.clock}")
+        self.raise_clock(domain, source, ballot, clock)
+
+    def raise_clock(self, domain: Domain, source: ProcessId, ballot: int, clock: int) -> None:
+        place = domain.places.get(source)
+        if place is None or self.rehearsed:
+            return
+        ledger = self._of(domain)
+        words = ledger.words[place]
+        if clock > words.clock:
+            words.clock = clock
+            records = self._records(domain, source)
+            if records is not None and records.clock < clock:
+                sentence = f"sends clock {clock} of {domain.name}; durable is {records.clock}"
+                self._break(source, "persist before send", sentence)
+        # A clock that was raised after a promise tells nothing to the ballot that was promised.
+        ledger.publish_clock(place, max(ballot, words.promised), clock)
+
+    def start_ballot(self, domain: Domain, source: ProcessId, ballot: int, clock: int) -> None:
+        if self.rehearsed:
+            return
+        passed = self._of(domain).find_majority_clock(ballot)
+        if clock < passed:
+            sentence = (
+                f"begins ballot {ballot} of {domain.name} with clock {clock}; its majority had passed {passed} before"
+            )
+            self._break(source, "ballot's clock", sentence)
+
+    def reach(self, domain: Domain, source: ProcessId, measure: str, value: Any) -> None:
+        place = domain.places.get(source)
+        if place is None:
+            return
+        ledger = self._of(domain)
+        words = ledger.words[place]
+        said = words.reached.get(measure)
+        if said is not None and value < said:
+            self._break(source, "nothing forgotten", f"states {measure} {value} in {domain.name} after {said}")
+        if not self.rehearsed and value != said:
+            words.reached[measure] = value
+            ledger.reach(place, measure, value)
+
+    def claim(self, domain: Domain, source: ProcessId, measure: str, value: Any) -> None:
+        if self.rehearsed or not value:
+            return
+        reached = self._of(domain).find_majority_reach(measure)
+        if reached is None or reached < value:
+            sentence = (
+                f"takes it that a majority of {domain.name} has reached {measure} {value}; it has reached {reached}"
+            )
+            self._break(source, "majority's progress", sentence)
+
+    # Decisions
+
+    def decide(self, domain: Domain, source: ProcessId, slot: Slot, value: Hashable) -> None:
+        chosen = self._of(domain).chosen.get(slot)
+        if chosen is None:
+            if not self.rehearsed:
+                sentence = f"passes on {value} for slot {slot} of {domain.name}, for which no majority has voted"
+                self._break(source, "chosen value", sentence)
+        elif chosen[1] != value:
+            sentence = f"passes on {value} for slot {slot} of {domain.name}, where {chosen[1]} was chosen"
+            self._break(source, "chosen value", sentence)
+
+    def decide_timestamp(self, domain: Domain, source: ProcessId, message: MessageId, timestamp: int) -> None:
+        chosen = self._of(domain).timestamps.get(message)
+        if chosen != timestamp:
+            sentence = (
+                f"passes on timestamp {timestamp} of {domain.name} for message {message}; a majority has {chosen}"
+            )
+            self._break(source, "chosen value", sentence)
+
+    def agree(self, source: ProcessId, what: str, key: Hashable, value: Hashable) -> None:
+        fact = (what, key)
+        known = self._facts.get(fact)
+        if known is None:
+            if not self.rehearsed:
+                self._facts[fact] = (value, source)
+        elif known[0] != value:
+            self._break(source, "agreement", f"states {value} as {what} {key}; process {known[1]} stated {known[0]}")
+
+    # Generic broadcast
+
+    def freeze(self, domain: Domain, source: ProcessId, epoch: int, tops: tuple[int, ...]) -> None:
+        words = self._of(domain).words[domain.places[source]]
+        self._check_frozen(words, domain, source, epoch, tops)
+        words.frozen = (epoch, tops)
+        self.acknowledge(domain, source, epoch, tops)
+
+    def acknowledge(self, domain: Domain, source: ProcessId, epoch: int, tops: tuple[int, ...]) -> None:
+        ledger = self._of(domain)
+        place = domain.places[source]
+        self._check_frozen(ledger.words[place], domain, source, epoch, tops)
+        ledger.acknowledge(place, epoch, tops)
+        if epoch in ledger.ends:
+            self._check_end(ledger, source, epoch)
+
+    def end_epoch(self, domain: Domain, source: ProcessId, epoch: int, ends: Mapping[int, int]) -> None:
+        ledger = self._of(domain)
+        known = ledger.ends.setdefault(epoch, {})
+        for stream, end in ends.items():
+            known[stream] = min(end, known.get(stream, end))
+        self._check_end(ledger, source, epoch)
+
+    def _check_end(self, ledger: DomainLedger, source: ProcessId, epoch: int) -> None:
+        for stream, end in ledger.ends[epoch].items():
+            passed = ledger.find_acknowledged(epoch, stream)
+            if passed > end:
+                sentence = (
+                    f"ends epoch {epoch} of {ledger.domain.name} at number {end} of stream {stream};"
+                    f" a majority has acknowledged {passed}"
+                )
+                self._break(source, "frozen epoch", sentence)
+
+    def _check_frozen(
+        self, words: MemberWords, domain: Domain, source: ProcessId, epoch: int, tops: tuple[int, ...]
+    ) -> None:
+        frozen_epoch, limit = words.frozen
+        if epoch == frozen_epoch and any(top > most for top, most in zip(tops, limit, strict=True)):
+            sentence = f"acknowledges {tops} in epoch {epoch} of {domain.name}, which it froze at {limit}"
+            self._break(source, "frozen epoch", sentence)
+
+    # Messages
+
+    def know(self, message: Message) -> None:
+        self._destinations[message.id] = message.destinations
+
+    def find_destinations(self, message: MessageId) -> tuple[int, ...]:
+        return self._destinations.get(message, ())
+
+    def find_proposal(self, domain: Domain, ballot: int, slot: Slot) -> Any:
+        proposal = self._of(domain).proposals.get((ballot, slot))
+        return None if proposal is None else proposal[0]

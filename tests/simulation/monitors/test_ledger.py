@@ -1,0 +1,283 @@
+"""Each rule of the monitors: what breaks it, and what looks alike and does not."""
+
+from collections.abc import Callable
+
+import pytest
+
+from amcast.kernel.message import Message, Record
+from amcast.kernel.statements import Domain, StatementTable
+from amcast.simulation.monitors.durable_state import DurableState
+from amcast.simulation.monitors.ledger import Ledger
+
+GROUP = Domain("group 0", (0, 1, 2))
+VOLATILE = Domain("all servers", (0, 1, 2), is_durable=False)
+
+
+class Durable(Record, frozen=True):
+    """A record that states a promise, a vote for slot 0, a clock and a log, all of one number."""
+
+    number: int
+
+
+def state_record(listener: DurableState, source: int, record: Durable) -> None:
+    listener.promise(GROUP, source, record.number)
+    listener.vote(GROUP, source, record.number, 0)
+    listener.hold(GROUP, source, record.number, record.number)
+    listener.publish_clock(GROUP, source, record.number, record.number)
+
+
+class Scene:
+    """A ledger with three members. `disk` has the records of every member."""
+
+    def __init__(self) -> None:
+        self.broken: list[str] = []
+        self.disk: list[Record] = []
+        self.delivered: set[int] = set()
+        self._states = {
+            process: DurableState(StatementTable(records={Durable: state_record}))  # type: ignore[dict-item]
+            for process in GROUP.members
+        }
+        self.ledger = Ledger(self._report, self._durable, lambda process: self.delivered)
+
+    def _report(self, process: int, rule: str, sentence: str) -> None:
+        self.broken.append(rule)
+
+    def _durable(self, process: int) -> DurableState:
+        self._states[process].follow(process, self.disk)
+        return self._states[process]
+
+    def vote_all(self, ballot: int, slot: int, *members: int) -> None:
+        for member in members:
+            self.ledger.vote(VOLATILE, member, ballot, slot)
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+STATED: dict[str, Callable[[Ledger], None]] = {
+    "promise": lambda ledger: ledger.promise(GROUP, 1, 7),
+    "vote": lambda ledger: ledger.vote(GROUP, 1, 7, 0),
+    "log": lambda ledger: ledger.hold(GROUP, 1, 7, 7),
+    "clock": lambda ledger: ledger.publish_clock(GROUP, 1, 7, 7),
+}
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_statement_needs_its_durable_record(scene: Scene, name: str) -> None:
+    scene.disk.append(Durable(6))
+    STATED[name](scene.ledger)
+    assert scene.broken == ["persist before send"]
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_statement_with_a_durable_record_is_sound(scene: Scene, name: str) -> None:
+    scene.disk += [Durable(6), Durable(7)]
+    STATED[name](scene.ledger)
+    assert not scene.broken
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_process_that_never_persists_has_nothing_to_wait_for(scene: Scene, name: str) -> None:
+    STATED[name](scene.ledger)
+    assert not scene.broken
+
+
+def test_checkpoint_that_lacks_a_vote_covers_it_no_more(scene: Scene) -> None:
+    scene.disk.append(Durable(7))
+    STATED["vote"](scene.ledger)
+    scene.disk[:] = [Durable(5)]
+    STATED["vote"](scene.ledger)
+    assert scene.broken == ["persist before send"]
+
+
+def test_vote_below_a_sent_promise_breaks_it(scene: Scene) -> None:
+    scene.ledger.promise(VOLATILE, 1, 7)
+    scene.ledger.report(VOLATILE, 1, 0, 0, [])
+    scene.ledger.vote(VOLATILE, 1, 6, 3)
+    assert scene.broken == ["promise kept"]
+
+
+def test_vote_that_a_promise_reported_may_be_sent_again(scene: Scene) -> None:
+    scene.ledger.promise(VOLATILE, 1, 7)
+    scene.ledger.report(VOLATILE, 1, 0, 2, [(3, 6)])
+    scene.ledger.vote(VOLATILE, 1, 6, 3)
+    scene.ledger.vote(VOLATILE, 1, 6, 1)
+    assert not scene.broken
+
+
+def test_acknowledged_log_below_a_sent_promise_breaks_it(scene: Scene) -> None:
+    scene.ledger.promise(VOLATILE, 1, 7)
+    scene.ledger.hold(VOLATILE, 1, 6, 1)
+    assert scene.broken == ["promise kept"]
+
+
+def test_lower_promise_after_a_higher_one_breaks_it(scene: Scene) -> None:
+    scene.ledger.promise(VOLATILE, 1, 7)
+    scene.ledger.promise(VOLATILE, 1, 6)
+    assert scene.broken == ["promise kept"]
+
+
+def test_promise_must_report_every_vote_that_was_sent(scene: Scene) -> None:
+    scene.ledger.vote(VOLATILE, 1, 6, 3)
+    scene.ledger.report(VOLATILE, 1, 0, 3, [])
+    assert scene.broken == ["nothing forgotten"]
+
+
+@pytest.mark.parametrize(("since", "below", "delivered"), [(7, 0, set()), (0, 4, set()), (0, 0, {3})])
+def test_settled_votes_need_no_report(scene: Scene, since: int, below: int, delivered: set[int]) -> None:
+    scene.delivered = delivered
+    scene.ledger.vote(VOLATILE, 1, 6, 3)
+    scene.ledger.report(VOLATILE, 1, since, below, [])
+    assert not scene.broken
+
+
+def test_process_that_lost_its_memory_may_contradict_itself(scene: Scene) -> None:
+    scene.ledger.vote(VOLATILE, 1, 6, 3)
+    scene.ledger.promise(VOLATILE, 1, 7)
+    scene.ledger.publish_clock(VOLATILE, 1, 7, 9)
+    scene.ledger.forget(1)
+    scene.ledger.promise(VOLATILE, 1, 5)
+    scene.ledger.report(VOLATILE, 1, 0, 0, [])
+    scene.ledger.publish_clock(VOLATILE, 1, 5, 2)
+    assert not scene.broken
+
+
+def test_clock_log_and_position_never_go_back(scene: Scene) -> None:
+    for clock in (5, 4):
+        scene.ledger.publish_clock(VOLATILE, 1, 0, clock)
+        scene.ledger.report_log(VOLATILE, 1, 0, clock)
+        scene.ledger.hold(VOLATILE, 1, 0, clock)
+        scene.ledger.reach(VOLATILE, 1, "position", clock)
+    assert scene.broken == ["nothing forgotten"] * 4
+
+
+def test_rehearsed_restart_is_compared_and_not_remembered(scene: Scene) -> None:
+    scene.ledger.publish_clock(VOLATILE, 1, 0, 5)
+    scene.ledger.rehearsed = True
+    scene.ledger.publish_clock(VOLATILE, 1, 0, 9)
+    scene.ledger.rehearsed = False
+    scene.ledger.publish_clock(VOLATILE, 1, 0, 6)
+    assert not scene.broken
+    scene.ledger.rehearsed = True
+    scene.ledger.publish_clock(VOLATILE, 1, 0, 4)
+    assert scene.broken == ["restart"]
+
+
+def test_ballot_has_one_value_per_slot(scene: Scene) -> None:
+    scene.ledger.propose(VOLATILE, 0, 5, 3, "a")
+    scene.ledger.propose(VOLATILE, 1, 5, 3, "a")
+    scene.ledger.propose(VOLATILE, 1, 6, 3, "b")
+    assert not scene.broken
+    scene.ledger.propose(VOLATILE, 1, 5, 3, "b")
+    assert scene.broken == ["one value"]
+
+
+@pytest.mark.parametrize(("voters", "expected"), [((0, 0), []), ((0, 2), ["chosen value"])])
+def test_chosen_value_stays(scene: Scene, voters: tuple[int, int], expected: list[str]) -> None:
+    scene.ledger.propose(VOLATILE, 0, 5, 3, "a")
+    scene.vote_all(5, 3, *voters)
+    scene.ledger.propose(VOLATILE, 1, 6, 3, "b")
+    assert scene.broken == expected
+
+
+def test_log_that_a_majority_holds_stays(scene: Scene) -> None:
+    for slot in range(3):
+        scene.ledger.propose(VOLATILE, 0, 5, slot, 10 + slot, slot)
+    scene.ledger.hold(VOLATILE, 0, 5, 3)
+    scene.ledger.hold(VOLATILE, 1, 5, 2)
+    scene.ledger.propose(VOLATILE, 2, 6, 2, 99, 99)
+    assert not scene.broken
+    scene.ledger.propose(VOLATILE, 2, 6, 1, 99, 99)
+    assert scene.broken == ["chosen value"]
+
+
+def test_decision_without_a_majority_is_false(scene: Scene) -> None:
+    scene.ledger.propose(VOLATILE, 0, 5, 3, "a", 8)
+    scene.vote_all(5, 3, 1)
+    scene.ledger.decide(VOLATILE, 0, 3, "a")
+    scene.ledger.decide_timestamp(VOLATILE, 0, 8, "a")  # type: ignore[arg-type]
+    assert scene.broken == ["chosen value"] * 2
+    scene.vote_all(5, 3, 2)
+    scene.ledger.decide(VOLATILE, 0, 3, "a")
+    scene.ledger.decide_timestamp(VOLATILE, 0, 8, "a")  # type: ignore[arg-type]
+    assert len(scene.broken) == 2
+    scene.ledger.decide(VOLATILE, 0, 3, "b")
+    assert len(scene.broken) == 3
+
+
+def test_ballot_begins_above_the_clock_of_a_majority(scene: Scene) -> None:
+    for member, clock in ((0, 9), (1, 7), (2, 4)):
+        scene.ledger.publish_clock(VOLATILE, member, 0, clock)
+    scene.ledger.start_ballot(VOLATILE, 2, 5, 7)
+    assert not scene.broken
+    scene.ledger.start_ballot(VOLATILE, 2, 5, 6)
+    assert scene.broken == ["ballot's clock"]
+
+
+def test_clock_raised_after_a_promise_does_not_bind_the_promised_ballot(scene: Scene) -> None:
+    for member in (0, 1):
+        scene.ledger.promise(VOLATILE, member, 5)
+        scene.ledger.publish_clock(VOLATILE, member, 0, 9)
+    scene.ledger.start_ballot(VOLATILE, 2, 5, 3)
+    assert not scene.broken
+    scene.ledger.start_ballot(VOLATILE, 2, 6, 3)
+    assert scene.broken == ["ballot's clock"]
+
+
+def test_new_timestamp_is_above_the_clock_of_a_majority(scene: Scene) -> None:
+    for member in (0, 1):
+        scene.ledger.publish_clock(VOLATILE, member, 0, 7)
+    scene.ledger.publish_clock(VOLATILE, 2, 5, 7)
+    scene.ledger.propose(VOLATILE, 2, 5, 0, 8, 100, 8)
+    scene.ledger.propose(VOLATILE, 2, 5, 1, 7, 101)
+    assert not scene.broken
+    scene.ledger.propose(VOLATILE, 2, 5, 2, 7, 102, 7)
+    assert scene.broken == ["ballot's clock"]
+
+
+def test_claimed_progress_needs_a_majority(scene: Scene) -> None:
+    scene.ledger.reach(VOLATILE, 0, "position", 9)
+    scene.ledger.reach(VOLATILE, 1, "position", 4)
+    scene.ledger.claim(VOLATILE, 0, "position", 4)
+    assert not scene.broken
+    scene.ledger.claim(VOLATILE, 0, "position", 5)
+    assert scene.broken == ["majority's progress"]
+
+
+def test_frozen_epoch_gets_no_further_acknowledgement(scene: Scene) -> None:
+    scene.ledger.acknowledge(VOLATILE, 0, 2, (3, 4))
+    scene.ledger.freeze(VOLATILE, 0, 2, (3, 5))
+    scene.ledger.acknowledge(VOLATILE, 0, 2, (3, 5))
+    scene.ledger.acknowledge(VOLATILE, 0, 3, (9, 9))
+    assert not scene.broken
+    scene.ledger.acknowledge(VOLATILE, 0, 2, (3, 6))
+    assert scene.broken == ["frozen epoch"]
+
+
+def test_epoch_ends_at_or_above_what_a_majority_acknowledged(scene: Scene) -> None:
+    scene.ledger.acknowledge(VOLATILE, 0, 2, (3, 4))
+    scene.ledger.acknowledge(VOLATILE, 1, 2, (2, 5))
+    scene.ledger.end_epoch(VOLATILE, 2, 2, {0: 2, 1: 4})
+    scene.ledger.acknowledge(VOLATILE, 2, 2, (2, 4))
+    assert not scene.broken
+    scene.ledger.end_epoch(VOLATILE, 2, 2, {1: 3})
+    assert scene.broken == ["frozen epoch"]
+    scene.ledger.acknowledge(VOLATILE, 2, 2, (3, 4))
+    assert len(scene.broken) == 3
+
+
+def test_stated_facts_agree(scene: Scene) -> None:
+    scene.ledger.agree(0, "final timestamp of message", 7, 3)
+    scene.ledger.agree(1, "final timestamp of message", 7, 3)
+    scene.ledger.agree(1, "final timestamp of message", 8, 4)
+    assert not scene.broken
+    scene.ledger.agree(2, "final timestamp of message", 7, 4)
+    assert scene.broken == ["agreement"]
+
+
+def test_destinations_are_those_of_the_stated_message(scene: Scene) -> None:
+    assert scene.ledger.find_destinations(7) == ()
+    scene.ledger.know(Message(7, 0, (1, 2)))
+    assert scene.ledger.find_destinations(7) == (1, 2)

@@ -97,6 +97,9 @@ class Listener:
     def decide(self, domain: Domain, source: ProcessId, slot: Slot, value: Hashable) -> None:
         """The source passes on the decision of a slot."""
 
+    def order(self, domain: Domain, source: ProcessId, ballot: int, slot: Slot) -> None:
+        """The source, as the leader of a ballot, orders its group to deliver what the slot decides."""
+
     def decide_timestamp(self, domain: Domain, source: ProcessId, message: MessageId, timestamp: int) -> None:
         """The source passes on the decided timestamp of a message."""
 

@@ -207,6 +207,15 @@ def test_decision_without_a_majority_is_false(scene: Scene) -> None:
     assert len(scene.broken) == 3
 
 
+def test_leader_orders_what_a_majority_of_its_group_accepted_in_its_ballot(scene: Scene) -> None:
+    scene.vote_all(5, 3, 0, 1)
+    scene.ledger.order(VOLATILE, 0, 5, 3)
+    assert not scene.broken
+    scene.vote_all(6, 3, 1)
+    scene.ledger.order(VOLATILE, 1, 6, 3)
+    assert scene.broken == ["home majority"]
+
+
 def test_ballot_begins_above_the_clock_of_a_majority(scene: Scene) -> None:
     for member, clock in ((0, 9), (1, 7), (2, 4)):
         scene.ledger.publish_clock(VOLATILE, member, 0, clock)

@@ -82,7 +82,8 @@ def build_body_statements(find: FindDomain) -> dict[type[Body], StateBody]:
             return
         if body.remaining > 0:
             listener.propose(domain, source, body.ballot, body.instance, body.value)
-        if source in domain.places and body.votes >> domain.places[source] & 1:
+        # On the second lap a member passes on votes, perhaps one of its own from before it lost its memory.
+        if body.remaining >= 0 and source in domain.places and body.votes >> domain.places[source] & 1:
             listener.vote(domain, source, body.ballot, body.instance)
 
     def state_promise(listener: Listener, source: ProcessId, body: Promise) -> None:

@@ -92,6 +92,7 @@ class PrimCastStatements:
             id = delivery.message.id
             listener.agree(source, f"delivery of {domain.name}", position, (id, delivery.final))
             listener.agree(source, FINAL, id, delivery.final)
+            listener.decide_timestamp(domain, source, id, delivery.timestamp)
 
     def _state_progress(self, listener: Listener, source: ProcessId, record: Progress) -> None:
         domain = self._domains[source]

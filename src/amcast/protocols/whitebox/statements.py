@@ -67,18 +67,22 @@ class WhiteBoxStatements:
         domain = self._domains[source]
         listener.reach(domain, source, "position", body.position)
         listener.reach(domain, source, "rank", (body.time, body.tie))
+        own = self._topology.group_of(source)
         for id, ballots in body.acks:
             groups = listener.find_destinations(id)
-            own = self._topology.group_of(source)
-            for group, ballot in zip(groups, ballots, strict=False):
-                timestamp = listener.find_proposal(self._by_group[group], ballot, id)
+            if len(ballots) < len(groups):
+                listener.vote(domain, source, ballots[0], id)  # the own leader told the final timestamp
+                continue
+            ballot = ballots[groups.index(own)]
+            listener.vote(domain, source, ballot, id)
+            for group, other in zip(groups, ballots, strict=True):
+                timestamp = listener.find_proposal(self._by_group[group], other, id)
                 if timestamp is not None:
-                    listener.raise_clock(domain, source, ballots[groups.index(own)], timestamp)
-                if group == own:
-                    listener.vote(domain, source, ballot, id)
+                    listener.raise_clock(domain, source, ballot, timestamp)
 
     def _state_delivery(self, listener: Listener, source: ProcessId, body: Delivery) -> None:
         for position, (id, final) in enumerate(body.deliveries, body.first):
+            listener.order(self._domains[source], source, body.ballot, id)
             self._state_delivered(listener, source, position, id, final)
 
     def _state_history(self, listener: Listener, source: ProcessId, history: DeliveryHistory) -> None:

@@ -59,6 +59,9 @@ class DomainLedger:
         self._votes[key] = votes
         return votes.bit_count() == self.domain.quorum
 
+    def has_majority(self, ballot: int, slot: Slot) -> bool:
+        return self._votes.get((ballot, slot), 0).bit_count() >= self.domain.quorum
+
     def count_length(self, place: int, ballot: int, length: int) -> range:
         """Counts a prefix of a ballot's log; returns the slots that it makes chosen."""
         lengths = self._lengths.get(ballot)

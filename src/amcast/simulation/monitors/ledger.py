@@ -9,6 +9,7 @@
                           passes on a decision that no majority made
     ballot's clock        a ballot begins above every clock that a majority published in earlier ballots
     majority's progress   what needs a majority's progress has it
+    home majority         a leader orders a delivery only after a majority of its own group accepted it in its ballot
     frozen epoch          a process that froze an epoch acknowledges nothing more in it, and the epoch ends nowhere
                           below what a majority has acknowledged
     agreement             timestamps, positions, batches and numbered bodies are the same whoever states them
@@ -125,7 +126,7 @@ class Ledger(Listener):
         if place is None or self.rehearsed:
             return
         records = self._records(domain, source)
-        if records is not None and not records.covers_vote(ballot, slot):
+        if records is not None and not (records.covers_vote(ballot, slot) or slot in self._delivered(source)):
             sentence = f"sends its vote for slot {slot} of {domain.name} in ballot {ballot}, which is not durable"
             self._break(source, "persist before send", sentence)
         ledger = self._of(domain)
@@ -309,6 +310,14 @@ class Ledger(Listener):
         elif chosen[1] != value:
             sentence = f"passes on {value} for slot {slot} of {domain.name}, where {chosen[1]} was chosen"
             self._break(source, "chosen value", sentence)
+
+    def order(self, domain: Domain, source: ProcessId, ballot: int, slot: Slot) -> None:
+        if not self._of(domain).has_majority(ballot, slot):
+            sentence = (
+                f"orders the delivery of {slot} in ballot {ballot} of {domain.name},"
+                " which no majority of the group has accepted in that ballot"
+            )
+            self._break(source, "home majority", sentence)
 
     def decide_timestamp(self, domain: Domain, source: ProcessId, message: MessageId, timestamp: int) -> None:
         chosen = self._of(domain).timestamps.get(message)

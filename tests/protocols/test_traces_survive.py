@@ -78,8 +78,8 @@ class KillingFuzzer(Fuzzer):
         self._rate = self._kill_random.choice((0.002, 0.01))
         self.style = replace(self.style, fault_steps=1500, fault_rate=self._kill_random.choice((0, 0.005, 0.02)))
 
-    def _disturb(self) -> None:
-        super()._disturb()
+    def _inject_faults(self) -> None:
+        super()._inject_faults()
         self._restart_due(self.world.steps)
         if not self._returning and self._kill_random.random() < self._rate:
             groups = self.world.topology.groups

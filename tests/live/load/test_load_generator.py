@@ -62,7 +62,7 @@ def test_paced_latency_counts_from_the_due_time() -> None:
 class Hasty(LoadGenerator):
     """Simulates an event loop whose timers end early."""
 
-    async def _wait(self, seconds: float, tasks: Sequence["asyncio.Task[None]"]) -> None:
+    async def _wait_or_fail(self, seconds: float, tasks: Sequence["asyncio.Task[None]"]) -> None:
         await super()._wait_or_fail(max(0.0, seconds - 0.002), tasks)
 
 

@@ -13,6 +13,7 @@ from amcast.parts.groups.leader_group_messages import Nack
 from amcast.protocols.primcast.messages import Ack, NewState, Promise, Proposal
 from amcast.protocols.primcast.process import HYBRID, SPEC, PrimCast
 from amcast.simulation.inputs.plan import parse_plan
+from tests.mutants.outcome import is_caught
 from tests.protocols.primcast import scenes
 from tests.protocols.stage import Stage
 
@@ -55,7 +56,7 @@ class Mutant:
         prepared = prepare_run(parse_plan({"protocol": self.spec.name, **tables}), self.mutated_spec())
         for seed in self.seeds:
             outcome = fuzz_seed(prepared, seed)
-            if outcome.status != "holds":
+            if is_caught(outcome):
                 return f"seed {seed}: {outcome.status}: {outcome.story}"
         return None
 

@@ -16,12 +16,13 @@ from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Links
 from amcast.kernel.topology import Topology
 from amcast.simulation.monitors.monitors import Monitoring
-from amcast.simulation.narration import NarratedProcess, ObservedStep, describe_action, narrate_action
+from amcast.simulation.narration import NarratedProcess, ObservedStep, describe_action, describe_failure, narrate_action
 from amcast.simulation.schedulers.fuzz import Judge, Status
 from amcast.simulation.schedulers.heal import describe_stuck, run_fair_ending
 from amcast.simulation.schedulers.pending_actions import TICK_NS, PendingActions
 from amcast.simulation.schedulers.script import Script
 from amcast.simulation.world.actions import AnyAction
+from amcast.simulation.world.failure import ProcessFailedError
 from amcast.simulation.world.world import World
 from amcast.trace.recorder import Recorder
 
@@ -127,10 +128,8 @@ def replay(
         player.world.start()
         _play(script, player, result, strict)
         _judge(player, recorder, claims, judge, result, tell)
-    except UsageError:
-        raise
-    except Exception as error:  # a process that raises is a finding like any other
-        result.status, result.story = "error", f"{type(error).__name__}: {error}"
+    except ProcessFailedError as failure:
+        result.status, result.story = "violated", describe_failure(failure)
     if tell is not None:
         tell(f"{result.status}: {result.story}" if result.story else result.status)
     return result

@@ -166,16 +166,7 @@ class _Shrinker:
     def _play(self, plan: Plan) -> tuple[Status, str, list[ScriptStep]]:
         self._runs += 1
         recorder = Recorder()
-        script = self._script
-        player = Replayer(
-            script.topology,
-            self._make,
-            script.links,
-            script.tick_ns,
-            recorder,
-            farewell=self._farewell,
-            monitoring=self._monitoring,
-        )
+        player = Replayer(self._script, self._make, recorder, farewell=self._farewell, monitoring=self._monitoring)
         world = player.world
         happened: list[ScriptStep] = []
         try:

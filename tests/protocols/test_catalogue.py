@@ -11,5 +11,5 @@ def test_every_protocol_is_found_under_its_own_name() -> None:
 
 
 def test_unknown_protocol_is_rejected_with_the_names_that_exist() -> None:
-    with pytest.raises(UsageError, match="'raft' does not exist; expected one of: skeen, basecast, .*, ring$"):
+    with pytest.raises(UsageError, match=r"'raft' does not exist; expected one of: skeen, basecast, .*, ring$"):
         get_protocol("raft")

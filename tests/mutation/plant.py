@@ -9,30 +9,30 @@ The mutated module is compiled when it is first imported; no file changes.
 import importlib.abc
 import importlib.machinery
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from tests.mutation.operators import Mutant
 from tests.mutation.sample import SOURCE, find_mutant
 
 
 class MutantFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Imports one module from mutated source; all others as usual."""
 
-    def __init__(self, mutant: Mutant) -> None:
-        self._mutant = mutant
-        self._file = SOURCE.joinpath(*mutant.module.split(".")).with_suffix(".py")
+    def __init__(self, module: str, apply: Callable[[str], str]) -> None:
+        self._module = module
+        self._apply = apply
+        self._file = SOURCE.joinpath(*module.split(".")).with_suffix(".py")
 
     def find_spec(
         self, name: str, path: Any, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name != self._mutant.module:
+        if name != self._module:
             return None
         return importlib.machinery.ModuleSpec(name, self, origin=str(self._file))
 
     def exec_module(self, module: ModuleType) -> None:
-        source = self._mutant.apply(self._file.read_text())
+        source = self._apply(self._file.read_text())
         exec(compile(source, str(self._file), "exec"), module.__dict__)
 
 
@@ -40,7 +40,7 @@ def plant(id: str) -> None:
     """Plants a mutant into this process, which must not have imported its module."""
     mutant = find_mutant(id)
     assert mutant.module not in sys.modules, f"{mutant.module} was imported before the mutant was planted"
-    sys.meta_path.insert(0, MutantFinder(mutant))
+    sys.meta_path.insert(0, MutantFinder(mutant.module, mutant.apply))
 
 
 def main(arguments: Sequence[str]) -> None:

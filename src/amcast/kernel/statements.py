@@ -9,7 +9,7 @@ Words. A domain is a set of members that agree on something by ballots. A slot i
 instance of Paxos, an index of PrimCast's log, a message of White-Box.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,9 +49,11 @@ class Listener:
         value: Hashable,
         message: MessageId | None = None,
         timestamp: int | None = None,
+        needs_reports: bool = False,
     ) -> None:
         """In this ballot the slot has this value. `message`: the value is that message's. `timestamp`: the leader has
-        just chosen it, rather than inherited the value from an earlier ballot."""
+        just chosen it, rather than inherited the value from an earlier ballot. `needs_reports`: the votes that were
+        reported with the promises of the ballot leave no other choice."""
 
     def vote(self, domain: Domain, source: ProcessId, ballot: int, slot: Slot) -> None:
         """The source accepted the value that was proposed for a slot in a ballot. In a record, a ballot of -1 stands
@@ -70,14 +72,23 @@ class Listener:
     def promise(self, domain: Domain, source: ProcessId, ballot: int) -> None:
         """The source takes no part in lower ballots from now on."""
 
-    def report(
-        self, domain: Domain, source: ProcessId, since: int, below: Slot, votes: Iterable[tuple[Slot, int]]
+    def report_votes(
+        self, domain: Domain, source: ProcessId, ballot: int, below: Slot, votes: Mapping[Slot, tuple[int, Hashable]]
     ) -> None:
-        """With its promise: all votes of the source (slot and ballot) in ballots from `since` on, but for slots below
-        `below` and those that it has delivered."""
+        """With its promise of a ballot: all votes of the source, ballot and value by slot, but for slots below `below`,
+        whose decisions it knows."""
 
-    def report_log(self, domain: Domain, source: ProcessId, ballot: int, length: int) -> None:
-        """With its promise: the log of the last ballot in which the source took part has this length."""
+    def report_state(
+        self,
+        domain: Domain,
+        source: ProcessId,
+        ballot: int,
+        held: tuple[int, int],
+        clock: int,
+        entries: Mapping[Slot, Hashable],
+    ) -> None:
+        """With its promise of a ballot: the last ballot in which the source took part and the length of its log (0 if
+        there is no log), its clock, and what it accepted in that ballot, but for what it has delivered."""
 
     def publish_clock(self, domain: Domain, source: ProcessId, ballot: int, clock: int) -> None:
         """The source gives no timestamp at or below its clock, and reports it to every later ballot."""
@@ -85,8 +96,17 @@ class Listener:
     def raise_clock(self, domain: Domain, source: ProcessId, ballot: int, clock: int) -> None:
         """The same for a clock that is at least so high."""
 
-    def start_ballot(self, domain: Domain, source: ProcessId, ballot: int, clock: int) -> None:
-        """The leader of a ballot begins with this clock."""
+    def start_ballot(
+        self,
+        domain: Domain,
+        source: ProcessId,
+        ballot: int,
+        length: int,
+        clock: int,
+        entries: Mapping[Slot, Hashable],
+    ) -> None:
+        """The leader sends the state of its ballot: its clock, and the entries of its log of this length (0 if there
+        is no log). The first that it sends is the one that it chose from the promises."""
 
     def reach(self, domain: Domain, source: ProcessId, measure: str, value: Any) -> None:
         """The source has come so far: "position" is the number of its deliveries, "rank" that of the last one."""

@@ -158,13 +158,42 @@ def test_values_are_decided_in_order_at_every_member(kind: type[Paxos]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_votes_are_durable_before_they_are_sent(kind: type[Paxos]) -> None:
+def test_every_member_has_a_record_of_its_vote(kind: type[Paxos]) -> None:
     group = Group(kind)
     group.propose(7)
     group.run()
     for process in range(3):
         assert [r for r in group.records[process] if isinstance(r, Voted)] == [Voted(0, 0, value_of(7))]
         assert group.records[process][0] == Promised(0, (0, 0, 0)), "a member without any record has lost its state"
+
+
+@pytest.mark.parametrize(
+    ("kind", "proposal", "vote"),
+    [
+        (Paxos, Accept(0, 0, value_of(7)), Accepted(0, 0)),
+        (RingPaxos, RingAccept(0, 0, value_of(7), 1, 2), RingAccept(0, 0, value_of(7), 3, 1)),
+        (RingPaxos, Accept(0, 0, value_of(7)), Accepted(0, 0)),
+    ],
+    ids=["paxos", "ring", "ring fallback"],
+)
+def test_votes_are_durable_before_they_are_sent(kind: type[Paxos], proposal: Body, vote: Body) -> None:
+    owner = Group(kind).make(1)
+    owner.step((Started(),), 0)
+    effects = owner.step((Receive(0, proposal),), 0)
+    assert [effect for effect in effects if isinstance(effect, Persist)] == [Persist(Voted(0, 0, value_of(7)))]
+    sent = next(place for place, effect in enumerate(effects) if isinstance(effect, Send) and effect.body == vote)
+    assert any(isinstance(effect, Persist) for effect in effects[:sent]), "nothing behind a Persist leaves before it"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_promises_are_durable_before_they_are_sent(kind: type[Paxos]) -> None:
+    owner = Group(kind).make(1)
+    owner.step((Started(),), 0)
+    ballot = next_ballot(0, 0, 2)
+    persisted, sent = owner.step((Receive(2, Prepare(ballot, 0)),), 0)[:2]
+    assert persisted == Persist(Promised(ballot, (0, 0, 0)))
+    assert isinstance(sent, Send)
+    assert sent.body == Promise(ballot, 0, (), (0, 0, 0))
 
 
 def test_votes_of_one_step_are_sent_together() -> None:

@@ -12,6 +12,7 @@ from amcast.pipeline.check.examination import Examination, PositionGapError
 from amcast.pipeline.check.run_view import build_memory_view
 from amcast.pipeline.kernels.fingerprints import Fingerprint, choose_bucket_count, find_buckets, select_in_buckets
 from amcast.pipeline.kernels.merge import BUFFER_ENTRIES, ChainGap, ChainRows, find_head_cycle, merge
+from amcast.pipeline.kernels.packets import PacketAudit, ProcessTable
 from amcast.pipeline.kernels.pairs import SharedEntriesCounter, compare_pairs
 from amcast.pipeline.kernels.replicas import DeliveryRows, PositionSlice
 from amcast.pipeline.kernels.unique_ids import AscendingIds
@@ -256,6 +257,23 @@ def test_slice_compares_replicas_by_position() -> None:
     assert piece.absorb(5, replica(full[5], full[5]), 11).disorder == 10
     assert piece.absorb(6, replica(*full, sent=11), 25).early == 10
     assert piece.absorb(7, replica(*full, sent=4), 25).time_mismatch == 10
+
+
+# Packets
+
+
+@pytest.mark.parametrize("first", [0, 10**9], ids=["table", "search"])
+def test_both_ends_of_a_packet_took_part(first: int) -> None:
+    """Process ids are looked up in a table, or searched where they are too large for one."""
+    ids = [first + place for place in range(4)]
+    audit = PacketAudit(ProcessTable({ids[0]: 0, ids[1]: 1, ids[2]: None, ids[3]: None}))
+    packets = (longs(ids[2]), longs(ids[0]), longs(ids[2]))
+    wrong = audit.judge(*packets, np.array([0, 1], np.int32), np.array([0], np.int32))
+    assert not wrong.any(), "from the sender to its destination"
+    assert audit.took_part.tolist() == [True, False, True, False, False]
+    audit.judge(longs(ids[0]), longs(first + 99), longs(ids[2]), np.array([0, 1], np.int32), np.array([0], np.int32))
+    assert audit.took_part.tolist() == [True, False, True, False, True], "the last place is for unknown processes"
+    assert audit.outsider_pairs == 1
 
 
 # The whole examination, against the plain checker

@@ -94,14 +94,14 @@ def test_checkpoint_that_lacks_a_vote_covers_it_no_more(scene: Scene) -> None:
 
 def test_vote_below_a_sent_promise_breaks_it(scene: Scene) -> None:
     scene.ledger.promise(VOLATILE, 1, 7)
-    scene.ledger.report(VOLATILE, 1, 0, 0, [])
+    scene.ledger.report_votes(VOLATILE, 1, 7, 0, {})
     scene.ledger.vote(VOLATILE, 1, 6, 3)
     assert scene.broken == ["promise kept"]
 
 
 def test_vote_that_a_promise_reported_may_be_sent_again(scene: Scene) -> None:
     scene.ledger.promise(VOLATILE, 1, 7)
-    scene.ledger.report(VOLATILE, 1, 0, 2, [(3, 6)])
+    scene.ledger.report_votes(VOLATILE, 1, 7, 2, {3: (6, "a")})
     scene.ledger.vote(VOLATILE, 1, 6, 3)
     scene.ledger.vote(VOLATILE, 1, 6, 1)
     assert not scene.broken
@@ -121,16 +121,33 @@ def test_lower_promise_after_a_higher_one_breaks_it(scene: Scene) -> None:
 
 def test_promise_must_report_every_vote_that_was_sent(scene: Scene) -> None:
     scene.ledger.vote(VOLATILE, 1, 6, 3)
-    scene.ledger.report(VOLATILE, 1, 0, 3, [])
+    scene.ledger.report_votes(VOLATILE, 1, 7, 3, {})
     assert scene.broken == ["nothing forgotten"]
 
 
-@pytest.mark.parametrize(("since", "below", "delivered"), [(7, 0, set()), (0, 4, set()), (0, 0, {3})])
-def test_settled_votes_need_no_report(scene: Scene, since: int, below: int, delivered: set[int]) -> None:
+def test_vote_for_a_decided_slot_needs_no_report(scene: Scene) -> None:
+    scene.ledger.vote(VOLATILE, 1, 6, 3)
+    scene.ledger.report_votes(VOLATILE, 1, 7, 4, {})
+    assert not scene.broken
+
+
+@pytest.mark.parametrize(
+    ("held", "delivered", "entries", "expected"),
+    [
+        (6, set(), {3: "a"}, []),
+        (6, {3}, {}, []),
+        (7, set(), {}, []),
+        (6, set(), {}, ["nothing forgotten"]),
+    ],
+    ids=["reported", "delivered", "of an earlier ballot", "left out"],
+)
+def test_reported_state_has_what_was_accepted_in_its_ballot(
+    scene: Scene, held: int, delivered: set[int], entries: dict[int, str], expected: list[str]
+) -> None:
     scene.delivered = delivered
     scene.ledger.vote(VOLATILE, 1, 6, 3)
-    scene.ledger.report(VOLATILE, 1, since, below, [])
-    assert not scene.broken
+    scene.ledger.report_state(VOLATILE, 1, 8, (held, 0), 0, entries)
+    assert scene.broken == expected
 
 
 def test_process_that_lost_its_memory_may_contradict_itself(scene: Scene) -> None:
@@ -139,7 +156,7 @@ def test_process_that_lost_its_memory_may_contradict_itself(scene: Scene) -> Non
     scene.ledger.publish_clock(VOLATILE, 1, 7, 9)
     scene.ledger.forget(1)
     scene.ledger.promise(VOLATILE, 1, 5)
-    scene.ledger.report(VOLATILE, 1, 0, 0, [])
+    scene.ledger.report_votes(VOLATILE, 1, 7, 0, {})
     scene.ledger.publish_clock(VOLATILE, 1, 5, 2)
     assert not scene.broken
 
@@ -147,7 +164,7 @@ def test_process_that_lost_its_memory_may_contradict_itself(scene: Scene) -> Non
 def test_clock_log_and_position_never_go_back(scene: Scene) -> None:
     for clock in (5, 4):
         scene.ledger.publish_clock(VOLATILE, 1, 0, clock)
-        scene.ledger.report_log(VOLATILE, 1, 0, clock)
+        scene.ledger.report_state(VOLATILE, 1, 9, (0, clock), clock, {})
         scene.ledger.hold(VOLATILE, 1, 0, clock)
         scene.ledger.reach(VOLATILE, 1, "position", clock)
     assert scene.broken == ["nothing forgotten"] * 4
@@ -207,6 +224,68 @@ def test_decision_without_a_majority_is_false(scene: Scene) -> None:
     assert len(scene.broken) == 3
 
 
+def report_votes(scene: Scene, ballot: int, *reports: dict[int, tuple[int, str]]) -> None:
+    for member, votes in enumerate(reports):
+        scene.ledger.report_votes(VOLATILE, member, ballot, 0, votes)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("new", []), ("old", []), ("free", ["promises heard"])],
+)
+def test_leader_proposes_the_value_of_the_highest_vote_it_heard_of(
+    scene: Scene, value: str, expected: list[str]
+) -> None:
+    """Members 0 and 1 justify "old", member 2 and any other justify "new"; no majority has no vote."""
+    report_votes(scene, 9, {3: (5, "old")}, {}, {3: (6, "new")})
+    scene.ledger.propose(VOLATILE, 0, 9, 3, value, needs_reports=True)
+    assert scene.broken == expected
+
+
+def test_leader_may_not_prefer_a_lower_vote(scene: Scene) -> None:
+    report_votes(scene, 9, {3: (5, "old")}, {3: (6, "new")})
+    scene.ledger.propose(VOLATILE, 0, 9, 3, "old", needs_reports=True)
+    assert scene.broken == ["promises heard"]
+
+
+def test_leader_needs_promises_of_a_majority(scene: Scene) -> None:
+    report_votes(scene, 9, {})
+    scene.ledger.propose(VOLATILE, 0, 9, 3, "a", needs_reports=True)
+    assert scene.broken == ["promises heard"]
+    scene.ledger.propose(VOLATILE, 0, 0, 3, "a", needs_reports=True)
+    assert len(scene.broken) == 1, "the first ballot needs none"
+
+
+def test_leader_proposes_nothing_below_what_it_heard_to_be_decided(scene: Scene) -> None:
+    scene.ledger.report_votes(VOLATILE, 0, 9, 4, {})
+    scene.ledger.report_votes(VOLATILE, 1, 9, 0, {})
+    scene.ledger.propose(VOLATILE, 0, 9, 4, "a", needs_reports=True)
+    assert not scene.broken
+    scene.ledger.propose(VOLATILE, 0, 9, 3, "a", needs_reports=True)
+    assert scene.broken == ["promises heard"]
+
+
+@pytest.mark.parametrize(
+    ("length", "clock", "entries", "expected"),
+    [
+        (2, 8, {0: "a", 1: "b"}, []),
+        (2, 9, {1: "b"}, []),
+        (2, 7, {0: "a", 1: "b"}, ["promises heard"]),
+        (3, 9, {0: "a", 1: "x", 2: "y"}, ["promises heard"]),
+        (2, 9, {0: "a", 1: "x"}, ["promises heard"]),
+    ],
+    ids=["longest", "trimmed", "clock too low", "earlier ballot", "other entries"],
+)
+def test_ballot_begins_with_the_longest_log_of_the_latest_ballot(
+    scene: Scene, length: int, clock: int, entries: dict[int, str], expected: list[str]
+) -> None:
+    scene.ledger.report_state(VOLATILE, 0, 9, (5, 3), 8, {0: "a", 1: "x", 2: "y"})
+    scene.ledger.report_state(VOLATILE, 1, 9, (6, 2), 7, {0: "a", 1: "b"})
+    scene.ledger.start_ballot(VOLATILE, 0, 9, length, clock, entries)
+    scene.ledger.start_ballot(VOLATILE, 0, 9, 5, 9, {4: "later"})
+    assert scene.broken == expected
+
+
 def test_leader_orders_what_a_majority_of_its_group_accepted_in_its_ballot(scene: Scene) -> None:
     scene.vote_all(5, 3, 0, 1)
     scene.ledger.order(VOLATILE, 0, 5, 3)
@@ -216,22 +295,30 @@ def test_leader_orders_what_a_majority_of_its_group_accepted_in_its_ballot(scene
     assert scene.broken == ["home majority"]
 
 
+def report_nothing(scene: Scene, *ballots: int) -> None:
+    for ballot in ballots:
+        for member in (0, 1):
+            scene.ledger.report_state(VOLATILE, member, ballot, (0, 0), 0, {})
+
+
 def test_ballot_begins_above_the_clock_of_a_majority(scene: Scene) -> None:
+    report_nothing(scene, 5)
     for member, clock in ((0, 9), (1, 7), (2, 4)):
         scene.ledger.publish_clock(VOLATILE, member, 0, clock)
-    scene.ledger.start_ballot(VOLATILE, 2, 5, 7)
+    scene.ledger.start_ballot(VOLATILE, 2, 5, 0, 7, {})
     assert not scene.broken
-    scene.ledger.start_ballot(VOLATILE, 2, 5, 6)
+    scene.ledger.start_ballot(VOLATILE, 2, 5, 0, 6, {})
     assert scene.broken == ["ballot's clock"]
 
 
 def test_clock_raised_after_a_promise_does_not_bind_the_promised_ballot(scene: Scene) -> None:
+    report_nothing(scene, 5, 6)
     for member in (0, 1):
         scene.ledger.promise(VOLATILE, member, 5)
         scene.ledger.publish_clock(VOLATILE, member, 0, 9)
-    scene.ledger.start_ballot(VOLATILE, 2, 5, 3)
+    scene.ledger.start_ballot(VOLATILE, 2, 5, 0, 3, {})
     assert not scene.broken
-    scene.ledger.start_ballot(VOLATILE, 2, 6, 3)
+    scene.ledger.start_ballot(VOLATILE, 2, 6, 0, 3, {})
     assert scene.broken == ["ballot's clock"]
 
 

@@ -68,7 +68,7 @@ def build_body_statements(find: FindDomain) -> dict[type[Body], StateBody]:
     def state_accept(listener: Listener, source: ProcessId, body: Accept) -> None:
         domain = find(source)
         if domain is not None:
-            listener.propose(domain, source, body.ballot, body.instance, body.value)
+            listener.propose(domain, source, body.ballot, body.instance, body.value, needs_reports=True)
 
     def state_accepted(listener: Listener, source: ProcessId, body: Accepted) -> None:
         domain = find(source)
@@ -81,7 +81,7 @@ def build_body_statements(find: FindDomain) -> dict[type[Body], StateBody]:
         if domain is None:
             return
         if body.remaining > 0:
-            listener.propose(domain, source, body.ballot, body.instance, body.value)
+            listener.propose(domain, source, body.ballot, body.instance, body.value, needs_reports=True)
         # On the second lap a member passes on votes, perhaps one of its own from before it lost its memory.
         if body.remaining >= 0 and source in domain.places and body.votes >> domain.places[source] & 1:
             listener.vote(domain, source, body.ballot, body.instance)
@@ -91,8 +91,9 @@ def build_body_statements(find: FindDomain) -> dict[type[Body], StateBody]:
         if domain is None:
             return
         listener.promise(domain, source, body.ballot)
-        listener.report(domain, source, 0, body.decided_until, [(slot, ballot) for slot, ballot, _ in body.votes])
-        for instance, ballot, value in body.votes:
+        votes = {instance: (ballot, value) for instance, ballot, value in body.votes}
+        listener.report_votes(domain, source, body.ballot, body.decided_until, votes)
+        for instance, (ballot, value) in votes.items():
             listener.propose(domain, source, ballot, instance, value)
 
     def state_learn(listener: Listener, source: ProcessId, body: Learn) -> None:

@@ -67,15 +67,18 @@ class PrimCastStatements:
 
     def _state_promise(self, listener: Listener, source: ProcessId, body: Promise) -> None:
         domain = self._domains[source]
-        listener.report_log(domain, source, body.current, body.base + len(body.entries))
+        held = (body.current, body.base + len(body.entries))
         listener.publish_clock(domain, source, body.current, body.clock)
         listener.promise(domain, source, body.epoch)
+        listener.report_state(domain, source, body.epoch, held, body.clock, _list_slots(body.base, body.entries))
         listener.claim(domain, source, "position", body.floor)
         _state_entries(listener, domain, source, body.current, body.base, body.entries)
 
     def _state_new_state(self, listener: Listener, source: ProcessId, body: NewState) -> None:
         domain = self._domains[source]
-        listener.start_ballot(domain, source, body.epoch, body.clock)
+        length = body.base + len(body.entries)
+        entries = _list_slots(body.base, body.entries)
+        listener.start_ballot(domain, source, body.epoch, length, body.clock, entries)
         listener.claim(domain, source, "position", body.floor)
         _state_entries(listener, domain, source, body.epoch, body.base, body.entries)
 
@@ -115,3 +118,7 @@ def _state_entries(
 ) -> None:
     for index, entry in enumerate(entries, base):
         listener.propose(domain, source, epoch, index, entry.timestamp, entry.message.id)
+
+
+def _list_slots(base: int, entries: tuple[Entry, ...]) -> dict[int, tuple[int, int]]:
+    return {index: (entry.message.id, entry.timestamp) for index, entry in enumerate(entries, base)}

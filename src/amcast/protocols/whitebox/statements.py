@@ -5,6 +5,7 @@ from amcast.kernel.message import Body
 from amcast.kernel.statements import Listener, StatementTable
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.statements import make_group_domains, make_probe
+from amcast.parts.groups.leader_group_messages import Entry
 from amcast.protocols.whitebox.messages import (
     Accept,
     AcceptAck,
@@ -95,23 +96,23 @@ class WhiteBoxStatements:
 
     def _state_promise(self, listener: Listener, source: ProcessId, body: NewLeaderAck) -> None:
         domain = self._domains[source]
-        listener.report_log(domain, source, body.current, 0)
         listener.publish_clock(domain, source, body.current, body.clock)
         listener.reach(domain, source, "position", body.position)
         listener.promise(domain, source, body.ballot)
-        votes = [(entry.message.id, body.current) for entry in body.entries]
-        listener.report(domain, source, body.current, 0, votes)
-        for entry in body.entries:
-            id = entry.message.id
-            listener.propose(domain, source, body.current, id, entry.timestamp, id)
+        entries = _list_slots(body.entries)
+        listener.report_state(domain, source, body.ballot, (body.current, 0), body.clock, entries)
+        for id, timestamp in entries.items():
+            listener.propose(domain, source, body.current, id, timestamp, id)
         self._state_history(listener, source, body.history)
 
     def _state_new_state(self, listener: Listener, source: ProcessId, body: NewState) -> None:
         domain = self._domains[source]
-        listener.start_ballot(domain, source, body.ballot, body.clock)
+        entries = _list_slots(body.entries)
+        listener.start_ballot(domain, source, body.ballot, 0, body.clock, entries)
         for entry in body.entries:
             listener.know(entry.message)
-            listener.propose(domain, source, body.ballot, entry.message.id, entry.timestamp, entry.message.id)
+        for id, timestamp in entries.items():
+            listener.propose(domain, source, body.ballot, id, timestamp, id)
         self._state_history(listener, source, body.history)
 
     def _state_new_state_ack(self, listener: Listener, source: ProcessId, body: NewStateAck) -> None:
@@ -148,3 +149,7 @@ class WhiteBoxStatements:
 
     def _ask(self, ballot: int, position: int) -> Body:
         return NewLeader(ballot, position)
+
+
+def _list_slots(entries: tuple[Entry, ...]) -> dict[MessageId, int]:
+    return {entry.message.id: entry.timestamp for entry in entries}

@@ -5,6 +5,7 @@ from typing import Any
 
 from amcast.kernel.ids import MessageId
 from amcast.kernel.statements import Domain, Slot
+from amcast.simulation.monitors.promise_reports import PromiseReports
 
 
 class MemberWords:
@@ -47,6 +48,9 @@ class DomainLedger:
         """By ballot, then by place: the highest clock that the member published."""
         self.reached: dict[str, list[Any]] = {}
         """By measure, then by place: how far the member ever was."""
+        self.reports = PromiseReports(domain.quorum)
+        self.started: set[int] = set()
+        """Ballots whose leader has sent their state."""
         self.acknowledged: dict[int, list[tuple[int, ...]]] = {}
         """By epoch of a generic broadcast, then by place: the numbers that the member acknowledged, by stream."""
         self.ends: dict[int, dict[int, int]] = {}

@@ -5,6 +5,7 @@
     nothing forgotten     a promise reports every vote that was sent; clocks, logs and positions never go back. A
                           restart from the durable records alone is held to the same ("restart")
     one value             in one ballot, a slot has one value
+    promises heard        a leader proposes what follows from the promises of a majority
     chosen value          no later ballot proposes another value for a slot for which a majority has voted, and nobody
                           passes on a decision that no majority made
     ballot's clock        a ballot begins above every clock that a majority published in earlier ballots
@@ -17,7 +18,7 @@
 Each rule is a theorem of the protocols that claim to survive the faults of the run: it never fails for a correct one.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from amcast.kernel.ids import MessageId, ProcessId
@@ -25,6 +26,7 @@ from amcast.kernel.message import Message
 from amcast.kernel.statements import Domain, Listener, Slot
 from amcast.simulation.monitors.domain_ledger import DomainLedger, MemberWords
 from amcast.simulation.monitors.durable_state import DurableState, MemberRecords
+from amcast.simulation.monitors.promise_reports import StateReport, VoteReport
 
 Report = Callable[[ProcessId, str, str], None]
 """Takes the process, the rule that it broke, and how."""
@@ -93,6 +95,7 @@ class Ledger(Listener):
         value: Hashable,
         message: MessageId | None = None,
         timestamp: int | None = None,
+        needs_reports: bool = False,
     ) -> None:
         ledger = self._of(domain)
         key = (ballot, slot)
@@ -112,6 +115,12 @@ class Ledger(Listener):
                 f" after a majority accepted {chosen[1]} in ballot {chosen[0]}"
             )
             self._break(source, "chosen value", sentence)
+        if needs_reports and ballot and not ledger.reports.justify_value(ballot, slot, value):
+            sentence = (
+                f"proposes {value} for slot {slot} of {domain.name} in ballot {ballot},"
+                " which does not follow from the promises of any majority"
+            )
+            self._break(source, "promises heard", sentence)
         if timestamp is not None and len(ledger.clocks) > 1:
             passed = ledger.find_majority_clock(ballot)
             if timestamp <= passed:
@@ -208,29 +217,46 @@ class Ledger(Listener):
             self._break(source, "promise kept", sentence)
         words.promised = max(words.promised, ballot)
 
-    def report(
-        self, domain: Domain, source: ProcessId, since: int, below: Slot, votes: Iterable[tuple[Slot, int]]
+    def report_votes(
+        self, domain: Domain, source: ProcessId, ballot: int, below: Slot, votes: Mapping[Slot, tuple[int, Hashable]]
     ) -> None:
         place = domain.places.get(source)
         if place is None:
             return
-        words = self._of(domain).words[place]
-        reported = dict(votes)
-        for slot, ballot in words.votes.items():
-            if ballot < since or slot < below or reported.get(slot, -1) >= ballot:
-                continue
-            if slot not in self._delivered(source):
-                sentence = f"leaves out of its promise its vote for slot {slot} of {domain.name} in ballot {ballot}"
-                self._break(source, "nothing forgotten", sentence)
+        ledger = self._of(domain)
+        words = ledger.words[place]
+        for slot, voted in words.votes.items():
+            if slot >= below and (slot not in votes or votes[slot][0] < voted):
+                self._break_report(domain, source, slot, voted)
         if not self.rehearsed:
-            words.reported.update(reported)
+            words.reported.update(votes)
             words.reported_below = max(words.reported_below, below)
+            ledger.reports.add_votes(ballot, place, VoteReport(below, votes))
 
-    def report_log(self, domain: Domain, source: ProcessId, ballot: int, length: int) -> None:
+    def report_state(
+        self,
+        domain: Domain,
+        source: ProcessId,
+        ballot: int,
+        held: tuple[int, int],
+        clock: int,
+        entries: Mapping[Slot, Hashable],
+    ) -> None:
         place = domain.places.get(source)
-        if place is not None:
-            words = self._of(domain).words[place]
-            self._check_held(words, domain, source, (ballot, length))
+        if place is None:
+            return
+        ledger = self._of(domain)
+        words = ledger.words[place]
+        self._check_held(words, domain, source, held)
+        for slot, voted in words.votes.items():
+            if voted >= held[0] and slot not in entries and slot not in self._delivered(source):
+                self._break_report(domain, source, slot, voted)
+        if not self.rehearsed:
+            ledger.reports.add_state(ballot, place, StateReport(held, clock, entries))
+
+    def _break_report(self, domain: Domain, source: ProcessId, slot: Slot, ballot: int) -> None:
+        sentence = f"leaves out of its promise its vote for slot {slot} of {domain.name} in ballot {ballot}"
+        self._break(source, "nothing forgotten", sentence)
 
     def _check_held(self, words: MemberWords, domain: Domain, source: ProcessId, held: tuple[int, int]) -> None:
         if held < words.held:
@@ -266,15 +292,33 @@ class Ledger(Listener):
         # A clock that was raised after a promise tells nothing to the ballot that was promised.
         ledger.publish_clock(place, max(ballot, words.promised), clock)
 
-    def start_ballot(self, domain: Domain, source: ProcessId, ballot: int, clock: int) -> None:
+    def start_ballot(
+        self,
+        domain: Domain,
+        source: ProcessId,
+        ballot: int,
+        length: int,
+        clock: int,
+        entries: Mapping[Slot, Hashable],
+    ) -> None:
         if self.rehearsed:
             return
-        passed = self._of(domain).find_majority_clock(ballot)
+        ledger = self._of(domain)
+        passed = ledger.find_majority_clock(ballot)
         if clock < passed:
             sentence = (
                 f"begins ballot {ballot} of {domain.name} with clock {clock}; its majority had passed {passed} before"
             )
             self._break(source, "ballot's clock", sentence)
+        if ballot in ledger.started or ballot == 0:
+            return
+        ledger.started.add(ballot)
+        if not ledger.reports.justify_state(ballot, length, clock, entries):
+            sentence = (
+                f"begins ballot {ballot} of {domain.name} with clock {clock} and entries {dict(entries)},"
+                " which do not follow from the promises of any majority"
+            )
+            self._break(source, "promises heard", sentence)
 
     def reach(self, domain: Domain, source: ProcessId, measure: str, value: Any) -> None:
         place = domain.places.get(source)

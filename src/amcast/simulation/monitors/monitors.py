@@ -117,8 +117,8 @@ class Monitors:
                 ledger.refuses_promise = False
             if allowed is not None:
                 self._hear_rehearsal(process, copy.step((Receive(*allowed),), now))
-        except AssertionError as error:
-            self._report(process, "restart", f"cannot restart from its records: {error}")
+        except Exception as error:  # whatever stops the copy would stop the process
+            self._report(process, "restart", f"cannot restart from its records: {type(error).__name__}: {error}")
         finally:
             ledger.rehearsed = ledger.refuses_promise = False
 

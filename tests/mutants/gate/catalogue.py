@@ -1,0 +1,8 @@
+"""Every planted bug of the gate."""
+
+from typing import Final
+
+from tests.mutants.gate import leader_groups, paxos
+from tests.mutants.gate.bug import Bug
+
+BUGS: Final[dict[str, Bug]] = {bug.name: bug for bug in (*paxos.BUGS, *leader_groups.BUGS)}

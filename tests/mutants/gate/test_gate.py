@@ -1,0 +1,52 @@
+"""The gate of planted bugs, in short: every bug can be planted, and one bug for each rule is found at once.
+
+`python -m tests.mutants.gate` looks for all of them.
+"""
+
+import pytest
+
+from tests.mutants.gate.catalogue import BUGS
+from tests.mutants.gate.search import look_for, name_judge
+
+FOUND_AT_ONCE = {
+    "paxos-promise-before-its-persist": "monitor: persist before send",
+    "primcast-epoch-takes-the-first-clock": "monitor: promises heard",
+    "whitebox-checkpoint-forgets-the-clock": "monitor: restart",
+}
+"""Bugs that the first few seeds find, and their judges."""
+
+
+@pytest.mark.parametrize("name", sorted(BUGS))
+def test_planted_bug_changes_its_module(name: str) -> None:
+    bug = BUGS[name]
+    source = bug.file.read_text()
+    mutated = bug.apply(source)
+    assert mutated != source
+    compile(mutated, str(bug.file), "exec")
+
+
+def test_every_bug_has_one_name_and_a_limit() -> None:
+    assert len(BUGS) >= 75
+    assert all(0 < bug.most_seeds <= 2000 for bug in BUGS.values())
+
+
+@pytest.mark.parametrize("name", sorted(FOUND_AT_ONCE))
+def test_fuzzing_finds_a_planted_bug_at_once(name: str) -> None:
+    finding = look_for(BUGS[name], seeds=30)
+    assert finding.seed >= 0, f"python -m tests.mutants.gate --only {name}"
+    assert finding.judge == FOUND_AT_ONCE[name], finding.story
+
+
+@pytest.mark.parametrize(
+    ("status", "story", "judge"),
+    [
+        ("violated", "process 3 breaks the rule 'promise kept' in step 5: votes", "monitor: promise kept"),
+        ("violated", "process 3 breaks the rule 'ballot's clock' in step 5: begins", "monitor: ballot's clock"),
+        ("violated", "P4: group 0 and group 1 disagree", "checker: P4"),
+        ("violated", "process 1 delivered message 7 at position 3 after 1", "world"),
+        ("stuck", "process 0 never delivered message 4", "liveness"),
+        ("violated", "process 1 fails with AssertionError in decide: two values", "assertion"),
+    ],
+)
+def test_judge_is_named_by_the_story(status: str, story: str, judge: str) -> None:
+    assert name_judge(status, story) == judge

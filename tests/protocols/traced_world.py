@@ -22,10 +22,10 @@ class TracedDisk(Disk):
         super().__init__()
         self._write = write
 
-    def store(self, effect: Persist) -> None:
+    def store(self, effect: Persist, limit: int = 1) -> None:
         if effect.after_deliveries:
             self._write()
-        super().store(effect)
+        super().store(effect, limit)
 
 
 class TracedWorld(World):

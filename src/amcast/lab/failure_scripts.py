@@ -23,6 +23,7 @@ def make_script(prepared: PreparedRun, outcome: FuzzOutcome, tick_ns: int = TICK
         seed=outcome.seed,
         status=outcome.status,
         story=outcome.story,
+        storage=outcome.storage,
     )
 
 

@@ -1,7 +1,7 @@
 """Narrates runs: one sentence for each action, with its effects."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -18,6 +18,7 @@ from amcast.simulation.world.actions import (
     Change,
     Collect,
     Crash,
+    DiskFault,
     Drop,
     Fire,
     Heal,
@@ -36,7 +37,6 @@ from amcast.simulation.world.actions import (
     Sync,
     Unreachable,
 )
-from amcast.simulation.world.failure import ProcessFailedError
 
 ObservedStep = tuple[ProcessId, Sequence[Event], Sequence[Effect]]
 MAX_CHARACTERS = 400
@@ -84,6 +84,17 @@ def _is_clearer_by_events(action: AnyAction) -> bool:
     return isinstance(action, Arrive)
 
 
+_DISK_FAULTS: Final = {
+    "short": "the next writes and reads do only a part of what they are asked",
+    "lost": "it claims to have done the next writes, and has not",
+    "rot": "a bit flips",
+    "full": "it is full",
+    "space": "it has space again",
+    "copy": "the operator copies the data folder",
+    "old": "the operator puts the copy of the data folder back",
+}
+
+
 def describe_action(action: AnyAction) -> str:
     """An action, without its effects."""
     match action:
@@ -99,6 +110,8 @@ def describe_action(action: AnyAction) -> str:
             return f"packet {place} on the link from {source} to {target} is lost"
         case Repeat(source, target, place):
             return f"packet {place} on the link from {source} to {target} will come twice"
+        case Crash(process, kept, torn) if torn:
+            return f"the power of process {process} is cut while {kept} of the records that wait are written"
         case Crash(process, kept):
             return f"process {process} crashes; {kept} of the records that waited for its disk survive"
         case Recover(process, amnesia):
@@ -131,6 +144,8 @@ def _describe_other_action(action: AnyAction) -> str:
             return f"process {process} is told that group {group} is {'up' if up else 'down'}"
         case Unreachable(process, peer):
             return f"process {process} is told that nobody is at the address of process {peer}"
+        case DiskFault(process, kind):
+            return f"the disk of process {process}: {_DISK_FAULTS[kind]}"
         case Leave(process):
             return f"process {process} tells all others that it leaves"
         case Collect(process, on):
@@ -146,11 +161,6 @@ def _describe_other_action(action: AnyAction) -> str:
 
 def _describe_events(process: ProcessId, events: Sequence[Event]) -> str:
     return f"process {process} " + " and ".join(_describe_event(event) for event in events)
-
-
-def describe_failure(failure: ProcessFailedError) -> str:
-    """The story of a process that raised: what it says, and the step in which it did."""
-    return f"{failure} (step {failure.step}, in which {_describe_events(failure.process, failure.events)})"
 
 
 def _describe_event(event: Event) -> str:

@@ -99,7 +99,8 @@ class StorageFolder:
         self._identity = write_identity(self._files, replace(self._identity, first=first, is_discarding=True))
 
     def _open_log(self) -> Log:
-        if self._identity.has_log and not segments.list_segments(self._files):
+        is_lost = self._identity.has_log and not self._identity.is_discarding
+        if is_lost and not segments.list_segments(self._files):
             # An operator removed all segments: the node has lost its records, which its incarnation tells.
             self._begin_discarding(0)
         identity = self._identity

@@ -226,7 +226,7 @@ class _Scanner:
             raise _DoubtfulLogError(f"{file}: damaged at byte {self.end}, and later segments exist")
         for place in range(self.end, self.end + len(rest), SECTOR):
             sector = data[place : place + SECTOR]
-            if sector.strip(b"\0") and not _is_valid(sector, place, self.chain):
+            if _is_rotten(sector, place, self.chain):
                 raise _DoubtfulLogError(
                     f"{file}: damaged at byte {place}, behind the last valid commit at byte {self.end}"
                 )
@@ -261,6 +261,11 @@ def _begins_with_snapshot(data: bytes) -> bool:
 def _is_valid(sector: bytes, place: int, chain: int) -> bool:
     salt = (chain + place // SECTOR * _PLACES) & _MASK
     return len(sector) == SECTOR and _SUM.pack(zlib.crc32(sector[:CONTENT], salt)) == sector[CONTENT:]
+
+
+def _is_rotten(sector: bytes, place: int, chain: int) -> bool:
+    """Whether a sector is neither what the next commit wrote there nor what was there before."""
+    return bool(sector.strip(b"\0")) and not _is_valid(sector, place, chain)
 
 
 def _read_commit(data: bytes, at: int, chain: int) -> Commit | None:

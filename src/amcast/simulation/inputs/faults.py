@@ -12,12 +12,14 @@ from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.spec import FAULTS, Claims
 from amcast.kernel.topology import Topology
+from amcast.simulation.inputs.disk_faults import RATE, draw_disk_fault, draw_torn
 from amcast.simulation.inputs.partitions import draw_partition, find_cut_members
 from amcast.simulation.world.actions import (
     Block,
     Change,
     Collect,
     Crash,
+    DiskFault,
     Fault,
     Heal,
     Leave,
@@ -57,8 +59,10 @@ def perform_fault(world: World, scheduler: FaultTarget, fault: Fault) -> bool:
         return False
     _note_fault(world, fault)
     match fault:
-        case Crash(process, kept):
-            world.crash(process, kept)
+        case Crash(process, kept, torn):
+            world.crash(process, kept, torn)
+        case DiskFault(process, kind, draw):
+            return world.disks[process].damage(kind, draw)
         case Recover(process, amnesia):
             world.recover(process, amnesia)
         case Pause(process):
@@ -127,7 +131,9 @@ def _is_applicable(world: World, fault: Fault) -> bool:
         case Crash(process):
             return process in world.processes
         case Recover(process):
-            return process in world.down
+            return process in world.down and world.disks[process].can_start
+        case DiskFault(process):
+            return world.storage > 0 and world.topology.group_of(process) is not None
         case Pause(process):
             return process in world.processes and process not in world.paused
         case Resume(process):
@@ -185,11 +191,15 @@ class FaultInjector:
         """Processes that crashed for good."""
         self._lost_disks: set[ProcessId] = set()
         """Processes restarted with an empty disk: they count for no quorum until they have caught up."""
+        self._emptied: set[ProcessId] = set()
+        """Those of them whose disk was emptied, not damaged."""
 
     def draw(self, world: World) -> tuple[Fault, ...]:
         """Draws a fault and the actions that end it (performed some time later); nothing if no fault fits."""
         if not self._kinds:
             return ()
+        if world.storage and "recovery" in self._kinds and self._random.random() < RATE:
+            return self._disk_fault(world)
         kind = self._random.choice(self._kinds)
         draws: dict[str, Callable[[World], tuple[Fault, ...]]] = {
             "pause": self._pause,
@@ -209,13 +219,16 @@ class FaultInjector:
     def list_healing(self, world: World) -> list[Fault]:
         """The actions that bring the system to the state that the claims presume."""
         healing: list[Fault] = [Heal(), Lossy(0.0)]
+        healing += [
+            DiskFault(process, "space") for process in world.topology.servers if not world.disks[process].can_start
+        ]
         healing += [Resume(process) for process in sorted(world.paused)]
         healing += [Slow(process, 0) for process in world.topology.processes]
         healing += [Crash(process) for process in sorted(self._crashed_for_good) if process in world.processes]
         back = sorted(
             process for process in world.down if process not in self._crashed_for_good and process not in world.absent
         )
-        healing += [Recover(process, process in self._lost_disks) for process in back]
+        healing += [Recover(process, self._is_emptied(process)) for process in back]
         return healing
 
     def list_stable_leaders(self, world: World) -> list[Fault]:
@@ -319,13 +332,32 @@ class FaultInjector:
         process = self._choose_victim(world)
         if process is None:
             return ()
-        return (Crash(process, self._draw_kept(world, process)), Recover(process, process in self._lost_disks))
+        crash = Crash(process, self._draw_kept(world, process), draw_torn(world, self._random))
+        return (crash, Recover(process, self._is_emptied(process)))
+
+    def _disk_fault(self, world: World) -> tuple[Fault, ...]:
+        process = self._choose_victim(world)
+        if process is None or process in self._lost_disks:
+            return ()
+        return draw_disk_fault(world, process, self._random, lambda process: self._may_lose(world, process))
+
+    def _may_lose(self, world: World, process: ProcessId) -> bool:
+        """Whether a process may lose its records; then it counts as one that has."""
+        if "amnesia" not in self._kinds or not self._is_tolerated(world, (process,)):
+            return False
+        self._lost_disks.add(process)
+        return True
+
+    def _is_emptied(self, process: ProcessId) -> bool:
+        """Whether a process must restart with an empty disk. One whose folder was damaged finds that out itself."""
+        return process in self._emptied
 
     def _amnesia(self, world: World) -> tuple[Fault, ...]:
         process = self._choose_victim(world)
         if process is None or not self._is_tolerated(world, (process,)):
             return ()
         self._lost_disks.add(process)
+        self._emptied.add(process)
         return (Crash(process), Recover(process, True))
 
     def _choose_victim(self, world: World) -> ProcessId | None:

@@ -16,15 +16,14 @@ from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Links
 from amcast.kernel.topology import Topology
 from amcast.kernel.units import MILLISECOND
+from amcast.simulation.inputs.disk_faults import draw_storage
 from amcast.simulation.inputs.faults import FaultInjector
 from amcast.simulation.inputs.load import ClientLoad, Draw
 from amcast.simulation.inputs.random_streams import make_stream
 from amcast.simulation.monitors.monitors import Monitoring
-from amcast.simulation.narration import describe_failure
 from amcast.simulation.schedulers.heal import has_due_deliveries
 from amcast.simulation.schedulers.pending_actions import PendingActions
 from amcast.simulation.world.actions import AnyAction, Arrive, Change, Drop, Fault, Fire, Multicast, Repeat, Sync
-from amcast.simulation.world.failure import ProcessFailedError
 from amcast.simulation.world.membership import are_changes_done, can_change, list_planned_topologies
 from amcast.simulation.world.world import Pair, World
 from amcast.trace.recorder import Recorder
@@ -32,7 +31,7 @@ from amcast.trace.recorder import Recorder
 SETTLE_STEPS: Final = 60_000
 """The liveness bound: steps after healing within which every due delivery must happen."""
 
-Status = Literal["holds", "violated", "stuck"]
+Status = Literal["holds", "violated", "stuck", "error"]
 Judge = Callable[[World, Recorder, bool], str | None]
 """Takes the world, its recorder and whether the run is complete; returns the first violation as a sentence, or None."""
 
@@ -64,6 +63,8 @@ class FuzzCase:
     """`Spec.farewell` of the nodes."""
     monitoring: Monitoring | None = None
     """The invariants that are checked in every step; None: deliveries alone are judged."""
+    storage: bool = True
+    """Whether seeds may keep the records of servers in the real log, on disks that fail."""
 
 
 @dataclass
@@ -76,6 +77,8 @@ class FuzzOutcome:
     script: list[AnyAction] = field(default_factory=list)
     steps: int = 0
     notes: dict[str, int] = field(default_factory=dict)
+    storage: int = 0
+    """The segment size of the logs of servers; 0: records were kept in lists."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,7 @@ class Fuzzer(PendingActions):
         self._random = make_stream(seed, "fuzz")
         self.style = draw_style(self._random, bool(case.kinds))
         self.recorder = recorder
+        self.storage = draw_storage(make_stream(seed, "storage")) if case.storage else 0
         self.world = World(
             case.topology,
             case.make,
@@ -125,6 +129,7 @@ class Fuzzer(PendingActions):
             operator=case.operator,
             farewell=case.farewell,
             monitoring=case.monitoring,
+            storage=self.storage,
         )
         self._changes = list(case.changes)
         self.load = ClientLoad(
@@ -158,8 +163,8 @@ class Fuzzer(PendingActions):
             while not world.violations and not self._is_finished() and world.steps < bound and self._step(fair=True):
                 pass
             self._drain()
-        except ProcessFailedError as failure:
-            return self._outcome("violated", describe_failure(failure))
+        except Exception as error:  # a process that raises is a finding like any other
+            return self._outcome("error", f"{type(error).__name__}: {error}")
         complete = self._is_finished()
         story = world.violations[0] if world.violations else judge(world, self.recorder, complete)
         if story is not None:
@@ -302,7 +307,9 @@ class Fuzzer(PendingActions):
     # Results
 
     def _outcome(self, status: Status, story: str) -> FuzzOutcome:
-        return FuzzOutcome(self.seed, status, story, self.script, self.world.steps, self.world.note_counts)
+        return FuzzOutcome(
+            self.seed, status, story, self.script, self.world.steps, self.world.note_counts, self.storage
+        )
 
     def _describe_stuck(self) -> str:
         owed = self.world.list_due_deliveries()

@@ -29,6 +29,7 @@ from amcast.simulation.world.actions import (
     Change,
     Collect,
     Crash,
+    DiskFault,
     Drop,
     Fire,
     Heal,
@@ -76,6 +77,8 @@ class ScriptHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Processes that are no members at first, and may join."""
     operator: ProcessId | None = None
     """The client that requests changes of members."""
+    storage: int = 0
+    """The segment size of the logs in which servers keep their records; 0: in lists."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,7 @@ class Script:
     story: str = ""
     absent: tuple[ProcessId, ...] = ()
     operator: ProcessId | None = None
+    storage: int = 0
     lines: Sequence[int] = ()
     """The line of each action in its file; empty if the script was not read from one."""
 
@@ -111,6 +115,7 @@ class Script:
             story=self.story,
             absent=self.absent,
             operator=self.operator,
+            storage=self.storage,
         )
 
     def encode(self) -> str:
@@ -163,6 +168,7 @@ def read_script(file: Path | str) -> Script:
         story=header.story,
         absent=header.absent,
         operator=header.operator,
+        storage=header.storage,
         lines=[number for number, _ in lines[1:]],
     )
 
@@ -200,6 +206,7 @@ def check_action(action: AnyAction, topology: Topology, where: str) -> None:
         case (
             Fire(process) | Sync(process) | Crash(process) | Recover(process)
             | Pause(process) | Resume(process) | Slow(process) | Skew(process) | Leave(process) | Collect(process)
+            | DiskFault(process)
         ):  # fmt: skip
             named = (process,)
         case _:

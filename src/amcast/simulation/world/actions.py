@@ -5,7 +5,7 @@ not the number of a packet. This is what makes scripts shrink.
 """
 
 from collections.abc import Iterable
-from typing import Annotated, Union
+from typing import Annotated, Literal, Union
 
 import msgspec
 from msgspec import Meta, Struct
@@ -73,6 +73,21 @@ class Crash(Action, frozen=True):
 
     process: ProcessId
     kept: Count = 0
+    torn: Count = 0
+    """Above 0, where records live in the real log: the power is cut while these records are written, and the number
+    draws when, and which unsynced sectors the disk keeps."""
+
+
+class DiskFault(Action, frozen=True, tag="disk"):
+    """Something happens to the data folder of a process, where records live in the real log. short: the next writes
+    and reads do only a part of what they are asked; lost: the disk claims to have done the next writes, and has not;
+    rot: a bit flips; full: nothing can be written any more; space: it can again; copy: the operator copies the folder;
+    old: the operator puts that copy back as soon as the process is down."""
+
+    process: ProcessId
+    kind: Literal["short", "lost", "rot", "full", "space", "copy", "old"]
+    draw: Count = 0
+    """Draws what the fault leaves open."""
 
 
 class Recover(Action, frozen=True):
@@ -180,6 +195,7 @@ class Change(Action, frozen=True):
 
 Fault = Union[  # noqa: UP007
     Crash,
+    DiskFault,
     Recover,
     Pause,
     Resume,

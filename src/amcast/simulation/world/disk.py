@@ -3,6 +3,7 @@
 from collections import deque
 
 from amcast.kernel.effects import Deliver, Effect, Persist
+from amcast.kernel.events import Started
 from amcast.kernel.message import Record
 
 
@@ -17,23 +18,47 @@ class Disk:
         """Empty, or a Persist that is not durable yet and all effects after it, in order."""
         self.busy = False
 
-    def store(self, effect: Persist) -> None:
-        """Adds a durable record."""
+    def store(self, effect: Persist, limit: int = 1) -> None:
+        """Adds a durable record. Up to `limit` records that wait now become durable at this moment."""
         if effect.replaces:
             self.records.clear()
         self.records.append(effect.record)
 
-    def lose_pending(self, kept: int) -> None:
-        """Crashes the disk: the first `kept` waiting records are durable, though the process never learns it. A record
-        with `after_deliveries` is written only if no delivery waits before it."""
-        delivered = True
-        for effect in self.waiting:
-            if type(effect) is Deliver:
-                delivered = False
-            elif type(effect) is Persist:
-                if kept == 0 or (effect.after_deliveries and not delivered):
-                    break
-                self.store(effect)
-                kept -= 1
+    def crash(self, kept: int, torn: int = 0) -> None:
+        """Ends the incarnation: the first `kept` waiting records are durable, though the process never learns it. A
+        record with `after_deliveries` is written only if no delivery waits before it."""
+        for effect in self.list_writable(kept):
+            self.store(effect)
         self.waiting.clear()
         self.busy = False
+
+    def list_writable(self, limit: int) -> list[Persist]:
+        """The first waiting records that can be written together."""
+        writable: list[Persist] = []
+        is_delivered = True
+        for effect in self.waiting:
+            if type(effect) is Deliver:
+                is_delivered = False
+            elif type(effect) is Persist:
+                if len(writable) == limit or (effect.after_deliveries and not is_delivered):
+                    break
+                writable.append(effect)
+        return writable
+
+    @property
+    def can_start(self) -> bool:
+        """Whether a process could start on this disk."""
+        return True
+
+    def damage(self, kind: str, draw: int) -> bool:
+        """Performs a fault of the disk; False if it does not apply: a list of records has none."""
+        return False
+
+    def erase(self) -> None:
+        """Loses all records."""
+        self.records.clear()
+
+    def start(self, incarnation: int) -> tuple[Started, str | None]:
+        """The first event of an incarnation; and what the disk got wrong, as the end of a sentence about its
+        process."""
+        return Started(tuple(self.records), incarnation), None

@@ -22,7 +22,7 @@ from amcast.kernel.reconfiguration import is_change
 from amcast.kernel.topology import Topology
 from amcast.simulation.monitors.monitors import Monitoring, Monitors
 from amcast.simulation.world.disk import Disk
-from amcast.simulation.world.failure import ProcessFailedError
+from amcast.simulation.world.log_disk import LogDisk
 from amcast.trace.recorder import Recorder
 
 Envelope = tuple[ProcessId, ProcessId, Body, About, int, int]
@@ -105,6 +105,7 @@ class World:
         "skews",
         "stale",
         "steps",
+        "storage",
         "timers",
         "topology",
         "undelivered",
@@ -127,7 +128,10 @@ class World:
         operator: ProcessId | None = None,
         farewell: Callable[[int], Body] | None = None,
         monitoring: Monitoring | None = None,
+        storage: int = 0,
     ) -> None:
+        """`storage`: the records of servers live in the real log, in segments of so many bytes on simulated files; 0:
+        in a list."""
         self.topology = topology
         self.scheduler = scheduler
         self.recorder = recorder
@@ -153,7 +157,12 @@ class World:
         self.skews: dict[ProcessId, tuple[int, float]] = {}
         """By process: how far its clock differs from real time, in nanoseconds and as a drift."""
         self.timers: dict[ProcessId, dict[str, int]] = {process: {} for process in topology.processes}
-        self.disks: dict[ProcessId, Disk] = {process: Disk() for process in topology.processes}
+        self.storage = storage
+        """Segment size of the logs of servers; 0: records live in lists."""
+        self.disks: dict[ProcessId, Disk] = {
+            process: LogDisk(process, storage) if storage and topology.group_of(process) is not None else Disk()
+            for process in topology.processes
+        }
         self.stale: set[Pair] = set()
         """(source, target): the source has not received the Hello of the target's new incarnation."""
         self.history: dict[ProcessId, list[MessageId]] = {process: [] for process in topology.servers}
@@ -208,7 +217,7 @@ class World:
         self.down.update(dict.fromkeys(sorted(self.absent), 0))
         self.processes.update((process, self._make(process)) for process in members)
         for process in members:
-            self.step(process, (Started(),))
+            self.step(process, (self._start_disk(process),))
         # A process that crashed before its first write would look like one that lost its disk.
         for process in members:
             self.complete_writes(process)
@@ -265,8 +274,12 @@ class World:
             if type(effect) is Persist:
                 if left == 0:
                     break
+                try:
+                    disk.store(effect, left)
+                except OSError:
+                    self.crash(process)  # the disk is full or has failed: a node stops
+                    return
                 left -= 1
-                disk.store(effect)
                 disk.waiting.popleft()
             else:
                 disk.waiting.popleft()
@@ -279,10 +292,11 @@ class World:
             if self.monitors is not None and process in self.processes:
                 self.monitors.hear_idle_disk(process, self.incarnations[process], self.now)
 
-    def crash(self, process: ProcessId, kept: int = 0) -> None:
-        """Crashes a process. The first `kept` waiting records are durable, though the process never learnt it."""
+    def crash(self, process: ProcessId, kept: int = 0, torn: int = 0) -> None:
+        """Crashes a process. The first `kept` waiting records are durable, though the process never learnt it; or, if
+        the power is cut while they are written (`torn`), perhaps not."""
         assert process in self.processes, f"process {process} is down already"
-        self.disks[process].lose_pending(kept)
+        self.disks[process].crash(kept, torn)
         self._waiting_for_disk.discard(process)
         del self.processes[process]
         self.timers[process].clear()
@@ -299,7 +313,7 @@ class World:
         assert process in self.down, f"process {process} is not down"
         self.incarnations[process] += 1
         if amnesia:
-            self.disks[process].records.clear()
+            self.disks[process].erase()
             if self.monitors is not None:
                 self.monitors.hear_memory_loss(process)
         self.boot(process)
@@ -314,7 +328,17 @@ class World:
                 if peer in self.processes:
                     self._cut_link(peer, process)
                     self._begin_link(process, peer)
-        self.step(process, (Started(tuple(self.disks[process].records), self.incarnations[process]),))
+        self.step(process, (self._start_disk(process),))
+
+    def _start_disk(self, process: ProcessId) -> Started:
+        disk = self.disks[process]
+        had_records = bool(disk.records)
+        started, fault = disk.start(self.incarnations[process])
+        if fault is not None:
+            self.report_violation(process, fault)
+        if had_records and not started.records and self.monitors is not None:
+            self.monitors.hear_memory_loss(process)
+        return started
 
     def reset_link(self, one: ProcessId, other: ProcessId) -> None:
         """Begins a new incarnation of a link both ways, as after an overflow; both ends get a LinkReset."""
@@ -382,13 +406,9 @@ class World:
         return message.sender == event.sender in self.topology.clients and not is_change(message)
 
     def step(self, process: ProcessId, events: Sequence[Event]) -> None:
-        """Hands events to a process; its effects happen now or wait for its disk. Raises ProcessFailedError if the
-        process raises."""
+        """Hands events to a process; its effects happen now or wait for its disk."""
         self.steps += 1
-        try:
-            effects = self.processes[process].step(events, self._local_time(process) if self.skews else self.now)
-        except Exception as error:
-            raise ProcessFailedError(process, self.steps, events, error) from error
+        effects = self.processes[process].step(events, self._local_time(process) if self.skews else self.now)
         if not effects:
             return
         if self._wants_packets:

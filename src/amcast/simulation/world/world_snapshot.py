@@ -83,9 +83,9 @@ class BranchingWorld(World):
         self.changed.add(process)
         super().complete_writes(process, count)
 
-    def crash(self, process: ProcessId, kept: int = 0) -> None:
+    def crash(self, process: ProcessId, kept: int = 0, torn: int = 0) -> None:
         self.changed.add(process)
-        super().crash(process, kept)
+        super().crash(process, kept, torn)
 
     def restore_process(self, process: ProcessId, cell: ProcessSnapshot) -> None:
         """Restores a process from its snapshot, as a new object, so that no state of another branch remains."""

@@ -1,0 +1,55 @@
+"""Faults of disks, drawn at random, for runs in which records live in the real log (`simulation/world/log_disk.py`).
+
+Torn and short writes and full disks harm nobody who waits for the disk: they are drawn for every protocol whose
+processes may restart. Rot, lost writes and older copies of a folder cost a process its records; they are drawn only
+where the protocol survives that, and for as many processes.
+"""
+
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+from amcast.kernel.ids import ProcessId
+from amcast.simulation.world.actions import Crash, DiskFault, Fault, Recover
+from amcast.simulation.world.world import World
+
+SHARE: Final = 0.5
+"""How many runs keep records in the real log."""
+RATE: Final = 0.25
+"""How many faults of such a run are faults of disks."""
+
+
+def draw_storage(random: Random) -> int:
+    """Draws the segment size of a run; 0: records live in a list. Small segments begin and end often."""
+    return random.choice((2048, 4096, 16384)) if random.random() < SHARE else 0
+
+
+def draw_torn(world: World, random: Random) -> int:
+    """Draws how a crash tears what is being written; 0: not at all."""
+    return random.randint(1, 1 << 20) if world.storage and random.random() < 0.6 else 0
+
+
+def draw_disk_fault(
+    world: World, process: ProcessId, random: Random, lose: Callable[[ProcessId], bool]
+) -> tuple[Fault, ...]:
+    """Draws a fault of one disk, and the actions that end it. `lose` tells whether the process may lose its records,
+    and counts it as one that has."""
+    draw = random.randint(0, 1 << 20)
+    waiting = len(world.disks[process].waiting)
+    crash = Crash(process, random.randint(0, waiting), draw_torn(world, random))
+    kind = random.choice(("short", "short", "full", "lost", "rot", "rot", "old", "copy"))
+    if kind in ("lost", "rot", "old") and not lose(process):
+        kind = "short"
+    match kind:
+        case "full":
+            return (DiskFault(process, "full"), DiskFault(process, "space"), Recover(process))
+        case "old":
+            return (DiskFault(process, "old"), crash, Recover(process))
+        case "copy":
+            return (DiskFault(process, "copy"),)
+        case "lost":
+            return (DiskFault(process, "lost", draw), crash, Recover(process))
+        case "rot":
+            return (DiskFault(process, "rot", draw), crash, Recover(process))
+        case _:
+            return (DiskFault(process, "short", draw), crash, Recover(process))

@@ -1,0 +1,1 @@
+"""Tests of durable storage over simulated files."""

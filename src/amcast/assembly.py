@@ -101,7 +101,13 @@ def assemble_cluster(protocol: Spec, topology: Topology, options: Mapping[str, A
 
 
 def assemble_simulation(
-    protocol: Spec, config: Config, scale_ns: int, *, gateways: bool = False, changes: bool = False
+    protocol: Spec,
+    config: Config,
+    scale_ns: int,
+    *,
+    gateways: bool = False,
+    changes: bool = False,
+    heartbeats: bool = True,
 ) -> Assembly:
     """The nodes and clients of a simulated run, with timeouts in proportion to the longest message delay."""
     retry_ns = (60 * scale_ns, 120 * scale_ns)
@@ -109,7 +115,7 @@ def assemble_simulation(
     return Assembly(
         protocol,
         config,
-        scale_node(scale_ns, gateway),
+        scale_node(scale_ns, gateway) if heartbeats else NodeConfig(omega=None, gateway=gateway),
         SessionConfig(retry_ns=retry_ns, gateways=gateways),
         ReconfigurableConfig(retry_ns=(30 * scale_ns, 60 * scale_ns)) if changes else None,
     )

@@ -66,6 +66,7 @@ class PreparedRun:
             scale_ns(self.network),
             gateways=self.plan.gateways,
             changes=bool(self.changes),
+            heartbeats=self.plan.heartbeats,
         )
 
     @property

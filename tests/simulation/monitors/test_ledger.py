@@ -377,3 +377,25 @@ def test_destinations_are_those_of_the_stated_message(scene: Scene) -> None:
     assert scene.ledger.find_destinations(7) == ()
     scene.ledger.know(Message(7, 0, (1, 2)))
     assert scene.ledger.find_destinations(7) == (1, 2)
+
+
+def test_proposal_that_is_heard_after_its_votes_is_chosen(scene: Scene) -> None:
+    scene.vote_all(1, 0, 0, 1)
+    scene.ledger.propose(VOLATILE, 2, 1, 0, "a", 5)
+    scene.ledger.decide(VOLATILE, 2, 0, "a")
+    scene.ledger.decide_timestamp(VOLATILE, 2, 5, "a")  # type: ignore[arg-type]
+    assert scene.broken == []
+    scene.ledger.decide(VOLATILE, 2, 0, "b")
+    assert scene.broken == ["chosen value"]
+
+
+def test_ledger_that_missed_the_past_accuses_nobody_of_a_missing_majority() -> None:
+    broken: list[str] = []
+    ledger = Ledger(
+        lambda process, rule, sentence: broken.append(rule), lambda process: None, lambda process: (), is_partial=True
+    )  # type: ignore[arg-type, return-value]
+    ledger.order(VOLATILE, 0, 1, 0)
+    ledger.decide(VOLATILE, 0, 0, "a")
+    ledger.decide_timestamp(VOLATILE, 0, 5, 3)
+    ledger.claim(VOLATILE, 0, "position", 4)
+    assert broken == []

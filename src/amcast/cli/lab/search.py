@@ -195,12 +195,12 @@ def explore(
     """
     values = planned(plan, protocol_name, groups, replicas, None, None, messages, None, None)
     spec = find_protocol(values["protocol"])
-    lay(
-        values,
-        "network.links",
-        links or (spec.unreplicated if replicas == 1 and spec.unreplicated else spec.claims).links,
-    )
-    lay(values, "nodes", False)
+    claims = spec.unreplicated if replicas == 1 and spec.unreplicated else spec.claims
+    lay(values, "network.links", links or claims.links)
+    # After a crash somebody must ask again, and only clients of nodes do.
+    retries = crashes > 0 and "crash" in claims.faults
+    lay(values, "nodes", retries)
+    lay(values, "heartbeats", not retries)
     prepared = prepare_run(parse_plan(values, f"plan {plan}" if plan else "flags"))
     budget = Budget(timers, crashes, recoveries, drops, 0, renewals, suggestions)
     every = list_patterns(prepared.topology.groups, messages)

@@ -71,6 +71,8 @@ class WhiteBoxStatements:
         own = self._topology.group_of(source)
         for id, ballots in body.acks:
             groups = listener.find_destinations(id)
+            if own not in groups:
+                continue  # a message whose proposal the listener did not hear
             if len(ballots) < len(groups):
                 listener.vote(domain, source, ballots[0], id)  # the own leader told the final timestamp
                 continue

@@ -32,6 +32,12 @@ def _cut_member_from_group(topology: Topology, random: Random) -> list[Pair]:
     return _pair_up((member,), [other for other in members if other != member])
 
 
+def _cut_member_from_group_and_clients(topology: Topology, random: Random) -> list[Pair]:
+    """The same, and no client reaches the member: it keeps company with other groups only."""
+    pairs = _cut_member_from_group(topology, random)
+    return pairs + _pair_up((pairs[0][0],), topology.clients) if pairs else []
+
+
 def _cut_member_from_others(topology: Topology, random: Random) -> list[Pair]:
     """One member hears its own group only."""
     members = topology.members(random.choice(topology.groups))
@@ -70,13 +76,13 @@ def _cut_pairs(topology: Topology, random: Random) -> list[Pair]:
 SHAPES: Final[tuple[Shape, ...]] = (
     _cut_sides,
     _cut_member_from_group,
-    _cut_member_from_group,
+    _cut_member_from_group_and_clients,
     _cut_member_from_others,
     _cut_bridge,
     _cut_chains,
     _cut_pairs,
 )
-"""Drawn with equal probability; a leader without its group hurts most and stands twice."""
+"""Drawn with equal probability."""
 
 
 def draw_partition(topology: Topology, random: Random) -> tuple[Pair, ...]:

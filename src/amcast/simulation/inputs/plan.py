@@ -91,6 +91,9 @@ class Plan(Config, frozen=True):
     nodes: bool | None = None
     """Whether processes are whole nodes (leader election, client sessions with retries and replies) or bare. Default:
     nodes if the protocol claims to survive crashes."""
+    heartbeats: bool = True
+    """Whether nodes elect leaders by heartbeats. Without them only the scheduler suggests leaders, as an exploration
+    needs."""
     gateways: bool = False
     """Whether nodes bundle the messages of their clients, as in a live cluster; clients then ask one node."""
     until_ns: int = 0

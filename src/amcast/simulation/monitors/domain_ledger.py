@@ -64,7 +64,11 @@ class DomainLedger:
         return votes.bit_count() == self.domain.quorum
 
     def has_majority(self, ballot: int, slot: Slot) -> bool:
-        return self._votes.get((ballot, slot), 0).bit_count() >= self.domain.quorum
+        """Whether a majority has voted for a slot in a ballot, or holds a log of the ballot that contains it."""
+        if self._votes.get((ballot, slot), 0).bit_count() >= self.domain.quorum:
+            return True
+        length = self._chosen_lengths.get(ballot)
+        return length is not None and slot < length
 
     def count_length(self, place: int, ballot: int, length: int) -> range:
         """Counts a prefix of a ballot's log; returns the slots that it makes chosen."""

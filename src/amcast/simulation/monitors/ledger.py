@@ -37,12 +37,18 @@ class Ledger(Listener):
     process that was rebuilt from its records: they are compared with what the real one said, and not remembered."""
 
     def __init__(
-        self, report: Report, durable: Callable[[ProcessId], DurableState], delivered: Callable[[ProcessId], Any]
+        self,
+        report: Report,
+        durable: Callable[[ProcessId], DurableState],
+        delivered: Callable[[ProcessId], Any],
+        is_partial: bool = False,
     ) -> None:
         self._report = report
         self._durable = durable
         self._delivered = delivered
         """The messages that a process has delivered."""
+        self._is_partial = is_partial
+        """What was said before is unknown: a majority that is missing here may have been there."""
         self._domains: dict[Domain, DomainLedger] = {}
         self._facts: dict[tuple[str, Hashable], tuple[Hashable, ProcessId]] = {}
         self._destinations: dict[MessageId, tuple[int, ...]] = {}
@@ -129,6 +135,8 @@ class Ledger(Listener):
                     f" whose majority had passed {passed} before"
                 )
                 self._break(source, "ballot's clock", sentence)
+        if ledger.has_majority(ballot, slot):  # a restarted member may acknowledge what it never sent
+            self._choose(ledger, source, ballot, slot)
 
     def vote(self, domain: Domain, source: ProcessId, ballot: int, slot: Slot) -> None:
         place = domain.places.get(source)
@@ -334,7 +342,7 @@ class Ledger(Listener):
             ledger.reach(place, measure, value)
 
     def claim(self, domain: Domain, source: ProcessId, measure: str, value: Any) -> None:
-        if self.rehearsed or not value:
+        if self.rehearsed or self._is_partial or not value:
             return
         reached = self._of(domain).find_majority_reach(measure)
         if reached is None or reached < value:
@@ -348,7 +356,7 @@ class Ledger(Listener):
     def decide(self, domain: Domain, source: ProcessId, slot: Slot, value: Hashable) -> None:
         chosen = self._of(domain).chosen.get(slot)
         if chosen is None:
-            if not self.rehearsed:
+            if not self.rehearsed and not self._is_partial:
                 sentence = f"passes on {value} for slot {slot} of {domain.name}, for which no majority has voted"
                 self._break(source, "chosen value", sentence)
         elif chosen[1] != value:
@@ -356,7 +364,7 @@ class Ledger(Listener):
             self._break(source, "chosen value", sentence)
 
     def order(self, domain: Domain, source: ProcessId, ballot: int, slot: Slot) -> None:
-        if not self._of(domain).has_majority(ballot, slot):
+        if not self._is_partial and not self._of(domain).has_majority(ballot, slot):
             sentence = (
                 f"orders the delivery of {slot} in ballot {ballot} of {domain.name},"
                 " which no majority of the group has accepted in that ballot"
@@ -365,7 +373,7 @@ class Ledger(Listener):
 
     def decide_timestamp(self, domain: Domain, source: ProcessId, message: MessageId, timestamp: int) -> None:
         chosen = self._of(domain).timestamps.get(message)
-        if chosen != timestamp:
+        if chosen != timestamp and not (chosen is None and self._is_partial):
             sentence = (
                 f"passes on timestamp {timestamp} of {domain.name} for message {message}; a majority has {chosen}"
             )

@@ -72,7 +72,7 @@ class Monitors:
     def clear(self) -> None:
         """Forgets everything that was said, for a world that continues from another state."""
         self._durable = {}
-        self._ledger = Ledger(self._report, self._follow_disk, self._list_delivered)
+        self._ledger = Ledger(self._report, self._follow_disk, self._list_delivered, is_partial=True)
 
     def hear_send(self, source: ProcessId, effect: Send) -> None:
         """A body leaves its process; all records before it are durable."""

@@ -362,13 +362,22 @@ class Explorer(BranchingActions):
             self._unspent += 1
         self.restore_snapshot(snapshot)
         self.branching_world.rebuild_undelivered(snapshot.multicasts)
-        if not self.world.list_due_deliveries():
+        if not self.world.list_due_deliveries() or not self._claims_liveness():
             return
         ending: list[AnyAction] = []
         self._run_guarded(lambda: ending.extend(run_fair_ending(self, self.scope.claims)))
         self._judge(self.take_snapshot(), ending)
         if self.world.list_due_deliveries():
             raise _CounterexampleFoundError("stuck", describe_stuck(self, ending))
+
+    def _claims_liveness(self) -> bool:
+        """Whether the protocol claims to survive the crashes so far: it survives crashes at all, and these ones for
+        good, or each process comes back with what it had made durable."""
+        down = frozenset(self.world.down)
+        claims = self.scope.claims
+        if not down or ("crash" in claims.faults and claims.tolerates(self.scope.topology, down)):
+            return True
+        return "recovery" in claims.faults and all(self.world.disks[process].records for process in sorted(down))
 
     # Results
 

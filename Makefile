@@ -35,6 +35,9 @@ bench: setup  ## speed, as ratios measured in one run; benchmarks/ has more
 campaign: setup  ## hours of searching: a million spoiled inputs at the wire, every protocol with thousands of seeds
 	$(BIN)/python -m tests.live.wire.wire_fuzz --inputs 1000000
 	AMCAST_CAMPAIGN=1 $(BIN)/python -m pytest tests/live/test_faults.py
+	@for name in primcast whitebox fastcast multipaxos a-ge; do \
+		$(BIN)/amcast torture --minutes 10 --protocol $$name --out runs/torture-$$name-$$(date +%s) || exit 1; \
+	done
 	@for name in $$($(BIN)/amcast protocols --json | $(BIN)/python -c 'import json, sys; print(*(p["name"] for p in json.load(sys.stdin)))'); do \
 		$(BIN)/amcast fuzz --protocol $$name --seeds 0..5000 || exit 1; \
 		$(BIN)/amcast fuzz --plan plans/members.toml --protocol $$name --seeds 0..2000 || [ $$? -eq 2 ] || exit 1; \

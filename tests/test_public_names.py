@@ -31,6 +31,8 @@ assert "amcast.live" not in sys.modules and "asyncio" not in sys.modules
 assert "connect" in dir(amcast)
 amcast.connect
 assert "amcast.cluster" in sys.modules
+unneeded = [name for name in sys.modules if name.startswith(("amcast.live.server", "amcast.protocols."))]
+assert unneeded == ["amcast.protocols.catalogue"], unneeded
 """
 
 

@@ -11,6 +11,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from amcast.assembly import Assembly, assemble_cluster
 from amcast.kernel.errors import UsageError
@@ -20,14 +21,15 @@ from amcast.live.client.blocking_client import BlockingClient
 from amcast.live.client.client import Client
 from amcast.live.client_batch import Delivery
 from amcast.live.config.cluster import Cluster, read_cluster
-from amcast.live.operations.local_cluster import LocalCluster
 from amcast.live.rpc.client import RpcClient
 from amcast.live.rpc.subscription import Subscription
-from amcast.live.server import node
-from amcast.live.server.application import Install, Take
-from amcast.live.server.replica import Replica
 from amcast.protocols.catalogue import get_protocol
 from amcast.trace.recorder import Recorder
+
+if TYPE_CHECKING:  # at run time where they are used: a client needs no server
+    from amcast.live.operations.local_cluster import LocalCluster
+    from amcast.live.server.application import Install, Take
+    from amcast.live.server.replica import Replica
 
 
 def cluster_spec(cluster: Cluster) -> Spec:
@@ -106,12 +108,12 @@ def run_replica(
     name: str,
     on_delivery: Callable[[Delivery], None] | None = None,
     *,
-    take: Take | None = None,
-    install: Install | None = None,
+    take: "Take | None" = None,
+    install: "Install | None" = None,
     on_missed: Callable[[int, int], None] | None = None,
     delivered_until: int = 0,
     client: str | None = None,
-) -> Replica:
+) -> "Replica":
     """Runs the node `name` inside this program; use it with `async with`.
 
     `on_delivery` is called with every message delivered there, in order, each once. `take` exports the application's
@@ -120,6 +122,8 @@ def run_replica(
     of deliveries that the application already has, and `on_missed(first, position)` reports that deliveries first to
     position - 1 will not come.
     """
+    from amcast.live.server.replica import Replica
+
     cluster = config if isinstance(config, Cluster) else read_cluster(config)
     return Replica(
         cluster,
@@ -134,8 +138,10 @@ def run_replica(
     )
 
 
-def local_cluster(cluster: Cluster, *, steps: Path | None = None, skew: Path | None = None) -> LocalCluster:
+def local_cluster(cluster: Cluster, *, steps: Path | None = None, skew: Path | None = None) -> "LocalCluster":
     """Makes a launcher of the whole cluster as local processes; use it with `with`."""
+    from amcast.live.operations.local_cluster import LocalCluster
+
     command = [sys.executable, "-m", "amcast.cluster"]
     for option, folder in (("--steps", steps), ("--skew", skew)):
         if folder is not None:
@@ -152,6 +158,8 @@ def main(arguments: list[str] | None = None) -> int:
         "--skew", type=Path, help="folder of files (orders-1) with the seconds to add to a node's clock"
     )
     options = parser.parse_args(arguments)
+    from amcast.live.server import node
+
     try:
         cluster = read_cluster(options.config)
         return node.main(cluster, options.node, cluster_spec(cluster), options.steps, options.skew)

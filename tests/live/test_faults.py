@@ -13,9 +13,9 @@ import pytest
 
 from amcast.live.config.cluster import format_toml
 from amcast.live.operations.local_cluster import find_free_ports
+from amcast.live.torture.proxies import Proxies, between
 from amcast.protocols.catalogue import CATALOGUE
 from tests.live.fault_scene import CAMPAIGN, EVERYBODY, GROUPS, Scene, staged
-from tests.live.proxies import Proxies, between
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 

@@ -1,5 +1,7 @@
 """What counts as a caught mutant."""
 
+import re
+
 from amcast.simulation.schedulers.fuzz import FuzzOutcome
 
 
@@ -8,6 +10,7 @@ def is_caught(outcome: FuzzOutcome) -> bool:
 
     Any other exception shows nothing: the mutant, or what it calls, no longer fits the protocol.
     """
-    shown = outcome.status != "error" or outcome.story.startswith("AssertionError: ")
+    raised = re.match(r"process \d+ fails with (\w+) in ", outcome.story)
+    shown = raised is None or raised[1] == "AssertionError"
     assert shown, f"seed {outcome.seed}: the mutant raises instead of misbehaving: {outcome.story}"
     return outcome.status != "holds"

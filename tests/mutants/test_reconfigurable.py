@@ -9,6 +9,7 @@ from amcast import assembly
 from amcast.kernel.effects import Deliver, Effect
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.lab import runs
+from amcast.lab.failure_scripts import make_script
 from amcast.parts.membership.configuration import ConfigurationInstance
 from amcast.parts.membership.messages import ConfigurationInfo, ReconfigurableConfig
 from amcast.parts.membership.peer_configurations import PeerConfigurations
@@ -16,7 +17,10 @@ from amcast.parts.membership.reconfigurable import REPORT, Reconfigurable
 from amcast.parts.node.node import Node
 from amcast.parts.ordering.delivered_set import DeliveredSet
 from amcast.simulation.inputs.plan import parse_plan
+from amcast.simulation.schedulers.replay import replay
+from amcast.simulation.schedulers.shrink import shrink
 from amcast.simulation.simulate import Simulation
+from amcast.simulation.world.actions import Change
 from amcast.trace.recorder import Recorder
 from tests.conformance.test_members import MS, hold, planned
 
@@ -235,7 +239,7 @@ def _start_as_if_memory_was_intact(patch: pytest.MonkeyPatch) -> None:
         ("treecast", "none", 0, _never_check_earlier_deliveries),
         ("skeen", "none", 0, _drop_old_instances_at_once),
         ("primcast", LAGGING, 303, _miss_a_skipped_barrier),
-        ("whitebox", "amnesia+leaders", 8, _start_as_if_memory_was_intact),
+        ("primcast", "amnesia+leaders", 1, _start_as_if_memory_was_intact),
     ],
 )
 def test_mutant_is_detected(name: str, faults: str, first: int, plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,3 +253,22 @@ def test_mutant_is_detected(name: str, faults: str, first: int, plant: Plant, mo
             hold(planned(name, seed, "several", faults, options=options))
             return
     pytest.fail(f"{plant.__name__} of {name}: 6 seeds detected nothing")
+
+
+def test_script_with_a_change_of_members_shrinks(monkeypatch: pytest.MonkeyPatch) -> None:
+    _deliver_after_the_barrier(monkeypatch)
+    values = {
+        "protocol": "skeen",
+        "topology": {"groups": 2, "replicas": 1, "clients": 2},
+        "workload": {"messages": 6, "outstanding": 2, "destinations": [1, 2]},
+        "faults": {"events": [{"at_ns": 10 * MS, "do": "change", "group": 0, "add": 20}]},
+    }
+    prepared = runs.prepare_run(parse_plan(values))
+    outcome = next(found for seed in range(20) if (found := runs.fuzz_seed(prepared, seed)).status == "violated")
+    judge = runs.make_judge(prepared, outcome.seed)
+    claims = prepared.spec.claims
+    small = shrink(make_script(prepared, outcome), prepared.make, claims, judge, max_runs=60).script
+    assert len(small.actions) < len(outcome.script)
+    assert [action for action in small.actions if isinstance(action, Change)] == [Change(0, add=20)]
+    result = replay(small, prepared.make, claims, judge)
+    assert (result.status, result.story) == ("violated", small.story)

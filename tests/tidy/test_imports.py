@@ -30,6 +30,7 @@ LIVE_LAYERS = (
     {"membership"},
     {"client", "server"},
     {"operations", "load"},
+    {"torture"},
 )
 """Sub-packages of `live`, lowest first: each imports only lower ones and those beside it."""
 PURE = ("kernel", "parts", "protocols", "assembly")

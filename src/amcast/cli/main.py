@@ -12,7 +12,7 @@ from amcast import __version__
 from amcast.cli.data import pipeline, traces
 from amcast.cli.lab import search as searching
 from amcast.cli.lab import simulate as laboratory
-from amcast.cli.live import bench, cluster
+from amcast.cli.live import bench, cluster, torture
 from amcast.cli.live import certificates as security
 from amcast.cli.live import membership as members
 from amcast.cli.live import operations as operate
@@ -34,6 +34,7 @@ laboratory.register(app)
 searching.register(app)
 cluster.register(app)
 bench.register(app)
+torture.register(app)
 security.register(app)
 operate.register(app)
 members.register(app)

@@ -21,7 +21,7 @@ ENOUGH_RUNS = 50
 class Campaign:
     """Results of many seeds."""
 
-    tally: dict[str, int] = field(default_factory=lambda: {"holds": 0, "violated": 0, "stuck": 0, "error": 0})
+    tally: dict[str, int] = field(default_factory=lambda: {"holds": 0, "violated": 0, "stuck": 0})
     failures: list[FuzzOutcome] = field(default_factory=list)
     notes: dict[str, int] = field(default_factory=dict)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from amcast.assembly import Assembly, assemble_bare, assemble_simulation
 from amcast.check.judge import Report, judge
+from amcast.check.verdict import Verdict
 from amcast.kernel.config import Config
 from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import ProcessId
@@ -268,6 +269,11 @@ class RecordedRun:
     report: Report
     run: Run
 
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict of the report; violated if a process took a step that none may take, or failed."""
+        return "violated" if self.summary.violations else self.report.verdict
+
 
 def record_run(
     prepared: PreparedRun,
@@ -311,4 +317,8 @@ def describe_violation(report: Report) -> str:
 
 def fuzz_seed(prepared: PreparedRun, seed: int) -> FuzzOutcome:
     """Fuzzes one seed: draws everything, checks safety, demands liveness."""
-    return Fuzzer(prepared.make_case(), seed, Recorder()).run(make_judge(prepared, seed))
+    try:
+        return Fuzzer(prepared.make_case(), seed, Recorder()).run(make_judge(prepared, seed))
+    except Exception as error:  # of the simulator or a judge; one of a process is an outcome
+        error.add_note(f"while fuzzing seed {seed} of {prepared.spec.name}")
+        raise

@@ -91,7 +91,7 @@ def run_cell(values: dict[str, Any], folder: str | None = None, packets: bool = 
             recorder, prepared.make_meta(target.name if target else "cell").with_claims(complete=summary.complete)
         )
     report = judge(run)
-    if only_if_violated and target is not None and report.verdict == "violated":
+    if only_if_violated and target is not None and (summary.violations or report.verdict == "violated"):
         _recorded(prepared, target, packets)
     return make_row(summary, run, report)
 
@@ -111,8 +111,9 @@ def _recorded(prepared: PreparedRun, target: Path, packets: bool) -> tuple[RunSu
 
 def make_row(summary: RunSummary, run: Run, report: Report) -> dict[str, Any]:
     """The row of a cell, without anything that depends on the machine."""
-    status = {"holds": "ok"}.get(report.verdict, report.verdict)
-    message = " ".join(sentence.strip() for sentence in report.story())
+    verdict = "violated" if summary.violations else report.verdict
+    status = {"holds": "ok"}.get(verdict, verdict)
+    message = " ".join(sentence.strip() for sentence in [*summary.violations[:1], *report.story()])
     return {
         "status": status,
         "message": message or None,

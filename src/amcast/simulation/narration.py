@@ -37,6 +37,7 @@ from amcast.simulation.world.actions import (
     Sync,
     Unreachable,
 )
+from amcast.simulation.world.failure import ProcessFailedError
 
 ObservedStep = tuple[ProcessId, Sequence[Event], Sequence[Effect]]
 MAX_CHARACTERS = 400
@@ -161,6 +162,11 @@ def _describe_other_action(action: AnyAction) -> str:
 
 def _describe_events(process: ProcessId, events: Sequence[Event]) -> str:
     return f"process {process} " + " and ".join(_describe_event(event) for event in events)
+
+
+def describe_failure(failure: ProcessFailedError) -> str:
+    """The story of a process that raised: what it says, and the step in which it did."""
+    return f"{failure} (step {failure.step}, in which {_describe_events(failure.process, failure.events)})"
 
 
 def _describe_event(event: Event) -> str:

@@ -15,14 +15,17 @@ from amcast.simulation.inputs.load import ClientLoad, Draw
 from amcast.simulation.inputs.network import Network, NetworkConfig
 from amcast.simulation.inputs.plan import FaultPlan, scale_ns
 from amcast.simulation.inputs.random_streams import make_stream
+from amcast.simulation.narration import describe_failure
 from amcast.simulation.schedulers.discrete_event import DiscreteEventScheduler
 from amcast.simulation.world.actions import Change
+from amcast.simulation.world.failure import ProcessFailedError
 from amcast.simulation.world.membership import are_changes_done, list_planned_topologies
 from amcast.simulation.world.world import World
 from amcast.trace.recorder import Recorder
 
-End = Literal["delivered", "stuck", "cut off"]
-"""delivered: no delivery is due; stuck: the liveness bound passed; cut off: the plan's time was over."""
+End = Literal["delivered", "stuck", "cut off", "failed"]
+"""delivered: no delivery is due; stuck: the liveness bound passed; cut off: the plan's time was over; failed: a process
+raised an exception."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class RunSummary:
     @property
     def complete(self) -> bool:
         """Whether a missing delivery counts: the run finished, or its liveness bound passed."""
-        return self.end != "cut off"
+        return self.end not in ("cut off", "failed")
 
 
 class Simulation:
@@ -100,17 +103,22 @@ class Simulation:
         self._settle_ns = setup.settle_ns or 2000 * self._scale_ns
         self._heal_at_ns = 0
         self._is_stuck = False
+        self._has_failed = False
         self._deliveries_seen = -1
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> RunSummary:
         """Runs to the end. `progress` is called now and then with multicasts done, and their total."""
         self._plan_faults()
         self._watch_progress()
-        self.world.start()
-        if progress is not None:
-            self._report_progress(progress, self.setup.messages)
         until = self.setup.until_ns or 2**62
-        self.scheduler.run(self.load, until, self._is_over)
+        try:
+            self.world.start()
+            if progress is not None:
+                self._report_progress(progress, self.setup.messages)
+            self.scheduler.run(self.load, until, self._is_over)
+        except ProcessFailedError as failure:
+            self.world.violations.append(describe_failure(failure))
+            self._has_failed = True
         return self._summary(until)
 
     def _is_over(self) -> bool:
@@ -208,8 +216,10 @@ class Simulation:
     def _summary(self, until: int) -> RunSummary:
         world = self.world
         due = world.list_due_deliveries()
-        if not due and not self._pending_changes and (self.load.remaining <= 0 or not self._has_live_sender()):
-            end: End = "delivered"
+        if self._has_failed:
+            end: End = "failed"
+        elif not due and not self._pending_changes and (self.load.remaining <= 0 or not self._has_live_sender()):
+            end = "delivered"
         elif world.now >= until:
             end = "cut off"
         else:

@@ -13,11 +13,11 @@ from amcast.live.config.cluster import read_cluster
 from amcast.live.errors import BadFrameError
 from amcast.live.limits import Limits
 from amcast.live.operations.local_cluster import find_free_ports, format_local_config
+from amcast.live.torture.proxies import Proxies, between
 from amcast.live.wire.fragments import Reassembler
 from amcast.live.wire.frames import Codec, Fragment, Frame
 from amcast.live.wire.network import Network
 from tests.live.cluster import SKEEN, run
-from tests.live.proxies import Proxies, between
 
 SMALL = Limits(
     heartbeat_s=0.05, reconnect_min_s=0.005, reconnect_max_s=0.05, message_bytes=1000, frame_bytes=4000,

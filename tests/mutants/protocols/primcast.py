@@ -13,6 +13,7 @@ from amcast.parts.groups.leader_group_messages import Nack
 from amcast.protocols.primcast.messages import Ack, NewState, Promise, Proposal
 from amcast.protocols.primcast.process import HYBRID, SPEC, PrimCast
 from amcast.simulation.inputs.plan import parse_plan
+from amcast.simulation.world.failure import ProcessFailedError
 from tests.mutants.outcome import is_caught
 from tests.protocols.primcast import scenes
 from tests.protocols.stage import Stage
@@ -44,6 +45,10 @@ class Mutant:
             stage.check()
         except AssertionError as error:
             return str(error)
+        except ProcessFailedError as failure:
+            if not isinstance(failure.__cause__, AssertionError):
+                raise  # the mutant no longer fits the protocol
+            return str(failure)
         return None if stage.is_done() else f"still owed: {stage.world.list_due_deliveries()}"
 
     def _fuzz(self) -> str | None:

@@ -9,12 +9,16 @@ import pytest
 from amcast.assembly import assemble_simulation
 from amcast.check.judge import judge
 from amcast.kernel.effects import Effect, Persist
-from amcast.kernel.events import Event
+from amcast.kernel.events import Event, Receive, Started
 from amcast.kernel.ids import message_id
-from amcast.kernel.reconfiguration import change_topology, make_change_message
+from amcast.kernel.message import Message, Request
+from amcast.kernel.reconfiguration import change_topology, encode_topology, make_change_message
+from amcast.kernel.topology import Topology
+from amcast.parts.client.messages import ConfigurationStarted
 from amcast.parts.membership.messages import ConfigurationRecord, InstanceRecord
-from amcast.parts.membership.reconfigurable import Reconfigurable
+from amcast.parts.membership.reconfigurable import Reconfigurable, build_reconfigurable_spec
 from amcast.parts.node.node import Node
+from amcast.protocols.catalogue import CATALOGUE
 from amcast.simulation.inputs.plan import scale_ns
 from amcast.simulation.simulate import Simulation, SimulationSetup
 from amcast.simulation.world.disk import Disk
@@ -59,7 +63,7 @@ def test_cluster_without_changes_runs_as_if_not_reconfigurable(name: str, faults
 
 @pytest.mark.parametrize(("name", "faults"), [("primcast", "all"), ("multipaxos", "none")])
 def test_fast_step_equals_step(name: str, faults: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every fast step is compared with a step of a copy. Only `step` holds requests back for the next configuration."""
+    """Every fast step is compared with a step of a copy."""
     fast_step = Reconfigurable.fast_step
     compared = 0
 
@@ -70,8 +74,7 @@ def test_fast_step_equals_step(name: str, faults: str, monkeypatch: pytest.Monke
         if copy is not None:
             compared += 1
             assert copy.step(events, now) == effects
-            early = self.snapshot().early
-            assert msgspec.structs.replace(copy.snapshot(), early=early) == self.snapshot()
+            assert copy.snapshot() == self.snapshot()
             assert self.is_idle <= (copy.position == self.position)
         return effects
 
@@ -80,6 +83,22 @@ def test_fast_step_equals_step(name: str, faults: str, monkeypatch: pytest.Monke
     prepared = planned(name, 3, "several", faults, workload=workload)
     assert Simulation(prepared.make_setup(), Recorder(), keeps_history=True).run().end == "delivered"
     assert compared > 100
+
+
+def test_fast_step_holds_requests_back_for_a_known_configuration() -> None:
+    """The next configuration orders such a request without a retry of its sender."""
+    first = Topology.grid(2, 3, 1)
+    spec = build_reconfigurable_spec(CATALOGUE["primcast"])
+    member = spec.process(0, first, spec.configure())
+    assert isinstance(member, Reconfigurable)
+    member.step([Started((), 0)], 0)
+    requests = [Receive(6, Request(Message(message_id(6, number), 6, (0,), b""))) for number in range(2)]
+    member.fast_step(requests[:1], 1)
+    assert member.snapshot().early == ()
+    announced = ConfigurationStarted(1, encode_topology(change_topology(first, 0, add=20)))
+    member.step([Receive(1, announced)], 2)
+    member.fast_step(requests[1:], 3)
+    assert [early[2] for early in member.snapshot().early] == [requests[1].body]
 
 
 # Stale changes

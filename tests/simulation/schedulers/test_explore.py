@@ -169,8 +169,8 @@ def test_losses_and_duplicates_are_tried_on_raw_links() -> None:
     assert explore(puppets(counting, Budget(drops=1), "raw")).verdict == "holds"
     found = explore(puppets(counting, Budget(repeats=1), "raw"))
     assert found.counterexample is not None
-    assert found.counterexample.status == "error"
-    assert found.counterexample.story == "AssertionError: three packets of two"
+    assert found.counterexample.status == "violated"
+    assert "fails with AssertionError in counting: three packets of two" in found.counterexample.story
     assert sorted(kinds(found.counterexample.script)) == ["Arrive", "Arrive", "Arrive", "Multicast", "Repeat"]
 
 

@@ -149,7 +149,7 @@ def _print_fuzz(prepared: PreparedRun, data: dict[str, Any], failures: list[Fuzz
     out.print(
         f"{data['protocol']}: {data['runs']} runs, seeds {data['seeds'][0]}..{data['seeds'][1]}, faults: {faults}"
     )
-    out.print(f"{data['holds']} hold, {data['violated']} violated, {data['stuck']} stuck, {data['error']} errors")
+    out.print(f"{data['holds']} hold, {data['violated']} violated, {data['stuck']} stuck")
     for goal in data["goals_missed"]:
         err.print(f"goal {goal!r} was never reached: these runs are too tame to trust")
     for failure in failures[:5]:

@@ -1,11 +1,14 @@
 """Commands of the laboratory: protocols, delays, worst, simulate."""
 
 import re
+import shlex
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 import typer
+from rich.markup import escape
 
+from amcast.check.verdict import MAX_SENTENCES
 from amcast.cli.data.verdicts import print_report
 from amcast.cli.lab.plan_options import (
     ClientsOption,
@@ -213,6 +216,7 @@ def _pairs(values: dict[str, Any]) -> str:
 
 
 def simulate(
+    context: typer.Context,
     protocol_name: ProtocolOption = None,
     groups: GroupsOption = None,
     replicas: ReplicasOption = None,
@@ -240,11 +244,27 @@ def simulate(
     with show_progress("multicasts", prepared.plan.messages) as show:
         result = record_run(prepared, target, packets, lambda done, total: show(done))
     data = _result(result)
+    if result.summary.violations:
+        data["replay"] = _repeat_command(context, prepared.plan.seed)
     if json:
         print_json(data)
     else:
         _print_result(result, data)
-    raise typer.Exit(EXIT_CODES[result.report.verdict])
+    raise typer.Exit(EXIT_CODES[result.verdict])
+
+
+def _repeat_command(context: typer.Context, seed: int) -> str:
+    """The command that simulates the same run again: the flags of this one with its seed, into a new folder."""
+    words = ["amcast", "simulate"]
+    for option in context.command.params:
+        value = context.params.get(option.name or "")
+        if option.name in ("seed", "folder", "json") or value is None or value == option.default:
+            continue
+        if isinstance(value, bool):
+            words.append(option.opts[0] if value else option.secondary_opts[0])
+        else:
+            words += [option.opts[-1], str(value)]
+    return shlex.join([*words, "--seed", str(seed)])
 
 
 def _free_folder(prepared: PreparedRun) -> Path:
@@ -261,6 +281,8 @@ def _result(result: RecordedRun) -> dict[str, Any]:
     summary = result.summary
     return {
         **result.report.as_dict(),
+        "verdict": result.verdict,
+        "violations": summary.violations,
         "folder": str(result.folder),
         "protocol": result.run.meta.protocol,
         "seed": result.run.meta.seed,
@@ -292,7 +314,11 @@ def _print_result(result: RecordedRun, data: dict[str, Any]) -> None:
         f" {summary.packets} packets in {summary.simulated_ns / 1e9:.3f} simulated seconds; {summary.end}"
     )
     print_report(result.report)
+    for sentence in summary.violations[:MAX_SENTENCES]:
+        out.print(f"{colour_verdict('violated')}: {escape(sentence)}")
     if data["latency_ns"]:
         row = [f"{value / 1e6:.3f} ms" for value in data["latency_ns"].values()]
         print_table(tuple(data["latency_ns"]), [row], title="latency, a-multicast to each delivery")
     out.print(f"recorded in {result.folder} (look at it: amcast view {result.folder})")
+    if "replay" in data:
+        out.print(f"run it again:  {data['replay']}", markup=False)

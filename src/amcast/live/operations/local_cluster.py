@@ -15,7 +15,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -65,8 +65,16 @@ def format_local_config(groups: Mapping[str, int], **fields: Any) -> str:
 class LocalCluster:
     """Runs the nodes of one cluster as child processes."""
 
-    def __init__(self, cluster: Cluster, command: Sequence[str], logs: Path | None = None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        command: Sequence[str],
+        logs: Path | None = None,
+        prefix: Callable[[ProcessId], Sequence[str]] = lambda process: (),
+    ) -> None:
+        """`prefix` is put before the command of a node, such as one that runs it in a network namespace."""
         self.cluster = cluster
+        self._prefix = prefix
         self.logs = logs or cluster.data / "logs"
         self._command = list(command)
         self._children: dict[str, subprocess.Popen[str]] = {}
@@ -90,14 +98,13 @@ class LocalCluster:
         """Starts some nodes and waits until each prints that it is ready."""
         self.logs.mkdir(parents=True, exist_ok=True)
         for node in nodes:
-            self.cluster.process_of(node)
+            process = self.cluster.process_of(node)
             if node in self._children:
                 raise UsageError(f"node {node} is running already")
             self._died.pop(node, None)
             with self._log(node).open("a") as log:
-                self._children[node] = subprocess.Popen(
-                    [*self._command, str(self.cluster.file), node], stdout=subprocess.PIPE, stderr=log, text=True
-                )
+                command = [*self._prefix(process), *self._command, str(self.cluster.file), node]
+                self._children[node] = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         deadline = time.monotonic() + ready_s
         for node in nodes:
             self._await_ready(node, deadline)

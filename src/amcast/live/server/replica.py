@@ -9,6 +9,7 @@ survives whatever happens to its replica (`live/server/application.py`). Without
 """
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -175,3 +176,14 @@ class Replica:
                 self._raise_failure(self.host)
                 if self.host.retired_ns is not None:
                     return
+
+
+async def run_until_stopped(replica: Replica) -> None:
+    """Runs a replica as the only task of an operating-system process, until SIGTERM or until it fails. Prints `ready`
+    as a node does."""
+    stop_requested = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop_requested.set)
+    async with replica:
+        replica.host.ended.add_done_callback(lambda _: stop_requested.set())
+        print(node.READY, flush=True)
+        await stop_requested.wait()

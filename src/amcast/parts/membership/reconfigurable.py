@@ -123,7 +123,7 @@ class Reconfigurable(Process):
         self._is_starting = False
         """The step contains Started: deliveries may be repeated from records."""
         self._bare_process: Process | None = None
-        """The protocol's process while only configuration 0 exists and its effects need no translation."""
+        """The protocol's process while no configuration but 0 is known and its effects need no translation."""
         self._bare_position = 0
         """The position of that process after its last step."""
 
@@ -155,9 +155,8 @@ class Reconfigurable(Process):
 
     def fast_step(self, events: Sequence[Event], now: int) -> list[Effect]:
         """The fast twin of `step`, for events that do not concern membership: bodies of the protocol and multicasts.
-        While only configuration 0 exists, they go to the protocol directly, and its effects are returned unchanged
-        unless they may contain a change: the node has examined every event already. Unlike `step`, it does not hold
-        requests back for a configuration that is known and not reached: their senders retry there anyway."""
+        While no configuration but 0 is known, they go to the protocol directly, and its effects are returned unchanged
+        unless they may contain a change: the node has examined every event already."""
         process = self._bare_process
         if process is None:
             self.is_idle = False
@@ -181,7 +180,8 @@ class Reconfigurable(Process):
             only = self._instances[0]
             process = only.process
             is_plain = only.configuration == 0 and only.barrier < 0 and not only.has_skipped_barrier
-            if is_plain and only.own_deliveries is None and process is not None and not process.sends_replies:
+            is_plain = is_plain and only.own_deliveries is None and not self._is_behind()
+            if is_plain and process is not None and not process.sends_replies:
                 self._bare_process, self._bare_position = process, process.position
         effects = self._outbox
         self._outbox = []

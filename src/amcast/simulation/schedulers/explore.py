@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from amcast.kernel.effects import Persist
-from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import MessageId, ProcessId
+from amcast.simulation.narration import describe_failure
 from amcast.simulation.schedulers.fuzz import Status
 from amcast.simulation.schedulers.heal import describe_stuck, run_fair_ending
 from amcast.simulation.schedulers.replay import replay
@@ -35,6 +35,7 @@ from amcast.simulation.world.actions import (
     Suggest,
     Sync,
 )
+from amcast.simulation.world.failure import ProcessFailedError
 from amcast.simulation.world.world import Hello, Pair
 from amcast.simulation.world.world_snapshot import BranchingActions, WorldSnapshot
 
@@ -330,10 +331,8 @@ class Explorer(BranchingActions):
         """Runs a step; an exception or a forbidden step of a process is a counterexample."""
         try:
             happen()
-        except UsageError:
-            raise
-        except Exception as error:
-            raise _CounterexampleFoundError("error", f"{type(error).__name__}: {error}") from error
+        except ProcessFailedError as failure:
+            raise _CounterexampleFoundError("violated", describe_failure(failure)) from failure
         if self.world.violations:
             raise _CounterexampleFoundError("violated", self.world.violations.pop(0))
 
@@ -401,11 +400,14 @@ class Explorer(BranchingActions):
         script = self._seen.path_to(number) if number >= 0 else []
         script += [action] if action is not None else []
         script += found.ending
-        self._confirm(found.status, script)
-        return Counterexample(found.status, found.story, script)
+        story = self._confirm(found.status, script)
+        if not isinstance(found.__cause__, ProcessFailedError):  # the step of a failure is counted on its own path
+            story = found.story
+        return Counterexample(found.status, story, script)
 
-    def _confirm(self, status: Status, actions: list[AnyAction]) -> None:
-        """Replays the path in a world that uses no snapshots: a different end means that a snapshot lacks something."""
+    def _confirm(self, status: Status, actions: list[AnyAction]) -> str:
+        """Replays the path in a world that uses no snapshots: a different end means that a snapshot lacks something.
+        Returns the story of that world."""
         scope = self.scope
         script = Script("", scope.topology, actions, links=scope.links, tick_ns=0)
         monitoring = scope.monitoring if status == "violated" else None
@@ -414,3 +416,4 @@ class Explorer(BranchingActions):
             f"a search found {status!r}, but its {len(actions)} actions lead to {again.status!r} without snapshots:"
             f" the snapshot or the restoring of a process is not complete"
         )
+        return again.story

@@ -21,9 +21,11 @@ from amcast.simulation.inputs.faults import FaultInjector
 from amcast.simulation.inputs.load import ClientLoad, Draw
 from amcast.simulation.inputs.random_streams import make_stream
 from amcast.simulation.monitors.monitors import Monitoring
+from amcast.simulation.narration import describe_failure
 from amcast.simulation.schedulers.heal import has_due_deliveries
 from amcast.simulation.schedulers.pending_actions import PendingActions
 from amcast.simulation.world.actions import AnyAction, Arrive, Change, Drop, Fault, Fire, Multicast, Repeat, Sync
+from amcast.simulation.world.failure import ProcessFailedError
 from amcast.simulation.world.membership import are_changes_done, can_change, list_planned_topologies
 from amcast.simulation.world.world import Pair, World
 from amcast.trace.recorder import Recorder
@@ -31,7 +33,7 @@ from amcast.trace.recorder import Recorder
 SETTLE_STEPS: Final = 60_000
 """The liveness bound: steps after healing within which every due delivery must happen."""
 
-Status = Literal["holds", "violated", "stuck", "error"]
+Status = Literal["holds", "violated", "stuck"]
 Judge = Callable[[World, Recorder, bool], str | None]
 """Takes the world, its recorder and whether the run is complete; returns the first violation as a sentence, or None."""
 
@@ -163,8 +165,8 @@ class Fuzzer(PendingActions):
             while not world.violations and not self._is_finished() and world.steps < bound and self._step(fair=True):
                 pass
             self._drain()
-        except Exception as error:  # a process that raises is a finding like any other
-            return self._outcome("error", f"{type(error).__name__}: {error}")
+        except ProcessFailedError as failure:
+            return self._outcome("violated", describe_failure(failure))
         complete = self._is_finished()
         story = world.violations[0] if world.violations else judge(world, self.recorder, complete)
         if story is not None:

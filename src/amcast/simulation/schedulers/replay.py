@@ -13,15 +13,15 @@ from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body
 from amcast.kernel.process import Process
-from amcast.kernel.spec import Claims, Links
-from amcast.kernel.topology import Topology
+from amcast.kernel.spec import Claims
 from amcast.simulation.monitors.monitors import Monitoring
-from amcast.simulation.narration import NarratedProcess, ObservedStep, describe_action, narrate_action
+from amcast.simulation.narration import NarratedProcess, ObservedStep, describe_action, describe_failure, narrate_action
 from amcast.simulation.schedulers.fuzz import Judge, Status
 from amcast.simulation.schedulers.heal import describe_stuck, run_fair_ending
-from amcast.simulation.schedulers.pending_actions import TICK_NS, PendingActions
+from amcast.simulation.schedulers.pending_actions import PendingActions
 from amcast.simulation.schedulers.script import Script
 from amcast.simulation.world.actions import AnyAction
+from amcast.simulation.world.failure import ProcessFailedError
 from amcast.simulation.world.world import World
 from amcast.trace.recorder import Recorder
 
@@ -45,38 +45,33 @@ class ReplayResult:
 
 
 class Replayer(PendingActions):
-    """A world driven by a script."""
+    """The world that a script describes; whoever drives it chooses the actions."""
 
     def __init__(
         self,
-        topology: Topology,
+        script: Script,
         make: Callable[[ProcessId], Process],
-        links: Links = "fifo",
-        tick_ns: int = TICK_NS,
         recorder: Recorder | None = None,
         tell: Tell | None = None,
-        absent: tuple[ProcessId, ...] = (),
-        operator: ProcessId | None = None,
         farewell: Farewell | None = None,
         monitoring: Monitoring | None = None,
-        storage: int = 0,
     ) -> None:
-        super().__init__(links, tick_ns)
+        super().__init__(script.links, script.tick_ns)
         self._log: list[ObservedStep] = []
         self._tell = tell
         self._narrated = 0
         seen = make if tell is None else lambda process: cast(Process, NarratedProcess(make(process), self._log))
         self.world = World(
-            topology,
+            script.topology,
             seen,
             self,
             recorder,
-            absent=frozenset(absent),
-            operator=operator,
+            absent=frozenset(script.absent),
+            operator=script.operator,
             farewell=farewell,
             # A shorter script has fewer idle disks: a restart that fails must fail in it, too.
             monitoring=None if monitoring is None else replace(monitoring, rehearse_every=1),
-            storage=storage,
+            storage=script.storage,
         )
 
     def apply(self, action: AnyAction) -> bool:
@@ -111,29 +106,15 @@ def replay(
 ) -> ReplayResult:
     """Replays a script and judges it. `tell` is called with one line per action, as it happens."""
     recorder = Recorder()
-    player = Replayer(
-        script.topology,
-        make,
-        script.links,
-        script.tick_ns,
-        recorder,
-        tell,
-        script.absent,
-        script.operator,
-        farewell,
-        monitoring,
-        script.storage,
-    )
+    player = Replayer(script, make, recorder, tell, farewell, monitoring)
     result = ReplayResult("holds", "")
     result.notes = player.world.note_counts
     try:
         player.world.start()
         _play(script, player, result, strict)
         _judge(player, recorder, claims, judge, result, tell)
-    except UsageError:
-        raise
-    except Exception as error:  # a process that raises is a finding like any other
-        result.status, result.story = "error", f"{type(error).__name__}: {error}"
+    except ProcessFailedError as failure:
+        result.status, result.story = "violated", describe_failure(failure)
     if tell is not None:
         tell(f"{result.status}: {result.story}" if result.story else result.status)
     return result

@@ -22,11 +22,13 @@ from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims
 from amcast.simulation.inputs.random_streams import make_stream
 from amcast.simulation.monitors.monitors import Monitoring
+from amcast.simulation.narration import describe_failure
 from amcast.simulation.schedulers.fuzz import Judge, Status
 from amcast.simulation.schedulers.heal import describe_stuck, run_fair_ending
 from amcast.simulation.schedulers.replay import Farewell, Replayer, judge_world
 from amcast.simulation.schedulers.script import Script
 from amcast.simulation.world.actions import AnyAction, Arrive, Drop, Multicast, Repeat
+from amcast.simulation.world.failure import ProcessFailedError
 from amcast.simulation.world.world import Hello, Pair
 from amcast.trace.recorder import Recorder
 
@@ -164,17 +166,7 @@ class _Shrinker:
     def _play(self, plan: Plan) -> tuple[Status, str, list[ScriptStep]]:
         self._runs += 1
         recorder = Recorder()
-        script = self._script
-        player = Replayer(
-            script.topology,
-            self._make,
-            script.links,
-            script.tick_ns,
-            recorder,
-            farewell=self._farewell,
-            monitoring=self._monitoring,
-            storage=script.storage,
-        )
+        player = Replayer(self._script, self._make, recorder, farewell=self._farewell, monitoring=self._monitoring)
         world = player.world
         happened: list[ScriptStep] = []
         try:
@@ -191,10 +183,8 @@ class _Shrinker:
             story = judge_world(
                 world, recorder, self._judge, complete=self._ends_fairly and not world.list_due_deliveries()
             )
-        except UsageError:
-            raise
-        except Exception as error:
-            return "error", f"{type(error).__name__}: {error}", happened
+        except ProcessFailedError as failure:
+            return "violated", describe_failure(failure), happened
         if story is not None:
             return "violated", story, happened
         if self._ends_fairly and world.list_due_deliveries():

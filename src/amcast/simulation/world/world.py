@@ -22,6 +22,7 @@ from amcast.kernel.reconfiguration import is_change
 from amcast.kernel.topology import Topology
 from amcast.simulation.monitors.monitors import Monitoring, Monitors
 from amcast.simulation.world.disk import Disk
+from amcast.simulation.world.failure import ProcessFailedError
 from amcast.simulation.world.log_disk import LogDisk
 from amcast.trace.recorder import Recorder
 
@@ -406,9 +407,13 @@ class World:
         return message.sender == event.sender in self.topology.clients and not is_change(message)
 
     def step(self, process: ProcessId, events: Sequence[Event]) -> None:
-        """Hands events to a process; its effects happen now or wait for its disk."""
+        """Hands events to a process; its effects happen now or wait for its disk. Raises ProcessFailedError if the
+        process raises."""
         self.steps += 1
-        effects = self.processes[process].step(events, self._local_time(process) if self.skews else self.now)
+        try:
+            effects = self.processes[process].step(events, self._local_time(process) if self.skews else self.now)
+        except Exception as error:
+            raise ProcessFailedError(process, self.steps, events, error) from error
         if not effects:
             return
         if self._wants_packets:

@@ -1,14 +1,22 @@
-"""TCP proxies in front of the nodes of a cluster, which cut or freeze connections between pairs of processes."""
+"""TCP proxies in front of the nodes of a cluster, which cut, hold or corrupt the bytes between pairs of processes.
+
+Peers dial a node at its proxy's address; the node listens elsewhere. A proxy learns from the HELLO at the beginning of
+a connection which process dials. Clients and operators pass through untouched.
+"""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+import random
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
+from typing import Any
 
-from amcast.live.wire import frames as codec
+from amcast.live.wire import frames
 from amcast.live.wire.frames import HEAD, HEAD_BYTES
 from amcast.live.wire.network import Address
 
 Pair = frozenset[int]
+Direction = tuple[int, int]
+"""Source and target of bytes."""
 
 
 class _ProxiedConnection:
@@ -18,13 +26,13 @@ class _ProxiedConnection:
         self.pair = pair
         self.writers = writers
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         for writer in self.writers:
             writer.transport.abort()
 
 
 class Proxies:
-    """Peers dial a node at its proxy's address; the node listens elsewhere."""
+    """The proxies of all nodes of a cluster."""
 
     def __init__(self, proxies: Mapping[int, Address], nodes: Mapping[int, Address]) -> None:
         self._proxies = proxies
@@ -33,9 +41,13 @@ class Proxies:
         self._connections: set[_ProxiedConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._cut: set[Pair] = set()
-        self._frozen: set[Pair] = set()
-        self._thawed = asyncio.Event()
+        self._held: set[Direction] = set()
+        self._released = asyncio.Event()
+        self._corrupted: dict[Direction, random.Random] = {}
         self.cuts = 0
+        """How many connections were aborted."""
+        self.corruptions = 0
+        """How many bits were flipped."""
 
     async def __aenter__(self) -> "Proxies":
         for process, (host, port) in self._proxies.items():
@@ -46,30 +58,43 @@ class Proxies:
         for server in self._servers:
             server.close()
         for connection in self._connections:
-            connection.cut()
+            connection.abort()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def cut(self, pairs: Iterable[Pair]) -> None:
-        """Aborts the connections of these pairs, and lets them make no new ones."""
+        """Aborts the connections of these pairs, and refuses new ones."""
         self._cut |= set(pairs)
         for connection in [connection for connection in self._connections if connection.pair in self._cut]:
             self.cuts += 1
-            connection.cut()
+            connection.abort()
+
+    def hold(self, directions: Iterable[Direction]) -> None:
+        """Holds bytes back in these directions; the connections stay open."""
+        self._held |= set(directions)
 
     def freeze(self, pairs: Iterable[Pair]) -> None:
-        """Holds the bytes of these pairs back; their connections stay open."""
-        self._frozen |= set(pairs)
+        """Holds the bytes of these pairs back in both directions."""
+        for one, other in map(sorted, pairs):
+            self.hold([(one, other), (other, one)])
+
+    def corrupt(self, directions: Iterable[Direction], seed: int) -> None:
+        """Flips a bit of each later read in these directions."""
+        for direction in directions:
+            self._corrupted[direction] = random.Random(f"{seed} {direction}")
 
     def heal(self) -> None:
-        """Ends all cuts and freezes."""
+        """Ends all cuts, holds and corruptions."""
         self._cut.clear()
-        self._frozen.clear()
-        self._thawed.set()
-        self._thawed = asyncio.Event()
+        self._held.clear()
+        self._corrupted.clear()
+        self._released.set()
+        self._released = asyncio.Event()
 
-    def _make_acceptor(self, process: int):  # type: ignore[no-untyped-def]
+    def _make_acceptor(
+        self, process: int
+    ) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]:
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
             assert task is not None
@@ -85,7 +110,7 @@ class Proxies:
         head = await reader.readexactly(HEAD_BYTES)
         length, _, kind = HEAD.unpack(head)
         payload = await reader.readexactly(length - 2)
-        source = codec.read_hello(payload).process if kind == codec.HELLO else -1
+        source = frames.read_hello(payload).process if kind == frames.HELLO else -1
         pair = frozenset({source, process})
         if pair in self._cut:
             return
@@ -94,18 +119,29 @@ class Proxies:
         self._connections.add(connection)
         try:
             other_writer.write(head + payload)
-            await asyncio.gather(self._forward(pair, reader, other_writer), self._forward(pair, other_reader, writer))
+            await asyncio.gather(
+                self._forward((source, process), reader, other_writer),
+                self._forward((process, source), other_reader, writer),
+            )
         finally:
             self._connections.discard(connection)
-            connection.cut()
+            connection.abort()
 
-    async def _forward(self, pair: Pair, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _forward(self, direction: Direction, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(1 << 16):
-            while pair in self._frozen:
-                await self._thawed.wait()
+            while direction in self._held:
+                await self._released.wait()
+            if direction in self._corrupted:
+                data = self._flip_bit(data, self._corrupted[direction])
             writer.write(data)
             await writer.drain()
         raise EOFError
+
+    def _flip_bit(self, data: bytes, rng: random.Random) -> bytes:
+        self.corruptions += 1
+        changed = bytearray(data)
+        changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
+        return bytes(changed)
 
 
 def between(some: Iterable[int], others: Iterable[int]) -> list[Pair]:

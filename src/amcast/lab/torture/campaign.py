@@ -1,0 +1,249 @@
+"""One torture: builds the cluster and its network, runs traffic, observers and nemesis, and judges everything.
+
+The folder of a run gets `torture.json` (verdict, counts, every strike, every violation), the trace in `trace`, the
+ledgers of hosted programs in `ledgers`, and the logs of nodes in `data/logs`.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+from amcast.check.judge import judge
+from amcast.check.verdict import Verdict, worst_verdict
+from amcast.cluster import cluster_spec, connect, subscribe
+from amcast.kernel.config import Config
+from amcast.kernel.errors import CannotTellError, UsageError
+from amcast.kernel.spec import Spec
+from amcast.lab.protocol_lookup import find_protocol
+from amcast.lab.torture.comparison import compare_acknowledged, compare_ends, compare_ledgers, compare_observed
+from amcast.lab.torture.ledger import ledger_file, read_ledger
+from amcast.lab.torture.nemesis import FAULTS, Nemesis, Strike
+from amcast.live.config.cluster import Cluster, format_toml, read_cluster
+from amcast.live.operations.local_cluster import LocalCluster, find_free_ports
+from amcast.live.server.node import run_loop
+from amcast.live.torture.cuts import CuttableNetwork, ProxyNetwork
+from amcast.live.torture.namespaces import NodeNamespaces, are_namespaces_available
+from amcast.live.torture.proxies import Proxies
+from amcast.live.torture.session import TortureSession
+from amcast.trace.meta import Meta, RunClaims, collect_versions
+from amcast.trace.run import read_run
+from amcast.trace.run_folder import FolderRecorder
+
+CLIENTS: Final = 6
+FIRST_CLIENT: Final = 1000
+FILE: Final = "torture.json"
+MAX_SENTENCES: Final = 20
+NODE_PORT: Final = 7000
+NEEDS: Final = {"kill": "recovery", "leave": "recovery"}
+"""Faults of a live cluster that only some protocols claim to survive, by the kind of fault in their claims."""
+
+
+class TorturePlan(Config, frozen=True):
+    """The settings of one torture."""
+
+    protocol: str = "primcast"
+    minutes: float = 1.0
+    groups: int = 2
+    replicas: int = 3
+    faults: tuple[str, ...] = ()
+    """Empty: all that the protocol claims to survive and the network can do."""
+    network: Literal["auto", "namespaces", "proxy"] = "auto"
+    durability: Literal["os", "fsync"] = "os"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, low, high in (("minutes", 0.05, 24 * 60), ("groups", 1, 16), ("replicas", 1, 9)):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ValueError(f"{name} = {value}; expected {low} to {high}")
+        for fault in self.faults:
+            if fault not in FAULTS:
+                raise ValueError(f"faults: {fault!r}; expected some of {', '.join(FAULTS)}")
+
+
+@dataclass
+class TortureResult:
+    """What became of a torture."""
+
+    verdict: Verdict
+    plan: dict[str, Any]
+    network: str
+    faults: tuple[str, ...]
+    acknowledged: int
+    unanswered: int
+    """Multicasts without an answer in time: they may be delivered or not."""
+    observed: int
+    executed: int
+    """Rows in the ledgers of all hosted programs, repetitions included."""
+    longest_gap_ms: float
+    longest_recovery_s: float
+    properties: dict[str, Verdict]
+    strikes: list[Strike]
+    violations: list[str]
+    unknown: list[str] = field(default_factory=list)
+    """Sentences: what could not be judged, and why."""
+
+
+def run_torture(plan: TorturePlan, folder: Path, say: Callable[[str], None]) -> TortureResult:
+    """Tortures a new cluster in `folder`, which must be empty or new."""
+    if folder.exists() and any(folder.iterdir()):
+        raise UsageError(f"{folder} is not empty; expected a folder that is new")
+    spec = find_protocol(plan.protocol)
+    if "recovery" not in spec.claims.faults:
+        raise UsageError(f"protocol {spec.name} does not claim to survive restarts; expected one that does")
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        cluster, network, prefix, around = stack.enter_context(_build_cluster(plan, folder))
+        kinds = _choose_faults(plan, spec, network)
+        command = [sys.executable, "-m", "amcast.lab.torture.ledger"]
+        running = LocalCluster(cluster, command, prefix=prefix)
+        session = TortureSession(cluster.topology.groups, plan.seed)
+        nemesis = Nemesis(running, network, kinds, plan.seed, lambda: len(session.acknowledged), say)
+        recorder = FolderRecorder(cluster.trace_folder, _make_meta(plan, cluster), packets=False, writer="clients")
+        clients = [connect(cluster, me=FIRST_CLIENT + n, recorder=recorder, connect_s=60) for n in range(CLIENTS)]
+        unknown: list[str] = []
+        say(f"{plan.groups} groups x {plan.replicas} replicas of {plan.protocol}, {network.name}, {', '.join(kinds)}")
+        with recorder, running:
+            try:
+                run_loop(
+                    session.run(
+                        clients,
+                        lambda group, since: subscribe(cluster, cluster.topology.names[group], since=since),
+                        lambda: nemesis.run(60 * plan.minutes),
+                        running.wait_until_settled,
+                        around,
+                    )
+                )
+            except CannotTellError as error:
+                unknown.append(str(error))
+            running.record_dead(recorder)
+            recorder.close(complete=not unknown and not nemesis.violations)
+    result = _judge(plan, cluster, session, nemesis, unknown)
+    result.network, result.faults = network.name, kinds
+    (folder / FILE).write_bytes(msgspec.json.format(msgspec.json.encode(asdict(result)), indent=1))
+    return result
+
+
+def _choose_faults(plan: TorturePlan, spec: Spec, network: CuttableNetwork) -> tuple[str, ...]:
+    able = [fault for fault in FAULTS if network.corrupts or fault != "corrupt"]
+    able = [fault for fault in able if NEEDS.get(fault, "pause") in spec.claims.faults]
+    for fault in plan.faults:
+        if fault not in able:
+            raise UsageError(
+                f"--faults {fault}: not with protocol {spec.name} and --network {network.name};"
+                f" expected some of {', '.join(able)}"
+            )
+    return plan.faults or tuple(able)
+
+
+Built = tuple[Cluster, CuttableNetwork, Callable[[int], tuple[str, ...]], AbstractAsyncContextManager[Any]]
+
+
+@contextmanager
+def _build_cluster(plan: TorturePlan, folder: Path) -> Iterator[Built]:
+    """Writes the cluster.toml. Yields the cluster, its network, the prefix of nodes' commands, and the context in which
+    a session runs."""
+    count = plan.groups * plan.replicas
+    chosen = plan.network
+    if chosen == "auto":
+        chosen = "namespaces" if are_namespaces_available() else "proxy"
+    if chosen == "namespaces":
+        with NodeNamespaces(count) as namespaces:
+            addresses = [(namespaces.address(n), NODE_PORT) for n in range(count)]
+            cluster = _write_config(plan, folder, [{"address": f"{host}:{port}"} for host, port in addresses])
+            yield cluster, namespaces, lambda process: tuple(namespaces.prefix(process)), nullcontext()
+        return
+    ports = find_free_ports(2 * count)
+    fronts = [("127.0.0.1", port) for port in ports[:count]]
+    backs = [("127.0.0.1", port) for port in ports[count:]]
+    rows = [
+        {"address": f"{front[0]}:{front[1]}", "listen": f"{back[0]}:{back[1]}"}
+        for front, back in zip(fronts, backs, strict=True)
+    ]
+    cluster = _write_config(plan, folder, rows)
+    network = ProxyNetwork(Proxies(dict(enumerate(fronts)), dict(enumerate(backs))))
+    yield cluster, network, lambda process: (), network.run()
+
+
+def _write_config(plan: TorturePlan, folder: Path, replicas: list[dict[str, str]]) -> Cluster:
+    groups = {
+        f"group{number}": {"replicas": replicas[number * plan.replicas : (number + 1) * plan.replicas]}
+        for number in range(plan.groups)
+    }
+    text = format_toml(
+        {
+            "name": "torture",
+            "protocol": plan.protocol,
+            "durability": plan.durability,
+            # Addresses of namespaces are reachable from this run alone.
+            "security": {"mode": "plain", "plain_beyond_loopback": True},
+            "limits": {"heartbeat_timeout_s": 1.0, "heartbeat_s": 0.1, "reconnect_max_s": 0.2},
+            "trace": {"mode": "deliveries", "folder": "trace", "run": "torture"},
+            "groups": groups,
+        }
+    )
+    file = folder / "cluster.toml"
+    file.write_text(text)
+    return read_cluster(file)
+
+
+def _make_meta(plan: TorturePlan, cluster: Cluster) -> Meta:
+    claims = cluster_spec(cluster).claims
+    return Meta(
+        run=cluster.run,
+        protocol=plan.protocol,
+        seed=plan.seed,
+        topology=cluster.topology.describe(),
+        workload={"clients": CLIENTS},
+        faults={"torture": list(plan.faults) or ["all"]},
+        versions=collect_versions(),
+        claims=RunClaims(fifo=claims.fifo, exactly_once=True),
+    )
+
+
+def _judge(
+    plan: TorturePlan, cluster: Cluster, session: TortureSession, nemesis: Nemesis, unknown: list[str]
+) -> TortureResult:
+    """Judges the trace, and compares what all parties say."""
+    report = judge(read_run(cluster.trace_folder))
+    violations = [*nemesis.violations, *report.story()] if report.verdict == "violated" else [*nemesis.violations]
+    executed, rows = {}, 0
+    for group in cluster.topology.groups:
+        nodes = [cluster.name_of(process) for process in cluster.topology.members(group)]
+        ledgers = {node: read_ledger(ledger_file(cluster.file.parent, node)) for node in nodes}
+        rows += sum(map(len, ledgers.values()))
+        executed[group], contradictions = compare_ledgers(group, ledgers)
+        violations += contradictions
+        if not unknown and not nemesis.violations:
+            violations += compare_ends(group, ledgers)
+        violations += compare_observed(
+            group, session.observed.get(group, []), executed[group], session.gaps.get(group, 0)
+        )
+    violations += compare_acknowledged(session.acknowledged, executed)
+    if report.verdict == "unknown":
+        unknown.append("the trace has not all evidence: " + "; ".join(islice(report.story(), 3)))
+    if not session.acknowledged:
+        unknown.append("no multicast was acknowledged")
+    own: Verdict = "violated" if violations else "unknown" if unknown else "holds"
+    return TortureResult(
+        verdict=worst_verdict([own, report.verdict]),
+        plan=msgspec.to_builtins(plan),
+        network="",
+        faults=(),
+        acknowledged=len(session.acknowledged),
+        unanswered=session.unanswered,
+        observed=sum(map(len, session.observed.values())),
+        executed=rows,
+        longest_gap_ms=round(session.longest_gap_ns / 1e6, 1),
+        longest_recovery_s=round(nemesis.longest_recovery_s, 3),
+        properties={name: finding.verdict for name, finding in report.properties.items() if finding.claimed},
+        strikes=nemesis.strikes,
+        violations=violations[:MAX_SENTENCES],
+        unknown=unknown,
+    )

@@ -100,9 +100,9 @@ def measure_delays(
 def _claimed(spec: Spec, destinations: int, replicas: int, roles: list[str]) -> dict[str, Any]:
     """The claims of the protocol about this case, without open ones."""
     claims = spec.claims
-    said = {role: claims.delays(role, destinations, replicas) for role in ("max", *roles)}
-    said["packets"] = claims.packets(destinations, replicas)
-    return {name: value for name, value in said.items() if value is not None}
+    claimed = {role: claims.delays(role, destinations, replicas) for role in ("max", *roles)}
+    claimed["packets"] = claims.packets(destinations, replicas)
+    return {name: value for name, value in claimed.items() if value is not None}
 
 
 def record_transcript(spec: Spec, destinations: int, replicas: int) -> list[str]:

@@ -30,7 +30,7 @@ METHOD: Final = {
 Row = Mapping[str, Any]
 
 
-def summarize_sweep(folder: Path, told: Row, cells: Sequence[Row], measures: Path) -> ReportSummary:
+def summarize_sweep(folder: Path, header: Row, cells: Sequence[Row], measures: Path) -> ReportSummary:
     """Summarizes a sweep."""
     statuses: dict[str, dict[str, int]] = {}
     for cell in cells:
@@ -65,7 +65,7 @@ def summarize_sweep(folder: Path, told: Row, cells: Sequence[Row], measures: Pat
             ("deliveries", format_number(sum(cell["deliveries"] or 0 for cell in cells))),
             ("packets", format_number(sum(cell["packets"] or 0 for cell in cells))),
         ),
-        facts=_plan_facts(told.get("plan", {})),
+        facts=_plan_facts(header.get("plan", {})),
         verdicts=(sheet,),
         failures=tuple(_failure(cell, folder) for cell in bad),
         spacetime=drawing,
@@ -160,17 +160,17 @@ def _listed(values: Any, most: int = 24) -> str:
 
 
 def _notes(measures: Path) -> tuple[str, ...]:
-    told = json.loads((measures / "measures.json").read_text())
-    edge = told.get("edge_dropped", 0)
-    notes = [METHOD.get(told.get("method", ""), "")]
+    description = json.loads((measures / "measures.json").read_text())
+    edge = description.get("edge_dropped", 0)
+    notes = [METHOD.get(description.get("method", ""), "")]
     notes.append(
         f"The first and last {edge:.0%} of the messages of a run are dropped, in order of their multicast."
         if edge
         else "Nothing is dropped at the edges of a run."
     )
     notes.append("Latency is counted from the a-multicast to the first delivery in a destination group.")
-    if told.get("missing"):
-        notes.append(f"Without packets there are no tables of: {', '.join(told['missing'])}.")
+    if description.get("missing"):
+        notes.append(f"Without packets there are no tables of: {', '.join(description['missing'])}.")
     return tuple(note for note in notes if note)
 
 

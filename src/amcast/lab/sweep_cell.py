@@ -39,10 +39,10 @@ def normalise_plan(values: dict[str, Any], where: str) -> dict[str, Any]:
     """A checked plan with every field filled in."""
     plain = describe_plan(parse_plan(values, where))
     try:
-        said = _checked(msgspec.json.encode({**plain, "seed": 0}, order="sorted"))
+        workload = _checked(msgspec.json.encode({**plain, "seed": 0}, order="sorted"))
     except UsageError as error:
         raise UsageError(f"{where}: {error}; [[exclude]] leaves cells out, [[override]] changes them") from None
-    return {**plain, "workload": {**said, **plain["workload"]}}
+    return {**plain, "workload": {**workload, **plain["workload"]}}
 
 
 @lru_cache(maxsize=4096)

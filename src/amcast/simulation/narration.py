@@ -102,23 +102,23 @@ def describe_action(action: AnyAction) -> str:
         case Multicast(sender, message, destinations):
             return f"process {sender} multicasts message {message} to {_groups(destinations)}"
         case Arrive(target, packets):
-            return f"process {target} takes what is in flight from {_list(source for source, _ in packets)}"
+            return f"process {target} receives packets in flight from {_list(source for source, _ in packets)}"
         case Fire(process, timer):
-            return f"timer {timer!r} of process {process} runs out"
+            return f"timer {timer!r} of process {process} fires"
         case Sync(process, count):
-            return f"the disk of process {process} makes {_records(count)} durable, and what waited for it happens"
+            return f"the disk of process {process} makes {_records(count)} durable; effects that waited for it happen"
         case Drop(source, target, place):
             return f"packet {place} on the link from {source} to {target} is lost"
         case Repeat(source, target, place):
-            return f"packet {place} on the link from {source} to {target} will come twice"
+            return f"packet {place} on the link from {source} to {target} is duplicated"
         case Crash(process, kept, torn) if torn:
             return f"the power of process {process} is cut while {kept} of the records that wait are written"
         case Crash(process, kept):
-            return f"process {process} crashes; {kept} of the records that waited for its disk survive"
+            return f"process {process} crashes; {kept} of the records that were not yet durable survive"
         case Recover(process, amnesia):
-            return f"process {process} starts again, with {'an empty' if amnesia else 'its'} disk"
+            return f"process {process} restarts, with {'an empty' if amnesia else 'its'} disk"
         case Block(pairs):
-            return "links hold back everything: " + _list(f"{source} to {target}" for source, target in pairs)
+            return "links are blocked: " + _list(f"{source} to {target}" for source, target in pairs)
         case _:
             return _describe_other_action(action)
 
@@ -126,36 +126,36 @@ def describe_action(action: AnyAction) -> str:
 def _describe_other_action(action: AnyAction) -> str:
     match action:
         case Heal(()):
-            return "all links work again"
+            return "all links are unblocked"
         case Heal(pairs):
-            return "links work again: " + _list(f"{source} to {target}" for source, target in pairs)
+            return "links are unblocked: " + _list(f"{source} to {target}" for source, target in pairs)
         case Pause(process):
             return f"process {process} pauses"
         case Resume(process):
-            return f"process {process} goes on"
+            return f"process {process} resumes"
         case Slow(process, extra_ns):
-            return f"process {process} needs {extra_ns} ns more for each packet"
+            return f"process {process} is slow: {extra_ns} ns more for each packet"
         case Lossy(loss):
             return f"links lose {loss:.0%} of packets"
         case Renew(one, other):
-            return f"the link between {one} and {other} begins anew"
+            return f"the link between {one} and {other} is reset"
         case Suggest(process, group, leader):
-            return f"process {process} is told that {leader} leads group {group}"
+            return f"the leader oracle of process {process} suggests {leader} for group {group}"
         case Suspicion(process, group, up):
-            return f"process {process} is told that group {group} is {'up' if up else 'down'}"
+            return f"the failure detector of process {process} reports group {group} {'up' if up else 'down'}"
         case Unreachable(process, peer):
-            return f"process {process} is told that nobody is at the address of process {peer}"
+            return f"process {process} learns that process {peer} is unreachable"
         case DiskFault(process, kind):
             return f"the disk of process {process}: {_DISK_FAULTS[kind]}"
         case Leave(process):
-            return f"process {process} tells all others that it leaves"
+            return f"process {process} announces to all others that it leaves"
         case Collect(process, on):
-            return f"process {process} takes requests of clients " + ("together" if on else "one by one again")
+            return f"process {process} receives requests of clients " + ("in batches" if on else "one by one again")
         case Skew(process, offset_ns, drift):
             return f"the clock of process {process} is off by {offset_ns} ns and {drift:+.0%}"
         case Change(group, add, remove):
-            who = f"one member more, {add}" if add is not None else f"one member fewer, {remove}"
-            return f"the operator asks for a group {group} with {who}"
+            change = f"adds member {add} to" if add is not None else f"removes member {remove} from"
+            return f"the operator {change} group {group}"
         case _:
             raise AssertionError(f"unknown action {action!r}")
 
@@ -174,17 +174,17 @@ def _describe_event(event: Event) -> str:
         case Receive(sender, body):
             return f"receives {describe_value(body)} from {sender}"
         case LinkReset(peer, incarnation):
-            return f"hears that the link with {peer} (incarnation {incarnation}) began anew"
+            return f"learns that the link with {peer} (incarnation {incarnation}) was reset"
         case Submit(message):
             return f"multicasts message {message.id}"
         case Timer(name):
-            return f"sees timer {name!r} run out"
+            return f"handles timer {name!r}"
         case Leader(group, leader):
-            return f"is told that {leader} leads group {group}"
+            return f"gets {leader} suggested as leader of group {group}"
         case Suspect(group, up):
-            return f"is told that group {group} is {'up' if up else 'down'}"
+            return f"gets group {group} reported {'up' if up else 'down'}"
         case PeerDown(peer):
-            return f"is told that process {peer} is gone"
+            return f"learns that process {peer} is unreachable"
         case Requests(messages):
             return f"receives requests for messages {_list(message.id for message in messages)}"
         case Started(records, incarnation):
@@ -214,14 +214,14 @@ def _describe_effect(effect: Effect) -> str:
         case Deliver(message, position):
             return f"DELIVERS message {message.id} at position {position}"
         case Resolve(message):
-            return f"tells its user that message {message} is done"
+            return f"resolves message {message} for its user"
         case SetTimer(name):
             return f"sets timer {name!r}"
         case CancelTimer(name):
             return f"cancels timer {name!r}"
         case Persist(record, replaces, ends):
-            how = " in place of all before" if replaces else " behind what was delivered before" if ends else ""
-            return f"writes {describe_value(record)}{how}"
+            how = " in place of all earlier records" if replaces else " after the deliveries before it" if ends else ""
+            return f"persists {describe_value(record)}{how}"
         case Note(name, message):
             return f"notes {name!r}" + (f" of {message}" if message is not None else "")
         case _:

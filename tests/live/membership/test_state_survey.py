@@ -318,11 +318,11 @@ def test_killed_memory_cluster_reports_lost_state_and_starts_anew(
         shown = capsys.readouterr().err
         for name in cluster.nodes():
             assert f"{name} is not ready: it lost its memory" in shown
-        assert shown.count("To begin anew, stop all nodes") == len(told["advice"]) == 1  # type: ignore[arg-type]
+        assert shown.count("To start over, stop all nodes") == len(told["advice"]) == 1  # type: ignore[arg-type]
         code, why = ready(at)
         assert code == 503
         assert "2 of 2 others answer, none has it" in why
-        assert "To begin anew" in why
+        assert "To start over" in why
         with pytest.raises(
             CannotTellError, match=r"may or may not be delivered; group orders has lost its state \(3 of 3"
         ):

@@ -162,7 +162,7 @@ def test_strict_replay_names_the_line_that_cannot_happen(tmp_path: Path) -> None
     again = read_script(tmp_path / "a.script")
     make = maker(SPEC, script.topology)
     with pytest.raises(
-        UsageError, match="line 5 of the script: cannot happen there: process 1 takes what is in flight"
+        UsageError, match="line 5 of the script: cannot happen there: process 1 receives packets in flight"
     ):
         replay(again, make, ALONE, judge)
     found = replay(again, make, ALONE, judge, strict=False)
@@ -187,12 +187,12 @@ def test_stuck_script_is_narrated_with_its_fair_ending() -> None:
     lines = list(narrate(script, make, Claims("no"), judge))
     assert lines[2] == (
         "3. process 0 multicasts message 0 to group 0"
-        " -> writes Fact(value=3); sends Number(value=4, pad=0 bytes) to 1 (once that is durable)"
+        " -> persists Fact(value=3); sends Number(value=4, pad=0 bytes) to 1 (once that is durable)"
     )
-    assert "links hold back everything: 0 to 1" in lines[1]
-    assert "the script is over; everything heals and goes on fairly:" in lines
-    assert any("all links work again" in line for line in lines)
-    assert any("timer 'tick' of process 0 runs out" in line for line in lines)
+    assert "links are blocked: 0 to 1" in lines[1]
+    assert "end of the script; a fair ending follows: faults heal, and every pending action happens:" in lines
+    assert any("all links are unblocked" in line for line in lines)
+    assert any("timer 'tick' of process 0 fires" in line for line in lines)
     assert lines[-1].startswith("stuck: process 0 never delivers message 0")
     small = shrink(script, make, Claims("no"), judge).script
     assert list(small.actions) == [Multicast(0, 0, (0,))]

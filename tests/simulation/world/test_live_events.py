@@ -147,14 +147,14 @@ def test_scripts_replay_and_narrate_the_actions(tmp_path: Path) -> None:
     assert (again.status, again.skipped) == ("holds", 0)
     story = "\n".join(narrate(kept, prepared.make, prepared.spec.claims, judged, prepared.farewell))
     assert f"process 0 receives requests for messages {message_id(one, 0)}, {message_id(other, 0)}" in story
-    assert "process 1 is told that nobody is at the address of process 0" in story
-    assert "process 0 tells all others that it leaves" in story
+    assert "process 1 learns that process 0 is unreachable" in story
+    assert "process 0 announces to all others that it leaves" in story
     assert "Farewell(incarnation=0) from 0" in story
 
 
 def test_script_without_a_farewell_refuses_to_let_a_process_leave() -> None:
     prepared = plan([])
-    with pytest.raises(UsageError, match="cannot happen there: process 0 tells all others that it leaves"):
+    with pytest.raises(UsageError, match="cannot happen there: process 0 announces to all others that it leaves"):
         replay(script(prepared, [Leave(0)]), prepared.make, prepared.spec.claims, make_judge(prepared, 0))
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 DAYS: Final = 365
 AUTHORITY_DAYS: Final = 3650
 CLOCK_SKEW: Final = timedelta(minutes=5)
-"""Certificates are valid from so long before they were made, because clocks of machines differ."""
+"""Certificates are valid from this long before they were made, because clocks of machines differ."""
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ class TraceTable(Config, frozen=True):
     run: str = ""
     """The name of the run; by default that of the folder."""
     every: int = 100
-    """Mode "sampled": one message in so many is recorded; every process records the same ones."""
+    """Mode "sampled": one message in this many is recorded; every process records the same ones."""
 
     def __post_init__(self) -> None:
         if self.every < 1:
@@ -178,7 +178,7 @@ class Cluster:
     allows_changes: bool = True
     """Replicas may be changed while the cluster runs."""
     trace_every: int = 1
-    """The deliveries of one message in so many are recorded."""
+    """The deliveries of one message in this many are recorded."""
 
     def permissions(self) -> Permissions:
         """The permissions of all nodes and clients."""

@@ -129,5 +129,5 @@ class EffectQueue:
 
 
 def is_installation(effect: Effect) -> bool:
-    """Whether a note tells that a snapshot replaced the deliveries before a position."""
+    """Whether a note says that a snapshot replaced the deliveries before a position."""
     return type(effect) is Note and effect.name == "installed"

@@ -226,7 +226,7 @@ class Host:
         self._wake()
 
     def announce_leaving(self) -> bool:
-        """Tells all connected peers that this process leaves (`live/server/node.py`); False if it cannot."""
+        """Announces to all connected peers that this process leaves (`live/server/node.py`); False if it cannot."""
         if not self._is_running or self.is_leaving or self._farewell is None:
             return False
         self.is_leaving = True

@@ -63,7 +63,7 @@ def verify_owner(cluster: Cluster, me: ProcessId) -> None:
     if owner is not None and owner != expected:
         raise UsageError(
             f"{folder}: the folder belongs to {owner}; expected {expected}. Choose another folder (`data` in"
-            f" cluster.toml), or empty this one if that whole cluster is to start anew"
+            f" cluster.toml), or empty this one if that whole cluster is to start over"
         )
     roster = Roster.read(folder)
     if roster is not None:

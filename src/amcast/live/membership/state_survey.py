@@ -30,7 +30,7 @@ log = logging.getLogger("amcast.live")
 ANSWER_S: Final = 1.0
 """A member that does not answer within this time counts as silent."""
 WARN_AFTER_S: Final = 5.0
-"""Transferring a state takes less; after so long, the log warns."""
+"""The log warns after this long; transferring a state takes less."""
 REPEAT_S: Final = 600.0
 """Interval between repeated warnings."""
 MIN_DIAGNOSED_S: Final = 0.5
@@ -40,11 +40,11 @@ REUSE_S: Final = 2.0
 
 GONE: Final = (
     "it was restarted, and its protocol does not readmit a crashed process; a cluster in which too many crashed must"
-    " start anew, with empty data folders"
+    " start over, with empty data folders"
 )
 LOST: Final = (
     "where too few replicas of a group have its state, no restart brings it back, and what was acknowledged may be"
-    " lost. To begin anew, stop all nodes of all groups and their clients, empty the data folder of every node (or"
+    " lost. To start over, stop all nodes of all groups and their clients, empty the data folder of every node (or"
     " choose another one: `data` in cluster.toml), and start them again"
 )
 """Advice for a group that has lost its state."""

@@ -37,7 +37,7 @@ from amcast.live.wire.peers import Address
 log = logging.getLogger("amcast.live")
 
 REMOVAL_S: Final = 60.0
-"""A member that left may return for so long to receive what it missed; then it is an unknown peer."""
+"""For this long a member that left may return to receive what it missed; afterwards it is an unknown peer."""
 CHECK_S: Final = 2.0
 """Interval between checks for a lost quorum; it doubles while the quorum is missing."""
 FILE: Final = "members"

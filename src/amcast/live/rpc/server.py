@@ -108,7 +108,7 @@ class RpcServer:
         self._caught_up = caught_up
         self._client_ids = client_ids
         self._take_state = take_state
-        """Returns the application's state after at least so many deliveries; None without such an application."""
+        """Returns the application's state after at least a number of deliveries; None without such an application."""
         self._topology = topology
         """Returns the current topology, or None while the process does not know it."""
         self._holds_state = holds_state

@@ -30,7 +30,7 @@ from amcast.live.rpc.client import NoAnswerError, RpcCall, RpcClient
 from amcast.live.rpc.messages import Deliveries, KeepAlive, PositionExpired, Progress, Subscribe
 
 TIMEOUT_S: Final = 30.0
-"""A subscription fails when no replica answers for so long."""
+"""A subscription fails when no replica answers for this long."""
 
 
 class Subscription:

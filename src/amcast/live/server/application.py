@@ -37,7 +37,7 @@ log = logging.getLogger("amcast.live")
 Take = Callable[[], bytes]
 Install = Callable[[bytes, int], None]
 Fetch = Callable[[int], Awaitable[tuple[int, bytes]]]
-"""Fetches the state of the application at another member, after at least so many deliveries."""
+"""Fetches the state of the application at another member, after at least a number of deliveries."""
 JOURNAL_BYTES: Final = 8 * MIB
 """The journal may grow to this size, or four times the last state, before a new state is taken."""
 CHUNK_BYTES: Final = 128 * KIB
@@ -202,7 +202,7 @@ class Application:
             self._journal.write()
 
     async def read_state(self, position: int) -> tuple[int, bytes]:
-        """The application's state after at least so many deliveries, for another member."""
+        """The application's state after at least a number of deliveries, for another member."""
         assert self._take is not None
         while self.position < position or self._catch_up_task is not None:
             self._position_changed.clear()

@@ -53,7 +53,7 @@ class ReplicaRuntime:
         wiring: TransportOptions = PLAIN,
         **host_options: Any,
     ) -> None:
-        """`take_state` returns the application's state after at least so many deliveries; `roster` is written to
+        """`take_state` returns the application's state after at least a number of deliveries; `roster` is written to
         `folder` whenever the members change; `on_retired` is called when the replica was removed from its group and
         no process needs it any more. Other options are those of `Host`."""
         assert process.group is not None, f"process {process.me} is in no group; expected a replica"

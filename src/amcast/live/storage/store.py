@@ -61,7 +61,7 @@ class Store(Protocol):
 
 
 class MemoryStore:
-    """Keeps nothing: a later incarnation starts without state, which its number tells."""
+    """Keeps nothing: a later incarnation starts without state, which its number shows."""
 
     keeps = False
 

@@ -112,7 +112,7 @@ class Link:
         is_server: bool,
     ) -> None:
         """`on_bodies` gets the bodies of a frame, `on_frame` a frame of a peer that traces its packets; `on_reset` is
-        called when the link begins anew, `on_lost` with the unacknowledged frames of a link that does."""
+        called when the link is reset, `on_lost` with the unacknowledged frames of a link that does."""
         self.peer = peer
         self.incarnation = next_incarnation()
         self.peer_incarnation: LinkIncarnation | None = None
@@ -292,7 +292,7 @@ class Link:
 
     @property
     def is_congested(self) -> bool:
-        """The peer is connected but slow. A disconnected peer holds nobody up: its queue may fill and overflow."""
+        """The peer is connected but slow. A disconnected peer delays no sender: its queue may fill and overflow."""
         return self.connection is not None and self.queued_bytes > self._limits.backpressure_bytes
 
     async def wait_for_capacity(self) -> None:
@@ -431,7 +431,7 @@ class Link:
             self._queue = deque(frames.restamp(frame, version) for frame in self._queue)
 
     def check_hello(self, hello: Hello) -> None:
-        """Refuses a peer that went back in time, or that lost its state and does not say so."""
+        """Refuses a peer with an earlier incarnation, or with the known one and no memory of the link."""
         if self.peer_incarnation is None:
             return
         process, link = self.peer_incarnation

@@ -75,7 +75,7 @@ class Network:
     ) -> None:
         """`on_peer_down` is called when a peer's address refuses connections, once until the peer is back; `on_rpc`
         gets connections that begin with an RPC request (None: they are refused); `on_lost` gets the unacknowledged
-        frames of a link that is reset; `topology_version` tells the topology that this process uses; servers have a
+        frames of a link that is reset; `topology_version` names the topology that this process uses; servers have a
         `client_inbox`."""
         self.me = me
         self.cluster = cluster
@@ -347,7 +347,7 @@ class Network:
             if oldest <= refusal.version < self._proposed_versions.get(link.peer, newest):
                 self._proposed_versions[link.peer] = refusal.version
             elif self.refusals.get(link.peer) != refusal.reason:
-                log.error("process %d at %s refuses us: %s", link.peer, connection.peername, refusal.reason)
+                log.error("process %d at %s refuses this process: %s", link.peer, connection.peername, refusal.reason)
             self.refusals[link.peer] = refusal.reason
         connection.abort()
 

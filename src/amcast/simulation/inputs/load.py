@@ -1,6 +1,6 @@
 """The load of a run: which client multicasts what next, and when it may go on.
 
-A closed loop keeps a number of messages outstanding per client. A message is done when its client is told so
+A closed loop keeps a number of messages outstanding per client. A message is done when its client resolves it
 (`Resolve`) or, for bare protocols without replies, when every destination process has delivered it.
 """
 

@@ -99,8 +99,8 @@ class Plan(Config, frozen=True):
     until_ns: int = 0
     """Ends the run at this time, finished or not; 0 lets it finish."""
     settle_ns: int = 0
-    """The liveness bound: a run is stuck if nothing is delivered for so long after healing while deliveries are due. 0
-    chooses."""
+    """The liveness bound: a run is stuck if nothing is delivered for this long after healing while deliveries are due.
+    0 chooses."""
 
     def __post_init__(self) -> None:
         if not -(2**63) <= self.seed < 2**63:

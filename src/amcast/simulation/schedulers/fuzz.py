@@ -318,5 +318,5 @@ class Fuzzer(PendingActions):
         if not owed:
             return f"{self.load.remaining} messages were not multicast: clients got no reply to earlier ones"
         message, process = owed[0]
-        more = f" ({len(owed)} deliveries are owed in all)" if len(owed) > 1 else ""
+        more = f" ({len(owed)} deliveries are due in all)" if len(owed) > 1 else ""
         return f"process {process} never delivered message {message}, {SETTLE_STEPS} steps after healing{more}"

@@ -54,7 +54,7 @@ def describe_stuck(pending: PendingActions, ending: list[AnyAction]) -> str:
     """A sentence that names a delivery that is due."""
     owed = pending.world.list_due_deliveries()
     message, process = owed[0]
-    more = f" ({len(owed)} deliveries are owed in all)" if len(owed) > 1 else ""
+    more = f" ({len(owed)} deliveries are due in all)" if len(owed) > 1 else ""
     end = "within the liveness bound of" if len(ending) >= SETTLE_STEPS else "and nothing more can happen after"
     return f"process {process} never delivers message {message}, {end} {len(ending)} fair steps{more}"
 

@@ -141,7 +141,7 @@ def _judge(
     story = judge_world(world, recorder, judge, complete=not world.list_due_deliveries())
     if story is None and world.list_due_deliveries():
         if tell is not None:
-            tell("the script is over; everything heals and goes on fairly:")
+            tell("end of the script; a fair ending follows: faults heal, and every pending action happens:")
         result.ending = run_fair_ending(player, claims)
         story = judge_world(world, recorder, judge, complete=not world.list_due_deliveries())
     if story is not None:

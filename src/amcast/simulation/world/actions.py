@@ -158,14 +158,14 @@ class Suspicion(Action, frozen=True):
 
 
 class Unreachable(Action, frozen=True):
-    """A process is told that nobody is at a peer's address (a PeerDown event). It may be wrong."""
+    """A process learns that nobody is at a peer's address (a PeerDown event), which may be wrong."""
 
     process: ProcessId
     peer: ProcessId
 
 
 class Leave(Action, frozen=True):
-    """A process tells all others that it leaves in good order (`Spec.farewell`). It runs on until a Crash stops it."""
+    """A process announces that it leaves in good order (`Spec.farewell`). It runs on until a Crash stops it."""
 
     process: ProcessId
 

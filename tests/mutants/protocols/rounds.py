@@ -281,7 +281,7 @@ MUTANTS: Final = (
     Mutant("drops-at-once", DropsAtOnce, "recovery+links", SMALL, seeds=range(15, 60)),
     Mutant("any-round-order", AnyRoundOrder, "none", seeds=range(20, 60)),
     Mutant("changes-do-not-conflict", ChangesDoNotConflict, "suspects+partition"),
-    Mutant("small-quorum", SmallQuorum, "crash+suspects+partition", seeds=range(210, 255)),
+    Mutant("small-quorum", SmallQuorum, "crash+suspects+partition", seeds=range(305, 350)),
     Mutant("decision-omits-items", DecisionOmitsItems, "suspects+partition", seeds=range(112, 160)),
     Mutant("returns-too-early", ReturnsTooEarly, "suspects"),
     Mutant("removes-alone", RemovesAlone, "suspects", LONE, seeds=range(60, 100)),

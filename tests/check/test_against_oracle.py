@@ -127,8 +127,8 @@ def test_incremental_check_finds_exactly_safety_violations(trace: Trace) -> None
 def test_order_violation_persists_as_run_continues(trace: Trace, data: st.DataObject) -> None:
     whole = verdicts(trace)
     for process in trace.sequences:
-        kept = data.draw(st.integers(0, len(trace.sequences[process])))
-        trace.sequences[process] = trace.sequences[process][:kept]
+        length = data.draw(st.integers(0, len(trace.sequences[process])))
+        trace.sequences[process] = trace.sequences[process][:length]
     early = verdicts(trace)
     for name in ("P1", "P4", "P5", "P7"):
         assert not (early[name] == "violated" and whole[name] != "violated")

@@ -14,11 +14,11 @@ from amcast.cli.main import run
 
 def assert_refused(capsys: pytest.CaptureFixture[str], arguments: list[str], *expected: str, code: int = 64) -> None:
     assert run(arguments) == code
-    said = capsys.readouterr()
-    assert "Traceback" not in said.err
-    assert len(said.err.strip().splitlines()) == 1, said.err
+    output = capsys.readouterr()
+    assert "Traceback" not in output.err
+    assert len(output.err.strip().splitlines()) == 1, output.err
     for words in expected:
-        assert words in said.err, said.err
+        assert words in output.err, output.err
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +43,9 @@ def test_unknown_commands_flags_and_values_are_refused(capsys) -> None:
 
 
 def test_module_runs_the_command() -> None:
-    told = subprocess.run([sys.executable, "-m", "amcast", "simulat"], capture_output=True, text=True, check=False)
-    assert (told.returncode, told.stdout) == (64, "")
-    assert told.stderr.startswith("amcast: No such command 'simulat'")
+    done = subprocess.run([sys.executable, "-m", "amcast", "simulat"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (64, "")
+    assert done.stderr.startswith("amcast: No such command 'simulat'")
 
 
 @pytest.mark.parametrize(

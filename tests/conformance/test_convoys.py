@@ -96,13 +96,13 @@ def test_convoy_notes_agree_with_deliveries(stamped: str) -> None:
     for row in recorder.deliveries:
         if len(row[9]) > 1:  # type: ignore[arg-type]
             cleared.setdefault(row[0], []).extend(row[place] for place in (4, 8))  # type: ignore[misc]
-    told: dict[tuple[Any, Any], float] = {}
+    waits: dict[tuple[Any, Any], float] = {}
     for process, _, _, message, at_ns, _, _, _, committed_ns, destinations in recorder.deliveries:
         if len(destinations) == 1:  # type: ignore[arg-type]
             last = max((moment for moment in cleared.get(process, ()) if moment <= at_ns), default=-1)  # type: ignore[operator]
             if last > committed_ns:  # type: ignore[operator]
-                told[(process, message)] = last - committed_ns  # type: ignore[operator]
-    assert convoys(recorder) == told
+                waits[(process, message)] = last - committed_ns  # type: ignore[operator]
+    assert convoys(recorder) == waits
 
 
 def test_the_names_exist() -> None:

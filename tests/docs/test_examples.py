@@ -44,16 +44,16 @@ def test_every_example_runs(tmp_path: Path) -> None:
         for page, expected in EXPECTED.items():
             examples = blocks(page, "python")
             assert len(examples) == len(expected), page
-            for example, said in zip(examples, expected, strict=True):
+            for example, text in zip(examples, expected, strict=True):
                 done = subprocess.run(
                     [sys.executable, "-W", "error", "-c", example],
                     cwd=tmp_path, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONUTF8": "1"},
                 )  # fmt: skip
                 assert done.returncode == 0, done.stderr
-                assert said in done.stdout, (example, done.stdout)
+                assert text in done.stdout, (example, done.stdout)
         assert "was ordered in 2 groups" in commanded("send", "--config", str(file), "orders,stock", "hi\x1b[1m")
-        told = commanded("tail", "--config", str(file), "stock", "--since", "0", "--count", "4", "--json")
-        rows = [json.loads(line) for line in told.splitlines()]
+        output = commanded("tail", "--config", str(file), "stock", "--since", "0", "--count", "4", "--json")
+        rows = [json.loads(line) for line in output.splitlines()]
         assert [row["payload"] for row in rows] == ["one coffee", "maybe", "hello", "hi\x1b[1m"]
         last = rows[-1]["position"]
         line = commanded("tail", "--config", str(file), "stock", "--since", str(last), "--count", "1")
@@ -74,10 +74,10 @@ def test_guarantees_table_equals_the_protocols_claims() -> None:
     rows = {row[0]: row[1:] for row in re.findall(r"^\| `([a-z-]+)` \| (\w+) \| (\w+) \| (\w+) \|", text, re.MULTILINE)}
     assert set(rows) == set(CATALOGUE)
     groups = Topology.grid(3, 3)
-    for name, said in rows.items():
+    for name, documented in rows.items():
         claims = CATALOGUE[name].for_topology(groups).claims
         survived = tuple("yes" if fault in claims.faults else "no" for fault in ("crash", "recovery", "amnesia"))
-        assert said == survived, name
+        assert documented == survived, name
         if "crash" in claims.faults:
             minorities = frozenset(groups.members(group)[0] for group in groups.groups)
             assert claims.tolerates(groups, minorities), name

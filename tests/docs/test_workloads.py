@@ -59,8 +59,8 @@ def measured_table() -> str:
         shares = " | ".join(f"{100 * counts[k] / DRAWS:.2f} %" for k in (1, 2, 3, 4))
         home = sum(home in draw.destinations for home, draw in draws) / DRAWS
         size = sum(draw.size for _, draw in draws) / DRAWS
-        said = ", ".join(f"{key} = {plain(value)}" for key, value in options.items())
-        rows.append(f"| {name} | {said} | {shares} | {100 * home:.1f} % | {size:.1f} |")
+        settings = ", ".join(f"{key} = {plain(value)}" for key, value in options.items())
+        rows.append(f"| {name} | {settings} | {shares} | {100 * home:.1f} % | {size:.1f} |")
     return "\n".join(rows)
 
 

@@ -83,8 +83,8 @@ def read_page(page: Path) -> PageReader:
 
 def test_verdict_comes_first_with_its_story(report_folder: Path) -> None:
     text = (report_folder / "report.html").read_text()
-    said = [text.index(part) for part in ("Violated", "process 3", "What was run", "Pictures", "Every setting")]
-    assert said == sorted(said)
+    positions = [text.index(part) for part in ("Violated", "process 3", "What was run", "Pictures", "Every setting")]
+    assert positions == sorted(positions)
     assert "&lt;b&gt;process 3&lt;/b&gt;" in text
     assert "<b>process 3</b>" not in text
     row = next(row for row in sweep.read_cells(report_folder).to_pylist() if row["status"] == "violated")
@@ -181,7 +181,7 @@ def test_embedded_svg_styles_are_scoped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "sentence"),
     [
         (["report", "no/such/folder"], 64, "no such folder"),
         (["measure", "no/such/folder"], 64, "no such folder"),
@@ -194,23 +194,23 @@ def test_embedded_svg_styles_are_scoped() -> None:
 def test_bad_input_is_one_sentence(
     arguments: list[str],
     code: int,
-    said: str,
+    sentence: str,
     capfd: pytest.CaptureFixture[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(arguments) == code
-    told = capfd.readouterr()
-    assert told.out == ""
-    assert said in told.err
-    assert told.err.count("\n") == 1
+    output = capfd.readouterr()
+    assert output.out == ""
+    assert sentence in output.err
+    assert output.err.count("\n") == 1
 
 
 # A real browser
 
 PROBE = """<!doctype html><body style="margin:0"><iframe id="f" style="border:0;width:{width}px;height:900px"></iframe>
-<pre id="told"></pre><script>
+<pre id="result"></pre><script>
 const frame = document.getElementById("f");
 frame.srcdoc = {page};
 frame.onload = () => {{
@@ -220,7 +220,7 @@ frame.onload = () => {{
   w.getSelection().removeAllRanges(); w.getSelection().addRange(range);
   const wide = [...d.querySelectorAll("header *, main > section, figure, figure > svg, section > div")]
     .filter(e => e.getBoundingClientRect().right > w.innerWidth + 1).map(e => e.tagName + "." + e.className);
-  document.getElementById("told").textContent = JSON.stringify({{
+  document.getElementById("result").textContent = JSON.stringify({{
     scroll: d.documentElement.scrollWidth, inner: w.innerWidth, wide,
     selected: w.getSelection().toString(),
     verdict: d.querySelector(".verdict").getBoundingClientRect().top,
@@ -247,10 +247,10 @@ def probe(page: Path, width: int, dark: bool, tmp_path: Path) -> dict[str, Any]:
     flags.append(f"--blink-settings=preferredColorScheme={0 if dark else 1}")
     flags += ["--window-size=1400,1000", "--virtual-time-budget=5000", "--dump-dom", file.as_uri()]
     done = subprocess.run([chromium, *flags], capture_output=True, text=True, timeout=180, check=False)
-    told = re.search(r'<pre id="told">(.*?)</pre>', done.stdout, re.DOTALL)
-    assert told is not None, done.stderr[-2000:]
-    assert told[1], done.stderr[-2000:]
-    answer: dict[str, Any] = json.loads(html.unescape(told[1]))
+    result = re.search(r'<pre id="result">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert result is not None, done.stderr[-2000:]
+    assert result[1], done.stderr[-2000:]
+    answer: dict[str, Any] = json.loads(html.unescape(result[1]))
     return answer
 
 

@@ -18,10 +18,10 @@ from tests.mutants.planted import MUTANTS, healthy, make_trace
 def written(folder: Path, name: str) -> None:
     """A planted trace as a run folder."""
     trace = healthy() if name == "healthy" else make_trace(next(case for case in MUTANTS if case.name == name))
-    told = trace.recorder()
+    recorded = trace.recorder()
     with FolderRecorder(folder, trace.meta(name), latest=False) as files:
         for table in ("processes", "multicasts", "deliveries", "packets", "notes"):
-            getattr(files, table).extend(getattr(told, table))
+            getattr(files, table).extend(getattr(recorded, table))
         files.close(complete=True)
 
 
@@ -41,29 +41,29 @@ def reported(folder: Path, out: Path) -> tuple[account.ReportSummary, str]:
     prepare_folder(out / "measures")
     rows = compare.summarize_runs([described], extra)
     write_run_tables(MeasureResult(out / "measures", 1, "exact", 0.1), rows)
-    said = account.summarize_runs(folder, {"verdict": verdict["verdict"], "runs": [verdict]}, rows, out / "measures")
-    write_report(said, out / "measures", out)
-    return said, (out / PAGE_FILE).read_text()
+    summary = account.summarize_runs(folder, {"verdict": verdict["verdict"], "runs": [verdict]}, rows, out / "measures")
+    write_report(summary, out / "measures", out)
+    return summary, (out / PAGE_FILE).read_text()
 
 
 @pytest.mark.parametrize("name", ["two_groups_disagree", "cycle_of_three", "delivered_twice", "no_process_delivers"])
 def test_violation_is_described_and_drawn(name: str, tmp_path: Path) -> None:
     written(tmp_path / "run", name)
-    said, page = reported(tmp_path / "run", tmp_path / "out")
-    assert said.verdict == "violated"
-    assert said.story
-    assert "the violation, with message" in said.spacetime_caption
+    summary, page = reported(tmp_path / "run", tmp_path / "out")
+    assert summary.verdict == "violated"
+    assert summary.story
+    assert "the violation, with message" in summary.spacetime_caption
     assert page.index("Violated") < page.index("is violated:") < page.index("In space and time")
-    assert (tmp_path / "out" / "pictures" / "spacetime.svg").read_text() == said.spacetime
+    assert (tmp_path / "out" / "pictures" / "spacetime.svg").read_text() == summary.spacetime
     assert ".spacetime " in page
 
 
 def test_correct_run_shows_its_slowest_message(tmp_path: Path) -> None:
     written(tmp_path / "run", "healthy")
-    said, page = reported(tmp_path / "run", tmp_path / "out")
-    assert said.verdict == "holds"
-    assert said.story == ()
-    assert "the slowest" in said.spacetime_caption
+    summary, page = reported(tmp_path / "run", tmp_path / "out")
+    assert summary.verdict == "holds"
+    assert summary.story == ()
+    assert "the slowest" in summary.spacetime_caption
     assert "P1" in page
     assert "Percentiles are exact" in page
 
@@ -80,9 +80,9 @@ def test_violated_cell_shows_its_witness_not_its_slowest_message(tmp_path: Path)
         for name, status, slow in (("good", "ok", 10**9), ("bad", "violated", 10))
     ]  # fmt: skip
     prepare_folder(tmp_path / "measures")
-    said = account.summarize_sweep(tmp_path, {"plan": {}}, cells, tmp_path / "measures")
-    assert said.verdict == "violated"
-    assert "the violation, with message" in said.spacetime_caption
-    assert any(f"message {message};" in said.spacetime_caption for message in circle)
+    summary = account.summarize_sweep(tmp_path, {"plan": {}}, cells, tmp_path / "measures")
+    assert summary.verdict == "violated"
+    assert "the violation, with message" in summary.spacetime_caption
+    assert any(f"message {message};" in summary.spacetime_caption for message in circle)
     fine = account.summarize_sweep(tmp_path, {"plan": {}}, cells[:1], tmp_path / "measures")
     assert "the slowest" in fine.spacetime_caption

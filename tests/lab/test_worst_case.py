@@ -36,9 +36,9 @@ def test_no_schedule_exceeds_the_bound_and_the_search_gets_near(
 def test_worst_schedule_replays_to_the_same_latency() -> None:
     spec = CATALOGUE["primcast"]
     for row in search_worst_case(spec, 60, seed=3):
-        said = Schedule.of_dict(row.as_dict()["schedule"])
-        assert said == row.schedule
-        assert run_schedule(spec, said).latest[row.role] == row.found
+        schedule = Schedule.of_dict(row.as_dict()["schedule"])
+        assert schedule == row.schedule
+        assert run_schedule(spec, schedule).latest[row.role] == row.found
 
 
 def test_bound_that_is_too_low_is_exceeded() -> None:

@@ -77,12 +77,12 @@ def test_step_log_contains_request_batches_and_replies(tmp_path: Path) -> None:
     spec = build_node_spec(CATALOGUE["primcast"], NodeConfig(omega=None))
     messages = [Message(message_id(client, 0), client, (0,), b"x") for client in (6, 7)]
     ids = tuple(message.id for message in messages)
-    told = SendEach((6, 7), tuple(Done((id,)) for id in ids), ids)
+    replies = SendEach((6, 7), tuple(Done((id,)) for id in ids), ids)
     log = StepLog(tmp_path / "0.steps", spec.name, 0)
-    log.write(5, [Requests(messages)], [told])
+    log.write(5, [Requests(messages)], [replies])
     log.close()
     steps = list(read_steps(log.path, Codec(spec.wire_bodies(), spec.records)))
-    assert steps == [(5, [Requests(messages)], [told])]
+    assert steps == [(5, [Requests(messages)], [replies])]
 
 
 @pytest.mark.live
@@ -124,7 +124,7 @@ def test_node_reports_why_it_cannot_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "sentence"),
     [
         ("name = 1", "name: Expected `str`, got `int`"),
         ("name = 'x'", "missing required field `groups`"),
@@ -143,13 +143,13 @@ def test_node_reports_why_it_cannot_start(tmp_path: Path) -> None:
         ("name = ", "expected TOML"),
     ],
 )
-def test_invalid_cluster_toml_error_names_the_field(tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_cluster_toml_error_names_the_field(tmp_path: Path, text: str, sentence: str) -> None:
     file = tmp_path / "cluster.toml"
     file.write_text(text)
     with pytest.raises(UsageError) as refused:
         read_cluster(file)
     assert str(file) in str(refused.value)
-    assert said in str(refused.value)
+    assert sentence in str(refused.value)
 
 
 def test_cluster_toml_assigns_processes_and_addresses(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_followers_deliver_before_deferred_bodies_arrive(tmp_path: Path, talk: o
             for name in cluster.nodes():
                 row = rows[name]
                 await stack.enter_async_context(
-                    run_replica(cluster, name, lambda told, row=row: row.append(told.payload))
+                    run_replica(cluster, name, lambda delivery, row=row: row.append(delivery.payload))
                 )
             client = await stack.enter_async_context(connect(cluster))
             count = await talk(client)  # type: ignore[operator]

@@ -22,7 +22,7 @@ class Fact(Record, frozen=True):
 
 class PuppetState(State, frozen=True):
     position: int
-    heard: int
+    received: int
 
 
 React = Callable[["Puppet", Event], None]
@@ -37,14 +37,14 @@ class Puppet(Process):
         self._react = react
         self._log = log
         self.bursts = 0
-        self.heard = 0
+        self.received = 0
 
     def step(self, events: Sequence[Event], now: int) -> list:  # type: ignore[type-arg]
         self.bursts += len(events) > 1
         return super().step(events, now)
 
     def _hear(self, event: Event) -> None:
-        self.heard += 1
+        self.received += 1
         self._log.setdefault(self.me, []).append((self.now, event))
         self._react(self, event)
 
@@ -73,17 +73,17 @@ class Puppet(Process):
         self._hear(LinkReset(peer, incarnation))
 
     def snapshot(self) -> PuppetState:
-        return PuppetState(self.position, self.heard)
+        return PuppetState(self.position, self.received)
 
     def restore(self, state: State) -> None:
         assert isinstance(state, PuppetState)
-        self.position, self.heard = state.position, state.heard
+        self.position, self.received = state.position, state.received
 
 
 def numbers(log: Log, process: ProcessId, source: ProcessId) -> list[int]:
     """The values that a process heard from another, in order."""
-    heard = [event for _, event in log.get(process, []) if isinstance(event, Receive) and event.sender == source]
-    return [event.body.value for event in heard if isinstance(event.body, Number)]
+    received = [event for _, event in log.get(process, []) if isinstance(event, Receive) and event.sender == source]
+    return [event.body.value for event in received if isinstance(event.body, Number)]
 
 
 def times(log: Log, process: ProcessId) -> list[int]:

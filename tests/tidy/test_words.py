@@ -1,5 +1,6 @@
 """The words of the project: the field's nouns, and none of a private language."""
 
+import ast
 import re
 
 import pytest
@@ -22,9 +23,20 @@ SOURCES = sorted((ROOT / "src").rglob("*.py"))
 
 @pytest.mark.parametrize("word", sorted(BANNED))
 def test_private_words_are_not_used(word: str) -> None:
-    said = re.compile(rf"\b{word}\b", re.IGNORECASE)
-    pages = [str(path.relative_to(ROOT)) for path in [*PAGES, *SOURCES] if said.search(path.read_text())]
-    assert not pages, f"{word!r} is said in {pages}; the field's word is: {BANNED[word]}"
+    pattern = re.compile(rf"\b{word}\b", re.IGNORECASE)
+    pages = [str(path.relative_to(ROOT)) for path in [*PAGES, *SOURCES] if pattern.search(path.read_text())]
+    assert not pages, f"{word!r} is used in {pages}; the field's word is: {BANNED[word]}"
+
+
+def test_variables_are_not_named_by_verbs_of_speech() -> None:
+    """What was told, said or heard has a noun: output, sentence, log, status, deliveries."""
+    faults = []
+    for path in [*SOURCES, *sorted((ROOT / "tests").rglob("*.py"))]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            name = getattr(node, "arg", None) or getattr(node, "id", None) or getattr(node, "name", None)
+            if name in ("told", "said", "heard"):
+                faults.append(f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)} {name}")
+    assert not faults, faults
 
 
 def test_docstrings_do_not_speak_as_a_process() -> None:

@@ -52,18 +52,18 @@ def rows(columns: dict[str, list[object]]) -> list[tuple[object, ...]]:
 
 @pytest.mark.parametrize("options", [{}, {"rows_per_group": 7, "rows_per_file": 20}, {"rows_per_group": 1}])
 def test_rows_are_read_back_unchanged(tmp_path: Path, options: dict[str, int]) -> None:
-    kept = Recorder()
-    record_events(kept)
+    in_memory = Recorder()
+    record_events(in_memory)
     run = read_run(write_run(tmp_path / "run", **options))
     assert run.meta == META.with_claims(complete=True)
     for table in ("processes", "multicasts", "notes"):
-        assert rows(getattr(run, table)) == rows(to_columns(table, getattr(kept, table)))
+        assert rows(getattr(run, table)) == rows(to_columns(table, getattr(in_memory, table)))
     assert run.packets is not None
-    assert len(run.packets) == len(kept.packets)
+    assert len(run.packets) == len(in_memory.packets)
     packets = [row for batch in run.packets.batches() for row in rows(batch)]
-    assert packets == kept.packets
+    assert packets == in_memory.packets
     names = [column.name for column in TABLES["deliveries"][1:]]
-    by_place = sorted(kept.deliveries, key=lambda row: (row[0], row[2]))
+    by_place = sorted(in_memory.deliveries, key=lambda row: (row[0], row[2]))
     stored = sorted(rows(run.deliveries), key=lambda row: (row[0], row[2]))
     assert stored == by_place
     assert list(run.deliveries) == names
@@ -170,8 +170,8 @@ def test_several_writers_share_a_folder(tmp_path: Path) -> None:
             writer = FolderRecorder(folder, trace.meta(), writer=f"process-{process:05d}", joins=True)
             for position, message, at_ns in incarnation:
                 row = trace.multicasts[message]
-                told = Message(message, row["sender"], row["destinations"])
-                writer.record_delivery(process, trace.group_of(process) or 0, position, told, at_ns)
+                delivered = Message(message, row["sender"], row["destinations"])
+                writer.record_delivery(process, trace.group_of(process) or 0, position, delivered, at_ns)
             writer.close()
     owner.processes, owner.multicasts = whole.processes, whole.multicasts
     owner.packets, owner.notes = whole.packets, whole.notes

@@ -19,12 +19,14 @@ HERE = Path(__file__).parent
 @pytest.mark.parametrize("name", list(CATALOGUE))
 def test_lone_multicast_matches_its_transcript(name: str) -> None:
     spec = CATALOGUE[name]
-    told = "\n".join(record_transcript(spec, 2, 1 if spec.unreplicated or spec.claims.single_replica else 3)) + "\n"
+    transcript = (
+        "\n".join(record_transcript(spec, 2, 1 if spec.unreplicated or spec.claims.single_replica else 3)) + "\n"
+    )
     golden = HERE / f"{name}.txt"
     if os.environ.get("AMCAST_WRITE_TRANSCRIPTS"):
-        golden.write_text(told)
+        golden.write_text(transcript)
     assert golden.is_file(), f"no transcript of {name} yet; write it as the docstring says, and read it"
-    assert told == golden.read_text()
+    assert transcript == golden.read_text()
 
 
 def test_every_transcript_has_a_protocol() -> None:

@@ -50,9 +50,9 @@ def _checked(plan: bytes) -> dict[str, Any]:
     """The fields that the workload's table leaves to defaults. Cells that differ only in their seed are valid or
     invalid together."""
     prepared = prepare_run(parse_plan(msgspec.json.decode(plan)))
-    said: dict[str, Any] = {"name": prepared.plan.workload_name, "messages": prepared.plan.messages}
+    workload: dict[str, Any] = {"name": prepared.plan.workload_name, "messages": prepared.plan.messages}
     load = prepared.make_workload(0)
-    return said if load.is_open_loop else {**said, "outstanding": load.outstanding}
+    return workload if load.is_open_loop else {**workload, "outstanding": load.outstanding}
 
 
 def estimate_seconds(values: dict[str, Any]) -> float:
@@ -65,8 +65,8 @@ def _weight(values: bytes) -> float:
     prepared = prepare_run(parse_plan(msgspec.json.decode(values)))
     topology, plan = prepared.topology, prepared.plan
     replicas = max(len(topology.members(group)) for group in topology.groups)
-    said = plan.workload.get("destinations", 2)
-    wide = max(said) if isinstance(said, (list, tuple)) and said else said
+    destinations = plan.workload.get("destinations", 2)
+    wide = max(destinations) if isinstance(destinations, (list, tuple)) and destinations else destinations
     k = max(1, min(int(wide) if isinstance(wide, int) else 2, len(topology.groups)))
     packets = prepared.spec.claims.packets(k, replicas) or 2 * (k * replicas) ** 2
     return 0.02 + plan.messages * packets * SECONDS_PER_PACKET

@@ -142,7 +142,7 @@ def test_payload_other_than_bytes_is_refused_and_spoils_no_batch() -> None:
                                             return_exceptions=True)  # fmt: skip
             changing[:] = b"later."
             assert [isinstance(one, UsageError) for one in outcomes] == [False, False, True, True, True, False]
-            assert [str(one) for one in outcomes[2:5]] == [said for _, said in wrong]
+            assert [str(one) for one in outcomes[2:5]] == [sentence for _, sentence in wrong]
             with pytest.raises(UsageError, match="destinations: the text 'a'; expected a set of groups"):
                 await client.multicast("a", b"x")
             with pytest.raises(UsageError, match="timeout_s = 0; expected more than 0 seconds"):

@@ -34,7 +34,7 @@ def begun(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "sentence"),
     [
         ({"protocol": "primcast-hc"}, "expected orders/1 (process 0) of cluster 'local' with protocol 'primcast-hc'"),
         ({"name": "test"}, "expected orders/1 (process 0) of cluster 'test' with protocol 'primcast'"),
@@ -42,7 +42,7 @@ def begun(file: Path) -> None:
     ],
 )
 def test_folder_of_another_cluster_or_protocol_is_refused(
-    tmp_path: Path, fields: dict[str, str], said: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, fields: dict[str, str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = cluster_file(tmp_path, "cluster.toml", durability="os")
     begun(file)
@@ -50,7 +50,7 @@ def test_folder_of_another_cluster_or_protocol_is_refused(
     before = {one.name: one.read_bytes() for one in folder.iterdir()}
     other = cluster_file(tmp_path, "other.toml", **{"durability": "os", **fields})
     assert service.main([str(other), "orders/1"]) == 64
-    assert said in capsys.readouterr().err
+    assert sentence in capsys.readouterr().err
     with pytest.raises(UsageError, match="process-00000: "):
         service.run_replica(other, "orders/1")
     assert {one.name: one.read_bytes() for one in folder.iterdir()} == before, "nothing was changed"
@@ -106,9 +106,9 @@ def test_replicas_added_by_editing_the_file_are_refused(tmp_path: Path, capsys: 
     begun(file)  # a node may move
     edited(file, places)
     assert service.main([str(file), "orders/1"]) == 64
-    said = capsys.readouterr().err
-    assert "its groups are made of the processes orders [0, 1]; stock [2]; expected orders [0]; stock [1]" in said
-    assert "changed by `amcast change`" in said
+    errors = capsys.readouterr().err
+    assert "its groups are made of the processes orders [0, 1]; stock [2]; expected orders [0]; stock [1]" in errors
+    assert "changed by `amcast change`" in errors
 
 
 @pytest.mark.live

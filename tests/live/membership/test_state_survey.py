@@ -123,9 +123,9 @@ def test_lost_state_is_reported_by_all_and_logged_once(tmp_path: Path, hasty: No
                     "it lost its memory, and waits for its group to give it its state (2 of 2 others answer, none has"
                     " it): group orders has lost it for good"
                 ]
-                told = watch.status()
-                assert not told["ready"]
-                assert told["group_state"] == {
+                status = watch.status()
+                assert not status["ready"]
+                assert status["group_state"] == {
                     "has_state": False, "members": 3, "quorum": 2,
                     "holding": 0, "lacking": 3, "silent": 0, "lost": True,
                 }  # fmt: skip
@@ -135,14 +135,14 @@ def test_lost_state_is_reported_by_all_and_logged_once(tmp_path: Path, hasty: No
                 assert b"empty the data folder of every node" in content
                 assert b'"fsync" instead of "memory"' in content
             assert len(collect_advice({watch.name: watch.status() for watch in watches})) == 1
-            await until(lambda: len(heard.having("lost it for good")) == 3)
+            await until(lambda: len(log.having("lost it for good")) == 3)
             await asyncio.sleep(0.5)
-            assert len(heard.having("lost it for good")) == 3, "each has said it, and does not repeat it"
+            assert len(log.having("lost it for good")) == 3, "each has said it, and does not repeat it"
             assert not any(replica.runtime.caught_up.is_set() for replica in running.values())
 
-    with listening() as heard:
+    with listening() as log:
         run(main())
-    assert not heard.having("has caught up")
+    assert not log.having("has caught up")
 
 
 @pytest.mark.live
@@ -188,10 +188,10 @@ def test_member_that_received_state_is_ready_without_warnings(
                 await until(lambda state_survey=state_survey: state_survey.count == StateCount(3, 2, 3, 0, 0))
                 assert state_survey.advice() == []
 
-    with listening() as heard:
+    with listening() as log:
         run(main())
-    assert not heard.having("its state")
-    assert heard.having("has caught up")
+    assert not log.having("its state")
+    assert log.having("has caught up")
 
 
 @pytest.mark.live
@@ -208,9 +208,9 @@ def test_silent_members_may_have_the_state(tmp_path: Path, hasty: None) -> None:
                 "it lost its memory, and waits for its group to give it its state (0 of 2 others answer, none has it)"
             )
             assert watch.status()["advice"] == []
-            await until(lambda: bool(heard.having("0 of 2 others answer")))
+            await until(lambda: bool(log.having("0 of 2 others answer")))
 
-    with listening() as heard:
+    with listening() as log:
         run(main())
 
 
@@ -234,30 +234,30 @@ def test_client_diagnosis_uses_one_survey_for_all_messages() -> None:
     topology = Topology.grid(2, 3)
     holds, lacks = Progress(0, 1, True, 0), Progress(0, 0, False, 1, has_state=False)
 
-    async def told(answers: dict[ProcessId, Progress], genuine: bool = True) -> list[str]:
+    async def describe_all(answers: dict[ProcessId, Progress], genuine: bool = True) -> list[str]:
         asker = Answering(answers)
         doubt = UnansweredDiagnosis(cast(RpcClient, asker), lambda: topology, genuine)
-        said = await asyncio.gather(*(doubt.describe((0,), 1.0) for _ in range(50)))
+        sentences = await asyncio.gather(*(doubt.describe((0,), 1.0) for _ in range(50)))
         assert asker.asked == 1
-        return list(said)
+        return list(sentences)
 
     async def main() -> None:
         well = dict.fromkeys(topology.servers, holds)
-        assert set(await told(well)) == {""}
+        assert set(await describe_all(well)) == {""}
         forgotten = {**well, **dict.fromkeys((0, 1, 2), lacks)}
-        (said,) = set(await told(forgotten))
-        assert said == (
+        (sentence,) = set(await describe_all(forgotten))
+        assert sentence == (
             "; group 0 has lost its state (3 of 3 replicas answer, none with it) and cannot go on: see `amcast status`"
         )
-        assert set(await told({0: holds})) == {"; of group 0, 1 of 3 replicas answer"}
-        (said,) = set(await told({**well, 1: lacks, 2: lacks}))
-        assert "group 0 has lost its state (3 of 3 replicas answer, 1 with it)" in said
-        (said,) = set(await told({0: holds, 1: lacks, 3: holds, 4: holds}))
-        assert said == "; group 0 waits for its state (2 of 3 replicas answer, 1 with it)"
+        assert set(await describe_all({0: holds})) == {"; of group 0, 1 of 3 replicas answer"}
+        (sentence,) = set(await describe_all({**well, 1: lacks, 2: lacks}))
+        assert "group 0 has lost its state (3 of 3 replicas answer, 1 with it)" in sentence
+        (sentence,) = set(await describe_all({0: holds, 1: lacks, 3: holds, 4: holds}))
+        assert sentence == "; group 0 waits for its state (2 of 3 replicas answer, 1 with it)"
         elsewhere = {**well, **dict.fromkeys((3, 4, 5), lacks)}
-        assert set(await told(elsewhere)) == {""}
-        (said,) = set(await told(elsewhere, genuine=False))
-        assert "group 1 has lost its state" in said, "without it, nobody orders anything"
+        assert set(await describe_all(elsewhere)) == {""}
+        (sentence,) = set(await describe_all(elsewhere, genuine=False))
+        assert "group 1 has lost its state" in sentence, "without it, nobody orders anything"
         hurried = Answering({})
         assert (
             await UnansweredDiagnosis(cast(RpcClient, hurried), lambda: topology, genuine=True).describe((0,), 0.1)
@@ -290,12 +290,12 @@ def stood(running: LocalCluster, file: Path, capsys: pytest.CaptureFixture[str])
     while time.monotonic() < deadline:
         running.check()
         assert command(["status", "--config", str(file), "--json"]) == 2
-        told = json.loads(capsys.readouterr().out)
-        assert isinstance(told, dict)
-        if all("2 of 2 others answer" in str(node.get("not_ready_reasons")) for node in told["nodes"].values()):
-            return told
+        status = json.loads(capsys.readouterr().out)
+        assert isinstance(status, dict)
+        if all("2 of 2 others answer" in str(node.get("not_ready_reasons")) for node in status["nodes"].values()):
+            return status
         time.sleep(0.1)
-    raise AssertionError(f"not all nodes know it: {told}")
+    raise AssertionError(f"not all nodes know it: {status}")
 
 
 @pytest.mark.live
@@ -313,12 +313,12 @@ def test_killed_memory_cluster_reports_lost_state_and_starts_anew(
         asyncio.run(sent(cluster, 30))
         running.kill(*cluster.nodes())
         running.start(*cluster.nodes())
-        told = stood(running, file, capsys)
+        status = stood(running, file, capsys)
         assert command(["status", "--config", str(file)]) == 2
         shown = capsys.readouterr().err
         for name in cluster.nodes():
             assert f"{name} is not ready: it lost its memory" in shown
-        assert shown.count("To start over, stop all nodes") == len(told["advice"]) == 1  # type: ignore[arg-type]
+        assert shown.count("To start over, stop all nodes") == len(status["advice"]) == 1  # type: ignore[arg-type]
         code, why = ready(at)
         assert code == 503
         assert "2 of 2 others answer, none has it" in why

@@ -49,9 +49,9 @@ def shop(folder: Path, text: str = TEXT) -> Cluster:
     return read_cluster(file)
 
 
-def after(cluster: Cluster, *wishes: changes.ReplicaChange) -> Cluster:
-    for wish in wishes:
-        cluster = cluster.with_topology(changes.next_topology(cluster, wish))
+def after(cluster: Cluster, *replica_changes: changes.ReplicaChange) -> Cluster:
+    for replica_change in replica_changes:
+        cluster = cluster.with_topology(changes.next_topology(cluster, replica_change))
     return cluster
 
 
@@ -59,9 +59,9 @@ def test_rewritten_file_keeps_names_ids_and_comments(tmp_path: Path) -> None:
     cluster = after(
         shop(tmp_path), changes.ReplicaChange("orders/7", "127.0.0.1:7009"), changes.ReplicaChange("orders/2")
     )
-    kept = replace_file(cluster.file, rewrite_members(cluster))
-    assert kept is not None
-    assert kept.read_text() == TEXT
+    backup = replace_file(cluster.file, rewrite_members(cluster))
+    assert backup is not None
+    assert backup.read_text() == TEXT
     text = cluster.file.read_text()
     for comment in ("# The shop's cluster. Keep in step with the firewall.", "# three machines", "# for now"):
         assert comment in text
@@ -89,7 +89,7 @@ def test_file_with_inline_tables_is_rewritten_from_values(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("members", "replicas", "said"),
+    ("members", "replicas", "sentence"),
     [
         ("configuration = 1\nnext_process = 2", '["127.0.0.1:1"]', "replicas[0] lacks `process` or `name`"),
         (
@@ -113,11 +113,11 @@ def test_file_with_inline_tables_is_rewritten_from_values(tmp_path: Path) -> Non
         ("", '[{ address = "127.0.0.1:1", name = "a/2" }, "127.0.0.1:2"]', "the name a/2 appears twice"),
     ],
 )
-def test_invalid_members_error_names_the_field(tmp_path: Path, members: str, replicas: str, said: str) -> None:
+def test_invalid_members_error_names_the_field(tmp_path: Path, members: str, replicas: str, sentence: str) -> None:
     text = f'name = "shop"\n[security]\nmode = "plain"\n[groups.a]\nreplicas = {replicas}\n[members]\n{members}\n'
     with pytest.raises(UsageError) as refused:
         shop(tmp_path, text)
-    assert said in str(refused.value)
+    assert sentence in str(refused.value)
     assert "cluster.toml: " in str(refused.value)
 
 
@@ -147,10 +147,10 @@ def test_change_permission_requires_all_groups(tmp_path: Path) -> None:
         shop(tmp_path, text)
 
 
-async def order(cluster: Cluster, wish: changes.ReplicaChange) -> Cluster:
+async def order(cluster: Cluster, replica_change: changes.ReplicaChange) -> Cluster:
     """Does what `amcast change` does, without its file."""
     asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_transport())
-    topology = changes.next_topology(cluster, wish)
+    topology = changes.next_topology(cluster, replica_change)
     async with connect(cluster, batches=False) as operator:
         assert await changes.order_change(operator, asker, cluster.topology, topology, 20) == "done"
     return cluster.with_topology(topology)
@@ -164,7 +164,7 @@ def test_applications_agree_across_changes_of_members(tmp_path: Path) -> None:
         def __init__(self) -> None:
             self.lines: list[bytes] = []
 
-        def told(self, delivery: Delivery) -> None:
+        def record(self, delivery: Delivery) -> None:
             self.lines.append(delivery.payload)
 
         def take(self) -> bytes:
@@ -180,7 +180,7 @@ def test_applications_agree_across_changes_of_members(tmp_path: Path) -> None:
 
             async def enter(cluster: Cluster, name: str) -> Replica:
                 book = books[name]
-                replica = run_replica(cluster, name, book.told, take=book.take, install=book.install)
+                replica = run_replica(cluster, name, book.record, take=book.take, install=book.install)
                 await stack.enter_async_context(replica)
                 return replica
 
@@ -262,12 +262,12 @@ def test_removal_without_remaining_quorum_is_refused(tmp_path: Path) -> None:
         asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_transport())
         async with run_replica(cluster, "orders/1"), run_replica(cluster, "orders/2"):
             for node, fits in (("orders/3", True), ("orders/1", False)):
-                wish = changes.ReplicaChange(node)
-                topology = changes.next_topology(cluster, wish)
+                replica_change = changes.ReplicaChange(node)
+                topology = changes.next_topology(cluster, replica_change)
                 if fits:
-                    await changes.check_remaining_quorum(asker, topology, wish)
+                    await changes.check_remaining_quorum(asker, topology, replica_change)
                     continue
                 with pytest.raises(UsageError, match=r"of the 2 replicas that would remain in orders, 1 answer"):
-                    await changes.check_remaining_quorum(asker, topology, wish)
+                    await changes.check_remaining_quorum(asker, topology, replica_change)
 
     run(main())

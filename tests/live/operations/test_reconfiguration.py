@@ -34,12 +34,12 @@ PROTOCOLS = RESTARTING if CAMPAIGN else ["primcast"]
 """The second scenario runs another protocol in any case."""
 
 
-async def change(scene: Scene, *wish: str) -> None:
+async def change(scene: Scene, *options: str) -> None:
     """Changes members as an operator does, and continues with the new file."""
     codes: list[int] = []
     file = str(scene.running.cluster.file)
-    await scene.do(lambda: codes.append(command(["change", "--config", file, *wish])))
-    assert codes == [0], wish
+    await scene.do(lambda: codes.append(command(["change", "--config", file, *options])))
+    assert codes == [0], options
     scene.running.follow(Path(file))
 
 
@@ -127,9 +127,9 @@ def test_change_command_with_certificates_and_refusals(
     shutil.copy(cluster.file, first)
     file = str(cluster.file)
     with local_cluster(cluster) as running:
-        for wish, said in REFUSALS.items():
-            assert command(["change", "--config", file, *wish.split()]) == 64, wish
-            assert said in capsys.readouterr().err
+        for options, sentence in REFUSALS.items():
+            assert command(["change", "--config", file, *options.split()]) == 64, options
+            assert sentence in capsys.readouterr().err
         run(unlawful(cluster, running))
         run(served(cluster))
         assert (
@@ -190,9 +190,9 @@ async def unlawful(cluster: Cluster, running: LocalCluster) -> None:
     async with connect(cluster, client="till", batches=False) as till:
         with pytest.raises(CannotTellError):
             await till.multicast(topology.groups, encode_change(topology), timeout_s=1.5)
-    said = "".join(log.read_text() for log in running.logs.iterdir())
-    assert "client till may not change groups' members; expected clients.till.change = true" in said
-    assert "is in configuration 1" not in said
+    log_text = "".join(log.read_text() for log in running.logs.iterdir())
+    assert "client till may not change groups' members; expected clients.till.change = true" in log_text
+    assert "is in configuration 1" not in log_text
 
 
 async def served(cluster: Cluster) -> None:
@@ -205,8 +205,8 @@ async def rivals(cluster: Cluster) -> None:
     """Two operators order the same configuration: one succeeds, the other is stale."""
     cluster = await asyncio.get_running_loop().run_in_executor(None, inspection.fetch_current, cluster, "ops")
     asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_transport("ops"))
-    wishes = [changes.ReplicaChange(f"orders/{name}", f"127.0.0.1:{find_free_ports(1)[0]}") for name in (5, 6)]
-    topologies = [changes.next_topology(cluster, wish) for wish in wishes]
+    replica_changes = [changes.ReplicaChange(f"orders/{name}", f"127.0.0.1:{find_free_ports(1)[0]}") for name in (5, 6)]
+    topologies = [changes.next_topology(cluster, replica_change) for replica_change in replica_changes]
     async with (
         connect(cluster, client="ops", batches=False) as one,
         connect(cluster, client="ops", batches=False) as two,
@@ -234,11 +234,11 @@ def overtaken(file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
 
     monkeypatch.setattr(changes, "carry_out_change", late)
     before = file.read_text()
-    wish = ["--add", f"orders/7=127.0.0.1:{find_free_ports(1)[0]}"]
-    assert command(["change", "--config", str(file), *wish, "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert (told["outcome"], told["file"]) == ("stale", None)
-    assert told["description"] == "orders/7: stale, another change to configuration 5 came first; try again"
+    options = ["--add", f"orders/7=127.0.0.1:{find_free_ports(1)[0]}"]
+    assert command(["change", "--config", str(file), *options, "--json"]) == 1
+    result = json.loads(capsys.readouterr().out)
+    assert (result["outcome"], result["file"]) == ("stale", None)
+    assert result["description"] == "orders/7: stale, another change to configuration 5 came first; try again"
     assert file.read_text() == before, "only what was done is written"
     assert read_cluster(other).topology.configuration == 5
     assert command(["status", "--config", str(other), "--json"]) == 0

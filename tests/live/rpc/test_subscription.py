@@ -215,15 +215,15 @@ def test_blocking_client_reads_deliveries(tmp_path: Path) -> None:
 
 
 def test_recent_deliveries_are_contiguous_and_bounded() -> None:
-    kept = RecentDeliveries(10_000)
+    recent = RecentDeliveries(10_000)
     for position in range(100):
-        kept.add(position, Message(position, 0, (0,), bytes(100)))
-    assert (kept.first, kept.next) == (67, 100)
-    assert [message.id for message in kept.read_from(98, 1)] == [98]
-    assert [message.id for message in kept.read_from(90, 10**6)] == list(range(90, 100))
-    kept.add(99, Message(99, 0, (0,)))
-    assert kept.next == 100, "what is told again changes nothing"
-    kept.add(150, Message(150, 0, (0,)))
-    assert (kept.first, kept.next) == (150, 151), "behind a gap everything begins anew"
-    kept.skip_to(200)
-    assert kept.read_from(200, 1) == []
+        recent.add(position, Message(position, 0, (0,), bytes(100)))
+    assert (recent.first, recent.next) == (67, 100)
+    assert [message.id for message in recent.read_from(98, 1)] == [98]
+    assert [message.id for message in recent.read_from(90, 10**6)] == list(range(90, 100))
+    recent.add(99, Message(99, 0, (0,)))
+    assert recent.next == 100, "what is told again changes nothing"
+    recent.add(150, Message(150, 0, (0,)))
+    assert (recent.first, recent.next) == (150, 151), "behind a gap everything begins anew"
+    recent.skip_to(200)
+    assert recent.read_from(200, 1) == []

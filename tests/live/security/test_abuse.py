@@ -76,13 +76,13 @@ def test_garbage_from_unauthenticated_peers_is_refused(running: Running) -> None
     async def main() -> None:
         async with connect(cluster, client="till") as client:
             before = await latency_ms(client)
-            said = [
+            payloads = [
                 b"GET / HTTP/1.1\r\n\r\n",
                 b"\x00" * 5000,
                 b"\x16\x03\x01\xff\xff" + b"\xee" * 70_000,
                 b"SSH-2.0-x\r\n",
             ]
-            await asyncio.gather(*(say(cluster.addresses[0], words) for words in said for _ in range(3)))
+            await asyncio.gather(*(say(cluster.addresses[0], words) for words in payloads for _ in range(3)))
             context = cluster.client_transport("guest").secured
             insiders = [
                 b"\xff" * 6000,
@@ -94,14 +94,14 @@ def test_garbage_from_unauthenticated_peers_is_refused(running: Running) -> None
             unharmed(before, await latency_ms(client))
 
     run(main(), timeout_s=60)
-    said = log_of(nodes)
+    log = log_of(nodes)
     for words in (
         "refused: TLS: http request",
         "a frame of kind 77",
         "a HELLO frame that cannot be read",
         "BODIES before HELLO",
     ):
-        assert words in said, words
+        assert words in log, words
 
 
 def test_ten_thousand_connections_opened_and_dropped(running: Running) -> None:
@@ -119,9 +119,9 @@ def test_ten_thousand_connections_opened_and_dropped(running: Running) -> None:
             assert resident_mib(nodes) < memory + 40
 
     run(main(), timeout_s=180)
-    said = log_of(nodes)
-    assert "refused: TLS" in said or "connections have sent no HELLO" in said
-    assert said.count("\n") < 1000, "a flood must not fill the log"
+    log = log_of(nodes)
+    assert "refused: TLS" in log or "connections have sent no HELLO" in log
+    assert log.count("\n") < 1000, "a flood must not fill the log"
 
 
 def test_slow_pending_connections_do_not_block_others(running: Running) -> None:
@@ -166,8 +166,8 @@ def test_replayed_frames_are_not_delivered_twice(running: Running) -> None:
     coder = Codec(cluster_spec(cluster).wire_bodies())
 
     def hello(link: int, incarnation: int = 1) -> bytes:
-        said = Hello(WIRE_VERSION, cluster.name, cluster.protocol, REPLAYER, 0, incarnation, link, None, 0, 1)
-        return wire.encode_hello(said)
+        hello = Hello(WIRE_VERSION, cluster.name, cluster.protocol, REPLAYER, 0, incarnation, link, None, 0, 1)
+        return wire.encode_hello(hello)
 
     frame = coder.encode_frame(1, 0, [coder.encode(Request(Message(REPLAYER * 10**9, REPLAYER, (0,), b"once")))])
 
@@ -197,6 +197,6 @@ def test_replayed_frames_are_not_delivered_twice(running: Running) -> None:
             assert got.count(b"once") == 1
 
     run(main(), timeout_s=60)
-    said = log_of(nodes)
-    assert "it sent frame 1; expected 2" in said
-    assert "has forgotten the link" in said
+    log = log_of(nodes)
+    assert "it sent frame 1; expected 2" in log
+    assert "has forgotten the link" in log

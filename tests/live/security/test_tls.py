@@ -70,16 +70,16 @@ def test_payloads_are_encrypted(tmp_path: Path) -> None:
             async with connect(cluster, client="till") as till:
                 await till.multicast({"orders"}, b"a secret sentence")
 
-    with listening() as heard:
+    with listening() as log:
         run(main())
     assert b"process" not in taps[0]
-    assert len(heard.having("refused: TLS:")) == 1
-    assert not heard.having("a secret sentence")
+    assert len(log.having("refused: TLS:")) == 1
+    assert not log.having("a secret sentence")
 
 
 @needs_sockets
 @pytest.mark.parametrize(
-    ("who", "process", "target", "said"),
+    ("who", "process", "target", "sentence"),
     [
         ("client-guest", TILL, 0, "but its certificate names client guest, which owns"),
         ("client-guest", 1, 0, "it claims to be process 1, but its certificate names client guest"),
@@ -90,7 +90,7 @@ def test_payloads_are_encrypted(tmp_path: Path) -> None:
     ],
 )
 def test_peer_that_claims_another_identity_is_refused(
-    tmp_path: Path, who: str, process: int, target: int, said: str
+    tmp_path: Path, who: str, process: int, target: int, sentence: str
 ) -> None:
     """The certificate is valid; only the claimed process id is wrong (except for one valid row)."""
     cluster = secured(tmp_path)
@@ -103,18 +103,18 @@ def test_peer_that_claims_another_identity_is_refused(
 
     async def main() -> None:
         async with replicas(cluster) as running:
-            if said:
+            if sentence:
                 answers.append(await say(cluster.addresses[target], greeting(process, target), context))
             async with connect(cluster, client="till") as till:
                 await till.multicast({"orders", "stock"}, b"x")
             await until(lambda: running[0].host.network.is_connected(1))
 
-    with listening() as heard:
+    with listening() as log:
         run(main())
-    if said:
-        assert said.encode() in answers[0]
-        assert len(heard.having(said)) == 1
-    assert bool(heard.having("refused")) is bool(said)
+    if sentence:
+        assert sentence.encode() in answers[0]
+        assert len(log.having(sentence)) == 1
+    assert bool(log.having("refused")) is bool(sentence)
 
 
 @needs_sockets
@@ -141,17 +141,17 @@ def test_foreign_and_expired_certificates_are_refused(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with replicas(cluster):
-            for said, context in cases.items():
+            for sentence, context in cases.items():
                 await say(cluster.addresses[0], greeting(TILL, 0), context)
-                await until(lambda said=said: heard.having(said))
+                await until(lambda sentence=sentence: log.having(sentence))
             old = showing(None)
             old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_2
             await say(cluster.addresses[0], greeting(TILL, 0), old)
-            await until(lambda: heard.having("TLS: unsupported protocol"))
+            await until(lambda: log.having("TLS: unsupported protocol"))
             async with connect(cluster, client="till") as till:
                 await till.multicast({"orders", "stock"}, b"x")
 
-    with listening() as heard:
+    with listening() as log:
         run(main())
 
 
@@ -171,11 +171,11 @@ def test_client_that_exceeds_its_permissions_is_refused(tmp_path: Path) -> None:
                 await till.multicast({"orders"}, b"x")
             assert running[0].position == 1
 
-    with listening() as heard:
+    with listening() as log:
         run(main())
     assert b"client guest may not address groups [0]" in answers[0]
-    assert len(heard.having("client guest may not address groups [0]")) == 1
-    assert not heard.having("let me in")
+    assert len(log.having("client guest may not address groups [0]")) == 1
+    assert not log.having("let me in")
 
 
 @needs_sockets
@@ -205,9 +205,9 @@ def test_dialler_refuses_a_certificate_of_another_node(tmp_path: Path) -> None:
         finally:
             server.close()
 
-    with listening() as heard:
+    with listening() as log:
         run(main())
-    assert heard.having("refused: it claims to be process 0, but its certificate names node stock/1")
+    assert log.having("refused: it claims to be process 0, but its certificate names node stock/1")
 
 
 def test_made_certificates_are_valid_and_renewed(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def swap(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "sentence"),
     [
         (lambda at: (at / "ca.pem").unlink(), r"ca\.pem does not exist; expected the authority's certificate"),
         (lambda at: (at / "node-orders-1.key").unlink(), r"node-orders-1\.key does not exist; expected the key"),
@@ -247,10 +247,10 @@ def swap(folder: Path) -> None:
         (swap, r"names node stock/1 of cluster 'local'; expected node orders/1"),
     ],
 )
-def test_wrong_certificates_are_reported_at_start(tmp_path: Path, spoil: object, said: str) -> None:
+def test_wrong_certificates_are_reported_at_start(tmp_path: Path, spoil: object, sentence: str) -> None:
     cluster = secured(tmp_path)
     spoil(tmp_path / "certs")  # type: ignore[operator]
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=sentence):
         cluster.node_transport("orders/1")
 
 
@@ -264,7 +264,7 @@ def test_certificate_of_another_authority_is_reported_at_start(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "sentence"),
     [
         ("[security]\nmode = 'ssl'", "security.mode: Invalid enum value 'ssl'"),
         ("[security]\ntls = true", "security: Object contains unknown field `tls`"),
@@ -281,7 +281,7 @@ def test_certificate_of_another_authority_is_reported_at_start(tmp_path: Path) -
         ("logs = 'xml'", "logs: Invalid enum value 'xml'"),
     ],
 )
-def test_invalid_security_error_names_the_field(tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_security_error_names_the_field(tmp_path: Path, text: str, sentence: str) -> None:
     file = tmp_path / "cluster.toml"
     groups = "[groups.orders]\nreplicas = ['10.0.0.1:7001']\n"
     top, tables = ("", text) if text.startswith("[") else (text, "")
@@ -289,7 +289,7 @@ def test_invalid_security_error_names_the_field(tmp_path: Path, text: str, said:
     with pytest.raises(UsageError) as refused:
         read_cluster(file)
     assert str(file) in str(refused.value)
-    assert said in str(refused.value)
+    assert sentence in str(refused.value)
 
 
 def test_plain_mode_requires_loopback_unless_forced(tmp_path: Path) -> None:
@@ -358,12 +358,12 @@ def test_keys_never_appear_in_logs_or_errors(tmp_path: Path, capsys: pytest.Capt
     cluster = secured(tmp_path)
     configure_logging("orders/1")
     key = (tmp_path / "certs" / "node-orders-1.key").read_text().splitlines()[1]
-    said = [repr(cluster), repr(cluster.node_transport("orders/1")), str(cluster.security)]
+    texts = [repr(cluster), repr(cluster.node_transport("orders/1")), str(cluster.security)]
     (tmp_path / "certs" / "node-orders-1.pem").write_text((tmp_path / "certs" / "node-orders-1.key").read_text())
     with pytest.raises(UsageError) as refused:
         cluster.node_transport("orders/1")
-    said += [str(refused.value), *capsys.readouterr()]
-    assert not any(key in text for text in said)
+    texts += [str(refused.value), *capsys.readouterr()]
+    assert not any(key in text for text in texts)
 
 
 @needs_sockets
@@ -404,9 +404,9 @@ def test_renewed_certificates_are_used_after_sighup(tmp_path: Path) -> None:
                 await newcomer.multicast({"orders", "stock"}, b"and new ones come")
             (tmp_path / "certs" / "node-orders-1.pem").write_text("nonsense")
             reload_certificates(running[0].host)
-            assert heard.having("the old certificates stay in use")
+            assert log.having("the old certificates stay in use")
             await client.multicast({"orders", "stock"}, b"still")
 
-    with listening() as heard:
+    with listening() as log:
         run(main())
-    assert len(heard.having("the certificates were reloaded")) == 2
+    assert len(log.having("the certificates were reloaded")) == 2

@@ -45,9 +45,9 @@ def test_status_of_every_node(tmp_path: Path) -> None:
             for _ in range(10):
                 await client.multicast({"orders", "stock"}, b"x")
             await until(lambda: all(replica.position == 10 for replica in running.values()))
-            told = {name: running[me].runtime.status.status() for name, me in cluster.nodes().items()}
-        json.dumps(told)
-        for name, status in add_lags(told).items():
+            statuses = {name: running[me].runtime.status.status() for name, me in cluster.nodes().items()}
+        json.dumps(statuses)
+        for name, status in add_lags(statuses).items():
             assert status["node"] == name
             assert status["ready"], status["not_ready_reasons"]
             assert status["lag"] == 0
@@ -63,7 +63,7 @@ def test_status_of_every_node(tmp_path: Path) -> None:
 def test_explain_names_the_phase_and_late_processes(tmp_path: Path) -> None:
     """Two of three members of stock are down: a message to stock is proposed, and never decided."""
     cluster = plain(tmp_path, {"orders": 3, "stock": 3})
-    told: dict[str, dict[str, Any]] = {}
+    explanations: dict[str, dict[str, Any]] = {}
 
     async def main() -> None:
         async with replicas(cluster) as running, connect(cluster, me=FIRST_CLIENT_ID) as client:
@@ -76,21 +76,21 @@ def test_explain_names_the_phase_and_late_processes(tmp_path: Path) -> None:
             # Until their own group has decided.
             await until(lambda: "groups [1] has" in str(explain(message)["phases"][-1]["description"]), 20)
             for name, me in cluster.nodes().items():
-                told[name] = running[me].runtime.status.explain(message)
+                explanations[name] = running[me].runtime.status.explain(message)
             early = FIRST_CLIENT_ID * 10**9
             assert explain(early)["delivered"]
             assert explain(early)["phases"][-1]["name"] == "delivered"
             assert "does not know the message" in explain(7)["phases"][-1]["description"]
 
     run(main())
-    phases = {phase["name"]: phase for phase in told["orders/1"]["phases"]}
+    phases = {phase["name"]: phase for phase in explanations["orders/1"]["phases"]}
     assert phases["text"]["is_done"]
     assert phases["proposed"]["is_done"]
     assert not phases["decided"]["is_done"]
     assert "no majority of groups [1]" in phases["decided"]["description"]
     assert phases["decided"]["waiting_for"] == [4, 5]
-    assert late_processes(told)[:2] == ["4", "5"]
-    assert not any(answer["delivered"] for answer in told.values())
+    assert late_processes(explanations)[:2] == ["4", "5"]
+    assert not any(answer["delivered"] for answer in explanations.values())
 
 
 def test_explain_of_a_protocol_without_phases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,9 +125,9 @@ def test_only_operators_may_request_the_status(tmp_path: Path) -> None:
                     with pytest.raises(NoAnswerError, match="client guest may not request the status"):
                         await asker.request(0, GetNodeStatus())
 
-    with listening() as heard:
+    with listening() as log:
         run(main())
-    assert len(heard.having("may not request the status")) == 1
+    assert len(log.having("may not request the status")) == 1
 
 
 def test_health_readiness_and_metrics_over_http(tmp_path: Path) -> None:
@@ -151,9 +151,9 @@ def test_health_readiness_and_metrics_over_http(tmp_path: Path) -> None:
             assert json.loads((await fetch(address, b"GET /status HTTP/1.1\r\n\r\n"))[1])["node"] == "orders/1"
             status, text = await fetch(address, b"GET /metrics HTTP/1.1\r\n\r\n")
             assert status == 200
-            for told in METRICS:
-                assert re.search(rf"^{told.name}{'_total' if told.kind == 'counter' else ''}[ {{]", text, re.M), (
-                    told.name
+            for metric in METRICS:
+                assert re.search(rf"^{metric.name}{'_total' if metric.kind == 'counter' else ''}[ {{]", text, re.M), (
+                    metric.name
                 )
             assert 'amcast_link_up{peer="1"} 1.0' in text
             await running[3].host.stop()
@@ -172,13 +172,13 @@ def test_health_readiness_and_metrics_over_http(tmp_path: Path) -> None:
 def test_documented_metrics_equal_defined_metrics() -> None:
     page = (ROOT / "docs" / "operate.md").read_text()
     documented = set(re.findall(r"^\| `(amcast_\w+)` \|", page, re.M))
-    assert documented == {f"{told.name}{'_total' if told.kind == 'counter' else ''}" for told in METRICS}
+    assert documented == {f"{metric.name}{'_total' if metric.kind == 'counter' else ''}" for metric in METRICS}
 
 
 def test_dashboard_uses_defined_metrics() -> None:
     board = json.loads((ROOT / "deploy" / "grafana-dashboard.json").read_text())
     asked = set(re.findall(r"amcast_\w+", json.dumps(board["panels"])))
-    known = {f"{told.name}{'_total' if told.kind == 'counter' else ''}" for told in METRICS}
+    known = {f"{metric.name}{'_total' if metric.kind == 'counter' else ''}" for metric in METRICS}
     assert asked
     assert asked <= known
 
@@ -205,13 +205,13 @@ def test_json_log_lines() -> None:
 
 def test_repeated_warnings_are_rate_limited() -> None:
     sparing = logs.RateLimitedLog(max_lines=3, window_s=0.05)
-    with listening() as heard:
+    with listening() as log:
         for _ in range(1000):
             sparing.warn("flood", "again")
-        assert heard.lines == ["again"] * 3
+        assert log.lines == ["again"] * 3
         run(asyncio.sleep(0.06))
         sparing.warn("flood", "later")
-    assert heard.lines[3:] == [heard.having("997 more lines of kind 'flood'")[0], "later"]
+    assert log.lines[3:] == [log.having("997 more lines of kind 'flood'")[0], "later"]
     assert sparing.suppressed == 997
 
 
@@ -226,9 +226,9 @@ def test_status_and_explain_commands_on_real_processes(tmp_path: Path, capsys: p
     config = ["--config", str(cluster.file)]
     with local_cluster(cluster) as running:
         assert command(["status", *config, "--wait", "30", "--json"]) == 0
-        told = json.loads(capsys.readouterr().out)["nodes"]
-        assert sorted(told) == ["orders/1", "orders/2", "orders/3", "stock/1"]
-        assert all(status["ready"] for status in told.values())
+        nodes = json.loads(capsys.readouterr().out)["nodes"]
+        assert sorted(nodes) == ["orders/1", "orders/2", "orders/3", "stock/1"]
+        assert all(status["ready"] for status in nodes.values())
         running.kill("orders/3")
         assert command(["status", *config]) == 2
         assert "no answer" in capsys.readouterr().out

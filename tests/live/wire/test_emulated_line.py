@@ -178,8 +178,8 @@ def test_latency_over_a_delayed_veth_pair_includes_the_delay(tmp_path: Path, nam
         amcast = [sys.executable, "-c", "from amcast.cli import main; main()"]
         send = ["ip", "netns", "exec", namespaces[0], *amcast, "send", "--config", str(file)]
         for groups, low in (("orders", 0), ("orders,stock", 50)):
-            said = subprocess.run([*send, groups, "x", "--json"], check=True, capture_output=True, text=True).stdout
-            took = float(said.split('"latency_ms": ')[1].split()[0].strip(",}"))
+            output = subprocess.run([*send, groups, "x", "--json"], check=True, capture_output=True, text=True).stdout
+            took = float(output.split('"latency_ms": ')[1].split()[0].strip(",}"))
             assert low <= took < low + 500
     finally:
         for child in nodes:

@@ -79,7 +79,7 @@ def test_group_crashes_at_once(lost: int, seed: int) -> None:
     assert notes["removed"] == 6, "each live process has noted it once"
     assert "returned" not in notes
     assert notes["absent"] > 0, "clients learn which groups are absent"
-    assert notes.get("far-campaign", 0) <= 3, "leaders of the broadcast do not compete"
+    assert notes.get("global-campaign", 0) <= 3, "leaders of the broadcast do not compete"
 
 
 @pytest.mark.parametrize("lost", range(3))

@@ -163,15 +163,15 @@ def test_fifo_links_keep_order_and_lose_nothing_under_faults(network: dict[str, 
 
 def test_reordering_links_reorder_but_lose_nothing() -> None:
     stage = Stage(ticking(200), links="reordering", distribution="uniform", spread=1.0, delay_ns=5 * MS).run()
-    heard = numbers(stage.log, 1, 0)
-    assert sorted(heard) == list(range(200)) != heard
+    received = numbers(stage.log, 1, 0)
+    assert sorted(received) == list(range(200)) != received
 
 
 def test_raw_links_lose_and_duplicate() -> None:
     stage = Stage(ticking(300), links="raw", loss=0.2, duplication=0.2).run()
-    heard = numbers(stage.log, 1, 0)
-    lost = 300 - len(set(heard))
-    doubled = len(heard) - len(set(heard))
+    received = numbers(stage.log, 1, 0)
+    lost = 300 - len(set(received))
+    doubled = len(received) - len(set(received))
     assert 30 < lost < 100
     assert 20 < doubled < 100
     assert sum(row[6] is None for row in stage.recorder.packets) == lost
@@ -207,9 +207,9 @@ def test_clocks_are_never_negative() -> None:
 
 def test_crash_loses_packets_and_peers_get_a_link_reset_first() -> None:
     stage = Stage(ticking(10), delay_ns=3 * MS).run((5 * MS + 1, Crash(0)), (8 * MS, Recover(0)))
-    heard = [event for _, event in stage.log[1]]
+    received = [event for _, event in stage.log[1]]
     assert numbers(stage.log, 1, 0) == [0, 1], "2 was under way when its sender crashed"
-    assert LinkReset(0, 1) in heard
+    assert LinkReset(0, 1) in received
     lost = [row for row in stage.recorder.packets if row[6] is None]
     assert len(lost) == 3
 
@@ -218,9 +218,9 @@ def test_timed_link_reset_reaches_both_ends() -> None:
     stage = Stage(ticking(8), delay_ns=3 * MS).run((4 * MS + 1, Renew(0, 1)))
     assert [event for _, event in stage.log[0] if isinstance(event, LinkReset)] == [LinkReset(1, 0)]
     assert [event for _, event in stage.log[1] if isinstance(event, LinkReset)] == [LinkReset(0, 0)]
-    heard = numbers(stage.log, 1, 0)
-    assert heard == [0, *range(heard[1], 8)], "a gap, and then everything in order"
-    assert heard[1] > 1
+    received = numbers(stage.log, 1, 0)
+    assert received == [0, *range(received[1], 8)], "a gap, and then everything in order"
+    assert received[1] > 1
     assert not stage.world.stale
 
 

@@ -99,10 +99,10 @@ def test_unreachable_goal_is_missed() -> None:
 
 
 def test_progress_is_reported() -> None:
-    heard: list[tuple[int, int]] = []
-    explore(scope_of(SPEC, 2, ((2, (0, 1)), (2, (0, 1))), links="reordering"), lambda *told: heard.append(told))
-    assert heard
-    assert heard == sorted(heard)
+    calls: list[tuple[int, int]] = []
+    explore(scope_of(SPEC, 2, ((2, (0, 1)), (2, (0, 1))), links="reordering"), lambda *progress: calls.append(progress))
+    assert calls
+    assert calls == sorted(calls)
 
 
 def test_equal_scopes_give_equal_searches() -> None:
@@ -163,7 +163,7 @@ def test_losses_and_duplicates_are_tried_on_raw_links() -> None:
             puppet.send(1, Number(1))
             puppet.send(1, Number(1))
             puppet.deliver(event.message)
-        elif puppet.me == 1 and puppet.heard == 4:
+        elif puppet.me == 1 and puppet.received == 4:
             raise AssertionError("three packets of two")
 
     assert explore(puppets(counting, Budget(drops=1), "raw")).verdict == "holds"
@@ -217,7 +217,7 @@ def test_incomplete_snapshot_is_noticed() -> None:
         if isinstance(event, Submit):
             puppet.send(0, Number(1))
             puppet.send(0, Number(2))
-        elif puppet.heard == 4:
+        elif puppet.received == 4:
             assert isinstance(puppet, Shallow)
             if puppet.forgotten == 4:
                 puppet.deliver(Message(0, 0, (0,)))

@@ -92,12 +92,12 @@ def test_script_that_does_not_fail_is_not_shrunk() -> None:
 def test_shrinking_reports_its_limit() -> None:
     spec = SKEEN_MUTANTS["skeen-last-proposal-ignored"]
     case = case_of(spec)
-    told: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
     script = script_of(spec, case, failing(case))
-    small = shrink(script, case.make, spec.claims, judge, lambda *both: told.append(both), max_runs=20)
+    small = shrink(script, case.make, spec.claims, judge, lambda *both: progress.append(both), max_runs=20)
     assert small.limit is not None
     assert "20 runs" in small.limit
-    assert told
+    assert progress
     assert replay(small.script, case.make, spec.claims, judge).status == "violated"
 
 

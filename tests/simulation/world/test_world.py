@@ -44,7 +44,7 @@ class Table:
     def do(self, *actions: object) -> list[bool]:
         return [self.pool.apply(action) for action in actions]  # type: ignore[arg-type]
 
-    def heard(self, process: int) -> list[Event]:
+    def events_of(self, process: int) -> list[Event]:
         return [event for _, event in self.log[process] if not isinstance(event, Started)]
 
 
@@ -139,9 +139,9 @@ def test_write_may_survive_a_crash_unacknowledged() -> None:
 
 
 def test_write_after_deliveries_survives_only_if_they_happened() -> None:
-    for acts, kept, survive in (("pepe", 4, 4), ("pdpep", 5, 2), ("sede", 2, 1)):
+    for acts, durable, survive in (("pepe", 4, 4), ("pdpep", 5, 2), ("sede", 2, 1)):
         table = Table(on_request(acts))
-        table.do(REQUEST, Crash(0, kept), Recover(0))
+        table.do(REQUEST, Crash(0, durable), Recover(0))
         records = next(event.records for _, event in table.log[0][1:] if isinstance(event, Started))
         assert len(records) == survive, acts
     table = Table(on_request("pde"))
@@ -181,10 +181,10 @@ def test_peers_get_a_link_reset_first_and_lose_earlier_packets() -> None:
     table.do(Suggest(1, 0, 0))
     assert (1, 0) not in table.pool.links, "1 still speaks to the old incarnation"
     assert table.do(arrive(0, 1), arrive(0, 1)) == [True, True]
-    assert table.heard(1)[-2:] == [LinkReset(0, 1), Receive(0, Number(1))]
+    assert table.events_of(1)[-2:] == [LinkReset(0, 1), Receive(0, Number(1))]
     table.do(Suggest(1, 0, 0))
     assert table.do(arrive(1, 0)) == [True]
-    assert not [event for event in table.heard(0) if isinstance(event, LinkReset)], (
+    assert not [event for event in table.events_of(0) if isinstance(event, LinkReset)], (
         "a new incarnation begins with new links"
     )
 
@@ -195,15 +195,15 @@ def test_link_reset_comes_first_on_unordered_links() -> None:
     assert table.pool.count_places((0, 1)) == 1
     assert table.do(Drop(0, 1, 0), Repeat(0, 1, 0)) == [False, False]
     table.do(arrive(0, 1))
-    assert table.heard(1)[-1] == LinkReset(0, 1)
+    assert table.events_of(1)[-1] == LinkReset(0, 1)
 
 
 def test_link_reset_reaches_both_ends() -> None:
     table = Table(chatter)
     table.do(Suggest(0, 0, 1), Suggest(1, 0, 1), Renew(0, 1))
     assert table.do(arrive(0, 1), arrive(1, 0)) == [True, True]
-    assert table.heard(0)[-1] == LinkReset(1, 0)
-    assert table.heard(1)[-1] == LinkReset(0, 0)
+    assert table.events_of(0)[-1] == LinkReset(1, 0)
+    assert table.events_of(1)[-1] == LinkReset(0, 0)
     assert not table.world.stale
     assert numbers(table.log, 1, 0) == []
     table.do(Suggest(0, 0, 1), arrive(0, 1))
@@ -213,7 +213,7 @@ def test_link_reset_reaches_both_ends() -> None:
 def test_crash_during_a_link_reset_leaves_no_stale_link() -> None:
     table = Table(chatter)
     table.do(Renew(0, 1), Crash(0), Recover(0), arrive(0, 1))
-    assert table.heard(1)[-1] == LinkReset(0, 1)
+    assert table.events_of(1)[-1] == LinkReset(0, 1)
     assert not {pair for pair in table.world.stale if 2 not in pair and 3 not in pair}
 
 
@@ -258,7 +258,7 @@ def test_replaced_or_cancelled_timer_does_not_fire() -> None:
 
     table = Table(react)
     assert table.do(Fire(0, "b"), Fire(0, "a"), Fire(0, "a")) == [False, True, False]
-    assert table.heard(0) == [Timer("a")]
+    assert table.events_of(0) == [Timer("a")]
     assert table.world.now >= 50
 
 

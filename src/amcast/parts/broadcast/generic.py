@@ -56,7 +56,7 @@ from amcast.parts.consensus.messages import Entry, PaxosConfig, Value
 from amcast.parts.consensus.paxos import Paxos
 from amcast.parts.consensus.quorum import MAX_MEMBERS, majority
 
-PAXOS_TIMER: Final = "far"
+PAXOS_TIMER: Final = "global-paxos"
 ITEMS_PER_REQUEST: Final = 64
 """The most items that one request is answered with."""
 
@@ -96,7 +96,7 @@ class WrappedSender(Process):
         """Nothing: processes do not recover."""
 
     def note(self, name: str, message: int | None = None, value: float | None = None) -> None:
-        self._owner.note(f"far-{name}", message, value)
+        self._owner.note(f"global-{name}", message, value)
 
     def on_request(self, message: Message) -> None:
         raise AssertionError("this process only sends")

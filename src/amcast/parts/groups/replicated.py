@@ -50,7 +50,7 @@ Channels = dict[GroupId, dict[int, GroupMessage]]
 """Bodies by the group at the other end, and by their number on the channel."""
 SavedChannels = tuple[tuple[GroupId, tuple[GroupMessage, ...]], ...]
 
-RETRY: Final = "adapter"
+RETRY: Final = "acknowledgement"
 REQUEST: Final = 0
 """Kind of a log entry with a client's message."""
 GROUP_MESSAGE: Final = 1

@@ -36,7 +36,7 @@ from amcast.parts.node.gather_window import GatherWindow
 from amcast.parts.node.messages import GatewayConfig, GatewayState
 
 GATHER_TIMER: Final = "gather"
-WINDOW_TIMER: Final = "rest"
+WINDOW_TIMER: Final = "gather-window"
 MAX_WINDOWS: Final = 1024
 """How many sets of destinations have a gather window. When there are more, all windows are forgotten."""
 

@@ -104,9 +104,9 @@ def find_cut_members(topology: Topology, links: Iterable[Pair]) -> list[ProcessI
     for group in topology.groups:
         members, quorum = topology.members(group), topology.quorum(group)
         for member in members:
-            heard = sum((other, member) not in blocked for other in members)
-            hearing = sum((member, other) not in blocked for other in members)
-            if min(heard, hearing) < quorum:
+            reaching = sum((other, member) not in blocked for other in members)
+            reached = sum((member, other) not in blocked for other in members)
+            if min(reaching, reached) < quorum:
                 cut.append(member)
     return cut
 

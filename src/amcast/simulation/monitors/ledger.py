@@ -148,13 +148,18 @@ class Ledger(Listener):
             self._break(source, "persist before send", sentence)
         ledger = self._of(domain)
         words = ledger.words[place]
-        said = words.votes.get(slot, -1)
-        if ballot < words.promised and said < ballot and slot >= words.reported_below and slot not in words.reported:
+        previous = words.votes.get(slot, -1)
+        if (
+            ballot < words.promised
+            and previous < ballot
+            and slot >= words.reported_below
+            and slot not in words.reported
+        ):
             sentence = (
                 f"votes for slot {slot} of {domain.name} in ballot {ballot} after its promise of {words.promised}"
             )
             self._break(source, "promise kept", sentence)
-        if ballot > said:
+        if ballot > previous:
             words.votes[slot] = ballot
         if ledger.count_vote(place, ballot, slot):
             self._choose(ledger, source, ballot, slot)
@@ -334,10 +339,10 @@ class Ledger(Listener):
             return
         ledger = self._of(domain)
         words = ledger.words[place]
-        said = words.reached.get(measure)
-        if said is not None and value < said:
-            self._break(source, "nothing forgotten", f"states {measure} {value} in {domain.name} after {said}")
-        if not self.rehearsed and value != said:
+        previous = words.reached.get(measure)
+        if previous is not None and value < previous:
+            self._break(source, "nothing forgotten", f"states {measure} {value} in {domain.name} after {previous}")
+        if not self.rehearsed and value != previous:
             words.reached[measure] = value
             ledger.reach(place, measure, value)
 

@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint bench campaign mutation clean
+.PHONY: help setup run test tests lint style types bench campaign mutation clean
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -18,15 +18,24 @@ $(VENV)/.done: pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[spark,dev]'
 	@touch $@
 
-test: setup lint  ## lint, types and every test
+# Tests start hundreds of interpreters: they find their modules compiled, even where the environment forbids a cache.
+test: export PYTHONDONTWRITEBYTECODE =
+test: style  ## lint, types and every test
+	@$(MAKE) --no-print-directory -j 2 types tests
+
+tests: setup
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 run: setup  ## a real cluster on this machine, a killed leader, the trace checked with Spark, a report to open
 	$(BIN)/amcast demo
 
-lint: setup  ## style and types
+lint: style types  ## style and types
+
+style: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: setup
 	$(BIN)/mypy
 
 bench: setup  ## speed, as ratios measured in one run; benchmarks/ has more

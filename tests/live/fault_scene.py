@@ -47,7 +47,7 @@ class Scene:
             except CannotTellError:
                 continue
             self.acknowledged.append(receipt.message)
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.03)
 
     async def follow(self) -> None:
         """Subscribes from the first delivery on."""
@@ -152,12 +152,12 @@ def judged(cluster: Cluster, scene: Scene) -> Run:
     assert [message for message in scene.acknowledged if message not in delivered] == []
     assert len(scene.acknowledged) > 100
     rows = delivered_in_orders(found)
-    told = {position: message for _, position, message in rows}
-    assert len(told) > 10  # batches, each of up to a dozen messages
+    message_at = {position: message for _, position, message in rows}
+    assert len(message_at) > 10  # batches, each of up to a dozen messages
     hidden = changes_in(rows)
     last = scene.read[-1][0] if scene.read else -1
     assert [position for position, _ in scene.read] == [place for place in range(last + 1) if place not in hidden]
-    assert [told[position] for position, _ in scene.read] == [message for _, message in scene.read]
+    assert [message_at[position] for position, _ in scene.read] == [message for _, message in scene.read]
     return found
 
 

@@ -57,7 +57,7 @@ def served_through(
 ) -> Traffic:  # fmt: skip
     """Runs two clients while an action happens."""
     sets = [groups for groups in SETS if max(groups) < len(cluster.topology.groups)]
-    traffic = Traffic(lambda number: sets[number % len(sets)], payload=64, outstanding=4)
+    traffic = Traffic(lambda number: sets[number % len(sets)], payload=64, outstanding=4, think_s=0.02)
     clients = [connect(cluster, me=me, recorder=recorder, client=client) for me in numbers]
     run(run_stages(clients, traffic, [(0.5, act), (0.5, lambda: None)]), timeout_s=240)
     running.wait_until_settled()
@@ -127,9 +127,9 @@ def test_roll_command_restarts_in_order_and_stops_on_failure(
         restart = f"{sys.executable} -c {shlex.quote(script)} {{node}} {{host}}"
         code = command(["roll", "--config", str(cluster.file), restart])
         assert code == 2
-        said = capsys.readouterr().err
-        assert f"restarting {first}" in said
-        assert "exited with code 3; the rolling restart stops" in said
+        errors = capsys.readouterr().err
+        assert f"restarting {first}" in errors
+        assert "exited with code 3; the rolling restart stops" in errors
         assert running.pid(first)
 
 
@@ -232,12 +232,12 @@ def test_peers_agree_on_the_highest_common_wire_version(
 @live
 def test_node_of_the_oldest_version_is_dialled_again_in_that_version() -> None:
     """A node of version 3 knows no range: it refuses every version but its own."""
-    heard: list[Hello] = []
+    hellos: list[Hello] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         length, _, _ = HEAD.unpack(await reader.readexactly(wire.HEAD_BYTES))
         hello = wire.read_hello(await reader.readexactly(length - 2))
-        heard.append(hello)
+        hellos.append(hello)
         if hello.version != 3:
             refusal = wire.Refusal(3, f"process 1 speaks wire version {hello.version}; process 0 speaks 3")
             writer.write(wire.make_frame(wire.REFUSE, wire._encoder.encode(refusal), 3))
@@ -259,7 +259,7 @@ def test_node_of_the_oldest_version_is_dialled_again_in_that_version() -> None:
         server.close()
 
     run(main())
-    assert [hello.version for hello in heard][:2] == [4, 3]
+    assert [hello.version for hello in hellos][:2] == [4, 3]
 
 
 @live

@@ -80,7 +80,7 @@ def test_order_violation_is_reported_during_the_run(spark: SparkSession, tmp_pat
 def test_watch_stops_after_its_patience(spark: SparkSession, tmp_path: Path) -> None:
     writer = Writer(tmp_path / "run")
     writer.write_messages(0, 10)
-    last = watch(str(tmp_path / "run"), lambda now: None, every_seconds=0.2, patience_seconds=15)
+    last = watch(str(tmp_path / "run"), lambda now: None, every_seconds=0.2, patience_seconds=1)
     assert (last.verdict, last.merged) == ("holds", 10)
 
 

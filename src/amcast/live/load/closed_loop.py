@@ -18,7 +18,7 @@ ANSWER_S = 60.0
 class Traffic:
     """Keeps a number of messages of each client unanswered until it is stopped, and records their latencies."""
 
-    def __init__(self, choose: Choose, payload: int, outstanding: int) -> None:
+    def __init__(self, choose: Choose, payload: int, outstanding: int, think_s: float = 0.0) -> None:
         self.done = 0
         self.begun = 0
         self.unanswered = 0
@@ -29,6 +29,8 @@ class Traffic:
         self._choose = choose
         self._payload = bytes(payload)
         self._outstanding = outstanding
+        self._think_s = think_s
+        """How long a slot waits between a receipt and its next message."""
         self._last_ns = 0
 
     async def run(self, clients: Sequence[Client]) -> None:
@@ -49,6 +51,8 @@ class Traffic:
                 self.unanswered += 1
                 continue
             self._receipt(begin)
+            if self._think_s:
+                await asyncio.sleep(self._think_s)
 
     def _receipt(self, begin: int) -> None:
         now = time.perf_counter_ns()

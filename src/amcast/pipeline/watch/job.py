@@ -190,7 +190,9 @@ def _wait_for_end(folder: Path, watcher: RunWatcher, queries: list[Any], patienc
                 with translate_errors():
                     raise failure
         total = watcher.snapshot.deliveries + watcher.snapshot.multicasts
-        quiet = quiet + step if total == rows else 0.0
+        # Spark takes seconds to read its first batch; patience begins when every table was looked at.
+        is_reading = all(query.lastProgress for query in queries)
+        quiet = quiet + step if is_reading and total == rows else 0.0
         rows = total
         if patience_seconds is not None and quiet >= patience_seconds:
             return

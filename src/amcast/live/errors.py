@@ -7,5 +7,9 @@ class BadFrameError(Error):
     """Bytes that no correct peer sends. The connection is closed and the sentence goes to the log."""
 
 
+class CorruptedFrameError(BadFrameError):
+    """A frame whose checksum does not match: its bytes were changed on their way, and the link sends it again."""
+
+
 class RefusedError(Error):
     """The other side sent something that is not allowed. The connection ends and the sentence is sent to it."""

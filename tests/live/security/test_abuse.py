@@ -28,6 +28,7 @@ pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 Running = tuple[Cluster, LocalCluster]
 MAX_PENDING = 50
+UNCHECKED = wire.find_framing(WIRE_VERSION, False)
 REPLAYER = FIRST_CLIENT_ID + IDS_PER_CLIENT - 1
 
 
@@ -169,7 +170,9 @@ def test_replayed_frames_are_not_delivered_twice(running: Running) -> None:
         hello = Hello(WIRE_VERSION, cluster.name, cluster.protocol, REPLAYER, 0, incarnation, link, None, 0, 1)
         return wire.encode_hello(hello)
 
-    frame = coder.encode_frame(1, 0, [coder.encode(Request(Message(REPLAYER * 10**9, REPLAYER, (0,), b"once")))])
+    frame = coder.encode_frame(
+        1, 0, [coder.encode(Request(Message(REPLAYER * 10**9, REPLAYER, (0,), b"once")))], UNCHECKED
+    )
 
     async def main() -> None:
         async with connect(cluster, client="till") as client:
@@ -188,7 +191,7 @@ def test_replayed_frames_are_not_delivered_twice(running: Running) -> None:
             assert b"has forgotten the link" in again
             older = await say(cluster.addresses[0], hello(9, incarnation=0) + frame, context)
             assert b"expected at least incarnation 1, link 1, which was seen before" in older
-            await say(cluster.addresses[0], hello(2) + frame + wire.encode_ack(0) * 1000 + frame, context)
+            await say(cluster.addresses[0], hello(2) + frame + wire.encode_ack(0, UNCHECKED) * 1000 + frame, context)
             await client.multicast({"orders"}, b"last")
             async with asyncio.timeout(10):
                 while b"last" not in got:

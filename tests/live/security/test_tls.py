@@ -165,7 +165,9 @@ def test_client_that_exceeds_its_permissions_is_refused(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with replicas(cluster) as running:
-            sent = greeting(GUEST, 0) + coder.encode_frame(1, 0, [coder.encode(asked)])
+            sent = greeting(GUEST, 0) + coder.encode_frame(
+                1, 0, [coder.encode(asked)], wire.find_framing(wire.WIRE_VERSION, False)
+            )
             answers.append(await say(cluster.addresses[0], sent, context))
             async with connect(cluster, client="till") as till:
                 await till.multicast({"orders"}, b"x")

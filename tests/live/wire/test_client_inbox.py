@@ -62,7 +62,7 @@ class Gateway:
 
 
 def make_frame(number: int, *bodies: Body, version: int = WIRE_VERSION) -> bytes:
-    return CODER.encode_frame(number, 0, [CODER.encode(body) for body in bodies], version)
+    return CODER.encode_frame(number, 0, [CODER.encode(body) for body in bodies], wire.find_framing(version, True))
 
 
 def request(client: int, sequence: int, groups: tuple[int, ...] = (0, 1), payload: bytes = b"beer") -> Request:

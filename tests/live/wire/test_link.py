@@ -332,7 +332,7 @@ def test_other_wire_version_is_refused_with_both_ranges(caplog: pytest.LogCaptur
             assert (length, version, kind) == (len(answer) - 4, wire.WIRE_VERSION, wire.REFUSE)
             assert (
                 wire.read_refusal(answer[HEAD.size :]).reason
-                == "process 5 speaks wire version 99; process 0 speaks 3 to 4"
+                == "process 5 speaks wire version 99; process 0 speaks 3 to 5"
             )
             writer.close()
 
@@ -347,7 +347,7 @@ def test_other_wire_version_is_refused_with_both_ranges(caplog: pytest.LogCaptur
         (b"GET / HTTP/1.1\r\n\r\n", "a frame of 1195725856 bytes"),
         (struct.pack("!IBB", 2, WIRE_VERSION, 77), "a frame of kind 77"),
         (struct.pack("!IBB", 5, WIRE_VERSION, 0) + b"\xc1\xc1\xc1", "a HELLO frame that cannot be read"),
-        (struct.pack("!IBB", 5, WIRE_VERSION, 3) + b"\x90\x90\x90", "BODIES before HELLO"),
+        (wire.CHECKED.make(wire.BODIES, b"\x90\x90\x90"), "BODIES before HELLO"),
         (hello_bytes(cluster="other"), "this is cluster 'amcast', not 'other'"),
         (hello_bytes(protocol="ring"), "runs protocol 'skeen', not 'ring'"),
         (hello_bytes(target=9), "this is process 0, not 9"),

@@ -9,7 +9,7 @@ from amcast.kernel.effects import SendEach
 from amcast.kernel.message import Body
 from amcast.live.limits import Limits
 from amcast.live.wire import outbox
-from amcast.live.wire.frames import Codec
+from amcast.live.wire.frames import CHECKED, Codec
 from amcast.live.wire.link import Link
 from amcast.live.wire.network import Network
 from amcast.live.wire.outbox import DEFERRED_BODIES
@@ -39,7 +39,7 @@ class Socket:
         found = []
         while data:
             length = int.from_bytes(data[:4], "big") + 4
-            found.append(self.codec.read(data[5], data[6:length]).bodies)
+            found.append(self.codec.read(data[5], CHECKED.payload(data[:length])).bodies)
             data = data[length:]
         return found
 

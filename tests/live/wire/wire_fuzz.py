@@ -154,13 +154,13 @@ class Target:
                 return self.hello() + rest
             case 2:
                 kind = rest[0] % 8 if rest else 0
-                return self.hello() + wire.make_frame(kind, rest[1:][: LIMITS.frame_bytes])
+                return self.hello() + wire.CHECKED.make(kind, rest[1:][: LIMITS.frame_bytes])
             case 3:
                 sequence = int.from_bytes(rest[:2], "big")
                 message = Message(CLIENT * 10**9 + sequence, CLIENT, (0,), rest[2:][:8192])
                 return self.hello() + self.coder.encode_frame(1, 0, [self.coder.encode(Request(message))]) + rest
             case 4:
-                return wire.make_frame(wire.RPC_REQUEST, rest[:4000])
+                return wire.CHECKED.make(wire.RPC_REQUEST, rest[:4000])
             case _:
                 return self.hello(process=1) + rest
 
@@ -194,9 +194,9 @@ def seeds() -> list[bytes]:
     return [
         b"\x00\x00\x00" + hello + frame,
         b"\x01\x00\x00" + frame + wire.encode_ack(0) + frame,
-        b"\x02\x00\x00\x03" + frame[6:],
+        b"\x02\x00\x00\x03" + wire.CHECKED.payload(frame),
         b"\x03\x00\x00\x00\x01hello",
-        *(b"\x04\x00\x00" + visit[6:] for visit in visits),
+        *(b"\x04\x00\x00" + wire.CHECKED.payload(visit) for visit in visits),
         *(b"\x05\x00\x00" + state for state in states),
         b"\x06\x00\x00" + frame,
         b"\x00\x00\x00" + wire.encode_refusal("no"),

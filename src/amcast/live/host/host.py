@@ -198,7 +198,9 @@ class Host:
             on_link_reset=self._on_link_reset,
             on_peer_down=self._on_peer_down,
             on_rpc=on_rpc,
-            on_lost=partial(record_lost, recorder, self.codec, self.me) if recorder and self._is_traced else None,
+            on_lost=partial(record_lost, recorder, self.codec, self.me, wiring.security is None)
+            if recorder and self._is_traced
+            else None,
             topology_version=lambda: topology_version(self.process.topology),
             client_inbox=self._client_inbox,
             rng=rng,

@@ -31,7 +31,7 @@ from amcast.live.rpc.messages import (
 )
 from amcast.live.security.tls import parse_subject
 from amcast.live.wire import frames
-from amcast.live.wire.frames import HEAD, HEAD_BYTES, WIRE_VERSION
+from amcast.live.wire.frames import HEAD, HEAD_BYTES, RANGE_VERSION
 from amcast.live.wire.transport import PLAIN, TransportOptions
 
 Address = tuple[str, int]
@@ -48,10 +48,24 @@ class NoAnswerError(CannotTellError):
     """A replica did not answer; another one may."""
 
 
+class OtherVersionError(NoAnswerError):
+    """A replica refused or closed the connection at the first frame: it may speak an older wire version."""
+
+
 class RpcCall:
     """The client's end of one RPC connection."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: str, limits: Limits) -> None:
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        peer: str,
+        limits: Limits,
+        framing: frames.Framing,
+    ) -> None:
+        self._framing = framing
+        self._is_first = True
+        """Nothing was received yet."""
         self._reader = reader
         self._writer = writer
         self._peer = peer
@@ -64,18 +78,33 @@ class RpcCall:
                 return await self._read()
         except (OSError, TimeoutError, EOFError, BadFrameError) as error:
             reason = str(error) or type(error).__name__
-            raise NoAnswerError(f"{self._peer} stopped answering: {reason}") from None
+            is_version = self._is_first and isinstance(error, EOFError | ConnectionResetError)
+            kind = OtherVersionError if is_version else NoAnswerError
+            raise kind(f"{self._peer} stopped answering: {reason}") from None
 
     async def _read(self) -> AnyReply:
-        length, _, kind = HEAD.unpack(await self._reader.readexactly(HEAD_BYTES))
+        framing = self._framing
+        head = await self._reader.readexactly(HEAD_BYTES)
+        self._is_first = False
+        length, version, kind = HEAD.unpack(head)
         if not 2 <= length <= self._limits.frame_bytes:
             raise BadFrameError(f"a frame of {length} bytes; expected 2 to {self._limits.frame_bytes}")
-        payload = await self._reader.readexactly(length - 2)
         if kind == frames.REFUSE:
-            raise NoAnswerError(f"{self._peer} refuses: {frames.read_refusal(payload).reason}")
-        if kind != frames.RPC_REPLY:
-            raise BadFrameError(f"a frame of kind {kind}; expected {frames.RPC_REPLY}")
-        return decode_reply(payload)
+            refusal = frames.read_refusal(await self._reader.readexactly(length - 2))
+            error = OtherVersionError if refusal.version < framing.version else NoAnswerError
+            raise error(f"{self._peer} refuses: {refusal.reason}")
+        if kind != frames.RPC_REPLY or version != framing.version:
+            raise BadFrameError(
+                f"a frame of kind {kind} and version {version}; expected {frames.RPC_REPLY} and {framing.version}"
+            )
+        frame = head
+        if framing.is_checked:
+            frame += await self._reader.readexactly(2)
+            frames.check_guard(frame, length)
+        frame += await self._reader.readexactly(length + 4 - len(frame))
+        if framing.is_checked:
+            frames.check_intact(frame)
+        return decode_reply(framing.payload(frame))
 
     def close(self) -> None:
         """Closes the connection."""
@@ -102,6 +131,8 @@ class RpcClient:
         self._cluster = cluster
         self._addresses = dict(addresses)
         self._transport = transport
+        self._older: set[ProcessId] = set()
+        """Replicas that speak only the oldest version with RPC requests."""
 
     async def call(self, process: ProcessId, request: AnyRequest) -> RpcCall:
         """Sends a request to one replica; the caller reads the replies one by one."""
@@ -118,8 +149,10 @@ class RpcClient:
         except (OSError, TimeoutError) as error:
             raise NoAnswerError(f"{peer} cannot be reached: {_reason(error)}") from None
         self._check_server(process, peer, writer)
-        writer.write(encode_request(RpcEnvelope(WIRE_VERSION, self._cluster, process, request)))
-        return RpcCall(reader, writer, peer, self.limits)
+        version = RANGE_VERSION if process in self._older else max(self._transport.versions[1], RANGE_VERSION)
+        framing = frames.find_framing(version, self._transport.security is None)
+        writer.write(encode_request(RpcEnvelope(version, self._cluster, process, request), framing))
+        return RpcCall(reader, writer, peer, self.limits, framing)
 
     def _check_server(self, process: ProcessId, peer: str, writer: asyncio.StreamWriter) -> None:
         """Closes the connection if the server shows a certificate of another process."""
@@ -133,7 +166,20 @@ class RpcClient:
             raise NoAnswerError(f"{peer} is another process: {refused}") from None
 
     async def request(self, process: ProcessId, request: AnyRequest) -> AnyReply:
-        """Sends a request and returns its only reply."""
+        """Sends a request and returns its only reply; asks again in an older version if the replica may speak it."""
+        try:
+            return await self._request_once(process, request)
+        except OtherVersionError:
+            if process in self._older or self._transport.versions[1] <= RANGE_VERSION:
+                raise
+        self._older.add(process)
+        try:
+            return await self._request_once(process, request)
+        except NoAnswerError:
+            self._older.discard(process)
+            raise
+
+    async def _request_once(self, process: ProcessId, request: AnyRequest) -> AnyReply:
         call = await self.call(process, request)
         try:
             return await call.reply()

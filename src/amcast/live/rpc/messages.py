@@ -169,9 +169,9 @@ _envelope_decoder: Final = msgspec.msgpack.Decoder(RpcEnvelope)
 _reply_decoder: Final = msgspec.msgpack.Decoder(AnyReply)
 
 
-def encode_request(envelope: RpcEnvelope) -> bytes:
+def encode_request(envelope: RpcEnvelope, framing: frames.Framing = frames.CHECKED) -> bytes:
     """Encodes the first frame of an RPC connection."""
-    return frames.make_frame(frames.RPC_REQUEST, _encoder.encode(envelope))
+    return framing.make(frames.RPC_REQUEST, _encoder.encode(envelope))
 
 
 def decode_request(payload: Any) -> RpcEnvelope:
@@ -182,9 +182,9 @@ def decode_request(payload: Any) -> RpcEnvelope:
         raise BadFrameError(f"an RPC request that cannot be decoded: {error}") from None
 
 
-def encode_reply(reply: AnyReply) -> bytes:
-    """Encodes one reply as a frame."""
-    return frames.make_frame(frames.RPC_REPLY, _encoder.encode(reply))
+def encode_reply(reply: AnyReply, framing: frames.Framing) -> bytes:
+    """Encodes one reply as a frame of the shape that the request had."""
+    return framing.make(frames.RPC_REPLY, _encoder.encode(reply))
 
 
 def decode_reply(payload: Any) -> AnyReply:

@@ -43,7 +43,7 @@ from amcast.live.rpc.messages import (
 )
 from amcast.live.security.permissions import FIRST_CLIENT_ID, Permissions
 from amcast.live.wire.connection import Connection
-from amcast.live.wire.frames import WIRE_VERSION
+from amcast.live.wire.frames import RANGE_VERSION, WIRE_VERSION
 from amcast.storage.client_ids import ClientIdAllocator
 
 CHUNK_BYTES: Final = 128 * KIB
@@ -62,7 +62,7 @@ class RpcConnection:
 
     async def send(self, reply: AnyReply) -> None:
         """Sends one reply. Returns when the socket takes more; refuses a peer that reads nothing for too long."""
-        self.connection.write(encode_reply(reply))
+        self.connection.write(encode_reply(reply, self.connection.framing))
         while self.connection.is_writing_paused:
             self._writable.clear()
             try:
@@ -135,9 +135,10 @@ class RpcServer:
     def accept(self, connection: Connection, payload: Any) -> None:
         """Checks the request that a connection began with, and answers it in a task of its own."""
         envelope = decode_request(payload)
-        if envelope.version != WIRE_VERSION:
+        if not RANGE_VERSION <= envelope.version <= WIRE_VERSION:
             raise RefusedError(
-                f"the request has wire version {envelope.version}; process {self._me} expects {WIRE_VERSION}"
+                f"the request has wire version {envelope.version};"
+                f" process {self._me} expects {RANGE_VERSION} to {WIRE_VERSION}"
             )
         if envelope.cluster != self._cluster:
             raise RefusedError(f"this is cluster {self._cluster!r}, not {envelope.cluster!r}")

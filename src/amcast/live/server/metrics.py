@@ -99,6 +99,9 @@ METRICS: Final = (
     _gauge("pending_connections", "Connections that have not identified themselves.", "pending_connections"),
     _counter("evicted_connections", "Pending connections closed because there were too many.", "evicted_connections"),
     _counter("refused_connections", "Connections refused or closed because of what they sent.", "refused_connections"),
+    _counter(
+        "corrupted_frames", "Frames whose checksum did not match; each closed its connection.", "corrupted_frames"
+    ),
     _counter("lost_sends", "Bodies for clients that had left.", "lost_sends"),
 )
 

@@ -102,6 +102,7 @@ class StatusReporter:
             "pending_connections": len(host.network.pending),
             "evicted_connections": host.network.pending.dismissed,
             "refused_connections": host.network.pending.refused,
+            "corrupted_frames": host.network.pending.corrupted,
             "steps": host.steps_taken,
             "events": host.events_taken,
             "delivered": host.sink.count,

@@ -21,7 +21,7 @@ import msgspec
 from amcast.kernel.ids import MESSAGES_PER_SENDER
 from amcast.kernel.message import Message, Request
 from amcast.kernel.reconfiguration import CHANGE_PREFIX
-from amcast.live.errors import BadFrameError, RefusedError
+from amcast.live.errors import BadFrameError, CorruptedFrameError, RefusedError
 from amcast.live.limits import GREETING_BYTES, KIB, MIB, Limits
 from amcast.live.log_output import warn_rate_limited
 from amcast.live.security.permissions import Subject
@@ -31,13 +31,19 @@ from amcast.live.wire import frames as codec
 from amcast.live.wire.emulated_line import DelayedWriter, EmulatedNetwork
 from amcast.live.wire.frames import (
     BODIES,
+    CHECKED_VERSION,
     HEAD,
     HEAD_BYTES,
     SHORT_HEAD,
+    Framing,
     Hello,
     LinkIncarnation,
     Refusal,
     bodies_heads,
+    check_guard,
+    check_intact,
+    find_framing,
+    is_intact,
 )
 from amcast.live.wire.link import TRIM_FRAMES, Link
 from amcast.live.wire.listener import PendingConnections, format_address
@@ -60,6 +66,7 @@ class ConnectionOwner(Protocol):
 
     pending: PendingConnections
     versions: tuple[int, int]
+    has_checksums: bool
     client_inbox: "ClientInbox | None"
 
     def add_connection(self, connection: "Connection") -> None:
@@ -99,6 +106,7 @@ class Connection(asyncio.BufferedProtocol):
         "_view",
         "closed",
         "dialled_link",
+        "framing",
         "has_received",
         "is_reading_paused",
         "is_writing_paused",
@@ -144,6 +152,8 @@ class Connection(asyncio.BufferedProtocol):
         self._short = min(limits.frame_bytes, FIRST_BUFFER // 2)
         self._usual_head = NO_HEAD
         """Version and kind of BODIES frames while the connection carries a link; else no frame matches."""
+        self.framing: Framing = codec.CHECKED
+        """The shape of frames that a link or an RPC request on this connection uses."""
         self.usual_heads: tuple[bytes, ...] = ()
         """Heads of short BODIES frames by length, while the connection carries the link of a client."""
         self._deadline: asyncio.TimerHandle | None = None
@@ -172,13 +182,17 @@ class Connection(asyncio.BufferedProtocol):
                 length, head = unpack_short_head(self._view)
                 if head == self._usual_head and length == count - 4:
                     # Nearly always: exactly one BODIES frame of a link.
-                    self.link.handle_bodies(self._view[HEAD_BYTES:count])  # type: ignore[union-attr]
+                    framing = self.framing
+                    if framing.is_checked:
+                        check_intact(self._view[:count])
+                    payload = self._view[framing.head_bytes : count - framing.trailer_bytes]
+                    self.link.handle_bodies(payload)  # type: ignore[union-attr]
                     return
             self._end += count
             self.has_received = True
             self._parse_frames()
         except BadFrameError as error:
-            self.close(f"it sent {error}")
+            self._close_bad(error)
         except RefusedError as refused:
             self.refuse(str(refused))
 
@@ -222,9 +236,11 @@ class Connection(asyncio.BufferedProtocol):
             length, head = unpack_short_head(data)
             if head == self._usual_head and length == count - 4:
                 try:
-                    self.link.handle_bodies(data[HEAD_BYTES:])  # type: ignore[union-attr]
+                    if self.framing.is_checked:
+                        check_intact(data)
+                    self.link.handle_bodies(self.framing.payload(data))  # type: ignore[union-attr]
                 except BadFrameError as error:
-                    self.close(f"it sent {error}")
+                    self._close_bad(error)
                 except RefusedError as refused:
                     self.refuse(str(refused))
                 return
@@ -246,10 +262,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def carry_link(self, link: Link) -> None:
         """Hands frames to this link from now on; bytes of a client go to the inbox."""
-        self._usual_head = link.version << 8 | BODIES
+        self.framing = framing = link.framing
+        self._usual_head = framing.version << 8 | BODIES
         inbox = self._network.client_inbox
         if not link.is_server and inbox is not None and self._transport is not None:
-            self.usual_heads = bodies_heads(link.version, min(self._short, self._limits.message_bytes))
+            self.usual_heads = bodies_heads(framing, min(self._short, self._limits.message_bytes))
             self._transport.set_protocol(ClientProtocol(self, inbox))
             if self._transport.is_reading():
                 # Event loops choose how they read when they start to.
@@ -271,7 +288,7 @@ class Connection(asyncio.BufferedProtocol):
         """Sends a REFUSE frame with the reason, then closes the connection."""
         self._network.pending.refused += 1
         warn_rate_limited("refused", "connection with %s refused: %s", self.peername, reason)
-        self.write(codec.encode_refusal(reason))
+        self.write(codec.encode_refusal(reason, self._network.versions[1]))
         self.drop_link()
         if self._transport is not None:
             self._transport.close()
@@ -281,6 +298,11 @@ class Connection(asyncio.BufferedProtocol):
         self._network.pending.refused += 1
         warn_rate_limited("closed", "connection with %s closed: %s", self.peername, reason)
         self.abort()
+
+    def _close_bad(self, error: BadFrameError) -> None:
+        if isinstance(error, CorruptedFrameError):
+            self._network.pending.corrupted += 1
+        self.close(f"it sent {error}")
 
     def finish(self) -> None:
         """Closes the connection after everything written has been sent."""
@@ -336,15 +358,26 @@ class Connection(asyncio.BufferedProtocol):
                     self._check_head(length, version, kind)
                 needed = length + 4
                 if end - start < needed:
+                    if link.framing.is_checked:
+                        check_guard(view[start:end], length)
                     break
-                link.handle_bodies(view[start + HEAD_BYTES : start + needed])
+                if link.framing.is_checked:
+                    check_intact(view[start : start + needed])
+                link.handle_bodies(view[start + link.framing.head_bytes : start + needed - link.framing.trailer_bytes])
                 link.account_received(needed)
             else:
                 self._check_head(length, version, kind)
                 needed = length + 4
+                framing = self._find_framing(version, kind)
                 if end - start < needed:
+                    if framing.is_checked:
+                        check_guard(view[start:end], length)
                     break
-                self._handle_frame(kind, view[start + HEAD_BYTES : start + needed])
+                if framing.is_checked:
+                    check_intact(view[start : start + needed])
+                if kind == codec.RPC_REQUEST:
+                    self.framing = framing
+                self._handle_frame(kind, view[start + framing.head_bytes : start + needed - framing.trailer_bytes])
                 if self._transport is None or self._transport.is_closing():
                     return
             start += needed
@@ -362,8 +395,17 @@ class Connection(asyncio.BufferedProtocol):
         if kind >= len(codec.KINDS):
             raise BadFrameError(f"a frame of kind {kind}; expected 0 to {len(codec.KINDS) - 1}")
         oldest, newest = self._network.versions
+        if self.link is not None:
+            oldest = newest = self.link.version
         if not oldest <= version <= newest and kind not in (codec.HELLO, codec.REFUSE):
-            raise BadFrameError(f"wire version {version}; expected {oldest} to {newest}")
+            wrong = f"wire version {version}; expected {_format_versions(oldest, newest)}"
+            # A caller that learns which versions are spoken here can ask again.
+            raise RefusedError(wrong) if kind == codec.RPC_REQUEST else BadFrameError(wrong)
+
+    def _find_framing(self, version: int, kind: int) -> Framing:
+        """The shape of a frame; HELLO and REFUSE have that of the oldest version."""
+        is_checked = kind not in (codec.HELLO, codec.REFUSE) and version >= CHECKED_VERSION
+        return find_framing(version, is_checked and self._network.has_checksums)
 
     def _handle_frame(self, kind: int, payload: memoryview) -> None:
         if kind == codec.REFUSE:
@@ -460,10 +502,13 @@ class ClientInbox:
         requests: list[Message] = []
         for connection, data in arrived:
             try:
-                number, _, (request,) = _read_request(data[HEAD_BYTES:])
+                framing = connection.framing
+                start = framing.head_bytes
+                number, _, (request,) = _read_request(data[start : len(data) - framing.trailer_bytes])
                 message, link = request.message, connection.link
                 if (
-                    data[:HEAD_BYTES] == connection.usual_heads[len(data)]
+                    data[:start] == connection.usual_heads[len(data)]
+                    and (not framing.is_checked or is_intact(data))
                     and not connection._end
                     and link is not None
                     and number == link.received + 1
@@ -493,6 +538,10 @@ def _receive_slowly(connection: Connection, data: bytes) -> None:
     except Exception as error:
         log.error("bytes from %s cannot be handled", connection.peername, exc_info=error)
         connection.close(f"it sent bytes that cannot be handled: {error!r}")
+
+
+def _format_versions(oldest: int, newest: int) -> str:
+    return f"{oldest} to {newest}" if oldest < newest else str(oldest)
 
 
 def _discard(data: bytes) -> None:

@@ -1,6 +1,7 @@
 """The wire format: frames, and the encoded bodies in them.
 
-    u32 length | u8 version | u8 kind | a msgpack array       (length counts everything after itself)
+    u32 length | u8 version | u8 kind | a msgpack array                          versions 3 and 4, and with TLS
+    u32 length | u8 version | u8 kind | u16 guard | a msgpack array | u32 crc    version 5 without TLS
 
     HELLO         identity and incarnation of the sender, and how many frames of this link it has received
     REFUSE        why the sender refuses the connection
@@ -11,19 +12,29 @@
     RPC_REPLY     an answer to it
     FRAGMENT      [number, ack, [index, count, bytes, sent_ns, about]]: a part of a body larger than a frame
 
+The length counts everything after itself.
+
 HELLO and REFUSE keep their shape in every version, so that two processes without a common version can still tell each
 other why they part. A process speaks a range of versions, and two processes use the highest that both speak. Version 4
-added that range, RPC requests and fragments; a peer of version 3 is dialled again in that version, so a cluster can be
-upgraded node by node. Versions 1 and 2 named most bodies differently and are not spoken any more.
+added that range, RPC requests and fragments, version 5 checksums; a peer of version 3 is dialled again in that version,
+so a cluster can be upgraded node by node. Versions 1 and 2 named most bodies differently and are not spoken any more.
+
+The checksum of TCP has 16 bits, and network cards and middleboxes compute it anew: over months, corrupted segments get
+through. From version 5 on every frame therefore has a CRC-32 of all its bytes, HELLO and REFUSE in a field of their
+own. A frame that does not match closes the connection, and the link sends it again on the next one. The guard repeats
+the length: a corrupted length is noticed before anybody waits for bytes that never come. With TLS these two are left
+out: a record whose authentication tag (128 bits) does not match ends the connection in the same way. The CRC continues
+from the bytes behind the front to the front itself, because a fan-out sends the same bytes behind different fronts, and
+computes their share once.
 
 A body is encoded once, however many processes it goes to: a frame joins encoded bodies.
 """
 
 import struct
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple, Union, cast
+from zlib import crc32
 
 import msgspec
 
@@ -32,14 +43,16 @@ from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.message import Body, Record
 from amcast.kernel.topology import Topology
-from amcast.live.errors import BadFrameError
+from amcast.live.errors import BadFrameError, CorruptedFrameError
 from amcast.live.limits import MIB, Limits
 
-WIRE_VERSION: Final = 4
+WIRE_VERSION: Final = 5
 OLDEST_VERSION: Final = 3
 """The oldest version that this code speaks."""
 RANGE_VERSION: Final = 4
 """The first version with a range in HELLO, RPC requests, fragments and announcements of leaving."""
+CHECKED_VERSION: Final = 5
+"""The first version with checksums."""
 HELLO: Final = 0
 REFUSE: Final = 1
 ACK: Final = 2
@@ -56,20 +69,20 @@ SHORT_HEAD: Final = struct.Struct("!IH")
 """The head with version and kind as one number, to compare both at once."""
 _FRONT: Final = struct.Struct("!I4sQBQ")
 """The front of a BODIES or TRACED frame: the head, then a msgpack array of 3 or 6, uint64 number, uint64 ack."""
-AFTER_LENGTH: Final = _FRONT.size - 4
-"""Bytes of the front that the length counts."""
-pack_front: Final = _FRONT.pack
+_CHECKED_FRONT: Final = struct.Struct("!I2sH2sQBQ")
+"""The same with a guard after the head."""
+CRC_BEGINS: Final = _CHECKED_FRONT.size
+"""The CRC of a frame continues from the bytes behind so many first ones to these."""
 _COUNT: Final = struct.Struct("!BI")
 """Array32 with the count of bodies, which follows the front."""
 _pack_count: Final = _COUNT.pack
-U64: Final = 0xCF
+_U32: Final = struct.Struct("!I")
+_pack_u32: Final = _U32.pack
+_U64: Final = 0xCF
 _ARRAY32: Final = 0xDD
 SINGLE: Final = _pack_count(_ARRAY32, 1)
 """The count before the only body of a frame."""
-_FRONT_SINGLE: Final = struct.Struct(f"{_FRONT.format}{len(SINGLE)}s")
-BEFORE_SINGLE: Final = _FRONT_SINGLE.size - 4
-pack_front_single: Final = _FRONT_SINGLE.pack
-"""Packs the front and SINGLE: everything before the only body of a frame."""
+SINGLE_CRC: Final = crc32(SINGLE)
 
 LinkIncarnation = tuple[int, int]
 """Names one side of a link: (incarnation of the process, number of the link in that incarnation)."""
@@ -100,6 +113,8 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     """Of the topology that the sender uses; -1: not stated."""
     members_digest: int = 0
     """A digest of the groups and members of that topology (`topology_version`)."""
+    checksum: int = 0
+    """CRC-32 of all fields before it; 0 before version 5."""
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True):
@@ -107,6 +122,8 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True):
 
     version: int
     reason: str
+    checksum: int = 0
+    """CRC-32 of all fields before it; 0 before version 5."""
 
 
 class Fragment(msgspec.Struct, frozen=True, array_like=True):
@@ -140,9 +157,91 @@ _fragment: Final = msgspec.msgpack.Decoder(tuple[int, int, Fragment])
 _ack: Final = msgspec.msgpack.Decoder(tuple[int])
 
 
-def frame_start(version: int, kind: int) -> bytes:
-    """The bytes between the length and the number of a BODIES or TRACED frame, equal for all frames of a link."""
-    return bytes((version, kind, 0x93 if kind == BODIES else 0x96, U64))
+class Framing:
+    """The shape of the frames of one link or RPC connection: their version, and whether they carry checksums."""
+
+    __slots__ = ("_bodies", "_traced", "after_length", "head_bytes", "is_checked", "trailer_bytes", "version")
+
+    def __init__(self, version: int, is_checked: bool) -> None:
+        self.version = version
+        self.is_checked = is_checked
+        self.head_bytes = HEAD_BYTES + (2 if is_checked else 0)
+        """Bytes before the payload."""
+        self.trailer_bytes = _U32.size if is_checked else 0
+        """Bytes behind the payload."""
+        front = _CHECKED_FRONT if is_checked else _FRONT
+        self.after_length = front.size - 4 + self.trailer_bytes
+        """What the length of a BODIES or TRACED frame counts besides the parts."""
+        self._bodies = bytes((version, BODIES)), bytes((0x93, _U64))
+        self._traced = bytes((version, TRACED)), bytes((0x96, _U64))
+
+    def make(self, kind: int, payload: bytes) -> bytes:
+        """A frame of any kind around an encoded payload."""
+        if not self.is_checked:
+            return make_frame(kind, payload, self.version)
+        length = len(payload) + self.head_bytes
+        return _seal(HEAD.pack(length, self.version, kind) + _guard(length).to_bytes(2, "big") + payload)
+
+    def make_numbered(self, number: int, ack: int, tail: bytes, tail_crc: int, kind: int = BODIES) -> bytes:
+        """A BODIES or TRACED frame; `tail_crc` is the CRC-32 of the tail where frames are checked."""
+        start, array = self._bodies if kind == BODIES else self._traced
+        length = len(tail) + self.after_length
+        if not self.is_checked:
+            return _FRONT.pack(length, start + array, number, _U64, ack) + tail
+        front = _CHECKED_FRONT.pack(length, start, (length ^ length >> 16) & 0xFFFF, array, number, _U64, ack)
+        return b"".join((front, tail, _pack_u32(crc32(front, tail_crc))))
+
+    def fast_make_single(self, number: int, ack: int, part: bytes) -> bytes:
+        """A BODIES frame with one body: the fast twin of `make_numbered`, without a copy of the body."""
+        start, array = self._bodies
+        length = len(part) + self.after_length + len(SINGLE)
+        if not self.is_checked:
+            return b"".join((_FRONT.pack(length, start + array, number, _U64, ack), SINGLE, part))
+        front = _CHECKED_FRONT.pack(length, start, (length ^ length >> 16) & 0xFFFF, array, number, _U64, ack)
+        return b"".join((front, SINGLE, part, _pack_u32(crc32(front, crc32(part, SINGLE_CRC)))))
+
+    def payload(self, frame: bytes) -> bytes:
+        """The payload of a frame of this shape, which the caller has checked."""
+        return frame[self.head_bytes : len(frame) - self.trailer_bytes]
+
+
+@cache
+def find_framing(version: int, is_plain: bool) -> Framing:
+    """The shape of frames in a version, on connections without TLS (`is_plain`) or with it."""
+    return Framing(version, is_plain and version >= CHECKED_VERSION)
+
+
+CHECKED: Final = find_framing(WIRE_VERSION, True)
+"""The newest shape of frames with checksums."""
+
+
+def _guard(length: int) -> int:
+    return (length ^ length >> 16) & 0xFFFF
+
+
+def _seal(frame: bytes) -> bytes:
+    """Appends the checksum to a frame of version 5."""
+    return frame + _pack_u32(crc32(frame[:CRC_BEGINS], crc32(frame[CRC_BEGINS:])))
+
+
+def is_intact(frame: Any) -> bool:
+    """Whether the checksum of a whole frame of version 5 matches its content."""
+    end = len(frame) - 4
+    return bool(
+        crc32(frame[: min(CRC_BEGINS, end)], crc32(frame[CRC_BEGINS:end])) == int.from_bytes(frame[end:], "big")
+    )
+
+
+def check_intact(frame: Any) -> None:
+    """Refuses a whole frame of version 5 that was changed on its way."""
+    if len(frame) < HEAD_BYTES + 6 or not is_intact(frame):
+        raise CorruptedFrameError(f"a frame of {len(frame)} bytes whose checksum does not match")
+
+
+def check_guard(frame: Any, length: int) -> None:
+    """Refuses the beginning of a frame of version 5 whose length was changed, before the rest is waited for."""
+    if len(frame) >= HEAD_BYTES + 2 and int.from_bytes(frame[HEAD_BYTES : HEAD_BYTES + 2], "big") != _guard(length):
+        raise CorruptedFrameError(f"a frame of {length} bytes whose length does not match its guard")
 
 
 def join_parts(parts: Sequence[bytes]) -> bytes:
@@ -151,34 +250,42 @@ def join_parts(parts: Sequence[bytes]) -> bytes:
 
 
 @cache
-def bodies_heads(version: int, longest: int) -> tuple[bytes, ...]:
+def bodies_heads(framing: Framing, longest: int) -> tuple[bytes, ...]:
     """The heads of all BODIES frames up to a length, by the length of the whole frame."""
-    return tuple(HEAD.pack(max(size - 4, 0), version, BODIES) for size in range(longest + 1))
-
-
-def _make_numbered(start: bytes, number: int, ack: int, tail: bytes) -> bytes:
-    """A BODIES or TRACED frame."""
-    return pack_front(len(tail) + AFTER_LENGTH, start, number, U64, ack) + tail
+    return tuple(
+        HEAD.pack(length, framing.version, BODIES) + (_guard(length).to_bytes(2, "big") if framing.is_checked else b"")
+        for length in (max(size - 4, 0) for size in range(longest + 1))
+    )
 
 
 def make_frame(kind: int, payload: bytes, version: int = WIRE_VERSION) -> bytes:
-    """A frame of any kind around an encoded payload."""
+    """A frame without a checksum around an encoded payload: HELLO, REFUSE, and all others before version 5."""
     return HEAD.pack(len(payload) + 2, version, kind) + payload
 
 
 def encode_hello(hello: Hello) -> bytes:
     """A HELLO frame, in the version that it states."""
-    return make_frame(HELLO, _encoder.encode(hello), hello.version)
+    sealed = msgspec.structs.replace(hello, checksum=_struct_crc(hello))
+    return make_frame(HELLO, _encoder.encode(sealed), hello.version)
 
 
-def encode_refusal(reason: str) -> bytes:
-    """A REFUSE frame."""
-    return make_frame(REFUSE, _encoder.encode(Refusal(WIRE_VERSION, reason)))
+def encode_refusal(reason: str, version: int = WIRE_VERSION) -> bytes:
+    """A REFUSE frame of a process that speaks a version."""
+    refusal = Refusal(version, reason)
+    return make_frame(REFUSE, _encoder.encode(msgspec.structs.replace(refusal, checksum=_struct_crc(refusal))))
 
 
-def encode_ack(received: int, version: int = WIRE_VERSION) -> bytes:
+def _struct_crc(struct: Hello | Refusal) -> int:
+    """The CRC-32 of the fields before `checksum`, never 0; 0 where the version has none."""
+    if struct.version < CHECKED_VERSION:
+        return 0
+    fields = struct.__struct_fields__
+    return crc32(_encoder.encode([getattr(struct, name) for name in fields[: fields.index("checksum")]])) or 1
+
+
+def encode_ack(received: int, framing: Framing = CHECKED) -> bytes:
     """An ACK frame."""
-    return make_frame(ACK, _encoder.encode((received,)), version)
+    return framing.make(ACK, _encoder.encode((received,)))
 
 
 def negotiate_version(own: tuple[int, int], hello: Hello) -> int | None:
@@ -187,14 +294,14 @@ def negotiate_version(own: tuple[int, int], hello: Hello) -> int | None:
     return highest if highest >= max(own[0], hello.oldest or hello.version) else None
 
 
-def restamp(frame: bytes, version: int) -> bytes:
-    """Sets the version of a frame that was queued before the peer's version was known; only this byte differs."""
-    return frame if frame[4] == version else frame[:4] + bytes((version,)) + frame[5:]
+def reframe(frame: bytes, old: Framing, new: Framing) -> bytes:
+    """Gives a frame that was queued before the peer's version was known the shape that the peer reads."""
+    return new.make(frame[5], old.payload(frame))
 
 
 def topology_version(topology: Topology) -> TopologyVersion:
     """The configuration of a topology and a digest of its members, which two processes compare in their HELLOs."""
-    return topology.configuration, zlib.crc32(msgspec.json.encode(sorted(named_members(topology).items())))
+    return topology.configuration, crc32(msgspec.json.encode(sorted(named_members(topology).items())))
 
 
 def named_members(topology: Topology) -> dict[GroupId, tuple[str, tuple[ProcessId, ...]]]:
@@ -204,12 +311,18 @@ def named_members(topology: Topology) -> dict[GroupId, tuple[str, tuple[ProcessI
 
 def read_hello(payload: Any) -> Hello:
     """Decodes the payload of a HELLO frame."""
-    return cast(Hello, _read(_hello, payload, "a HELLO frame"))
+    hello = cast(Hello, _read(_hello, payload, "a HELLO frame"))
+    if hello.checksum != _struct_crc(hello):
+        raise CorruptedFrameError("a HELLO frame whose checksum does not match")
+    return hello
 
 
 def read_refusal(payload: Any) -> Refusal:
     """Decodes the payload of a REFUSE frame."""
-    return cast(Refusal, _read(_refusal, payload, "a REFUSE frame"))
+    refusal = cast(Refusal, _read(_refusal, payload, "a REFUSE frame"))
+    if refusal.checksum != _struct_crc(refusal):
+        raise CorruptedFrameError("a REFUSE frame whose checksum does not match")
+    return refusal
 
 
 def read_ack(payload: Any) -> int:
@@ -282,9 +395,10 @@ class Codec:
             ) from None
         return record
 
-    def encode_frame(self, number: int, ack: int, parts: Sequence[bytes], version: int = WIRE_VERSION) -> bytes:
+    def encode_frame(self, number: int, ack: int, parts: Sequence[bytes], framing: Framing = CHECKED) -> bytes:
         """A BODIES frame of encoded bodies."""
-        return _make_numbered(frame_start(version, BODIES), number, ack, join_parts(parts))
+        tail = join_parts(parts)
+        return framing.make_numbered(number, ack, tail, crc32(tail))
 
     def encode_traced(
         self,
@@ -293,15 +407,16 @@ class Codec:
         parts: Sequence[bytes],
         sent_ns: int,
         abouts: Sequence[About],
-        version: int = WIRE_VERSION,
+        framing: Framing = CHECKED,
     ) -> bytes:
         """A TRACED frame of encoded bodies."""
         facts = _encoder.encode(sent_ns) + _encoder.encode(abouts) + _encoder.encode([len(part) for part in parts])
-        return _make_numbered(frame_start(version, TRACED), number, ack, join_parts(parts) + facts)
+        tail = join_parts(parts) + facts
+        return framing.make_numbered(number, ack, tail, crc32(tail), TRACED)
 
-    def encode_fragment(self, number: int, ack: int, piece: Fragment, version: int = WIRE_VERSION) -> bytes:
+    def encode_fragment(self, number: int, ack: int, piece: Fragment, framing: Framing = CHECKED) -> bytes:
         """A FRAGMENT frame."""
-        return make_frame(FRAGMENT, _encoder.encode((number, ack, piece)), version)
+        return framing.make(FRAGMENT, _encoder.encode((number, ack, piece)))
 
     def read_fragment(self, payload: Any) -> tuple[int, int, Fragment]:
         """Decodes a FRAGMENT frame to number, ack and fragment."""

@@ -23,6 +23,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
+from zlib import crc32
 
 from msgspec import MsgspecError
 
@@ -35,18 +36,13 @@ from amcast.live.wire import frames
 from amcast.live.wire.fragments import Reassembler, fragment
 from amcast.live.wire.frames import (
     ACK,
-    AFTER_LENGTH,
-    BEFORE_SINGLE,
     FRAGMENT,
-    SINGLE,
-    U64,
     Codec,
     Frame,
+    Framing,
     Hello,
     LinkIncarnation,
     TopologyVersion,
-    pack_front,
-    pack_front_single,
 )
 
 log = logging.getLogger("amcast.live")
@@ -90,12 +86,12 @@ class Link:
 
     # fmt: off
     __slots__ = (
-        "_acknowledged_until", "_codec", "_decode", "_frame_start", "_frame_target_bytes", "_is_flowing",
+        "_acknowledged_until", "_codec", "_decode", "_frame_target_bytes", "_is_flowing",
         "_last_heartbeat", "_limits", "_next_incarnation", "_on_bodies", "_on_frame", "_on_lost", "_on_reset",
         "_pressure_bytes", "_queue", "_reassembler", "_relief", "_reported", "_sent", "_trim_from",
         "_unreported_bytes", "_write", "_written_before_pause", "abouts", "connection", "disconnected_at",
-        "in_fanout", "incarnation", "is_broken", "is_server", "parts", "parts_bytes", "peer", "peer_incarnation",
-        "queued_bytes", "received", "version",
+        "framing", "in_fanout", "incarnation", "is_broken", "is_server", "parts", "parts_bytes", "peer",
+        "peer_incarnation", "queued_bytes", "received",
     )
     # fmt: on
 
@@ -110,6 +106,7 @@ class Link:
         on_lost: Callable[[ProcessId, list[bytes]], None] | None,
         next_incarnation: Callable[[], LinkIncarnation],
         is_server: bool,
+        framing: Framing = frames.CHECKED,
     ) -> None:
         """`on_bodies` gets the bodies of a frame, `on_frame` a frame of a peer that traces its packets; `on_reset` is
         called when the link is reset, `on_lost` with the unacknowledged frames of a link that does."""
@@ -121,8 +118,8 @@ class Link:
         self.disconnected_at = 0.0
         self.queued_bytes = 0
         """Size of all frames that the peer has not acknowledged."""
-        self.version = frames.WIRE_VERSION
-        """The wire version that the last two HELLOs agreed on."""
+        self.framing = framing
+        """The shape of frames, with the wire version that the last two HELLOs agreed on."""
         self.is_server = is_server
         self.in_fanout = False
         """A fan-out of this tick includes the peer (`live/wire/outbox.py`)."""
@@ -154,7 +151,6 @@ class Link:
         """The frames after `_acknowledged_until`, oldest first."""
         self._last_heartbeat = (0, 0)
         """Last frame written and last frame received at the previous heartbeat."""
-        self._frame_start = frames.frame_start(self.version, frames.BODIES)
         self.received = 0
         """Number of the last frame received."""
         self._reported = 0
@@ -188,7 +184,7 @@ class Link:
         self.parts, self.parts_bytes = [], 0
         if sent_ns is None and size <= self._frame_target_bytes:
             tail = frames.join_parts(parts)
-            return self.send_frame(tail, len(tail) + AFTER_LENGTH)
+            return self.send_frame(tail, crc32(tail) if self.framing.is_checked else 0)
         abouts, self.abouts = self.abouts, []
         self.pause()
         for first, last in _split_by_size([len(part) for part in parts], self._frame_target_bytes):
@@ -196,13 +192,19 @@ class Link:
         self.write_waiting()
         return self.queued_bytes > self._pressure_bytes
 
-    def send_frame(self, tail: bytes, length: int) -> bool:
-        """Sends one frame with joined parts (`frames.join_parts`). Returns True under back-pressure."""
+    @property
+    def version(self) -> int:
+        """The wire version that the last two HELLOs agreed on."""
+        return self.framing.version
+
+    def send_frame(self, tail: bytes, tail_crc: int) -> bool:
+        """Sends one frame with joined parts (`frames.join_parts`) and their CRC-32, which may be 0 with TLS. Returns
+        True under back-pressure."""
         if self.is_broken:
             return False
         number = self._sent = self._sent + 1
         received = self._reported = self.received
-        frame = pack_front(length, self._frame_start, number, U64, received) + tail
+        frame = self.framing.make_numbered(number, received, tail, tail_crc)
         self._queue.append(frame)
         queued = self.queued_bytes = self.queued_bytes + len(frame)
         if self._is_flowing:
@@ -213,15 +215,15 @@ class Link:
         if len(parts[0]) > self._codec.whole_bytes:
             for piece in fragment(parts[0], self._codec.fragment_bytes, sent_ns or 0, abouts[0] if abouts else None):
                 self._sent += 1
-                self._append(self._codec.encode_fragment(self._sent, self.received, piece, self.version))
+                self._append(self._codec.encode_fragment(self._sent, self.received, piece, self.framing))
             return
         self._sent += 1
         self._reported = self.received
         self._unreported_bytes = 0
         if sent_ns is None:
-            frame = self._codec.encode_frame(self._sent, self.received, parts, self.version)
+            frame = self._codec.encode_frame(self._sent, self.received, parts, self.framing)
         else:
-            frame = self._codec.encode_traced(self._sent, self.received, parts, sent_ns, abouts, self.version)
+            frame = self._codec.encode_traced(self._sent, self.received, parts, sent_ns, abouts, self.framing)
         self._append(frame)
 
     def _append(self, frame: bytes) -> None:
@@ -384,7 +386,7 @@ class Link:
         if self.connection is not None and not self.connection.is_writing_paused:
             self._reported = self.received
             self._unreported_bytes = 0
-            self.connection.write(frames.encode_ack(self.received, self.version))
+            self.connection.write(frames.encode_ack(self.received, self.framing))
 
     def heartbeat(self, now: float) -> None:
         """Shows that this end is alive, acknowledges frames received before the previous heartbeat if no frame has done
@@ -423,12 +425,12 @@ class Link:
             oldest, region, *topology,
         )  # fmt: skip
 
-    def set_version(self, version: int) -> None:
-        """Uses the wire version that both ends agreed on, also for queued frames, which were made before."""
-        if version != self.version:
-            self.version = version
-            self._frame_start = frames.frame_start(version, frames.BODIES)
-            self._queue = deque(frames.restamp(frame, version) for frame in self._queue)
+    def set_framing(self, framing: Framing) -> None:
+        """Uses the shape of frames that both ends agreed on, also for queued frames, which were made before."""
+        if framing is not self.framing:
+            self._queue = deque(frames.reframe(frame, self.framing, framing) for frame in self._queue)
+            self.queued_bytes = sum(map(len, self._queue))
+            self.framing = framing
 
     def check_hello(self, hello: Hello) -> None:
         """Refuses a peer with an earlier incarnation, or with the known one and no memory of the link."""
@@ -506,7 +508,7 @@ def fast_send_single_parts(links: list[Link], parts: list[bytes]) -> tuple[list[
             continue
         number = link._sent = link._sent + 1
         received = link._reported = link.received
-        frame = pack_front_single(len(part) + BEFORE_SINGLE, link._frame_start, number, U64, received, SINGLE) + part
+        frame = link.framing.fast_make_single(number, received, part)
         link._queue.append(frame)
         queued = link.queued_bytes = link.queued_bytes + len(frame)
         link._write(frame)

@@ -43,6 +43,8 @@ class PendingConnections:
         """Connections closed because too many were pending."""
         self.refused = 0
         """Connections closed because of their content, pending or not."""
+        self.corrupted = 0
+        """Connections closed because the checksum of a frame did not match."""
 
     def __len__(self) -> int:
         return self._count

@@ -9,16 +9,19 @@ from collections.abc import Iterable
 
 from amcast.kernel.ids import ProcessId
 from amcast.live.wire import frames as wire
-from amcast.live.wire.frames import HEAD, HEAD_BYTES, Codec
+from amcast.live.wire.frames import HEAD, Codec
 from amcast.trace.recorder import Recorder
 
 
-def record_lost(recorder: Recorder, codec: Codec, me: ProcessId, peer: ProcessId, frames: Iterable[bytes]) -> None:
-    """Records every packet in these frames as never received."""
+def record_lost(
+    recorder: Recorder, codec: Codec, me: ProcessId, is_plain: bool, peer: ProcessId, frames: Iterable[bytes]
+) -> None:
+    """Records every packet in these frames, which were made for a link without TLS (`is_plain`) or with it, as never
+    received."""
     for data in frames:
-        kind = HEAD.unpack_from(data)[2]
+        _, version, kind = HEAD.unpack_from(data)
         if kind != wire.TRACED:
             continue
-        frame = codec.read(kind, data[HEAD_BYTES:])
+        frame = codec.read(kind, wire.find_framing(version, is_plain).payload(data))
         for body, about, size in zip(frame.bodies, frame.abouts, frame.sizes, strict=True):
             recorder.record_packet(about, type(body).__name__, me, peer, size, frame.sent_ns, None)

@@ -21,7 +21,7 @@ from amcast.kernel.topology import Topology
 from amcast.live.errors import RefusedError
 from amcast.live.wire import frames
 from amcast.live.wire.connection import ClientInbox, Connection
-from amcast.live.wire.frames import Codec, Frame, Hello, Refusal, TopologyVersion
+from amcast.live.wire.frames import Codec, Frame, Framing, Hello, Refusal, TopologyVersion
 from amcast.live.wire.link import Link
 from amcast.live.wire.listener import Listener, PendingConnections
 from amcast.live.wire.outbox import Outbox
@@ -48,8 +48,8 @@ class Network:
     __slots__ = (
         "_changed", "_connections", "_dialling", "_down", "_is_lazy", "_is_stopping", "_limits", "_listener",
         "_on_peer_down", "_on_rpc", "_probing", "_proposed_versions", "_rng", "_tasks", "_topology_version",
-        "are_clients_paused", "client_inbox", "cluster", "is_reading_paused", "links", "me", "outbox", "peers",
-        "pending", "protocol", "refusals", "versions", "wiring",
+        "are_clients_paused", "client_inbox", "cluster", "has_checksums", "is_reading_paused", "links", "me", "outbox",
+        "peers", "pending", "protocol", "refusals", "versions", "wiring",
     )
     # fmt: on
 
@@ -82,9 +82,11 @@ class Network:
         self.protocol = protocol
         self.wiring = wiring
         self.versions = wiring.versions
+        self.has_checksums = wiring.security is None
+        """Frames of version 5 carry checksums; with TLS they need none."""
         self.client_inbox = client_inbox
-        self.peers = PeerTable(me, incarnation, codec, on_bodies, on_frame, on_link_reset, on_lost)
-        self.outbox = Outbox(self.peers, codec.limits, self._dial_on_demand, is_traced)
+        self.peers = PeerTable(me, incarnation, codec, on_bodies, on_frame, on_link_reset, on_lost, self._framing())
+        self.outbox = Outbox(self.peers, codec.limits, self._dial_on_demand, is_traced, self.has_checksums)
         self.links = self.peers.links
         self.pending = PendingConnections(codec.limits.pending_connections)
         self.is_reading_paused = False
@@ -112,6 +114,9 @@ class Network:
         self._is_stopping = False
         self._changed = asyncio.Event()
         """Set when a link gets or loses its connection."""
+
+    def _framing(self, version: int | None = None) -> Framing:
+        return frames.find_framing(version or self.versions[1], self.has_checksums)
 
     # Start and stop
 
@@ -318,7 +323,7 @@ class Network:
             # The queue overflowed meanwhile and the link was reset: the peer must learn of that. Dial again.
             connection.abort()
             return
-        link.set_version(version)
+        link.set_framing(self._framing(version))
         connection.complete_handshake(link)
         if self.wiring.lines is not None:
             connection.emulate_line(self.wiring.lines, hello.region)

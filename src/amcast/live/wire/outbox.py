@@ -12,11 +12,12 @@ DEFERRED_BODIES of them wait, or until `flush_deferred`.
 
 from collections.abc import Callable
 from typing import Final, cast
+from zlib import crc32
 
 from amcast.kernel.effects import About, Send, SendEach
 from amcast.kernel.ids import ProcessId
 from amcast.live.limits import Limits
-from amcast.live.wire.frames import AFTER_LENGTH, encode_body, join_parts
+from amcast.live.wire.frames import encode_body, join_parts
 from amcast.live.wire.link import Link, fast_send_single_parts
 from amcast.live.wire.peers import PeerTable
 
@@ -45,13 +46,22 @@ class Outbox:
     # fmt: off
     __slots__ = (
         "_active", "_congested", "_deferrable_links", "_deferred_now", "_dial", "_dirty", "_fanouts",
-        "_frame_target_bytes", "_is_mixed", "_links", "_peers", "_queue_bytes", "_single_replies", "_single_targets",
-        "_urgent_targets", "deferred", "is_traced",
+        "_frame_target_bytes", "_has_checksums", "_is_mixed", "_links", "_peers", "_queue_bytes", "_single_replies",
+        "_single_targets", "_urgent_targets", "deferred", "is_traced",
     )
     # fmt: on
 
-    def __init__(self, peers: PeerTable, limits: Limits, dial: Callable[[ProcessId], None], is_traced: bool) -> None:
-        """`dial` is called with a server that gets its link by the first send to it."""
+    def __init__(
+        self,
+        peers: PeerTable,
+        limits: Limits,
+        dial: Callable[[ProcessId], None],
+        is_traced: bool,
+        has_checksums: bool,
+    ) -> None:
+        """`dial` is called with a server that gets its link by the first send to it; `has_checksums` is False with
+        TLS, where frames carry none."""
+        self._has_checksums = has_checksums
         self.is_traced = is_traced
         """Packets are traced: frames carry the message that each body is about."""
         self.deferred: dict[ProcessId, Link] = {}
@@ -304,7 +314,7 @@ class Outbox:
             return
         parts, fanout.parts = fanout.parts, []
         tail = join_parts(parts)
-        length = len(tail) + AFTER_LENGTH
+        tail_crc = crc32(tail) if self._has_checksums else 0
         for link in fanout.links:
             if is_claimed:
                 link.in_fanout = False
@@ -313,7 +323,7 @@ class Outbox:
                 link.parts += parts
                 link.parts_bytes += fanout.size
                 self._dirty[link.peer] = link
-            elif link.send_frame(tail, length):
+            elif link.send_frame(tail, tail_crc):
                 self._record_pressure(link)
 
     # Back-pressure

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body
 from amcast.live.limits import Limits
-from amcast.live.wire.frames import Codec, Frame, LinkIncarnation
+from amcast.live.wire.frames import Codec, Frame, Framing, LinkIncarnation
 from amcast.live.wire.link import Link
 
 Address = tuple[str, int]
@@ -15,8 +15,8 @@ class PeerTable:
     """Addresses of servers and links to all peers, in one incarnation of a process."""
 
     __slots__ = (
-        "_codec", "_incarnation", "_last_link", "_limits", "_on_bodies", "_on_frame", "_on_link_reset", "_on_lost",
-        "addresses", "links", "me", "removed",
+        "_codec", "_framing", "_incarnation", "_last_link", "_limits", "_on_bodies", "_on_frame", "_on_link_reset",
+        "_on_lost", "addresses", "links", "me", "removed",
     )  # fmt: skip
 
     def __init__(
@@ -28,7 +28,10 @@ class PeerTable:
         on_frame: Callable[[ProcessId, Frame], None],
         on_link_reset: Callable[[ProcessId, int], None],
         on_lost: Callable[[ProcessId, list[bytes]], None] | None,
+        framing: Framing,
     ) -> None:
+        """`framing` is the shape of frames for peers that have not said which version they speak."""
+        self._framing = framing
         self.me = me
         self.links: dict[ProcessId, Link] = {}
         self.addresses: dict[ProcessId, Address] = {}
@@ -59,7 +62,7 @@ class PeerTable:
         if link is None:
             link = self.links[peer] = Link(
                 peer, self._codec, self._limits, self._on_bodies, self._on_frame, self._on_link_reset, self._on_lost,
-                self._next_incarnation, peer in self.addresses,
+                self._next_incarnation, peer in self.addresses, self._framing,
             )  # fmt: skip
         return link
 

@@ -23,6 +23,7 @@ from typing import Any, Final
 from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.live.config.cluster import Cluster, format_toml, read_cluster
+from amcast.live.private_files import open_private
 from amcast.live.rpc.client import RpcClient
 from amcast.live.server.node import READY
 from amcast.trace.recorder import Recorder
@@ -96,13 +97,14 @@ class LocalCluster:
 
     def start(self, *nodes: str, ready_s: float = 60.0) -> None:
         """Starts some nodes and waits until each prints that it is ready."""
-        self.logs.mkdir(parents=True, exist_ok=True)
+        for folder in (self.cluster.data, self.logs):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for node in nodes:
             process = self.cluster.process_of(node)
             if node in self._children:
                 raise UsageError(f"node {node} is running already")
             self._died.pop(node, None)
-            with self._log(node).open("a") as log:
+            with os.fdopen(open_private(self._log(node)), "a") as log:
                 command = [*self._prefix(process), *self._command, str(self.cluster.file), node]
                 self._children[node] = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         deadline = time.monotonic() + ready_s

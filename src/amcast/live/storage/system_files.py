@@ -53,7 +53,7 @@ class SystemFiles:
         return SystemFile(os.open(self.folder / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
     def open(self, name: str) -> SystemFile:
-        return SystemFile(os.open(self.folder / name, os.O_RDWR))
+        return SystemFile(os.open(self.folder / name, os.O_RDWR | os.O_NOFOLLOW))
 
     def list(self) -> list[str]:
         return sorted(entry.name for entry in self.folder.iterdir()) if self.folder.is_dir() else []
@@ -73,7 +73,7 @@ class SystemFiles:
             os.close(handle)
 
     def lock(self) -> None:
-        number = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        number = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "figures": {"kernel", "trace", "pipeline"},
 }
 LIVE_LAYERS = (
-    {"limits", "errors", "log_output", "client_batch"},
+    {"limits", "errors", "log_output", "audit_log", "private_files", "client_batch"},
     {"security", "wire", "storage"},
     {"config"},
     {"host"},

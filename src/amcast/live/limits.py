@@ -37,6 +37,12 @@ class Limits(Config, frozen=True):
     notice, unless it is lost. 0: all bodies are sent at once."""
     peers: int = 10_000
     """Clients with a link at one time; nodes are always admitted."""
+    client_connections: int = 5_000
+    """Connections of one client name at one time (without TLS: of one address), links and RPC together."""
+    client_subscriptions: int = 1_000
+    """Subscriptions of one client name at one time."""
+    client_requests_per_s: int = 1_000
+    """HELLOs and RPC requests of one client name per second; after a pause, those of five seconds may come at once."""
     pending_connections: int = 256
     """Connections at one time that have not identified themselves; one more closes the oldest."""
     hello_timeout_s: float = 5.0

@@ -18,7 +18,7 @@ from amcast.live.errors import RefusedError
 from amcast.live.log_output import configure_logging
 from amcast.live.security.permissions import FIRST_CLIENT_ID, IDS_PER_CLIENT, Subject
 from amcast.live.security.tls import Security
-from amcast.live.server.node import reload_certificates
+from amcast.live.server.node import reload_configuration
 from amcast.live.server.replica import Replica
 from amcast.live.wire import frames as wire
 from amcast.live.wire.frames import Codec, Hello
@@ -399,16 +399,16 @@ def test_renewed_certificates_are_used_after_sighup(tmp_path: Path) -> None:
             certs.make_certificates(cluster, renew=True)
             assert await loop.run_in_executor(None, serial, running[0]) == before
             for replica in running.values():
-                reload_certificates(replica.host)
+                reload_configuration(cluster, replica.host)
             assert await loop.run_in_executor(None, serial, running[0]) != before
             await client.multicast({"orders", "stock"}, b"the old connection goes on")
             async with connect(cluster, client="till") as newcomer:
                 await newcomer.multicast({"orders", "stock"}, b"and new ones come")
             (tmp_path / "certs" / "node-orders-1.pem").write_text("nonsense")
-            reload_certificates(running[0].host)
-            assert log.having("the old certificates stay in use")
+            reload_configuration(cluster, running[0].host)
+            assert log.having("the old certificates and clients stay in use")
             await client.multicast({"orders", "stock"}, b"still")
 
     with listening() as log:
         run(main())
-    assert len(log.having("the certificates were reloaded")) == 2
+    assert len(log.having("the certificates and clients were reloaded")) == 2

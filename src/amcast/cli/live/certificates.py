@@ -17,18 +17,35 @@ def certs(
     config: ConfigOption,
     days: Annotated[int, typer.Option(min=1, help="Days that new certificates are valid.")] = 365,
     renew: Annotated[bool, typer.Option("--renew", help="Renew all, except the authority.")] = False,
+    revoke: Annotated[
+        list[str] | None,
+        typer.Option("--revoke", help="Revoke the certificate of a node (orders/1) or a client; may be repeated."),
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Make a development authority, and certificates for every node and client of a cluster.toml.
 
     Certificates that are valid for another month are left alone, so repeat it after adding a node or a client.
 
+    --revoke makes nothing: it adds certificates to the list that `security.revocations` names. Copy the list to all
+    nodes and send them SIGHUP.
+
     Example: amcast certs --config cluster.toml
+
+    Example, lock a client out: amcast certs --config cluster.toml --revoke till
     """
-    from amcast.live.config.certificates import make_certificates
+    from amcast.live.config.certificates import make_certificates, revoke_certificates
     from amcast.live.config.cluster import read_cluster
 
     cluster = read_cluster(config)
+    if revoke:
+        file, count = revoke_certificates(cluster, revoke)
+        if json:
+            print_json({"revocations": str(file), "revoked": count})
+        else:
+            out.print(f"{file}: {count} revoked", markup=False)
+            err.print("copy it to all nodes, then reload them (SIGHUP)")
+        return
     made = make_certificates(cluster, days, renew=renew)
     if json:
         rows = [

@@ -1,5 +1,6 @@
 """Commands for operators of a live cluster: status, explain, roll, replace, compare."""
 
+import getpass
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
@@ -217,6 +218,7 @@ def replace(
     Example: amcast replace --config cluster.toml --node orders/2
     """
     from amcast.cluster import cluster_spec
+    from amcast.live.audit_log import close_audit, configure_audit, record_audit
     from amcast.live.config.cluster import read_cluster
     from amcast.live.operations.replacement import prepare_replacement
 
@@ -227,6 +229,9 @@ def replace(
             " (`amcast protocols`)"
         )
     first = prepare_replacement(cluster, node, client, incarnation)
+    configure_audit(node, cluster.audit)
+    record_audit("replacement prepared", who=getpass.getuser(), incarnation=first)
+    close_audit()
     out.print(f"{node} will begin incarnation {first} without state, and receive it from its group")
     err.print(f"start it: amcast serve --config {config} --node {node}", markup=False)
 

@@ -10,7 +10,7 @@ in subjectAltName needs a configuration file. In production, any authority works
 `live/security/permissions.py` into its certificates.
 """
 
-import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from amcast.kernel.errors import UsageError
 from amcast.live.config.cluster import Cluster
+from amcast.live.private_files import replace_file
 from amcast.live.security.permissions import Subject
 
 if TYPE_CHECKING:
@@ -56,8 +57,8 @@ def make_certificates(
     base = cluster.file.parent
     folder = base / cluster.security.certificates
     file = base / cluster.security.authority
-    folder.mkdir(parents=True, exist_ok=True)
-    file.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = not file.exists()
     authority = Authority.create(file, cluster.name) if fresh else Authority.read(file)
     made = [CertificateFile(file, "authority", fresh, authority.certificate.not_valid_after_utc)]
@@ -70,6 +71,29 @@ def make_certificates(
         else:
             made.append(CertificateFile(target, str(subject), False, until))
     return made
+
+
+def revoke_certificates(cluster: Cluster, names: Sequence[str]) -> tuple[Path, int]:
+    """Adds the present certificates of some nodes ("orders/1") and clients ("till") to the revocation list of the
+    cluster; returns its file and how many certificates are in it."""
+    from cryptography import x509
+
+    _require_cryptography()
+    if not cluster.security.revocations:
+        raise UsageError(f"{cluster.file}: security.revocations is not set; expected the file of the revocation list")
+    base = cluster.file.parent
+    owners = {subject.name: subject for subject in list_subjects(cluster)}
+    serials: set[int] = set()
+    for name in names:
+        if name not in owners:
+            raise UsageError(f"{name!r} has no certificate; expected one of: {', '.join(owners)}")
+        file = base / cluster.security.certificates / f"{owners[name].file_stem}.pem"
+        try:
+            serials.add(x509.load_pem_x509_certificate(file.read_bytes()).serial_number)
+        except (OSError, ValueError):
+            raise UsageError(f"{file}: it cannot be read; expected the certificate of {owners[name]}") from None
+    file = base / cluster.security.revocations
+    return file, len(Authority.read(base / cluster.security.authority).revoke(file, serials))
 
 
 def _require_cryptography() -> None:
@@ -144,6 +168,28 @@ class Authority:
         _write(file, certificate)
         return certificate.not_valid_after_utc
 
+    def revoke(self, file: Path, serials: set[int]) -> set[int]:
+        """Adds certificates to a revocation list, which is created if there is none; returns all serials in it."""
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes
+        from cryptography.hazmat.primitives.serialization import Encoding
+
+        now = datetime.now(UTC)
+        revoked = dict.fromkeys(serials, now)
+        if file.exists():
+            try:
+                for one in x509.load_pem_x509_crl(file.read_bytes()):
+                    revoked[one.serial_number] = one.revocation_date_utc
+            except ValueError:
+                raise UsageError(f"{file}: it is not a PEM revocation list; expected one of this authority") from None
+        builder = x509.CertificateRevocationListBuilder().issuer_name(self.certificate.subject)
+        builder = builder.last_update(now - CLOCK_SKEW).next_update(now + timedelta(days=AUTHORITY_DAYS))
+        for serial, date in sorted(revoked.items()):
+            one_revoked = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(date).build()
+            builder = builder.add_revoked_certificate(one_revoked)
+        replace_file(file, builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM), 0o644)
+        return set(revoked)
+
     def valid_until(self, file: Path, subject: Subject) -> datetime | None:
         """When a certificate expires; None if it is missing, of another authority or of another owner."""
         from cryptography import x509
@@ -204,18 +250,11 @@ def _key_usage(signs_certificates: bool) -> Any:
 def _write(file: Path, certificate: "x509.Certificate") -> None:
     from cryptography.hazmat.primitives.serialization import Encoding
 
-    temporary = file.with_name(f".{file.name}")
-    temporary.write_bytes(certificate.public_bytes(Encoding.PEM))
-    temporary.replace(file)
+    replace_file(file, certificate.public_bytes(Encoding.PEM), 0o644)
 
 
 def _write_key(file: Path, key: Any) -> None:
     """Writes a key that is readable by its owner only, from the first byte on."""
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-    temporary = file.with_name(f".{file.name}")
-    temporary.unlink(missing_ok=True)
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "wb") as out:
-        out.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    temporary.replace(file)
+    replace_file(file, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), 0o600)

@@ -4,6 +4,7 @@
     protocol = "primcast"
     durability = "fsync"                     # fsync, os or memory
     data = "data"                            # one folder per node in it; relative to this file
+    audit = "audit"                          # one audit log per node in it; without it they are in the nodes' logs
 
     [groups.orders]
     replicas = ["127.0.0.1:7001", "127.0.0.1:7002", "127.0.0.1:7003"]
@@ -130,6 +131,8 @@ class ClusterTable(Config, frozen=True):
     emulation: EmulationTable = EmulationTable()
     clients: dict[str, ClientTable] = msgspec.field(default_factory=dict)
     members: MembersTable = MembersTable()
+    audit: str = ""
+    """The folder of the nodes' audit logs, relative to the file; empty: audit lines go to each node's log."""
     wire: tuple[int, int] = VERSIONS
     """The oldest and the newest wire version that may be used."""
     logs: Format = "text"
@@ -179,6 +182,8 @@ class Cluster:
     """Replicas may be changed while the cluster runs."""
     trace_every: int = 1
     """The deliveries of one message in this many are recorded."""
+    audit: Path | None = None
+    """The folder of the audit logs; None: audit lines go to each node's log."""
 
     def permissions(self) -> Permissions:
         """The permissions of all nodes and clients."""
@@ -219,7 +224,9 @@ class Cluster:
         if self.security.mode == "plain":
             return TransportOptions(versions=self.wire, lines=network)
         base = self.file.parent
-        security = Security(base / self.security.authority, base / self.security.certificates, me, self.permissions())
+        table = self.security
+        revocations = base / table.revocations if table.revocations else None
+        security = Security(base / table.authority, base / table.certificates, me, self.permissions(), revocations)
         return TransportOptions(security, self.wire, network)
 
     def process_of(self, name: str) -> ProcessId:
@@ -296,6 +303,7 @@ def read_cluster(file: Path | str) -> Cluster:
         table.trace.mode, folder, table.trace.run or folder.name, places.topology, places.names, places.addresses,
         places.listen_addresses, places.http_addresses, table.emulation, table.security, clients, table.wire,
         table.logs, table.members.change, trace_every=table.trace.every if table.trace.mode == "sampled" else 1,
+        audit=base / table.audit if table.audit else None,
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import MAX_SENDER, GroupId, ProcessId
 from amcast.kernel.reconfiguration import encode_topology
 from amcast.kernel.topology import Topology
+from amcast.live.audit_log import record_audit
 from amcast.live.errors import RefusedError
 from amcast.live.host.recent_deliveries import RecentDeliveries
 from amcast.live.limits import KIB, Limits
@@ -44,6 +45,7 @@ from amcast.live.rpc.messages import (
 from amcast.live.security.permissions import FIRST_CLIENT_ID, Permissions
 from amcast.live.wire.connection import Connection
 from amcast.live.wire.frames import RANGE_VERSION, WIRE_VERSION
+from amcast.live.wire.quotas import ClientQuotas
 from amcast.storage.client_ids import ClientIdAllocator
 
 CHUNK_BYTES: Final = 128 * KIB
@@ -96,6 +98,8 @@ class RpcServer:
         limits: Limits,
         recent: RecentDeliveries,
         caught_up: asyncio.Event,
+        quotas: ClientQuotas,
+        admit_client: Callable[[Connection, bool], None],
         *,
         permissions: Permissions | None = None,
         client_ids: ClientIdAllocator | None = None,
@@ -104,6 +108,9 @@ class RpcServer:
         holds_state: Callable[[], bool] = lambda: True,
         status: StatusSource | None = None,
     ) -> None:
+        """`admit_client` counts a connection of a client, or refuses it; it is told whether the request is short."""
+        self._quotas = quotas
+        self._admit_client = admit_client
         self._recent = recent
         self._caught_up = caught_up
         self._client_ids = client_ids
@@ -146,10 +153,17 @@ class RpcServer:
             raise RefusedError(f"this is process {self._me}, not {envelope.process}")
         if len(self._tasks) >= self._limits.peers:
             raise RefusedError(f"{self._limits.peers} RPC connections are open; limits.peers allows no more")
+        self._admit(connection, envelope.request)
         task = asyncio.get_running_loop().create_task(self._serve(connection, envelope.request))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         connection.closed.add_done_callback(lambda _: task.cancel())
+
+    def _admit(self, connection: Connection, request: RpcRequest) -> None:
+        """Counts the request of a client, or refuses it because of a quota; nodes have none."""
+        if self._permissions is None or connection.subject().kind != "node":
+            self._admit_client(connection, not isinstance(request, Subscribe))
+        record_audit("requested", connection.describe_owner(), connection.peername, request=type(request).__name__)
 
     async def close(self) -> None:
         """Cancels the requests in progress."""
@@ -180,11 +194,13 @@ class RpcServer:
             self._permissions.check_subscriber(peer.connection.subject(), request.group)
         if request.position < 0:
             raise RefusedError(f"position {request.position}; expected 0 or more")
+        end = self._quotas.open_subscription(peer.connection.owner())
         self._recent.subscribers += 1
         try:
             await self._send_deliveries(peer, request.position)
         finally:
             self._recent.subscribers -= 1
+            end()
 
     async def _send_deliveries(self, peer: RpcConnection, position: int) -> None:
         recent = self._recent

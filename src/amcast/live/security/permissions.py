@@ -39,6 +39,8 @@ class SecurityTable(Config, frozen=True):
     """"plain" neither encrypts nor authenticates: loopback addresses only, unless `plain_beyond_loopback` is set."""
     authority: str = "certs/ca.pem"
     """The certificate of the authority that all sides trust; the path is relative to the file."""
+    revocations: str = ""
+    """A list of revoked certificates (PEM), signed by the authority; the path is relative to the file. Empty: none."""
     certificates: str = "certs"
     """The folder with the certificates and keys that `amcast certs` writes: node-orders-1.pem, client-till.key ..."""
     plain_beyond_loopback: bool = False
@@ -145,6 +147,14 @@ class Permissions:
             self.removed[name] = self.nodes.pop(name)
         for name in self.nodes:
             self.removed.pop(name, None)
+
+    def replace_clients(self, clients: Mapping[str, ClientIdentity]) -> set[str]:
+        """Adopts the clients of a cluster.toml that was read again; returns the names whose rights have changed."""
+        names = {*self.clients, *clients}
+        changed = {name for name in names if self.clients.get(name) != clients.get(name)}
+        self.clients = dict(clients)
+        self._clients_by_id = {client.id: client for client in clients.values()}
+        return changed
 
     def check(self, subject: Subject, process: ProcessId) -> None:
         """Refuses a peer that claims a process id which its certificate does not own."""

@@ -10,6 +10,7 @@ from amcast.kernel.message import Body, Message, Request
 from amcast.kernel.process import Process
 from amcast.kernel.reconfiguration import CHANGE_PREFIX, is_change
 from amcast.kernel.spec import Spec
+from amcast.live.audit_log import record_audit
 from amcast.live.errors import RefusedError
 from amcast.live.security.permissions import Permissions
 
@@ -64,6 +65,8 @@ class RequestFilter:
             )
         if self._permissions is not None:
             self._permissions.check_change(peer)
+        name = f"process {peer}" if self._permissions is None else f"client {self._permissions.client_name(peer)}"
+        record_audit("change requested", name, message=message.id)
 
     def _refuse_groups(self, peer: ProcessId, message: Message, allowed: frozenset[GroupId]) -> None:
         assert self._permissions is not None

@@ -7,6 +7,7 @@ authority, does not get as far as a HELLO. Keys stay in their files; no message 
 
 import contextlib
 import ssl
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,24 +22,34 @@ HANDSHAKE_ROUNDS: Final = 3
 class Security:
     """The certificate of one process, the authority that it trusts, and the permissions of the cluster."""
 
-    def __init__(self, authority: Path, folder: Path, me: Subject, permissions: Permissions) -> None:
+    def __init__(
+        self, authority: Path, folder: Path, me: Subject, permissions: Permissions, revocations: Path | None = None
+    ) -> None:
         self.me = me
         self.permissions = permissions
         self._authority = authority
+        self._revocations = revocations
         self._certificate = folder / f"{me.file_stem}.pem"
         self._key = folder / f"{me.file_stem}.key"
-        self.server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        for context in (self.server, self.client):
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_REQUIRED
-            context.minimum_version = ssl.TLSVersion.TLSv1_3
-        # A session ticket would let a connection resume without a certificate.
-        self.server.num_tickets = 0
-        self.reload()
+        self.server, self.client = self._make_contexts()
+        """Contexts for accepted and for dialled connections; `reload` replaces them."""
+        self._trust = self._read_trust()
 
-    def reload(self) -> None:
-        """Reads certificate, key and authority again: new connections use them, open ones continue."""
+    def reload(self) -> bool:
+        """Reads certificate, key, authority and revocations again, for new connections; an error changes nothing.
+
+        The new contexts know nothing of a former authority. Returns True if the authority or the revocations have
+        changed: an open connection may then belong to somebody who is trusted no more.
+        """
+        self.server, self.client = self._make_contexts()
+        before, self._trust = self._trust, self._read_trust()
+        return before != self._trust
+
+    def _read_trust(self) -> bytes:
+        """The content of the files that say who is trusted."""
+        return b"\0".join(file.read_bytes() for file in (self._authority, self._revocations) if file is not None)
+
+    def _make_contexts(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
         for file, what in (
             (self._authority, "the authority's certificate (security.authority)"),
             (self._certificate, f"the certificate of {self.me} (security.certificates)"),
@@ -49,26 +60,45 @@ class Security:
                     f"{file} does not exist; expected {what}; `amcast certs` makes it;"
                     ' security.mode = "plain" needs none'
                 )
-        for context in (self.server, self.client):
-            try:
-                context.load_verify_locations(self._authority)
-            except (ssl.SSLError, OSError) as error:
-                raise UsageError(f"{self._authority}: {describe_error(error)}; expected a PEM certificate") from None
-            try:
-                context.load_cert_chain(self._certificate, self._key, password=_no_password)
-            except (ssl.SSLError, OSError, ValueError) as error:
-                raise UsageError(
-                    f"{self._certificate}: {describe_error(error)}; expected a PEM certificate with its key, without a"
-                    f" password, in {self._key.name}"
-                ) from None
-        self._verify_own_certificate()
+        server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        for context in (server, client):
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+            self._load_files(context)
+        # A session ticket would let a connection resume without a certificate.
+        server.num_tickets = 0
+        self._verify_own_certificate(server)
+        return server, client
 
-    def _verify_own_certificate(self) -> None:
+    def _load_files(self, context: ssl.SSLContext) -> None:
+        try:
+            context.load_verify_locations(self._authority)
+        except (ssl.SSLError, OSError) as error:
+            raise UsageError(f"{self._authority}: {describe_error(error)}; expected a PEM certificate") from None
+        if self._revocations is not None:
+            try:
+                context.load_verify_locations(self._revocations)
+            except (ssl.SSLError, OSError) as error:
+                raise UsageError(
+                    f"{self._revocations}: {describe_error(error)}; expected a PEM revocation list of the authority"
+                    " (security.revocations)"
+                ) from None
+            context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
+        try:
+            context.load_cert_chain(self._certificate, self._key, password=_no_password)
+        except (ssl.SSLError, OSError, ValueError) as error:
+            raise UsageError(
+                f"{self._certificate}: {describe_error(error)}; expected a PEM certificate with its key, without a"
+                f" password, in {self._key.name}"
+            ) from None
+
+    def _verify_own_certificate(self, context: ssl.SSLContext) -> None:
         """Shakes hands with itself in memory, so that a certificate that is not accepted or names another owner is
         reported at start and not at the first connection."""
         there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
         # A client's certificate is not valid for a server; a context that verifies nothing accepts it here.
-        server = self.server.wrap_bio(there, back, server_side=True)
+        server = context.wrap_bio(there, back, server_side=True)
         client = self._context_without_purpose().wrap_bio(back, there)
         try:
             for _ in range(HANDSHAKE_ROUNDS):
@@ -102,6 +132,12 @@ def parse_subject(certificate: dict[str, Any] | None) -> Subject:
     if not certificate:
         raise RefusedError("it showed no certificate")
     return Subject.parse([value for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"])
+
+
+def seconds_valid(certificate: dict[str, Any] | None) -> float | None:
+    """How long a peer's verified certificate is still valid; None if it does not say."""
+    expires = (certificate or {}).get("notAfter")
+    return None if expires is None else ssl.cert_time_to_seconds(expires) - time.time()
 
 
 def describe_error(error: BaseException) -> str:

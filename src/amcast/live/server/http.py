@@ -5,8 +5,10 @@
     GET /metrics     for Prometheus
     GET /status      JSON: the status that `amcast status` shows
 
-Plain HTTP, on loopback unless `security.http_beyond_loopback` allows more. A request is at most REQUEST_BYTES, must
-come within REQUEST_S, and there are at most MOST_CONNECTIONS at a time.
+Plain HTTP, on loopback unless `security.http_beyond_loopback` allows more. A request is at most REQUEST_BYTES, and
+request and response must be over within REQUEST_S. There are at most MAX_CONNECTIONS at a time: one more closes the
+oldest one of the address with the most. A probe that asks at once is therefore answered whatever others do: silent and
+slow connections are what is closed.
 """
 
 import asyncio
@@ -20,6 +22,7 @@ from amcast.live.limits import KIB
 from amcast.live.log_output import warn_rate_limited
 from amcast.live.server import metrics
 from amcast.live.server.status import StatusReporter
+from amcast.live.wire.listener import BACKLOG, PendingConnections, format_address
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -40,13 +43,27 @@ Response = tuple[int, str, bytes]
 """Status code, content type, content."""
 
 
+class HttpConnection:
+    """One connection, from its arrival to the end of its response."""
+
+    def __init__(self, peername: str) -> None:
+        self.peername = peername
+        self._task = asyncio.current_task()
+
+    def dismiss(self, why: str) -> None:
+        """Closes the connection."""
+        warn_rate_limited("http", "an HTTP connection with %s was closed: %s", self.peername, why)
+        if self._task is not None:
+            self._task.cancel()
+
+
 class HttpServer:
     """Serves the status of one node."""
 
     def __init__(self, reporter: StatusReporter) -> None:
         self._reporter = reporter
         self._server: asyncio.Server | None = None
-        self._open = 0
+        self._connections = PendingConnections(MAX_CONNECTIONS, f"more than {MAX_CONNECTIONS} HTTP requests are open")
         self._registry: CollectorRegistry | None = None
         self._no_metrics_reason = ""
         try:
@@ -57,7 +74,7 @@ class HttpServer:
     async def listen(self, host: str, port: int) -> None:
         """Starts to accept connections."""
         try:
-            self._server = await asyncio.start_server(self._accept, host, port, limit=REQUEST_BYTES)
+            self._server = await asyncio.start_server(self._accept, host, port, limit=REQUEST_BYTES, backlog=BACKLOG)
         except OSError as error:
             raise UsageError(f"node {self._reporter.name} cannot listen for HTTP on {host}:{port}: {error}") from None
 
@@ -67,17 +84,18 @@ class HttpServer:
             self._server.close()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open += 1
+        connection = HttpConnection(format_address(writer.get_extra_info("peername")))
+        self._connections.add(connection)
         try:
-            if self._open > MAX_CONNECTIONS:
-                warn_rate_limited("http", "an HTTP connection was closed: more than %d are open", MAX_CONNECTIONS)
-                return
             with suppress(OSError, TimeoutError):
                 async with asyncio.timeout(REQUEST_S):
                     await self._serve(reader, writer)
-        finally:
-            self._open -= 1
             writer.close()
+        except asyncio.CancelledError:
+            # Evicted, or the node stops: nothing more is owed to a client that has not asked in time.
+            writer.transport.abort()
+        finally:
+            self._connections.remove(connection)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

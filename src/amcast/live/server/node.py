@@ -1,7 +1,8 @@
 """A node of a cluster: one replica as an operating-system process, from its cluster.toml until SIGTERM.
 
 SIGTERM and SIGINT stop it gracefully (`drain_and_stop`); so does its removal from its group
-(`live/membership/topology_follower.py`). A failure ends it with exit code 1. SIGHUP makes it reload its certificates.
+(`live/membership/topology_follower.py`). A failure ends it with exit code 1. SIGHUP makes it reload its certificates,
+revocations and the rights of clients.
 
 It prints `ready` on its standard output when it listens and has replayed its log, and `stopped` after a graceful stop.
 """
@@ -11,6 +12,7 @@ import contextlib
 import ctypes
 import gc
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
@@ -21,7 +23,8 @@ from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.spec import Spec
 from amcast.live import log_output as logs
-from amcast.live.config.cluster import Cluster
+from amcast.live.audit_log import close_audit, configure_audit, record_audit
+from amcast.live.config.cluster import Cluster, read_cluster
 from amcast.live.host.host import Host
 from amcast.live.host.skewed_clock import SkewedClock
 from amcast.live.host.step_log import StepLog
@@ -30,6 +33,7 @@ from amcast.live.membership import data_folder
 from amcast.live.membership.topology_follower import RemovedFromGroupError, load_known_members, load_roster
 from amcast.live.rpc.client import RpcClient
 from amcast.live.server.application import Application
+from amcast.live.server.descriptors import reserve_descriptors
 from amcast.live.server.http import HttpServer
 from amcast.live.server.replica_runtime import ReplicaRuntime
 from amcast.live.storage.store import open_store
@@ -49,6 +53,8 @@ _MALLOC: Final = {-1: 64 * MIB, -2: 4 * MIB, -3: 32 * MIB}
 """mallopt parameters (malloc.h): trim threshold, top padding, mmap threshold."""
 
 
+PRIVATE: Final = 0o077
+"""Umask of a node: only its owner can read what it writes (data, traces, steps)."""
 DRAIN_S: Final = 2.0
 """How long a stopping node waits for answers to its gateway's requests."""
 DRAIN_POLL_S: Final = 0.05
@@ -132,6 +138,7 @@ def build_replica(
             skew=None if skew is None else SkewedClock(skew / cluster.name_of(me).replace("/", "-")),
             wiring=wiring,
         )
+        reserve_descriptors(runtime.host.network, len(cluster.addresses), cluster.limits)
         if application is not None:
             asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, wiring)
             application.serve(runtime.host, runtime.recent, runtime.follower, asker)
@@ -198,7 +205,7 @@ async def serve(cluster: Cluster, node: str, spec: Spec, steps: Path | None = No
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stop_requested.set)
-    loop.add_signal_handler(signal.SIGHUP, reload_certificates, host)
+    loop.add_signal_handler(signal.SIGHUP, reload_configuration, cluster, host)
     try:
         await host.listen(cluster.listen_addresses[me])
         if me in cluster.http_addresses:
@@ -209,6 +216,7 @@ async def serve(cluster: Cluster, node: str, spec: Spec, steps: Path | None = No
         gc.set_threshold(GC_THRESHOLD, 50, 50)
         retain_freed_memory()
         print(READY, flush=True)
+        record_audit("started", incarnation=host.incarnation, protocol=cluster.protocol)
         host.ended.add_done_callback(lambda _: stop_requested.set())
         await stop_requested.wait()
         failed = host.ended.exception() if host.ended.done() else None
@@ -222,27 +230,40 @@ async def serve(cluster: Cluster, node: str, spec: Spec, steps: Path | None = No
                 recorder.close()
     if failed is not None:
         raise failed
+    record_audit("stopped")
     print(STOPPED, flush=True)
 
 
-def reload_certificates(host: Host) -> None:
-    """Handles SIGHUP: reloads the certificates, which new connections use."""
+def reload_configuration(cluster: Cluster, host: Host) -> None:
+    """Handles SIGHUP: reads certificates, authority, revocations and the clients of cluster.toml again.
+
+    Connections end whose peers may be trusted no more: all, if the authority or the revocations have changed, and those
+    of clients whose rights have. Whoever is still trusted connects again, and links lose nothing.
+    """
     security = host.network.wiring.security
     if security is None:
         log.info("no certificates are in use; there is nothing to reload")
         return
     try:
-        security.reload()
-        log.info("the certificates were reloaded")
+        clients = read_cluster(cluster.file).clients
+        is_trust_changed = security.reload()
     except UsageError as error:
-        log.error("the old certificates stay in use: %s", error)
+        log.error("the old certificates and clients stay in use: %s", error)
+        record_audit("reload failed", reason=str(error))
+        return
+    changed = {f"client {name}" for name in security.permissions.replace_clients(clients)}
+    ended = host.network.end_connections(lambda one: is_trust_changed or one.describe_owner() in changed)
+    log.info("the certificates and clients were reloaded; %d connections must identify themselves again", ended)
+    record_audit("reloaded", authority_changed=is_trust_changed, clients_changed=sorted(changed), ended=ended)
 
 
 def main(cluster: Cluster, node: str, spec: Spec, steps: Path | None = None, skew: Path | None = None) -> int:
     """Entry point of the command line. Exit code 0 after SIGTERM or a removal, 64 for an invalid cluster.toml, 1 for a
     failure."""
+    os.umask(PRIVATE)
     logs.configure_logging(node, cluster.logs)
     try:
+        configure_audit(node, cluster.audit)
         run_loop(serve(cluster, node, spec, steps, skew))
     except RemovedFromGroupError as removed:
         print(f"{node}: {removed}", file=sys.stderr)
@@ -253,4 +274,6 @@ def main(cluster: Cluster, node: str, spec: Spec, steps: Path | None = None, ske
     except Exception as error:
         print(f"{node}: stopped: {error}", file=sys.stderr)
         return 1
+    finally:
+        close_audit()
     return 0

@@ -18,6 +18,7 @@ from amcast.kernel.ids import ProcessId
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
+from amcast.live.audit_log import record_audit
 from amcast.live.host.host import Host
 from amcast.live.host.recent_deliveries import RecentDeliveries
 from amcast.live.limits import Limits
@@ -86,6 +87,8 @@ class ReplicaRuntime:
             limits,
             self.recent,
             self.caught_up,
+            self.host.network.quotas,
+            self.host.network.admit_client,
             permissions=None if wiring.security is None else wiring.security.permissions,
             client_ids=client_ids,
             take_state=take_state,
@@ -118,6 +121,7 @@ class ReplicaRuntime:
         self.rpc.accept(connection, payload)
 
     def _follow_topology(self, known: Topology, topology: Topology) -> list[Effect]:
+        record_audit("members changed", configuration=topology.configuration, members=topology.describe())
         return self.follower.follow(known, topology)
 
     def _retire(self, configuration: int, now: int) -> None:

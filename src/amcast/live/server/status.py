@@ -102,6 +102,8 @@ class StatusReporter:
             "pending_connections": len(host.network.pending),
             "evicted_connections": host.network.pending.dismissed,
             "refused_connections": host.network.pending.refused,
+            "client_connections": host.network.quotas.connections,
+            "quota_refusals": host.network.quotas.refused,
             "corrupted_frames": host.network.pending.corrupted,
             "steps": host.steps_taken,
             "events": host.events_taken,

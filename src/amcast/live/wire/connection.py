@@ -21,12 +21,13 @@ import msgspec
 from amcast.kernel.ids import MESSAGES_PER_SENDER
 from amcast.kernel.message import Message, Request
 from amcast.kernel.reconfiguration import CHANGE_PREFIX
+from amcast.live.audit_log import record_audit
 from amcast.live.errors import BadFrameError, CorruptedFrameError, RefusedError
 from amcast.live.limits import GREETING_BYTES, KIB, MIB, Limits
 from amcast.live.log_output import warn_rate_limited
 from amcast.live.security.permissions import Subject
 from amcast.live.security.request_filter import RequestFilter
-from amcast.live.security.tls import describe_error, parse_subject
+from amcast.live.security.tls import describe_error, parse_subject, seconds_valid
 from amcast.live.wire import frames as codec
 from amcast.live.wire.emulated_line import DelayedWriter, EmulatedNetwork
 from amcast.live.wire.frames import (
@@ -57,6 +58,8 @@ NO_HEAD = -1
 FIRST_BUFFER = 8 * KIB
 """Buffer of a pending connection: more than a HELLO, and not much more."""
 LARGE_BUFFER = 1 * MIB
+MAX_TIMER_S: Final = 1e6
+"""The longest timer; a connection that is older than this is closed and made anew."""
 _read_request: Final = msgspec.msgpack.Decoder(tuple[int, int, tuple[Request]]).decode
 """Decodes a BODIES frame whose only body is a request: number, ack, bodies."""
 
@@ -250,6 +253,25 @@ class Connection(asyncio.BufferedProtocol):
         """The subject of the peer's certificate."""
         return parse_subject(self._transport.get_extra_info("peercert") if self._transport is not None else None)
 
+    def owner(self) -> str:
+        """The name that quotas and the audit log use: that of the certificate; without TLS, the address."""
+        return self.peername.rpartition(":")[0] if self._network.has_checksums else str(self.subject())
+
+    def describe_owner(self) -> str:
+        """The owner, if it is known already."""
+        try:
+            return self.owner()
+        except RefusedError:
+            return ""
+
+    def end_with_certificate(self) -> None:
+        """Closes the connection when the peer's certificate expires."""
+        valid_s = seconds_valid(self._transport.get_extra_info("peercert")) if self._transport is not None else None
+        if valid_s is not None:
+            loop = asyncio.get_running_loop()
+            timer = loop.call_later(min(max(valid_s, 0.0), MAX_TIMER_S), self.refuse, "its certificate has expired")
+            self.closed.add_done_callback(lambda _: timer.cancel())
+
     def dismiss(self, why: str) -> None:
         """Closes a pending connection, because too many are pending."""
         self.close(why)
@@ -288,6 +310,7 @@ class Connection(asyncio.BufferedProtocol):
         """Sends a REFUSE frame with the reason, then closes the connection."""
         self._network.pending.refused += 1
         warn_rate_limited("refused", "connection with %s refused: %s", self.peername, reason)
+        record_audit("refused", self.describe_owner(), self.peername, reason=reason)
         self.write(codec.encode_refusal(reason, self._network.versions[1]))
         self.drop_link()
         if self._transport is not None:
@@ -297,6 +320,7 @@ class Connection(asyncio.BufferedProtocol):
         """Closes the connection of a peer that misbehaves."""
         self._network.pending.refused += 1
         warn_rate_limited("closed", "connection with %s closed: %s", self.peername, reason)
+        record_audit("closed", self.describe_owner(), self.peername, reason=reason)
         self.abort()
 
     def _close_bad(self, error: BadFrameError) -> None:

@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from amcast.live.audit_log import record_audit
 from amcast.live.log_output import warn_rate_limited
 from amcast.live.security.tls import describe_error
 
@@ -35,8 +36,10 @@ class PendingConnection(Protocol):
 class PendingConnections:
     """All pending connections, oldest first."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, why: str = "") -> None:
+        """`why` is what a connection is told that is closed because there are too many."""
         self._limit = limit
+        self._why = why or f"more than {limit} connections have sent no HELLO (limits.pending_connections)"
         self._by_host: dict[str, dict[PendingConnection, None]] = {}
         self._count = 0
         self.dismissed = 0
@@ -49,6 +52,12 @@ class PendingConnections:
     def __len__(self) -> int:
         return self._count
 
+    def lower_limit(self, limit: int) -> None:
+        """Lowers the limit to what the process has descriptors for."""
+        if limit < self._limit:
+            self._limit = limit
+            self._why = f"more than {limit} connections have sent no HELLO (the limit of open files allows no more)"
+
     def add(self, connection: PendingConnection) -> None:
         """Adds a connection; if that is too many, dismisses the oldest one of the address with the most."""
         self._by_host.setdefault(_host_of(connection), {})[connection] = None
@@ -58,7 +67,7 @@ class PendingConnections:
             oldest = next(iter(largest))
             self.remove(oldest)
             self.dismissed += 1
-            oldest.dismiss(f"more than {self._limit} connections have sent no HELLO (limits.pending_connections)")
+            oldest.dismiss(self._why)
 
     def remove(self, connection: PendingConnection) -> None:
         """Removes a connection that has identified itself, or was closed."""
@@ -97,13 +106,14 @@ class Listener:
         self,
         make_protocol: Callable[[], asyncio.BaseProtocol],
         pending: PendingConnections,
-        context: ssl.SSLContext | None,
+        find_context: Callable[[], ssl.SSLContext | None],
         handshake_timeout_s: float,
     ) -> None:
         self.sockets: list[socket.socket] = []
         self._make_protocol = make_protocol
         self._pending = pending
-        self._context = context
+        self._find_context = find_context
+        """Returns the TLS context for the next connection, because reloaded certificates replace it; None: plain."""
         self._handshake_timeout_s = handshake_timeout_s
         self._handshakes: set[TlsHandshake] = set()
 
@@ -165,14 +175,15 @@ class Listener:
 
     async def _connect(self, handshake: TlsHandshake, accepted: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        is_secure = self._context is not None
+        context = self._find_context()
+        is_secure = context is not None
         if is_secure:
             self._pending.add(handshake)
         try:
             await loop.connect_accepted_socket(
                 self._make_protocol,
                 accepted,
-                ssl=self._context,
+                ssl=context,
                 ssl_handshake_timeout=self._handshake_timeout_s if is_secure else None,
             )
         except asyncio.CancelledError:
@@ -181,9 +192,9 @@ class Listener:
             warn_rate_limited("dismissed", "connection with %s refused: %s", handshake.peername, why)
         except OSError as error:
             self._pending.refused += 1
-            warn_rate_limited(
-                "handshake", "connection with %s refused: TLS: %s", handshake.peername, describe_error(error)
-            )
+            reason = f"TLS: {describe_error(error)}"
+            warn_rate_limited("handshake", "connection with %s refused: %s", handshake.peername, reason)
+            record_audit("refused", address=handshake.peername, reason=reason)
         finally:
             self._pending.remove(handshake)
             self._handshakes.discard(handshake)

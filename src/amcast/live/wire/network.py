@@ -10,6 +10,7 @@ import contextlib
 import logging
 import random
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -18,6 +19,7 @@ from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import MAX_SENDER, GroupId, ProcessId
 from amcast.kernel.message import Body
 from amcast.kernel.topology import Topology
+from amcast.live.audit_log import record_audit
 from amcast.live.errors import RefusedError
 from amcast.live.wire import frames
 from amcast.live.wire.connection import ClientInbox, Connection
@@ -27,6 +29,7 @@ from amcast.live.wire.listener import Listener, PendingConnections
 from amcast.live.wire.outbox import Outbox
 from amcast.live.wire.peers import Address as Address
 from amcast.live.wire.peers import PeerTable
+from amcast.live.wire.quotas import ClientQuotas
 from amcast.live.wire.transport import PLAIN, TransportOptions
 
 log = logging.getLogger("amcast.live")
@@ -49,7 +52,7 @@ class Network:
         "_changed", "_connections", "_dialling", "_down", "_is_lazy", "_is_stopping", "_limits", "_listener",
         "_on_peer_down", "_on_rpc", "_probing", "_proposed_versions", "_rng", "_tasks", "_topology_version",
         "are_clients_paused", "client_inbox", "cluster", "has_checksums", "is_reading_paused", "links", "me", "outbox",
-        "peers", "pending", "protocol", "refusals", "versions", "wiring",
+        "peers", "pending", "protocol", "quotas", "refusals", "versions", "wiring",
     )
     # fmt: on
 
@@ -89,6 +92,7 @@ class Network:
         self.outbox = Outbox(self.peers, codec.limits, self._dial_on_demand, is_traced, self.has_checksums)
         self.links = self.peers.links
         self.pending = PendingConnections(codec.limits.pending_connections)
+        self.quotas = ClientQuotas(codec.limits)
         self.is_reading_paused = False
         """Nothing is read from any peer."""
         self.are_clients_paused = False
@@ -122,10 +126,8 @@ class Network:
 
     async def listen(self, address: Address) -> Address:
         """Accepts connections; port 0 lets the system choose. Returns the address that peers should dial."""
-        security = self.wiring.security
-        context = None if security is None else security.server
         self._listener = Listener(
-            lambda: Connection(self, self._limits), self.pending, context, self._limits.hello_timeout_s
+            lambda: Connection(self, self._limits), self.pending, self._server_context, self._limits.hello_timeout_s
         )
         try:
             await self._listener.open(*address)
@@ -134,6 +136,9 @@ class Network:
             raise UsageError(f"process {self.me} cannot listen on {address[0]}:{address[1]}: {error}") from None
         host, port = self._listener.sockets[0].getsockname()[:2]
         return host, port
+
+    def _server_context(self) -> ssl.SSLContext | None:
+        return None if self.wiring.security is None else self.wiring.security.server
 
     def start(self, addresses: Mapping[ProcessId, Address], lazy: bool = False) -> None:
         """Dials the servers that this process must dial: at once, or each when something is sent to it."""
@@ -314,6 +319,8 @@ class Network:
             version = self._check_hello(connection, hello)
             link = self.peers.link(hello.process)
             link.check_hello(hello)
+            if connection.dialled_link is None and hello.process not in self.peers.addresses:
+                self.admit_client(connection)
         except RefusedError as refused:
             connection.refuse(str(refused))
             return
@@ -333,6 +340,31 @@ class Network:
         self._down.discard(hello.process)
         link.attach(connection, hello)
         self._changed.set()
+        if self.wiring.security is not None:
+            connection.end_with_certificate()
+        if connection.dialled_link is None:
+            record_audit(
+                "connected",
+                connection.describe_owner(),
+                connection.peername,
+                process=hello.process,
+                incarnation=hello.incarnation,
+            )
+
+    def admit_client(self, connection: Connection, is_short: bool = False) -> None:
+        """Counts a connection of a client until it is closed, or refuses it because of a quota."""
+        name = connection.owner()
+        self.quotas.count_request(name)
+        close = self.quotas.open_connection(name, is_short)
+        connection.closed.add_done_callback(lambda _: close())
+
+    def end_connections(self, is_affected: Callable[[Connection], bool]) -> int:
+        """Closes the connections of peers that must identify themselves again; links lose nothing by it. Returns how
+        many."""
+        affected = [connection for connection in self._connections if is_affected(connection)]
+        for connection in affected:
+            connection.abort()
+        return len(affected)
 
     def handle_rpc(self, connection: Connection, payload: memoryview) -> None:
         """Passes an RPC request on; with TLS, the sender's certificate must be known."""
@@ -340,6 +372,7 @@ class Network:
             raise RefusedError(f"process {self.me} answers no RPC requests")
         if self.wiring.security is not None:
             self.wiring.security.permissions.check_known_or_removed(connection.subject())
+            connection.end_with_certificate()
         self.pending.remove(connection)
         connection.complete_handshake(None)
         self._on_rpc(connection, payload)
@@ -366,6 +399,8 @@ class Network:
         self._connections.discard(connection)
         self.pending.remove(connection)
         link = connection.link
+        if link is not None and connection.dialled_link is None:
+            record_audit("disconnected", address=connection.peername, process=link.peer)
         if link is not None:
             self._proposed_versions.pop(link.peer, None)
             link.detach(connection, asyncio.get_running_loop().time())

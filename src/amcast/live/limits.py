@@ -43,6 +43,9 @@ class Limits(Config, frozen=True):
     """Subscriptions of one client name at one time."""
     client_requests_per_s: int = 1_000
     """HELLOs and RPC requests of one client name per second; after a pause, those of five seconds may come at once."""
+    client_multicasts_per_s: int = 100_000
+    """Multicasts of one client name per second, over all its links; a batch counts as one. Nothing is read from a name
+    that sent more until the average is below it again."""
     pending_connections: int = 256
     """Connections at one time that have not identified themselves; one more closes the oldest."""
     hello_timeout_s: float = 5.0

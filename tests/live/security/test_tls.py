@@ -277,7 +277,7 @@ def test_certificate_of_another_authority_is_reported_at_start(tmp_path: Path) -
         ("[clients.a]\nid = 1\n[clients.b]", "clients.b.id = 1; a has this id already"),
         ("[clients.' a']", "clients: the name ' a'; expected one without spaces around it"),
         ("[clients.a]\nrights = 1", "unknown field `rights`"),
-        ("wire = [2, 1]", "wire = [2, 1]; expected [oldest, newest] between 3 and 4"),
+        ("wire = [2, 1]", "wire = [2, 1]; expected [oldest, newest] between 3 and 5"),
         ("wire = [0, 2]", "wire = [0, 2]; expected"),
         ("wire = [1, 99]", "wire = [1, 99]; expected"),
         ("logs = 'xml'", "logs: Invalid enum value 'xml'"),

@@ -58,6 +58,40 @@ def test_rates_of_many_addresses_cost_bounded_memory() -> None:
     assert len(quotas._buckets) <= 10_000
 
 
+def test_name_that_sends_too_fast_waits_until_its_average_is_below_the_limit() -> None:
+    quotas = ClientQuotas(Limits(client_multicasts_per_s=100))
+    assert quotas.limit_multicasts({}, 10.0) == frozenset()
+    assert quotas.limit_multicasts({"a": 90, "b": 50}, 10.5) == frozenset()
+    assert quotas.limit_multicasts({"a": 200, "b": 50}, 11.0) == {"a"}
+    assert quotas.limit_multicasts({"b": 50}, 11.5) == {"a"}
+    assert quotas.limit_multicasts({}, 13.0) == frozenset()
+    assert quotas.limit_multicasts({}, 14.0) == frozenset()
+    assert quotas._multicasts_left == {}, "quiet names are forgotten"
+
+
+@pytest.mark.live
+def test_client_that_sends_too_fast_is_slowed_down_and_loses_nothing() -> None:
+    """The clock of the quota is the test's: 300 multicasts at once are too many at a limit of 100 per second."""
+
+    async def main() -> None:
+        limits = Limits(client_multicasts_per_s=100, heartbeat_s=60.0, heartbeat_timeout_s=600.0)
+        async with cluster(Topology.grid(1, 1), limits) as made, made.client(batches=False) as client:
+            network = made.hosts[0].network
+            network._limit_rates(0.0)
+            await asyncio.gather(*(client.multicast({0}, b"x") for _ in range(300)))
+            network._limit_rates(0.5)
+            assert network.paused_names == {"127.0.0.1"}
+            waiting = asyncio.create_task(client.multicast({0}, b"later"))
+            await asyncio.sleep(0.2)
+            assert not waiting.done()
+            network._limit_rates(10.0)
+            assert not network.paused_names
+            await waiting
+            assert len(made.delivered[0]) == 301
+
+    run(main())
+
+
 def test_full_node_has_places_for_short_requests() -> None:
     quotas = ClientQuotas(Limits())
     quotas.limit_total(5, "the limit of 64 open files")
@@ -74,7 +108,9 @@ def test_full_node_has_places_for_short_requests() -> None:
     assert quotas.connections == 5
 
 
-@pytest.mark.parametrize("name", ["client_connections", "client_subscriptions", "client_requests_per_s"])
+@pytest.mark.parametrize(
+    "name", ["client_connections", "client_subscriptions", "client_requests_per_s", "client_multicasts_per_s"]
+)
 def test_quota_of_zero_is_an_error(name: str) -> None:
     with pytest.raises(UsageError, match=f"limits.{name} = 0; expected more than 0"):
         Limits(**{name: 0})

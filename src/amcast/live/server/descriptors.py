@@ -59,7 +59,7 @@ def raise_descriptor_limit() -> int:
 
 
 def reserve_descriptors(network: Network, servers: int, limits: Limits) -> DescriptorBudget:
-    """Limits the connections of strangers and clients to what the limit of this process leaves for them."""
+    """Limits pending connections and those of clients to what the limit of this process leaves for them."""
     budget = plan_descriptors(raise_descriptor_limit(), servers, limits)
     network.pending.lower_limit(budget.pending)
     network.quotas.limit_total(budget.clients, f"the limit of {budget.limit} open files (RLIMIT_NOFILE)")

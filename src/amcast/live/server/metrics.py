@@ -100,6 +100,7 @@ METRICS: Final = (
     _counter("evicted_connections", "Pending connections closed because there were too many.", "evicted_connections"),
     _counter("refused_connections", "Connections refused or closed because of what they sent.", "refused_connections"),
     _gauge("client_connections", "Connections of clients, links and RPC.", "client_connections"),
+    _gauge("clients_over_rate", "Client names that send too fast and are not read from.", "clients_over_rate"),
     _counter("quota_refusals", "Connections and requests of clients that a quota refused.", "quota_refusals"),
     _counter(
         "corrupted_frames", "Frames whose checksum did not match; each closed its connection.", "corrupted_frames"

@@ -103,6 +103,7 @@ class StatusReporter:
             "evicted_connections": host.network.pending.dismissed,
             "refused_connections": host.network.pending.refused,
             "client_connections": host.network.quotas.connections,
+            "clients_over_rate": len(host.network.paused_names),
             "quota_refusals": host.network.quotas.refused,
             "corrupted_frames": host.network.pending.corrupted,
             "steps": host.steps_taken,

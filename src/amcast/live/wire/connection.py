@@ -97,6 +97,7 @@ class Connection(asyncio.BufferedProtocol):
     # fmt: off
     __slots__ = (
         "_buffer",
+        "_counted_bodies",
         "_deadline",
         "_end",
         "_limits",
@@ -107,6 +108,7 @@ class Connection(asyncio.BufferedProtocol):
         "_transport",
         "_usual_head",
         "_view",
+        "client_name",
         "closed",
         "dialled_link",
         "framing",
@@ -136,6 +138,10 @@ class Connection(asyncio.BufferedProtocol):
         self.refusal: str | None = None
         """Why the peer refused this connection."""
         self.peername = "?"
+        self.client_name = ""
+        """The name that quotas count this connection for; empty for servers and before a client is known."""
+        self._counted_bodies = 0
+        """Bodies of the link that `take_body_count` has reported."""
         self.last_received_at = 0.0
         """When bytes were last received, to within a heartbeat."""
         self.has_received = False
@@ -263,6 +269,16 @@ class Connection(asyncio.BufferedProtocol):
             return self.owner()
         except RefusedError:
             return ""
+
+    def identify_client(self, name: str) -> None:
+        """Records the name of the client that this connection belongs to."""
+        self.client_name = name
+
+    def take_body_count(self) -> int:
+        """How many bodies the link of this connection has received since the last call."""
+        received = 0 if self.link is None else self.link.received + self.link.extra_bodies
+        count, self._counted_bodies = received - self._counted_bodies, received
+        return max(count, 0)
 
     def end_with_certificate(self) -> None:
         """Closes the connection when the peer's certificate expires."""

@@ -90,7 +90,7 @@ class Link:
         "_last_heartbeat", "_limits", "_next_incarnation", "_on_bodies", "_on_frame", "_on_lost", "_on_reset",
         "_pressure_bytes", "_queue", "_reassembler", "_relief", "_reported", "_sent", "_trim_from",
         "_unreported_bytes", "_write", "_written_before_pause", "abouts", "connection", "disconnected_at",
-        "framing", "in_fanout", "incarnation", "is_broken", "is_server", "parts", "parts_bytes", "peer",
+        "extra_bodies", "framing", "in_fanout", "incarnation", "is_broken", "is_server", "parts", "parts_bytes", "peer",
         "peer_incarnation", "queued_bytes", "received",
     )
     # fmt: on
@@ -153,6 +153,8 @@ class Link:
         """Last frame written and last frame received at the previous heartbeat."""
         self.received = 0
         """Number of the last frame received."""
+        self.extra_bodies = 0
+        """Bodies received besides the first of each frame, over all incarnations."""
         self._reported = 0
         """Number of the last received frame that the peer knows to have arrived."""
         self._unreported_bytes = 0
@@ -322,6 +324,7 @@ class Link:
         else:
             frame = self._codec.read(kind, payload)
             self._count_frame(frame.number, frame.ack)
+            self.extra_bodies += len(frame.bodies) - 1
             self._on_frame(self.peer, frame)
         self.account_received(len(payload))
 
@@ -334,6 +337,7 @@ class Link:
         if number != self.received + 1:
             raise BadFrameError(f"frame {number}; expected {self.received + 1}")
         self.received = number
+        self.extra_bodies += len(bodies) - 1
         if ack >= self._trim_from or self.queued_bytes > TRIM_BYTES:
             self._trim_queue(ack)
         self._on_bodies(self.peer, bodies)

@@ -12,6 +12,7 @@ import random
 import socket
 import ssl
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from amcast.kernel.message import Body
 from amcast.kernel.topology import Topology
 from amcast.live.audit_log import record_audit
 from amcast.live.errors import RefusedError
+from amcast.live.log_output import warn_rate_limited
 from amcast.live.wire import frames
 from amcast.live.wire.connection import ClientInbox, Connection
 from amcast.live.wire.frames import Codec, Frame, Framing, Hello, Refusal, TopologyVersion
@@ -52,7 +54,7 @@ class Network:
         "_changed", "_connections", "_dialling", "_down", "_is_lazy", "_is_stopping", "_limits", "_listener",
         "_on_peer_down", "_on_rpc", "_probing", "_proposed_versions", "_rng", "_tasks", "_topology_version",
         "are_clients_paused", "client_inbox", "cluster", "has_checksums", "is_reading_paused", "links", "me", "outbox",
-        "peers", "pending", "protocol", "quotas", "refusals", "versions", "wiring",
+        "paused_names", "peers", "pending", "protocol", "quotas", "refusals", "versions", "wiring",
     )
     # fmt: on
 
@@ -97,6 +99,8 @@ class Network:
         """Nothing is read from any peer."""
         self.are_clients_paused = False
         """Nothing is read from clients, because too many of their bytes are unanswered."""
+        self.paused_names: frozenset[str] = frozenset()
+        """Clients that nothing is read from, because they have sent too much."""
         self.refusals: dict[ProcessId, str] = {}
         """The reason of each peer that refused the last connection."""
         self._limits = codec.limits
@@ -295,7 +299,8 @@ class Network:
     def _apply_pause(self, connection: Connection) -> None:
         link = connection.link
         is_client = link is not None and link.peer not in self.peers.addresses
-        if self.is_reading_paused or (self.are_clients_paused and is_client):
+        is_over_rate = is_client and connection.client_name in self.paused_names
+        if self.is_reading_paused or (self.are_clients_paused and is_client) or is_over_rate:
             connection.pause_reading()
         else:
             connection.resume_reading()
@@ -356,6 +361,7 @@ class Network:
         name = connection.owner()
         self.quotas.count_request(name)
         close = self.quotas.open_connection(name, is_short)
+        connection.identify_client(name)
         connection.closed.add_done_callback(lambda _: close())
 
     def end_connections(self, is_affected: Callable[[Connection], bool]) -> int:
@@ -541,11 +547,29 @@ class Network:
             # After a pause of this process, silence proves nothing: the bytes wait in the sockets.
             was_awake = now - last < 3 * heartbeat_s
             last = now
+            self._limit_rates(now)
             for peer, link in list(self.links.items()):
                 if link.connection is not None:
                     link.heartbeat(now if was_awake else link.connection.last_received_at)
                 elif peer not in self.peers.addresses and now - link.disconnected_at > self._limits.client_link_ttl_s:
                     self._drop_client(peer)
+
+    def _limit_rates(self, now: float) -> None:
+        """Pauses reading from client names that send too many multicasts, and resumes it when they may send again."""
+        counts: Counter[str] = Counter()
+        for connection in self._connections:
+            if connection.client_name:
+                counts[connection.client_name] += connection.take_body_count()
+        paused = self.quotas.limit_multicasts(counts, now)
+        if paused == self.paused_names:
+            return
+        changed, self.paused_names = paused ^ self.paused_names, paused
+        for name in sorted(paused & changed):
+            rate = self._limits.client_multicasts_per_s
+            warn_rate_limited("rate", "%s sends more than %d multicasts/s (limits.client_multicasts_per_s)", name, rate)
+        for connection in self._connections:
+            if connection.client_name in changed:
+                self._apply_pause(connection)
 
     def _drop_client(self, peer: ProcessId) -> None:
         log.info(

@@ -1,5 +1,5 @@
-"""Quotas of clients at one node: connections, subscriptions and requests per second of each client name, and client
-connections in all.
+"""Quotas of clients at one node: connections, subscriptions, requests and multicasts per second of each client name,
+and client connections in all.
 
 Quotas count by the name in the certificate, so that one client cannot take the places of others however many programs
 use its name; without TLS, they count by address. Nodes have no quota. Short requests (status, progress, client ids)
@@ -8,7 +8,7 @@ have places of their own besides those of clients and subscribers: an operator i
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from amcast.live.errors import RefusedError
@@ -41,6 +41,10 @@ class ClientQuotas:
         self._buckets: dict[str, tuple[float, float]] = {}
         """Name -> time of the last request, and requests that it could make then."""
 
+        self._multicasts_left: dict[str, float] = {}
+        """Name -> multicasts that it may still send at once; names that may send a whole second's are left out."""
+        self._counted_at = 0.0
+
     def limit_total(self, connections: int, reason: str) -> None:
         """Lowers the number of client connections to what the node has descriptors for."""
         if connections < self._capacity:
@@ -57,6 +61,19 @@ class ClientQuotas:
         if len(self._buckets) >= MAX_BUCKETS and name not in self._buckets:
             self._buckets = {one: kept for one, kept in self._buckets.items() if now - kept[0] < BURST_S}
         self._buckets[name] = (now, left - 1)
+
+    def limit_multicasts(self, counts: Mapping[str, int], now: float) -> frozenset[str]:
+        """Counts the multicasts of each name since the last call; returns the names that have sent too many."""
+        rate = self._limits.client_multicasts_per_s
+        elapsed_s, self._counted_at = max(now - self._counted_at, 0.0), now
+        left = {}
+        for name in {*counts, *self._multicasts_left}:
+            before = self._multicasts_left.get(name, float(rate))
+            allowance = min(float(rate), before + elapsed_s * rate) - counts.get(name, 0)
+            if allowance < rate:
+                left[name] = allowance
+        self._multicasts_left = left
+        return frozenset(name for name, allowance in left.items() if allowance < 0)
 
     def open_connection(self, name: str, is_short: bool = False) -> Callable[[], None]:
         """Counts a connection of a client; returns the function that ends it. A short request may take a place of its

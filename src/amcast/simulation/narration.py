@@ -89,6 +89,7 @@ _DISK_FAULTS: Final = {
     "short": "the next writes and reads do only a part of what they are asked",
     "lost": "it claims to have done the next writes, and has not",
     "rot": "a bit flips",
+    "cut": "its power will be cut during the next start",
     "full": "it is full",
     "space": "it has space again",
     "copy": "the operator copies the data folder",

@@ -128,7 +128,7 @@ def test_seeds_draw_real_storage_and_faults_of_disks() -> None:
     outcomes = [fuzz(seed) for seed in range(60)]
     assert {outcome.storage for outcome in outcomes} == {0, 2048, 4096, 16384}
     kinds = {action.kind for outcome in outcomes for action in outcome.script if isinstance(action, DiskFault)}
-    assert kinds == {"short", "lost", "rot", "full", "space", "copy", "old"}
+    assert kinds == {"short", "cut", "lost", "rot", "full", "space", "copy", "old"}
     assert any(isinstance(action, Crash) and action.torn for outcome in outcomes for action in outcome.script)
     assert {outcome.status for outcome in outcomes} == {"holds"}
 

@@ -37,7 +37,7 @@ def draw_disk_fault(
     draw = random.randint(0, 1 << 20)
     waiting = len(world.disks[process].waiting)
     crash = Crash(process, random.randint(0, waiting), draw_torn(world, random))
-    kind = random.choice(("short", "short", "full", "lost", "rot", "rot", "old", "copy"))
+    kind = random.choice(("short", "short", "cut", "full", "lost", "rot", "rot", "old", "copy"))
     if kind in ("lost", "rot", "old") and not lose(process):
         kind = "short"
     match kind:
@@ -45,6 +45,8 @@ def draw_disk_fault(
             return (DiskFault(process, "full"), DiskFault(process, "space"), Recover(process))
         case "old":
             return (DiskFault(process, "old"), crash, Recover(process))
+        case "cut":
+            return (DiskFault(process, "cut", draw), crash, Recover(process))
         case "copy":
             return (DiskFault(process, "copy"),)
         case "lost":

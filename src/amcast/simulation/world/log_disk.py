@@ -6,6 +6,7 @@ a damaged folder, or one that is behind what its owner has promised, is right: t
 as if its operator and its group had looked.
 """
 
+import contextlib
 from collections.abc import Callable
 from random import Random
 from typing import Final
@@ -33,12 +34,15 @@ class LogDisk(Disk):
 
     __slots__ = (
         "_copy",
+        "_cut",
         "_folder",
         "_folders",
+        "_incarnation",
         "_is_behind",
         "_is_old",
         "_is_rotten",
         "_known",
+        "_opened",
         "_process",
         "_segment_bytes",
         "_unconfirmed",
@@ -55,6 +59,9 @@ class LogDisk(Disk):
         """None while the process is down."""
         self._folders = 0
         """How many folders were created here."""
+        self._incarnation = -1
+        self._opened = 0
+        """The last incarnation of the folder with this number."""
         self._known: dict[bytes, Record] = {}
         """Records by their encoding."""
         self._written = 0
@@ -65,6 +72,8 @@ class LogDisk(Disk):
         """A bit was flipped since the last start: the folder may be doubtful."""
         self._is_behind = False
         """Writes were lost, or an older copy was put back: the folder may be sound and lack records."""
+        self._cut = 0
+        """Above 0: the power is cut during the next start, and the number draws when and what the disk keeps."""
         self._copy: dict[str, bytes] | None = None
         """An operator's copy of the folder; at first, of the one that the first start has made."""
         self._is_old = False
@@ -86,7 +95,8 @@ class LogDisk(Disk):
         group = self.list_writable(kept)
         self._written = 0
         if torn:
-            self.files.operations_left = torn % _OPERATIONS
+            # Often just before the commit is synced: then its sectors are torn.
+            self.files.operations_left = 1 if torn % 2 else torn // 2 % _OPERATIONS
         try:
             if group:
                 self._write(group)
@@ -110,6 +120,8 @@ class LogDisk(Disk):
 
     def start(self, incarnation: int) -> tuple[Started, str | None]:
         """Recovers from the folder."""
+        if self._cut:
+            self._cut_start()
         fault = self._recover()
         if self._copy is None:
             self._copy = self.files.copy()
@@ -134,6 +146,7 @@ class LogDisk(Disk):
         match kind:
             case "short":
                 self.files.short_writes = 1 + draw % 4
+                self.files.short_reads = 1 + draw % 5
             case "lost":
                 self.files.lost_writes = 1 + draw % 3
                 self._is_behind = self._is_rotten = True
@@ -144,6 +157,8 @@ class LogDisk(Disk):
                 self.files.is_full = True
             case "space":
                 self.files.is_full = False
+            case "cut":
+                self._cut = 1 + draw
             case "copy":
                 self._copy = self.files.copy()
             case "old":
@@ -168,10 +183,19 @@ class LogDisk(Disk):
         assert self._folder.log is not None
         encoded = []
         for effect in group:
-            data = _encode(effect.record)
+            # Padding, so that small records fill several sectors and segments.
+            data = _encode(effect.record) + b"\xc1" * (len(self._known) * 337 % 1400)
             self._known[data] = effect.record
             encoded.append((data, effect.replaces))
         self._folder.log.write(encoded)
+
+    def _cut_start(self) -> None:
+        """Cuts the power while the folder is opened."""
+        self.files.operations_left = self._cut % (2 * _OPERATIONS)
+        with contextlib.suppress(PowerCutError, DamagedLogError):
+            StorageFolder(self.files, self._draw_folder, segment_bytes=self._segment_bytes)
+        self.files.cut_power(Random(self._cut))
+        self._cut = 0
 
     def _draw_folder(self) -> int:
         self._folders += 1
@@ -187,6 +211,10 @@ class LogDisk(Disk):
             self._recover()
             return None if self._is_rotten else f"cannot open a folder that nothing has damaged: {error}"
         assert folder.log is not None
+        last, self._incarnation = self._incarnation, folder.incarnation
+        if folder.incarnation <= last and not self._is_behind and folder.state.folder == self._opened:
+            return f"begins incarnation {folder.incarnation} of its folder again"
+        self._opened = folder.state.folder
         if folder.log.doubt:
             doubt = folder.log.doubt
             folder.discard()

@@ -86,7 +86,11 @@ class SimulatedFile:
         self._content = content
 
     def read_at(self, size: int, at: int) -> bytes:
-        return bytes(self._content.data[at : at + self._folder.shorten(size)])
+        folder = self._folder
+        if folder.short_reads and size > 1:
+            folder.short_reads -= 1
+            size = max(1, min(size, len(self._content.data) - at) // 2)
+        return bytes(self._content.data[at : at + size])
 
     def write_at(self, data: bytes | memoryview, at: int) -> int:
         folder = self._folder
@@ -129,7 +133,9 @@ class SimulatedFiles:
         self.operations_left = -1
         """How many operations are done before the power is cut; -1: it is not."""
         self.short_writes = 0
-        """How many of the next writes and reads do only a part of what they are asked."""
+        """How many of the next writes do only a part of what they are asked; ..."""
+        self.short_reads = 0
+        """... and how many of the next reads."""
         self.lost_writes = 0
         """How many of the next writes the disk claims to have done, and has not."""
         self.is_full = False

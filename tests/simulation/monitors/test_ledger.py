@@ -113,6 +113,12 @@ def test_acknowledged_log_below_a_sent_promise_breaks_it(scene: Scene) -> None:
     assert scene.broken == ["promise kept"]
 
 
+def test_vote_implies_a_promise(scene: Scene) -> None:
+    scene.ledger.vote(VOLATILE, 1, 7, 3)
+    scene.ledger.promise(VOLATILE, 1, 6)
+    assert scene.broken == ["promise kept"]
+
+
 def test_lower_promise_after_a_higher_one_breaks_it(scene: Scene) -> None:
     scene.ledger.promise(VOLATILE, 1, 7)
     scene.ledger.promise(VOLATILE, 1, 6)

@@ -11,7 +11,7 @@ from amcast.simulation.monitors.promise_reports import PromiseReports
 class MemberWords:
     """What one member has said since it last lost its memory."""
 
-    __slots__ = ("clock", "frozen", "held", "promised", "reached", "reported", "reported_below", "votes")
+    __slots__ = ("clock", "frozen", "held", "promised", "reached", "reported", "reported_below", "voted", "votes")
 
     def __init__(self) -> None:
         self.promised = -1
@@ -19,12 +19,18 @@ class MemberWords:
         self.held = (0, 0)
         self.votes: dict[Slot, int] = {}
         """By slot: the highest ballot of a vote."""
+        self.voted = -1
+        """The highest ballot of any vote."""
         self.reported: set[Slot] = set()
         """Slots for which a promise reported a vote."""
         self.reported_below = 0
         self.reached: dict[str, Any] = {}
         self.frozen: tuple[int, tuple[int, ...]] = (-1, ())
         """Epoch and numbers of the last report of a process that froze."""
+
+    def find_promise(self) -> int:
+        """The ballot below which the member may make no promise: a vote implies one."""
+        return max(self.promised, self.voted, self.held[0])
 
 
 class DomainLedger:

@@ -64,10 +64,10 @@ class Ledger(Listener):
                 ledger.words[place] = MemberWords()
 
     def find_promise(self, process: ProcessId) -> int:
-        """The highest promise that a process has sent; -1 if it sent none."""
+        """The highest promise that a process has sent, or implied by a vote; -1 if it sent none."""
         return max(
             (
-                ledger.words[ledger.domain.places[process]].promised
+                ledger.words[ledger.domain.places[process]].find_promise()
                 for ledger in self._domains.values()
                 if process in ledger.domain.places and ledger.domain.is_durable
             ),
@@ -161,6 +161,7 @@ class Ledger(Listener):
             self._break(source, "promise kept", sentence)
         if ballot > previous:
             words.votes[slot] = ballot
+            words.voted = max(words.voted, ballot)
         if ledger.count_vote(place, ballot, slot):
             self._choose(ledger, source, ballot, slot)
 
@@ -218,15 +219,15 @@ class Ledger(Listener):
         words = self._of(domain).words[place]
         if self.rehearsed:
             if self.refuses_promise:
-                sentence = f"promises ballot {ballot} of {domain.name}; it had promised {words.promised}"
+                sentence = f"promises ballot {ballot} of {domain.name}; it had promised {words.find_promise()}"
                 self._break(source, "restart", sentence)
             return
         records = self._records(domain, source)
         if records is not None and records.promised < ballot:
             sentence = f"sends its promise of ballot {ballot} of {domain.name}, which is not durable"
             self._break(source, "persist before send", sentence)
-        if ballot < words.promised:
-            sentence = f"promises ballot {ballot} of {domain.name} after its promise of {words.promised}"
+        if ballot < words.find_promise():
+            sentence = f"promises ballot {ballot} of {domain.name} after its promise of {words.find_promise()}"
             self._break(source, "promise kept", sentence)
         words.promised = max(words.promised, ballot)
 

@@ -65,7 +65,10 @@ class Monitors:
         self._is_ranked = monitoring.is_ranked
         self._rehearse_every = monitoring.rehearse_every
         self._world = world
-        self._idle_count: dict[ProcessId, int] = {}
+        self._idle_counts: dict[ProcessId, int] = {}
+        """How many times each disk became idle."""
+        self._rehearsed_first: dict[ProcessId, Record] = {}
+        """By process: the first of the records from which a restart was rehearsed last."""
         self._durable: dict[ProcessId, DurableState] = {}
         self._ledger = Ledger(self._report, self._follow_disk, self._list_delivered)
 
@@ -91,12 +94,15 @@ class Monitors:
         self._ledger.forget(process)
 
     def hear_idle_disk(self, process: ProcessId, incarnation: int, now: int) -> None:
-        """All effects of a process have happened, and all its records are durable."""
-        if self._table.probe is None or not self._rehearse_every or not self._world.disks[process].records:
+        """All effects of a process have happened, and all its records are durable. A restart is rehearsed now and then,
+        and once for each checkpoint, where most can be forgotten."""
+        records = self._world.disks[process].records
+        if self._table.probe is None or not self._rehearse_every or not records:
             return
-        count = self._idle_count.get(process, 0) + 1
-        self._idle_count[process] = count
-        if count % self._rehearse_every == 0:
+        count = self._idle_counts.get(process, 0) + 1
+        self._idle_counts[process] = count
+        if records[0] is not self._rehearsed_first.get(process) or count % self._rehearse_every == 0:
+            self._rehearsed_first[process] = records[0]
             self._rehearse(process, incarnation + 1, now)
 
     def _rehearse(self, process: ProcessId, incarnation: int, now: int) -> None:

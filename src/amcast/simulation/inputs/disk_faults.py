@@ -18,6 +18,9 @@ SHARE: Final = 0.5
 RATE: Final = 0.25
 """How many faults of such a run are faults of disks."""
 
+MANY: Final = 64
+"""More records than wait for a disk at one time."""
+
 
 def draw_storage(random: Random) -> int:
     """Draws the segment size of a run; 0: records live in a list. Small segments begin and end often."""
@@ -35,12 +38,15 @@ def draw_disk_fault(
     """Draws a fault of one disk, and the actions that end it. `lose` tells whether the process may lose its records,
     and counts it as one that has."""
     draw = random.randint(0, 1 << 20)
-    waiting = len(world.disks[process].waiting)
-    crash = Crash(process, random.randint(0, waiting), draw_torn(world, random))
+    crash = Crash(process, random.choice((0, 1, MANY)), draw_torn(world, random))
     kind = random.choice(("short", "short", "cut", "full", "lost", "rot", "rot", "old", "copy"))
+    if world.disks[process].busy and random.random() < 0.6:
+        kind = "torn"
     if kind in ("lost", "rot", "old") and not lose(process):
         kind = "short"
     match kind:
+        case "torn":
+            return (Crash(process, random.choice((1, MANY)), 1 + draw), Recover(process))
         case "full":
             return (DiskFault(process, "full"), DiskFault(process, "space"), Recover(process))
         case "old":

@@ -337,6 +337,9 @@ class FaultInjector:
 
     def _disk_fault(self, world: World) -> tuple[Fault, ...]:
         process = self._choose_victim(world)
+        busy = [one for one in self._up(world) if world.disks[one].busy]
+        if busy and self._random.random() < 0.7:
+            process = self._random.choice(busy)
         if process is None or process in self._lost_disks:
             return ()
         return draw_disk_fault(world, process, self._random, lambda process: self._may_lose(world, process))

@@ -96,7 +96,8 @@ class LogDisk(Disk):
         self._written = 0
         if torn:
             # Often just before the commit is synced: then its sectors are torn.
-            self.files.operations_left = 1 if torn % 2 else torn // 2 % _OPERATIONS
+            self.files.cuts_commit = torn % 2 == 1
+            self.files.operations_left = -1 if self.files.cuts_commit else torn // 2 % _OPERATIONS
         try:
             if group:
                 self._write(group)
@@ -184,7 +185,7 @@ class LogDisk(Disk):
         encoded = []
         for effect in group:
             # Padding, so that small records fill several sectors and segments.
-            data = _encode(effect.record) + b"\xc1" * (len(self._known) * 337 % 1400)
+            data = _encode(effect.record) + b"\xc1" * (600 + len(self._known) * 337 % 1400)
             self._known[data] = effect.record
             encoded.append((data, effect.replaces))
         self._folder.log.write(encoded)

@@ -98,6 +98,8 @@ class SimulatedFile:
         folder.check_space()
         part = bytes(data[: folder.shorten(len(data))])
         self._content.write(part, at, folder.take_lost_write())
+        if folder.cuts_commit and at >= SECTOR:
+            folder.operations_left = 0
         return len(part)
 
     def sync(self) -> None:
@@ -132,6 +134,8 @@ class SimulatedFiles:
         """The entries before each change of the directory that was not synced."""
         self.operations_left = -1
         """How many operations are done before the power is cut; -1: it is not."""
+        self.cuts_commit = False
+        """The power is cut right after the next write behind the first sector of a file."""
         self.short_writes = 0
         """How many of the next writes do only a part of what they are asked; ..."""
         self.short_reads = 0
@@ -179,6 +183,7 @@ class SimulatedFiles:
     def cut_power(self, random: Random) -> None:
         """Loses a drawn part of what was not synced."""
         self.operations_left = -1
+        self.cuts_commit = False
         if self._journal:
             self._entries = random.choice([*self._journal, self._entries])
             self._journal.clear()

@@ -25,7 +25,10 @@ from amcast.live.errors import BadFrameError
 from amcast.live.limits import KIB, Limits
 from amcast.live.rpc.messages import (
     AllocateClientId,
+    FetchState,
+    GetNodeStatus,
     GetProgress,
+    GetTopology,
     ReleaseClientId,
     RpcEnvelope,
     Subscribe,
@@ -46,7 +49,7 @@ LIMITS = Limits(
     heartbeat_timeout_s=0.5,
 )  # fmt: skip
 CLIENT = 1 << 20
-MODES = 7
+MODES = 8
 FRESH = 20_000
 """Inputs per node."""
 
@@ -109,9 +112,9 @@ class Target:
         self.frames = 0
         """Inputs that reached a link."""
 
-    def hello(self, process: int = CLIENT) -> bytes:
+    def hello(self, process: int = CLIENT, version: int = WIRE_VERSION) -> bytes:
         self._links += 1
-        return wire.encode_hello(Hello(WIRE_VERSION, "amcast", SPEC.name, process, 0, 0, self._links, None, 0, 1))
+        return wire.encode_hello(Hello(version, "amcast", SPEC.name, process, 0, 0, self._links, None, 0, 1))
 
     def take(self, data: bytes) -> None:
         """Feeds one input: its first bytes choose the peer and the sizes of reads, the rest is received."""
@@ -151,7 +154,8 @@ class Target:
             case 0:
                 return rest
             case 1:
-                return self.hello() + rest
+                # A version without checksums: mutated frames are read, and not refused for their checksum.
+                return self.hello(version=wire.CHECKED_VERSION - 1) + rest
             case 2:
                 kind = rest[0] % 8 if rest else 0
                 return self.hello() + wire.CHECKED.make(kind, rest[1:][: LIMITS.frame_bytes])
@@ -161,8 +165,10 @@ class Target:
                 return self.hello() + self.coder.encode_frame(1, 0, [self.coder.encode(Request(message))]) + rest
             case 4:
                 return wire.CHECKED.make(wire.RPC_REQUEST, rest[:4000])
+            case 6:
+                return self.hello(process=1, version=wire.CHECKED_VERSION - 1) + rest
             case _:
-                return self.hello(process=1) + rest
+                return self.hello() + rest
 
     def _read(self, rest: bytes) -> None:
         """Decodes an input as a frame of a server: the codec alone."""
@@ -185,20 +191,36 @@ def seeds() -> list[bytes]:
     target = Codec(SPEC.wire_bodies(), limits=LIMITS)
     message = Message(CLIENT * 10**9, CLIENT, (0, 1), b"payload")
     frame = target.encode_frame(1, 0, [target.encode(Request(message))])
+    unchecked = wire.find_framing(wire.CHECKED_VERSION - 1, True)
+    plain = target.encode_frame(1, 0, [target.encode(Request(message))], unchecked)
     hello = wire.encode_hello(Hello(WIRE_VERSION, "amcast", SPEC.name, CLIENT + 1, 0, 0, 1, None, 0, 1))
     visits = [
         encode_request(RpcEnvelope(WIRE_VERSION, "amcast", 0, question))
-        for question in (GetProgress(), Subscribe(0, 0), AllocateClientId(), ReleaseClientId(1, b"x" * 16, 1, 1))
+        for question in (
+            GetProgress(),
+            Subscribe(0, 0),
+            Subscribe(0, 2**63),
+            Subscribe(2**62, -(2**62)),
+            AllocateClientId(),
+            ReleaseClientId(1, b"x" * 16, 1, 1),
+            ReleaseClientId(2**63, b"", -1, 2**63),
+            FetchState(2**63),
+            GetNodeStatus(),
+            GetNodeStatus(-(2**62)),
+            GetNodeStatus(2**63),
+            GetTopology(),
+        )
     ]
     states = [msgspec.msgpack.encode(kind) for kind in ([1, 0, []], [1, 0, [["Request", [1, 1, [0], b""]]]])]
     return [
         b"\x00\x00\x00" + hello + frame,
-        b"\x01\x00\x00" + frame + wire.encode_ack(0) + frame,
+        b"\x01\x00\x00" + plain + wire.encode_ack(0, unchecked) + plain,
+        b"\x07\x00\x00" + frame + wire.encode_ack(0) + frame,
         b"\x02\x00\x00\x03" + wire.CHECKED.payload(frame),
         b"\x03\x00\x00\x00\x01hello",
         *(b"\x04\x00\x00" + wire.CHECKED.payload(visit) for visit in visits),
         *(b"\x05\x00\x00" + state for state in states),
-        b"\x06\x00\x00" + frame,
+        b"\x06\x00\x00" + plain,
         b"\x00\x00\x00" + wire.encode_refusal("no"),
     ]
 

@@ -7,6 +7,7 @@ writes no more than the socket takes, and all subscribers share the deliveries (
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
@@ -47,6 +48,8 @@ from amcast.live.wire.connection import Connection
 from amcast.live.wire.frames import RANGE_VERSION, WIRE_VERSION
 from amcast.live.wire.quotas import ClientQuotas
 from amcast.storage.client_ids import ClientIdAllocator
+
+log = logging.getLogger("amcast.live")
 
 CHUNK_BYTES: Final = 128 * KIB
 """Size of one reply, unless it holds a single larger message."""
@@ -180,6 +183,10 @@ class RpcServer:
             connection.refuse(str(error))
         except asyncio.CancelledError:
             connection.finish()
+        except Exception as error:
+            # A defect in one handler must neither stay unnoticed nor keep its connection open.
+            log.error("%s cannot be answered", type(request).__name__, exc_info=error)
+            connection.refuse(f"the request failed at process {self._me}: {error!r}")
 
     # Handlers
 

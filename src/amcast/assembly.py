@@ -17,7 +17,7 @@ from typing import Any
 from amcast.kernel.bundle import MAX_GATEWAYS
 from amcast.kernel.config import Config
 from amcast.kernel.ids import ProcessId
-from amcast.kernel.message import Body
+from amcast.kernel.message import Body, State
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
@@ -26,7 +26,16 @@ from amcast.parts.client.one_shot import OneShotClient
 from amcast.parts.client.session import ClientSession
 from amcast.parts.membership.messages import ReconfigurableConfig
 from amcast.parts.membership.reconfigurable import build_reconfigurable_spec
-from amcast.parts.node.messages import GatewayConfig, Heartbeat, NodeConfig, NodeState, OmegaConfig
+from amcast.parts.node.messages import (
+    AdmissionConfig,
+    AdmissionReply,
+    AdmissionRequest,
+    GatewayConfig,
+    Heartbeat,
+    NodeConfig,
+    NodeState,
+    OmegaConfig,
+)
 from amcast.parts.node.node import Node
 
 
@@ -75,8 +84,10 @@ def build_node_spec(spec: Spec, node: NodeConfig) -> Spec:
     def make(me: ProcessId, topology: Topology, config: Any) -> Process:
         return Node(spec.process(me, topology, config), node, spec.contacts)
 
-    bodies: tuple[type[Body], ...] = (*spec.bodies, Heartbeat, Farewell, LeaderHint, Done)
-    return replace(spec, process=make, bodies=bodies, states=(*spec.states, NodeState), farewell=Farewell)
+    admission: tuple[type[Body], ...] = (AdmissionRequest, AdmissionReply)
+    bodies: tuple[type[Body], ...] = (*spec.bodies, *admission, Heartbeat, Farewell, LeaderHint, Done)
+    states: tuple[type[State], ...] = (*spec.states, NodeState)
+    return replace(spec, process=make, bodies=bodies, states=states, farewell=Farewell, admission_bodies=admission)
 
 
 def choose_gateway(spec: Spec, topology: Topology) -> GatewayConfig | None:
@@ -94,7 +105,11 @@ def assemble_cluster(protocol: Spec, topology: Topology, options: Mapping[str, A
         protocol,
         protocol.configure(options),
         # A group of one process that stays alone needs no election.
-        NodeConfig(omega=None if lone else OmegaConfig(), gateway=gateway),
+        NodeConfig(
+            omega=None if lone else OmegaConfig(),
+            gateway=gateway,
+            admission=AdmissionConfig(readmits="amnesia" in protocol.claims.faults),
+        ),
         SessionConfig(gateways=gateway is not None),
         ReconfigurableConfig() if changes else None,
     )
@@ -115,16 +130,20 @@ def assemble_simulation(
     return Assembly(
         protocol,
         config,
-        scale_node(scale_ns, gateway) if heartbeats else NodeConfig(omega=None, gateway=gateway),
+        scale_node(scale_ns, gateway, heartbeats, readmits="amnesia" in protocol.claims.faults),
         SessionConfig(retry_ns=retry_ns, gateways=gateways),
         ReconfigurableConfig(retry_ns=(30 * scale_ns, 60 * scale_ns)) if changes else None,
     )
 
 
-def scale_node(scale_ns: int, gateway: GatewayConfig | None = None) -> NodeConfig:
-    """A node's options with heartbeats and suspicion in proportion to the longest message delay."""
+def scale_node(
+    scale_ns: int, gateway: GatewayConfig | None = None, heartbeats: bool = True, readmits: bool = False
+) -> NodeConfig:
+    """A node's options with heartbeats, suspicion and admission in proportion to the longest message delay."""
     omega = OmegaConfig(heartbeat_ns=8 * scale_ns, suspect_after_ns=(32 * scale_ns, 48 * scale_ns))
-    return NodeConfig(omega=omega, gateway=gateway)
+    retry_ns = (6 * scale_ns, 10 * scale_ns)
+    admission = AdmissionConfig(grace_ns=8 * scale_ns, retry_ns=retry_ns, remember_ns=0, readmits=readmits)
+    return NodeConfig(omega=omega if heartbeats else None, gateway=gateway, admission=admission)
 
 
 def assemble_bare(protocol: Spec, config: Config) -> Assembly:

@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from amcast.kernel.bundle import bundle_messages
+from amcast.kernel.folder import KnownFolder
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record
 
@@ -126,3 +127,28 @@ class Note(Effect, frozen=True):
     name: str
     message: MessageId | None = None
     value: float | None = None
+
+
+class Remember(Effect, frozen=True):
+    """Makes durable what a node knows of the data folders of others and of its own, apart from its records. Effects
+    after it happen when it is durable, unless it is `lazy`."""
+
+    peers: tuple[KnownFolder, ...]
+    """By process id."""
+    admitted: bool
+    """Whether the node may take part with its folder."""
+    doubt: str = ""
+    """Why the folder is doubtful, other than by damage that its storage finds; "" if it is not."""
+    lazy: bool = False
+    """Whether the driver may write it later: a crash may lose it."""
+
+
+class Restart(Effect, frozen=True):
+    """Ends this incarnation at once, as a crash would; the driver starts the next one. It is the last effect of its
+    step."""
+
+    incarnation: int = 0
+    """Above 0: the next incarnation is at least this one and starts without the records, which the driver puts aside;
+    the numbers of later records are above all earlier ones. 0: it starts with the records."""
+    records: int = 0
+    """The highest number of records that other processes know of; numbers of later records are above it, too."""

@@ -7,9 +7,10 @@ from msgspec import Struct
 
 from amcast.kernel.ids import ProcessId
 
-Condition = Literal["fresh", "sound", "doubtful"]
+Condition = Literal["fresh", "sound", "doubtful", "lost"]
 """fresh: created by this start, or never admitted by its group. sound: every record that was ever durable here can be
-read, unless the folder is an older copy. doubtful: records that were durable once may be missing or damaged."""
+read, unless the folder is an older copy. doubtful: records that were durable once may be missing or damaged. lost: an
+operator prepared an empty folder in place of one that is lost (`amcast replace`)."""
 
 
 class KnownFolder(Struct, frozen=True, array_like=True, gc=False):
@@ -21,7 +22,9 @@ class KnownFolder(Struct, frozen=True, array_like=True, gc=False):
     incarnation: int
     """The highest incarnation that was heard of."""
     records: int
-    """The highest number of durable records that was heard of."""
+    """The highest number of durable records that was heard of; -1: the folder keeps none."""
+    start: int = 0
+    """`FolderState.start` of that incarnation."""
 
 
 class FolderState(Struct, frozen=True, array_like=True):
@@ -31,7 +34,7 @@ class FolderState(Struct, frozen=True, array_like=True):
     """A random number of 63 bits, drawn when the folder was created."""
     incarnation: int
     records: int = 0
-    """How many records were ever made durable here; 0 where the folder keeps none."""
+    """How many records were ever made durable here; -1 where the folder keeps none."""
     condition: Condition = "sound"
     reason: str = ""
     """Why the folder is doubtful, as a sentence."""
@@ -39,3 +42,7 @@ class FolderState(Struct, frozen=True, array_like=True):
     """What the folder remembers of other processes, by process id."""
     admitted: bool = False
     """Whether its group has admitted this folder: the node has taken part with it."""
+    start: int = 0
+    """A random number of this start: two starts of copies of one folder may have the same incarnation."""
+    accepts_loss: bool = False
+    """Whether an operator lets the node take part with the folder as it is, and accepts what may be lost by it."""

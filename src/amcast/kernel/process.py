@@ -21,11 +21,14 @@ from amcast.kernel.effects import (
     Effect,
     Note,
     Persist,
+    Remember,
     Resolve,
+    Restart,
     Send,
     SetTimer,
 )
 from amcast.kernel.events import Event, Leader, LinkReset, PeerDown, Receive, Requests, Started, Submit, Suspect, Timer
+from amcast.kernel.folder import KnownFolder
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record, Request, State
 from amcast.kernel.topology import Topology
@@ -193,6 +196,12 @@ class Process(Diagnostics, ABC):
 
     def persist(self, record: Record, replaces: bool = False, after_deliveries: bool = False) -> None:
         self._outbox.append(Persist(record, replaces, after_deliveries))
+
+    def remember(self, peers: tuple[KnownFolder, ...], admitted: bool, doubt: str = "", lazy: bool = False) -> None:
+        self._outbox.append(Remember(peers, admitted, doubt, lazy))
+
+    def restart(self, incarnation: int = 0, records: int = 0) -> None:
+        self._outbox.append(Restart(incarnation, records))
 
     def note(self, name: str, message: MessageId | None = None, value: float | None = None) -> None:
         self._outbox.append(Note(name, message, value))

@@ -36,14 +36,18 @@ FAULTS: Final = (
     "crash",
     "recovery",
     "amnesia",
+    "emptied",
+    "rollback",
 )
 """Kinds of faults, mildest first. partition and loss only delay bodies, because links repair them; links: a link
 overflows and is reset, so that bodies in flight are lost (Skeen survives the former and not the latter). amnesia: a
-restarted process has lost its disk."""
+restarted process has lost its disk. The last two are faults of nodes that have data folders: emptied without a
+replacement, or replaced by an older copy."""
 
 FaultKind = Literal[
-    "pause", "slow", "partition", "loss", "skew", "leaders", "suspects", "links", "crash", "recovery", "amnesia"
-]
+    "pause", "slow", "partition", "loss", "skew", "leaders", "suspects", "links", "crash", "recovery", "amnesia",
+    "emptied", "rollback",
+]  # fmt: skip
 
 
 def majorities_survive(topology: Topology, crashed: frozenset[ProcessId]) -> bool:
@@ -116,6 +120,8 @@ class Spec:
     farewell: Callable[[int], Body] | None = None
     """Makes the body that all peers get before a process shuts down, from its incarnation. The driver sends it: a
     process does not know which clients are connected."""
+    admission_bodies: tuple[type[Body], ...] = ()
+    """The bodies with which nodes admit each other's data folders; empty for processes without folders."""
     open_bundle: Callable[[Message], list[Message]] | None = None
     """How processes of the protocol open a bundle when they deliver it (`kernel/bundle.py`). None: they cannot, and
     nodes are no gateways."""

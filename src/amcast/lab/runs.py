@@ -19,7 +19,7 @@ from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body
 from amcast.kernel.process import Process
 from amcast.kernel.reconfiguration import change_topology
-from amcast.kernel.spec import Spec, all_correct, majorities_survive
+from amcast.kernel.spec import Claims, Spec, all_correct, majorities_survive
 from amcast.kernel.topology import Topology
 from amcast.lab.protocol_lookup import find_protocol
 from amcast.simulation.inputs.environments import find_environment
@@ -31,7 +31,7 @@ from amcast.simulation.monitors.monitors import Monitoring
 from amcast.simulation.schedulers.fuzz import FuzzCase, Fuzzer, FuzzOutcome
 from amcast.simulation.simulate import RunSummary, Simulation, SimulationSetup
 from amcast.simulation.world.actions import Change
-from amcast.simulation.world.world import World
+from amcast.simulation.world.world import NodeBodies, World
 from amcast.trace.meta import Meta, RunClaims, collect_versions
 from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run, read_run
@@ -71,9 +71,10 @@ class PreparedRun:
         )
 
     @property
-    def farewell(self) -> Callable[[int], Body] | None:
-        """The body with which a node of this run, in an incarnation, says that it leaves; None for bare processes."""
-        return self.assembly.spec.farewell
+    def node_bodies(self) -> NodeBodies:
+        """The bodies by which the driver takes part in the nodes of this run; those of bare processes are empty."""
+        spec = self.assembly.spec
+        return NodeBodies(spec.farewell, spec.admission_bodies)
 
     @cached_property
     def monitoring(self) -> Monitoring | None:
@@ -148,7 +149,7 @@ class PreparedRun:
             senders=self.senders,
             absent=self.absent,
             operator=self.operator,
-            farewell=self.farewell,
+            node_bodies=self.node_bodies,
         )
 
     def make_case(self) -> FuzzCase:
@@ -167,7 +168,7 @@ class PreparedRun:
             senders=self.senders,
             absent=self.absent,
             operator=self.operator,
-            farewell=self.farewell,
+            node_bodies=self.node_bodies,
             changes=self.changes,
             monitoring=self.monitoring,
         )
@@ -218,12 +219,20 @@ def prepare_run(plan: Plan, spec: Spec | None = None) -> PreparedRun:
     _check_links(spec, network)
     if plan.gateways and not spec.open_bundle:
         raise UsageError(f"gateways = true; protocol {spec.name} does not open bundles")
-    kinds = parse_profile(plan.faults.profile, spec.claims, spec.name)
     nodes = plan.nodes if plan.nodes is not None else bool(changes) or "crash" in spec.claims.faults
+    kinds = parse_profile(plan.faults.profile, _add_folder_faults(spec.claims, nodes), spec.name)
     prepared = PreparedRun(plan, spec, config, topology, network, kinds, nodes)
     prepared.make_draw(plan.seed)(topology.clients[0])
     prepared.make(topology.servers[0])  # rejects options that do not fit the topology
     return prepared
+
+
+def _add_folder_faults(claims: Claims, nodes: bool) -> Claims:
+    """The claims of a run whose nodes have data folders: they notice a spoilt folder, if the protocol readmits members
+    that lost their records."""
+    if not nodes or "amnesia" not in claims.faults:
+        return claims
+    return replace(claims, faults=claims.faults | {"emptied", "rollback"})
 
 
 def add_operator(topology: Topology, spec: Spec, nodes: bool | None) -> Topology:

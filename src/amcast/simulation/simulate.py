@@ -6,7 +6,6 @@ from functools import partial
 from typing import Literal
 
 from amcast.kernel.ids import ProcessId
-from amcast.kernel.message import Body
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims
 from amcast.kernel.topology import Topology
@@ -20,7 +19,7 @@ from amcast.simulation.schedulers.discrete_event import DiscreteEventScheduler
 from amcast.simulation.world.actions import Change
 from amcast.simulation.world.failure import ProcessFailedError
 from amcast.simulation.world.membership import are_changes_done, list_planned_topologies
-from amcast.simulation.world.world import World
+from amcast.simulation.world.world import NO_NODES, NodeBodies, World
 from amcast.trace.recorder import Recorder
 
 End = Literal["delivered", "stuck", "cut off", "failed"]
@@ -50,8 +49,7 @@ class SimulationSetup:
     """Processes that are no members at first, and may join."""
     operator: ProcessId | None = None
     """The client that requests changes of members."""
-    farewell: Callable[[int], Body] | None = None
-    """`Spec.farewell` of the nodes."""
+    node_bodies: NodeBodies = NO_NODES
 
 
 @dataclass
@@ -91,7 +89,7 @@ class Simulation:
             keeps_history=keeps_history or setup.operator is not None,
             absent=setup.absent,
             operator=setup.operator,
-            farewell=setup.farewell,
+            node_bodies=setup.node_bodies,
         )
         self._pending_changes: list[Change] = []
         """Changes of members of the plan that have not happened yet, in order."""

@@ -143,9 +143,9 @@ def test_scripts_replay_and_narrate_the_actions(tmp_path: Path) -> None:
     stored = read_script(tmp_path / "live.script")
     assert list(stored.actions) == actions
     judged = make_judge(prepared, 0)
-    again = replay(stored, prepared.make, prepared.spec.claims, judged, farewell=prepared.farewell)
+    again = replay(stored, prepared.make, prepared.spec.claims, judged, node_bodies=prepared.node_bodies)
     assert (again.status, again.skipped) == ("holds", 0)
-    story = "\n".join(narrate(stored, prepared.make, prepared.spec.claims, judged, prepared.farewell))
+    story = "\n".join(narrate(stored, prepared.make, prepared.spec.claims, judged, prepared.node_bodies))
     assert f"process 0 receives requests for messages {message_id(one, 0)}, {message_id(other, 0)}" in story
     assert "process 1 learns that process 0 is unreachable" in story
     assert "process 0 announces to all others that it leaves" in story

@@ -269,7 +269,7 @@ def _print_explored(prepared: PreparedRun, found: SearchResult, data: dict[str, 
         out.print(f"{found.counterexample.status}, shortest way, {data['steps']} steps:", markup=False)
         kept = read_script(data["script"])
         judged = make_judge(prepared, 0)
-        for line in narrate(kept, prepared.make, prepared.spec.claims, judged, prepared.farewell, prepared.monitoring):
+        for line in narrate(kept, prepared.make, prepared.spec.claims, judged, prepared.node_bodies, prepared.monitoring):
             out.print(f"  {line}", markup=False)
     _print_next(data)
 
@@ -292,7 +292,7 @@ def replay(
         prepared.spec.claims,
         make_judge(prepared, kept.seed or 0),
         tell=tell,
-        farewell=prepared.farewell,
+        node_bodies=prepared.node_bodies,
         monitoring=prepared.monitoring,
     )
     verdict = "holds" if result.status == "holds" else "violated"
@@ -322,7 +322,7 @@ def shrink(
             prepared.spec.claims,
             make_judge(prepared, kept.seed or 0),
             lambda runs, steps: show(runs),
-            farewell=prepared.farewell,
+            node_bodies=prepared.node_bodies,
             monitoring=prepared.monitoring,
         )
     target = _write_script(small.script, target or script.with_suffix(".small.script"), "")
@@ -344,7 +344,7 @@ def shrink(
         out.print(small.limit, markup=False)
     judged = make_judge(prepared, kept.seed or 0)
     for line in narrate(
-        small.script, prepared.make, prepared.spec.claims, judged, prepared.farewell, prepared.monitoring
+        small.script, prepared.make, prepared.spec.claims, judged, prepared.node_bodies, prepared.monitoring
     ):
         out.print(f"  {line}", markup=False)
     out.print(f"replay it:  amcast replay {target}", markup=False)

@@ -10,6 +10,7 @@ restart once, and not back to the first member when the incarnations are equal a
 harmless: no protocol's safety depends on the oracle.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from amcast.kernel.ids import ProcessId
@@ -32,12 +33,15 @@ class Omega:
         members: tuple[ProcessId, ...],
         config: OmegaConfig,
         suspected: set[ProcessId] | None = None,
+        count_records: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`suspected` is the set in which the oracle keeps the suspected members, for others that read it."""
+        """`suspected` is the set in which the oracle keeps the suspected members, for others that read it;
+        `count_records` tells how many records the owner has made durable."""
         self.owner = owner
         self.members = members
         self.others = tuple(member for member in members if member != owner.me)
         self.config = config
+        self._count_records = count_records
         self.incarnation = 0
         self.leader = members[0]
         self._incarnations: dict[ProcessId, int] = dict.fromkeys(members, 0)
@@ -132,7 +136,7 @@ class Omega:
         return member not in self._suspected
 
     def _send_heartbeat(self) -> None:
-        self.owner.send_all(self.others, Heartbeat(self.incarnation, self._since[self.owner.me]))
+        self.owner.send_all(self.others, Heartbeat(self.incarnation, self._since[self.owner.me], self._count_records()))
         # All members send at the same instants of their clocks, so that each wakes up once for all heartbeats.
         heartbeat_ns = self.config.heartbeat_ns
         after_ns = heartbeat_ns - self.owner.now % heartbeat_ns

@@ -5,11 +5,18 @@ from typing import Literal
 from msgspec import field
 
 from amcast.kernel.config import Config
+from amcast.kernel.events import Event
+from amcast.kernel.folder import Condition, FolderState, KnownFolder
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
-from amcast.kernel.message import Body, Message, State
+from amcast.kernel.message import Body, Message, Record, State
 from amcast.kernel.units import MILLISECOND
 from amcast.parts.client.messages import ClientSessionState
 from amcast.parts.ordering.messages import DeliveredRange
+
+Verdict = Literal["new", "known", "replaced", "other", "ahead"]
+"""What a process remembers of the folder that another one states. new: nothing. known: this folder, and no more of it
+than is stated. replaced: another one, which an operator has replaced by this one. other: another one. ahead: this
+folder, in a later incarnation or with more records than is stated: it is an older copy."""
 
 
 class OmegaConfig(Config, frozen=True):
@@ -35,6 +42,64 @@ class Heartbeat(Body, frozen=True):
     incarnation: int
     since_ns: int = 0
     """When the incarnation began on the member's clock; 0 in its first incarnation."""
+    records: int = 0
+    """How many records the member has made durable. Others remember it: an older copy of its folder has fewer."""
+
+
+class AdmissionConfig(Config, frozen=True):
+    """Settings of the admission of a data folder by its group."""
+
+    grace_ns: int = 400 * MILLISECOND
+    """How long a process that could take part waits for the answers of all other servers."""
+    retry_ns: tuple[int, int] = (150 * MILLISECOND, 250 * MILLISECOND)
+    """How long it waits before it asks again; doubled each time, up to 32 times as long."""
+    remember_ns: int = 1000 * MILLISECOND
+    """How often record counts of other members are made durable, at most."""
+    readmits: bool = False
+    """Whether the protocol readmits a member that lost its records."""
+
+
+class AdmissionRequest(Body, frozen=True):
+    """A process that starts states what its data folder says of itself (`kernel/folder.py`)."""
+
+    folder: int
+    incarnation: int
+    start: int
+    records: int
+    condition: Condition
+    accepts_loss: bool = False
+
+
+class AdmissionReply(Body, frozen=True):
+    """What the sender durably remembers of the data folder of a process, and the sender's own folder."""
+
+    start: int
+    """`AdmissionRequest.start` of the request."""
+    verdict: Verdict
+    known: KnownFolder | None
+    """The folder that the sender remembers, for the verdicts `other` and `ahead`."""
+    is_admitted: bool
+    """Whether the sender takes part in its group."""
+    own: KnownFolder
+    """The sender's own folder."""
+
+
+class AdmissionState(State, frozen=True):
+    """The snapshot of an admission."""
+
+    folder: FolderState | None
+    state: str
+    doubt: str
+    has_graced: bool
+    has_taken_part: bool
+    attempts: int
+    known: tuple[KnownFolder, ...]
+    replies: tuple[tuple[ProcessId, AdmissionReply], ...]
+    persisted: int
+    written: tuple[KnownFolder, ...]
+    written_ns: int
+    records: tuple[Record, ...] = ()
+    held: tuple[Event, ...] = ()
 
 
 class OmegaState(State, frozen=True):
@@ -124,6 +189,7 @@ class NodeConfig(Config, frozen=True):
     gateway whose bundle holds very few messages."""
     gateway: GatewayConfig | None = None
     """None: clients send requests to the protocol's contacts. Otherwise every node is a gateway for its clients."""
+    admission: AdmissionConfig = field(default_factory=AdmissionConfig)
 
 
 class NodeState(State, frozen=True):
@@ -136,3 +202,4 @@ class NodeState(State, frozen=True):
     leaders: tuple[tuple[GroupId, ProcessId], ...]
     gateway: GatewayState | None = None
     pending_replies: tuple[tuple[tuple[ProcessId, MessageId], ...], tuple[tuple[ProcessId, MessageId], ...]] = ((), ())
+    admission: AdmissionState | None = None

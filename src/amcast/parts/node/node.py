@@ -30,7 +30,7 @@ from typing import Final
 
 from amcast.kernel.bundle import FIRST_BUNDLE, bundle_messages, gateway_process, is_bundle
 from amcast.kernel.diagnostics import PHASES_AFTER_DELIVERY, Phase, ProcessStatus, explain_delivered
-from amcast.kernel.effects import About, Deliver, Effect, Send
+from amcast.kernel.effects import About, Deliver, Effect, Persist, Send
 from amcast.kernel.events import Event, Leader, LinkReset, PeerDown, Receive, Requests, Started, Submit, Timer
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Reply, Request, State
@@ -39,13 +39,14 @@ from amcast.kernel.spec import Contacts
 from amcast.parts.client.messages import Farewell, LeaderHint
 from amcast.parts.client.session import TIMER as SESSION_TIMER
 from amcast.parts.membership.reconfigurable import Reconfigurable
+from amcast.parts.node.admission import GRACE_TIMER, RETRY_TIMER, Admission
 from amcast.parts.node.gateway import GATHER_TIMER, WINDOW_TIMER, Gateway
 from amcast.parts.node.leader_oracle import HEARTBEAT_TIMER, Omega
-from amcast.parts.node.messages import Heartbeat, NodeConfig, NodeState
+from amcast.parts.node.messages import AdmissionReply, AdmissionRequest, Heartbeat, NodeConfig, NodeState
 from amcast.parts.node.pending_replies import PendingReplies
 from amcast.parts.ordering.delivered_set import DeliveredSet
 
-NODE_BODIES: Final = frozenset({Farewell, Heartbeat, Reply, Request})
+NODE_BODIES: Final = frozenset({AdmissionReply, AdmissionRequest, Farewell, Heartbeat, Reply, Request})
 """Types of bodies that the node itself handles, always or at times."""
 SMALL_BUNDLE: Final = 4
 """Every member of a group replies for a bundle of at most this many messages. A follower may deliver one message delay
@@ -66,6 +67,7 @@ class Node(Process):
         "_reconfigurable",
         "_servers",
         "_touches_membership",
+        "admission",
         "config",
         "delivered",
         "gateway",
@@ -86,9 +88,10 @@ class Node(Process):
         if self._reconfigurable is not None:
             self._node_bodies = NODE_BODIES | self._reconfigurable.membership_bodies
             suspected = self._reconfigurable.suspected_members
+        self.admission = Admission(self, config.admission)
         self.omega: Omega | None = None
         if config.omega is not None:
-            self.omega = Omega(self, self.topology.members(self.home), config.omega, suspected)
+            self.omega = Omega(self, self.topology.members(self.home), config.omega, suspected, self._count_records)
         self.gateway: Gateway | None = None
         if config.gateway is not None:
             assert contacts is not None, "a gateway needs the protocol's contacts"
@@ -116,10 +119,17 @@ class Node(Process):
 
     def step(self, events: Sequence[Event], now: int) -> list[Effect]:
         self.now = now
+        admission = self.admission
+        if not admission.takes_part or type(events[0] if events else None) is Started:
+            events = self._step_admission(events)
+            if not events:
+                return self._take_outbox()
         node_bodies = self._node_bodies
         for event in events:
             if type(event) is not Receive or type(event.body) in node_bodies:
                 events = self._route_events(events, now)
+                if admission.is_ending:
+                    return self._take_outbox()
                 break
         reconfigurable = self._reconfigurable
         if reconfigurable is None:
@@ -135,10 +145,51 @@ class Node(Process):
             is_idle = reconfigurable.is_idle
         if not is_idle:
             effects = self._finish_step(effects, now)
+        if admission.counts_records:
+            admission.count_persisted(sum(type(effect) is Persist for effect in effects))
         if self._outbox:
             effects = self._outbox + effects
             self._outbox = []
         return effects
+
+    def _take_outbox(self) -> list[Effect]:
+        effects, self._outbox = self._outbox, []
+        return effects
+
+    # Admission (`parts/node/admission.py`)
+
+    def _count_records(self) -> int:
+        return self.admission.records
+
+    def _step_admission(self, events: Sequence[Event]) -> Sequence[Event]:
+        """Handles events while the process does not take part. Returns the events for the node and its protocol once
+        it does: Started, and what was held."""
+        if type(events[0]) is Started and events[0].folder is None:
+            return events
+        for event in events:
+            self._handle_event_before_admission(event)
+        started = self.admission.finish_step()
+        return () if started is None else (started, *self.admission.take_held())
+
+    def _handle_event_before_admission(self, event: Event) -> None:
+        """Lets the admission see an event, or holds it for the protocol. Heartbeats are repeated anyway."""
+        admission = self.admission
+        match event:
+            case Started():
+                admission.start(event)
+            case Timer(name) if name in (RETRY_TIMER, GRACE_TIMER):
+                admission.handle_timer(name)
+            case Receive(sender, AdmissionRequest() as body):
+                admission.handle_request(sender, body)
+            case Receive(sender, AdmissionReply() as body):
+                admission.handle_reply(sender, body)
+            case Receive(_, Heartbeat()) | PeerDown():
+                pass
+            case LinkReset(peer):
+                admission.handle_link_reset(peer)
+                admission.hold(event)
+            case _:
+                admission.hold(event)
 
     def _route_events(self, events: Sequence[Event], now: int) -> list[Event]:
         """Handles the events of the node and its parts, and returns those for the protocol."""
@@ -261,8 +312,10 @@ class Node(Process):
                     self.omega.start(incarnation, joins=self.topology.configuration > 0)
                 if self.gateway is not None:
                     self.gateway.start(incarnation)
-            case LinkReset() if self.gateway is not None:
-                self._gateway_events.append(event)
+            case LinkReset(peer):
+                self.admission.handle_link_reset(peer)
+                if self.gateway is not None:
+                    self._gateway_events.append(event)
             case PeerDown(peer):
                 if self.omega is not None:
                     self._follow_suspicion(self.omega.suspect(peer), for_protocol)
@@ -270,8 +323,11 @@ class Node(Process):
         return False
 
     def _handle_timer(self, event: Event, name: str, for_protocol: list[Event]) -> bool:
+        if name in (RETRY_TIMER, GRACE_TIMER):
+            return True
         if name.startswith(HEARTBEAT_TIMER):
             if self.omega is not None:
+                self.admission.write_counts()
                 leader = self.omega.handle_timer(name)
                 # The oracle overrides leaders that others suggested meanwhile.
                 if self._leaders[self.home] != self.omega.leader:
@@ -299,6 +355,7 @@ class Node(Process):
         if kind is Heartbeat:
             if sender == self._leaders[self.home]:
                 self._pending_replies.record_heartbeat()
+            self.admission.handle_records(sender, body.records)  # type: ignore[attr-defined]
             if self.omega is not None:
                 was_suspected = not self.omega.trusts(sender)
                 leader = self.omega.handle_heartbeat(sender, body)  # type: ignore[arg-type]
@@ -310,6 +367,12 @@ class Node(Process):
             if self.omega is not None and self.topology.group_of(sender) == self.home:
                 leader = self.omega.handle_farewell(sender, body)  # type: ignore[arg-type]
                 self._follow_suspicion(leader, for_protocol)
+        elif kind is AdmissionRequest:
+            self.admission.handle_request(sender, body)  # type: ignore[arg-type]
+            self.admission.finish_step()
+        elif kind is AdmissionReply:
+            self.admission.handle_reply(sender, body)  # type: ignore[arg-type]
+            self.admission.finish_step()
         elif kind is Reply:
             if self.gateway is not None:
                 self._gateway_events.append(Receive(sender, body))
@@ -473,7 +536,12 @@ class Node(Process):
 
     def status(self) -> ProcessStatus:
         open_requests = len(self._own_requests) if self.gateway is None else len(self.gateway.open_bundles())
-        return {"leader": self._leaders[self.home], **self.protocol.status(), "open_requests": open_requests}
+        return {
+            "leader": self._leaders[self.home],
+            **self.protocol.status(),
+            "open_requests": open_requests,
+            **self.admission.describe(),
+        }
 
     def unanswered_bytes(self) -> int:
         return 0 if self.gateway is None else self.gateway.unordered_bytes
@@ -505,6 +573,7 @@ class Node(Process):
             tuple(sorted(self._leaders.items())),
             None if self.gateway is None else self.gateway.snapshot(),
             self._pending_replies.snapshot(),
+            self.admission.snapshot(),
         )
 
     def restore(self, state: State) -> None:
@@ -522,3 +591,5 @@ class Node(Process):
         self._pending_replies.restore(state.pending_replies)
         if self.gateway is not None and state.gateway is not None:
             self.gateway.restore(state.gateway)
+        if state.admission is not None:
+            self.admission.restore(state.admission)

@@ -34,7 +34,12 @@ from amcast.simulation.world.actions import (
     Suspicion,
     Unreachable,
 )
-from amcast.simulation.world.membership import can_change, list_topologies_in_force, request_change
+from amcast.simulation.world.membership import (
+    can_change,
+    list_topologies_in_force,
+    present_topology,
+    request_change,
+)
 from amcast.simulation.world.world import World
 
 
@@ -63,8 +68,8 @@ def perform_fault(world: World, scheduler: FaultTarget, fault: Fault) -> bool:
             world.crash(process, kept, torn)
         case DiskFault(process, kind, draw):
             return world.disks[process].damage(kind, draw)
-        case Recover(process, amnesia):
-            world.recover(process, amnesia)
+        case Recover(process, amnesia, emptied, rolled_back):
+            world.recover(process, amnesia, emptied, rolled_back)
         case Pause(process):
             world.paused.add(process)
         case Resume(process):
@@ -130,8 +135,10 @@ def _is_applicable(world: World, fault: Fault) -> bool:
     match fault:
         case Crash(process):
             return process in world.processes
-        case Recover(process):
-            return process in world.down and world.disks[process].can_start
+        case Recover(process, _, emptied, rolled_back):
+            has_folder = process in world.folders and not (rolled_back and world.storage)
+            is_possible = has_folder or not (emptied or rolled_back)
+            return process in world.down and world.disks[process].can_start and is_possible
         case DiskFault(process):
             return world.storage > 0 and world.topology.group_of(process) is not None
         case Pause(process):
@@ -141,7 +148,7 @@ def _is_applicable(world: World, fault: Fault) -> bool:
         case Suggest(process) | Suspicion(process) | Unreachable(process):
             return process in world.processes and process not in world.paused
         case Leave(process):
-            return world.farewell is not None and process in world.processes and process not in world.paused
+            return world.node_bodies.farewell is not None and process in world.processes and process not in world.paused
         case Collect(process):
             return world.topology.group_of(process) is not None
         case Change(_, add):
@@ -150,6 +157,24 @@ def _is_applicable(world: World, fault: Fault) -> bool:
             return one != other and one in world.processes and other in world.processes
         case _:
             return True
+
+
+def count_noticeable_records(world: World, process: ProcessId) -> int:
+    """How many of the last records an older copy of a folder must lack so that so many members remember more than it
+    has that one of them is in every majority; 0 if it has not as many records."""
+    group = world.topology.group_of(process)
+    assert group is not None, f"process {process} is in no group"
+    members = present_topology(world).members(group)
+    needed = len(members) - len(members) // 2
+    counts = sorted(
+        (known.records for member in members for known in world.folders[member].peers if known.process == process),
+        reverse=True,
+    )
+    disk = world.disks[process]
+    if len(counts) < needed or counts[needed - 1] <= 0:
+        return 0
+    depth = disk.count - counts[needed - 1] + 1
+    return depth if depth <= len(disk.records) else 0
 
 
 def parse_profile(name: str, claims: Claims, protocol: str) -> frozenset[str]:
@@ -193,6 +218,8 @@ class FaultInjector:
         """Processes restarted with an empty disk: they count for no quorum until they have caught up."""
         self._emptied: set[ProcessId] = set()
         """Those of them whose disk was emptied, not damaged."""
+        self._emptied_folders: set[ProcessId] = set()
+        """Processes that were started with an emptied folder: their group refuses them until they are replaced."""
 
     def draw(self, world: World) -> tuple[Fault, ...]:
         """Draws a fault and the actions that end it (performed some time later); nothing if no fault fits."""
@@ -213,6 +240,8 @@ class FaultInjector:
             "crash": self._crash,
             "recovery": self._recovery,
             "amnesia": self._amnesia,
+            "emptied": self._empty_folder,
+            "rollback": self._roll_back_folder,
         }
         return draws[kind](world)
 
@@ -229,6 +258,9 @@ class FaultInjector:
             process for process in world.down if process not in self._crashed_for_good and process not in world.absent
         )
         healing += [Recover(process, self._is_emptied(process)) for process in back]
+        for process in sorted(self._emptied_folders - set(back)):
+            if process in world.processes:
+                healing += [Crash(process), Recover(process, True)]
         return healing
 
     def list_stable_leaders(self, world: World) -> list[Fault]:
@@ -362,6 +394,27 @@ class FaultInjector:
         self._lost_disks.add(process)
         self._emptied.add(process)
         return (Crash(process), Recover(process, True))
+
+    def _empty_folder(self, world: World) -> tuple[Fault, ...]:
+        """A node starts with a folder that was emptied; an operator replaces it later."""
+        process = self._choose_victim(world)
+        if process not in world.folders or not self._is_tolerated(world, (process,)):
+            return ()
+        self._lost_disks.add(process)
+        self._emptied.add(process)
+        self._emptied_folders.add(process)
+        return (Crash(process), Recover(process, emptied=True), Crash(process), Recover(process, True))
+
+    def _roll_back_folder(self, world: World) -> tuple[Fault, ...]:
+        """A node starts with an older copy of its folder, which lacks records that enough members know of."""
+        process = self._choose_victim(world)
+        if process not in world.folders or world.storage or not self._is_tolerated(world, (process,)):
+            return ()  # disks with real logs have rollbacks of their own
+        depth = count_noticeable_records(world, process)
+        if not depth:
+            return ()
+        self._lost_disks.add(process)
+        return (Crash(process), Recover(process, rolled_back=depth))
 
     def _choose_victim(self, world: World) -> ProcessId | None:
         up = self._up(world)

@@ -27,7 +27,7 @@ from amcast.simulation.schedulers.pending_actions import PendingActions
 from amcast.simulation.world.actions import AnyAction, Arrive, Change, Drop, Fault, Fire, Multicast, Repeat, Sync
 from amcast.simulation.world.failure import ProcessFailedError
 from amcast.simulation.world.membership import are_changes_done, can_change, list_planned_topologies
-from amcast.simulation.world.world import Pair, World
+from amcast.simulation.world.world import NO_NODES, NodeBodies, Pair, World
 from amcast.trace.recorder import Recorder
 
 SETTLE_STEPS: Final = 60_000
@@ -61,8 +61,7 @@ class FuzzCase:
     operator: ProcessId | None = None
     changes: tuple[Change, ...] = ()
     """Changes of members, in this order; the seed draws when they happen."""
-    farewell: Callable[[int], Body] | None = None
-    """`Spec.farewell` of the nodes."""
+    node_bodies: NodeBodies = NO_NODES
     monitoring: Monitoring | None = None
     """The invariants that are checked in every step; None: deliveries alone are judged."""
     storage: bool = True
@@ -129,7 +128,7 @@ class Fuzzer(PendingActions):
             wire_bodies=case.wire_bodies if self.style.uses_codec else (),
             absent=case.absent,
             operator=case.operator,
-            farewell=case.farewell,
+            node_bodies=case.node_bodies,
             monitoring=case.monitoring,
             storage=self.storage,
         )

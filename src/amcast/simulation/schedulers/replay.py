@@ -11,7 +11,6 @@ from typing import cast
 
 from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import ProcessId
-from amcast.kernel.message import Body
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims
 from amcast.simulation.monitors.monitors import Monitoring
@@ -22,12 +21,10 @@ from amcast.simulation.schedulers.pending_actions import PendingActions
 from amcast.simulation.schedulers.script import Script
 from amcast.simulation.world.actions import AnyAction
 from amcast.simulation.world.failure import ProcessFailedError
-from amcast.simulation.world.world import World
+from amcast.simulation.world.world import NO_NODES, NodeBodies, World
 from amcast.trace.recorder import Recorder
 
 Tell = Callable[[str], None]
-Farewell = Callable[[int], Body]
-"""`Spec.farewell` of the nodes, for scripts in which one leaves."""
 
 
 @dataclass
@@ -53,7 +50,7 @@ class Replayer(PendingActions):
         make: Callable[[ProcessId], Process],
         recorder: Recorder | None = None,
         tell: Tell | None = None,
-        farewell: Farewell | None = None,
+        node_bodies: NodeBodies = NO_NODES,
         monitoring: Monitoring | None = None,
     ) -> None:
         super().__init__(script.links, script.tick_ns)
@@ -68,7 +65,7 @@ class Replayer(PendingActions):
             recorder,
             absent=frozenset(script.absent),
             operator=script.operator,
-            farewell=farewell,
+            node_bodies=node_bodies,
             # A shorter script has fewer idle disks: a restart that fails must fail in it, too.
             monitoring=None if monitoring is None else replace(monitoring, rehearse_every=1),
             storage=script.storage,
@@ -101,12 +98,12 @@ def replay(
     *,
     strict: bool = True,
     tell: Tell | None = None,
-    farewell: Farewell | None = None,
+    node_bodies: NodeBodies = NO_NODES,
     monitoring: Monitoring | None = None,
 ) -> ReplayResult:
     """Replays a script and judges it. `tell` is called with one line per action, as it happens."""
     recorder = Recorder()
-    player = Replayer(script, make, recorder, tell, farewell, monitoring)
+    player = Replayer(script, make, recorder, tell, node_bodies, monitoring)
     result = ReplayResult("holds", "")
     result.notes = player.world.note_counts
     try:
@@ -161,10 +158,10 @@ def narrate(
     make: Callable[[ProcessId], Process],
     claims: Claims,
     judge: Judge,
-    farewell: Farewell | None = None,
+    node_bodies: NodeBodies = NO_NODES,
     monitoring: Monitoring | None = None,
 ) -> Sequence[str]:
     """Narrates a script: numbered actions, and the verdict at the end."""
     lines: list[str] = []
-    replay(script, make, claims, judge, strict=False, tell=lines.append, farewell=farewell, monitoring=monitoring)
+    replay(script, make, claims, judge, strict=False, tell=lines.append, node_bodies=node_bodies, monitoring=monitoring)
     return lines

@@ -25,11 +25,11 @@ from amcast.simulation.monitors.monitors import Monitoring
 from amcast.simulation.narration import describe_failure
 from amcast.simulation.schedulers.fuzz import Judge, Status
 from amcast.simulation.schedulers.heal import describe_stuck, run_fair_ending
-from amcast.simulation.schedulers.replay import Farewell, Replayer, judge_world
+from amcast.simulation.schedulers.replay import Replayer, judge_world
 from amcast.simulation.schedulers.script import Script
 from amcast.simulation.world.actions import AnyAction, Arrive, Drop, Multicast, Repeat
 from amcast.simulation.world.failure import ProcessFailedError
-from amcast.simulation.world.world import Hello, Pair
+from amcast.simulation.world.world import NO_NODES, Hello, NodeBodies, Pair
 from amcast.trace.recorder import Recorder
 
 MAX_RUNS: Final = 20_000
@@ -83,11 +83,11 @@ def shrink(
     judge: Judge,
     progress: Callable[[int, int], None] | None = None,
     max_runs: int = MAX_RUNS,
-    farewell: Farewell | None = None,
+    node_bodies: NodeBodies = NO_NODES,
     monitoring: Monitoring | None = None,
 ) -> ShrinkResult:
     """Shrinks a failing script to a minimal one. `progress` is called with runs made and steps left."""
-    return _Shrinker(script, make, claims, judge, progress, max_runs, farewell, monitoring).run()
+    return _Shrinker(script, make, claims, judge, progress, max_runs, node_bodies, monitoring).run()
 
 
 class _BudgetSpentError(Exception):
@@ -103,7 +103,7 @@ class _Shrinker:
         judge: Judge,
         progress: Callable[[int, int], None] | None,
         max_runs: int,
-        farewell: Farewell | None,
+        node_bodies: NodeBodies,
         monitoring: Monitoring | None,
     ) -> None:
         self._script = script
@@ -112,7 +112,7 @@ class _Shrinker:
         self._judge = judge
         self._progress = progress
         self._max_runs = max_runs
-        self._farewell = farewell
+        self._node_bodies = node_bodies
         self._monitoring = monitoring
         self._runs = 0
         self._ends_fairly = False
@@ -166,7 +166,7 @@ class _Shrinker:
     def _play(self, plan: Plan) -> tuple[Status, str, list[ScriptStep]]:
         self._runs += 1
         recorder = Recorder()
-        player = Replayer(self._script, self._make, recorder, farewell=self._farewell, monitoring=self._monitoring)
+        player = Replayer(self._script, self._make, recorder, node_bodies=self._node_bodies, monitoring=self._monitoring)
         world = player.world
         happened: list[ScriptStep] = []
         try:

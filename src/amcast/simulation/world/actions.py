@@ -92,10 +92,14 @@ class DiskFault(Action, frozen=True, tag="disk"):
 
 
 class Recover(Action, frozen=True):
-    """A crashed process begins a new incarnation, with its records or (amnesia) without any."""
+    """A crashed process begins a new incarnation, with its records or (amnesia) without any, as a node that was
+    replaced or keeps none. A node may also start with a data folder that was emptied without a replacement, or with an
+    older copy of its folder, which lacks the last `rolled_back` records."""
 
     process: ProcessId
     amnesia: bool = False
+    emptied: bool = False
+    rolled_back: Count = 0
 
 
 class Pause(Action, frozen=True):

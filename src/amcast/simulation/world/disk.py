@@ -10,10 +10,12 @@ from amcast.kernel.message import Record
 class Disk:
     """Records of one process, and the effects behind records that are not durable yet."""
 
-    __slots__ = ("busy", "records", "waiting")
+    __slots__ = ("busy", "count", "records", "waiting")
 
     def __init__(self) -> None:
         self.records: list[Record] = []
+        self.count = 0
+        """How many records were ever made durable; it does not fall when checkpoints replace records."""
         self.waiting: deque[Effect] = deque()
         """Empty, or a Persist that is not durable yet and all effects after it, in order."""
         self.busy = False
@@ -23,6 +25,13 @@ class Disk:
         if effect.replaces:
             self.records.clear()
         self.records.append(effect.record)
+        self.count += 1
+
+    def roll_back(self, lost: int) -> None:
+        """Puts an older copy of the records in place: the last `lost` are missing."""
+        kept = max(0, len(self.records) - lost)
+        self.count -= len(self.records) - kept
+        del self.records[kept:]
 
     def crash(self, kept: int, torn: int = 0) -> None:
         """Ends the incarnation: the first `kept` waiting records are durable, though the process never learns it. A
@@ -57,6 +66,7 @@ class Disk:
     def erase(self) -> None:
         """Loses all records."""
         self.records.clear()
+        self.count = 0
 
     def start(self, incarnation: int) -> tuple[Started, str | None]:
         """The first event of an incarnation; and what the disk got wrong, as the end of a sentence about its

@@ -9,12 +9,26 @@ the peer gets a LinkReset for the new incarnation before any other event from th
 from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import or_
-from typing import Any, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 import msgspec
 
-from amcast.kernel.effects import About, CancelTimer, Deliver, Effect, Note, Persist, Resolve, Send, SendEach, SetTimer
+from amcast.kernel.effects import (
+    About,
+    CancelTimer,
+    Deliver,
+    Effect,
+    Note,
+    Persist,
+    Remember,
+    Resolve,
+    Restart,
+    Send,
+    SendEach,
+    SetTimer,
+)
 from amcast.kernel.events import Event, Leader, LinkReset, PeerDown, Receive, Requests, Started, Submit, Suspect, Timer
+from amcast.kernel.folder import FolderState
 from amcast.kernel.ids import GroupId, MessageId, ProcessId, sequence_of
 from amcast.kernel.message import Body, Message, Request
 from amcast.kernel.process import Process
@@ -23,6 +37,7 @@ from amcast.kernel.topology import Topology
 from amcast.simulation.monitors.monitors import Monitoring, Monitors
 from amcast.simulation.world.disk import Disk
 from amcast.simulation.world.failure import ProcessFailedError
+from amcast.simulation.world.folder import Folder
 from amcast.simulation.world.log_disk import LogDisk
 from amcast.trace.recorder import Recorder
 
@@ -34,6 +49,19 @@ Flight = tuple[int, int, ProcessId, Sequence[ProcessId], Body, About, int, int]
 about, size, sent_ns."""
 
 Pair = tuple[ProcessId, ProcessId]
+
+
+class NodeBodies(NamedTuple):
+    """The bodies of nodes that their driver sends itself, or must know."""
+
+    farewell: Callable[[int], Body] | None = None
+    """Makes the body with which a process, in an incarnation, tells others that it leaves; None if nodes have none."""
+    admission: tuple[type[Body], ...] = ()
+    """`Spec.admission_bodies`; if there are any, servers have data folders, which their groups admit."""
+
+
+NO_NODES: Final = NodeBodies()
+"""Bare processes."""
 
 
 class Hello(Body, frozen=True):
@@ -68,12 +96,15 @@ class World:
 
     # fmt: off
     __slots__ = (
+        "_boot_packets",
         "_cut_below",
         "_decode",
         "_encode",
+        "_highest_incarnations",
         "_make",
         "_number",
         "_sent_ns",
+        "_starts",
         "_waiting_for_disk",
         "_wants_packets",
         "absent",
@@ -85,7 +116,7 @@ class World:
         "deliveries",
         "disks",
         "down",
-        "farewell",
+        "folders",
         "history",
         "incarnations",
         "keeps_history",
@@ -93,6 +124,7 @@ class World:
         "lossless",
         "monitors",
         "multicasts",
+        "node_bodies",
         "note_counts",
         "now",
         "operator",
@@ -127,7 +159,7 @@ class World:
         keeps_history: bool = True,
         absent: frozenset[ProcessId] = frozenset(),
         operator: ProcessId | None = None,
-        farewell: Callable[[int], Body] | None = None,
+        node_bodies: NodeBodies = NO_NODES,
         monitoring: Monitoring | None = None,
         storage: int = 0,
     ) -> None:
@@ -139,6 +171,7 @@ class World:
         self.now = 0
         self.processes: dict[ProcessId, Process] = {}
         self.incarnations: dict[ProcessId, int] = dict.fromkeys(topology.processes, 0)
+        self._highest_incarnations = dict(self.incarnations)
         self.down: dict[ProcessId, int] = {}
         """Crashed processes, with the time of the crash."""
         self.absent: set[ProcessId] = set(absent)
@@ -153,8 +186,7 @@ class World:
         """Links, by source and target, that hold back packets until they heal."""
         self.collecting: set[ProcessId] = set()
         """Servers that take the requests of clients as Requests events."""
-        self.farewell = farewell
-        """The body with which a process, in an incarnation, tells others that it leaves; None if nodes have none."""
+        self.node_bodies = node_bodies
         self.skews: dict[ProcessId, tuple[int, float]] = {}
         """By process: how far its clock differs from real time, in nanoseconds and as a drift."""
         self.timers: dict[ProcessId, dict[str, int]] = {process: {} for process in topology.processes}
@@ -164,6 +196,14 @@ class World:
             process: LogDisk(process, storage) if storage and topology.group_of(process) is not None else Disk()
             for process in topology.processes
         }
+        self._starts = 0
+        """How often processes started: numbers their starts and new folders."""
+        self._boot_packets: list[tuple[ProcessId, ProcessId, Body]] | None = None
+        """Bodies of the admission at the first boot, while it takes no time."""
+        self.folders: dict[ProcessId, Folder] = {}
+        """The data folders of servers, if they have any."""
+        if node_bodies.admission:
+            self.folders = {process: Folder(1 + number) for number, process in enumerate(topology.servers)}
         self.stale: set[Pair] = set()
         """(source, target): the source has not received the Hello of the target's new incarnation."""
         self.history: dict[ProcessId, list[MessageId]] = {process: [] for process in topology.servers}
@@ -212,13 +252,18 @@ class World:
 
     # Actions
 
-    def start(self) -> None:
-        """Boots every process that is a member."""
+    def start(self, gradually: bool = False) -> None:
+        """Boots every process that is a member. Nodes admit each other at once, or (`gradually`) by packets."""
         members = [process for process in self.topology.processes if process not in self.absent]
         self.down.update(dict.fromkeys(sorted(self.absent), 0))
         self.processes.update((process, self._make(process)) for process in members)
+        self._boot_packets = None if gradually or not self.folders else []
         for process in members:
             self.step(process, (self._start_disk(process),))
+        while self._boot_packets:
+            source, target, body = self._boot_packets.pop(0)
+            self.step(target, (Receive(source, body),))
+        self._boot_packets = None
         # A process that crashed before its first write would look like one that lost its disk.
         for process in members:
             self.complete_writes(process)
@@ -308,15 +353,23 @@ class World:
             self._cut_link(process, peer)
             self._cut_link(peer, process)
 
-    def recover(self, process: ProcessId, amnesia: bool = False) -> None:
-        """Starts a new incarnation, with or (amnesia) without its records; peers get a LinkReset before anything
-        else."""
+    def recover(self, process: ProcessId, amnesia: bool = False, emptied: bool = False, rolled_back: int = 0) -> None:
+        """Starts a new incarnation, with or (amnesia) without its records, or with a folder that somebody spoilt
+        (`world/actions.py`); peers get a LinkReset before anything else."""
         assert process in self.down, f"process {process} is not down"
+        disk = self.disks[process]
         self.incarnations[process] += 1
-        if amnesia:
-            self.disks[process].erase()
+        if amnesia or emptied:
+            disk.erase()
+            self._replace_folder(process, is_lost=amnesia)
+        if emptied:
+            self.incarnations[process] = 0
+        elif amnesia:
+            # An operator who replaces a node asks its peers for the highest incarnation that it had.
+            self.incarnations[process] = 1 + self._highest_incarnations[process]
             if self.monitors is not None:
                 self.monitors.hear_memory_loss(process)
+        disk.roll_back(rolled_back)
         self.boot(process)
 
     def boot(self, process: ProcessId) -> None:
@@ -329,6 +382,8 @@ class World:
                 if peer in self.processes:
                     self._cut_link(peer, process)
                     self._begin_link(process, peer)
+        highest = self._highest_incarnations
+        highest[process] = max(highest[process], self.incarnations[process])
         self.step(process, (self._start_disk(process),))
 
     def _start_disk(self, process: ProcessId) -> Started:
@@ -339,7 +394,31 @@ class World:
             self.report_violation(process, fault)
         if had_records and not started.records and self.monitors is not None:
             self.monitors.hear_memory_loss(process)
-        return started
+        return Started(started.records, started.incarnation, self._open_folder(process))
+
+    def _open_folder(self, process: ProcessId) -> FolderState | None:
+        folder = self.folders.get(process)
+        if folder is None:
+            return None
+        self._starts += 1
+        return folder.describe(self.incarnations[process], self.disks[process].count, self._starts)
+
+    def _replace_folder(self, process: ProcessId, is_lost: bool) -> None:
+        if process in self.folders:
+            self.folders[process] = Folder(len(self.topology.servers) + 1 + self._starts, is_lost)
+
+    def _restart(self, process: ProcessId, effect: Restart) -> None:
+        """Ends an incarnation at the process' own wish, and starts the next one."""
+        self.crash(process)
+        disk = self.disks[process]
+        if effect.incarnation > 0:
+            count = max(disk.count, effect.records)
+            disk.erase()
+            disk.count = count
+            self.folders[process].doubt = ""
+        self.incarnations[process] = max(self.incarnations[process] + 1, effect.incarnation)
+        if disk.can_start:
+            self.boot(process)
 
     def reset_link(self, one: ProcessId, other: ProcessId) -> None:
         """Begins a new incarnation of a link both ways, as after an overflow; both ends get a LinkReset."""
@@ -366,9 +445,10 @@ class World:
 
     def say_farewell(self, process: ProcessId) -> None:
         """Lets a process tell all others that it leaves in good order; it runs on until it crashes."""
-        assert self.farewell is not None, "nodes of this run have no farewell"
+        farewell = self.node_bodies.farewell
+        assert farewell is not None, "nodes of this run have no farewell"
         others = tuple(peer for peer in self.topology.processes if peer != process and peer in self.processes)
-        self._send(process, Send(others, self.farewell(self.incarnations[process])))
+        self._send(process, Send(others, farewell(self.incarnations[process])))
 
     # Deliveries that are due
 
@@ -440,7 +520,11 @@ class World:
         """Executes an effect, or queues it behind the records that it must wait for."""
         disk = self.disks[process]
         kind = type(effect)
-        if kind is SendEach:
+        if kind is Remember:
+            self.folders[process].remember(effect)  # type: ignore[arg-type]
+        elif kind is Restart:
+            self._restart(process, effect)  # type: ignore[arg-type]
+        elif kind is SendEach:
             for send in effect.expand():  # type: ignore[attr-defined]
                 self._queue_or_execute(process, send)
         elif kind is Persist:
@@ -477,6 +561,9 @@ class World:
     def _send(self, source: ProcessId, effect: Send) -> None:
         body = effect.body
         targets = effect.targets
+        if self._boot_packets is not None and type(body) in self.node_bodies.admission:
+            self._boot_packets += [(source, target, body) for target in targets]
+            return
         if self.monitors is not None:
             self.monitors.hear_send(source, effect)
         size = len(self._encode(body)) if self._encode is not None else 0

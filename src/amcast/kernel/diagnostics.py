@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from amcast.kernel.effects import Effect
+from amcast.kernel.folder import KnownFolder
 from amcast.kernel.ids import MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
 
@@ -92,6 +93,10 @@ class Diagnostics:
         return None
 
     # Questions of operators
+
+    def known_folders(self) -> tuple[KnownFolder, ...]:
+        """What this process remembers of the data folders of others."""
+        return ()
 
     def status(self) -> ProcessStatus:
         """The condition of this process."""

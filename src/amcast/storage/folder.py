@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from amcast.kernel.folder import FolderState, KnownFolder
+from amcast.kernel.folder import Condition, FolderState, KnownFolder
 from amcast.storage import segments
 from amcast.storage.client_ids import FILE as CLIENT_IDS
 from amcast.storage.errors import DamagedLogError
@@ -21,7 +21,7 @@ EPOCH: Final = 1 << 40
 """Record numbers after a discarded log begin at the next multiple, so they never fall: no log has as many records."""
 
 DrawFolder = Callable[[], int]
-"""Draws the number of a new folder."""
+"""Draws the number of a new folder, or of a start."""
 
 
 class StorageFolder:
@@ -38,6 +38,8 @@ class StorageFolder:
     ) -> None:
         """Opens a folder. Without `keeps_log` it has an identity and no records."""
         self._files = files
+        self._start = draw_folder()
+        """A random number of this start."""
         self.path = files.path
         self._syncs = syncs
         self._segment_bytes = segment_bytes
@@ -49,35 +51,59 @@ class StorageFolder:
             files.unlock()
             raise
         self.incarnation = self._identity.incarnation
+        self.is_open = True
 
     @property
     def state(self) -> FolderState:
         """What the folder says of itself."""
-        identity, doubt = self._identity, "" if self.log is None else self.log.doubt
+        identity = self._identity
+        doubt = identity.doubt or ("" if self.log is None else self.log.doubt)
+        condition: Condition = "sound" if identity.admitted else "lost" if identity.is_lost else "fresh"
         return FolderState(
             folder=identity.folder,
             incarnation=identity.incarnation,
-            records=0 if self.log is None else self.log.next_number - 1,
-            condition="doubtful" if doubt else "sound" if identity.admitted else "fresh",
+            records=-1 if self.log is None else self.log.next_number - 1,
+            condition="doubtful" if doubt else condition,
             reason=doubt,
             peers=identity.peers,
             admitted=identity.admitted,
+            start=self._start,
+            accepts_loss=identity.accepts_loss,
         )
 
-    def remember(self, peers: tuple[KnownFolder, ...], admitted: bool) -> None:
-        """Makes durable what is known of other folders, and whether the group has admitted this one."""
-        self._identity = write_identity(self._files, replace(self._identity, peers=peers, admitted=admitted))
+    def remember(self, peers: tuple[KnownFolder, ...], admitted: bool, doubt: str = "") -> None:
+        """Makes durable what is known of other folders, and of this one: whether the group has admitted it, and why it
+        is doubtful. An operator's consent to a loss ends with the admission."""
+        accepts_loss = self._identity.accepts_loss and not admitted
+        identity = replace(self._identity, peers=peers, admitted=admitted, doubt=doubt, accepts_loss=accepts_loss)
+        self._identity = write_identity(self._files, identity)
 
-    def discard(self, records: int = 0) -> None:
+    def discard(self, records: int = 0, incarnation: int = 0) -> None:
         """Puts the log and the client ids aside and begins a new log. Its record numbers are above all earlier ones,
-        and above the `records` that others know of."""
-        assert self.log is not None, "a folder without a log has nothing to discard"
+        and above the `records` that others know of; the next incarnation is at least the given one."""
+        last = max(self._identity.incarnation, incarnation - 1)
+        self._identity = replace(self._identity, incarnation=last, doubt="")
+        if self.log is None:
+            self._put_aside()
+            self._identity = write_identity(self._files, self._identity)
+            return
         self.log.close()
         self._begin_discarding(max(self.log.next_number, records))
         self.log = self._open_log()
 
+    def accept_loss(self) -> int:
+        """Lets the node take part with this folder as it is; returns how many records it has. Records before any damage
+        go to a new log; client ids are put aside, because later ones may be missing."""
+        records = [] if self.log is None else self.log.take_records()
+        self.discard()
+        if self.log is not None and records:
+            self.log.write([(record, False) for record in records])
+        self._identity = write_identity(self._files, replace(self._identity, accepts_loss=True))
+        return len(records)
+
     def close(self) -> None:
         """Closes the log and releases the folder."""
+        self.is_open = False
         if self.log is not None:
             self.log.close()
         self._files.unlock()

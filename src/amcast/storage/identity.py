@@ -31,6 +31,12 @@ class Identity(msgspec.Struct, frozen=True):
     is_discarding: bool = False
     """The log is being discarded: every segment that is still there is to be put aside."""
     admitted: bool = False
+    doubt: str = ""
+    """Why the folder is doubtful, other than by damage: others remember more of it than it has."""
+    is_lost: bool = False
+    """The folder was prepared in place of a lost one (`amcast replace`)."""
+    accepts_loss: bool = False
+    """An operator lets the node take part with the folder as it is, once."""
     peers: tuple[KnownFolder, ...] = ()
 
 

@@ -195,20 +195,19 @@ def test_member_that_received_state_is_ready_without_warnings(
 
 
 @pytest.mark.live
-def test_silent_members_may_have_the_state(tmp_path: Path, hasty: None) -> None:
+def test_lone_member_waits_for_a_majority_to_confirm_its_folder(tmp_path: Path, hasty: None) -> None:
     cluster = plain(tmp_path, THREE)
 
     async def main() -> None:
-        async with replicas(cluster):
-            pass
+        async with Group(cluster) as group:
+            await until(lambda: all(group.watch(f"orders/{number}").status()["ready"] for number in (1, 2, 3)))
         async with run_replica(cluster, "orders/1") as alone:
             watch = watch_of(alone)
             await until(lambda: watch.survey.count is not None)
-            assert watch.reasons_not_ready()[0] == (
-                "it lost its memory, and waits for its group to give it its state (0 of 2 others answer, none has it)"
-            )
+            reason = "it waits for admission: 0 of 1 other members needed have confirmed its data folder"
+            assert watch.reasons_not_ready() == [reason]
             assert watch.status()["advice"] == []
-            await until(lambda: bool(log.having("0 of 2 others answer")))
+            await until(lambda: bool(log.having(reason)))
 
     with listening() as log:
         run(main())

@@ -269,7 +269,9 @@ def _print_explored(prepared: PreparedRun, found: SearchResult, data: dict[str, 
         out.print(f"{found.counterexample.status}, shortest way, {data['steps']} steps:", markup=False)
         kept = read_script(data["script"])
         judged = make_judge(prepared, 0)
-        for line in narrate(kept, prepared.make, prepared.spec.claims, judged, prepared.node_bodies, prepared.monitoring):
+        for line in narrate(
+            kept, prepared.make, prepared.spec.claims, judged, prepared.node_bodies, prepared.monitoring
+        ):
             out.print(f"  {line}", markup=False)
     _print_next(data)
 

@@ -124,7 +124,10 @@ def up(config: ConfigOption) -> None:
         for name, process in cluster.nodes().items():
             host, port = cluster.addresses[process]
             out.print(f"{name}: process {process} at {host}:{port}, pid {running.pid(name)}, log {running.logs}")
-        err.print("all nodes are ready; Ctrl-C stops them")
+        for name, reason in running.waiting.items():
+            err.print(f"{name} is not ready: {reason}", markup=False)
+        ready = len(cluster.nodes()) - len(running.waiting)
+        err.print(f"{'all' if not running.waiting else ready} nodes are ready; Ctrl-C stops them")
         failed = 0
         try:
             left = len(cluster.nodes())

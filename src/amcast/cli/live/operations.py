@@ -209,20 +209,33 @@ def replace(
     incarnation: Annotated[
         int | None, typer.Option(help="Its next incarnation, if no node knows the last one.")
     ] = None,
+    accepts_loss: Annotated[
+        bool,
+        typer.Option("--accept-loss", help="Let the node take part with its doubtful folder as it is; see the docs."),
+    ] = False,
     client: ClientOption = None,
 ) -> None:
     """Prepare this machine to replace a dead replica under the same name; then start it like any node.
 
     Run it on the new machine, with the name of the node pointing there (or its address changed in every cluster.toml).
+    With --accept-loss the folder of the stopped node is kept and used as it is: the way out where its group cannot
+    restore it. Acknowledged messages that are missing in the folder may be lost, and replicas may differ.
 
     Example: amcast replace --config cluster.toml --node orders/2
     """
     from amcast.cluster import cluster_spec
     from amcast.live.audit_log import close_audit, configure_audit, record_audit
     from amcast.live.config.cluster import read_cluster
-    from amcast.live.operations.replacement import prepare_replacement
+    from amcast.live.operations.replacement import accept_loss, prepare_replacement
 
     cluster = read_cluster(config)
+    if accepts_loss:
+        kept = accept_loss(cluster, node)
+        out.print(
+            f"{node} will take part with the {kept} records of its data folder; what is missing there may be lost"
+        )
+        err.print(f"start it: amcast serve --config {config} --node {node}", markup=False)
+        return
     if "amnesia" not in cluster_spec(cluster).claims.faults:
         raise UsageError(
             f"protocol {cluster.protocol} does not tolerate the loss of a member's state; expected one that does"

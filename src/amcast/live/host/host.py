@@ -19,8 +19,20 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from amcast.kernel.effects import About, CancelTimer, Deliver, Effect, Note, Resolve, Send, SendEach, SetTimer
-from amcast.kernel.errors import UsageError
+from amcast.kernel.effects import (
+    About,
+    CancelTimer,
+    Deliver,
+    Effect,
+    Note,
+    Remember,
+    Resolve,
+    Restart,
+    Send,
+    SendEach,
+    SetTimer,
+)
+from amcast.kernel.errors import Error, UsageError
 from amcast.kernel.events import Event, LinkReset, PeerDown, Receive, Requests, Started, Submit, Timer
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message
@@ -52,6 +64,15 @@ STEPS_PER_TICK: Final = 16
 _STEPS: Final = range(STEPS_PER_TICK)
 
 
+class RestartNeededError(Error):
+    """The process ends its incarnation and wants to be started again."""
+
+    def __init__(self, incarnation: int, reason: str, has_lost_records: bool) -> None:
+        why = f": {reason}" if reason else ""
+        lost = "; its records were put aside, and its group sends it its state" if has_lost_records else ""
+        super().__init__(f"incarnation {incarnation} has ended, and the next one must begin{why}{lost}")
+
+
 class Host:
     """Runs one process, of a server or a client, in one incarnation."""
 
@@ -59,8 +80,9 @@ class Host:
     __slots__ = (
         "_client_inbox", "_clock", "_coalescer", "_effects", "_expired", "_farewell", "_flush_is_scheduled",
         "_follower_delay_s", "_has_failed", "_has_new_requests", "_inbox", "_is_observed", "_is_running",
-        "_is_stopped", "_is_traced", "_largest_payload", "_loopback", "_now", "_on_installed", "_on_resolve",
-        "_on_retired", "_on_topology", "_outbox", "_recorder", "_request_filter", "_requests", "_skew", "_step_log",
+        "_is_stopped", "_is_traced", "_largest_payload", "_loopback", "_now", "_on_admitted", "_on_installed",
+        "_on_resolve", "_on_retired", "_on_topology", "_outbox", "_recorder", "_request_filter", "_requests", "_skew",
+        "_step_log",
         "_store", "_tick_is_scheduled", "_timers", "_unordered_bytes", "codec", "ended", "events_taken", "home",
         "is_leaving", "limits", "lost_sends", "me", "network", "process", "retired_ns", "servers", "sink",
         "steps_taken", "topology",
@@ -83,6 +105,7 @@ class Host:
         on_installed: Callable[[int], object] | None = None,
         on_topology: Callable[[Topology, Topology], list[Effect]] | None = None,
         on_retired: Callable[[int, int], object] | None = None,
+        on_admitted: Callable[[], object] | None = None,
         on_rpc: Callable[[Connection, Any], None] | None = None,
         before_log_truncation: Callable[[], None] | None = None,
         delivered_until: int = 0,
@@ -94,7 +117,8 @@ class Host:
         wiring: TransportOptions = PLAIN,
     ) -> None:
         """`on_topology` gets the old and the new topology and returns effects to execute with those of the step;
-        `on_retired` gets the configuration that removed the process, and the time; `on_rpc` gets connections that begin
+        `on_retired` gets the configuration that removed the process, and the time; `on_admitted` is called when the
+        group has admitted the process' data folder; `on_rpc` gets connections that begin
         with an RPC request; `on_installed` gets the position of a snapshot. `recent` keeps deliveries for subscribers.
         `coalesce_us` is for a node that owns its operating-system process."""
         self.process = process
@@ -125,6 +149,7 @@ class Host:
         """Steps take the slow way that records them, or skews their clock."""
         self._on_resolve, self._on_installed = on_resolve, on_installed
         self._on_topology, self._on_retired = on_topology, on_retired
+        self._on_admitted = on_admitted
         self._farewell = spec.farewell
         self._largest_payload = self.limits.message_bytes + BATCH_OVERHEAD_BYTES
         self._unordered_bytes = self.limits.unordered_bytes
@@ -159,6 +184,8 @@ class Host:
             SetTimer: self._timers.set,
             CancelTimer: self._timers.cancel,
             Note: self._note,
+            Remember: self._store.remember,
+            Restart: self._restart,
         }
         return EffectQueue(
             self._store,
@@ -202,6 +229,7 @@ class Host:
             if recorder and self._is_traced
             else None,
             topology_version=lambda: topology_version(self.process.topology),
+            start=0 if self._store.folder is None else self._store.folder.start,
             client_inbox=self._client_inbox,
             rng=rng,
             wiring=wiring,
@@ -267,6 +295,17 @@ class Host:
         self.network.abort()
         if not self.ended.done():
             self.ended.set_exception(error)
+
+    def _restart(self, effect: Restart) -> None:
+        """Ends this incarnation: the process must start again, perhaps without its records."""
+        if effect.incarnation:
+            self._store.discard(effect.records, effect.incarnation)
+        self._has_failed = True
+        self._is_running = False
+        self.network.abort()
+        if not self.ended.done():
+            reason = str(self.process.status().get("admission_reason", ""))
+            self.ended.set_exception(RestartNeededError(self._store.incarnation, reason, effect.incarnation > 0))
 
     def retire(self, now: int) -> bool:
         """Records that this process, which was removed from its group, is not needed any more; False if known."""
@@ -481,6 +520,8 @@ class Host:
     def _note(self, effect: Note) -> None:
         if is_installation(effect):
             self._install(int(effect.value or 0))
+        elif effect.name == "admitted" and self._on_admitted is not None:
+            self._on_admitted()
         elif effect.name == "retired" and self._on_retired is not None:
             self._on_retired(int(effect.value or 0), self._now)
         if self._recorder is not None:

@@ -103,6 +103,8 @@ class StateSurvey:
     def has_state(self) -> bool:
         """Whether this replica has its group's state, including everything that it may have acknowledged."""
         status = self._host.process.status()
+        if status.get("admission", "admitted") != "admitted":
+            return False
         return self._host.steps_taken > 0 and status.get("joined", 1) != 0 and int(status.get("configuration", 0)) >= 0
 
     async def survey(self, rpc: RpcClient, other_members: Sequence[ProcessId]) -> None:

@@ -25,7 +25,7 @@ from amcast.kernel.ids import GroupId, ProcessId
 from amcast.live.config.cluster import Cluster, format_toml, read_cluster
 from amcast.live.private_files import open_private
 from amcast.live.rpc.client import RpcClient
-from amcast.live.server.node import READY
+from amcast.live.server.node import READY, WAITING
 from amcast.trace.recorder import Recorder
 
 FIRST_PORT: Final = 20_000
@@ -79,6 +79,8 @@ class LocalCluster:
         self.logs = logs or cluster.data / "logs"
         self._command = list(command)
         self._children: dict[str, subprocess.Popen[str]] = {}
+        self.waiting: dict[str, str] = {}
+        """Nodes that were started and do not take part yet, and why."""
         self._died: dict[str, tuple[ProcessId, GroupId | None, str, int]] = {}
         """Nodes that were killed or died: process, group, region, and time."""
 
@@ -96,7 +98,7 @@ class LocalCluster:
         self.stop(*self._children)
 
     def start(self, *nodes: str, ready_s: float = 60.0) -> None:
-        """Starts some nodes and waits until each prints that it is ready."""
+        """Starts some nodes and waits until each prints that it is ready, or that it waits and why (`waiting`)."""
         for folder in (self.cluster.data, self.logs):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for node in nodes:
@@ -104,6 +106,7 @@ class LocalCluster:
             if node in self._children:
                 raise UsageError(f"node {node} is running already")
             self._died.pop(node, None)
+            self.waiting.pop(node, None)
             with os.fdopen(open_private(self._log(node)), "a") as log:
                 command = [*self._prefix(process), *self._command, str(self.cluster.file), node]
                 self._children[node] = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
@@ -255,6 +258,9 @@ class LocalCluster:
             ready, _, _ = select.select([out], [], [], max(0.0, deadline - time.monotonic()))
             line = out.readline() if ready else ""
             if line.strip() == READY:
+                return
+            if line.startswith(WAITING):
+                self.waiting[node] = line.removeprefix(WAITING).strip(" :\n")
                 return
             if not line:
                 self._children[node].kill()

@@ -54,6 +54,9 @@ log = logging.getLogger("amcast.live")
 CHUNK_BYTES: Final = 128 * KIB
 """Size of one reply, unless it holds a single larger message."""
 
+ANSWERED_ALWAYS: Final = frozenset({GetNodeStatus, GetProgress})
+"""Requests that a replica answers although its group has not admitted it: they ask for its condition."""
+
 
 class RpcConnection:
     """The server's end of one RPC connection."""
@@ -110,6 +113,7 @@ class RpcServer:
         topology: Callable[[], Topology | None] = lambda: None,
         holds_state: Callable[[], bool] = lambda: True,
         status: StatusSource | None = None,
+        refusal: Callable[[], str] = lambda: "",
     ) -> None:
         """`admit_client` counts a connection of a client, or refuses it; it is told whether the request is short."""
         self._quotas = quotas
@@ -124,6 +128,8 @@ class RpcServer:
         self._holds_state = holds_state
         """Whether this replica has its group's state."""
         self._status = status
+        self._refusal = refusal
+        """Why this replica does not take part in its group; "" if it does."""
         self._group = group
         self._me = me
         self._cluster = cluster
@@ -177,6 +183,8 @@ class RpcServer:
 
     async def _serve(self, connection: Connection, request: RpcRequest) -> None:
         try:
+            if type(request) not in ANSWERED_ALWAYS and (reason := self._refusal()):
+                raise RefusedError(f"process {self._me} does not take part in its group: {reason}")
             await self._handlers[type(request)](RpcConnection(connection, self._limits), request)
             connection.finish()
         except (RefusedError, UsageError, OSError) as error:

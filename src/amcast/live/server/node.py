@@ -4,7 +4,9 @@ SIGTERM and SIGINT stop it gracefully (`drain_and_stop`); so does its removal fr
 (`live/membership/topology_follower.py`). A failure ends it with exit code 1. SIGHUP makes it reload its certificates,
 revocations and the rights of clients.
 
-It prints `ready` on its standard output when it listens and has replayed its log, and `stopped` after a graceful stop.
+It prints `ready` on its standard output when it listens, its group has admitted its data folder and it has replayed its
+log; `waiting: REASON` before, if it takes long or an operator must act; and `stopped` after a graceful stop. A node
+whose folder turns out to be doubtful begins its next incarnation by itself, in the same operating-system process.
 """
 
 import asyncio
@@ -25,7 +27,7 @@ from amcast.kernel.spec import Spec
 from amcast.live import log_output as logs
 from amcast.live.audit_log import close_audit, configure_audit, record_audit
 from amcast.live.config.cluster import Cluster, read_cluster
-from amcast.live.host.host import Host
+from amcast.live.host.host import Host, RestartNeededError
 from amcast.live.host.skewed_clock import SkewedClock
 from amcast.live.host.step_log import StepLog
 from amcast.live.limits import MIB
@@ -46,7 +48,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("amcast.live")
 
 READY = "ready"
+WAITING = "waiting"
 STOPPED = "stopped"
+ADMISSION_S: Final = 2.0
+"""After so long without admission, a node prints that it waits."""
 GC_THRESHOLD = 50_000
 """Collections are rare, because a node has many long-lived objects: frequent ones cost a tenth of the CPU."""
 _MALLOC: Final = {-1: 64 * MIB, -2: 4 * MIB, -3: 32 * MIB}
@@ -117,6 +122,7 @@ def build_replica(
             cluster=cluster.name,
             limits=cluster.limits,
             durability=cluster.durability,
+            config=str(cluster.file),
             client_ids=ClientIdAllocator(SystemFiles(cluster.data_folder(me)), me, store.incarnation),
             roster=roster,
             folder=cluster.data_folder(me),
@@ -192,20 +198,35 @@ def retain_freed_memory() -> None:
 
 
 async def serve(cluster: Cluster, node: str, spec: Spec, steps: Path | None = None, skew: Path | None = None) -> None:
-    """Runs a node until SIGTERM or SIGINT, or until it fails."""
+    """Runs a node until SIGTERM or SIGINT, or until it fails; one incarnation after the other, if its data folder turns
+    out to be doubtful."""
     data_folder.verify_owner(cluster, cluster.process_of(node))
     cluster = load_known_members(cluster, node)
-    me = cluster.process_of(node)
     stop_requested = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, stop_requested.set)
+    while not stop_requested.is_set():
+        try:
+            await _serve_incarnation(cluster, node, spec, stop_requested, steps, skew)
+        except RestartNeededError as restart:
+            log.warning("%s: %s", node, restart)
+    record_audit("stopped")
+    print(STOPPED, flush=True)
+
+
+async def _serve_incarnation(
+    cluster: Cluster, node: str, spec: Spec, stop_requested: asyncio.Event, steps: Path | None, skew: Path | None
+) -> None:
+    me = cluster.process_of(node)
     runtime, recorder = build_replica(
         cluster, me, spec, steps=steps, skew=skew, on_retired=stop_requested.set, coalesce_us=cluster.limits.coalesce_us
     )
     host = runtime.host
     http = HttpServer(runtime.status)
     loop = asyncio.get_running_loop()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, stop_requested.set)
     loop.add_signal_handler(signal.SIGHUP, reload_configuration, cluster, host)
+    announcing = asyncio.Future[None]()
     try:
         await host.listen(cluster.listen_addresses[me])
         if me in cluster.http_addresses:
@@ -215,13 +236,15 @@ async def serve(cluster: Cluster, node: str, spec: Spec, steps: Path | None = No
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD, 50, 50)
         retain_freed_memory()
-        print(READY, flush=True)
+        announcing = loop.create_task(_announce(runtime))
         record_audit("started", incarnation=host.incarnation, protocol=cluster.protocol)
-        host.ended.add_done_callback(lambda _: stop_requested.set())
-        await stop_requested.wait()
+        stopping = loop.create_task(stop_requested.wait())
+        await asyncio.wait((stopping, host.ended), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
         failed = host.ended.exception() if host.ended.done() else None
         await drain_and_stop(host)
     finally:
+        announcing.cancel()
         await http.close()
         await runtime.stop()
         if recorder is not None:
@@ -230,8 +253,14 @@ async def serve(cluster: Cluster, node: str, spec: Spec, steps: Path | None = No
                 recorder.close()
     if failed is not None:
         raise failed
-    record_audit("stopped")
-    print(STOPPED, flush=True)
+
+
+async def _announce(runtime: ReplicaRuntime) -> None:
+    """Prints that the node is ready; that it waits, and why, if that takes long."""
+    if not await runtime.wait_admitted(ADMISSION_S) and not runtime.host.ended.done():
+        print(f"{WAITING}: {'; '.join([runtime.status.admission_reason(), *runtime.status.advice()])}", flush=True)
+        await runtime.admitted.wait()
+    print(READY, flush=True)
 
 
 def reload_configuration(cluster: Cluster, host: Host) -> None:

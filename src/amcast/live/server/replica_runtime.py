@@ -9,9 +9,11 @@ both together through constructors:
 """
 
 import asyncio
+import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from amcast.kernel.effects import Effect
 from amcast.kernel.ids import ProcessId
@@ -32,6 +34,12 @@ from amcast.live.wire.network import Address
 from amcast.live.wire.transport import PLAIN, TransportOptions
 from amcast.storage.client_ids import ClientIdAllocator
 
+log = logging.getLogger("amcast.live")
+
+ADMISSION_POLL_S: Final = 0.05
+ADMISSION_LOG_S: Final = 1.0
+"""Nothing is logged about an admission that is faster."""
+
 
 class ReplicaRuntime:
     """Owns everything of one replica in one incarnation, from its first connection until it stops."""
@@ -46,6 +54,7 @@ class ReplicaRuntime:
         cluster: str = "amcast",
         limits: Limits | None = None,
         durability: str = "",
+        config: str = "cluster.toml",
         client_ids: ClientIdAllocator | None = None,
         roster: Roster | None = None,
         folder: Path | None = None,
@@ -60,6 +69,8 @@ class ReplicaRuntime:
         assert process.group is not None, f"process {process.me} is in no group; expected a replica"
         limits = limits or Limits()
         self.recent = RecentDeliveries(limits.recent_bytes, spec.open_bundle)
+        self.admitted = asyncio.Event()
+        """The group has admitted this replica's data folder (`parts/node/admission.py`)."""
         self.caught_up = asyncio.Event()
         """This replica has delivered everything that its group had delivered when it started."""
         self.host = Host(
@@ -71,13 +82,22 @@ class ReplicaRuntime:
             on_rpc=self._handle_rpc,
             on_topology=self._follow_topology,
             on_retired=self._retire,
+            on_admitted=self.admitted.set,
             wiring=wiring,
             **host_options,
         )
         self.survey = StateSurvey(self.host, durability)
         self.follower = TopologyFollower(self.host, roster=roster, folder=folder, on_retired=on_retired)
         self.status = StatusReporter(
-            self.host, self.survey, self.recent, self.caught_up, name, cluster, protocol or spec.name, durability
+            self.host,
+            self.survey,
+            self.recent,
+            self.caught_up,
+            name,
+            cluster,
+            protocol or spec.name,
+            durability,
+            config,
         )
         self.rpc = RpcServer(
             process.me,
@@ -94,9 +114,10 @@ class ReplicaRuntime:
             take_state=take_state,
             topology=self.follower.topology_to_send,
             holds_state=self.survey.has_state,
+            refusal=self.status.admission_reason,
             status=self.status,
         )
-        self._attending: asyncio.Task[None] | None = None
+        self._attending: list[asyncio.Task[None]] = []
 
     async def listen(self, address: Address = ("127.0.0.1", 0)) -> Address:
         """Accepts connections; returns the address that peers should dial."""
@@ -105,17 +126,45 @@ class ReplicaRuntime:
     def start(self, addresses: Mapping[ProcessId, Address]) -> None:
         """Starts the host, and the tasks that follow the group beside it."""
         rpc_client = RpcClient(self.host.network.cluster, addresses, self.host.limits, self.host.network.wiring)
-        self._attending = asyncio.get_running_loop().create_task(
-            self.follower.run(rpc_client, self.survey, self.recent, self.caught_up)
-        )
+        loop = asyncio.get_running_loop()
+        self._attending = [
+            loop.create_task(self.follower.run(rpc_client, self.survey, self.recent, self.caught_up)),
+            loop.create_task(self._log_admission()),
+        ]
         self.host.start(addresses)
 
     async def stop(self) -> None:
         """Stops answering RPCs, then the host."""
-        if self._attending is not None:
-            self._attending.cancel()
+        for task in self._attending:
+            task.cancel()
         await self.rpc.close()
         await self.host.stop()
+
+    async def wait_admitted(self, timeout_s: float) -> bool:
+        """Waits until the replica takes part in its group; False if it does not in time, or waits for an operator."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while self.status.admission_reason():
+            if self.status.admission() == "refused" or loop.time() > deadline or self.host.ended.done():
+                return False
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ADMISSION_POLL_S):
+                    await self.admitted.wait()
+        return True
+
+    async def _log_admission(self) -> None:
+        """Logs why the replica does not take part, whenever the reason changes."""
+        logged = ""
+        await asyncio.sleep(ADMISSION_LOG_S)
+        while reason := self.status.admission_reason():
+            if reason != logged:
+                logged = reason
+                log.warning(
+                    "process %d does not take part: %s", self.host.me, "; ".join([reason, *self.status.advice()])
+                )
+            await asyncio.sleep(ADMISSION_LOG_S)
+        if logged:
+            log.info("process %d takes part: its group has admitted its data folder", self.host.me)
 
     def _handle_rpc(self, connection: Connection, payload: Any) -> None:
         self.rpc.accept(connection, payload)

@@ -9,6 +9,8 @@ import time
 from importlib import metadata
 from typing import Any, Final
 
+import msgspec
+
 from amcast.kernel.ids import MessageId, ProcessId
 from amcast.live.host.host import Host
 from amcast.live.host.recent_deliveries import RecentDeliveries
@@ -32,7 +34,9 @@ class StatusReporter:
         cluster: str,
         protocol: str,
         durability: str,
+        config: str = "cluster.toml",
     ) -> None:
+        """`config` names the cluster.toml in advice to operators."""
         self.host = host
         self.survey = survey
         self._recent = recent
@@ -41,11 +45,36 @@ class StatusReporter:
         self.cluster = cluster
         self.protocol = protocol
         self.durability = durability
+        self._config = config
         try:
             self.version = metadata.version("amcast")
         except metadata.PackageNotFoundError:
             self.version = "unknown"
         self._began = time.monotonic()
+
+    def admission(self) -> str:
+        """The standing of this replica's data folder (`parts/node/admission.py`)."""
+        return str(self.host.process.status().get("admission", "unstated"))
+
+    def admission_reason(self) -> str:
+        """Why this replica does not take part in its group; "" if it does."""
+        if self.host.steps_taken == 0:
+            return "it starts"
+        status = self.host.process.status()
+        return str(status.get("admission_reason", ""))
+
+    def advice(self) -> list[str]:
+        """What an operator must do because waiting does not help."""
+        remedy = self.host.process.status().get("admission_remedy", "")
+        command = f"`amcast replace --config {self._config} --node {self.name}"
+        if remedy == "replace":
+            return [f"if the folder was lost, stop {self.name}, run {command}`, and start it again"]
+        if remedy == "accept":
+            return [
+                f"if its group cannot restore it: stop {self.name}, run {command} --accept-loss`, and start it again;"
+                f" what was acknowledged and is missing in the folder may be lost"
+            ]
+        return self.survey.advice()
 
     def reasons_not_ready(self) -> list[str]:
         """Why this node is not ready to serve; empty when it is ready."""
@@ -53,6 +82,9 @@ class StatusReporter:
         if host.ended.done():
             return ["it has stopped"]
         reasons = ["it is leaving"] if host.is_leaving else []
+        admission_reason = self.admission_reason()
+        if admission_reason:
+            return [*reasons, admission_reason]
         state_reasons = self.survey.reasons()
         reasons += state_reasons
         if not state_reasons and not self._caught_up.is_set():
@@ -88,8 +120,10 @@ class StatusReporter:
             "uptime_s": round(time.monotonic() - self._began, 3),
             "ready": not reasons,
             "not_ready_reasons": reasons,
-            "advice": self.survey.advice(),
+            "advice": self.advice(),
+            "admission": self.admission(),
             "group_state": self.survey.describe(),
+            "known_folders": [msgspec.structs.asdict(known) for known in host.process.known_folders()],
             "protocol_status": dict(host.process.status()),
             "queues": host.queues(),
             "recent_deliveries": {"first": self._recent.first, "next": self._recent.next},

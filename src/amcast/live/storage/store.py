@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, Protocol
 
+from amcast.kernel.effects import Remember
 from amcast.kernel.errors import UsageError
 from amcast.kernel.folder import FolderState
 from amcast.live.storage.system_files import SystemFiles
@@ -56,8 +57,41 @@ class Store(Protocol):
     def commit(self) -> int:
         """Starts to make appended records durable; returns the highest ticket that is durable already."""
 
+    def remember(self, memory: Remember) -> None:
+        """Makes durable what the process knows of data folders; a lazy memory later, in another thread."""
+
+    def discard(self, records: int, incarnation: int) -> None:
+        """Puts all records aside (`StorageFolder.discard`); nothing more is appended in this incarnation."""
+
     def close(self) -> None:
         """Makes appended records durable, and closes the files."""
+
+
+class FolderMemory:
+    """Writes what a process knows of data folders to its own, the newest last."""
+
+    def __init__(self, storage: StorageFolder) -> None:
+        self._storage = storage
+        self._lock = threading.Lock()
+        self._last = self._written = 0
+
+    def remember(self, memory: Remember) -> None:
+        self._last += 1
+        if memory.lazy:
+            threading.Thread(target=self._write, args=(memory, self._last), name="folder memory", daemon=True).start()
+        else:
+            self._write(memory, self._last)
+
+    def _write(self, memory: Remember, number: int) -> None:
+        with self._lock:
+            if number > self._written and self._storage.is_open:
+                self._written = number
+                self._storage.remember(memory.peers, memory.admitted, memory.doubt)
+
+    def close(self) -> None:
+        """Waits for a write in progress, and closes the folder."""
+        with self._lock:
+            self._storage.close()
 
 
 class MemoryStore:
@@ -69,6 +103,7 @@ class MemoryStore:
         self.incarnation = incarnation
         self._storage = storage
         """Locked during this incarnation, if there is a folder that counts incarnations."""
+        self._memory = None if storage is None else FolderMemory(storage)
         self.folder = None if storage is None else storage.state
 
     def records(self) -> Sequence[bytes]:
@@ -83,10 +118,18 @@ class MemoryStore:
     def commit(self) -> int:
         return 0
 
-    def close(self) -> None:
+    def remember(self, memory: Remember) -> None:
+        if self._memory is not None:
+            self._memory.remember(memory)
+
+    def discard(self, records: int, incarnation: int) -> None:
         if self._storage is not None:
-            self._storage.close()
-            self._storage = None
+            self._storage.discard(records, incarnation)
+
+    def close(self) -> None:
+        if self._memory is not None:
+            self._memory.close()
+            self._memory = self._storage = None
 
 
 class LogStore:
@@ -106,6 +149,7 @@ class LogStore:
         """Opens a folder. A doubtful log is refused, unless the owner `accepts_doubt` and looks at `folder`."""
         syncs = durability == "fsync"
         self._storage = open_folder(folder, syncs=syncs, segment_bytes=segment_bytes)
+        self._memory = FolderMemory(self._storage)
         self.folder: FolderState | None = self._storage.state
         self._has_thread = syncs and threaded
         """Otherwise `commit` itself waits for the disk."""
@@ -162,18 +206,29 @@ class LogStore:
             return 0
         return self._ticket
 
+    def remember(self, memory: Remember) -> None:
+        self._memory.remember(memory)
+
+    def discard(self, records: int, incarnation: int) -> None:
+        self._stop_writing()
+        self._storage.discard(records, incarnation)
+
     def close(self) -> None:
+        self._stop_writing()
+        if self._failed is None and not self._log.doubt:
+            with contextlib.suppress(OSError):  # all records are durable without the marker
+                self._log.mark()
+        self._memory.close()
+
+    def _stop_writing(self) -> None:
         if self._thread is not None:
             with self._condition:
                 self._closing = True
                 self._condition.notify()
             self._thread.join()
+            self._thread = None
         elif self._waiting and self._failed is None:
             self.commit()
-        if self._failed is None and not self._log.doubt:
-            with contextlib.suppress(OSError):  # all records are durable without the marker
-                self._log.mark()
-        self._storage.close()
 
     # Writing
 
@@ -255,4 +310,4 @@ def open_store(folder: Path, durability: Durability) -> Store:
     if durability == "memory":
         storage = open_folder(folder, keeps_log=False)
         return MemoryStore(storage.incarnation, storage)
-    return LogStore(folder, durability)
+    return LogStore(folder, durability, accepts_doubt=True)

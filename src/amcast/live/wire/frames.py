@@ -113,6 +113,9 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     """Of the topology that the sender uses; -1: not stated."""
     members_digest: int = 0
     """A digest of the groups and members of that topology (`topology_version`)."""
+    start: int = 0
+    """A random number of the start of the sender's process, if it has a data folder: copies of one folder may begin the
+    same incarnation."""
     checksum: int = 0
     """CRC-32 of all fields before it; 0 before version 5."""
 

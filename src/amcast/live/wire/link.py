@@ -91,7 +91,7 @@ class Link:
         "_pressure_bytes", "_queue", "_reassembler", "_relief", "_reported", "_sent", "_trim_from",
         "_unreported_bytes", "_write", "_written_before_pause", "abouts", "connection", "disconnected_at",
         "extra_bodies", "framing", "in_fanout", "incarnation", "is_broken", "is_server", "parts", "parts_bytes", "peer",
-        "peer_incarnation", "queued_bytes", "received",
+        "peer_incarnation", "peer_start", "queued_bytes", "received",
     )
     # fmt: on
 
@@ -114,6 +114,8 @@ class Link:
         self.incarnation = next_incarnation()
         self.peer_incarnation: LinkIncarnation | None = None
         """None before the first HELLO of this incarnation; then nothing was received and nothing acknowledged."""
+        self.peer_start = 0
+        """`Hello.start` of the peer."""
         self.connection: LinkConnection | None = None
         self.disconnected_at = 0.0
         self.queued_bytes = 0
@@ -422,11 +424,12 @@ class Link:
         oldest: int,
         region: str,
         topology: TopologyVersion,
+        start: int = 0,
     ) -> Hello:
         """The HELLO of this end for a new connection."""
         return Hello(
             version, cluster, protocol, me, self.peer, *self.incarnation, self.peer_incarnation, self.received,
-            oldest, region, *topology,
+            oldest, region, *topology, start,
         )  # fmt: skip
 
     def set_framing(self, framing: Framing) -> None:
@@ -437,8 +440,12 @@ class Link:
             self.framing = framing
 
     def check_hello(self, hello: Hello) -> None:
-        """Refuses a peer with an earlier incarnation, or with the known one and no memory of the link."""
+        """Refuses a peer with an earlier incarnation, or with the known one and no memory of the link. A peer with a data folder
+        may come back so when its last connection is closed: its group decides whether it takes part
+        (`parts/node/admission.py`)."""
         if self.peer_incarnation is None:
+            return
+        if self.connection is None and hello.start != self.peer_start:
             return
         process, link = self.peer_incarnation
         if (hello.incarnation, hello.link) < self.peer_incarnation:
@@ -465,10 +472,12 @@ class Link:
         end is written)."""
         incarnation = (hello.incarnation, hello.link)
         is_reset = self.is_broken or (self.peer_incarnation is None and hello.incarnation > 0)
-        if self.peer_incarnation is not None and self.peer_incarnation != incarnation:
+        is_other = self.peer_incarnation != incarnation or self.peer_start != hello.start
+        if self.peer_incarnation is not None and is_other:
             is_reset = True
             self.reset()
         self.is_broken = False
+        self.peer_start = hello.start
         self.peer_incarnation = incarnation
         if self.connection is not None and self.connection is not connection:
             self.connection.drop_link()

@@ -52,7 +52,7 @@ class Network:
     # fmt: off
     __slots__ = (
         "_changed", "_connections", "_dialling", "_down", "_is_lazy", "_is_stopping", "_limits", "_listener",
-        "_on_peer_down", "_on_rpc", "_probing", "_proposed_versions", "_rng", "_tasks", "_topology_version",
+        "_on_peer_down", "_on_rpc", "_probing", "_proposed_versions", "_rng", "_start", "_tasks", "_topology_version",
         "are_clients_paused", "client_inbox", "cluster", "has_checksums", "is_reading_paused", "links", "me", "outbox",
         "paused_names", "peers", "pending", "protocol", "quotas", "refusals", "versions", "wiring",
     )
@@ -74,13 +74,15 @@ class Network:
         on_rpc: Callable[[Connection, Any], None] | None = None,
         on_lost: Callable[[ProcessId, list[bytes]], None] | None = None,
         topology_version: Callable[[], TopologyVersion] = lambda: (-1, 0),
+        start: int = 0,
         client_inbox: ClientInbox | None = None,
         wiring: TransportOptions = PLAIN,
         is_traced: bool = False,
     ) -> None:
         """`on_peer_down` is called when a peer's address refuses connections, once until the peer is back; `on_rpc`
         gets connections that begin with an RPC request (None: they are refused); `on_lost` gets the unacknowledged
-        frames of a link that is reset; `topology_version` names the topology that this process uses; servers have a
+        frames of a link that is reset; `topology_version` names the topology that this process uses; `start` is a
+        random number of this start (0: it has no data folder); servers have a
         `client_inbox`."""
         self.me = me
         self.cluster = cluster
@@ -90,7 +92,7 @@ class Network:
         self.has_checksums = wiring.security is None
         """Frames of version 5 carry checksums; with TLS they need none."""
         self.client_inbox = client_inbox
-        self.peers = PeerTable(me, incarnation, codec, on_bodies, on_frame, on_link_reset, on_lost, self._framing())
+        self.peers = PeerTable(me, incarnation, codec, on_bodies, on_frame, on_link_reset, on_lost, self._framing(), start)
         self.outbox = Outbox(self.peers, codec.limits, self._dial_on_demand, is_traced, self.has_checksums)
         self.links = self.peers.links
         self.pending = PendingConnections(codec.limits.pending_connections)
@@ -108,6 +110,7 @@ class Network:
         self._on_rpc = on_rpc
         self._on_peer_down = on_peer_down
         self._topology_version = topology_version
+        self._start = start
         self._down: set[ProcessId] = set()
         """Peers that `on_peer_down` was called for."""
         self._listener: Listener | None = None
@@ -424,7 +427,7 @@ class Network:
         stated = version or self._proposed_versions.get(link.peer, newest)
         region = "" if self.wiring.lines is None else self.wiring.lines.region
         topology = self._topology_version()
-        hello = link.make_hello(self.cluster, self.protocol, self.me, stated, oldest, region, topology)
+        hello = link.make_hello(self.cluster, self.protocol, self.me, stated, oldest, region, topology, self._start)
         return frames.encode_hello(hello)
 
     def _check_hello(self, connection: Connection, hello: Hello) -> int:

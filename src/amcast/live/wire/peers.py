@@ -29,8 +29,11 @@ class PeerTable:
         on_link_reset: Callable[[ProcessId, int], None],
         on_lost: Callable[[ProcessId, list[bytes]], None] | None,
         framing: Framing,
+        start: int = 0,
     ) -> None:
-        """`framing` is the shape of frames for peers that have not said which version they speak."""
+        """`framing` is the shape of frames for peers that have not said which version they speak. `start` is a random
+        number of this start: links are numbered from it, so that no earlier start of the process with the same
+        incarnation had the same link incarnations."""
         self._framing = framing
         self.me = me
         self.links: dict[ProcessId, Link] = {}
@@ -39,7 +42,7 @@ class PeerTable:
         self.removed: set[ProcessId] = set()
         """Former servers, which get no link any more."""
         self._incarnation = incarnation
-        self._last_link = 0
+        self._last_link = start
         self._codec = codec
         self._limits: Limits = codec.limits
         self._on_bodies = on_bodies

@@ -211,6 +211,7 @@ class Admission:
         if self.standing == "admitted" and body.verdict in ("other", "ahead"):
             self._doubt = self._describe_contradiction(sender, body)
             self._must_remember = True
+            self.reason = f"its data folder is doubtful: {self._doubt}"
             self._restart = Restart()
 
     def _meet(self, sender: ProcessId, own: KnownFolder) -> None:
@@ -235,7 +236,7 @@ class Admission:
         now = self._owner.now
         if now - self._written_ns >= self.config.remember_ns and self._folder is not None:
             self._written_ns = now
-            if self._sorted_known() != self._written:
+            if self.known_folders() != self._written:
                 self._emit_memory(lazy=True)
 
     def _remember(self, folder: KnownFolder) -> None:
@@ -276,12 +277,13 @@ class Admission:
         held, self._held = self._held, []
         return held
 
-    def _sorted_known(self) -> tuple[KnownFolder, ...]:
+    def known_folders(self) -> tuple[KnownFolder, ...]:
+        """What is remembered of other servers, by process id."""
         return tuple(known for _, known in sorted(self._known.items()))
 
     def _emit_memory(self, lazy: bool = False) -> None:
         assert self._folder is not None
-        self._written = self._sorted_known()
+        self._written = self.known_folders()
         self._owner.remember(self._written, self._folder.admitted or self._has_taken_part, self._doubt, lazy)
 
     # The decision
@@ -364,8 +366,9 @@ class Admission:
                 f"its data folder is doubtful: {self._doubt}; {able} of {needed} members that could give it its group's"
                 f" state take part"
             )
-            self._state("doubtful", reason, "accept")
+            self._state("doubtful", reason, "accept" if self._has_graced else "")
             return
+        self.reason = f"its data folder is doubtful: {self._doubt}"
         seen = [reply.known for reply in self._replies.values() if reply.known is not None]
         incarnation = 1 + max([folder.incarnation, *(known.incarnation for known in seen)])
         self._restart = Restart(incarnation, max([folder.records, 0, *(known.records for known in seen)]))
@@ -421,7 +424,7 @@ class Admission:
             self._has_graced,
             self._has_taken_part,
             self._attempts,
-            self._sorted_known(),
+            self.known_folders(),
             tuple(sorted(self._replies.items())),
             self._persisted,
             self._written,

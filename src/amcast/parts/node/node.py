@@ -32,6 +32,7 @@ from amcast.kernel.bundle import FIRST_BUNDLE, bundle_messages, gateway_process,
 from amcast.kernel.diagnostics import PHASES_AFTER_DELIVERY, Phase, ProcessStatus, explain_delivered
 from amcast.kernel.effects import About, Deliver, Effect, Persist, Send
 from amcast.kernel.events import Event, Leader, LinkReset, PeerDown, Receive, Requests, Started, Submit, Timer
+from amcast.kernel.folder import KnownFolder
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Reply, Request, State
 from amcast.kernel.process import Process
@@ -542,6 +543,9 @@ class Node(Process):
             "open_requests": open_requests,
             **self.admission.describe(),
         }
+
+    def known_folders(self) -> tuple[KnownFolder, ...]:
+        return self.admission.known_folders()
 
     def unanswered_bytes(self) -> int:
         return 0 if self.gateway is None else self.gateway.unordered_bytes

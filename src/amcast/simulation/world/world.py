@@ -416,6 +416,8 @@ class World:
             disk.erase()
             disk.count = count
             self.folders[process].doubt = ""
+            if self.monitors is not None:
+                self.monitors.hear_memory_loss(process)
         self.incarnations[process] = max(self.incarnations[process] + 1, effect.incarnation)
         if disk.can_start:
             self.boot(process)

@@ -16,7 +16,7 @@ from amcast.simulation.inputs.plan import FaultPlan, scale_ns
 from amcast.simulation.inputs.random_streams import make_stream
 from amcast.simulation.narration import describe_failure
 from amcast.simulation.schedulers.discrete_event import DiscreteEventScheduler
-from amcast.simulation.world.actions import Change
+from amcast.simulation.world.actions import Change, Recover
 from amcast.simulation.world.failure import ProcessFailedError
 from amcast.simulation.world.membership import are_changes_done, list_planned_topologies
 from amcast.simulation.world.world import NO_NODES, NodeBodies, World
@@ -73,6 +73,13 @@ class RunSummary:
         return self.end not in ("cut off", "failed")
 
 
+def _may_lose_records(setup: SimulationSetup) -> bool:
+    """Whether a process may install another's state: the world must know then what others have delivered."""
+    restarts = [event.fault for event in setup.faults.events if isinstance(event.fault, Recover)]
+    listed = any(restart.amnesia or restart.emptied or restart.rolled_back for restart in restarts)
+    return listed or not setup.kinds.isdisjoint(("amnesia", "emptied", "rollback"))
+
+
 class Simulation:
     """A timed run that a caller may inspect; `simulate` runs it in one call."""
 
@@ -86,7 +93,7 @@ class Simulation:
             self.scheduler,
             recorder,
             measures_sizes=network.needs_sizes,
-            keeps_history=keeps_history or setup.operator is not None,
+            keeps_history=keeps_history or setup.operator is not None or _may_lose_records(setup),
             absent=setup.absent,
             operator=setup.operator,
             node_bodies=setup.node_bodies,

@@ -115,7 +115,7 @@ def test_farewell_reaches_all_others_and_they_elect_a_leader() -> None:
 
 def test_bare_processes_have_no_farewell() -> None:
     bare = plan([{"at_ns": 5 * MS, "do": "leave", "process": 0}], "skeen", nodes=False)
-    assert bare.farewell is None
+    assert bare.node_bodies.farewell is None
     events, _ = simulate(bare)
     assert not any(isinstance(event, Receive) and type(event.body) is Farewell for event in events[1])
 

@@ -16,9 +16,23 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from amcast.kernel.effects import About, CancelTimer, Deliver, Effect, Note, Persist, Resolve, Send, SendEach, SetTimer
+from amcast.kernel.effects import (
+    About,
+    CancelTimer,
+    Deliver,
+    Effect,
+    Note,
+    Persist,
+    Remember,
+    Resolve,
+    Restart,
+    Send,
+    SendEach,
+    SetTimer,
+)
 from amcast.kernel.errors import UsageError
 from amcast.kernel.events import Event, Leader, LinkReset, PeerDown, Receive, Requests, Started, Submit, Suspect, Timer
+from amcast.kernel.folder import FolderState
 from amcast.kernel.ids import MessageId, ProcessId
 from amcast.kernel.process import Process
 from amcast.live.wire.frames import Codec
@@ -79,6 +93,7 @@ class _Receive(msgspec.Struct, array_like=True, tag="Receive"):
 class _Started(msgspec.Struct, array_like=True, tag="Started"):
     records: tuple[msgspec.Raw, ...]
     incarnation: int
+    folder: FolderState | None = None
 
 
 class _Send(msgspec.Struct, array_like=True, tag="Send"):
@@ -101,7 +116,7 @@ class _Persist(msgspec.Struct, array_like=True, tag="Persist"):
 
 
 _EventRow = _Receive | _Started | Requests | Submit | Timer | Leader | Suspect | LinkReset | PeerDown
-_EffectRow = _Send | _SendEach | _Persist | Deliver | Resolve | SetTimer | CancelTimer | Note
+_EffectRow = _Send | _SendEach | _Persist | Deliver | Resolve | SetTimer | CancelTimer | Note | Remember | Restart
 _header: Final = msgspec.msgpack.Decoder(Header)
 _row: Final = msgspec.msgpack.Decoder(tuple[int, list[_EventRow], list[_EffectRow]])
 
@@ -161,8 +176,8 @@ def _decode_event(row: Any, codec: Codec) -> Event:
     match row:
         case _Receive(sender, body):
             return Receive(sender, codec.decode(body))
-        case _Started(records, incarnation):
-            return Started(tuple(codec.decode_record(record) for record in records), incarnation)
+        case _Started(records, incarnation, folder):
+            return Started(tuple(codec.decode_record(record) for record in records), incarnation, folder)
         case _:
             event: Event = row
             return event

@@ -124,7 +124,7 @@ class HttpServer:
                 return (503, TEXT, b"the replica has stopped\n") if failed else (200, TEXT, b"ok\n")
             case b"/ready":
                 reasons = self._reporter.reasons_not_ready()
-                text = "\n".join((*reasons, *self._reporter.survey.advice()))
+                text = "\n".join((*reasons, *self._reporter.advice()))
                 return (503, TEXT, f"{text}\n".encode()) if reasons else (200, TEXT, b"ready\n")
             case b"/status":
                 return 200, JSON, json.dumps(self._reporter.status(), indent=2).encode()

@@ -122,6 +122,7 @@ class StatusReporter:
             "not_ready_reasons": reasons,
             "advice": self.advice(),
             "admission": self.admission(),
+            "admitted": self.admission() in ("unstated", "admitted"),
             "group_state": self.survey.describe(),
             "known_folders": [msgspec.structs.asdict(known) for known in host.process.known_folders()],
             "protocol_status": dict(host.process.status()),

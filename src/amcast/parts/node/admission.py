@@ -39,7 +39,7 @@ silent at its start, is noticed late or not at all. A group of one has no heartb
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from msgspec.structs import replace
+from msgspec import structs
 
 from amcast.kernel.effects import Restart
 from amcast.kernel.events import Event, Started
@@ -188,8 +188,8 @@ class Admission:
         verdict = _compare(known, stated, body)
         if verdict == "ahead" and body.condition == "doubtful" and known is not None:
             # It does not use its records; only its incarnations must be counted on.
-            stated = replace(stated, records=known.records)
-            self._remember(replace(stated, incarnation=max(stated.incarnation, known.incarnation)))
+            stated = structs.replace(stated, records=known.records)
+            self._remember(structs.replace(stated, incarnation=max(stated.incarnation, known.incarnation)))
         elif verdict not in ("other", "ahead"):
             self._remember(stated)
         contradicted = known if verdict in ("other", "ahead") else None
@@ -205,7 +205,7 @@ class Admission:
             return
         earlier = self._replies.get(sender)
         if earlier is not None and earlier.is_admitted and not body.is_admitted:
-            body = replace(body, is_admitted=True)
+            body = structs.replace(body, is_admitted=True)
         self._replies[sender] = body
         self._meet(sender, body.own)
         if self.standing == "admitted" and body.verdict in ("other", "ahead"):
@@ -229,7 +229,7 @@ class Admission:
         """Remembers how many records a member has made durable."""
         known = self._known.get(sender)
         if known is not None and records > known.records:
-            self._known[sender] = replace(known, records=records)
+            self._known[sender] = structs.replace(known, records=records)
 
     def write_counts(self) -> None:
         """Makes record counts durable that arrived since the last time; called with every heartbeat."""
@@ -242,7 +242,7 @@ class Admission:
     def _remember(self, folder: KnownFolder) -> None:
         known = self._known.get(folder.process)
         if known is not None and known.folder == folder.folder and known.records > folder.records >= 0:
-            folder = replace(folder, records=known.records)
+            folder = structs.replace(folder, records=known.records)
         if folder != known:
             self._known[folder.process] = folder
             self._must_remember = True

@@ -166,7 +166,9 @@ class _Shrinker:
     def _play(self, plan: Plan) -> tuple[Status, str, list[ScriptStep]]:
         self._runs += 1
         recorder = Recorder()
-        player = Replayer(self._script, self._make, recorder, node_bodies=self._node_bodies, monitoring=self._monitoring)
+        player = Replayer(
+            self._script, self._make, recorder, node_bodies=self._node_bodies, monitoring=self._monitoring
+        )
         world = player.world
         happened: list[ScriptStep] = []
         try:

@@ -440,8 +440,8 @@ class Link:
             self.framing = framing
 
     def check_hello(self, hello: Hello) -> None:
-        """Refuses a peer with an earlier incarnation, or with the known one and no memory of the link. A peer with a data folder
-        may come back so when its last connection is closed: its group decides whether it takes part
+        """Refuses a peer with an earlier incarnation, or with the known one and no memory of the link. A peer with a
+        data folder may come back so when its last connection is closed: its group decides whether it takes part
         (`parts/node/admission.py`)."""
         if self.peer_incarnation is None:
             return

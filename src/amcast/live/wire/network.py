@@ -92,7 +92,9 @@ class Network:
         self.has_checksums = wiring.security is None
         """Frames of version 5 carry checksums; with TLS they need none."""
         self.client_inbox = client_inbox
-        self.peers = PeerTable(me, incarnation, codec, on_bodies, on_frame, on_link_reset, on_lost, self._framing(), start)
+        self.peers = PeerTable(
+            me, incarnation, codec, on_bodies, on_frame, on_link_reset, on_lost, self._framing(), start
+        )
         self.outbox = Outbox(self.peers, codec.limits, self._dial_on_demand, is_traced, self.has_checksums)
         self.links = self.peers.links
         self.pending = PendingConnections(codec.limits.pending_connections)

@@ -200,10 +200,8 @@ class World:
         """How often processes started: numbers their starts and new folders."""
         self._boot_packets: list[tuple[ProcessId, ProcessId, Body]] | None = None
         """Bodies of the admission at the first boot, while it takes no time."""
-        self.folders: dict[ProcessId, Folder] = {}
+        self.folders = {p: Folder(1 + n) for n, p in enumerate(topology.servers if node_bodies.admission else ())}
         """The data folders of servers, if they have any."""
-        if node_bodies.admission:
-            self.folders = {process: Folder(1 + number) for number, process in enumerate(topology.servers)}
         self.stale: set[Pair] = set()
         """(source, target): the source has not received the Hello of the target's new incarnation."""
         self.history: dict[ProcessId, list[MessageId]] = {process: [] for process in topology.servers}

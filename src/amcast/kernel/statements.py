@@ -109,7 +109,8 @@ class Listener:
         is no log). The first that it sends is the one that it chose from the promises."""
 
     def reach(self, domain: Domain, source: ProcessId, measure: str, value: Any) -> None:
-        """The source has come so far: "position" is the number of its deliveries, "rank" that of the last one."""
+        """The source has come so far: "position" is the number of its deliveries, "rank" that of the last one, "memory
+        losses" the last incarnation of each member that is known to have begun without memory."""
 
     def claim(self, domain: Domain, source: ProcessId, measure: str, value: Any) -> None:
         """The source acts on the belief that a majority has come so far."""

@@ -55,6 +55,7 @@ class PrimCastStatements:
         listener.hold(domain, source, ack.epoch, ack.length)
         listener.publish_clock(domain, source, ack.epoch, ack.clock)
         listener.reach(domain, source, "position", ack.position)
+        listener.reach(domain, source, "memory losses", ack.memory_losses)
 
     def _state_propose(self, listener: Listener, source: ProcessId, body: Propose) -> None:
         domain = self._domains[source]
@@ -69,6 +70,7 @@ class PrimCastStatements:
         domain = self._domains[source]
         held = (body.current, body.base + len(body.entries))
         listener.publish_clock(domain, source, body.current, body.clock)
+        listener.reach(domain, source, "memory losses", body.memory_losses)
         listener.promise(domain, source, body.epoch)
         listener.report_state(domain, source, body.epoch, held, body.clock, _list_slots(body.base, body.entries))
         listener.claim(domain, source, "position", body.floor)

@@ -68,6 +68,7 @@ class WhiteBoxStatements:
         domain = self._domains[source]
         listener.reach(domain, source, "position", body.position)
         listener.reach(domain, source, "rank", (body.time, body.tie))
+        listener.reach(domain, source, "memory losses", body.memory_losses)
         own = self._topology.group_of(source)
         for id, ballots in body.acks:
             groups = listener.find_destinations(id)
@@ -100,6 +101,7 @@ class WhiteBoxStatements:
         domain = self._domains[source]
         listener.publish_clock(domain, source, body.current, body.clock)
         listener.reach(domain, source, "position", body.position)
+        listener.reach(domain, source, "memory losses", body.memory_losses)
         listener.promise(domain, source, body.ballot)
         entries = _list_slots(body.entries)
         listener.report_state(domain, source, body.ballot, (body.current, 0), body.clock, entries)

@@ -18,7 +18,7 @@ SETTINGS = settings(
 
 
 @st.composite
-def traces(draw: st.DrawFn, lawful: bool = False) -> Trace:
+def traces(draw: st.DrawFn, valid: bool = False) -> Trace:
     """A trace that follows one order, then up to four mistakes."""
     replicas = draw(st.integers(1, 2))
     count = draw(st.integers(2, 4))
@@ -33,15 +33,15 @@ def traces(draw: st.DrawFn, lawful: bool = False) -> Trace:
     for process in processes:
         trace.order(process, *(m for m in order if process in trace.members(m)))
     for _ in range(draw(st.integers(0, 4))):
-        _apply_mistake(draw, trace, processes, lawful)
+        _apply_mistake(draw, trace, processes, valid)
     trace.claims["complete"] = draw(st.booleans())
     return trace
 
 
-def _apply_mistake(draw: st.DrawFn, trace: Trace, processes: list[int], lawful: bool) -> None:
+def _apply_mistake(draw: st.DrawFn, trace: Trace, processes: list[int], valid: bool) -> None:
     process = draw(st.sampled_from(processes))
     mine = trace.delivered(process)
-    kinds = ["swap", "hole", "prefix", "crash", "sender"] + ([] if lawful else ["again", "foreign"])
+    kinds = ["swap", "hole", "prefix", "crash", "sender"] + ([] if valid else ["again", "foreign"])
     kind = draw(st.sampled_from(kinds))
     at = draw(st.integers(0, max(len(mine) - 1, 0)))
     if kind == "swap" and len(mine) > 1:
@@ -122,7 +122,7 @@ def test_incremental_check_finds_exactly_safety_violations(trace: Trace) -> None
     assert (sentence is not None) == (oracle.integrity() or oracle.shortest_cycle() is not None)
 
 
-@given(traces(lawful=True), st.data())
+@given(traces(valid=True), st.data())
 @SETTINGS
 def test_order_violation_persists_as_run_continues(trace: Trace, data: st.DataObject) -> None:
     whole = verdicts(trace)
@@ -134,7 +134,7 @@ def test_order_violation_persists_as_run_continues(trace: Trace, data: st.DataOb
         assert not (early[name] == "violated" and whole[name] != "violated")
 
 
-@given(traces(lawful=True), st.data())
+@given(traces(valid=True), st.data())
 @SETTINGS
 def test_missing_rows_never_invert_a_verdict(trace: Trace, data: st.DataObject) -> None:
     """Removed rows, with the gap noted or visible in the positions, leave a verdict or make it unknown."""
@@ -155,7 +155,7 @@ def test_missing_rows_never_invert_a_verdict(trace: Trace, data: st.DataObject) 
         assert {blurred[name] for name in ("P1", "P4", "P5")} <= {"violated", "unknown"}
 
 
-@given(traces(lawful=True), st.data())
+@given(traces(valid=True), st.data())
 @SETTINGS
 def test_snapshot_replaces_the_deliveries_it_covers(trace: Trace, data: st.DataObject) -> None:
     """A member whose peer recorded the same beginning may replace its own by a note: nothing changes."""

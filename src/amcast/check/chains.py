@@ -1,7 +1,7 @@
 """The deliveries of processes as chains: the input of the merge that checks P4 and P5.
 
 If the members of a group delivered prefixes of one sequence, the longest stands for all of them: its edges include
-theirs (docs/MODEL.md). A chain has lawful deliveries only: a message delivered twice violates P1, and would only add
+theirs (docs/MODEL.md). A chain has valid deliveries only: a message delivered twice violates P1, and would only add
 false edges here.
 """
 
@@ -65,7 +65,7 @@ def _fill_undelivered(chains: list[DeliveryChain], addressed: dict[int, tuple[in
 
 
 def _build_chain(evidence: Evidence, sequence: DeliverySequence) -> DeliveryChain:
-    messages, positions = evidence.lawful_deliveries(sequence)
+    messages, positions = evidence.valid_deliveries(sequence)
     if sequence.gap is None:
         return DeliveryChain(sequence.process, messages, positions, len(messages))
     return DeliveryChain(sequence.process, messages, positions, sum(position < sequence.gap for position in positions))

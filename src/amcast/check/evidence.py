@@ -78,7 +78,7 @@ class Evidence:
     def gaps(self) -> list[DeliverySequence]:
         return [sequence for sequence in self.sequences.values() if sequence.gap is not None]
 
-    def lawful_deliveries(self, sequence: DeliverySequence) -> tuple[list[int], list[int]]:
+    def valid_deliveries(self, sequence: DeliverySequence) -> tuple[list[int], list[int]]:
         """(messages, positions) that integrity allows: known messages, addressed to the process, each once. Order is
         checked on these.
         """

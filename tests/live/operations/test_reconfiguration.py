@@ -130,7 +130,7 @@ def test_change_command_with_certificates_and_refusals(
         for options, sentence in REFUSALS.items():
             assert command(["change", "--config", file, *options.split()]) == 64, options
             assert sentence in capsys.readouterr().err
-        run(unlawful(cluster, running))
+        run(change_without_permission(cluster, running))
         run(served(cluster))
         assert (
             command(["change", "--config", file, "--add", f"orders/4=127.0.0.1:{find_free_ports(1)[0]}", "--json"]) == 0
@@ -184,7 +184,7 @@ REFUSALS = {
 }
 
 
-async def unlawful(cluster: Cluster, running: LocalCluster) -> None:
+async def change_without_permission(cluster: Cluster, running: LocalCluster) -> None:
     """A client without the permission is refused by the nodes."""
     topology = changes.next_topology(cluster, changes.ReplicaChange("orders/1"))
     async with connect(cluster, client="till", batches=False) as till:

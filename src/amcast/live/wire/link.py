@@ -109,7 +109,7 @@ class Link:
         framing: Framing = frames.CHECKED,
     ) -> None:
         """`on_bodies` gets the bodies of a frame, `on_frame` a frame of a peer that traces its packets; `on_reset` is
-        called when the link is reset, `on_lost` with the unacknowledged frames of a link that does."""
+        called when the link is reset, `on_lost` with its unacknowledged frames."""
         self.peer = peer
         self.incarnation = next_incarnation()
         self.peer_incarnation: LinkIncarnation | None = None

@@ -114,16 +114,16 @@ class ExactFindings:
     """Distinct messages that were multicast."""
     delivered: int
     """How many of these some process delivered."""
-    lawful: int
+    valid: int
     """How many of these an addressed process delivered."""
     correct: int
     """How many of these have a sender that did not crash."""
     rows: int
     """Rows of the multicasts about them: more than messages if a client retried."""
     correct_rows: int
-    unlawful: dict[int, list[int]] = field(default_factory=dict)
+    invalid: dict[int, list[int]] = field(default_factory=dict)
     """process -> positions of deliveries that integrity does not allow."""
-    unlawful_filled: dict[int, list[int]] = field(default_factory=dict)
+    invalid_filled: dict[int, list[int]] = field(default_factory=dict)
     """The same for positions that a snapshot stands for."""
 
 
@@ -132,30 +132,30 @@ def check_exactly(
 ) -> ExactFindings:
     """The plain checker's findings about the messages in the chosen buckets."""
     evidence = reduce_evidence(view, chosen, ends, fills, gaps)
-    unlawful: dict[int, list[int]] = {}
-    unlawful_filled: dict[int, list[int]] = {}
-    lawful: set[int] = set()
+    invalid: dict[int, list[int]] = {}
+    invalid_filled: dict[int, list[int]] = {}
+    valid: set[int] = set()
     for process, sequence in evidence.sequences.items():
-        messages, positions = evidence.lawful_deliveries(sequence)
+        messages, positions = evidence.valid_deliveries(sequence)
         if view.group_of.get(process) is not None:
-            lawful.update(messages)
+            valid.update(messages)
         if len(positions) < len(sequence.positions):
             allowed = set(positions)
             for position, _, at_ns in sequence.entries:
                 if position not in allowed:
-                    (unlawful if at_ns >= 0 else unlawful_filled).setdefault(process, []).append(position)
+                    (invalid if at_ns >= 0 else invalid_filled).setdefault(process, []).append(position)
     delivered = {message for sequence in evidence.sequences.values() for message in sequence.messages}
     findings = [check_integrity(evidence), check_validity(evidence), check_agreement(evidence)]
     return ExactFindings(
         findings,
         len(evidence.destinations),
         len(delivered & set(evidence.destinations)),
-        len(lawful),
+        len(valid),
         findings[1].checked.get("messages", 0),
         len(evidence.run.multicasts["sender"]),
         sum(sender not in view.crashed for sender in evidence.run.multicasts["sender"]),
-        unlawful,
-        unlawful_filled,
+        invalid,
+        invalid_filled,
     )
 
 

@@ -28,7 +28,7 @@ from amcast.pipeline.kernels.fingerprints import find_buckets
 from amcast.pipeline.kernels.merge import MergeResult
 from amcast.pipeline.kernels.pairs import SharedEntries, compare_pairs, pair_fingerprint
 from amcast.pipeline.kernels.replicas import ReplicaComparison
-from amcast.pipeline.rows.sequences import LawfulSequences, Sequences
+from amcast.pipeline.rows.sequences import Sequences, ValidSequences
 
 WINDOW_ENTRIES: Final = 20_000
 """Entries of each chain, from where a merge stopped, in which the shortest cycle is searched."""
@@ -44,21 +44,21 @@ def judge_order(
 ) -> list[Finding]:
     """Judges P4 and P5."""
     view, sent = run.view, run.multicasts
-    unlawful = _merge_positions([part.unlawful for part in exact])
-    unlawful_filled = _merge_positions([part.unlawful_filled for part in exact])
+    invalid = _merge_positions([part.invalid for part in exact])
+    invalid_filled = _merge_positions([part.invalid_filled for part in exact])
     sequences: Sequences = view.sequences
-    lawful: LawfulSequences | None = None
-    if unlawful or unlawful_filled:
-        sequences = lawful = LawfulSequences(view.sequences, unlawful)
+    valid: ValidSequences | None = None
+    if invalid or invalid_filled:
+        sequences = valid = ValidSequences(view.sequences, invalid)
         ends = {process: extent.end for process, extent in sequences.extents().items()}
         compared = run.runner(comparison_calls(view.members.values(), sequences, ends))
         replicas = [replica for piece in compared for replica in piece]
     conflicting = {replica.process for replica in replicas if replica.conflict >= 0 or replica.disorder >= 0}
-    plans = [plan for group in view.members for plan in _plan_chains(run, group, conflicting, lawful, unlawful_filled)]
-    if merged is None or lawful is not None or conflicting:
+    plans = [plan for group in view.members for plan in _plan_chains(run, group, conflicting, valid, invalid_filled)]
+    if merged is None or valid is not None or conflicting:
         merged = run.runner([(merge_chains, (sequences, plans, run.buckets))])[0][0]
     assert merged is not None
-    messages = sent.rows - sum(part.rows for part in exact) + sum(part.lawful for part in exact)
+    messages = sent.rows - sum(part.rows for part in exact) + sum(part.valid for part in exact)
     findings = [Finding("P4", "holds"), Finding("P5", "holds")]
     if merged.heads:
         findings = _examine_cycle(run, sequences, plans, merged)
@@ -82,24 +82,24 @@ def _plan_chains(
     run: SurveyedRun,
     group: int,
     conflicting: set[int],
-    lawful: LawfulSequences | None,
-    unlawful_filled: dict[int, list[int]],
+    valid: ValidSequences | None,
+    invalid_filled: dict[int, list[int]],
 ) -> list[ChainPlan]:
     """One chain for a group whose members agree, as far as the trace shows; else one for each of them."""
     members = run.view.members[group]
-    if {*conflicting, *unlawful_filled, *run.gaps.first}.intersection(members):
+    if {*conflicting, *invalid_filled, *run.gaps.first}.intersection(members):
         plans = [run.gaps.plan_member_chain(group, member) for member in members]
     elif any(member in run.gaps.ranges for member in members):
         plans = [run.gaps.plan_group_chain(group)]
-    elif lawful is not None:
-        ends = {member: lawful.renumber(member, run.ends.get(member, 0)) for member in members}
+    elif valid is not None:
+        ends = {member: valid.renumber(member, run.ends.get(member, 0)) for member in members}
         longest = max(members, key=lambda member: ends[member])
         plans = [ChainPlan.of_process(group, longest, run.ends.get(longest, 0))]
     else:
         plans = [plan_longest_chain(group, members, run.ends)]
-    if lawful is None:
+    if valid is None:
         return plans
-    return [renumber_plan(plan, lawful, unlawful_filled.get(plan.process, [])) for plan in plans]
+    return [renumber_plan(plan, valid, invalid_filled.get(plan.process, [])) for plan in plans]
 
 
 def _examine_cycle(
@@ -183,12 +183,12 @@ def _find_shared_entries(
     return dict(zip(read_chains, run.runner(calls), strict=True))
 
 
-def renumber_plan(plan: ChainPlan, lawful: LawfulSequences, unlawful_filled: list[int]) -> ChainPlan:
-    """The same plan, by the positions that are left without unlawful deliveries."""
+def renumber_plan(plan: ChainPlan, valid: ValidSequences, invalid_filled: list[int]) -> ChainPlan:
+    """The same plan, by the positions that are left without invalid deliveries."""
     segments: list[Segment] = []
     for process, low, high in plan.segments:
-        cuts = [at for at in unlawful_filled if low <= at < high] if process != plan.process else []
+        cuts = [at for at in invalid_filled if low <= at < high] if process != plan.process else []
         for begin, end in zip([low, *(at + 1 for at in cuts)], [*cuts, high], strict=True):
-            segments.append((process, lawful.renumber(process, begin), lawful.renumber(process, end)))
-    gap = lawful.renumber(plan.process, plan.gap) if plan.gap is not None else None
+            segments.append((process, valid.renumber(process, begin), valid.renumber(process, end)))
+    gap = valid.renumber(plan.process, plan.gap) if plan.gap is not None else None
     return replace(plan, segments=tuple(segments), gap=gap)

@@ -2,7 +2,7 @@
 
     MemorySequences   of a small run: one sort, then slices of arrays
     FileSequences     of a large run: row groups of one process each, sorted by position, read as needed
-    LawfulSequences   other sequences without the deliveries that integrity does not allow
+    ValidSequences    other sequences without the deliveries that integrity does not allow
 
 All answer the same three questions: how long is the sequence of a process, what did it deliver at some positions, and
 to which groups was that addressed.
@@ -167,7 +167,7 @@ class FileSequences:
                 yield from files.read_batches(span.path, [span.row_group], columns, rows)
 
 
-class LawfulSequences:
+class ValidSequences:
     """Other sequences without some positions of some processes, numbered again: order is checked on these.
 
     A message that was delivered twice or not addressed violates P1; left in, it would shift everything after it.

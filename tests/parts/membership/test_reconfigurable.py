@@ -8,17 +8,27 @@ import pytest
 
 from amcast.assembly import assemble_simulation
 from amcast.check.judge import judge
-from amcast.kernel.effects import Effect, Persist
-from amcast.kernel.events import Event, Receive, Started
+from amcast.kernel.effects import Effect, Persist, Send
+from amcast.kernel.events import Event, LinkReset, Receive, Started
 from amcast.kernel.ids import message_id
 from amcast.kernel.message import Message, Request
 from amcast.kernel.reconfiguration import change_topology, encode_topology, make_change_message
 from amcast.kernel.topology import Topology
 from amcast.parts.client.messages import ConfigurationStarted
-from amcast.parts.membership.messages import ConfigurationRecord, InstanceRecord
+from amcast.parts.groups.leader_group_messages import DeliveredPrefix
+from amcast.parts.membership.messages import (
+    ConfigurationInfo,
+    ConfigurationRecord,
+    ConfigurationStart,
+    InstanceRecord,
+    SkippedBarrier,
+    make_body_type,
+)
 from amcast.parts.membership.reconfigurable import Reconfigurable, build_reconfigurable_spec
 from amcast.parts.node.node import Node
+from amcast.parts.ordering.delivered_set import DeliveredSet
 from amcast.protocols.catalogue import CATALOGUE
+from amcast.protocols.whitebox.messages import CatchUp, DeliveryHistory
 from amcast.simulation.inputs.plan import scale_ns
 from amcast.simulation.simulate import Simulation, SimulationSetup
 from amcast.simulation.world.disk import Disk
@@ -177,3 +187,43 @@ def test_checkpoints_beside_old_instances_wait_for_deliveries(name: str, monkeyp
     assert any(effect.record.replaces for effect in several), "no checkpoint while several instances ran"
     assert all(effect.after_deliveries == effect.record.replaces for effect in several)
     assert all(effect.after_deliveries for effect in persisted if isinstance(effect.record, ConfigurationRecord))
+
+
+# A state transfer past the barrier
+
+
+def lagging_member() -> tuple[Reconfigurable, ConfigurationInfo, Receive]:
+    """A member at position 0 of configuration 0, the offer of configuration 1, which begins at position 5, and a body
+    that makes it install a state at position 7."""
+    first = Topology.grid(2, 3, 1)
+    spec = build_reconfigurable_spec(CATALOGUE["whitebox"])
+    member = spec.process(1, first, spec.configure())
+    assert isinstance(member, Reconfigurable)
+    member.step([Started((), 0)], 0)
+    start = ConfigurationStart(1, encode_topology(change_topology(first, 0, add=20)), position=5)
+    transfer = CatchUp(DeliveryHistory(7, (), DeliveredPrefix(9, 0, DeliveredSet().snapshot(), ())))
+    envelope = make_body_type(CATALOGUE["whitebox"].bodies)(0, transfer, 5)
+    return member, ConfigurationInfo(start, 0, is_offer=True), Receive(0, envelope)
+
+
+def test_member_that_installs_a_state_past_the_barrier_starts_the_offered_configuration_at_once() -> None:
+    member, offer, transfer = lagging_member()
+    member.step([Receive(0, offer)], 1)
+    assert member.configuration == 0, "a member that lags a little gets there by itself"
+    effects = member.step([transfer], 2)
+    assert (member.configuration, member.position) == (1, 5)
+    records = [effect.record for effect in effects if isinstance(effect, Persist)]
+    assert isinstance(records[0], ConfigurationRecord), "no effect of the transfer is durable without it"
+    assert not any(isinstance(record, SkippedBarrier) for record in records)
+    effects = member.step([LinkReset(2, 1)], 3)
+    sent = [effect.body for effect in effects if isinstance(effect, Send) and 2 in effect.targets]
+    assert sent[1] == offer, "it passes the offer on before any state of the old configuration"
+
+
+def test_member_that_skipped_the_barrier_without_an_offer_takes_a_later_one() -> None:
+    member, offer, transfer = lagging_member()
+    effects = member.step([transfer], 1)
+    assert any(isinstance(effect, Persist) and isinstance(effect.record, SkippedBarrier) for effect in effects)
+    assert member.configuration == 0
+    member.step([Receive(0, offer)], 2)
+    assert (member.configuration, member.position) == (1, 5)

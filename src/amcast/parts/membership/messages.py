@@ -52,11 +52,13 @@ class FindConfiguration(Body, frozen=True):
 
 
 class ConfigurationInfo(Body, frozen=True):
-    """The reply to FindConfiguration."""
+    """The start of a configuration: the reply to FindConfiguration, or sent ahead to the own group."""
 
     start: ConfigurationStart
     first_needed: int
     """No process needs instances of configurations below this one."""
+    is_offer: bool = False
+    """Sent ahead: the receiver starts the configuration only if a state transfer leads it past the barrier."""
 
 
 class CheckDelivered(Body, frozen=True):
@@ -139,6 +141,7 @@ class ReconfigurableState(State, frozen=True):
     dropped: tuple[tuple[ProcessId, int], ...]
     leaders: tuple[tuple[GroupId, ProcessId], ...]
     groups_up: tuple[tuple[GroupId, bool], ...]
+    offers: tuple[tuple[int, tuple[ProcessId, ConfigurationInfo]], ...]
     first_needed: int
     is_retry_armed: bool
     is_retired: bool

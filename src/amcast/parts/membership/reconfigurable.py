@@ -17,6 +17,10 @@ configuration (`ConfigurationStart.delivered`) and never enters it. So quorums o
       |<-FindConfiguration----------------|    if its own instance does not get there in time
       |--ConfigurationInfo--------------->|    the start of each configuration that still runs
 
+A member that installs, within the old instance, a state from beyond B no longer knows what was before it. Members that
+have passed B therefore send the start of the next configuration ahead to their group (an offer), and the member starts
+that configuration in the same step.
+
 Bodies, timers and records of configuration 0 are bare, so that a cluster that never changes pays for nothing; those of
 later configurations carry their configuration. A body of a configuration that is not reached yet is held back. An
 earlier instance runs on until a majority of every group of a later configuration has started that one: from then on,
@@ -117,6 +121,8 @@ class Reconfigurable(Process):
         """The oracle's latest opinion of each group as a whole."""
         self._amnesia_incarnation = 0
         """The incarnation that began without memory; 0 if memory is intact."""
+        self._offers: dict[int, tuple[ProcessId, ConfigurationInfo]] = {}
+        """By later configuration: its start, and the member that sent it ahead."""
         self._first_needed = 0
         """No process needs instances of configurations below this one."""
         self._is_retry_armed = False
@@ -290,6 +296,7 @@ class Reconfigurable(Process):
         self._early.discard_from(peer)
         if self.configuration > 0:
             self.send(peer, self.make_announcement())
+            self._offer_starts((peer,))
         for instance in self._instances:
             if peer in instance.topology.processes:
                 instance.inbox.append(event)
@@ -318,8 +325,11 @@ class Reconfigurable(Process):
                 self._handle_configuration_started(sender, configuration, topology)
             case FindConfiguration(configuration, group):
                 self._handle_find_configuration(sender, configuration, group)
-            case ConfigurationInfo(start, first_needed):
-                self._handle_configuration_info(sender, start, first_needed)
+            case ConfigurationInfo(start, first_needed, is_offer):
+                if is_offer:
+                    self._handle_offer(sender, body)
+                else:
+                    self._handle_configuration_info(sender, start, first_needed)
             case ResendLink(configuration):
                 instance = self._find_instance(configuration)
                 if instance is not None:
@@ -437,6 +447,7 @@ class Reconfigurable(Process):
         if before is not None:
             before.first_sequences = {}
         self._instances.append(instance)
+        self._offers = {later: offer for later, offer in self._offers.items() if later > start.configuration}
         del self._instances[: -self.config.max_old_instances - 1]
         self._peers.reached[self.me] = start.configuration
         self.note("turned", value=float(start.configuration))
@@ -457,6 +468,24 @@ class Reconfigurable(Process):
             processes = {process for instance in self._instances for process in instance.topology.processes}
             processes.update(self.topology.processes)
             self.send_all(tuple(sorted(processes - {self.me})), self.make_announcement())
+            self._offer_starts(tuple(sorted(processes - {self.me})))
+
+    def _offer_starts(self, processes: tuple[ProcessId, ...]) -> None:
+        """Sends members that may lag behind the starts of later configurations, ahead of any state from beyond a
+        barrier: a member that installs such a state must not depend on this process' memory of what was before."""
+        for before, instance in zip(self._instances, self._instances[1:], strict=False):
+            targets = tuple(process for process in processes if before.topology.group_of(process) == self.home)
+            if targets:
+                self.send_all(targets, ConfigurationInfo(instance.start, self._first_needed, is_offer=True))
+
+    def _handle_offer(self, sender: ProcessId, body: ConfigurationInfo) -> None:
+        current = self.current
+        if current is None or body.start.configuration <= current.configuration:
+            return
+        if current.has_skipped_barrier:
+            self._handle_configuration_info(sender, body.start, body.first_needed)
+        else:
+            self._offers[body.start.configuration] = (sender, body)
 
     def _release_early_bodies(self, instance: ConfigurationInstance) -> None:
         """Handles the bodies that arrived too early for this instance, and asks for those that were dropped."""
@@ -588,15 +617,20 @@ class Reconfigurable(Process):
                     self._outbox.append(effect)
 
     def _detect_skipped_barrier(self, instance: ConfigurationInstance, effects: list[Effect]) -> None:
-        """Detects a state transfer to a position beyond the barrier, which hides where the barrier was. That must be
-        durable before any effect of the transfer."""
+        """Detects a state transfer to a position beyond the barrier, which hides where the barrier was. The start of
+        the next configuration must be durable before any effect of the transfer; without it, that it is unknown."""
         for effect in effects:
             if type(effect) is not Note or effect.name != "installed" or effect.value is None:
                 continue
             if instance.start.position + int(effect.value) >= instance.barrier:
-                instance.has_skipped_barrier = True
                 self.note("overtaken", value=float(instance.configuration))
-                self.persist(SkippedBarrier(instance.configuration))
+                offer = self._offers.get(instance.configuration + 1)
+                if offer is not None:
+                    sender, info = offer
+                    self._handle_configuration_info(sender, info.start, info.first_needed)
+                if instance is self.current:
+                    instance.has_skipped_barrier = True
+                    self.persist(SkippedBarrier(instance.configuration))
                 return
 
     def _send_from(
@@ -807,6 +841,7 @@ class Reconfigurable(Process):
             dropped,
             tuple(sorted(self._leaders.items())),
             tuple(sorted(self._groups_up.items())),
+            tuple(sorted(self._offers.items())),
             self._first_needed,
             self._is_retry_armed,
             self.is_retired,
@@ -825,6 +860,7 @@ class Reconfigurable(Process):
         self._early.restore(state.early, state.dropped)
         self._leaders = dict(state.leaders)
         self._groups_up = dict(state.groups_up)
+        self._offers = dict(state.offers)
         self._first_needed = state.first_needed
         self._is_retry_armed = state.is_retry_armed
         self.is_retired = state.is_retired

@@ -70,7 +70,7 @@ def test_convoy_of_local_messages_is_noted(name: str, replicas: int) -> None:
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_local_message_without_convoy_has_local_latency(name: str, replicas: int) -> None:
     if name == "multipaxos":
-        pytest.skip("one group orders everything: more messages, more work for it")
+        pytest.skip("multipaxos: one group orders everything, so global messages are more work for local ones")
     alone, mixed = simulated(name, 1, replicas), simulated(name, [1, 3], replicas)
     # PrimCast's local messages also wait for the quorum clock, which global ones push ahead: no wait of their own.
     spare = 4 if name.startswith("primcast") else 1

@@ -1,16 +1,27 @@
 """What counts as a caught mutant."""
 
 import re
+from typing import Final, Protocol
 
-from amcast.simulation.schedulers.fuzz import FuzzOutcome
+FAILURE: Final = re.compile(r"\bfails with (\w+) in ")
+"""How a story names the exception of a process."""
 
 
-def is_caught(outcome: FuzzOutcome) -> bool:
+class Outcome(Protocol):
+    """A fuzzed run, or a counterexample of an exploration."""
+
+    @property
+    def status(self) -> str: ...
+    @property
+    def story(self) -> str: ...
+
+
+def is_caught(outcome: Outcome) -> bool:
     """Whether a run shows a mutant's mistake: it violates a property or an assertion of the protocol, or is stuck.
 
     Any other exception shows nothing: the mutant, or what it calls, no longer fits the protocol.
     """
-    raised = re.match(r"process \d+ fails with (\w+) in ", outcome.story)
-    shown = raised is None or raised[1] == "AssertionError"
-    assert shown, f"seed {outcome.seed}: the mutant raises instead of misbehaving: {outcome.story}"
+    failure = FAILURE.search(outcome.story)
+    shown = failure is None or failure[1] == "AssertionError"
+    assert shown, f"the mutant raises instead of misbehaving: {outcome.story}"
     return outcome.status != "holds"

@@ -21,6 +21,7 @@ from amcast.simulation.schedulers.scope import Budget
 from amcast.simulation.simulate import Simulation
 from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run
+from tests.mutants.outcome import is_caught
 from tests.mutants.protocols.flexcast import MUTANTS, SCENARIO_MUTANTS, Mutant
 from tests.protocols.flexcast.scenarios import SCENARIOS, make_line
 from tests.protocols.manual_network import ManualNetwork
@@ -129,7 +130,7 @@ def test_mutant_is_caught_by_random_runs(mutant: Mutant) -> None:
     prepared = make_plan(mutant)
     for seed in range(mutant.seeds):
         outcome = fuzz_seed(prepared, seed)
-        if outcome.status != "holds":
+        if is_caught(outcome):
             assert outcome.status in mutant.status, f"seed {seed}: {outcome.story}"
             return
     pytest.fail(f"{mutant.name} survived {mutant.seeds} seeds")
@@ -198,6 +199,7 @@ def test_exploration_finds_mutants(name: str) -> None:
     mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
     result = explore(mutant, 3, 0)
     assert result.counterexample is not None
+    assert is_caught(result.counterexample)
     assert result.counterexample.status in mutant.status
 
 

@@ -36,6 +36,11 @@ LIVE_EVENTS = [
     {"at_ns": 20 * MS, "do": "leave", "process": 0},
     {"at_ns": 40 * MS, "do": "unreachable", "process": 1, "peer": 0},
 ]
+OLDER_COPY = [
+    {"at_ns": 60 * MS, "do": "crash", "process": 4},
+    {"at_ns": 61 * MS, "do": "recover", "process": 4, "rolled_back": 2},
+]
+"""A node restarts with an older copy of its data folder, and once more when its group has told it."""
 CHANGE = {"at_ns": 10 * MS, "do": "change", "group": 0, "add": NEWCOMER}
 RARE_OPTIONS = {"keep": 2, "consensus": "ring", "confirmation_batch": 1, "flush_every": 2}
 """Options under which logs are trimmed at once and every optional path is taken, where a protocol has them."""
@@ -72,6 +77,8 @@ def list_runs(spec: Spec) -> Iterator[Observation]:
     }
     driven = {"faults": {"events": LIVE_EVENTS}, "network": {"cpu_ns": MS // 10, "burst": True}}
     yield _observe(values, gateways=has_gateways, **driven)
+    if "amnesia" in spec.claims.faults:
+        yield _observe(values, faults={"events": OLDER_COPY})
     for seed in range(SEEDS):
         changing = {"profile": "all", "events": [CHANGE]}
         yield _observe(values, True, seed=seed, gateways=has_gateways)
